@@ -1,0 +1,3 @@
+//! Builds what the package embeds.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The protocol between agent and shim.

@@ -1,0 +1,3 @@
+//! The shim.
+
+fn main() {}

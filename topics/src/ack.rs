@@ -1,0 +1,56 @@
+//! Acknowledgements: what the console has safely stored, so that an agent's outbox may forget it.
+//! A broker's own acknowledgement means nothing of the kind.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Millis, V1,
+    envelope::{Body, Kind},
+    name::{CommandId, HostId},
+};
+
+/// A signed body on `h/<host>/ack`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ack {
+    /// Version of this payload.
+    pub v: V1,
+    /// Whose messages were stored; it is under the signature, so an acknowledgement cannot be sent to another host.
+    pub host: HostId,
+    /// When the console made it.
+    pub issued_ms: Millis,
+    /// Stored messages about commands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reports: Vec<ReportAck>,
+    /// The newest heartbeat that was stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<Numbered>,
+    /// Stored metric batches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<Numbered>,
+}
+
+impl Body for Ack {
+    const KIND: Kind = Kind::Ack;
+}
+
+/// One message about a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReportAck {
+    /// The command.
+    pub command: CommandId,
+    /// The message's number.
+    pub seq: u64,
+}
+
+/// A numbered message of one life of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Numbered {
+    /// The life.
+    pub epoch: u64,
+    /// The number.
+    pub seq: u64,
+}

@@ -1,0 +1,172 @@
+//! Commands: signed, expiring requests with an id.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Millis, V1,
+    envelope::{Body, Kind},
+    name::{CommandId, HostId, Name, UnitName},
+    unit::{Run, Spec},
+};
+
+/// The longest time between a command's issue and its expiry: seven days.
+pub const LIFETIME_MAX_MS: Millis = 7 * 24 * 3_600_000;
+
+/// The most hosts that one command may list; `all` and groups reach more.
+/// A thousand ids take 39 KB of the 64 KiB that a message may have.
+pub const TARGET_HOSTS_MAX: usize = 1_000;
+
+/// A signed body on `h/<host>/cmd`, `cmd/all` and `cmd/group/<label>`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// Version of this payload.
+    pub v: V1,
+    /// What makes a repetition a repetition.
+    pub id: CommandId,
+    /// Whom it is for.
+    pub target: Target,
+    /// When the console made it.
+    pub issued_ms: Millis,
+    /// After this it is refused, not run.
+    pub expires_ms: Millis,
+    /// Which operator wants it.
+    pub operator: Name,
+    /// What to do.
+    pub verb: Verb,
+}
+
+impl Body for Command {
+    const KIND: Kind = Kind::Command;
+}
+
+/// Whom a command is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Target {
+    /// These hosts, at most [`TARGET_HOSTS_MAX`].
+    Hosts(Vec<HostId>),
+    /// Every host of the fleet.
+    All,
+}
+
+impl Target {
+    /// Whether `host` is meant.
+    #[must_use]
+    pub fn includes(&self, host: HostId) -> bool {
+        match self {
+            Self::Hosts(hosts) => hosts.contains(&host),
+            Self::All => true,
+        }
+    }
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Verb {
+    /// Run a program once.
+    Exec(Exec),
+    /// Make a unit what `spec` says: a new unit, or a change of one.
+    UnitApply {
+        /// The unit.
+        unit: UnitName,
+        /// What it should be.
+        spec: Box<Spec>,
+        /// Whether it should run; a unit that exists keeps what it has if this is left out, and a
+        /// new one is stopped.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<Run>,
+    },
+    /// Start a unit.
+    UnitRun {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Stop a unit.
+    UnitStop {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// End a unit's process and start it anew.
+    UnitRestart {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Forget a unit that is stopped.
+    UnitRm {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// The last lines of a unit's log, as output.
+    UnitLogs {
+        /// The unit.
+        unit: UnitName,
+        /// How many lines.
+        lines: u32,
+    },
+}
+
+impl Verb {
+    /// The verb's name, as in the JSON form.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Exec(_) => "exec",
+            Self::UnitApply { .. } => "unit_apply",
+            Self::UnitRun { .. } => "unit_run",
+            Self::UnitStop { .. } => "unit_stop",
+            Self::UnitRestart { .. } => "unit_restart",
+            Self::UnitRm { .. } => "unit_rm",
+            Self::UnitLogs { .. } => "unit_logs",
+        }
+    }
+}
+
+/// A program to run once. No shell is involved unless `argv` names one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Exec {
+    /// The program, by path or by a name on the agent's search path, and its arguments.
+    pub argv: Vec<String>,
+    /// Working directory; `/` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Environment, beside the few variables that the agent sets. Never in a broadcast: every host reads those.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The user that it runs as; the agent's own if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// After this it is asked to end (SIGTERM), and soon after killed, with everything that it forked.
+    pub timeout_ms: u64,
+    /// How much of stdout, and as much again of stderr, is kept; the rest is dropped and counted.
+    #[serde(default = "output_max_bytes")]
+    pub output_max_bytes: u64,
+}
+
+/// Default of [`Exec::output_max_bytes`]: 1 MiB.
+#[must_use]
+pub fn output_max_bytes() -> u64 {
+    1024 * 1024
+}
+
+/// A signed body on `h/<host>/cmd` and `cmd/all`: send a full heartbeat, publish the retained state
+/// again, and send what waits in the outbox. It has no id and no outcome, for it changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Refresh {
+    /// Version of this payload.
+    pub v: V1,
+    /// When the console made it.
+    pub issued_ms: Millis,
+    /// The agent answers after a random part of this time, so that a fleet does not answer at once.
+    pub within_ms: u64,
+}
+
+impl Body for Refresh {
+    const KIND: Kind = Kind::Refresh;
+}

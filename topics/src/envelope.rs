@@ -1,0 +1,299 @@
+//! Signed messages. What a console orders is signed with Ed25519 and checked by the agent, which
+//! pinned the key when it joined: whoever owns the broker can delay and drop, but not command.
+//!
+//! The signature covers the type, a NUL and the literal `body` string. It is checked before the
+//! body is parsed, and nothing is ever serialised again, so no question of form can arise.
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{PAYLOAD_MAX_BYTES, V1, canonical, name::Digest};
+
+/// A signed message as it goes over the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Envelope {
+    /// Version of this payload.
+    pub v: V1,
+    /// Which key signed: the first 16 hexadecimal digits of the SHA-256 of the public key.
+    pub kid: String,
+    /// What the body is.
+    #[serde(rename = "type")]
+    pub kind: Kind,
+    /// A JSON document, as text.
+    pub body: String,
+    /// Ed25519 signature over the type, a NUL byte and the body; base64.
+    pub sig: String,
+}
+
+/// What a signed body is. It is under the signature, so a body of one type never passes for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A [`crate::command::Command`].
+    Command,
+    /// A [`crate::command::Refresh`].
+    Refresh,
+    /// An [`crate::ack::Ack`].
+    Ack,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Refresh => "refresh",
+            Self::Ack => "ack",
+        }
+    }
+}
+
+/// A type that travels as a signed body.
+pub trait Body: Serialize + DeserializeOwned {
+    /// The type that it travels under.
+    const KIND: Kind;
+}
+
+/// Why a message is not taken for what it says it is.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvelopeError {
+    /// Longer than any party may send.
+    #[error("message of {0} bytes is longer than {PAYLOAD_MAX_BYTES}")]
+    TooLong(usize),
+    /// Not an envelope at all.
+    #[error("not a signed message: {0}")]
+    Malformed(#[source] serde_json::Error),
+    /// Signed with a key that is not pinned here.
+    #[error("signed with the key {0:?}, which is not pinned here")]
+    UnknownKey(String),
+    /// The signature does not cover these bytes.
+    #[error("the signature is not valid")]
+    BadSignature,
+    /// Another type than the reader can use.
+    #[error("a {found:?} where a {wanted:?} is wanted")]
+    WrongKind {
+        /// The type that the reader can use.
+        wanted: Kind,
+        /// The type that came.
+        found: Kind,
+    },
+    /// Properly signed, but the body is not what its type says.
+    #[error("the signed body is not valid: {0}")]
+    Body(#[source] serde_json::Error),
+    /// Properly signed, but not strict JSON.
+    #[error("the signed body is not valid: {0}")]
+    NotStrict(#[from] canonical::CanonicalError),
+}
+
+/// The console's signing key.
+pub struct Signer {
+    key: Ed25519KeyPair,
+    kid: String,
+}
+
+/// The key could not be made or read.
+#[derive(Debug, thiserror::Error)]
+#[error("signing key is not valid PKCS#8 with an Ed25519 key")]
+pub struct KeyError;
+
+impl Signer {
+    /// Makes a new key; gives it as the bytes of a PKCS#8 document, to be kept secret.
+    ///
+    /// # Errors
+    /// If the system has no randomness to give.
+    pub fn generate() -> Result<Vec<u8>, KeyError> {
+        let random = ring::rand::SystemRandom::new();
+        let document = Ed25519KeyPair::generate_pkcs8(&random).map_err(|_| KeyError)?;
+        Ok(document.as_ref().to_vec())
+    }
+
+    /// Reads a key that [`Signer::generate`] made.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn from_pkcs8(bytes: &[u8]) -> Result<Self, KeyError> {
+        let key = Ed25519KeyPair::from_pkcs8(bytes).map_err(|_| KeyError)?;
+        let kid = PublicKey::from_bytes(key.public_key().as_ref())?.kid();
+        Ok(Self { key, kid })
+    }
+
+    /// The public half, for agents to pin.
+    ///
+    /// # Errors
+    /// Never, for a key that [`Signer::from_pkcs8`] took.
+    pub fn public_key(&self) -> Result<PublicKey, KeyError> {
+        PublicKey::from_bytes(self.key.public_key().as_ref())
+    }
+
+    /// Signs a body that is already text.
+    #[must_use]
+    pub fn sign_text(&self, kind: Kind, body: String) -> Envelope {
+        let sig = BASE64.encode(self.key.sign(&signed_bytes(kind, &body)).as_ref());
+        Envelope { v: V1, kid: self.kid.clone(), kind, body, sig }
+    }
+
+    /// Serialises and signs a body; gives the bytes to publish.
+    ///
+    /// # Errors
+    /// If it does not serialise, or becomes longer than [`PAYLOAD_MAX_BYTES`].
+    pub fn sign<B: Body>(&self, body: &B) -> Result<Vec<u8>, EnvelopeError> {
+        let text = serde_json::to_string(body).map_err(EnvelopeError::Body)?;
+        let bytes = serde_json::to_vec(&self.sign_text(B::KIND, text)).map_err(EnvelopeError::Body)?;
+        if bytes.len() > PAYLOAD_MAX_BYTES {
+            return Err(EnvelopeError::TooLong(bytes.len()));
+        }
+        Ok(bytes)
+    }
+}
+
+impl std::fmt::Debug for Signer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signer").field("kid", &self.kid).finish_non_exhaustive()
+    }
+}
+
+/// A pinned public key: 32 bytes, written as base64.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct PublicKey([u8; 32]);
+
+impl PublicKey {
+    /// The key of these 32 bytes.
+    ///
+    /// # Errors
+    /// If they are not 32.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
+        bytes.try_into().map(Self).map_err(|_| KeyError)
+    }
+
+    /// The key's id: the first 16 hexadecimal digits of its SHA-256.
+    #[must_use]
+    pub fn kid(&self) -> String {
+        Digest::of(&self.0).as_str()[..16].to_owned()
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = KeyError;
+
+    fn try_from(text: String) -> Result<Self, KeyError> {
+        Self::from_bytes(&BASE64.decode(text).map_err(|_| KeyError)?)
+    }
+}
+
+impl From<PublicKey> for String {
+    fn from(key: PublicKey) -> Self {
+        BASE64.encode(key.0)
+    }
+}
+
+/// A message whose signature has been checked; only [`open`] makes one.
+#[derive(Debug)]
+pub struct Verified {
+    kind: Kind,
+    body: String,
+}
+
+impl Verified {
+    /// What the body is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The body, parsed strictly.
+    ///
+    /// # Errors
+    /// If it is of another type, or not a valid document of this one.
+    pub fn body<B: Body>(&self) -> Result<B, EnvelopeError> {
+        if self.kind != B::KIND {
+            return Err(EnvelopeError::WrongKind { wanted: B::KIND, found: self.kind });
+        }
+        let value = canonical::parse(self.body.as_bytes())?;
+        serde_json::from_value(value).map_err(EnvelopeError::Body)
+    }
+}
+
+/// Reads a signed message and checks its signature against the pinned keys.
+///
+/// # Errors
+/// If it is too long, no envelope, of an unknown key, or the signature does not hold.
+pub fn open(bytes: &[u8], pinned: &[PublicKey]) -> Result<Verified, EnvelopeError> {
+    if bytes.len() > PAYLOAD_MAX_BYTES {
+        return Err(EnvelopeError::TooLong(bytes.len()));
+    }
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(EnvelopeError::Malformed)?;
+    let key = pinned
+        .iter()
+        .find(|key| key.kid() == envelope.kid)
+        .ok_or_else(|| EnvelopeError::UnknownKey(envelope.kid.chars().take(32).collect()))?;
+    let sig = BASE64.decode(&envelope.sig).map_err(|_| EnvelopeError::BadSignature)?;
+    UnparsedPublicKey::new(&ED25519, key.0)
+        .verify(&signed_bytes(envelope.kind, &envelope.body), &sig)
+        .map_err(|_| EnvelopeError::BadSignature)?;
+    Ok(Verified { kind: envelope.kind, body: envelope.body })
+}
+
+fn signed_bytes(kind: Kind, body: &str) -> Vec<u8> {
+    [kind.as_str().as_bytes(), &[0], body.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Refresh;
+
+    fn signer() -> Signer {
+        Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_signed_body_comes_back() {
+        let signer = signer();
+        let body = Refresh { v: V1, issued_ms: 7, within_ms: 1000 };
+        let bytes = signer.sign(&body).unwrap();
+        let verified = open(&bytes, &[signer.public_key().unwrap()]).unwrap();
+        assert_eq!(verified.body::<Refresh>().unwrap(), body);
+        assert!(matches!(verified.body::<crate::ack::Ack>(), Err(EnvelopeError::WrongKind { .. })));
+    }
+
+    #[test]
+    fn what_was_touched_is_refused() {
+        let signer = signer();
+        let keys = [signer.public_key().unwrap()];
+        let envelope = signer.sign_text(Kind::Refresh, r#"{"v":1,"issued_ms":7,"within_ms":0}"#.to_owned());
+        let open_changed = |change: &dyn Fn(&mut Envelope)| {
+            let mut changed = envelope.clone();
+            change(&mut changed);
+            open(&serde_json::to_vec(&changed).unwrap(), &keys)
+        };
+        assert!(open_changed(&|_| ()).is_ok());
+        assert!(matches!(open_changed(&|e| e.body.push(' ')), Err(EnvelopeError::BadSignature)));
+        assert!(matches!(open_changed(&|e| e.kind = Kind::Command), Err(EnvelopeError::BadSignature)));
+        assert!(matches!(open_changed(&|e| e.sig = String::new()), Err(EnvelopeError::BadSignature)));
+        assert!(matches!(open_changed(&|e| e.sig.insert(0, '!')), Err(EnvelopeError::BadSignature)));
+        assert!(matches!(open_changed(&|e| e.kid = "0".repeat(16)), Err(EnvelopeError::UnknownKey(_))));
+        let other = [self::signer().public_key().unwrap()];
+        let bytes = serde_json::to_vec(&envelope).unwrap();
+        assert!(matches!(open(&bytes, &other), Err(EnvelopeError::UnknownKey(_))));
+        assert!(matches!(open(&vec![b' '; PAYLOAD_MAX_BYTES + 1], &keys), Err(EnvelopeError::TooLong(_))));
+    }
+
+    #[test]
+    fn a_signed_body_is_parsed_strictly() {
+        let signer = signer();
+        let keys = [signer.public_key().unwrap()];
+        for body in [
+            r#"{"v":1,"v":1,"issued_ms":7,"within_ms":0}"#,
+            r#"{"v":2,"issued_ms":7,"within_ms":0}"#,
+            r#"{"v":1,"issued_ms":7,"within_ms":0,"more":1}"#,
+            "",
+        ] {
+            let bytes = serde_json::to_vec(&signer.sign_text(Kind::Refresh, body.to_owned())).unwrap();
+            assert!(open(&bytes, &keys).unwrap().body::<Refresh>().is_err(), "{body}");
+        }
+    }
+}

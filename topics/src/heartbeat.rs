@@ -1,0 +1,116 @@
+//! Heartbeats: the state of a host, whole at first, and then only what has changed.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    Millis, V1,
+    name::{Name, UnitName},
+    unit::{Hold, Phase, Run},
+};
+
+/// Payload of `h/<host>/heartbeat`.
+///
+/// A delta applies only to the state of `base_seq` in the same epoch, which is the last one that the
+/// console has acknowledged. A console that holds another asks for a full heartbeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Heartbeat {
+    /// Version of this payload.
+    pub v: V1,
+    /// The life of the agent that this belongs to.
+    pub epoch: u64,
+    /// Grows by one with each heartbeat of the epoch, from 1; a repetition keeps its number.
+    pub seq: u64,
+    /// When it was made, by the agent's clock.
+    pub at_ms: Millis,
+    /// The last heartbeat of an orderly exit.
+    #[serde(default, rename = "final")]
+    pub is_final: bool,
+    /// The state, or its changes.
+    #[serde(flatten)]
+    pub content: Content,
+}
+
+/// What a heartbeat carries.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Content {
+    /// The whole state.
+    Full {
+        /// The state.
+        state: HostState,
+    },
+    /// What has changed since `base_seq`.
+    Delta {
+        /// The heartbeat that this applies to.
+        base_seq: u64,
+        /// A JSON merge patch (RFC 7396) for the JSON form of the state.
+        patch: Value,
+    },
+}
+
+/// What a host says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HostState {
+    /// The name that the host gives itself.
+    pub hostname: String,
+    /// The agent's version.
+    pub agent_version: String,
+    /// Slowly changing properties of the machine.
+    pub facts: Facts,
+    /// Network interfaces by name, loopback left out.
+    pub interfaces: BTreeMap<String, Interface>,
+    /// The host's labels.
+    pub labels: BTreeMap<Name, String>,
+    /// The realms that the host carries.
+    pub realms: Vec<Name>,
+    /// Every unit, in short; `h/<host>/unit/…` has each in full.
+    pub units: BTreeMap<UnitName, UnitSummary>,
+}
+
+/// Slowly changing properties of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Facts {
+    /// Name and version of the distribution.
+    pub os: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Architecture, as Rust names it (`x86_64`, `aarch64`).
+    pub arch: String,
+    /// Logical processors.
+    pub cpus: u32,
+    /// The processor's model.
+    pub cpu_model: String,
+    /// Physical memory.
+    pub memory_bytes: u64,
+    /// Changes with each boot of the machine.
+    pub boot_id: String,
+    /// When the machine was booted.
+    pub boot_ms: Millis,
+}
+
+/// One network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Interface {
+    /// Hardware address.
+    pub mac: String,
+    /// Addresses with prefix length (`192.0.2.7/24`), sorted.
+    pub addresses: Vec<String>,
+}
+
+/// One unit, in short.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnitSummary {
+    /// The generation that the agent has reached.
+    pub generation: u64,
+    /// What the operator wants.
+    pub run: Run,
+    /// What is.
+    pub phase: Phase,
+    /// Why it is, on purpose, not converging.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+}

@@ -1,0 +1,152 @@
+//! How a host joins: one HTTPS exchange in which a one-time token and a certificate request become
+//! a certificate. The token pins the authority, so the very first connection is already safe; the
+//! certificate is short-lived, and the agent renews it over the same interface with itself.
+//!
+//! `POST /v1/join` takes a [`JoinRequest`], `POST /v1/renew` (with the present certificate) a
+//! [`RenewRequest`]; both answer with a [`Membership`], or with a [`Problem`].
+//! `GET /v1/artifacts/<sha256>` and `GET /v1/configs/<sha256>` (with the certificate) give content.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    V1,
+    envelope::PublicKey,
+    heartbeat::Facts,
+    name::{Digest, HostId},
+    topic::Prefix,
+};
+
+/// What an operator hands to a new host: where to join, whom to trust there, and a secret that is
+/// good for one use. Written as `muster1.` and the base64 of its JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JoinToken {
+    /// Base of the console's interface for hosts, such as `https://203.0.113.5:7443`.
+    pub url: String,
+    /// SHA-256 of the authority's certificate (DER).
+    pub authority: Digest,
+    /// 32 random bytes, as hexadecimal digits.
+    pub secret: String,
+}
+
+const TOKEN_PREFIX: &str = "muster1.";
+
+/// A text that is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a join token: it begins with {TOKEN_PREFIX:?} and must be given whole")]
+pub struct TokenError;
+
+impl std::fmt::Display for JoinToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let json = serde_json::to_vec(self).map_err(|_| std::fmt::Error)?;
+        write!(f, "{TOKEN_PREFIX}{}", BASE64.encode(json))
+    }
+}
+
+impl std::str::FromStr for JoinToken {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let encoded = text.trim().strip_prefix(TOKEN_PREFIX).ok_or(TokenError)?;
+        let json = BASE64.decode(encoded).map_err(|_| TokenError)?;
+        serde_json::from_slice(&json).map_err(|_| TokenError)
+    }
+}
+
+/// A host that wants to join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// Version of this payload.
+    pub v: V1,
+    /// The secret of the token.
+    pub secret: String,
+    /// The id that the host made for itself.
+    pub host: HostId,
+    /// A PKCS#10 certificate request in PEM. Its key counts; the name in the certificate is `host`.
+    pub csr: String,
+    /// The name that the host gives itself.
+    pub hostname: String,
+    /// What kind of machine it is.
+    pub facts: Facts,
+}
+
+/// A host whose certificate should be renewed; the one that it connects with says which host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewRequest {
+    /// Version of this payload.
+    pub v: V1,
+    /// As [`JoinRequest::csr`].
+    pub csr: String,
+}
+
+/// What a member of the fleet has to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Membership {
+    /// Version of this payload.
+    pub v: V1,
+    /// The host.
+    pub host: HostId,
+    /// The host's certificate, in PEM.
+    pub certificate: String,
+    /// The authority's certificate, in PEM: whom to trust as broker and console.
+    pub authority: String,
+    /// The keys that commands may be signed with; two, while one replaces the other.
+    pub command_keys: Vec<PublicKey>,
+    /// The broker, such as `mqtts://203.0.113.5:8883`.
+    pub broker_url: String,
+    /// Base of the console's interface for hosts.
+    pub console_url: String,
+    /// The prefix of all topics.
+    #[serde(with = "prefix")]
+    #[schemars(with = "String")]
+    pub prefix: Prefix,
+}
+
+mod prefix {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::topic::Prefix;
+
+    pub(super) fn serialize<S: Serializer>(prefix: &Prefix, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(prefix.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Why an HTTP request was not granted: the body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// Why, for programs, such as `token_used`.
+    pub code: String,
+    /// Why, for people.
+    pub message: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back_whole_or_not_at_all() {
+        let token = JoinToken {
+            url: "https://127.0.0.1:7443".to_owned(),
+            authority: Digest::of(b"certificate"),
+            secret: "00".repeat(32),
+        };
+        let text = token.to_string();
+        assert_eq!(text.parse(), Ok(token));
+        for cut in 0..text.len() {
+            assert_eq!(text[..cut].parse::<JoinToken>(), Err(TokenError));
+        }
+    }
+}

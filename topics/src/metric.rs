@@ -1,0 +1,298 @@
+//! Metric batches: InfluxDB line protocol, so that any bridge from MQTT to a database can read them.
+//!
+//! The first line is a comment that names the batch (`# v=1 epoch=3 seq=17`); the rest are points
+//! with times in milliseconds. A batch is gzip by default; its first two bytes tell.
+//!
+//! A series is known by its name, `measurement_field`, and its tags. Names follow Prometheus's
+//! conventions: `muster_host_cpu_busy_ratio` is the field `busy_ratio` of `muster_host_cpu`.
+//!
+//! Source of the format: <https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/>
+
+use std::{
+    fmt::Write as _,
+    io::{Read, Write},
+};
+
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+
+use crate::{Millis, PAYLOAD_MAX_BYTES, ack::Numbered};
+
+/// The most that a batch may be once it is unpacked: sixteen times what a message may be, which no
+/// batch of an agent comes near, and which a few packed bytes cannot exceed.
+pub const UNPACKED_MAX_BYTES: usize = 16 * PAYLOAD_MAX_BYTES;
+
+/// One line: values of one measurement at one time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// The measurement, such as `muster_host_cpu`.
+    pub measurement: String,
+    /// Names and values that tell series apart, sorted by name; no empty values.
+    pub tags: Vec<(String, String)>,
+    /// Fields, such as `busy_ratio`, and their values, all finite.
+    pub fields: Vec<(String, f64)>,
+    /// When they were measured.
+    pub at_ms: Millis,
+}
+
+impl Point {
+    /// A point without fields yet. Tags with empty values are left out, for the format has none.
+    #[must_use]
+    pub fn new(measurement: &str, tags: &[(&str, &str)], at_ms: Millis) -> Self {
+        let mut tags: Vec<_> = tags
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        tags.sort();
+        Self { measurement: measurement.to_owned(), tags, fields: Vec::new(), at_ms }
+    }
+
+    /// Adds a field; one that is not finite is left out, for the format has none.
+    #[must_use]
+    pub fn field(mut self, name: &str, value: f64) -> Self {
+        if value.is_finite() {
+            self.fields.push((name.to_owned(), value));
+        }
+        self
+    }
+}
+
+/// Why a batch cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    /// The gzip data is damaged, or unpacks to more than [`UNPACKED_MAX_BYTES`].
+    #[error("the batch cannot be unpacked: {0}")]
+    Unpack(#[source] std::io::Error),
+    /// It does not begin with the comment that names it.
+    #[error("the batch does not begin with '# v=1 epoch=… seq=…'")]
+    Header,
+    /// A line is not line protocol as agents write it.
+    #[error("line {line} of the batch: {problem}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+/// Writes a batch as text. Points without fields are left out.
+#[must_use]
+pub fn encode(id: Numbered, points: &[Point]) -> String {
+    let mut text = format!("# v=1 epoch={} seq={}\n", id.epoch, id.seq);
+    for point in points.iter().filter(|point| !point.fields.is_empty()) {
+        escape(&mut text, &point.measurement, ", ");
+        for (name, value) in &point.tags {
+            text.push(',');
+            escape(&mut text, name, ",= ");
+            text.push('=');
+            escape(&mut text, value, ",= ");
+        }
+        for (index, (name, value)) in point.fields.iter().enumerate() {
+            text.push(if index == 0 { ' ' } else { ',' });
+            escape(&mut text, name, ",= ");
+            // Writing to a String cannot fail.
+            let _ = write!(text, "={value}");
+        }
+        let _ = writeln!(text, " {}", point.at_ms);
+    }
+    text
+}
+
+/// Packs a batch's text with gzip.
+#[must_use]
+pub fn pack(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    // Writing to a Vec cannot fail.
+    let _ = encoder.write_all(text.as_bytes());
+    encoder.finish().unwrap_or_default()
+}
+
+/// Reads a batch as it came, packed or plain.
+///
+/// # Errors
+/// If it is too large, or not a batch as agents write it. Nothing of a faulty batch is given.
+pub fn decode(bytes: &[u8]) -> Result<(Numbered, Vec<Point>), BatchError> {
+    let text = unpack(bytes).map_err(BatchError::Unpack)?;
+    let mut lines = text.lines().enumerate();
+    let id = lines.next().and_then(|(_, line)| header(line)).ok_or(BatchError::Header)?;
+    let points = lines
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(index, line)| parse_line(line).map_err(|problem| BatchError::Line { line: index + 1, problem }))
+        .collect::<Result<_, _>>()?;
+    Ok((id, points))
+}
+
+/// Which batch this is, read from its first line alone.
+#[must_use]
+pub fn batch_id(bytes: &[u8]) -> Option<Numbered> {
+    header(unpack(bytes).ok()?.lines().next()?)
+}
+
+fn unpack(bytes: &[u8]) -> std::io::Result<String> {
+    let limit = UNPACKED_MAX_BYTES as u64 + 1;
+    let mut text = String::new();
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        GzDecoder::new(bytes).take(limit).read_to_string(&mut text)?;
+    } else {
+        bytes.take(limit).read_to_string(&mut text)?;
+    }
+    if text.len() > UNPACKED_MAX_BYTES {
+        return Err(std::io::Error::other(format!("more than {UNPACKED_MAX_BYTES} bytes")));
+    }
+    Ok(text)
+}
+
+fn header(line: &str) -> Option<Numbered> {
+    let mut words = line.strip_prefix("# v=1 ")?.split(' ');
+    let epoch = words.next()?.strip_prefix("epoch=")?.parse().ok()?;
+    let seq = words.next()?.strip_prefix("seq=")?.parse().ok()?;
+    Some(Numbered { epoch, seq })
+}
+
+/// Line breaks cannot be written in the format and become spaces; a backslash stands for itself
+/// unless one of `special` follows it, so one at the end of a word becomes a slash.
+fn escape(out: &mut String, word: &str, special: &str) {
+    for c in word.chars() {
+        match c {
+            '\n' | '\r' => out.push_str(if special.contains(' ') { "\\ " } else { " " }),
+            '\\' => out.push('/'),
+            c => {
+                if special.contains(c) {
+                    out.push('\\');
+                }
+                out.push(c);
+            }
+        }
+    }
+}
+
+fn parse_line(line: &str) -> Result<Point, &'static str> {
+    let mut parts = split(line, ' ').into_iter();
+    let (Some(key), Some(fields), Some(time), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return Err("measurement, fields and time are wanted, with a space between");
+    };
+    let mut key = split(key, ',').into_iter();
+    let measurement = key.next().map(unescape).filter(|name| !name.is_empty()).ok_or("it has no measurement")?;
+    let tags = key.map(|tag| pair(tag).ok_or("a tag is not name=value")).collect::<Result<Vec<_>, _>>()?;
+    let fields = split(fields, ',').into_iter().map(field).collect::<Result<Vec<_>, _>>()?;
+    let at_ms = time.parse().map_err(|_| "its time is not a whole number")?;
+    Ok(Point { measurement, tags, fields, at_ms })
+}
+
+fn field(text: &str) -> Result<(String, f64), &'static str> {
+    let (name, value) = pair(text).ok_or("a field is not name=value")?;
+    let value: f64 = value.parse().map_err(|_| "a field is not a number")?;
+    if value.is_finite() { Ok((name, value)) } else { Err("a field is not finite") }
+}
+
+fn pair(text: &str) -> Option<(String, String)> {
+    match split(text, '=')[..] {
+        [name, value] if !name.is_empty() && !value.is_empty() => Some((unescape(name), unescape(value))),
+        _ => None,
+    }
+}
+
+/// Splits at each `separator` that no backslash stands before.
+fn split(text: &str, separator: char) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut start, mut escaped) = (0, false);
+    for (index, c) in text.char_indices() {
+        if c == separator && !escaped {
+            parts.push(&text[start..index]);
+            start = index + c.len_utf8();
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn unescape(word: &str) -> String {
+    let mut out = String::with_capacity(word.len());
+    let mut chars = word.chars().peekable();
+    while let Some(c) = chars.next() {
+        let special = chars.peek().is_some_and(|next| ",= ".contains(*next));
+        if c == '\\' && special {
+            continue;
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ID: Numbered = Numbered { epoch: 3, seq: 17 };
+
+    #[test]
+    fn a_batch_reads_as_line_protocol() {
+        let points = [
+            Point::new("muster_host_cpu", &[("host", "a b"), ("empty", "")], 1_000)
+                .field("busy_ratio", 0.25)
+                .field("nan", f64::NAN),
+            Point::new("nothing", &[], 1_000).field("inf", f64::INFINITY),
+            Point::new("muster_host_memory", &[], 2_000).field("used_bytes", 1e9),
+        ];
+        assert_eq!(
+            encode(ID, &points),
+            "# v=1 epoch=3 seq=17\n\
+             muster_host_cpu,host=a\\ b busy_ratio=0.25 1000\n\
+             muster_host_memory used_bytes=1000000000 2000\n"
+        );
+    }
+
+    #[test]
+    fn faulty_batches_are_refused() {
+        for text in [
+            "",
+            "m f=1 1\n",
+            "# v=2 epoch=1 seq=1\n",
+            "# v=1 epoch=1\n",
+            "# v=1 epoch=1 seq=1\nm\n",
+            "# v=1 epoch=1 seq=1\nm f=1\n",
+            "# v=1 epoch=1 seq=1\nm f=x 1\n",
+            "# v=1 epoch=1 seq=1\nm f=NaN 1\n",
+            "# v=1 epoch=1 seq=1\nm,t f=1 1\n",
+            "# v=1 epoch=1 seq=1\nm f=1 1.5\n",
+            "# v=1 epoch=1 seq=1\n f=1 1\n",
+        ] {
+            assert!(decode(text.as_bytes()).is_err(), "{text:?}");
+            assert!(decode(&pack(text)).is_err(), "{text:?}");
+        }
+        let bomb = pack(&" ".repeat(100 * UNPACKED_MAX_BYTES));
+        assert!(matches!(decode(&bomb), Err(BatchError::Unpack(_))));
+        assert!(decode(&[0x1f, 0x8b, 0, 1, 2]).is_err());
+    }
+
+    fn word() -> impl Strategy<Value = String> {
+        // Neither a backslash nor a line break: these do not survive, by design.
+        "[a-zé ,=\"#_-]{1,8}".prop_filter("a line that begins with # is a comment", |w| !w.starts_with('#'))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_decodes(
+            measurement in word(),
+            tags in proptest::collection::btree_map(word(), word(), 0..3),
+            value in proptest::num::f64::NORMAL,
+            at_ms in any::<i64>(),
+        ) {
+            let tags: Vec<_> = tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+            let point = Point::new(&measurement, &tags, at_ms).field("value", value);
+            let (id, points) = decode(&pack(&encode(ID, std::slice::from_ref(&point)))).unwrap();
+            prop_assert_eq!((id, points), (ID, vec![point]));
+        }
+
+        #[test]
+        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "[m, =\\\\1.\n#é]{0,60}") {
+            let _ = decode(&bytes);
+            let _ = decode(format!("# v=1 epoch=1 seq=1\n{text}").as_bytes());
+            let hostile = Point::new(&text, &[(&text, &text)], 0).field(&text, 1.0);
+            let _ = decode(encode(ID, &[hostile]).as_bytes());
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Answers to commands. Each command has, from each host, exactly one terminal answer: its outcome.
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Millis, V1,
+    name::{CommandId, Digest},
+    unit::Exit,
+};
+
+/// The most output in one message, before encoding: in base64, and with everything around it, two
+/// of these (stdout and stderr inside an outcome) stay below [`crate::PAYLOAD_MAX_BYTES`].
+pub const CHUNK_MAX_BYTES: usize = 16 * 1024;
+
+/// Payload of `h/<host>/outcome`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Report {
+    /// Version of this payload.
+    pub v: V1,
+    /// The command that this answers.
+    pub command: CommandId,
+    /// Numbers the messages about one command, from 0; a repetition keeps its number. What is not
+    /// kept until it is acknowledged (`accepted`, `running`) has number 0.
+    pub seq: u64,
+    /// When it was made, by the agent's clock.
+    pub at_ms: Millis,
+    /// The answer.
+    #[serde(flatten)]
+    pub content: Content,
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Content {
+    /// It is in the journal, and waits. Told only of a command that takes more than a second.
+    Accepted,
+    /// It runs. Told only of a command that takes more than a second.
+    Running,
+    /// More output.
+    Output {
+        /// Which of its streams.
+        stream: Stream,
+        /// Where in the stream this piece begins.
+        offset_bytes: u64,
+        /// The piece.
+        data: Data,
+    },
+    /// It is over: the terminal answer.
+    Done {
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// An output stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Bytes: as text where they are text, in base64 otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Data {
+    /// UTF-8.
+    Text(String),
+    /// Anything else.
+    Base64(String),
+}
+
+impl Data {
+    /// Wraps bytes in the form that suits them.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Base64(BASE64.encode(bytes)),
+        }
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    /// If the base64 is none.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, base64::DecodeError> {
+        match self {
+            Self::Text(text) => Ok(text.as_bytes().to_vec()),
+            Self::Base64(text) => BASE64.decode(text),
+        }
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Outcome {
+    /// How.
+    #[serde(flatten)]
+    pub status: Status,
+    /// When the work began, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_ms: Option<Millis>,
+    /// When it was over.
+    pub finished_ms: Millis,
+    /// Standard output, all of it that was kept.
+    #[serde(default, skip_serializing_if = "Output::is_empty")]
+    pub stdout: Output,
+    /// Standard error, all of it that was kept.
+    #[serde(default, skip_serializing_if = "Output::is_empty")]
+    pub stderr: Output,
+}
+
+/// One stream's output, whole: what of it was sent before, and the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Output {
+    /// How much of it went in messages of their own, with offsets from 0 to this.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sent_bytes: u64,
+    /// What comes after that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest: Option<Data>,
+    /// How much was dropped because it was over the limit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped_bytes: u64,
+}
+
+impl Output {
+    /// Whether there was none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Status {
+    /// A program ran and ended.
+    Exited {
+        /// How.
+        exit: Exit,
+    },
+    /// A program ran out of time and was ended.
+    TimedOut,
+    /// Desired state was changed; done when observed state reaches this generation.
+    Applied {
+        /// The generation.
+        generation: u64,
+        /// The revision that is desired now.
+        revision: Digest,
+    },
+    /// It was done (a question answered, a unit forgotten).
+    Completed,
+    /// It was not even begun.
+    Refused {
+        /// Why, for programs.
+        code: RefusalCode,
+        /// Why, for people.
+        message: String,
+    },
+    /// It was begun and could not be done.
+    Failed {
+        /// Why, for people.
+        message: String,
+    },
+    /// It was begun, and what became of it cannot be known. It is never run again.
+    Lost,
+}
+
+impl Status {
+    /// Whether it did what was asked.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        match self {
+            Self::Exited { exit } => exit.is_success(),
+            Self::Applied { .. } | Self::Completed => true,
+            Self::TimedOut | Self::Refused { .. } | Self::Failed { .. } | Self::Lost => false,
+        }
+    }
+}
+
+/// Why a command was not even begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// Its expiry has passed.
+    Expired,
+    /// It was issued before this agent's store existed.
+    Replayed,
+    /// It is dated in the future, or lives longer than a command may.
+    Invalid,
+    /// The agent's own policy forbids it.
+    Denied,
+    /// There is no such unit, user, program or file.
+    NotFound,
+    /// It contradicts what is (such as forgetting a unit that runs).
+    Conflict,
+    /// As many commands run as may run at once.
+    Busy,
+}

@@ -1,0 +1,284 @@
+//! Who may publish and read what: one table, from which the embedded broker's permission check and
+//! the configuration of every other broker come.
+//!
+//! A client is known by the common name of its certificate. A host's is its [`HostId`]; the others
+//! carry their role as a prefix (`console-main`, `operator-anna`), which no UUID can have.
+
+use std::{fmt, str::FromStr};
+
+use crate::name::{HostId, Name};
+
+/// A client of the bus: who it is, and so what it may do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// An agent, for its host.
+    Host(HostId),
+    /// A console.
+    Console(Name),
+    /// A person's or a program's MQTT client that may read everything.
+    Operator(Name),
+    /// The same for somebody who only looks on, such as a bridge to a database.
+    Observer(Name),
+}
+
+/// The kinds of identities that [`TABLE`] tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// See [`Identity::Host`].
+    Host,
+    /// See [`Identity::Console`].
+    Console,
+    /// See [`Identity::Operator`].
+    Operator,
+    /// See [`Identity::Observer`].
+    Observer,
+}
+
+/// What a client wants to do with a topic or a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Publish to a topic, its last will included.
+    Publish,
+    /// Subscribe to a filter, and receive what matches it.
+    Subscribe,
+}
+
+/// One line of the table: who may do what with the topics that match a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Whom it permits.
+    pub role: Role,
+    /// What it permits.
+    pub action: Action,
+    /// MQTT filter below the prefix, in which the level `%u` stands for the client's own id: the
+    /// host's UUID, or the name behind the role's prefix.
+    pub pattern: &'static str,
+}
+
+const fn rule(role: Role, action: Action, pattern: &'static str) -> Rule {
+    Rule { role, action, pattern }
+}
+
+/// Everything that is permitted. What is not in here is denied.
+pub const TABLE: &[Rule] = {
+    use Action::{Publish, Subscribe};
+    use Role::{Console, Host, Observer, Operator};
+    &[
+        rule(Host, Publish, "h/%u/presence"),
+        rule(Host, Publish, "h/%u/heartbeat"),
+        rule(Host, Publish, "h/%u/unit/+/+"),
+        rule(Host, Publish, "h/%u/alert/+"),
+        rule(Host, Publish, "h/%u/metric"),
+        rule(Host, Publish, "h/%u/event"),
+        rule(Host, Publish, "h/%u/log/+/+"),
+        rule(Host, Publish, "h/%u/outcome"),
+        rule(Host, Publish, "h/%u/admission"),
+        rule(Host, Subscribe, "h/%u/presence"),
+        rule(Host, Subscribe, "h/%u/desired"),
+        rule(Host, Subscribe, "h/%u/cmd"),
+        rule(Host, Subscribe, "h/%u/ack"),
+        rule(Host, Subscribe, "h/%u/admission/answer"),
+        rule(Host, Subscribe, "cmd/all"),
+        rule(Host, Subscribe, "cmd/group/+"),
+        rule(Host, Subscribe, "console/+/presence"),
+        rule(Console, Publish, "h/+/desired"),
+        rule(Console, Publish, "h/+/cmd"),
+        rule(Console, Publish, "h/+/ack"),
+        rule(Console, Publish, "h/+/admission/answer"),
+        rule(Console, Publish, "cmd/all"),
+        rule(Console, Publish, "cmd/group/+"),
+        rule(Console, Publish, "console/%u/presence"),
+        rule(Console, Subscribe, "#"),
+        rule(Operator, Subscribe, "#"),
+        rule(Observer, Subscribe, "#"),
+    ]
+};
+
+impl Identity {
+    /// The role that this identity has.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        match self {
+            Self::Host(_) => Role::Host,
+            Self::Console(_) => Role::Console,
+            Self::Operator(_) => Role::Operator,
+            Self::Observer(_) => Role::Observer,
+        }
+    }
+
+    /// Whether this client may publish to `topic`, or subscribe to the filter `topic` (every topic
+    /// that matches it is then permitted). `topic` stands below the prefix.
+    #[must_use]
+    pub fn may(&self, action: Action, topic: &str) -> bool {
+        let id = match self {
+            Self::Host(id) => id.to_string(),
+            Self::Console(name) | Self::Operator(name) | Self::Observer(name) => name.to_string(),
+        };
+        let role = self.role();
+        TABLE
+            .iter()
+            .filter(|rule| rule.role == role && rule.action == action)
+            .any(|rule| covers(rule.pattern, &id, topic))
+    }
+}
+
+/// Whether every topic that matches `filter` (a topic matches itself) also matches `pattern`.
+fn covers(pattern: &str, id: &str, filter: &str) -> bool {
+    let mut wanted = filter.split('/');
+    for level in pattern.split('/') {
+        let Some(asked) = wanted.next() else { return false };
+        let covered = match level {
+            "#" => return true,
+            "+" => asked != "#",
+            "%u" => asked == id,
+            literal => asked == literal,
+        };
+        if !covered {
+            return false;
+        }
+    }
+    wanted.next().is_none()
+}
+
+/// A common name that is none of the fleet's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("common name {0:?} is neither a host's id nor console-NAME, operator-NAME or observer-NAME")]
+pub struct IdentityError(String);
+
+impl FromStr for Identity {
+    type Err = IdentityError;
+
+    /// Parses a certificate's common name.
+    fn from_str(common_name: &str) -> Result<Self, IdentityError> {
+        let refuse = || IdentityError(common_name.chars().take(200).collect());
+        if let Ok(host) = common_name.parse() {
+            return Ok(Self::Host(host));
+        }
+        let (role, name) = common_name.split_once('-').ok_or_else(refuse)?;
+        let name = name.parse().map_err(|_| refuse())?;
+        match role {
+            "console" => Ok(Self::Console(name)),
+            "operator" => Ok(Self::Operator(name)),
+            "observer" => Ok(Self::Observer(name)),
+            _ => Err(refuse()),
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    /// The common name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host) => host.fmt(f),
+            Self::Console(name) => write!(f, "console-{name}"),
+            Self::Operator(name) => write!(f, "operator-{name}"),
+            Self::Observer(name) => write!(f, "observer-{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topic::{Filter, HostTopic, Topic};
+    use proptest::prelude::*;
+
+    const HOST: &str = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
+    const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
+
+    #[track_caller]
+    fn check(common_name: &str, action: Action, topic: &str, permitted: bool) {
+        let identity: Identity = common_name.parse().unwrap();
+        assert_eq!(identity.may(action, topic), permitted, "{common_name} {action:?} {topic}");
+    }
+
+    #[test]
+    fn a_host_speaks_for_itself_alone() {
+        use Action::{Publish, Subscribe};
+        for (action, topic, permitted) in [
+            (Publish, format!("h/{HOST}/presence"), true),
+            (Publish, format!("h/{HOST}/unit/default/hello"), true),
+            (Publish, format!("h/{HOST}/cmd"), false),
+            (Publish, format!("h/{HOST}/ack"), false),
+            (Publish, format!("h/{HOST}/admission/answer"), false),
+            (Publish, format!("h/{HOST}"), false),
+            (Publish, format!("h/{OTHER}/presence"), false),
+            (Publish, "cmd/all".to_owned(), false),
+            (Subscribe, format!("h/{HOST}/cmd"), true),
+            (Subscribe, "cmd/group/+".to_owned(), true),
+            (Subscribe, "cmd/all".to_owned(), true),
+            (Subscribe, "cmd/#".to_owned(), false),
+            (Subscribe, format!("h/{HOST}/#"), false),
+            (Subscribe, format!("h/{HOST}/outcome"), false),
+            (Subscribe, format!("h/{OTHER}/cmd"), false),
+            (Subscribe, "h/+/cmd".to_owned(), false),
+            (Subscribe, "h/%u/cmd".to_owned(), false),
+            (Subscribe, "#".to_owned(), false),
+            (Subscribe, "+/+/cmd".to_owned(), false),
+        ] {
+            check(HOST, action, &topic, permitted);
+        }
+    }
+
+    #[test]
+    fn consoles_and_lookers_on() {
+        use Action::{Publish, Subscribe};
+        for (who, action, topic, permitted) in [
+            ("console-main", Publish, format!("h/{HOST}/cmd"), true),
+            ("console-main", Publish, format!("h/{HOST}/outcome"), false),
+            ("console-main", Publish, "console/main/presence".to_owned(), true),
+            ("console-main", Publish, "console/other/presence".to_owned(), false),
+            ("console-main", Subscribe, "h/+/outcome".to_owned(), true),
+            ("operator-anna", Subscribe, "#".to_owned(), true),
+            ("operator-anna", Publish, format!("h/{HOST}/cmd"), false),
+            ("observer-bridge", Subscribe, format!("h/{HOST}/#"), true),
+            ("observer-bridge", Publish, "cmd/all".to_owned(), false),
+        ] {
+            check(who, action, &topic, permitted);
+        }
+    }
+
+    #[test]
+    fn every_party_may_subscribe_to_what_it_needs() {
+        let host = HOST.parse().unwrap();
+        for filter in Filter::of_agent(host) {
+            assert!(Identity::Host(host).may(Action::Subscribe, &filter.to_string()), "{filter}");
+        }
+        for filter in Filter::of_console() {
+            assert!(Identity::Console(Name::default_realm()).may(Action::Subscribe, &filter.to_string()), "{filter}");
+        }
+        let will = Topic::Host(host, HostTopic::Presence).to_string();
+        assert!(Identity::Host(host).may(Action::Publish, &will));
+    }
+
+    #[test]
+    fn strange_common_names_are_nobody() {
+        for text in ["", "console", "console-", "root", "host-a", "operator-A", "console-a/b", "console-+", "Console-a"]
+        {
+            assert!(text.parse::<Identity>().is_err(), "{text:?}");
+        }
+    }
+
+    /// MQTT's own rule, levels against levels: whether `topic` matches `filter`.
+    fn matches(filter: &[&str], topic: &[&str]) -> bool {
+        match (filter, topic) {
+            (["#"], _) => true,
+            ([], []) => true,
+            (["+", filter @ ..], [_, topic @ ..]) => matches(filter, topic),
+            ([level, filter @ ..], [asked, topic @ ..]) => level == asked && matches(filter, topic),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        /// A filter is covered only if each topic that it matches is: tried on random topics.
+        #[test]
+        fn covering_is_sound(pattern in "[ab+]{1}(/[ab+]){0,3}(/#)?", filter in "[ab+]{1}(/[ab+]){0,3}(/#)?", topic in "[ab](/[ab]){0,4}") {
+            let split = |text: &'static str| text.split('/').collect::<Vec<_>>();
+            let (p, f, t): (&'static str, &'static str, &'static str) = (pattern.leak(), filter.leak(), topic.leak());
+            if covers(p, "id", f) && matches(&split(f), &split(t)) {
+                prop_assert!(matches(&split(p), &split(t)), "{} covers {} but not {}", p, f, t);
+            }
+        }
+    }
+}

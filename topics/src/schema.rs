@@ -1,0 +1,232 @@
+//! The documents in `topics/schema/`: a JSON Schema for each payload, and an AsyncAPI 3 document
+//! that says which topic carries which. They are generated from the types of this crate by
+//! `cargo run -p muster-topics --bin topics-schema`, and a test holds them true.
+
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    ack::Ack,
+    command::{Command, Refresh},
+    envelope::Envelope,
+    heartbeat::Heartbeat,
+    join::{JoinRequest, Membership, Problem, RenewRequest},
+    outcome::Report,
+    presence::{ConsolePresence, Presence},
+    role::{Action, Role, TABLE},
+    unit::UnitReport,
+};
+
+/// A channel of the AsyncAPI document.
+struct Channel {
+    /// Its key in the document.
+    id: &'static str,
+    /// The topic below the prefix, with parameters in braces.
+    address: &'static str,
+    /// The payload's schema file, where it is JSON.
+    payload: Option<&'static str>,
+    retained: bool,
+    about: &'static str,
+}
+
+/// The channels that carry something today. Topics of [`crate::topic`] that are not listed are
+/// reserved: their names and permissions are fixed, their payloads are not.
+const CHANNELS: &[Channel] = &[
+    Channel {
+        id: "presence",
+        address: "h/{host}/presence",
+        payload: Some("Presence"),
+        retained: true,
+        about: "Whether the agent is there; also its last will.",
+    },
+    Channel {
+        id: "heartbeat",
+        address: "h/{host}/heartbeat",
+        payload: Some("Heartbeat"),
+        retained: false,
+        about: "The host's state: whole on connect and on request, then what has changed. Repeated until acknowledged.",
+    },
+    Channel {
+        id: "unit",
+        address: "h/{host}/unit/{realm}/{unit}",
+        payload: Some("UnitReport"),
+        retained: true,
+        about: "Desired and observed state of one unit, on change; an empty payload once the unit is gone.",
+    },
+    Channel {
+        id: "metric",
+        address: "h/{host}/metric",
+        payload: None,
+        retained: false,
+        about: "A batch of measurements in InfluxDB line protocol, times in milliseconds, gzip by default. \
+                The first line is a comment, `# v=1 epoch=… seq=…`. Repeated until acknowledged.",
+    },
+    Channel {
+        id: "outcome",
+        address: "h/{host}/outcome",
+        payload: Some("Report"),
+        retained: false,
+        about: "Answers to commands. Output and the terminal answer are repeated until acknowledged.",
+    },
+    Channel {
+        id: "command",
+        address: "h/{host}/cmd",
+        payload: Some("Envelope"),
+        retained: false,
+        about: "A signed Command or Refresh for one host. Repeated until there is an outcome.",
+    },
+    Channel {
+        id: "commandAll",
+        address: "cmd/all",
+        payload: Some("Envelope"),
+        retained: false,
+        about: "A signed Command or Refresh for every host.",
+    },
+    Channel {
+        id: "ack",
+        address: "h/{host}/ack",
+        payload: Some("Envelope"),
+        retained: false,
+        about: "A signed Ack: what the console has safely stored.",
+    },
+    Channel {
+        id: "consolePresence",
+        address: "console/{console}/presence",
+        payload: Some("ConsolePresence"),
+        retained: true,
+        about: "Whether a console is there; also its last will.",
+    },
+];
+
+/// Every generated document: file name and content.
+#[must_use]
+pub fn documents() -> Vec<(String, String)> {
+    let schemas = [
+        schema::<Presence>("Presence"),
+        schema::<ConsolePresence>("ConsolePresence"),
+        schema::<Heartbeat>("Heartbeat"),
+        schema::<UnitReport>("UnitReport"),
+        schema::<Report>("Report"),
+        schema::<Envelope>("Envelope"),
+        schema::<Command>("Command"),
+        schema::<Refresh>("Refresh"),
+        schema::<Ack>("Ack"),
+        schema::<JoinRequest>("JoinRequest"),
+        schema::<RenewRequest>("RenewRequest"),
+        schema::<Membership>("Membership"),
+        schema::<Problem>("Problem"),
+    ];
+    schemas
+        .into_iter()
+        .map(|(name, schema)| (format!("{name}.json"), schema))
+        .chain([("asyncapi.json".to_owned(), asyncapi())])
+        .map(|(name, document)| (name, format!("{document:#}\n")))
+        .collect()
+}
+
+fn schema<T: JsonSchema>(name: &str) -> (String, Value) {
+    let generator = SchemaSettings::draft2020_12().into_generator();
+    (name.to_owned(), generator.into_root_schema_for::<T>().to_value())
+}
+
+fn asyncapi() -> Value {
+    let mut channels = Map::new();
+    let mut operations = Map::new();
+    for channel in CHANNELS {
+        channels.insert(channel.id.to_owned(), channel_document(channel));
+        operations.insert(
+            format!("receive{}{}", channel.id[..1].to_uppercase(), &channel.id[1..]),
+            json!({
+                "action": "receive",
+                "channel": { "$ref": format!("#/channels/{}", channel.id) },
+                "bindings": { "mqtt": { "qos": 1, "retain": channel.retained } },
+            }),
+        );
+    }
+    json!({
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "muster",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0" },
+            "description": "What agents and consoles say to each other over MQTT 3.1.1. Topics stand below a \
+                            configurable prefix, `muster` unless changed. Every message is QoS 1.",
+        },
+        "defaultContentType": "application/json",
+        "channels": channels,
+        "operations": operations,
+        "x-permissions": permissions(),
+    })
+}
+
+fn channel_document(channel: &Channel) -> Value {
+    let parameters: Map<_, _> = channel
+        .address
+        .split('/')
+        .filter_map(|level| level.strip_prefix('{')?.strip_suffix('}'))
+        .map(|name| (name.to_owned(), json!({})))
+        .collect();
+    let message = match channel.payload {
+        Some(payload) => json!({ "payload": { "$ref": format!("{payload}.json") } }),
+        None => json!({ "contentType": "text/plain", "payload": { "type": "string" } }),
+    };
+    let mut document = json!({
+        "address": format!("muster/{}", channel.address),
+        "description": channel.about,
+        "messages": { channel.id: message },
+    });
+    if !parameters.is_empty() {
+        document["parameters"] = Value::Object(parameters);
+    }
+    document
+}
+
+fn permissions() -> Value {
+    let line = |rule: &crate::role::Rule| {
+        json!({
+            "role": match rule.role {
+                Role::Host => "host",
+                Role::Console => "console",
+                Role::Operator => "operator",
+                Role::Observer => "observer",
+            },
+            "action": match rule.action {
+                Action::Publish => "publish",
+                Action::Subscribe => "subscribe",
+            },
+            "pattern": rule.pattern,
+        })
+    };
+    TABLE.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topic::Topic;
+
+    #[test]
+    fn committed_documents_are_true() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schema");
+        for (name, document) in documents() {
+            let committed = std::fs::read_to_string(folder.join(&name)).unwrap_or_default();
+            assert!(
+                committed == document,
+                "topics/schema/{name} is not what the types say; run `cargo run -p muster-topics --bin topics-schema`"
+            );
+        }
+    }
+
+    #[test]
+    fn every_channel_is_a_topic() {
+        for channel in CHANNELS {
+            let topic = channel
+                .address
+                .replace("{host}", "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52")
+                .replace("{realm}", "default")
+                .replace("{unit}", "hello")
+                .replace("{console}", "main");
+            assert!(topic.parse::<Topic>().is_ok(), "{topic}");
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Units: what one should be (spec, desired) and what it is (observed).
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Millis, V1, canonical,
+    name::{ConfigId, Digest, Name, UnitName, Version},
+};
+
+/// What a unit should be, by kind. A second kind is a second variant here, an adapter in the agent
+/// (`src/agent/unit/`), and nothing else on the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Spec {
+    /// A managed process.
+    Yuno(YunoSpec),
+}
+
+impl Spec {
+    /// The kind's name, as in the JSON form.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Yuno(_) => "yuno",
+        }
+    }
+
+    /// The revision: SHA-256 over the canonical JSON of the fields that make this spec what it is.
+    /// Two specs of one revision differ only in what can be changed while the unit runs.
+    ///
+    /// # Errors
+    /// Never for a spec that came from JSON.
+    pub fn revision(&self) -> Result<Digest, canonical::CanonicalError> {
+        match self {
+            Self::Yuno(spec) => canonical::digest(&YunoIdentity {
+                kind: self.kind(),
+                artifact: &spec.artifact.sha256,
+                config: spec.config.as_ref().map(|config| &config.sha256),
+                args: &spec.args,
+                env: &spec.env,
+                user: spec.user.as_deref(),
+                restart_epoch: spec.restart_epoch,
+            }),
+        }
+    }
+}
+
+/// The identity fields of a yuno: a change in one of these is a new revision, so a new process.
+#[derive(Serialize)]
+struct YunoIdentity<'a> {
+    kind: &'a str,
+    artifact: &'a Digest,
+    config: Option<&'a Digest>,
+    args: &'a [String],
+    env: &'a BTreeMap<String, String>,
+    user: Option<&'a str>,
+    restart_epoch: u64,
+}
+
+/// A managed process: a binary and its configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct YunoSpec {
+    /// What runs.
+    pub artifact: ArtifactRef,
+    /// Its configuration, whose path it finds in `MUSTER_CONFIG`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigRef>,
+    /// Arguments. `{config}` stands for the configuration's path.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Environment, beside the few variables that the agent sets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The user that it runs as; the agent's own if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
+    #[serde(default)]
+    pub restart_epoch: u64,
+    /// When it is started again by itself.
+    #[serde(default)]
+    pub restart: Restart,
+    /// The signal that asks it to end.
+    #[serde(default)]
+    pub stop_signal: StopSignal,
+    /// How long it may take to end before it is killed, with everything that it forked.
+    #[serde(default = "grace_ms")]
+    pub grace_ms: u64,
+    /// How long it has to stay up to count as running. (A program without a channel has no way to say so itself.)
+    #[serde(default = "started_after_ms")]
+    pub started_after_ms: u64,
+}
+
+/// Default of [`YunoSpec::grace_ms`]: thirty seconds.
+#[must_use]
+pub fn grace_ms() -> u64 {
+    30_000
+}
+
+/// Default of [`YunoSpec::started_after_ms`]: one second.
+#[must_use]
+pub fn started_after_ms() -> u64 {
+    1_000
+}
+
+/// When a yuno that ended by itself is started again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Restart {
+    /// However it ended.
+    #[default]
+    Always,
+    /// Unless it ended with exit code 0.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+/// Signals that may ask a yuno to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StopSignal {
+    /// SIGTERM
+    #[default]
+    Term,
+    /// SIGINT
+    Int,
+    /// SIGQUIT
+    Quit,
+    /// SIGHUP
+    Hup,
+    /// SIGUSR1
+    Usr1,
+    /// SIGUSR2
+    Usr2,
+    /// SIGKILL: at once, without asking
+    Kill,
+}
+
+/// An immutable blob, known by its SHA-256; role and version are labels on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactRef {
+    /// What identifies it.
+    pub sha256: Digest,
+    /// Its length.
+    pub size_bytes: u64,
+    /// What it is for.
+    pub role: Name,
+    /// Which one of the role.
+    pub version: Version,
+}
+
+/// An immutable document, known by the SHA-256 of its canonical JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigRef {
+    /// Its id.
+    pub id: ConfigId,
+    /// Its version.
+    pub version: Version,
+    /// What identifies it.
+    pub sha256: Digest,
+}
+
+/// Whether a unit should run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Run {
+    /// It should not.
+    Stopped,
+    /// It should.
+    Running,
+}
+
+/// What a unit is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Nothing of it is on this host yet.
+    Absent,
+    /// Its artifact or configuration is on the way.
+    Installing,
+    /// Installed, and not running.
+    Stopped,
+    /// Started, not yet up.
+    Starting,
+    /// Up.
+    Running,
+    /// Asked to end.
+    Stopping,
+    /// Ended by itself; will be started again.
+    Backoff,
+    /// Cannot go on without somebody's help; `error` says why.
+    Failed,
+}
+
+/// The visible reason why a unit is, on purpose, not converging.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Hold {
+    /// Why.
+    pub reason: HoldReason,
+    /// Since when.
+    pub since_ms: Millis,
+}
+
+/// Why a unit is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldReason {
+    /// It ended too often.
+    Broken,
+}
+
+/// What a unit is: the answer to "what is it doing, and why?"
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Observed {
+    /// The generation of desired state that this answers to.
+    pub generation: u64,
+    /// The revision that is installed or runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Digest>,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Since when.
+    pub since_ms: Millis,
+    /// Its process, for people; nothing is ever signalled by this number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// How its last process ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<Exit>,
+    /// How often it was started again by itself since it last was up for five minutes.
+    pub attempts: u32,
+    /// When it will be started again, in phase `backoff`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_ms: Option<Millis>,
+    /// What went wrong last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Observed {
+    /// A unit of which nothing is there yet.
+    #[must_use]
+    pub fn absent(at_ms: Millis) -> Self {
+        Self {
+            generation: 0,
+            revision: None,
+            phase: Phase::Absent,
+            since_ms: at_ms,
+            pid: None,
+            exit: None,
+            attempts: 0,
+            retry_ms: None,
+            error: None,
+        }
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// It returned this exit code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+    /// It ended while nobody could see how.
+    Unknown,
+}
+
+impl Exit {
+    /// Whether it is exit code 0.
+    #[must_use]
+    pub fn is_success(self) -> bool {
+        self == Self::Code(0)
+    }
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// Payload of `h/<host>/unit/<realm>/<unit>`; empty once the unit is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnitReport {
+    /// Version of this payload.
+    pub v: V1,
+    /// The life of the agent that this belongs to.
+    pub epoch: u64,
+    /// Grows by one with each report of the epoch: a later one supersedes an earlier one.
+    pub seq: u64,
+    /// When it was made, by the agent's clock.
+    pub at_ms: Millis,
+    /// The unit.
+    pub unit: UnitName,
+    /// What it should be.
+    pub desired: Desired,
+    /// What it is.
+    pub observed: Observed,
+    /// Why it is, on purpose, not converging.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+}
+
+/// What a unit should be, and whether it should run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Desired {
+    /// The order of desired states in time.
+    pub generation: u64,
+    /// The revision of `spec`.
+    pub revision: Digest,
+    /// What it should be.
+    pub spec: Spec,
+    /// Whether it should run.
+    pub run: Run,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> YunoSpec {
+        serde_json::from_str(&format!(
+            r#"{{"artifact":{{"sha256":"{}","size_bytes":7,"role":"hello","version":"1"}}}}"#,
+            Digest::of(b"hello")
+        ))
+        .unwrap()
+    }
+
+    #[track_caller]
+    fn check(same: bool, change: impl FnOnce(&mut YunoSpec)) {
+        let mut changed = spec();
+        change(&mut changed);
+        let (before, after) = (Spec::Yuno(spec()).revision().unwrap(), Spec::Yuno(changed).revision().unwrap());
+        assert_eq!(before == after, same);
+    }
+
+    #[test]
+    fn identity_fields_make_a_new_revision() {
+        check(false, |spec| spec.artifact.sha256 = Digest::of(b"other"));
+        check(false, |spec| spec.args.push("-v".to_owned()));
+        check(false, |spec| drop(spec.env.insert("A".to_owned(), "b".to_owned())));
+        check(false, |spec| spec.user = Some("nobody".to_owned()));
+        check(false, |spec| spec.restart_epoch += 1);
+    }
+
+    #[test]
+    fn other_fields_apply_in_place() {
+        check(true, |_| ());
+        check(true, |spec| spec.grace_ms = 1);
+        check(true, |spec| spec.started_after_ms = 1);
+        check(true, |spec| spec.stop_signal = StopSignal::Quit);
+        check(true, |spec| spec.restart = Restart::Never);
+        check(true, |spec| spec.artifact.version = "2".parse().unwrap());
+    }
+}

@@ -1,0 +1,40 @@
+//! The `v` field of every payload.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+/// Version 1 of a payload: written as the number 1, and refusing any other when read, so that a
+/// newer party's incompatible payload is an error rather than a misunderstanding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct V1;
+
+impl Serialize for V1 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(1)
+    }
+}
+
+impl<'de> Deserialize<'de> for V1 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u64::deserialize(deserializer)? {
+            1 => Ok(Self),
+            other => Err(D::Error::custom(format!("payload version {other} is not known here, only version 1 is"))),
+        }
+    }
+}
+
+impl JsonSchema for V1 {
+    fn schema_name() -> Cow<'static, str> {
+        "V1".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "const": 1, "description": "version of this payload" })
+    }
+}
