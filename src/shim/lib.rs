@@ -1,1 +1,173 @@
-//! The protocol between agent and shim.
+//! The protocol between agent and shim: JSON lines over a Unix socket in the shim's folder, and the
+//! files beside it. It is versioned, for a new agent drives the shims that an old one started.
+//!
+//! Files in a shim's folder: `launch.json` (what to do), `state.json` (what has become of it, always
+//! whole), `socket`, and the output: `stdout` and `stderr` of a captured program, `log` (and rotated
+//! `log.1`, …) of a logged one.
+
+use serde::{Deserialize, Serialize};
+
+/// What a shim shall run, written to `launch.json` before it starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// Version of this protocol: 1.
+    pub v: u32,
+    /// The program, as an absolute path, and its arguments.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub env: Vec<(String, String)>,
+    /// Working directory.
+    pub cwd: String,
+    /// The user to become; the shim's own if there is none.
+    pub user: Option<User>,
+    /// What to do with its output.
+    pub output: Output,
+    /// How often to start it again by itself.
+    pub restart: Restart,
+    /// After this it is ended, as by [`Request::Stop`].
+    pub timeout_ms: Option<u64>,
+    /// The signal that asks it to end.
+    pub stop_signal: i32,
+    /// How long it may take to end before its whole group is killed.
+    pub grace_ms: u64,
+}
+
+/// A user, resolved by the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// All groups.
+    pub groups: Vec<u32>,
+}
+
+/// What to do with a program's output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Output {
+    /// Both streams into one log, rotated.
+    Log {
+        /// When to begin a new file.
+        max_bytes: u64,
+        /// How many old files to keep.
+        keep: u32,
+    },
+    /// Each stream into a file of its own; what is over the limit is dropped and counted.
+    Capture {
+        /// The most of each stream.
+        max_bytes: u64,
+    },
+}
+
+/// How often a shim may start its program again at once. What is beyond that the agent decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// When at all.
+    pub on: RestartOn,
+    /// How often.
+    pub budget: u32,
+    /// A program that was up this long has its whole budget again.
+    pub reset_after_ms: u64,
+}
+
+/// When to start a program again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartOn {
+    /// Never.
+    Never,
+    /// When it did not end with exit code 0.
+    Failure,
+    /// However it ended.
+    Always,
+}
+
+/// What an agent may ask of a shim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// End the program: the signal, the grace, then SIGKILL for the whole group. It is not started again.
+    Stop {
+        /// The first signal.
+        signal: i32,
+        /// How long to wait after it.
+        grace_ms: u64,
+    },
+    /// Send a signal to the program.
+    Signal {
+        /// Which.
+        signal: i32,
+    },
+}
+
+/// What a shim tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// What has become of the program: at first, and on each change.
+    State(State),
+    /// A captured stream's file has grown to this length.
+    Output {
+        /// Standard error rather than standard output.
+        stderr: bool,
+        /// How long the file is now.
+        len_bytes: u64,
+    },
+}
+
+/// What has become of a program; also the content of `state.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Version of this protocol: 1.
+    pub v: u32,
+    /// The boot that all of this belongs to.
+    pub boot_id: String,
+    /// The process that runs now.
+    pub main: Option<Main>,
+    /// How often it was started again by the shim.
+    pub restarts: u32,
+    /// How the last process ended, if one did.
+    pub last: Option<Ended>,
+    /// It is over: there will be no further process, and the shim ends. Always with `last`.
+    pub over: bool,
+    /// What was dropped of stdout and of stderr because it was over the limit.
+    pub dropped_bytes: (u64, u64),
+}
+
+/// A running process, by everything that tells it from a later one with the same number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Main {
+    /// Process id.
+    pub pid: i32,
+    /// Start time, in clock ticks since boot, from `/proc/<pid>/stat`.
+    pub start_ticks: u64,
+    /// When it was started.
+    pub started_ms: i64,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// How.
+    pub exit: Exit,
+    /// When it was started, if that is known.
+    pub started_ms: Option<i64>,
+    /// When it ended.
+    pub at_ms: i64,
+    /// It was ended because its time had run out.
+    pub timed_out: bool,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// It returned this exit code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+    /// It ended while no shim could see how.
+    Unknown,
+}

@@ -1,0 +1,309 @@
+//! The types of the console's REST API, shared by its two ends: the console that serves them (and
+//! draws its pages from them), and the command line that reads them.
+//!
+//! Times are milliseconds since the Unix epoch. An answer that is not a success is a
+//! [`Problem`] with an HTTP status that fits.
+
+use std::collections::BTreeMap;
+
+use muster_topics::{
+    Millis,
+    command::Verb,
+    heartbeat::HostState,
+    name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
+    outcome::{Data, Outcome, Stream},
+    presence::PresenceState,
+    unit::{Desired, Hold, Observed},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use muster_topics::join::Problem;
+
+/// `GET /api/v1/status`: the installation at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    /// The console's version.
+    pub version: String,
+    /// Whether the console is connected to its broker.
+    pub broker_connected: bool,
+    /// Hosts that ever joined.
+    pub hosts: u64,
+    /// Hosts that are online.
+    pub hosts_online: u64,
+    /// Where hosts connect to the broker.
+    pub broker_url: String,
+    /// Where hosts reach the console.
+    pub console_url: String,
+}
+
+/// `POST /api/v1/login`: a one-time sign-in code becomes a lasting token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Login {
+    /// The code of a sign-in link.
+    pub code: String,
+}
+
+/// The answer to [`Login`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LoggedIn {
+    /// Who is signed in.
+    pub operator: Name,
+    /// Goes into `Authorization: Bearer …`.
+    pub token: String,
+}
+
+/// A host: an item of `GET /api/v1/hosts`, and the whole of `GET /api/v1/hosts/{host}`, where
+/// `{host}` is an id or a hostname that only one host has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Host {
+    /// Its id.
+    pub id: HostId,
+    /// The name that it gives itself.
+    pub hostname: String,
+    /// Whether its agent is there; nothing if it joined and never connected.
+    pub presence: Option<HostPresence>,
+    /// What it said of itself, and when that came.
+    pub state: Option<Received<HostState>>,
+    /// When it joined.
+    pub joined_ms: Millis,
+    /// When its certificate ends.
+    pub certificate_expires_ms: Millis,
+}
+
+/// Whether a host's agent is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HostPresence {
+    /// Whether it is.
+    pub state: PresenceState,
+    /// The life of the agent that said so.
+    pub epoch: u64,
+    /// Since when, by the console's clock.
+    pub since_ms: Millis,
+    /// The agent's version.
+    pub agent_version: String,
+}
+
+/// A value with its age.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Received<T> {
+    /// When it came, by the console's clock.
+    pub at_ms: Millis,
+    /// What came.
+    pub value: T,
+}
+
+/// `POST /api/v1/tokens`: a one-time password for a host that shall join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewToken {
+    /// How long it may be used; an hour if left out.
+    #[serde(default)]
+    pub ttl_s: Option<u64>,
+}
+
+/// The answer to [`NewToken`]: the only time that the token itself can be seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CreatedToken {
+    /// Names it in listings.
+    pub id: Name,
+    /// What the host is given (`muster agent --join …`).
+    pub token: String,
+    /// When it ends.
+    pub expires_ms: Millis,
+}
+
+/// An item of `GET /api/v1/tokens`; `DELETE /api/v1/tokens/{id}` revokes one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Token {
+    /// Names it.
+    pub id: Name,
+    /// Who made it.
+    pub operator: Name,
+    /// When it was made.
+    pub created_ms: Millis,
+    /// When it ends.
+    pub expires_ms: Millis,
+    /// When it was used, and by which host.
+    pub used: Option<(Millis, HostId)>,
+}
+
+/// `POST /api/v1/commands`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewCommand {
+    /// Whom it is for.
+    pub target: NewTarget,
+    /// How long it may wait for a host before it is refused; ten minutes if left out.
+    #[serde(default)]
+    pub expires_in_ms: Option<u64>,
+    /// What to do.
+    pub verb: Verb,
+}
+
+/// Whom a new command is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum NewTarget {
+    /// These hosts, each by id or by a hostname that only one host has.
+    Hosts(Vec<String>),
+    /// Every host that has joined.
+    All,
+}
+
+/// A command in the ledger: the answer to [`NewCommand`], an item of `GET /api/v1/commands`
+/// (newest first; `?limit=` and `?host=`), and the whole of `GET /api/v1/commands/{id}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Command {
+    /// Its id.
+    pub id: CommandId,
+    /// Who wants it.
+    pub operator: Name,
+    /// When it was made.
+    pub issued_ms: Millis,
+    /// After this it is refused.
+    pub expires_ms: Millis,
+    /// What to do.
+    pub verb: Verb,
+    /// What became of it, host by host.
+    pub hosts: Vec<CommandHost>,
+}
+
+/// What became of a command on one host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CommandHost {
+    /// The host.
+    pub host: HostId,
+    /// The name that it gives itself.
+    pub hostname: String,
+    /// How far it has come.
+    pub state: CommandState,
+    /// The terminal answer, with the part of the output that came with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Received<Outcome>>,
+}
+
+/// How far a command has come on one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandState {
+    /// It goes out as long as it has not expired, and nothing has come back.
+    Waiting,
+    /// The agent has it, and it takes its time.
+    Accepted,
+    /// It runs.
+    Running,
+    /// There is an outcome.
+    Done,
+    /// It expired without an answer. A late outcome still replaces this.
+    Missing,
+}
+
+/// An event of `GET /api/v1/commands/{id}/events` (server-sent events, from the beginning, ending
+/// with `end` once no host is left to wait for).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum CommandEvent {
+    /// A host has come further.
+    Host(CommandHost),
+    /// A piece of output.
+    Output {
+        /// The host that it comes from.
+        host: HostId,
+        /// Which of its streams.
+        stream: Stream,
+        /// Where in the stream the piece begins.
+        offset_bytes: u64,
+        /// The piece.
+        data: Data,
+    },
+    /// Every host has its outcome, or is missing.
+    End,
+}
+
+/// A unit on a host: an item of `GET /api/v1/units` (`?host=`), and the whole of
+/// `GET /api/v1/hosts/{host}/units/{realm}/{name}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Unit {
+    /// The host.
+    pub host: HostId,
+    /// The name that it gives itself.
+    pub hostname: String,
+    /// The unit.
+    pub unit: UnitName,
+    /// What it should be.
+    pub desired: Desired,
+    /// What it is.
+    pub observed: Observed,
+    /// Why it is, on purpose, not converging.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+    /// When this came, by the console's clock.
+    pub at_ms: Millis,
+}
+
+/// An artifact: the answer to `POST /api/v1/artifacts?role=…&version=…` (the body is the blob), an
+/// item of `GET /api/v1/artifacts` (`?role=&version=`), and the whole of `GET /api/v1/artifacts/{sha256}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Artifact {
+    /// What identifies it.
+    pub sha256: Digest,
+    /// Its length.
+    pub size_bytes: u64,
+    /// What it is for.
+    pub role: Name,
+    /// Which one of the role.
+    pub version: Version,
+    /// When it was added.
+    pub added_ms: Millis,
+}
+
+/// `POST /api/v1/configs`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewConfig {
+    /// Its id.
+    pub id: ConfigId,
+    /// Its version.
+    pub version: Version,
+    /// The document, as text: it is parsed strictly (no duplicate keys).
+    pub content: String,
+}
+
+/// A config: the answer to [`NewConfig`], an item of `GET /api/v1/configs`, and, with its content,
+/// the whole of `GET /api/v1/configs/{id}/{version}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Config {
+    /// Its id.
+    pub id: ConfigId,
+    /// Its version.
+    pub version: Version,
+    /// SHA-256 of its canonical JSON.
+    pub sha256: Digest,
+    /// When it was added.
+    pub added_ms: Millis,
+    /// The document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Value>,
+}
+
+/// `GET /api/v1/series?selector=…&start_ms=…&end_ms=…&points=…`: measurements over time.
+/// With neither start nor end: the last value of each series within five minutes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SeriesAnswer {
+    /// What the selector chose, sorted by name and labels.
+    pub series: Vec<Series>,
+}
+
+/// One series.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Series {
+    /// Its name, such as `muster_host_cpu_busy_ratio`.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Times and values, oldest first.
+    pub points: Vec<(Millis, f64)>,
+}

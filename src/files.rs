@@ -1,0 +1,44 @@
+//! Writing files so that a crash leaves the old content or the new, never half of it.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+/// Mode of what only its owner may read: keys, stores, tokens.
+pub const SECRET_MODE: u32 = 0o600;
+/// Mode of what everybody may read.
+pub const PUBLIC_MODE: u32 = 0o644;
+
+/// Replaces the content of `path`: written beside it, synced, renamed over it, and the folder synced.
+///
+/// # Errors
+/// If any of these steps fails; `path` is then as it was.
+pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| io::Error::other("a file name is wanted"))?;
+    let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
+    let _ = fs::remove_file(&beside);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&beside)
+        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written?;
+    sync_folder(folder)
+}
+
+/// Makes renames and new files in a folder last.
+///
+/// # Errors
+/// If the folder cannot be opened or synced.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
