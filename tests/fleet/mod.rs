@@ -182,6 +182,18 @@ impl Running {
         })
     }
 
+    /// Waits for it to end by itself, with this exit code, after printing `words`.
+    #[track_caller]
+    pub fn wait_for_end(&mut self, code: i32, words: &str) {
+        let ended = eventually("its end", || match self.child.try_wait().unwrap() {
+            Some(status) => Ok(status.code().unwrap_or(-1)),
+            None => Err(self.printed()),
+        });
+        // What it printed last may still be on its way.
+        eventually(words, || if self.printed().contains(words) { Ok(()) } else { Err(self.printed()) });
+        assert_eq!(ended, code, "{}", self.printed());
+    }
+
     /// Its process id.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
@@ -238,6 +250,8 @@ pub struct Fleet {
     // Ended before the home goes away.
     up: Option<Running>,
     flags: Vec<String>,
+    /// What it printed until it was ready, the last time that it was started.
+    pub summary: String,
     /// The home that it runs in.
     pub home: Home,
 }
@@ -251,23 +265,39 @@ impl Fleet {
     /// Starts one with more flags.
     pub fn start_with(flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut fleet = Self { up: None, flags, home: Home::new() };
+        let mut fleet = Self { up: None, flags, summary: String::new(), home: Home::new() };
         fleet.again();
         fleet
     }
 
-    /// Starts it (again); gives what it printed until it was ready.
+    /// Starts it (again).
     #[track_caller]
-    pub fn again(&mut self) -> String {
+    pub fn again(&mut self) {
         let mut command = self.home.command();
         command.args(["up", "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"]).args(&self.flags);
         let mut up = Running::start(&mut command);
-        let printed = up.wait_for("a ready muster up", |printed| {
+        self.summary = up.wait_for("a ready muster up", |printed| {
             // The last line of the summary says how to stop.
             printed.contains("Ctrl-C").then(|| printed.to_owned())
         });
         self.up = Some(up);
-        printed
+    }
+
+    /// The address in the summary that begins with `scheme`.
+    #[track_caller]
+    pub fn address(&self, scheme: &str) -> String {
+        let start = self.summary.find(scheme).unwrap_or_else(|| panic!("no {scheme} in {}", self.summary));
+        self.summary[start..].split_whitespace().next().unwrap().to_owned()
+    }
+
+    /// Makes a client certificate with the authority of this fleet; gives its folder.
+    #[track_caller]
+    pub fn issue(&self, role: &str, name: &str) -> PathBuf {
+        let folder = self.home.path().join(format!("{role}-{name}"));
+        let console = self.data().join("console");
+        let (console, out) = (console.to_str().unwrap(), folder.to_str().unwrap());
+        self.ok(&["console", "issue", "--data-dir", console, "--role", role, "--name", name, "--out", out]);
+        folder
     }
 
     /// The process.
