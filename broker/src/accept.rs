@@ -85,7 +85,9 @@ enum Turned {
     Malformed(#[from] Malformed),
     #[error(transparent)]
     Nobody(#[from] NobodyError),
-    #[error("client id {client_id:?} is not one of {identity}; hint: a host's is <host>-<instance>, any other's begins with the common name")]
+    #[error(
+        "client id {client_id:?} is not one of {identity}; hint: a host's is <host>-<instance>, any other's begins with the common name"
+    )]
     ClientId { identity: Identity, client_id: String },
     #[error("{identity} cannot have a last will on {topic:?}: {refusal}")]
     Will { identity: Identity, topic: String, refusal: Refusal },
@@ -93,6 +95,8 @@ enum Turned {
     Full { identity: Identity, full: Full },
     #[error("the earlier session of {client_id:?} does not end")]
     Predecessor { client_id: String },
+    #[error("a newer connection of {client_id:?} has come meanwhile")]
+    TakenOver { client_id: String },
     #[error("the broker stops")]
     Stopping,
 }
@@ -220,15 +224,16 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
             }
         },
     };
-    let ticket = shared
-        .registry
-        .enter(identity.clone(), connect.client_id)
-        .map_err(|full| Turned::Full { identity, full })?;
+    let ticket =
+        shared.registry.enter(identity.clone(), connect.client_id).map_err(|full| Turned::Full { identity, full })?;
     if ticket.replaces() {
         shared.counters.takeovers.add(1);
         // A chain of takeovers moves one session at a time, each of which may have a will for the router.
         if timeout(2 * ROUTER_TIMEOUT, ticket.turn()).await.is_err() {
             return Err(Turned::Predecessor { client_id: ticket.client_id().to_owned() });
+        }
+        if ticket.taken_over().is_cancelled() {
+            return Err(Turned::TakenOver { client_id: ticket.client_id().to_owned() });
         }
     }
     Ok(Admitted { access, ticket, will })

@@ -243,6 +243,8 @@ impl Connection {
             shared.counters.received.add(1);
             shared.hub.publish_surely(will).await;
         }
+        // Who takes over waits for no more than this.
+        drop(ticket);
         // What TLS still has, such as acknowledgements of the last batch, has a moment to go out.
         let close = async {
             if matches!(end, End::Disconnect | End::Closed | End::TakenOver | End::Stopping) {
@@ -256,7 +258,6 @@ impl Connection {
         if let Some(link) = link {
             link.close().await;
         }
-        drop(ticket);
     }
 
     /// Does what can be done now, then waits for one thing to happen.
@@ -305,14 +306,8 @@ impl Connection {
             () = self.shared.stop.cancelled() => Wake::Stopping,
             read = read(reader, input, reads_much), if listens => Wake::Read(read),
             written = write(writer, output, unflushed), if writes => Wake::Written(written),
-            taken = async { Some((&mut under_way.as_mut()?.taken).await) } => match taken {
-                Some(taken) => Wake::Taken(taken),
-                None => std::future::pending().await,
-            },
-            event = async { Some(link.as_mut()?.next().await) }, if takes => match event {
-                Some(event) => Wake::Event(event),
-                None => std::future::pending().await,
-            },
+            taken = taken(under_way) => Wake::Taken(taken),
+            event = next_event(link), if takes => Wake::Event(event),
             () = &mut self.clock.timer => Wake::Timer,
         }
     }
@@ -417,12 +412,7 @@ impl Connection {
         self.version.encode(answer, &mut self.output);
     }
 
-    fn publish(
-        &mut self,
-        packet_id: Option<u16>,
-        publication: &Publication<'_>,
-        batch: &mut Batch,
-    ) -> Result<(), End> {
+    fn publish(&mut self, packet_id: Option<u16>, publication: &Publication<'_>, batch: &mut Batch) -> Result<(), End> {
         let message = self.session.access.publish(publication).map_err(|refusal| {
             self.shared.counters.denied.add(1);
             // 3.1.1 can only acknowledge what it throws away, or close the connection.
@@ -547,12 +537,16 @@ impl Connection {
         let mut next = Some(first);
         while let Some(event) = next {
             match event {
-                Event::Message { subscription, place, message } => self.session.deliver(subscription, place, message)?,
-                Event::Subscribed(_) if self.subscribing.is_empty() => (),
-                // The router answers in order.
-                Event::Subscribed(_) => {
-                    let subscribing = self.subscribing.remove(0);
-                    self.subscribed(subscribing);
+                Event::Message { subscription, place, message } => {
+                    self.session.deliver(subscription, place, message)?
+                }
+                Event::Subscribed(packet_id) => {
+                    // A client that uses an id twice gets its answers in order, as the router gives them.
+                    let position = self.subscribing.iter().position(|waiting| waiting.packet_id == packet_id);
+                    if let Some(position) = position {
+                        let subscribing = self.subscribing.remove(position);
+                        self.subscribed(subscribing);
+                    }
                 }
             }
             let hub = &self.shared.hub;
@@ -564,6 +558,22 @@ impl Connection {
             };
         }
         Ok(())
+    }
+}
+
+/// The router's answer to the batch that is under way, if one is.
+async fn taken(under_way: &mut Option<UnderWay>) -> Result<(), oneshot::error::RecvError> {
+    match under_way {
+        Some(under_way) => (&mut under_way.taken).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next event from the router, if the client has subscribed to anything.
+async fn next_event(link: &mut Option<Link>) -> Result<Event, Gone> {
+    match link {
+        Some(link) => link.next().await,
+        None => std::future::pending().await,
     }
 }
 

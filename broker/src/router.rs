@@ -38,8 +38,8 @@ use rumqttd::{RouterConfig, SegmentConfig};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::link::{Event, Link};
 use self::generation::Generation;
+pub(crate) use self::link::{Event, Link};
 use crate::{
     access::Filter,
     limits::Limits,

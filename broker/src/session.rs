@@ -77,7 +77,11 @@ impl Subscriptions {
     fn take(&mut self, number: u32, place: u64) -> Result<Option<QoS>, Gap> {
         let Some(subscription) = self.by_number.get_mut(&number) else { return Ok(None) };
         let expected = subscription.next.replace(place + 1).unwrap_or(place);
-        if expected == place { Ok(Some(subscription.granted)) } else { Err(Gap { lost: place.saturating_sub(expected) }) }
+        if expected == place {
+            Ok(Some(subscription.granted))
+        } else {
+            Err(Gap { lost: place.saturating_sub(expected) })
+        }
     }
 }
 

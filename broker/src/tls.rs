@@ -53,7 +53,8 @@ impl Tls {
             .build()
             .map_err(|source| tls(what, source))?;
         let chain = certificates("the broker's certificate", &self.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|source| tls("the broker's key", source))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|source| tls("the broker's key", source))?;
         let what = "the broker's certificate with its key";
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

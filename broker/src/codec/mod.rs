@@ -229,7 +229,11 @@ mod tests {
 
     #[track_caller]
     fn check(bytes: &[u8], expected: Result<Option<(u8, usize)>, Malformed>) {
-        assert_eq!(frame(bytes, 1000).map(|found| found.map(|(frame, used)| (frame.kind, used))), expected, "{bytes:?}");
+        assert_eq!(
+            frame(bytes, 1000).map(|found| found.map(|(frame, used)| (frame.kind, used))),
+            expected,
+            "{bytes:?}"
+        );
     }
 
     #[test]
@@ -250,7 +254,9 @@ mod tests {
 
     #[test]
     fn what_is_missing() {
-        for (bytes, expected) in [(&[][..], 0), (&[0x30], 0), (&[0x30, 5], 5), (&[0x30, 0x80, 1, 9], 127), (&[0xc0, 0], 0)] {
+        for (bytes, expected) in
+            [(&[][..], 0), (&[0x30], 0), (&[0x30, 5], 5), (&[0x30, 0x80, 1, 9], 127), (&[0xc0, 0], 0)]
+        {
             assert_eq!(missing(bytes), expected, "{bytes:?}");
         }
     }

@@ -78,8 +78,7 @@ impl Generation {
         )?;
         let (reply, ends) = oneshot::channel();
         requests.send(Request { name: "intake".to_owned(), reply }).await.map_err(|_| Gone)?;
-        let (intake, acknowledgements) =
-            timeout(ROUTER_TIMEOUT, ends).await.map_err(|_| Gone)?.map_err(|_| Gone)?;
+        let (intake, acknowledgements) = timeout(ROUTER_TIMEOUT, ends).await.map_err(|_| Gone)?.map_err(|_| Gone)?;
         let generation = Self {
             requests,
             intake: tokio::sync::Mutex::new(intake),

@@ -183,6 +183,10 @@ fn message(forward: Forward) -> Option<Event> {
 
 #[cfg(test)]
 impl Link {
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
     /// Kills the router, in the way in which its own listener does: a `Ready` for a link that it has forgotten.
     pub(crate) async fn kill_router(mut self) {
         self.farewell().await.unwrap();
