@@ -9,3 +9,6 @@ pub mod backoff;
 pub mod edit;
 pub mod heartbeat;
 pub mod plan;
+mod refusal;
+
+pub use refusal::Refusal;
