@@ -1,11 +1,38 @@
-//! The protocol between agent and shim: JSON lines over a Unix socket in the shim's folder, and the
-//! files beside it. It is versioned, for a new agent drives the shims that an old one started.
+//! The protocol between agent and shim: JSON lines over a Unix socket, and the files in the shim's
+//! folder. It is versioned, for a new agent drives the shims that an old one started.
 //!
-//! Files in a shim's folder: `launch.json` (what to do), `state.json` (what has become of it, always
-//! whole), `socket`, and the output: `stdout` and `stderr` of a captured program, `log` (and rotated
-//! `log.1`, …) of a logged one.
+//! A shim is started as `muster-shim FOLDER [--adopt]`, with one end of a socket pair as its standard
+//! input and the locked file [`files::LOCK`] as its standard output. On that first connection it sends
+//! one [`Report`], then [`Event`]s; on each later one, made through [`files::SOCKET`], events only.
+//! The first event on any connection is the whole [`State`]. There is one connection at a time: the
+//! newest replaces the one before it.
+//!
+//! Modules, in reading order:
+//!
+//! - this one: what passes between the two
+//! - [`files`]: the files in a shim's folder, and the promise that `state.json` keeps
+//! - [`proc`]: which boot this is, and which process a number means
+//!
+//! **Invariant: no program runs that is not recorded.** A forked child executes its program only after
+//! its process id and start time are in `state.json`; if the shim dies before that, the child ends
+//! without having run anything.
+//!
+//! **Invariant: what has ended is recorded before anybody is told**, in a file that is whole at every
+//! instant; a last exit status is also on the disk by then.
+//!
+//! **Invariant: there is at most one shim in a folder.** Its lock is taken by the agent before the
+//! shim is started, and held by the shim for as long as it may start a program.
+
+pub mod files;
+pub mod proc;
 
 use serde::{Deserialize, Serialize};
+
+/// Version of this protocol and of the files.
+pub const VERSION: u32 = 1;
+
+/// The longest line either side accepts. The longest that either sends is a [`State`], well below 1 KiB.
+pub const LINE_MAX_BYTES: usize = 4 * 1024;
 
 /// What a shim shall run, written to `launch.json` before it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,11 +70,15 @@ pub struct User {
     pub groups: Vec<u32>,
 }
 
-/// What to do with a program's output.
+/// What to do with a program's output, and so what kind of program it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
-    /// Both streams into one log, rotated.
+    /// Both streams into one log, rotated, to which a later launch in the same folder appends.
+    ///
+    /// The program is a service: the signal that asks it to end goes to its main process alone, and
+    /// whatever the main process leaves behind when it ends is killed, so that the next one does not
+    /// meet it.
     Log {
         /// When to begin a new file.
         max_bytes: u64,
@@ -55,6 +86,11 @@ pub enum Output {
         keep: u32,
     },
     /// Each stream into a file of its own; what is over the limit is dropped and counted.
+    ///
+    /// The program is a command: the signal that asks it to end goes to its whole process group, and
+    /// what it leaves behind has the grace as well. If it ends by itself, what it started in the
+    /// background stays, as after `ssh`, and the shim stays with it for as long as that holds the
+    /// output, only to drain it.
     Capture {
         /// The most of each stream.
         max_bytes: u64,
@@ -88,7 +124,8 @@ pub enum RestartOn {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// End the program: the signal, the grace, then SIGKILL for the whole group. It is not started again.
+    /// End the program: the signal, the grace, then SIGKILL for everything that descends from it. It is
+    /// not started again.
     Stop {
         /// The first signal.
         signal: i32,
@@ -100,6 +137,37 @@ pub enum Request {
         /// Which.
         signal: i32,
     },
+}
+
+/// How the start of a shim went: the first line that it writes, to the agent that started it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// The program runs; events follow.
+    Started,
+    /// It was to adopt a program that has ended meanwhile. One event follows, with `over`.
+    Over,
+    /// Nothing runs, and nothing is left of the attempt.
+    Failed {
+        /// What was being done.
+        step: Step,
+        /// Why it failed, as an error number of the system.
+        errno: i32,
+    },
+}
+
+/// What a shim was doing when its start failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Preparing itself: its folder, files and socket.
+    Prepare,
+    /// Becoming the program's user.
+    User,
+    /// Entering the program's working directory.
+    Cwd,
+    /// Executing the program.
+    Exec,
 }
 
 /// What a shim tells.

@@ -1,3 +1,120 @@
-//! The shim.
+//! The shim: one small process between the agent and each program that it runs, the program's parent
+//! and subreaper. It keeps the exit status, the output and the way to reach the program while there is
+//! no agent, and starts the program again within a budget.
+//!
+//! One thread, and one loop that sleeps until something happens: nothing wakes an idle shim.
+//!
+//! Modules, in reading order:
+//!
+//! - [`supervise`]: the loop, which takes in what happens and performs what follows
+//! - [`life`]: what follows, as a plain function of state and time
+//! - [`program`]: processes; [`sys`]: the system calls that have no safe form elsewhere
+//! - [`output`]: from FIFOs into files; [`log`]: one that is rotated
+//! - [`peer`]: the agent's connection
+//!
+//! Usage: `muster-shim FOLDER [--adopt]`, as the `muster_shim` library says.
 
-fn main() {}
+mod life;
+mod log;
+mod output;
+mod peer;
+mod program;
+mod supervise;
+#[expect(
+    unsafe_code,
+    reason = "fork, waitid, pidfds and dispositions of signals have no safe form; each use says why it is sound"
+)]
+mod sys;
+
+use std::{
+    env,
+    fs::File,
+    io::{self, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::ExitCode,
+};
+
+use muster_shim::Report;
+use nix::{
+    sys::{
+        prctl,
+        stat::{Mode, umask},
+    },
+    unistd::{ForkResult, close, dup2_stderr, dup2_stdin, dup2_stdout, setsid},
+};
+
+use crate::{peer::Peer, program::Failure, supervise::Shim};
+
+/// SIGHUP, SIGINT, SIGQUIT and SIGPIPE: a terminal's business, or that of a write that fails anyway.
+const IGNORED: [i32; 4] = [1, 2, 3, 13];
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let (folder, adopt) = match arguments.as_slice() {
+        [folder] => (folder, false),
+        [folder, flag] if flag == "--adopt" => (folder, true),
+        _ => {
+            let _ = writeln!(
+                io::stderr(),
+                "usage: muster-shim FOLDER [--adopt]\nhint: the muster agent starts this, not you"
+            );
+            return ExitCode::from(2);
+        }
+    };
+    let Ok((connection, lock)) = detach() else { return ExitCode::FAILURE };
+    let Ok(mut agent) = Peer::new(connection) else { return ExitCode::FAILURE };
+    let begun = env::set_current_dir(folder)
+        .map_err(Failure::from)
+        .and_then(|()| if adopt { Shim::adopt(lock) } else { Shim::launch(lock) });
+    match begun {
+        Ok(shim) => {
+            shim.run(agent);
+            ExitCode::SUCCESS
+        }
+        Err(Failure { step, errno }) => {
+            let _ = agent.report(&Report::Failed { step, errno });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Becomes a process that has nothing in common with the agent but the connection and the lock, which
+/// came as standard input and output.
+fn detach() -> io::Result<(UnixStream, File)> {
+    close_inherited()?;
+    let connection: OwnedFd = clone(io::stdin())?;
+    let lock: OwnedFd = clone(io::stdout())?;
+    // The agent waits for the parent, so it has no child to reap later.
+    if let ForkResult::Parent { .. } = sys::fork_process()? {
+        sys::exit_now(0);
+    }
+    setsid()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    // What this process writes is for the agent's user alone; a program gets a usual mask.
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
+    IGNORED.into_iter().for_each(sys::ignore_signal);
+    prctl::set_child_subreaper(true)?;
+    Ok((connection.into(), lock.into()))
+}
+
+fn clone(stream: impl std::os::fd::AsFd) -> io::Result<OwnedFd> {
+    stream.as_fd().try_clone_to_owned()
+}
+
+/// Closes whatever an agent, or what started it, forgot to: it would stay open for as long as the
+/// program runs.
+fn close_inherited() -> io::Result<()> {
+    let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd > 2)
+        .collect();
+    for fd in open {
+        // One of them was the folder that has just been read.
+        let _ = close(fd);
+    }
+    Ok(())
+}

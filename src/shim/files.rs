@@ -1,0 +1,199 @@
+//! The files in a shim's folder.
+//!
+//! | name | what |
+//! |---|---|
+//! | `launch.json` | what to run, written by the agent before it starts the shim |
+//! | `lock` | locked for as long as a shim is here |
+//! | `state.json` | what has become of the program; always whole |
+//! | `boot.<id>` | empty: in which boot `state.json` was begun |
+//! | `socket` | where the shim listens |
+//! | `stdout`, `stderr` | the output of a captured program |
+//! | `log`, `log.1`, … | the output of a logged one; a higher number is older |
+//! | `*.fifo` | where the program writes its output to |
+//!
+//! `state.json` is replaced by renaming, so a reader finds the old content or the new. Only the last
+//! state (`over`) is synced to the disk, because waiting for a disk would delay every restart. After a
+//! power cut an earlier one may therefore be damaged, which is harmless as nothing can be alive then;
+//! the name of the empty file tells that case from one in which something may be, for a file's name
+//! is never half written.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{Launch, State, proc};
+
+/// What to run.
+pub const LAUNCH: &str = "launch.json";
+/// Locked for as long as a shim is here.
+pub const LOCK: &str = "lock";
+/// What has become of the program.
+pub const STATE: &str = "state.json";
+/// Where the shim listens.
+pub const SOCKET: &str = "socket";
+/// Standard output of a captured program.
+pub const STDOUT: &str = "stdout";
+/// Standard error of a captured program.
+pub const STDERR: &str = "stderr";
+/// The output of a logged program.
+pub const LOG: &str = "log";
+
+const STATE_NEW: &str = ".state.json.new";
+const BOOT_PREFIX: &str = "boot.";
+
+/// What `state.json` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// There is none: no program was ever started here.
+    Nothing,
+    /// This.
+    State(State),
+    /// It cannot be read, and a power cut explains that: it was begun in another boot.
+    Damaged,
+}
+
+/// Reads `state.json`.
+///
+/// # Errors
+/// If it cannot be read although it was begun in this boot, so that something may be alive.
+pub fn read_state(folder: &Path) -> io::Result<Found> {
+    match read(&folder.join(STATE)) {
+        Ok(state) => Ok(Found::State(state)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData && !begun_in_this_boot(folder)? => Ok(Found::Damaged),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces `state.json`; once this returns it is seen by every later reader, and if `durable` also
+/// by one after a power cut.
+///
+/// # Errors
+/// If it cannot be written; the old one then still stands.
+pub fn write_state(folder: &Path, state: &State, durable: bool) -> io::Result<()> {
+    let beside = folder.join(STATE_NEW);
+    let written = write_private(&beside, &to_json(state)?).and_then(|file| {
+        if durable {
+            file.sync_all()?;
+        }
+        fs::rename(&beside, folder.join(STATE))
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written?;
+    if durable { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+/// Reads `launch.json`.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn read_launch(folder: &Path) -> io::Result<Launch> {
+    read(&folder.join(LAUNCH))
+}
+
+/// Writes `launch.json`. It is not synced: without it, after a power cut, nothing was launched.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_launch(folder: &Path, launch: &Launch) -> io::Result<()> {
+    write_private(&folder.join(LAUNCH), &to_json(launch)?).map(drop)
+}
+
+/// Notes that what is recorded in `folder` from now on belongs to this boot.
+///
+/// # Errors
+/// If that cannot be noted.
+pub fn begin(folder: &Path) -> io::Result<()> {
+    clear(folder)?;
+    write_private(&folder.join(format!("{BOOT_PREFIX}{}", proc::boot_id()?)), b"").map(drop)
+}
+
+/// Removes what an earlier launch recorded in `folder`; its output stays.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn clear(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if name == STATE || name == STATE_NEW || name == SOCKET || name.starts_with(BOOT_PREFIX) {
+            fs::remove_file(folder.join(&*name))?;
+        }
+    }
+    Ok(())
+}
+
+fn begun_in_this_boot(folder: &Path) -> io::Result<bool> {
+    folder.join(format!("{BOOT_PREFIX}{}", proc::boot_id()?)).try_exists()
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+    serde_json::from_slice(&fs::read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(io::Error::other)
+}
+
+/// Environments have secrets, and so may output: what is here is for the agent alone.
+fn write_private(path: &Path, content: &[u8]) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(content)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        State {
+            v: crate::VERSION,
+            boot_id: proc::boot_id().unwrap(),
+            main: None,
+            restarts: 3,
+            last: None,
+            over: false,
+            dropped_bytes: (0, 7),
+        }
+    }
+
+    #[test]
+    fn a_state_reads_back_as_written() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read_state(folder.path()).unwrap(), Found::Nothing);
+        for durable in [false, true] {
+            write_state(folder.path(), &state(), durable).unwrap();
+            assert_eq!(read_state(folder.path()).unwrap(), Found::State(state()));
+        }
+    }
+
+    #[test]
+    fn damage_is_excused_by_another_boot_only() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(STATE), "{\"v\":1,").unwrap();
+        assert_eq!(read_state(folder.path()).unwrap(), Found::Damaged);
+
+        begin(folder.path()).unwrap();
+        assert_eq!(read_state(folder.path()).unwrap(), Found::Nothing, "an earlier launch is forgotten");
+        fs::write(folder.path().join(STATE), "").unwrap();
+        assert!(read_state(folder.path()).is_err(), "its program may be alive");
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_written_leaves_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        write_state(folder.path(), &state(), false).unwrap();
+        // A folder of that name cannot be opened for writing.
+        fs::create_dir(folder.path().join(STATE_NEW)).unwrap();
+        assert!(write_state(folder.path(), &State { restarts: 4, ..state() }, true).is_err());
+        assert_eq!(read_state(folder.path()).unwrap(), Found::State(state()));
+    }
+}

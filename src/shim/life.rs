@@ -1,0 +1,416 @@
+//! The life of a program: when it is signalled, killed, started again and over.
+//!
+//! **Invariant: this module does no IO and reads no clock.** What has happened comes in as an
+//! [`Input`], the time as milliseconds since the shim's start; what to do comes out as [`Step`]s.
+//!
+//! ```text
+//!            Stop, time limit              MainEnded
+//!      Up ──────────────────────▶ Stopping ─────────▶ Clearing ──▶ Draining ──▶ Over
+//!      ▲ │                                              ▲ │
+//!      │ └──────────────────── MainEnded ───────────────┘ │
+//!      └───────────────────── started again ──────────────┘
+//! ```
+
+use muster_shim::{Exit, Launch, Output, RestartOn};
+
+const SIGKILL: i32 = 9;
+
+/// How soon a kill is repeated while something is left: what forked just then has been missed.
+const KILL_AGAIN_MS: u64 = 100;
+/// How long to wait for what was killed. Only a process stuck in the kernel takes longer, and it will
+/// not run again.
+const CLEAR_MS: u64 = 5_000;
+/// How long output may still come from what a program left behind. What the program itself wrote is
+/// in the pipe already; this is for helpers that were about to end with it (`… | tee`).
+const DRAIN_MS: u64 = 500;
+
+/// Something has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// The main process has ended.
+    MainEnded(Exit),
+    /// Nothing that descends from the program is left.
+    NoneLeft,
+    /// All output has been read to its end.
+    OutputEnded,
+    /// Somebody wants the program to end.
+    Stop { signal: i32, grace_ms: u64 },
+    /// Time has passed.
+    Tick,
+}
+
+/// Something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Ask the program to end.
+    Ask { signal: i32, group: bool },
+    /// Kill the main process and everything that descends from it.
+    KillAll,
+    /// Look whether anything is left, and say so by `NoneLeft`.
+    LookWhatIsLeft,
+    /// Start the program again.
+    Start,
+    /// Read what output there is, and say so by `OutputEnded` if that was all.
+    Drain,
+    /// It is over.
+    Finish,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The main process runs.
+    Up,
+    /// It was asked to end, and is killed from then on.
+    Stopping { kill_at_ms: u64 },
+    /// It has ended, and what it left behind is to end.
+    Clearing { kill_at_ms: u64, until_ms: u64 },
+    /// Nothing runs that matters; output is still read.
+    Draining { until_ms: u64 },
+    /// It is over.
+    Over,
+}
+
+/// Where a program is in its life.
+#[derive(Debug)]
+pub(crate) struct Life {
+    launch: Launch,
+    phase: Phase,
+    up_since_ms: u64,
+    timeout_at_ms: Option<u64>,
+    restarts_left: u32,
+    /// It shall end for good.
+    stop: bool,
+    timed_out: bool,
+    last: Option<Exit>,
+}
+
+impl Life {
+    /// A program that runs since `up_for_ms` before the shim's start, and was started again
+    /// `restarts` times already.
+    pub(crate) fn new(launch: Launch, restarts: u32, up_for_ms: u64) -> Self {
+        Self {
+            timeout_at_ms: launch.timeout_ms.map(|timeout_ms| timeout_ms.saturating_sub(up_for_ms)),
+            restarts_left: launch.restart.budget.saturating_sub(restarts),
+            launch,
+            phase: Phase::Up,
+            up_since_ms: 0,
+            stop: false,
+            timed_out: false,
+            last: None,
+        }
+    }
+
+    /// What was to be run.
+    pub(crate) fn launch(&self) -> &Launch {
+        &self.launch
+    }
+
+    /// Whether it is a command rather than a service; see [`Output`].
+    pub(crate) fn is_command(&self) -> bool {
+        matches!(self.launch.output, Output::Capture { .. })
+    }
+
+    /// Whether the program's time has run out.
+    pub(crate) fn timed_out(&self) -> bool {
+        self.timed_out
+    }
+
+    /// Whether the program is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// Whether the shim waits for what the main process left behind.
+    pub(crate) fn is_clearing(&self) -> bool {
+        matches!(self.phase, Phase::Clearing { .. })
+    }
+
+    /// Whether the shim waits for the end of the output.
+    pub(crate) fn is_draining(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. })
+    }
+
+    /// When the next [`Input::Tick`] is due, if one is.
+    pub(crate) fn wake_at_ms(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Up => self.timeout_at_ms,
+            Phase::Stopping { kill_at_ms } => Some(kill_at_ms),
+            Phase::Clearing { kill_at_ms, until_ms } => Some(kill_at_ms.min(until_ms)),
+            Phase::Draining { until_ms } => Some(until_ms),
+            Phase::Over => None,
+        }
+    }
+
+    /// Takes in what has happened.
+    pub(crate) fn on(&mut self, input: Input, now_ms: u64) -> Vec<Step> {
+        match input {
+            Input::MainEnded(exit) => self.main_ended(exit, now_ms),
+            Input::NoneLeft if self.is_clearing() => self.cleared(now_ms),
+            Input::OutputEnded if self.is_draining() => self.finish(),
+            Input::Stop { signal, grace_ms } => self.stop(signal, grace_ms, now_ms),
+            Input::Tick => self.tick(now_ms),
+            Input::NoneLeft | Input::OutputEnded => Vec::new(),
+        }
+    }
+
+    fn stop(&mut self, signal: i32, grace_ms: u64, now_ms: u64) -> Vec<Step> {
+        self.stop = true;
+        let grace_ms = if signal == SIGKILL { 0 } else { grace_ms };
+        // Who asks again may be in more of a hurry, but gives no further time.
+        let kill_at_ms = match self.phase {
+            Phase::Up => now_ms.saturating_add(grace_ms),
+            Phase::Stopping { kill_at_ms } => kill_at_ms.min(now_ms.saturating_add(grace_ms)),
+            Phase::Clearing { kill_at_ms, .. } => {
+                let kill_at_ms = kill_at_ms.min(now_ms.saturating_add(grace_ms));
+                self.phase = Phase::Clearing { kill_at_ms, until_ms: kill_at_ms.saturating_add(CLEAR_MS) };
+                return Vec::new();
+            }
+            Phase::Draining { .. } | Phase::Over => return Vec::new(),
+        };
+        self.phase = Phase::Stopping { kill_at_ms };
+        if kill_at_ms <= now_ms { self.tick(now_ms) } else { vec![Step::Ask { signal, group: self.is_command() }] }
+    }
+
+    fn main_ended(&mut self, exit: Exit, now_ms: u64) -> Vec<Step> {
+        self.last = Some(exit);
+        let now_clear = Phase::Clearing { kill_at_ms: now_ms + KILL_AGAIN_MS, until_ms: now_ms + CLEAR_MS };
+        match self.phase {
+            Phase::Up if self.is_command() => self.cleared(now_ms),
+            Phase::Stopping { kill_at_ms } if self.is_command() => {
+                let until_ms = kill_at_ms.max(now_ms).saturating_add(CLEAR_MS);
+                self.phase = Phase::Clearing { kill_at_ms, until_ms };
+                vec![Step::LookWhatIsLeft]
+            }
+            Phase::Up | Phase::Stopping { .. } => {
+                self.phase = now_clear;
+                vec![Step::KillAll, Step::LookWhatIsLeft]
+            }
+            Phase::Clearing { .. } | Phase::Draining { .. } | Phase::Over => Vec::new(),
+        }
+    }
+
+    fn tick(&mut self, now_ms: u64) -> Vec<Step> {
+        match self.phase {
+            Phase::Up if self.timeout_at_ms.is_some_and(|at_ms| at_ms <= now_ms) => {
+                self.timed_out = true;
+                self.stop(self.launch.stop_signal, self.launch.grace_ms, now_ms)
+            }
+            Phase::Stopping { kill_at_ms } if kill_at_ms <= now_ms => {
+                self.phase = Phase::Stopping { kill_at_ms: now_ms + KILL_AGAIN_MS };
+                vec![Step::KillAll]
+            }
+            Phase::Clearing { until_ms, .. } if until_ms <= now_ms => self.cleared(now_ms),
+            Phase::Clearing { kill_at_ms, until_ms } if kill_at_ms <= now_ms => {
+                self.phase = Phase::Clearing { kill_at_ms: now_ms + KILL_AGAIN_MS, until_ms };
+                vec![Step::KillAll, Step::LookWhatIsLeft]
+            }
+            Phase::Draining { until_ms } if until_ms <= now_ms => self.finish(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn cleared(&mut self, now_ms: u64) -> Vec<Step> {
+        if self.take_restart(now_ms) {
+            self.phase = Phase::Up;
+            self.up_since_ms = now_ms;
+            return vec![Step::Start];
+        }
+        self.phase = Phase::Draining { until_ms: now_ms + DRAIN_MS };
+        vec![Step::Drain]
+    }
+
+    fn take_restart(&mut self, now_ms: u64) -> bool {
+        let restart = self.launch.restart;
+        let wanted = match restart.on {
+            RestartOn::Never => false,
+            RestartOn::Failure => self.last != Some(Exit::Code(0)),
+            RestartOn::Always => true,
+        };
+        if self.stop || !wanted {
+            return false;
+        }
+        if now_ms.saturating_sub(self.up_since_ms) >= restart.reset_after_ms {
+            self.restarts_left = restart.budget;
+        }
+        let allowed = self.restarts_left > 0;
+        self.restarts_left = self.restarts_left.saturating_sub(1);
+        allowed
+    }
+
+    fn finish(&mut self) -> Vec<Step> {
+        self.phase = Phase::Over;
+        vec![Step::Finish]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_shim::Restart;
+
+    use super::*;
+
+    const TERM: i32 = 15;
+    const NEVER: Restart = Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 1_000 };
+
+    fn launch(output: Output, restart: Restart) -> Launch {
+        Launch {
+            v: muster_shim::VERSION,
+            argv: vec!["/bin/true".into()],
+            env: Vec::new(),
+            cwd: "/".into(),
+            user: None,
+            output,
+            restart,
+            timeout_ms: None,
+            stop_signal: TERM,
+            grace_ms: 5_000,
+        }
+    }
+
+    fn command() -> Life {
+        let launch = Launch { timeout_ms: Some(10_000), ..launch(Output::Capture { max_bytes: 10 }, NEVER) };
+        Life::new(launch, 0, 0)
+    }
+
+    fn service(on: RestartOn, budget: u32) -> Life {
+        let restart = Restart { on, budget, reset_after_ms: 1_000 };
+        Life::new(launch(Output::Log { max_bytes: 10, keep: 1 }, restart), 0, 0)
+    }
+
+    /// Feeds inputs at given times and compares the steps that each one led to.
+    #[track_caller]
+    fn check(mut life: Life, script: &[(u64, Input, &[Step])]) -> Life {
+        for (now_ms, input, steps) in script {
+            assert_eq!(&life.on(*input, *now_ms), steps, "at {now_ms} ms, {input:?}");
+        }
+        life
+    }
+
+    const ASK_GROUP: Step = Step::Ask { signal: TERM, group: true };
+    const ASK_MAIN: Step = Step::Ask { signal: TERM, group: false };
+    const CODE_0: Input = Input::MainEnded(Exit::Code(0));
+    const CODE_1: Input = Input::MainEnded(Exit::Code(1));
+    const STOP: Input = Input::Stop { signal: TERM, grace_ms: 2_000 };
+
+    #[test]
+    fn a_command_that_ends_by_itself_leaves_what_it_started() {
+        let life = check(command(), &[(5, CODE_1, &[Step::Drain]), (6, Input::OutputEnded, &[Step::Finish])]);
+        assert!(life.is_over() && !life.timed_out());
+        assert_eq!(life.wake_at_ms(), None);
+    }
+
+    #[test]
+    fn output_is_not_waited_for_without_end() {
+        check(command(), &[(5, CODE_0, &[Step::Drain]), (504, Input::Tick, &[]), (505, Input::Tick, &[Step::Finish])]);
+    }
+
+    #[test]
+    fn a_command_out_of_time_is_asked_then_killed_until_it_is_gone() {
+        let life = check(
+            command(),
+            &[
+                (9_999, Input::Tick, &[]),
+                (10_000, Input::Tick, &[ASK_GROUP]),
+                (14_999, Input::Tick, &[]),
+                (15_000, Input::Tick, &[Step::KillAll]),
+                (15_100, Input::Tick, &[Step::KillAll]),
+                (15_110, Input::MainEnded(Exit::Signal(9)), &[Step::LookWhatIsLeft]),
+                (15_200, Input::Tick, &[Step::KillAll, Step::LookWhatIsLeft]),
+                (15_210, Input::NoneLeft, &[Step::Drain]),
+                (15_220, Input::OutputEnded, &[Step::Finish]),
+            ],
+        );
+        assert!(life.timed_out());
+    }
+
+    #[test]
+    fn what_a_stopped_command_left_has_the_grace_too() {
+        check(
+            command(),
+            &[
+                (0, STOP, &[ASK_GROUP]),
+                (1, CODE_0, &[Step::LookWhatIsLeft]),
+                (1_999, Input::Tick, &[]),
+                (2_000, Input::Tick, &[Step::KillAll, Step::LookWhatIsLeft]),
+                // Something stuck in the kernel is not waited for without end.
+                (7_000, Input::Tick, &[Step::Drain]),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_second_stop_can_only_shorten_the_grace() {
+        check(
+            command(),
+            &[
+                (0, STOP, &[ASK_GROUP]),
+                (1_000, STOP, &[ASK_GROUP]),
+                (1_500, Input::Tick, &[]),
+                (1_600, Input::Stop { signal: 9, grace_ms: 9_999 }, &[Step::KillAll]),
+                (1_601, Input::MainEnded(Exit::Signal(9)), &[Step::LookWhatIsLeft]),
+            ],
+        );
+        check(
+            command(),
+            &[(0, STOP, &[ASK_GROUP]), (1_900, STOP, &[ASK_GROUP]), (2_000, Input::Tick, &[Step::KillAll])],
+        );
+    }
+
+    #[test]
+    fn a_service_is_started_again_within_its_budget_and_meets_nothing_of_before() {
+        const KILL: &[Step] = &[Step::KillAll, Step::LookWhatIsLeft];
+        check(
+            service(RestartOn::Always, 2),
+            &[
+                (1, CODE_0, KILL),
+                (1, Input::NoneLeft, &[Step::Start]),
+                (2, CODE_1, KILL),
+                (102, Input::Tick, KILL),
+                (103, Input::NoneLeft, &[Step::Start]),
+                (104, CODE_1, KILL),
+                (104, Input::NoneLeft, &[Step::Drain]),
+            ],
+        );
+    }
+
+    #[test]
+    fn being_up_long_enough_gives_the_budget_back() {
+        let mut life = service(RestartOn::Failure, 1);
+        for round in 1..5 {
+            let now_ms = round * 1_000;
+            life.on(CODE_1, now_ms);
+            assert_eq!(life.on(Input::NoneLeft, now_ms), [Step::Start], "round {round}");
+        }
+        life.on(CODE_1, 4_999);
+        assert_eq!(life.on(Input::NoneLeft, 4_999), [Step::Drain]);
+    }
+
+    #[test]
+    fn when_a_service_is_not_started_again() {
+        for (on, input) in [(RestartOn::Never, CODE_1), (RestartOn::Failure, CODE_0)] {
+            let mut life = service(on, 9);
+            life.on(input, 1);
+            assert_eq!(life.on(Input::NoneLeft, 1), [Step::Drain], "{on:?}");
+        }
+        // Not after a stop either, also one that comes between an end and the next start.
+        check(
+            service(RestartOn::Always, 9),
+            &[(0, STOP, &[ASK_MAIN]), (1, CODE_0, &[Step::KillAll, Step::LookWhatIsLeft])],
+        );
+        let mut life = service(RestartOn::Always, 9);
+        life.on(CODE_0, 0);
+        assert_eq!(life.on(STOP, 1), []);
+        assert_eq!(life.on(Input::NoneLeft, 2), [Step::Drain]);
+    }
+
+    #[test]
+    fn restarts_and_time_used_before_an_adoption_count() {
+        let restart = Restart { on: RestartOn::Always, budget: 3, reset_after_ms: 1_000 };
+        let launch = Launch { timeout_ms: Some(500), ..launch(Output::Log { max_bytes: 10, keep: 1 }, restart) };
+        let mut life = Life::new(launch.clone(), 3, 200);
+        assert_eq!(life.wake_at_ms(), Some(300));
+        life.on(CODE_1, 1);
+        assert_eq!(life.on(Input::NoneLeft, 1), [Step::Drain]);
+        assert_eq!(Life::new(launch, 3, 9_000).wake_at_ms(), Some(0));
+    }
+}

@@ -1,0 +1,251 @@
+//! A program's output: out of the FIFOs that it writes to, into files.
+//!
+//! A FIFO and not a pipe, for it has a name by which another shim finds it if this one is killed; and
+//! the program holds it for reading too, so that being without a reader meanwhile is no SIGPIPE.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use muster_shim::{Launch, Output, files};
+use nix::{
+    fcntl::OFlag,
+    sys::stat::Mode,
+    unistd::{Uid, fchown, mkfifo},
+};
+
+use crate::log::Log;
+
+/// How much is read at once. More would be faster for a flood, and stay in memory for ever after it.
+const PIECE_BYTES: usize = 16 * 1024;
+/// How much is read before anything else gets its turn when a program is to be drained: the most that
+/// a pipe may be made to hold by anybody but root, so at least what was in it.
+const DRAIN_MAX_BYTES: usize = 1024 * 1024;
+
+/// Where output goes.
+#[derive(Debug)]
+enum Sink {
+    Log(Log),
+    Capture { file: File, len_bytes: u64, max_bytes: u64 },
+    Nowhere,
+}
+
+/// One FIFO and its sink.
+#[derive(Debug)]
+struct Stream {
+    path: PathBuf,
+    fifo: File,
+    sink: Sink,
+    /// Nobody has it open for writing.
+    ended: bool,
+    dropped_bytes: u64,
+}
+
+/// All output of a program: one stream if it is logged, two if it is captured.
+#[derive(Debug)]
+pub(crate) struct Outputs {
+    streams: Vec<Stream>,
+    piece: Box<[u8]>,
+}
+
+impl Outputs {
+    /// New FIFOs; captured output begins anew, a log goes on.
+    pub(crate) fn create(launch: &Launch) -> io::Result<Self> {
+        for name in names(&launch.output) {
+            remove_if_there(&fifo_path(name))?;
+            if matches!(launch.output, Output::Capture { .. }) {
+                remove_if_there(Path::new(name))?;
+            }
+        }
+        Self::open(launch, (0, 0))
+    }
+
+    /// The FIFOs of another shim, whose output goes on.
+    pub(crate) fn open(launch: &Launch, dropped_bytes: (u64, u64)) -> io::Result<Self> {
+        let mut streams = Vec::new();
+        for (name, dropped_bytes) in names(&launch.output).iter().zip([dropped_bytes.0, dropped_bytes.1]) {
+            let path = fifo_path(name);
+            let owner = launch.user.as_ref().map(|user| Uid::from_raw(user.uid));
+            let fifo = open_fifo(&path, owner)?;
+            let sink = Sink::open(Path::new(name), &launch.output)?;
+            streams.push(Stream { path, fifo, sink, ended: false, dropped_bytes });
+        }
+        Ok(Self { streams, piece: vec![0; PIECE_BYTES].into_boxed_slice() })
+    }
+
+    /// The program's ends of standard output and error. They must be open in a child before they are
+    /// closed here, lest the output seem to end.
+    pub(crate) fn writers(&mut self) -> io::Result<[File; 2]> {
+        let mut files = Vec::with_capacity(2);
+        for stream in &mut self.streams {
+            stream.ended = false;
+            files.push(OpenOptions::new().read(true).write(true).open(&stream.path)?);
+        }
+        let stdout = files.remove(0);
+        let stderr = files.pop().map_or_else(|| stdout.try_clone(), Ok)?;
+        Ok([stdout, stderr])
+    }
+
+    /// What to watch for more output: an ended FIFO has nothing to tell, but would say so all the time.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.streams.iter().filter(|stream| !stream.ended).map(|stream| stream.fifo.as_fd())
+    }
+
+    /// Reads a piece of each stream.
+    pub(crate) fn pump(&mut self) {
+        for stream in &mut self.streams {
+            stream.pump(&mut self.piece);
+        }
+    }
+
+    /// Reads what is there of each stream.
+    pub(crate) fn drain(&mut self) {
+        for stream in &mut self.streams {
+            let mut read_bytes = 0;
+            while let Some(bytes) = stream.pump(&mut self.piece).filter(|_| read_bytes < DRAIN_MAX_BYTES) {
+                read_bytes += bytes;
+            }
+        }
+    }
+
+    /// Whether all output has been read to its end.
+    pub(crate) fn ended(&self) -> bool {
+        self.streams.iter().all(|stream| stream.ended)
+    }
+
+    /// How long the files of captured output are.
+    pub(crate) fn lens_bytes(&self) -> [u64; 2] {
+        self.each(|stream| match &stream.sink {
+            Sink::Capture { len_bytes, .. } => *len_bytes,
+            Sink::Log(_) | Sink::Nowhere => 0,
+        })
+    }
+
+    /// How much was dropped.
+    pub(crate) fn dropped_bytes(&self) -> (u64, u64) {
+        self.each(|stream| stream.dropped_bytes).into()
+    }
+
+    /// Brings captured output to the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.streams.iter().try_for_each(|stream| match &stream.sink {
+            Sink::Capture { file, len_bytes, .. } if *len_bytes > 0 => file.sync_data(),
+            _ => Ok(()),
+        })
+    }
+
+    /// From now on, reads output only so that who writes it does not have to wait.
+    pub(crate) fn discard(&mut self) {
+        self.streams.iter_mut().for_each(|stream| stream.sink = Sink::Nowhere);
+    }
+
+    /// Puts a line of the shim's own into a log.
+    pub(crate) fn note(&mut self, line: &str) {
+        if let Some(Stream { sink: Sink::Log(log), .. }) = self.streams.first_mut() {
+            let _ = log.write(format!("muster-shim: {line}\n").as_bytes());
+        }
+    }
+
+    fn each(&self, value: impl Fn(&Stream) -> u64) -> [u64; 2] {
+        [0, 1].map(|index| self.streams.get(index).map_or(0, &value))
+    }
+}
+
+impl Stream {
+    /// Reads a piece; nothing if there is none now.
+    fn pump(&mut self, piece: &mut [u8]) -> Option<usize> {
+        if self.ended {
+            return None;
+        }
+        match self.fifo.read(piece) {
+            Ok(0) => self.ended = true,
+            Ok(len) => {
+                self.dropped_bytes += self.sink.write(&piece[..len]);
+                return Some(len);
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            // A FIFO that cannot be read will not become readable.
+            Err(_) => self.ended = true,
+        }
+        None
+    }
+}
+
+impl Sink {
+    fn open(path: &Path, output: &Output) -> io::Result<Self> {
+        match *output {
+            Output::Log { max_bytes, keep } => Ok(Self::Log(Log::open(path, max_bytes, keep)?)),
+            Output::Capture { max_bytes } => {
+                let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+                let len_bytes = file.metadata()?.len();
+                Ok(Self::Capture { file, len_bytes, max_bytes })
+            }
+        }
+    }
+
+    /// Writes what there is room for, and tells how much there was not: a limit or a full disk is no
+    /// reason for the program to wait.
+    fn write(&mut self, bytes: &[u8]) -> u64 {
+        match self {
+            Self::Log(log) => log.write(bytes).err().unwrap_or(0),
+            Self::Nowhere => bytes.len() as u64,
+            Self::Capture { file, len_bytes, max_bytes } => {
+                let room = usize::try_from(max_bytes.saturating_sub(*len_bytes)).unwrap_or(usize::MAX);
+                let mut kept = &bytes[..bytes.len().min(room)];
+                let mut dropped_bytes = (bytes.len() - kept.len()) as u64;
+                while !kept.is_empty() {
+                    match file.write(kept) {
+                        Ok(written) if written > 0 => {
+                            *len_bytes += written as u64;
+                            kept = &kept[written..];
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Ok(_) | Err(_) => {
+                            dropped_bytes += kept.len() as u64;
+                            break;
+                        }
+                    }
+                }
+                dropped_bytes
+            }
+        }
+    }
+}
+
+fn names(output: &Output) -> &'static [&'static str] {
+    match output {
+        Output::Log { .. } => &[files::LOG],
+        Output::Capture { .. } => &[files::STDOUT, files::STDERR],
+    }
+}
+
+fn fifo_path(name: &str) -> PathBuf {
+    format!("{name}.fifo").into()
+}
+
+/// Opens a FIFO for reading; makes it first if it is not there. It belongs to the program's user, who
+/// could otherwise not open `/dev/stdout`.
+fn open_fifo(path: &Path, owner: Option<Uid>) -> io::Result<File> {
+    if !path.try_exists()? {
+        mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    }
+    let fifo = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if let Some(owner) = owner {
+        // Only root may give a file away, and who is not will not become that user either.
+        let _ = fchown(&fifo, Some(owner), None);
+    }
+    Ok(fifo)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}

@@ -1,0 +1,100 @@
+//! Which boot this is, and which process a number means, as `/proc` tells it.
+//!
+//! A process id alone means little: numbers are used again. Together with the process's start time and
+//! the boot it is unique.
+
+use std::{fs, io};
+
+use crate::Main;
+
+/// What `/proc/<pid>/stat` tells of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its state, as a letter.
+    pub state: u8,
+    /// Its parent.
+    pub ppid: i32,
+    /// Its session.
+    pub session: i32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+impl Stat {
+    /// Whether it has ended, and only its parent does not know yet.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// The id of this boot.
+///
+/// # Errors
+/// If `/proc` is not there.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim_end().to_owned())
+}
+
+/// What there is to know of a process; nothing if there is none of that number.
+#[must_use]
+pub fn stat(pid: i32) -> Option<Stat> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Whether a process that was recorded in this boot is still alive.
+#[must_use]
+pub fn is_alive(main: &Main) -> bool {
+    stat(main.pid).is_some_and(|stat| stat.start_ticks == main.start_ticks && !stat.is_dead())
+}
+
+/// Every process id there is now.
+///
+/// # Errors
+/// If `/proc` is not there.
+pub fn pids() -> io::Result<Vec<i32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// The second field, the program's name in parentheses, may have any character in it, also
+/// parentheses and spaces: what follows begins after the last of them.
+fn parse(text: &[u8]) -> Option<Stat> {
+    let close = text.iter().rposition(|byte| *byte == b')')?;
+    let text = std::str::from_utf8(&text[close + 1..]).ok()?;
+    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+    Some(Stat {
+        state: *fields.first()?.as_bytes().first()?,
+        ppid: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        start_ticks: fields.get(19)?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines() {
+        let rest = "4 5 6 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 1 2";
+        let wanted = Stat { state: b'S', ppid: 4, session: 6, start_ticks: 777 };
+        for name in ["(sh)", "(a b)", "(a) Z 1 2 3)", "(\u{fffd})", "()"] {
+            assert_eq!(parse(format!("9 {name} S {rest}").as_bytes()), Some(wanted), "{name}");
+        }
+        for bad in ["", "9", "9 (sh)", "9 (sh) S", "9 (sh) S 4 5 6", "9 (sh) S x 5 6 0 -1 0 0"] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_alive_and_its_predecessor_is_not() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let stat = stat(pid).unwrap();
+        let main = Main { pid, start_ticks: stat.start_ticks, started_ms: 0 };
+        assert!(is_alive(&main));
+        assert!(!is_alive(&Main { start_ticks: stat.start_ticks.wrapping_sub(1), ..main }));
+        assert!(pids().unwrap().contains(&pid));
+        assert_eq!(boot_id().unwrap().len(), 36);
+    }
+}

@@ -1,0 +1,333 @@
+//! The program's processes: starting one, signalling it, and killing what descends from it.
+//!
+//! **Invariant: a signal goes only to a process that cannot have become another one.** A child that is
+//! not reaped yet keeps its number, and only this process, which has one thread, can reap it; so does
+//! the group that it leads. Anything else is signalled through a pidfd that was verified by start time
+//! while its number could not have been used again.
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::OwnedFd,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use muster_shim::{
+    Launch, Main, Step, User,
+    proc::{self, Stat},
+};
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    sys::{
+        signal::SigSet,
+        stat::{Mode, umask},
+    },
+    unistd::{
+        ForkResult, Gid, SysconfVar, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, getpid, pipe2,
+        setgroups, setresgid, setresuid, setsid, sysconf,
+    },
+};
+
+use crate::sys;
+
+const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
+
+/// Why a program could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) step: Step,
+    pub(crate) errno: i32,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self { step: Step::Prepare, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self { step: Step::Prepare, errno: errno as i32 }
+    }
+}
+
+/// Standard input, output and error of a program.
+pub(crate) type Stdio = [File; 3];
+
+/// A main process that runs.
+#[derive(Debug)]
+pub(crate) struct Program {
+    main: Main,
+    adopted: Option<Adopted>,
+}
+
+/// What is known of a main process that is not our child: another shim started it.
+#[derive(Debug)]
+struct Adopted {
+    process: OwnedFd,
+    /// What descended from it when it was last looked at.
+    others: Vec<OwnedFd>,
+}
+
+/// A forked child that waits for leave to execute its program, and ends if the shim does.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    main: Main,
+    leave: File,
+    failure: File,
+}
+
+impl Pending {
+    /// Forks a child for a program.
+    pub(crate) fn fork(launch: &Launch, stdio: Stdio) -> Result<Self, Failure> {
+        let prepared = Prepared::new(launch)?;
+        let (leave_theirs, leave) = pipe2(OFlag::O_CLOEXEC)?;
+        let (failure, failure_theirs) = pipe2(OFlag::O_CLOEXEC)?;
+        match sys::fork_process()? {
+            ForkResult::Child => {
+                // With this end open the child would never see the shim's end of it closed.
+                drop(leave);
+                prepared.run(File::from(leave_theirs), File::from(failure_theirs), &stdio)
+            }
+            ForkResult::Parent { child } => {
+                let pid = child.as_raw();
+                let stat = proc::stat(pid).ok_or(Failure { step: Step::Prepare, errno: Errno::ESRCH as i32 })?;
+                let main = Main { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
+                Ok(Self { main, leave: File::from(leave), failure: File::from(failure) })
+            }
+        }
+    }
+
+    /// The process that it is, and its program will be.
+    pub(crate) fn main(&self) -> &Main {
+        &self.main
+    }
+
+    /// Lets it execute its program.
+    pub(crate) fn go(mut self) -> Result<Program, Failure> {
+        let mut answer = Vec::new();
+        let told = self.leave.write_all(b"!").and_then(|()| self.failure.read_to_end(&mut answer));
+        match (told, answer.first_chunk::<5>()) {
+            (Ok(_), None) => Ok(Program { main: self.main, adopted: None }),
+            (Ok(_), Some([step, errno @ ..])) => {
+                let failure = Failure { step: step_of(*step), errno: i32::from_ne_bytes(*errno) };
+                self.abandon();
+                Err(failure)
+            }
+            (Err(error), _) => {
+                self.abandon();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Ends it without its program having run.
+    pub(crate) fn abandon(self) {
+        drop(self.leave);
+        let _ = sys::reap(self.main.pid);
+    }
+}
+
+/// Everything that a child needs, made before the fork.
+struct Prepared<'a> {
+    argv: Vec<CString>,
+    env: Vec<CString>,
+    cwd: CString,
+    user: Option<&'a User>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(launch: &'a Launch) -> Result<Self, Failure> {
+        let text =
+            |text: &str| CString::new(text).map_err(|_| Failure { step: Step::Exec, errno: Errno::EINVAL as i32 });
+        if launch.argv.is_empty() {
+            return Err(Failure { step: Step::Exec, errno: Errno::EINVAL as i32 });
+        }
+        Ok(Self {
+            argv: launch.argv.iter().map(|word| text(word)).collect::<Result<_, _>>()?,
+            env: launch.env.iter().map(|(name, value)| text(&format!("{name}={value}"))).collect::<Result<_, _>>()?,
+            cwd: text(&launch.cwd)?,
+            user: launch.user.as_ref(),
+        })
+    }
+
+    /// What the child does.
+    fn run(&self, mut leave: File, mut failure: File, stdio: &Stdio) -> ! {
+        if leave.read_exact(&mut [0]).is_err() {
+            sys::exit_now(0);
+        }
+        let Err((step, errno)) = self.execute(stdio);
+        let mut answer = [step as u8, 0, 0, 0, 0];
+        answer[1..].copy_from_slice(&(errno as i32).to_ne_bytes());
+        let _ = failure.write_all(&answer);
+        sys::exit_now(127)
+    }
+
+    fn execute(&self, [stdin, stdout, stderr]: &Stdio) -> Result<std::convert::Infallible, (Step, Errno)> {
+        let prepare = |errno| (Step::Prepare, errno);
+        setsid().map_err(prepare)?;
+        // All other descriptors close when the program is executed.
+        dup2_stdin(stdin).map_err(prepare)?;
+        dup2_stdout(stdout).map_err(prepare)?;
+        dup2_stderr(stderr).map_err(prepare)?;
+        umask(Mode::S_IWGRP | Mode::S_IWOTH);
+        for signal in 1..=sys::signal_max() {
+            sys::default_signal(signal);
+        }
+        SigSet::empty().thread_set_mask().map_err(prepare)?;
+        if let Some(user) = self.user {
+            become_user(user).map_err(|errno| (Step::User, errno))?;
+        }
+        // As the user: a folder that only the shim may enter is not theirs to work in.
+        chdir(self.cwd.as_c_str()).map_err(|errno| (Step::Cwd, errno))?;
+        execve(&self.argv[0], &self.argv, &self.env).map_err(|errno| (Step::Exec, errno))
+    }
+}
+
+fn become_user(user: &User) -> nix::Result<()> {
+    let groups: Vec<Gid> = user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+    setgroups(&groups)?;
+    let gid = Gid::from_raw(user.gid);
+    setresgid(gid, gid, gid)?;
+    let uid = Uid::from_raw(user.uid);
+    setresuid(uid, uid, uid)
+}
+
+fn step_of(byte: u8) -> Step {
+    [Step::User, Step::Cwd, Step::Exec].into_iter().find(|step| *step as u8 == byte).unwrap_or(Step::Prepare)
+}
+
+impl Program {
+    /// Takes over a program that another shim started; nothing if it has ended.
+    pub(crate) fn adopt(main: &Main) -> io::Result<Option<Self>> {
+        let process = match sys::pidfd_open(main.pid) {
+            Ok(process) => process,
+            Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // The process that has this start time had the number when it was recorded, so also when the
+        // handle was made: it is the one that the handle means.
+        if !proc::is_alive(main) {
+            return Ok(None);
+        }
+        let mut program = Self { main: main.clone(), adopted: Some(Adopted { process, others: Vec::new() }) };
+        program.look_around();
+        Ok(Some(program))
+    }
+
+    /// The main process.
+    pub(crate) fn main(&self) -> &Main {
+        &self.main
+    }
+
+    /// What to watch for the end of a main process that is not our child.
+    pub(crate) fn pidfd(&self) -> Option<&OwnedFd> {
+        self.adopted.as_ref().map(|adopted| &adopted.process)
+    }
+
+    /// Sends a signal to the main process.
+    pub(crate) fn signal(&self, signal: i32) {
+        // It may have ended at this moment; then there is nothing to tell it.
+        let _ = match &self.adopted {
+            None => sys::kill(self.main.pid, signal),
+            Some(adopted) => sys::pidfd_kill(&adopted.process, signal),
+        };
+    }
+
+    /// Sends a signal to the main process and to all of its group.
+    pub(crate) fn signal_group(&mut self, signal: i32) {
+        self.look_around();
+        // The main process leads its group.
+        let _ = match &self.adopted {
+            None => sys::kill(-self.main.pid, signal),
+            Some(adopted) => {
+                adopted.others.iter().for_each(|other| drop(sys::pidfd_kill(other, signal)));
+                sys::pidfd_kill(&adopted.process, signal)
+            }
+        };
+    }
+
+    /// Asks the program to end; also one that was suspended, which could not hear it otherwise.
+    pub(crate) fn ask(&mut self, signal: i32, group: bool) {
+        if group {
+            self.signal_group(signal);
+            self.signal_group(SIGCONT);
+        } else {
+            self.look_around();
+            self.signal(signal);
+            self.signal(SIGCONT);
+        }
+    }
+
+    /// Notes what descends from an adopted main process while that is alive: later it cannot be told.
+    fn look_around(&mut self) {
+        if let Some(adopted) = &mut self.adopted
+            && proc::is_alive(&self.main)
+        {
+            adopted.others = descendants(&self.main);
+        }
+    }
+
+    /// What an adopted main process left behind.
+    pub(crate) fn into_others(self) -> Vec<OwnedFd> {
+        self.adopted.map(|adopted| adopted.others).unwrap_or_default()
+    }
+}
+
+/// Kills our own children: what descends from the program becomes one, for the shim is its subreaper.
+/// What they had forked is ours a moment later, and killed in the next round.
+pub(crate) fn kill_children() {
+    let own = getpid().as_raw();
+    for pid in proc::pids().unwrap_or_default() {
+        if proc::stat(pid).is_some_and(|stat| stat.ppid == own) {
+            let _ = sys::kill(pid, SIGKILL);
+        }
+    }
+}
+
+/// Kills processes, and keeps those that are still there.
+pub(crate) fn kill_others(others: &mut Vec<OwnedFd>) {
+    others.retain(|other| sys::pidfd_kill(other, SIGKILL).is_ok());
+}
+
+/// Handles of what belongs to a main process that is alive: its session, and whatever descends from it.
+fn descendants(main: &Main) -> Vec<OwnedFd> {
+    let all: Vec<(i32, Stat)> =
+        proc::pids().unwrap_or_default().into_iter().filter_map(|pid| Some((pid, proc::stat(pid)?))).collect();
+    let parent = |pid: i32| all.iter().find(|(other, _)| *other == pid).map_or(0, |(_, stat)| stat.ppid);
+    let descends = |pid: i32| {
+        let mut ancestors = std::iter::successors(Some(pid), |pid| Some(parent(*pid)).filter(|pid| *pid > 1));
+        // No chain is longer than there are processes, even if they change while they are read.
+        ancestors.by_ref().take(all.len()).any(|pid| pid == main.pid)
+    };
+    all.iter()
+        .filter(|(pid, stat)| *pid != main.pid && (stat.session == main.pid || descends(*pid)))
+        .filter_map(|(pid, stat)| {
+            let handle = sys::pidfd_open(*pid).ok()?;
+            proc::stat(*pid).is_some_and(|now| now.start_ticks == stat.start_ticks).then_some(handle)
+        })
+        .collect()
+}
+
+/// How long a process has been up.
+pub(crate) fn up_for_ms(main: &Main) -> io::Result<u64> {
+    let ticks_per_second = sysconf(SysconfVar::CLK_TCK)?.and_then(|ticks| u64::try_from(ticks).ok()).unwrap_or(100);
+    let uptime = std::fs::read_to_string("/proc/uptime")?;
+    let (seconds, hundredths) = uptime
+        .split_ascii_whitespace()
+        .next()
+        .and_then(|number| number.split_once('.'))
+        .and_then(|(seconds, hundredths)| Some((seconds.parse::<u64>().ok()?, hundredths.parse::<u64>().ok()?)))
+        .ok_or_else(|| io::Error::other("/proc/uptime has an unknown form"))?;
+    let started_ms = main.start_ticks.saturating_mul(1_000) / ticks_per_second.max(1);
+    Ok((seconds * 1_000 + hundredths * 10).saturating_sub(started_ms))
+}
+
+/// Now, in milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
+}

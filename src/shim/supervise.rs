@@ -1,0 +1,453 @@
+//! The shim's loop: waits for something to happen, lets [`Life`] say what follows, and does it.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+    path::Path,
+    time::Instant,
+};
+
+use muster_shim::{
+    Ended, Exit, Main, Report, Request, State, VERSION,
+    files::{self, Found},
+    proc,
+};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
+};
+
+use crate::{
+    life::{Input, Life, Step},
+    output::Outputs,
+    peer::{Gone, Peer},
+    program::{self, Failure, Pending, Program, now_ms},
+    sys::{self, Waited},
+};
+
+const SIGKILL: i32 = 9;
+/// How soon to try again to record how it ended, if that fails: the disk may be full.
+const RECORD_AGAIN_MS: u64 = 1_000;
+/// What a shell answers for a program that it cannot find, and for one that it cannot execute.
+const CODE_NOT_FOUND: i32 = 127;
+const CODE_NOT_EXECUTABLE: i32 = 126;
+
+/// A shim at work. Its folder is the working directory.
+#[derive(Debug)]
+pub(crate) struct Shim {
+    life: Life,
+    state: State,
+    /// The state is not what `state.json` says.
+    unrecorded: bool,
+    /// The state is not what the agent was told.
+    untold: bool,
+    /// `state.json` says that it is over, and so does the disk.
+    closed: bool,
+    program: Option<Program>,
+    /// What an adopted main process left behind.
+    others: Vec<OwnedFd>,
+    outputs: Outputs,
+    signals: SignalFd,
+    listener: Option<UnixListener>,
+    agent: Option<Peer>,
+    began: Instant,
+    /// Held for as long as a program may be started here.
+    lock: Option<File>,
+    /// It was told to end itself.
+    quit: bool,
+}
+
+/// What poll has found.
+#[derive(Debug, Default)]
+struct Ready {
+    signals: bool,
+    main_ended: bool,
+    connecting: bool,
+    agent: bool,
+}
+
+impl Shim {
+    /// Starts the program that `launch.json` names.
+    pub(crate) fn launch(lock: File) -> Result<Self, Failure> {
+        let launch = files::read_launch(folder())?;
+        if launch.v != VERSION {
+            return Err(Errno::EPROTO.into());
+        }
+        files::begin(folder())?;
+        let state = State {
+            v: VERSION,
+            boot_id: proc::boot_id()?,
+            main: None,
+            restarts: 0,
+            last: None,
+            over: false,
+            dropped_bytes: (0, 0),
+        };
+        let outputs = Outputs::create(&launch)?;
+        let mut shim = Self::new(Life::new(launch, 0, 0), state, outputs, lock)?;
+        match shim.start() {
+            Ok(()) => Ok(shim),
+            Err(failure) => {
+                let _ = files::clear(folder());
+                Err(failure)
+            }
+        }
+    }
+
+    /// Takes over from a shim that was killed.
+    pub(crate) fn adopt(lock: File) -> Result<Self, Failure> {
+        let launch = files::read_launch(folder())?;
+        let Found::State(state) = files::read_state(folder())? else { return Err(Errno::ENOENT.into()) };
+        let Some(main) = state.main.clone().filter(|_| !state.over && state.boot_id == boot_id()) else {
+            return Err(Errno::ESRCH.into());
+        };
+        let _ = std::fs::remove_file(files::SOCKET);
+        let outputs = Outputs::open(&launch, state.dropped_bytes)?;
+        let life = Life::new(launch, state.restarts, program::up_for_ms(&main)?);
+        let program = Program::adopt(&main)?;
+        let ended = program.is_none();
+        let mut shim = Self { program, ..Self::new(life, state, outputs, lock)? };
+        if ended {
+            // Nobody saw it end, so nobody may say that starting it again is what was wanted.
+            shim.life.on(Input::Stop { signal: SIGKILL, grace_ms: 0 }, 0);
+            shim.main_ended(&main, Exit::Unknown);
+            shim.settle();
+        }
+        Ok(shim)
+    }
+
+    fn new(life: Life, state: State, outputs: Outputs, lock: File) -> Result<Self, Failure> {
+        let mut watched = SigSet::empty();
+        watched.add(Signal::SIGCHLD);
+        watched.add(Signal::SIGTERM);
+        watched.thread_block()?;
+        Ok(Self {
+            life,
+            state,
+            unrecorded: false,
+            untold: false,
+            closed: false,
+            program: None,
+            others: Vec::new(),
+            outputs,
+            signals: SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
+            listener: Some(listen()?),
+            agent: None,
+            began: Instant::now(),
+            lock: Some(lock),
+            quit: false,
+        })
+    }
+
+    /// Serves until the program is over, and as long as output must be drained after that.
+    pub(crate) fn run(mut self, agent: Peer) {
+        self.agent = Some(agent);
+        let report = if self.life.is_over() { Report::Over } else { Report::Started };
+        self.tell(|agent, shim| agent.report(&report).and_then(|()| agent.state(&shim.state)));
+        self.untold = false;
+        while !self.is_done() {
+            let ready = self.wait();
+            if ready.signals {
+                self.take_signals();
+            }
+            if ready.main_ended {
+                self.adopted_ended();
+            }
+            if ready.agent {
+                self.serve();
+            }
+            if ready.connecting {
+                self.accept();
+            }
+            self.outputs.pump();
+            self.feed(Input::Tick);
+            if self.life.is_draining() && self.outputs.ended() {
+                self.feed(Input::OutputEnded);
+            }
+            self.settle();
+        }
+    }
+
+    /// Whether nothing is left to do: it is over and recorded, and nobody waits for us to read.
+    fn is_done(&self) -> bool {
+        self.closed && (self.outputs.ended() || !self.life.is_command() || self.quit)
+    }
+
+    /// Sleeps until something happens or a time has come.
+    fn wait(&self) -> Ready {
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = vec![readable(self.signals.as_fd())];
+        let main = self.program.as_ref().and_then(Program::pidfd).map(|fd| readable(fd.as_fd()));
+        let listener = self.listener.as_ref().map(|listener| readable(listener.as_fd()));
+        let agent = self.agent.as_ref().map(|agent| {
+            let writable = if agent.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
+            PollFd::new(agent.fd(), PollFlags::POLLIN | writable)
+        });
+        // Three places that are looked at again below, and then the output.
+        let places = [main, listener, agent];
+        fds.extend(places.iter().flatten().cloned());
+        fds.extend(self.outputs.watched().map(readable));
+        if poll(&mut fds, self.timeout()).is_err() {
+            // Interrupted: whatever there was will be there the next time.
+            return Ready::default();
+        }
+        let mut found = fds.iter().map(|fd| fd.any().unwrap_or(false));
+        let signals = found.next().unwrap_or(false);
+        let [main_ended, connecting, agent] = places.map(|place| place.is_some() && found.next().unwrap_or(false));
+        Ready { signals, main_ended, connecting, agent }
+    }
+
+    fn timeout(&self) -> PollTimeout {
+        let record_again = self.life.is_over() && !self.closed;
+        let wait_ms = match self.life.wake_at_ms() {
+            Some(at_ms) => Some(at_ms.saturating_sub(self.now_ms())),
+            None => record_again.then_some(RECORD_AGAIN_MS),
+        };
+        wait_ms.map_or(PollTimeout::NONE, |ms| PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX))
+    }
+
+    /// Since the shim began.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn take_signals(&mut self) {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            if signal.ssi_signo == Signal::SIGTERM as u32 {
+                self.quit = true;
+                let launch = self.life.launch();
+                self.feed(Input::Stop { signal: launch.stop_signal, grace_ms: launch.grace_ms });
+            }
+        }
+        self.reap();
+    }
+
+    /// Reaps every child that has ended; one of them may be the main process.
+    fn reap(&mut self) {
+        while let Ok(Waited::Ended(pid, exit)) = sys::peek() {
+            let main = self.program.as_ref().filter(|program| program.pidfd().is_none() && program.main().pid == pid);
+            let main = main.map(|program| program.main().clone());
+            if main.is_some() && !self.life.is_command() {
+                // Not reaped yet, it still keeps the number of its group.
+                let _ = sys::kill(-pid, SIGKILL);
+            }
+            if sys::reap(pid).is_err() {
+                return;
+            }
+            if let Some(main) = main {
+                self.main_ended(&main, exit);
+            }
+        }
+        self.look_what_is_left();
+    }
+
+    fn adopted_ended(&mut self) {
+        if let Some(program) = self.program.take() {
+            let main = program.main().clone();
+            self.others = program.into_others();
+            self.main_ended(&main, Exit::Unknown);
+        }
+    }
+
+    fn main_ended(&mut self, main: &Main, exit: Exit) {
+        self.program = None;
+        self.state.main = None;
+        self.state.last =
+            Some(Ended { exit, started_ms: Some(main.started_ms), at_ms: now_ms(), timed_out: self.life.timed_out() });
+        (self.unrecorded, self.untold) = (true, true);
+        self.feed(Input::MainEnded(exit));
+    }
+
+    /// Lets life go on, with everything that follows at once.
+    fn feed(&mut self, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            for step in self.life.on(input, self.now_ms()) {
+                inputs.extend(self.perform(step));
+            }
+        }
+    }
+
+    fn perform(&mut self, step: Step) -> Option<Input> {
+        match step {
+            Step::Ask { signal, group } => {
+                if let Some(program) = &mut self.program {
+                    program.ask(signal, group);
+                }
+                None
+            }
+            Step::KillAll => {
+                self.kill_all();
+                None
+            }
+            Step::LookWhatIsLeft => self.is_nothing_left().then_some(Input::NoneLeft),
+            Step::Start => self.start_again(),
+            Step::Drain => {
+                self.outputs.drain();
+                self.outputs.ended().then_some(Input::OutputEnded)
+            }
+            Step::Finish => {
+                self.finish();
+                None
+            }
+        }
+    }
+
+    fn kill_all(&mut self) {
+        if let Some(program) = &mut self.program {
+            program.signal_group(SIGKILL);
+        }
+        program::kill_others(&mut self.others);
+        if !matches!(sys::peek(), Ok(Waited::NoChildren)) {
+            program::kill_children();
+        }
+    }
+
+    fn is_nothing_left(&mut self) -> bool {
+        self.others.retain(|other| sys::pidfd_kill(other, 0).is_ok());
+        self.others.is_empty() && matches!(sys::peek(), Ok(Waited::NoChildren))
+    }
+
+    fn look_what_is_left(&mut self) {
+        if self.life.is_clearing() && self.is_nothing_left() {
+            self.feed(Input::NoneLeft);
+        }
+    }
+
+    /// Starts the program, which runs only once it is recorded.
+    fn start(&mut self) -> Result<(), Failure> {
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let [stdout, stderr] = self.outputs.writers()?;
+        let pending = Pending::fork(self.life.launch(), [null, stdout, stderr])?;
+        self.state.main = Some(pending.main().clone());
+        if let Err(error) = self.record(false) {
+            self.state.main = None;
+            pending.abandon();
+            return Err(error.into());
+        }
+        match pending.go() {
+            Ok(program) => {
+                self.program = Some(program);
+                self.untold = true;
+                Ok(())
+            }
+            Err(failure) => {
+                self.state.main = None;
+                self.unrecorded = true;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Starts it once more. One that cannot be started now, though it could before, has ended as a
+    /// shell would say it.
+    fn start_again(&mut self) -> Option<Input> {
+        self.state.restarts += 1;
+        let failure = self.start().err()?;
+        let code = if failure.errno == Errno::ENOENT as i32 { CODE_NOT_FOUND } else { CODE_NOT_EXECUTABLE };
+        let program = self.life.launch().argv.first().cloned().unwrap_or_default();
+        let why = Errno::from_raw(failure.errno).desc();
+        self.outputs.note(&format!("{program} cannot be started again ({:?}): {why}", failure.step));
+        let exit = Exit::Code(code);
+        self.state.last = Some(Ended { exit, started_ms: None, at_ms: now_ms(), timed_out: false });
+        (self.unrecorded, self.untold) = (true, true);
+        Some(Input::MainEnded(exit))
+    }
+
+    /// It is over: what was read is on the disk before the end is, and that before anybody is told.
+    fn finish(&mut self) {
+        // What could not be synced was counted when it was written, or is beyond our help.
+        let _ = self.outputs.sync();
+        self.state.over = true;
+        (self.unrecorded, self.untold) = (true, true);
+        if !self.outputs.ended() {
+            self.outputs.discard();
+        }
+    }
+
+    /// Records what has changed, then tells it.
+    fn settle(&mut self) {
+        if self.life.is_over() && !self.closed {
+            // While it cannot be recorded the shim stays, and whoever connects is told.
+            self.closed = self.record(true).is_ok();
+        } else if self.unrecorded {
+            // If this fails, a later reader finds by the old record that the main process is gone.
+            let _ = self.record(false);
+        }
+        if std::mem::take(&mut self.untold) {
+            self.tell(|agent, shim| agent.state(&shim.state));
+        }
+        self.tell(|agent, shim| agent.lens_bytes(shim.outputs.lens_bytes()));
+        if self.closed {
+            let _ = std::fs::remove_file(files::SOCKET);
+            self.listener = None;
+            self.agent = None;
+            self.lock = None;
+        }
+    }
+
+    fn record(&mut self, durable: bool) -> io::Result<()> {
+        self.state.dropped_bytes = self.outputs.dropped_bytes();
+        files::write_state(folder(), &self.state, durable)?;
+        self.unrecorded = false;
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        if let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept)
+            && let Some(agent) = Peer::accept(stream)
+        {
+            self.state.dropped_bytes = self.outputs.dropped_bytes();
+            self.agent = Some(agent);
+            self.tell(|agent, shim| agent.state(&shim.state));
+        }
+    }
+
+    fn serve(&mut self) {
+        let Some(agent) = &mut self.agent else { return };
+        match agent.flush().and_then(|()| agent.receive()) {
+            Ok(requests) => requests.into_iter().for_each(|request| self.answer(&request)),
+            Err(Gone) => self.agent = None,
+        }
+    }
+
+    fn answer(&mut self, request: &Request) {
+        match *request {
+            Request::Stop { signal, .. } | Request::Signal { signal } if !(1..=sys::signal_max()).contains(&signal) => {
+            }
+            Request::Stop { signal, grace_ms } => self.feed(Input::Stop { signal, grace_ms }),
+            Request::Signal { signal } => self.program.iter().for_each(|program| program.signal(signal)),
+        }
+    }
+
+    /// Says something to the agent, if there is one that listens.
+    fn tell(&mut self, say: impl FnOnce(&mut Peer, &Self) -> Result<(), Gone>) {
+        if let Some(mut agent) = self.agent.take() {
+            self.agent = say(&mut agent, self).is_ok().then_some(agent);
+        }
+    }
+}
+
+fn folder() -> &'static Path {
+    Path::new(".")
+}
+
+fn boot_id() -> String {
+    proc::boot_id().unwrap_or_default()
+}
+
+fn listen() -> io::Result<UnixListener> {
+    // Bound from within its folder, for a socket's path may have no more than 108 bytes.
+    let listener = UnixListener::bind(files::SOCKET)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

@@ -1,0 +1,118 @@
+//! The system calls that neither std nor nix has in a safe form. Numbers of signals stay plain here,
+//! for nix does not know those of real time.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+use muster_shim::Exit;
+use nix::{
+    libc,
+    sys::wait::WaitPidFlag,
+    unistd::{ForkResult, fork},
+};
+
+/// What there is to reap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// There are children, and all of them are alive.
+    AllAlive,
+    /// There are no children.
+    NoChildren,
+    /// This one has ended.
+    Ended(i32, Exit),
+}
+
+/// Forks. The child may do whatever its parent may: the shim has one thread.
+pub(crate) fn fork_process() -> io::Result<ForkResult> {
+    // SAFETY: the danger of fork is a lock that another thread holds at that moment, and there is none.
+    Ok(unsafe { fork() }?)
+}
+
+/// Ends this process at once, without anything that was to be done at its exit.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Ignores a signal.
+pub(crate) fn ignore_signal(signal: i32) {
+    // SAFETY: no handler is installed, so no code of ours runs in a signal's context.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Lets a signal do again what it does by default; past the C library, which keeps some signals for
+/// itself and so would hand them on to a program as whoever started us left them.
+pub(crate) fn default_signal(signal: i32) {
+    // Zeros: the default, no flags, nothing blocked. No system's structure is longer.
+    let action = [0_u64; 8];
+    let nothing = std::ptr::null_mut::<libc::c_void>();
+    let set_bytes: usize = if cfg!(any(target_arch = "mips", target_arch = "mips64")) { 16 } else { 8 };
+    // SAFETY: the kernel reads `action`, which is long enough, and writes nothing.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), nothing, set_bytes) };
+}
+
+/// The highest signal number.
+pub(crate) fn signal_max() -> i32 {
+    libc::SIGRTMAX()
+}
+
+/// Sends a signal to a process, or to a process group if `pid` is negative. That the number still
+/// means what it is meant to is for the caller to know.
+pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill takes two numbers and touches no memory of ours.
+    check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
+}
+
+/// A handle of a process, which never comes to mean another one.
+pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two numbers and touches no memory of ours.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just given us this descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends a signal to the process that the handle means.
+pub(crate) fn pidfd_kill(process: &OwnedFd, signal: i32) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null pointer stands for the signal information that kill would make.
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, no_info, 0) }).map(drop)
+}
+
+/// Looks for a child that has ended and leaves it unreaped, so that its number stays taken.
+pub(crate) fn peek() -> io::Result<Waited> {
+    wait(libc::P_ALL, 0, WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT)
+}
+
+/// Reaps a child that has ended, or is about to.
+pub(crate) fn reap(pid: i32) -> io::Result<Waited> {
+    wait(libc::P_PID, pid.unsigned_abs(), WaitPidFlag::empty())
+}
+
+fn wait(kind: libc::idtype_t, id: libc::id_t, flags: WaitPidFlag) -> io::Result<Waited> {
+    // SAFETY: zeros are a valid siginfo_t, which the call fills in.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = (flags | WaitPidFlag::WEXITED).bits();
+    loop {
+        // SAFETY: `info` lives for the whole call.
+        match check(unsafe { libc::waitid(kind, id, &raw mut info, flags) }.into()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Waited::NoChildren),
+            Err(error) => return Err(error),
+            Ok(_) => break,
+        }
+    }
+    // SAFETY: these fields are valid after waitid; with WNOHANG and nothing to tell they are still zero.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    Ok(match info.si_code {
+        _ if pid == 0 => Waited::AllAlive,
+        libc::CLD_EXITED => Waited::Ended(pid, Exit::Code(status)),
+        _ => Waited::Ended(pid, Exit::Signal(status)),
+    })
+}
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,106 @@
+//! How programs end, and what is left of them: nothing.
+
+use std::{fs, process::Command};
+
+use muster_shim::{Exit, Launch, Request, proc};
+
+use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, pids_in, service, shim_of, with_folder};
+
+#[test]
+fn how_programs_end() {
+    for (script, exit) in [
+        ("exit 0", Exit::Code(0)),
+        ("exit 7", Exit::Code(7)),
+        ("exit 255", Exit::Code(255)),
+        ("kill -TERM $$", Exit::Signal(15)),
+        ("kill -KILL $$", Exit::Signal(9)),
+        // A signal of real time, which has no name.
+        ("kill -40 $$", Exit::Signal(40)),
+    ] {
+        let mut rig = Rig::new();
+        rig.launch(&command(script));
+        let over = rig.over();
+        let last = over.last.unwrap();
+        assert_eq!(last.exit, exit, "{script}");
+        assert!(!last.timed_out && over.main.is_none() && last.started_ms.unwrap() <= last.at_ms);
+        assert_eq!(rig.event(), None, "the shim ends");
+        assert!(!rig.connect());
+    }
+}
+
+#[test]
+fn a_program_that_ignores_the_signal_is_killed() {
+    let mut rig = Rig::new();
+    let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    rig.launch(&Launch { timeout_ms: Some(200), grace_ms: 200, ..command(script) });
+    let last = rig.over().last.unwrap();
+    assert_eq!((last.exit, last.timed_out), (Exit::Signal(KILL), true));
+}
+
+#[test]
+fn a_program_may_use_its_grace() {
+    let mut rig = Rig::new();
+    rig.launch(&command("trap 'sleep 0.2; echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done"));
+    eventually("ready", || rig.text("stdout") == "ready\n");
+    rig.stop(30_000);
+    assert_eq!(rig.exit(), Exit::Code(3));
+    assert_eq!(rig.text("stdout"), "ready\nbye\n");
+}
+
+#[test]
+fn a_suspended_program_can_be_ended() {
+    let mut rig = Rig::new();
+    let main = rig.launch(&command("trap 'exit 4' TERM; echo ready; while :; do sleep 0.05; done")).main.unwrap();
+    eventually("ready", || rig.text("stdout") == "ready\n");
+    rig.send(&Request::Signal { signal: 19 });
+    eventually("suspended", || proc::stat(main.pid).unwrap().state == b'T');
+    rig.stop(30_000);
+    assert_eq!(rig.exit(), Exit::Code(4));
+}
+
+#[test]
+fn nothing_of_a_family_outlives_the_time_limit() {
+    let mut rig = Rig::new();
+    let script = format!("{FAMILY} while :; do sleep 60; done");
+    let launch = with_folder(&rig, Launch { timeout_ms: Some(1_000), grace_ms: 100, ..command(&script) });
+    let main = rig.launch(&launch).main.unwrap();
+    let family = pids_in(&rig, "pids", 3);
+    let last = rig.over().last.unwrap();
+    assert_eq!((last.exit, last.timed_out), (Exit::Signal(KILL), true));
+    assert_eq!(family.iter().filter(|pid| is_alive(**pid)).count(), 0, "{family:?}");
+    assert!(!is_alive(main.pid));
+}
+
+#[test]
+fn what_a_service_leaves_behind_does_not_meet_the_next_one() {
+    let mut rig = Rig::new();
+    let script = format!("{FAMILY} while ! [ -e $FOLDER/go ]; do sleep 0.02; done; rm $FOLDER/go; exit 1");
+    let launch = with_folder(&rig, service(&script, 5));
+    rig.launch(&launch);
+    let family = pids_in(&rig, "pids", 3);
+    fs::write(rig.path("go"), "").unwrap();
+    let again = rig.state_where(|state| state.restarts == 1);
+    assert!(again.main.is_some());
+    assert_eq!(again.last.unwrap().exit, Exit::Code(1));
+    assert_eq!(family.iter().filter(|pid| is_alive(**pid)).count(), 0);
+    rig.stop(0);
+    rig.over();
+}
+
+#[test]
+fn a_service_is_started_again_within_its_budget() {
+    let mut rig = Rig::new();
+    rig.launch(&service("echo run; exit 9", 3));
+    let over = rig.over();
+    assert_eq!((over.restarts, over.last.unwrap().exit), (3, Exit::Code(9)));
+    assert_eq!(rig.text("log"), "run\n".repeat(4));
+}
+
+#[test]
+fn ending_the_shim_ends_its_program() {
+    let mut rig = Rig::new();
+    let main = rig.launch(&service("trap 'exit 2' TERM; echo ready; while :; do sleep 0.02; done", 9)).main.unwrap();
+    eventually("ready", || rig.text("log") == "ready\n");
+    assert!(Command::new("kill").arg(shim_of(&main).to_string()).status().unwrap().success());
+    assert_eq!(rig.exit(), Exit::Code(2));
+}

@@ -1,0 +1,202 @@
+//! Starts shims as an agent starts them.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use muster_shim::{
+    Event, Exit, Launch, Main, Output, Report, Request, Restart, RestartOn, State, VERSION,
+    files::{self, Found},
+    proc,
+};
+
+pub(crate) const TERM: i32 = 15;
+pub(crate) const KILL: i32 = 9;
+
+/// One shim's folder and the connection to the shim.
+pub(crate) struct Rig {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) connection: Option<BufReader<UnixStream>>,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        Self { folder, connection: None }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What a file has, lossily; nothing if it is not there.
+    pub(crate) fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
+    }
+
+    pub(crate) fn start(&mut self, launch: &Launch, adopt: bool) -> Report {
+        if !adopt {
+            files::write_launch(self.folder.path(), launch).unwrap();
+        }
+        let lock = File::create(self.path(files::LOCK)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while lock.try_lock().is_err() {
+            assert!(Instant::now() < deadline, "another shim holds the lock");
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_muster-shim"));
+        command.arg(self.folder.path()).args(adopt.then_some("--adopt")).env_clear();
+        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(lock).stderr(Stdio::null());
+        assert!(command.spawn().unwrap().wait().unwrap().success());
+        drop(command);
+        self.connection = Some(BufReader::new(ours));
+        serde_json::from_str(&self.line().unwrap()).unwrap()
+    }
+
+    /// Starts it and takes the first state.
+    #[track_caller]
+    pub(crate) fn launch(&mut self, launch: &Launch) -> State {
+        assert_eq!(self.start(launch, false), Report::Started);
+        self.state()
+    }
+
+    pub(crate) fn connect(&mut self) -> bool {
+        // The folder's path is short enough for a socket.
+        self.connection = UnixStream::connect(self.path(files::SOCKET)).ok().map(BufReader::new);
+        self.connection.is_some()
+    }
+
+    pub(crate) fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let connection = self.connection.as_mut().unwrap();
+        connection.get_ref().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        (connection.read_line(&mut line).unwrap() > 0).then_some(line)
+    }
+
+    pub(crate) fn event(&mut self) -> Option<Event> {
+        self.line().map(|line| serde_json::from_str(&line).unwrap())
+    }
+
+    #[track_caller]
+    pub(crate) fn state(&mut self) -> State {
+        loop {
+            if let Event::State(state) = self.event().expect("the shim is gone") {
+                return state;
+            }
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn state_where(&mut self, wanted: impl Fn(&State) -> bool) -> State {
+        loop {
+            let state = self.state();
+            if wanted(&state) {
+                return state;
+            }
+        }
+    }
+
+    /// Waits for the end, and for the shim to have told the file the same.
+    #[track_caller]
+    pub(crate) fn over(&mut self) -> State {
+        let state = self.state_where(|state| state.over);
+        assert_eq!(files::read_state(self.folder.path()).unwrap(), Found::State(state.clone()));
+        state
+    }
+
+    #[track_caller]
+    pub(crate) fn exit(&mut self) -> Exit {
+        self.over().last.unwrap().exit
+    }
+
+    pub(crate) fn send(&mut self, request: &Request) {
+        let mut line = serde_json::to_vec(request).unwrap();
+        line.push(b'\n');
+        self.connection.as_mut().unwrap().get_mut().write_all(&line).unwrap();
+    }
+
+    pub(crate) fn stop(&mut self, grace_ms: u64) {
+        self.send(&Request::Stop { signal: TERM, grace_ms });
+    }
+}
+
+pub(crate) fn argv(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+pub(crate) fn command(script: &str) -> Launch {
+    Launch {
+        v: VERSION,
+        argv: argv(&["/bin/sh", "-c", script]),
+        env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        cwd: "/".into(),
+        user: None,
+        output: Output::Capture { max_bytes: 1024 * 1024 },
+        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },
+        timeout_ms: Some(60_000),
+        stop_signal: TERM,
+        grace_ms: 10_000,
+    }
+}
+
+pub(crate) fn service(script: &str, budget: u32) -> Launch {
+    Launch {
+        output: Output::Log { max_bytes: 1024 * 1024, keep: 2 },
+        restart: Restart { on: RestartOn::Always, budget, reset_after_ms: 60_000 },
+        timeout_ms: None,
+        ..command(script)
+    }
+}
+
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn is_alive(pid: i32) -> bool {
+    proc::stat(pid).is_some_and(|stat| !stat.is_dead())
+}
+
+/// The shim of a program: its parent.
+pub(crate) fn shim_of(main: &Main) -> i32 {
+    proc::stat(main.pid).unwrap().ppid
+}
+
+/// Kills a process that a test started.
+pub(crate) fn kill(pid: i32) {
+    let status = Command::new("/bin/sh").args(["-c", &format!("kill -9 {pid}")]).status().unwrap();
+    assert!(status.success());
+}
+
+/// The process ids that a script has put into a file, once there are so many.
+pub(crate) fn pids_in(rig: &Rig, name: &str, count: usize) -> Vec<i32> {
+    let read = || -> Vec<i32> {
+        let text = rig.text(name);
+        text.lines().filter(|_| text.ends_with('\n')).filter_map(|line| line.trim().parse().ok()).collect()
+    };
+    eventually("process ids", || read().len() >= count);
+    read()
+}
+
+/// Children, children of children that nobody waits for, and such that left the session.
+pub(crate) const FAMILY: &str = "
+    trap '' TERM HUP
+    (trap '' TERM; while :; do sleep 60; done) & echo $! >> $FOLDER/pids
+    (setsid sh -c 'trap \"\" TERM; echo $$ >> $FOLDER/pids; while :; do sleep 60; done' &)
+    (setsid sh -c '(setsid sh -c \"trap : TERM; echo \\$\\$ >> $FOLDER/pids; while :; do sleep 60; done\" &)' &)
+";
+
+pub(crate) fn with_folder(rig: &Rig, mut launch: Launch) -> Launch {
+    launch.env.push(("FOLDER".into(), rig.folder.path().to_str().unwrap().into()));
+    launch
+}

@@ -1,0 +1,98 @@
+//! How programs start, and what they are given.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use muster_shim::{
+    Exit, Launch, Report, Step,
+    files::{self, Found},
+};
+
+use crate::rig::{Rig, argv, command, service};
+
+#[test]
+fn what_cannot_be_started_is_told_exactly_and_leaves_nothing() {
+    let tool = tempfile::NamedTempFile::new().unwrap();
+    fs::set_permissions(tool.path(), fs::Permissions::from_mode(0o644)).unwrap();
+    let no_format = tempfile::NamedTempFile::new().unwrap();
+    fs::write(no_format.path(), "no program").unwrap();
+    fs::set_permissions(no_format.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let no_format = no_format.into_temp_path();
+    let run = |path: &Path| Launch { argv: argv(&[path.to_str().unwrap()]), ..command("") };
+    let (enoent, eacces, enoexec, enotdir, einval, eproto) = (2, 13, 8, 20, 22, 71);
+    for (launch, step, errno) in [
+        (run(Path::new("/no/such/program")), Step::Exec, enoent),
+        (run(tool.path()), Step::Exec, eacces),
+        (run(&no_format), Step::Exec, enoexec),
+        (run(Path::new("/bin")), Step::Exec, eacces),
+        (Launch { cwd: "/no/such/folder".into(), ..command("") }, Step::Cwd, enoent),
+        (Launch { cwd: "/bin/sh".into(), ..command("") }, Step::Cwd, enotdir),
+        (Launch { argv: argv(&["/bin/echo", "a\0b"]), ..command("") }, Step::Exec, einval),
+        (Launch { argv: Vec::new(), ..command("") }, Step::Exec, einval),
+        (Launch { v: 2, ..command("") }, Step::Prepare, eproto),
+    ] {
+        let mut rig = Rig::new();
+        assert_eq!(rig.start(&launch, false), Report::Failed { step, errno }, "{launch:?}");
+        assert_eq!(rig.event(), None);
+        assert_eq!(files::read_state(rig.folder.path()).unwrap(), Found::Nothing);
+        assert!(!rig.path(files::SOCKET).exists());
+        // The same thing done right afterwards works.
+        rig.launch(&command("exit 0"));
+        assert_eq!(rig.exit(), Exit::Code(0));
+    }
+}
+
+#[test]
+fn a_program_gets_what_was_asked_for_and_nothing_else() {
+    let mut rig = Rig::new();
+    let script = "pwd; cat; umask; ls /proc/$$/fd | tr '\\n' ' '; grep -E 'SigBlk|SigIgn' /proc/$$/status
+                  set -- $(cat /proc/$$/stat); echo $1 = $5 = $6";
+    // Its descriptors are listed by a child of the program, which has one for the pipe.
+    rig.launch(&Launch { cwd: "/usr".into(), ..command(script) });
+    assert_eq!(rig.exit(), Exit::Code(0));
+    let text = rig.text("stdout");
+    let mut lines = text.lines();
+    assert_eq!((lines.next(), lines.next()), (Some("/usr"), Some("0022")));
+    assert_eq!(lines.next(), Some("0 1 2 SigBlk:\t0000000000000000"), "{text}");
+    assert_eq!(lines.next(), Some("SigIgn:\t0000000000000000"));
+    let ids: Vec<&str> = lines.next().unwrap().split(" = ").collect();
+    assert!(ids[0] == ids[1] && ids[1] == ids[2], "it leads a group and a session: {ids:?}");
+
+    let mut rig = Rig::new();
+    let env = vec![("A".into(), "1".into()), ("B".into(), "x y=z".into())];
+    rig.launch(&Launch { argv: argv(&["/usr/bin/env"]), env, ..command("") });
+    assert_eq!(rig.exit(), Exit::Code(0));
+    assert_eq!(rig.text("stdout"), "A=1\nB=x y=z\n");
+}
+
+#[test]
+fn another_user() {
+    let mut rig = Rig::new();
+    let user = Some(muster_shim::User { uid: 65534, gid: 65534, groups: vec![65534, 4242] });
+    // Output can be opened by name, although the shim's folder is not the user's.
+    rig.launch(&Launch { user: user.clone(), ..command("id -u; id -g; id -G; echo named > /dev/stdout") });
+    if proc_uid() == 0 {
+        assert_eq!(rig.exit(), Exit::Code(0));
+        assert_eq!(rig.text("stdout"), "65534\n65534\n65534 4242\nnamed\n");
+        let mut rig = Rig::new();
+        let locked = tempfile::tempdir().unwrap();
+        fs::set_permissions(locked.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let launch = Launch { user, cwd: locked.path().to_str().unwrap().into(), ..command("exit 0") };
+        assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, errno: 13 });
+    }
+}
+
+fn proc_uid() -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").unwrap())
+}
+
+#[test]
+fn a_restart_that_cannot_start_counts_and_says_why() {
+    let mut rig = Rig::new();
+    let tool = rig.path("tool");
+    fs::write(&tool, "#!/bin/sh\nrm \"$0\"; exit 1\n").unwrap();
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    rig.launch(&Launch { argv: argv(&[tool.to_str().unwrap()]), ..service("", 2) });
+    let over = rig.over();
+    assert_eq!((over.restarts, over.last.unwrap().exit), (2, Exit::Code(127)));
+    assert_eq!(rig.text("log").matches("cannot be started again (Exec): No such file or directory").count(), 2);
+}
