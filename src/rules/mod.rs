@@ -17,5 +17,8 @@ pub mod edit;
 pub mod heartbeat;
 pub mod plan;
 pub mod presence;
+mod refusal;
 pub mod resend;
 pub mod time;
+
+pub use refusal::Refusal;
