@@ -1,8 +1,9 @@
 -- What the agent must know again after it was killed. Times are milliseconds since the Unix epoch.
 
--- When this store was made, which life of the agent this is, and the latest signed time seen.
+-- When this store was made, which life of the agent this is, the last generation that any unit was
+-- given (so that they grow across the removal of a unit), and the latest signed time seen.
 CREATE TABLE meta (
-    key   TEXT PRIMARY KEY CHECK (key IN ('created_ms', 'epoch', 'signed_ms')),
+    key   TEXT PRIMARY KEY CHECK (key IN ('created_ms', 'epoch', 'generation', 'signed_ms')),
     value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
