@@ -346,9 +346,8 @@ impl Task {
 
     /// Ends a connection in order; a broker that does not answer has a second.
     async fn close(&self, connection: &Connection, mut eventloop: EventLoop, end: End) -> End {
-        let goodbye = async {
-            while !matches!(eventloop.poll().await, Ok(Event::Outgoing(Outgoing::Disconnect)) | Err(_)) {}
-        };
+        let goodbye =
+            async { while !matches!(eventloop.poll().await, Ok(Event::Outgoing(Outgoing::Disconnect)) | Err(_)) {} };
         if connection.disconnect() {
             let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
         }

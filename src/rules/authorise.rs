@@ -11,13 +11,13 @@ use muster_topics::{
     Millis,
     command::{Command, LIFETIME_MAX_MS, Target, Verb},
     name::{HostId, Name, UnitName},
-    outcome::{RefusalCode, Status},
+    outcome::RefusalCode,
     unit::Spec,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::time::KnownTime;
+use super::{Refusal, time::KnownTime};
 
 /// Something that [`check`] has let through.
 #[derive(Debug)]
@@ -34,21 +34,6 @@ impl<T> Authorised<T> {
     #[must_use]
     pub fn into_inner(self) -> T {
         self.0
-    }
-}
-
-/// Why a command is not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Why, for programs.
-    pub code: RefusalCode,
-    /// Why, for people.
-    pub message: String,
-}
-
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused { code: refusal.code, message: refusal.message }
     }
 }
 
@@ -177,7 +162,7 @@ pub fn check(command: Command, channel: Channel, judge: &Judge<'_>) -> Verdict {
 }
 
 fn refuse(code: RefusalCode, message: impl Into<String>) -> Option<Refusal> {
-    Some(Refusal { code, message: message.into() })
+    Some(Refusal::new(code, message))
 }
 
 fn wrong_host(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
