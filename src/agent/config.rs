@@ -12,11 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::authorise::Policy;
 
-/// The most labels that a host may carry, and the longest value of one: a whole heartbeat has to fit
-/// into one message, and these take at most 20 of its 64 KiB.
-pub const LABELS_MAX: usize = 64;
-/// See [`LABELS_MAX`].
+/// The most labels that a host may carry: a whole heartbeat has to fit into one message, and labels
+/// take at most 10 of its 64 KiB.
+pub const LABELS_MAX: usize = 32;
+/// The longest value of a label.
 pub const LABEL_MAX_BYTES: usize = 255;
+/// The most realms that a host may carry, `default` included; they take at most 4 KiB.
+pub const REALMS_MAX: usize = 64;
 
 /// An agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +139,10 @@ impl Config {
         let wrong = |text: String| Err(ConfigError::Value(text));
         if self.labels.len() > LABELS_MAX {
             return wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()));
+        }
+        let realms = self.all_realms().len();
+        if realms > REALMS_MAX {
+            return wrong(format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible"));
         }
         if let Some((name, value)) = self.labels.iter().find(|(_, value)| value.len() > LABEL_MAX_BYTES) {
             return wrong(format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()));

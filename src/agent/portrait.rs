@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{
+    PAYLOAD_MAX_BYTES,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     name::Name,
 };
 
 use super::{facts, unit::UnitStates};
 
-/// The most units that a heartbeat lists. A name and its summary take at most 220 bytes, so these
-/// leave a third of a message for everything else; a host with more has them on their own topics alone.
-const UNITS_MAX: usize = 200;
+/// The most that a state may take: a message, less what surrounds the state in a heartbeat.
+const STATE_MAX_BYTES: usize = PAYLOAD_MAX_BYTES - 1024;
 
 /// The part of a host's state that does not come from units.
 #[derive(Clone, Debug)]
@@ -48,47 +48,72 @@ impl Portrait {
             phase: state.observed.phase,
             hold: state.hold.clone(),
         };
-        HostState {
+        fitted(HostState {
             hostname: self.hostname.clone(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             facts: self.facts.clone(),
             interfaces: self.interfaces.clone(),
             labels: self.labels.clone(),
             realms: self.realms.clone(),
-            units: units.iter().take(UNITS_MAX).map(|(name, state)| (name.clone(), summary(state))).collect(),
-        }
+            units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
+        })
     }
+}
+
+/// Leaves out what does not fit into one message: first the units, which are on topics of their own
+/// (there is room for about 300), then the interfaces. Labels and realms always fit.
+fn fitted(mut state: HostState) -> HostState {
+    let fits = |state: &HostState| serde_json::to_vec(state).is_ok_and(|json| json.len() <= STATE_MAX_BYTES);
+    if !fits(&state) {
+        state.units.clear();
+    }
+    if !fits(&state) {
+        state.interfaces.clear();
+    }
+    state
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::PAYLOAD_MAX_BYTES;
     use serde_json::json;
 
     use super::*;
-    use crate::agent::config::{LABEL_MAX_BYTES, LABELS_MAX};
+    use crate::agent::config::{LABEL_MAX_BYTES, LABELS_MAX, REALMS_MAX};
 
-    /// Everything that has a limit, at its limit.
-    #[test]
-    fn the_largest_state_fits_into_one_message() {
-        let name = |index: usize| format!("{index:0>63}").parse::<Name>().unwrap();
+    fn name(index: usize) -> Name {
+        format!("{index:0>63}").parse().unwrap()
+    }
+
+    fn state(units: usize, interfaces: usize) -> HostState {
         let labels = (0..LABELS_MAX).map(|index| (name(index), "x".repeat(LABEL_MAX_BYTES))).collect();
-        let mut portrait = Portrait::new(labels, &[name(1), name(2)].into());
-        let interface = || Interface {
+        let mut state = Portrait::new(labels, &(0..REALMS_MAX).map(name).collect()).with(&UnitStates::default());
+        let interface = Interface {
             mac: "00:11:22:33:44:55".to_owned(),
-            addresses: vec!["2001:db8:1111:2222:3333:4444:5555:6666/128".to_owned(); 2],
+            addresses: vec!["2001:db8:1111:2222:3333:4444:5555:6666/128".to_owned(); 16],
         };
-        portrait.interfaces = (0..32).map(|index| (format!("interface-{index:0>5}"), interface())).collect();
-        let mut state = portrait.with(&UnitStates::default());
+        state.interfaces = (0..interfaces).map(|index| (format!("interface-{index:0>5}"), interface.clone())).collect();
         let summary: UnitSummary = serde_json::from_value(json!({
             "generation": u64::MAX, "run": "running", "phase": "installing",
             "hold": {"reason": "broken", "since_ms": i64::MAX},
         }))
         .unwrap();
-        state.units = (0..UNITS_MAX)
-            .map(|index| (format!("{index:0>20}/{index:0>40}").parse().unwrap(), summary.clone()))
-            .collect();
-        let bytes = serde_json::to_vec(&state).unwrap().len();
-        assert!(bytes < PAYLOAD_MAX_BYTES - 1_000, "{bytes}");
+        let unit = |index: usize| format!("{index:0>20}/{index:0>40}").parse().unwrap();
+        state.units = (0..units).map(|index| (unit(index), summary.clone())).collect();
+        state
+    }
+
+    #[track_caller]
+    fn check(units: usize, interfaces: usize, left: (usize, usize)) {
+        let state = fitted(state(units, interfaces));
+        assert_eq!((state.units.len(), state.interfaces.len()), left);
+        assert!(serde_json::to_vec(&state).unwrap().len() <= STATE_MAX_BYTES);
+    }
+
+    #[test]
+    fn a_state_fits_into_one_message() {
+        check(100, 2, (100, 2));
+        check(1_000, 2, (0, 2));
+        check(0, 64, (0, 0));
+        check(1_000, 64, (0, 0));
     }
 }
