@@ -96,6 +96,9 @@ pub(super) struct Agent {
     pub(super) work: JoinSet<Work>,
     /// What must get into the store. While there is any, no more is taken in.
     pub(super) facts: VecDeque<Fact>,
+    /// The signed time that is stored.
+    pub(super) kept_signed_ms: Millis,
+    /// The latest request for a refresh, and when it is to be done.
     pub(super) refreshed_ms: Millis,
     pub(super) refresh_due_ms: Option<Millis>,
     inputs: Inputs,
@@ -156,6 +159,7 @@ impl Agent {
             running: BTreeMap::new(),
             work: JoinSet::new(),
             facts: VecDeque::new(),
+            kept_signed_ms: time.signed_ms(),
             refreshed_ms: Millis::MIN,
             refresh_due_ms: None,
             inputs: parts.inputs,

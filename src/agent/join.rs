@@ -314,3 +314,134 @@ async fn post<B: Serialize, A: DeserializeOwned>(
         _ => Err(JoinError::Unreachable { url: url.to_owned(), reason: format!("it answers {status}") }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use muster_topics::{envelope::Signer, topic::Prefix};
+
+    use super::*;
+    use crate::agent::testing::{Authority, server};
+
+    fn tls(authority: &Authority, shown: &Authority) -> rustls::ServerConfig {
+        let (certificate, key) = authority.issue("console");
+        let mut chain = pki::certificates("test", &certificate).unwrap();
+        chain.extend(pki::certificates("test", &shown.pem()).unwrap());
+        rustls::ServerConfig::builder_with_provider(pki::provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, pki::private_key("test", &key).unwrap())
+            .unwrap()
+    }
+
+    fn membership(authority: &Authority, request: &JoinRequest) -> Membership {
+        let csr = rcgen::CertificateSigningRequestParams::from_pem(&request.csr).unwrap();
+        let signer = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+        Membership {
+            v: V1,
+            host: request.host,
+            certificate: authority.certify(&request.host.to_string(), &csr.public_key),
+            authority: authority.pem(),
+            command_keys: vec![signer.public_key().unwrap()],
+            broker_url: "mqtts://127.0.0.1:1".to_owned(),
+            console_url: "https://127.0.0.1:1".to_owned(),
+            prefix: Prefix::default(),
+        }
+    }
+
+    fn token(url: &str, authority: &Authority) -> JoinToken {
+        let authority = fingerprint(&authority.pem()).unwrap();
+        JoinToken { url: url.to_owned(), authority, secret: "s".to_owned() }
+    }
+
+    async fn try_join(token: &JoinToken, host: HostId) -> Result<Identity, JoinError> {
+        let facts = super::super::facts::facts();
+        tokio::time::timeout(Duration::from_secs(60), join(token, host, "till-7", &facts)).await.expect("an end")
+    }
+
+    #[tokio::test]
+    async fn a_host_joins_once_the_console_answers() {
+        let authority = Arc::new(Authority::new());
+        let (host, count, issuer) = (HostId::random(), AtomicUsize::new(0), authority.clone());
+        let (url, requests) = server(tls(&authority, &authority), move |_, body| {
+            let request: JoinRequest = serde_json::from_slice(body).unwrap();
+            assert_eq!((request.secret.as_str(), request.hostname.as_str()), ("s", "till-7"));
+            match count.fetch_add(1, Ordering::Relaxed) {
+                0 => (503, b"starting".to_vec()),
+                _ => (200, serde_json::to_vec(&membership(&issuer, &request)).unwrap()),
+            }
+        })
+        .await;
+        let identity = try_join(&token(&url, &authority), host).await.unwrap();
+        assert_eq!(*requests.lock().unwrap(), ["/v1/join", "/v1/join"]);
+        let (begins_ms, ends_ms) = identity.validity_ms().unwrap();
+        assert!(begins_ms < ends_ms);
+
+        let folder = tempfile::tempdir().unwrap();
+        assert!(load(folder.path()).unwrap().is_none());
+        save(folder.path(), &identity).unwrap();
+        let loaded = load(folder.path()).unwrap().unwrap();
+        assert_eq!((loaded.membership, loaded.key), (identity.membership, identity.key));
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(folder.path().join(IDENTITY_FILE)).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_ends_it_with_the_consoles_reason() {
+        let authority = Authority::new();
+        let problem = r#"{"code":"token_used","message":"the token was used","hint":"make a new one"}"#;
+        let (url, requests) = server(tls(&authority, &authority), move |_, _| (403, problem.into())).await;
+        let error = try_join(&token(&url, &authority), HostId::random()).await.unwrap_err();
+        assert!(matches!(&error, JoinError::Refused { problem, .. } if problem.code == "token_used"), "{error}");
+        assert!(error.to_string().ends_with("the token was used. hint: make a new one"), "{error}");
+        assert_eq!(requests.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_stranger_is_not_told_the_secret() {
+        let (ours, theirs) = (Authority::new(), Authority::new());
+        for shown in [&theirs, &ours] {
+            // The second one shows our authority's certificate, which anybody may have, beside a leaf of its own.
+            let (url, requests) = server(tls(&theirs, shown), |_, _| (200, vec![])).await;
+            let error = try_join(&token(&url, &ours), HostId::random()).await.unwrap_err();
+            assert!(matches!(error, JoinError::Stranger { .. }), "{error}");
+            assert!(requests.lock().unwrap().is_empty(), "no request was written");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_membership_that_does_not_fit_is_not_believed() {
+        type Change = fn(&mut Membership);
+        let changes: [Change; 4] = [
+            |membership| membership.host = HostId::random(),
+            |membership| membership.authority = Authority::new().pem(),
+            |membership| membership.command_keys.clear(),
+            |membership| membership.certificate = Authority::new().issue("x").0,
+        ];
+        for change in changes {
+            let authority = Arc::new(Authority::new());
+            let issuer = authority.clone();
+            let (url, _) = server(tls(&authority, &authority), move |_, body| {
+                let mut membership = membership(&issuer, &serde_json::from_slice(body).unwrap());
+                change(&mut membership);
+                (200, serde_json::to_vec(&membership).unwrap())
+            })
+            .await;
+            assert!(try_join(&token(&url, &authority), HostId::random()).await.is_err());
+        }
+    }
+
+    #[test]
+    fn the_hosts_id_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = host_id(folder.path()).unwrap();
+        assert_eq!(host_id(folder.path()).unwrap(), host);
+        fs::write(folder.path().join(HOST_FILE), "nonsense").unwrap();
+        assert!(host_id(folder.path()).unwrap_err().to_string().contains("hint:"));
+    }
+}

@@ -20,6 +20,8 @@
 //! **Invariant: nothing that runs for a unit or a command is ended because the agent ends.**
 
 pub mod artifact;
+#[cfg(test)]
+mod bus_tests;
 mod chance;
 pub mod config;
 mod core;
@@ -34,6 +36,8 @@ mod renew;
 mod road;
 pub mod shim;
 pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod unit;
 mod unit_topics;
 mod voice;

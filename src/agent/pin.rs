@@ -58,16 +58,28 @@ impl ServerCertVerifier for Pinned {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some(authority) = intermediates.iter().find(|certificate| Digest::of(certificate) == self.authority) else {
+        let stranger = |error| {
             self.strange.store(true, Ordering::Relaxed);
-            return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
+            error
         };
+        let authority = intermediates
+            .iter()
+            .find(|certificate| Digest::of(certificate) == self.authority)
+            .ok_or_else(|| stranger(Error::InvalidCertificate(CertificateError::UnknownIssuer)))?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
         WebPkiServerVerifier::builder_with_provider(roots.into(), self.provider.clone())
             .build()
             .map_err(|error| Error::General(error.to_string()))?
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            .map_err(|error| match error {
+                // Anybody can show the authority's certificate; only a fleet's own server has one from it. (A
+                // wrong clock or name is a fault, and may pass.)
+                Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+                    stranger(error)
+                }
+                error => error,
+            })
     }
 
     fn verify_tls12_signature(

@@ -50,6 +50,11 @@ const LOG_MAX_BYTES: usize = 1024 * 1024;
 /// The longest time that a refresh may be put off.
 const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
 
+/// How far the signed time that is stored may lag behind the one that was seen. A quiet host hears
+/// an acknowledgement every half minute, and should not write for each; what it forgets of a day is
+/// far less than what the journal keeps beyond expiry ([`journal::KEPT_AFTER_EXPIRY_MS`]).
+const KEEP_SIGNED_MS: Millis = 3_600_000;
+
 /// The longest text of an answer that somebody else wrote.
 const MESSAGE_MAX_BYTES: usize = 4 * 1024;
 
@@ -131,8 +136,10 @@ impl Agent {
             return Ok(());
         }
         self.time.saw(ack.issued_ms, clock::now_ms());
-        if !ack.reports.is_empty() {
-            outbox::acknowledge(&self.store, &ack.reports, self.time.signed_ms()).await?;
+        let signed_ms = self.time.signed_ms();
+        if !ack.reports.is_empty() || signed_ms - self.kept_signed_ms > KEEP_SIGNED_MS {
+            outbox::acknowledge(&self.store, &ack.reports, signed_ms).await?;
+            self.kept_signed_ms = signed_ms;
         }
         if !ack.metrics.is_empty() {
             metric::delete(&self.store, &ack.metrics).await?;

@@ -53,6 +53,11 @@ impl UnitTopics {
         self.due = self.states.keys().chain(&self.gone).cloned().collect();
     }
 
+    /// Whether anything is to be said.
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     /// The next topic to publish, and what: nothing, for a unit that is gone.
     pub(super) fn next(&self, at_ms: Millis) -> Option<(UnitName, Vec<u8>)> {
         let unit = self.due.first()?;

@@ -45,8 +45,8 @@ const BLOCKED_MS: Millis = 20;
 /// How long to wait when the store failed.
 const FAILED_MS: Millis = 1_000;
 /// The least time between two assertions of the own presence, so that two parties that overwrite
-/// each other do so at leisure.
-const ASSERT_GAP_MS: Millis = 5_000;
+/// each other do so at leisure; less than the shortest wait of a claim, one keep-alive and a half.
+const ASSERT_GAP_MS: Millis = 1_000;
 
 /// See the module.
 #[derive(Debug)]
@@ -101,7 +101,13 @@ impl Voice {
         let wait_ms = Millis::from(self.me.keep_alive_s) * 1500;
         let standing = Standing::new(self.me.instance, connection.session, former, wait_ms);
         self.blocked_until_ms = None;
-        self.line = Some(Line { connection, standing, asserted_ms: now_ms, assert_ms: None, acks: VecDeque::new() });
+        self.line = Some(Line {
+            connection,
+            standing,
+            asserted_ms: now_ms - ASSERT_GAP_MS,
+            assert_ms: None,
+            acks: VecDeque::new(),
+        });
     }
 
     pub(super) fn down(&mut self) {
@@ -206,7 +212,7 @@ impl Voice {
                 [voice.beats.next_ms(), voice.outbox.next_ms(), voice.metrics.next_ms()].into_iter().flatten().min()
             }),
             self.when_sole(|voice| {
-                let more = voice.beat.is_some() || !voice.notes.is_empty() || voice.units.next(0).is_some();
+                let more = voice.beat.is_some() || !voice.notes.is_empty() || voice.units.is_due();
                 more.then_some(now_ms)
             }),
         ];
