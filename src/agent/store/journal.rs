@@ -257,3 +257,165 @@ fn message(key: ReportAck, content: Content, at_ms: Millis) -> Result<Vec<u8>, S
     serde_json::to_vec(&Report { v: V1, command: key.command, seq: key.seq, at_ms, content })
         .map_err(|source| StoreError::Content { what: "report", source })
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::unit::Exit;
+
+    use super::*;
+
+    const EXPIRES: Millis = 1_000_000;
+
+    struct Bench {
+        _folder: tempfile::TempDir,
+        path: std::path::PathBuf,
+        store: Store,
+    }
+
+    impl Bench {
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("agent.db");
+            let store = Store::open(&path).await.unwrap();
+            Self { _folder: folder, path, store }
+        }
+
+        /// As after a crash: nothing is closed in order.
+        async fn reopened(self) -> Self {
+            let Self { _folder, path, store } = self;
+            drop(store);
+            let store = Store::open(&path).await.unwrap();
+            Self { _folder, path, store }
+        }
+
+        async fn insert(&self, id: CommandId) -> bool {
+            let mut tx = self.store.begin().await.unwrap();
+            let new = insert(&mut tx, Entry { id, body: "{}", expires_ms: EXPIRES }, 5, 5).await.unwrap();
+            tx.commit().await.unwrap();
+            new
+        }
+
+        async fn output(&self, id: CommandId, offset_bytes: u64, bytes: &[u8]) -> Option<u64> {
+            let mut tx = self.store.begin().await.unwrap();
+            let key = add_output(&mut tx, id, Stream::Stdout, offset_bytes, bytes, 6).await.unwrap();
+            tx.commit().await.unwrap();
+            key.map(|key| key.seq)
+        }
+
+        async fn finish(&self, id: CommandId, code: i32) -> Option<ReportAck> {
+            let mut tx = self.store.begin().await.unwrap();
+            let ending = Ending {
+                rest: (b"end".to_vec(), vec![]),
+                dropped_bytes: (0, 9),
+                ..Status::Exited { exit: Exit::Code(code) }.into()
+            };
+            let key = finish(&mut tx, id, ending, 7).await.unwrap();
+            tx.commit().await.unwrap();
+            key
+        }
+
+        async fn again(&self, id: CommandId) -> Option<Known> {
+            let mut tx = self.store.begin().await.unwrap();
+            let known = answer_again(&mut tx, id, 8).await.unwrap();
+            tx.commit().await.unwrap();
+            known
+        }
+
+        async fn waiting(&self) -> Vec<ReportAck> {
+            outbox::first(&self.store, 100).await.unwrap()
+        }
+
+        async fn report(&self, key: ReportAck) -> Report {
+            serde_json::from_slice(&outbox::payload(&self.store, key).await.unwrap().unwrap()).unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_enters_once_and_has_one_answer() {
+        let bench = Bench::new().await;
+        let id = CommandId::new();
+        assert!(bench.insert(id).await);
+        assert!(!bench.insert(id).await);
+        assert_eq!(bench.again(id).await, Some(Known::Unfinished));
+        let bench = bench.reopened().await;
+        assert!(!bench.insert(id).await, "it is known after a crash");
+        let key = bench.finish(id, 0).await.unwrap();
+        assert_eq!(bench.finish(id, 1).await, None, "the first answer stands");
+        assert_eq!(bench.output(id, 0, b"late").await, None, "nothing comes after it");
+        assert_eq!(bench.again(id).await, Some(Known::Answered(key)));
+        assert_eq!(bench.again(CommandId::new()).await, None);
+        assert_eq!(bench.waiting().await, [key]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_waits_until_it_is_acknowledged_and_comes_back_when_asked() {
+        let bench = Bench::new().await;
+        let id = CommandId::new();
+        bench.insert(id).await;
+        let key = bench.finish(id, 3).await.unwrap();
+        let report = bench.report(key).await;
+        let bench = bench.reopened().await;
+        assert_eq!(bench.waiting().await, [key]);
+        outbox::acknowledge(&bench.store, &[ReportAck { seq: key.seq + 1, ..key }], 9).await.unwrap();
+        assert_eq!(bench.waiting().await, [key], "another number was acknowledged");
+        outbox::acknowledge(&bench.store, &[key], 9).await.unwrap();
+        assert_eq!(bench.waiting().await, []);
+        assert_eq!(bench.again(id).await, Some(Known::Answered(key)));
+        assert_eq!(bench.report(key).await, report, "the same answer, under the same number");
+    }
+
+    #[tokio::test]
+    async fn output_is_numbered_and_taken_once() {
+        let bench = Bench::new().await;
+        let id = CommandId::new();
+        bench.insert(id).await;
+        assert_eq!(bench.output(id, 0, b"abc").await, Some(1));
+        let bench = bench.reopened().await;
+        // An executor that resumes a step behind.
+        assert_eq!(bench.output(id, 0, b"abc").await, None);
+        assert_eq!(bench.output(id, 1, b"bcdef").await, Some(2));
+        let unfinished = unfinished(&bench.store).await.unwrap();
+        assert_eq!(unfinished.len(), 1);
+        assert_eq!((unfinished[0].id, unfinished[0].stdout_bytes, unfinished[0].stderr_bytes), (id, 6, 0));
+        let key = bench.finish(id, 0).await.unwrap();
+        assert_eq!(key.seq, 3);
+        let Content::Output { offset_bytes, data, .. } = bench.report(ReportAck { seq: 2, ..key }).await.content else {
+            panic!("output")
+        };
+        assert_eq!((offset_bytes, data.to_bytes().unwrap()), (3, b"def".to_vec()));
+        let Content::Done { outcome } = bench.report(key).await.content else { panic!("an outcome") };
+        assert_eq!((outcome.stdout.sent_bytes, outcome.stderr.dropped_bytes), (6, 9));
+        assert_eq!(outcome.stdout.rest.unwrap().to_bytes().unwrap(), b"end");
+        assert_eq!(super::unfinished(&bench.store).await.unwrap().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_command_is_forgotten_long_after_its_expiry_and_its_acknowledgement() {
+        let bench = Bench::new().await;
+        let (answered, waiting, unfinished) = (CommandId::new(), CommandId::new(), CommandId::new());
+        for id in [answered, waiting, unfinished] {
+            bench.insert(id).await;
+        }
+        let key = bench.finish(answered, 0).await.unwrap();
+        bench.finish(waiting, 0).await.unwrap();
+        outbox::acknowledge(&bench.store, &[key], 9).await.unwrap();
+        let late_ms = EXPIRES + KEPT_AFTER_EXPIRY_MS;
+        assert_eq!(prune(&bench.store, late_ms).await.unwrap(), 0);
+        assert_eq!(prune(&bench.store, late_ms + 1).await.unwrap(), 1);
+        assert_eq!(bench.again(answered).await, None);
+        assert!(bench.again(waiting).await.is_some() && bench.again(unfinished).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_committed_never_was() {
+        let bench = Bench::new().await;
+        let id = CommandId::new();
+        let mut tx = bench.store.begin().await.unwrap();
+        insert(&mut tx, Entry { id, body: "{}", expires_ms: EXPIRES }, 5, 5).await.unwrap();
+        finish(&mut tx, id, Status::Completed.into(), 7).await.unwrap();
+        drop(tx);
+        let bench = bench.reopened().await;
+        assert_eq!((bench.again(id).await, bench.waiting().await), (None, vec![]));
+        assert!(bench.insert(id).await);
+    }
+}

@@ -213,3 +213,57 @@ fn to_sql(number: u64) -> i64 {
 fn from_sql(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_start_is_a_new_life_of_one_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.db");
+        let store = Store::open(&path).await.unwrap();
+        let first = store.begin_life(5_000_000).await.unwrap();
+        assert_eq!(first, Life { epoch: 5_000, created_ms: 5_000_000, signed_ms: 0 });
+        let mut tx = store.begin().await.unwrap();
+        remember_signed_time(&mut tx, 77).await.unwrap();
+        remember_signed_time(&mut tx, 66).await.unwrap();
+        tx.commit().await.unwrap();
+        // Dropped without being closed, as by a crash.
+        drop(store);
+        let store = Store::open(&path).await.unwrap();
+        let second = store.begin_life(9_000_000).await.unwrap();
+        assert_eq!(second, Life { epoch: 5_001, created_ms: 5_000_000, signed_ms: 77 });
+    }
+
+    #[tokio::test]
+    async fn a_damaged_store_is_set_aside_and_kept() {
+        for damage in ["header", "page"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("agent.db");
+            let store = Store::open(&path).await.unwrap();
+            store.begin_life(1_000).await.unwrap();
+            store.close().await;
+            let mut bytes = std::fs::read(&path).unwrap();
+            match damage {
+                "header" => bytes[..100].fill(0x55),
+                // The pages behind the schema's.
+                _ => bytes[4096..].fill(0x55),
+            }
+            std::fs::write(&path, &bytes).unwrap();
+
+            assert!(Store::open(&path).await.unwrap_err().is_damage(), "{damage}");
+            let store = Store::open_or_replace(&path, 4_200).await.unwrap();
+            assert_eq!(store.begin_life(9_000_000).await.unwrap().epoch, 9_000, "{damage}");
+            assert_eq!(std::fs::read(folder.path().join("agent.db.damaged-4200")).unwrap(), bytes, "{damage}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_damage_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("none").join("agent.db");
+        assert!(Store::open_or_replace(&path, 0).await.is_err());
+        assert!(!folder.path().join("none").exists());
+    }
+}
