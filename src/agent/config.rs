@@ -1,1 +1,304 @@
-//! (being written)
+//! What an agent can be told, parsed whole before anything starts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use muster_topics::{join::JoinToken, name::Name};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::rules::authorise::Policy;
+
+/// The most labels that a host may carry: a whole heartbeat has to fit into one message, and labels
+/// take at most 10 of its 64 KiB.
+pub const LABELS_MAX: usize = 32;
+/// The longest value of a label.
+pub const LABEL_MAX_BYTES: usize = 255;
+/// The most realms that a host may carry, `default` included; they take at most 4 KiB.
+pub const REALMS_MAX: usize = 64;
+
+/// An agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Folder of the agent's store, keys, artifacts and logs. Only its owner may read it.
+    pub data_dir: PathBuf,
+    /// The one-time token to join with, as `muster token create` printed it. Needed once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub join: Option<Secret<JoinToken>>,
+    /// The host's labels, which operators select hosts by.
+    pub labels: BTreeMap<Name, String>,
+    /// Realms that this host carries beside `default`. Commands for units of other realms are refused.
+    pub realms: BTreeSet<Name>,
+    /// Seconds after which a silent connection is checked; after twice as long it counts as broken.
+    pub keep_alive_s: u16,
+    /// Running commands.
+    pub exec: ExecConfig,
+    /// Heartbeats.
+    pub heartbeat: HeartbeatConfig,
+    /// Measurements.
+    pub metrics: MetricsConfig,
+    /// What is forbidden on this host whatever the console says.
+    pub policy: Policy,
+    /// A TOML file with more of the same, such as one that the host's owner alone may write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_file: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("/var/lib/muster/agent"),
+            join: None,
+            labels: BTreeMap::new(),
+            realms: BTreeSet::new(),
+            keep_alive_s: 30,
+            exec: ExecConfig::default(),
+            heartbeat: HeartbeatConfig::default(),
+            metrics: MetricsConfig::default(),
+            policy: Policy::default(),
+            policy_file: None,
+        }
+    }
+}
+
+/// Running commands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExecConfig {
+    /// How many commands may run at once; one more is refused as `busy`.
+    pub parallel_max: usize,
+}
+
+impl Default for ExecConfig {
+    fn default() -> Self {
+        Self { parallel_max: 16 }
+    }
+}
+
+/// Heartbeats.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HeartbeatConfig {
+    /// After how long a change is told at the latest, in milliseconds (varied by a quarter).
+    pub period_ms: u32,
+    /// The least time between two heartbeats, in milliseconds.
+    pub gap_ms: u32,
+}
+
+impl Default for HeartbeatConfig {
+    fn default() -> Self {
+        Self { period_ms: 30_000, gap_ms: 5_000 }
+    }
+}
+
+/// Measurements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// Time between two samples, in milliseconds.
+    pub sample_ms: u32,
+    /// Time between two batches, in milliseconds.
+    pub publish_ms: u32,
+    /// How much may wait for the console, in bytes, packed; beyond it the oldest goes.
+    pub buffer_max_bytes: u64,
+}
+
+impl Default for MetricsConfig {
+    fn default() -> Self {
+        // 32 MiB holds about 25 days of a quiet host's batches (450 bytes each 30 s).
+        Self { sample_ms: 10_000, publish_ms: 30_000, buffer_max_bytes: 32 * 1024 * 1024 }
+    }
+}
+
+/// Something that is wrong with a configuration as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A value is outside of what works.
+    #[error("the agent's configuration: {0}")]
+    Value(String),
+    /// The policy file cannot be read.
+    #[error("the policy file {path}: {reason}. hint: an agent does not start without the policy that it was given")]
+    PolicyFile {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Config {
+    /// Checks what types cannot say.
+    ///
+    /// # Errors
+    /// With the first key whose value cannot work.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |text: String| Err(ConfigError::Value(text));
+        if self.labels.len() > LABELS_MAX {
+            return wrong(format!("`labels` has {} entries; at most {LABELS_MAX} are possible", self.labels.len()));
+        }
+        let realms = self.all_realms().len();
+        if realms > REALMS_MAX {
+            return wrong(format!("`realms` has {realms} entries with `default`; at most {REALMS_MAX} are possible"));
+        }
+        if let Some((name, value)) = self.labels.iter().find(|(_, value)| value.len() > LABEL_MAX_BYTES) {
+            return wrong(format!("`labels.{name}` has {} bytes; at most {LABEL_MAX_BYTES} are possible", value.len()));
+        }
+        for (key, value) in [
+            ("keep_alive_s", u32::from(self.keep_alive_s)),
+            ("exec.parallel_max", u32::try_from(self.exec.parallel_max).unwrap_or(u32::MAX)),
+            ("heartbeat.period_ms", self.heartbeat.period_ms),
+            ("heartbeat.gap_ms", self.heartbeat.gap_ms),
+            ("metrics.sample_ms", self.metrics.sample_ms),
+            ("metrics.publish_ms", self.metrics.publish_ms),
+        ] {
+            if value == 0 {
+                return wrong(format!("`{key}` must be above 0"));
+            }
+        }
+        if self.metrics.publish_ms < self.metrics.sample_ms {
+            return wrong("`metrics.publish_ms` must not be below `metrics.sample_ms`".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The policy of the configuration and of its policy file, together.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not a policy.
+    pub fn whole_policy(&self) -> Result<Policy, ConfigError> {
+        match &self.policy_file {
+            Some(path) => Ok(self.policy.clone().and(read_policy(path)?)),
+            None => Ok(self.policy.clone()),
+        }
+    }
+
+    /// All realms that the host carries.
+    #[must_use]
+    pub fn all_realms(&self) -> BTreeSet<Name> {
+        self.realms.iter().cloned().chain([Name::default_realm()]).collect()
+    }
+}
+
+fn read_policy(path: &Path) -> Result<Policy, ConfigError> {
+    let wrong = |reason: String| ConfigError::PolicyFile { path: path.to_owned(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    toml::from_str(&text).map_err(|error| wrong(error.to_string()))
+}
+
+/// A value that is parsed from text and never shown again.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret<T>(T);
+
+impl<T> Secret<T> {
+    /// Wraps a value.
+    pub fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// The value.
+    pub fn reveal(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> fmt::Debug for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl<T> Serialize for Secret<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("***")
+    }
+}
+
+impl<'de, T: std::str::FromStr<Err: fmt::Display>> Deserialize<'de> for Secret<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<T> JsonSchema for Secret<T> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "writeOnly": true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::name::Digest;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn everything_has_a_default() {
+        let config = parse("").unwrap();
+        assert_eq!(config, Config::default());
+        config.check().unwrap();
+        assert_eq!(config.all_realms().len(), 1);
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_everywhere() {
+        for text in ["dat_dir = 'x'", "[exec]\nparallel = 1", "[policy]\ndeny = []", "[metrics]\nsample_s = 1"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_that_cannot_work_are_named() {
+        for (text, key) in [
+            ("keep_alive_s = 0", "keep_alive_s"),
+            ("[exec]\nparallel_max = 0", "exec.parallel_max"),
+            ("[heartbeat]\ngap_ms = 0", "heartbeat.gap_ms"),
+            ("[metrics]\nsample_ms = 40000", "metrics.publish_ms"),
+            (&format!("[labels]\nshop = '{}'", "x".repeat(256)), "labels.shop"),
+        ] {
+            let error = parse(text).unwrap().check().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{key}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_read_and_never_shown() {
+        let token =
+            JoinToken { url: "https://[::1]:1".to_owned(), authority: Digest::of(b""), secret: "5ec2e7".to_owned() };
+        let config = parse(&format!("join = '{token}'")).unwrap();
+        assert_eq!(config.join.as_ref().unwrap().reveal(), &token);
+        for shown in [format!("{config:?}"), toml::to_string(&config).unwrap()] {
+            assert!(shown.contains("***") && !shown.contains("5ec2e7") && !shown.contains("muster1."), "{shown}");
+        }
+        assert!(parse("join = 'muster1.x'").is_err());
+    }
+
+    #[test]
+    fn the_policy_file_adds_to_the_policy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.toml");
+        let mut config = parse("[policy]\ndeny_verbs = ['exec']").unwrap();
+        config.policy_file = Some(path.clone());
+        assert!(config.whole_policy().is_err(), "a missing file is no permission");
+        std::fs::write(&path, "deny_users = ['root']").unwrap();
+        let policy = config.whole_policy().unwrap();
+        assert_eq!((policy.deny_verbs.len(), policy.deny_users.len()), (1, 1));
+        std::fs::write(&path, "deny_user = ['root']").unwrap();
+        assert!(config.whole_policy().unwrap_err().to_string().contains("policy.toml"));
+    }
+}

@@ -6,20 +6,12 @@ use muster_topics::{
     Millis,
     command::Exec,
     name::CommandId,
-    outcome::{RefusalCode, Status, Stream},
+    outcome::{Status, Stream},
 };
 use tokio::sync::mpsc;
 
 use super::shim::Shims;
-
-/// Why a command was not even begun.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Why, for programs.
-    pub code: RefusalCode,
-    /// Why, for people.
-    pub message: String,
-}
+pub use crate::rules::Refusal;
 
 /// How much of each stream has been sent already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

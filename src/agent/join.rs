@@ -1,16 +1,56 @@
 //! Who this host is: its key, its membership of a fleet, how it came by them and renews them.
+//!
+//! The host makes its id at its first start and keeps it. It joins with one HTTPS exchange: the token
+//! says where, and whom to trust there ([`super::pin`]); the key never leaves the host. [`super::renew`]
+//! does the same again before the certificate ends.
+//!
+//! **Invariant: key and membership are one file**, written atomically: there is no half of them.
 
-use muster_topics::join::Membership;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use crate::pki::{self, PkiError};
+use muster_topics::{
+    Millis, V1,
+    heartbeat::Facts,
+    join::{JoinRequest, JoinToken, Membership, Problem, RenewRequest},
+    name::{Digest, HostId},
+};
+use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{chance, pin::Pinned};
+use crate::{
+    files,
+    pki::{self, PkiError},
+    rules::resend::RECONNECT,
+};
+
+const HOST_FILE: &str = "host";
+const IDENTITY_FILE: &str = "identity.json";
+
+/// How long one exchange with the console may take.
+const EXCHANGE: Duration = Duration::from_secs(30);
+
+/// The largest answer that is read; a membership takes a few KiB.
+const ANSWER_MAX_BYTES: usize = 64 * 1024;
 
 /// This host as a member of its fleet.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Identity {
     /// What the console gave.
     pub membership: Membership,
     /// The host's own key, in PEM; it never leaves the host.
     pub key: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("membership", &self.membership).finish_non_exhaustive()
+    }
 }
 
 impl Identity {
@@ -20,5 +60,388 @@ impl Identity {
     /// If certificate or key cannot be used.
     pub fn tls(&self) -> Result<rustls::ClientConfig, PkiError> {
         pki::client(&self.membership.authority, &self.membership.certificate, &self.key)
+    }
+
+    /// When the certificate begins and ends.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn validity_ms(&self) -> Result<(Millis, Millis), JoinError> {
+        let unreadable = || JoinError::Answer("the certificate cannot be read".to_owned());
+        let chain = pki::certificates("the own certificate", &self.membership.certificate)?;
+        let (_, certificate) =
+            chain.first().and_then(|der| x509_parser::parse_x509_certificate(der).ok()).ok_or_else(unreadable)?;
+        let validity = certificate.validity();
+        Ok((validity.not_before.timestamp() * 1000, validity.not_after.timestamp() * 1000))
+    }
+}
+
+/// Why this host could not join, or not renew its certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The console said no.
+    #[error("the console at {url} refuses: {}{}", problem.message, hint(problem))]
+    Refused {
+        /// The console.
+        url: String,
+        /// Its reason.
+        problem: Problem,
+    },
+    /// Whoever answers there is not of the fleet that the token names.
+    #[error(
+        "the server at {url} is not of the fleet that the token was made for. hint: make a new token (`muster token \
+         create`) and check the address in its place; do not go on if nobody has changed the console"
+    )]
+    Stranger {
+        /// The console, as the token says.
+        url: String,
+    },
+    /// There was no usable answer. Trying again may help.
+    #[error("the console at {url} cannot be reached: {reason}")]
+    Unreachable {
+        /// The console.
+        url: String,
+        /// Why not, with all causes.
+        reason: String,
+    },
+    /// The answer is not what it should be.
+    #[error("the console's answer cannot be used: {0}")]
+    Answer(String),
+    /// No key or certificate request could be made.
+    #[error("no key can be made: {0}")]
+    Key(#[from] rcgen::Error),
+    /// A certificate or key cannot be used.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A file failed.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file has other content than it should.
+    #[error(
+        "{path} cannot be read: {reason}. hint: if it cannot be restored, remove it and join again with a new token"
+    )]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+}
+
+fn hint(problem: &Problem) -> String {
+    problem.hint.as_ref().map(|hint| format!(". hint: {hint}")).unwrap_or_default()
+}
+
+/// The host's id: made at the first start, and kept in `folder`.
+///
+/// # Errors
+/// If the file cannot be read or written.
+pub fn host_id(folder: &Path) -> Result<HostId, JoinError> {
+    let path = folder.join(HOST_FILE);
+    match fs::read_to_string(&path) {
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map_err(|error: muster_topics::name::NameError| JoinError::Content { path, reason: error.to_string() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let host = HostId::random();
+            files::write_atomically(&path, format!("{host}\n").as_bytes(), files::SECRET_MODE)
+                .map_err(|source| JoinError::Io { path, source })?;
+            Ok(host)
+        }
+        Err(source) => Err(JoinError::Io { path, source }),
+    }
+}
+
+/// The identity that is kept in `folder`, if this host has joined.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn load(folder: &Path) -> Result<Option<Identity>, JoinError> {
+    let path = folder.join(IDENTITY_FILE);
+    match fs::read(&path) {
+        Ok(json) => serde_json::from_slice(&json)
+            .map(Some)
+            .map_err(|error| JoinError::Content { path, reason: error.to_string() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(JoinError::Io { path, source }),
+    }
+}
+
+/// Keeps an identity in `folder`.
+///
+/// # Errors
+/// If the file cannot be written; the one before is still there then.
+pub fn save(folder: &Path, identity: &Identity) -> Result<(), JoinError> {
+    let path = folder.join(IDENTITY_FILE);
+    let json = serde_json::to_vec_pretty(identity).map_err(|error| JoinError::Answer(error.to_string()))?;
+    files::write_atomically(&path, &json, files::SECRET_MODE).map_err(|source| JoinError::Io { path, source })
+}
+
+/// Joins with a token. While the console cannot be reached it goes on trying, for a host may well be
+/// set up before its network is; dropping the future ends that.
+///
+/// # Errors
+/// If the console refuses, or is not the one that the token names. Nothing is kept then.
+pub async fn join(token: &JoinToken, host: HostId, hostname: &str, facts: &Facts) -> Result<Identity, JoinError> {
+    let pinned = Pinned::new(token.authority.clone());
+    let tls = pinned.client().map_err(|source| PkiError::Tls { what: "the token's authority", source })?;
+    let client = http(tls, &token.url)?;
+    // One key for all attempts: a console that granted an earlier one, whose answer was lost, can tell.
+    let (key, csr) = request(host)?;
+    let request = JoinRequest {
+        v: V1,
+        secret: token.secret.clone(),
+        host,
+        csr,
+        hostname: hostname.to_owned(),
+        facts: facts.clone(),
+    };
+    let mut attempts = 0;
+    loop {
+        match post::<_, Membership>(&client, &token.url, "/v1/join", &request).await {
+            Ok(membership) => return accept(membership, key, host, &token.authority),
+            Err(JoinError::Unreachable { url, .. }) if pinned.met_a_stranger() => {
+                return Err(JoinError::Stranger { url });
+            }
+            Err(error @ JoinError::Unreachable { .. }) => {
+                let wait_ms = RECONNECT.full_jitter_ms(attempts, chance::random());
+                tracing::warn!(%error, retry_ms = wait_ms, "this host has not joined yet");
+                tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
+                attempts += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Gets a new certificate, for a new key, with the present one.
+///
+/// # Errors
+/// If there is none to be had; the present identity is still good then.
+pub async fn renew(identity: &Identity) -> Result<Identity, JoinError> {
+    let old = &identity.membership;
+    let (key, csr) = request(old.host)?;
+    let client = http(identity.tls()?, &old.console_url)?;
+    let membership = post(&client, &old.console_url, "/v1/renew", &RenewRequest { v: V1, csr }).await?;
+    accept(membership, key, old.host, &fingerprint(&old.authority)?)
+}
+
+/// A new key, and a certificate request for it.
+fn request(host: HostId) -> Result<(KeyPair, String), JoinError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, host.to_string());
+    let csr = params.serialize_request(&key)?.pem()?;
+    Ok((key, csr))
+}
+
+/// Believes a membership only if everything in it fits together and to what was pinned.
+fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest) -> Result<Identity, JoinError> {
+    let wrong = |text: &str| Err(JoinError::Answer(text.to_owned()));
+    if membership.host != host {
+        return wrong("it is for another host");
+    }
+    if fingerprint(&membership.authority)? != *authority {
+        return wrong("it names another authority than the one that is pinned");
+    }
+    if membership.command_keys.is_empty() {
+        return wrong("it names no key that commands are signed with");
+    }
+    let identity = Identity { membership, key: key.serialize_pem() };
+    // This also compares the certificate's key with ours.
+    identity.tls()?;
+    identity.validity_ms()?;
+    Ok(identity)
+}
+
+/// SHA-256 of the first certificate of a PEM document.
+pub(super) fn fingerprint(pem: &str) -> Result<Digest, JoinError> {
+    let chain = pki::certificates("the authority's certificate", pem)?;
+    chain.first().map(|der| Digest::of(der)).ok_or_else(|| JoinError::Answer("it has no authority".to_owned()))
+}
+
+fn http(tls: rustls::ClientConfig, url: &str) -> Result<reqwest::Client, JoinError> {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .https_only(true)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(EXCHANGE)
+        .build()
+        .map_err(|error| unreachable(url, &error))
+}
+
+fn unreachable(url: &str, error: &(dyn std::error::Error + 'static)) -> JoinError {
+    JoinError::Unreachable { url: url.to_owned(), reason: causes(error) }
+}
+
+/// An error with everything behind it, for an HTTP client's own message says next to nothing.
+pub(super) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+async fn post<B: Serialize, A: DeserializeOwned>(
+    client: &reqwest::Client,
+    url: &str,
+    path: &str,
+    body: &B,
+) -> Result<A, JoinError> {
+    let whole = format!("{}{path}", url.trim_end_matches('/'));
+    let mut response = client.post(whole).json(body).send().await.map_err(|error| unreachable(url, &error))?;
+    let status = response.status();
+    let mut answer = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(url, &error))? {
+        if answer.len() + chunk.len() > ANSWER_MAX_BYTES {
+            return Err(JoinError::Answer(format!("it is longer than {ANSWER_MAX_BYTES} bytes")));
+        }
+        answer.extend_from_slice(&chunk);
+    }
+    if status.is_success() {
+        return serde_json::from_slice(&answer).map_err(|error| JoinError::Answer(error.to_string()));
+    }
+    // Overload and faults pass; everything else is a decision.
+    let passing = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
+    match serde_json::from_slice(&answer) {
+        Ok(problem) if !passing => Err(JoinError::Refused { url: url.to_owned(), problem }),
+        _ => Err(JoinError::Unreachable { url: url.to_owned(), reason: format!("it answers {status}") }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use muster_topics::{envelope::Signer, topic::Prefix};
+
+    use super::*;
+    use crate::agent::testing::{Authority, server};
+
+    fn tls(authority: &Authority, shown: &Authority) -> rustls::ServerConfig {
+        let (certificate, key) = authority.issue("console");
+        let mut chain = pki::certificates("test", &certificate).unwrap();
+        chain.extend(pki::certificates("test", &shown.pem()).unwrap());
+        rustls::ServerConfig::builder_with_provider(pki::provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, pki::private_key("test", &key).unwrap())
+            .unwrap()
+    }
+
+    fn membership(authority: &Authority, request: &JoinRequest) -> Membership {
+        let csr = rcgen::CertificateSigningRequestParams::from_pem(&request.csr).unwrap();
+        let signer = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+        Membership {
+            v: V1,
+            host: request.host,
+            certificate: authority.certify(&request.host.to_string(), &csr.public_key),
+            authority: authority.pem(),
+            command_keys: vec![signer.public_key().unwrap()],
+            broker_url: "mqtts://127.0.0.1:1".to_owned(),
+            console_url: "https://127.0.0.1:1".to_owned(),
+            prefix: Prefix::default(),
+        }
+    }
+
+    fn token(url: &str, authority: &Authority) -> JoinToken {
+        let authority = fingerprint(&authority.pem()).unwrap();
+        JoinToken { url: url.to_owned(), authority, secret: "s".to_owned() }
+    }
+
+    async fn try_join(token: &JoinToken, host: HostId) -> Result<Identity, JoinError> {
+        let facts = super::super::facts::facts();
+        tokio::time::timeout(Duration::from_secs(60), join(token, host, "till-7", &facts)).await.expect("an end")
+    }
+
+    #[tokio::test]
+    async fn a_host_joins_once_the_console_answers() {
+        let authority = Arc::new(Authority::new());
+        let (host, count, issuer) = (HostId::random(), AtomicUsize::new(0), authority.clone());
+        let (url, requests) = server(tls(&authority, &authority), move |_, body| {
+            let request: JoinRequest = serde_json::from_slice(body).unwrap();
+            assert_eq!((request.secret.as_str(), request.hostname.as_str()), ("s", "till-7"));
+            match count.fetch_add(1, Ordering::Relaxed) {
+                0 => (503, b"starting".to_vec()),
+                _ => (200, serde_json::to_vec(&membership(&issuer, &request)).unwrap()),
+            }
+        })
+        .await;
+        let identity = try_join(&token(&url, &authority), host).await.unwrap();
+        assert_eq!(*requests.lock().unwrap(), ["/v1/join", "/v1/join"]);
+        let (begins_ms, ends_ms) = identity.validity_ms().unwrap();
+        assert!(begins_ms < ends_ms);
+
+        let folder = tempfile::tempdir().unwrap();
+        assert!(load(folder.path()).unwrap().is_none());
+        save(folder.path(), &identity).unwrap();
+        let loaded = load(folder.path()).unwrap().unwrap();
+        assert_eq!((loaded.membership, loaded.key), (identity.membership, identity.key));
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(folder.path().join(IDENTITY_FILE)).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_ends_it_with_the_consoles_reason() {
+        let authority = Authority::new();
+        let problem = r#"{"code":"token_used","message":"the token was used","hint":"make a new one"}"#;
+        let (url, requests) = server(tls(&authority, &authority), move |_, _| (403, problem.into())).await;
+        let error = try_join(&token(&url, &authority), HostId::random()).await.unwrap_err();
+        assert!(matches!(&error, JoinError::Refused { problem, .. } if problem.code == "token_used"), "{error}");
+        assert!(error.to_string().ends_with("the token was used. hint: make a new one"), "{error}");
+        assert_eq!(requests.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_stranger_is_not_told_the_secret() {
+        let (ours, theirs) = (Authority::new(), Authority::new());
+        for shown in [&theirs, &ours] {
+            // The second one shows our authority's certificate, which anybody may have, beside a leaf of its own.
+            let (url, requests) = server(tls(&theirs, shown), |_, _| (200, vec![])).await;
+            let error = try_join(&token(&url, &ours), HostId::random()).await.unwrap_err();
+            assert!(matches!(error, JoinError::Stranger { .. }), "{error}");
+            assert!(requests.lock().unwrap().is_empty(), "no request was written");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_membership_that_does_not_fit_is_not_believed() {
+        type Change = fn(&mut Membership);
+        let changes: [Change; 4] = [
+            |membership| membership.host = HostId::random(),
+            |membership| membership.authority = Authority::new().pem(),
+            |membership| membership.command_keys.clear(),
+            |membership| membership.certificate = Authority::new().issue("x").0,
+        ];
+        for change in changes {
+            let authority = Arc::new(Authority::new());
+            let issuer = authority.clone();
+            let (url, _) = server(tls(&authority, &authority), move |_, body| {
+                let mut membership = membership(&issuer, &serde_json::from_slice(body).unwrap());
+                change(&mut membership);
+                (200, serde_json::to_vec(&membership).unwrap())
+            })
+            .await;
+            assert!(try_join(&token(&url, &authority), HostId::random()).await.is_err());
+        }
+    }
+
+    #[test]
+    fn the_hosts_id_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = host_id(folder.path()).unwrap();
+        assert_eq!(host_id(folder.path()).unwrap(), host);
+        fs::write(folder.path().join(HOST_FILE), "nonsense").unwrap();
+        assert!(host_id(folder.path()).unwrap_err().to_string().contains("hint:"));
     }
 }

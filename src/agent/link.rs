@@ -1,1 +1,392 @@
-//! (being written)
+//! The connection to the broker: one task that connects, reads, and connects again.
+//!
+//! Each connection is a client of its own, with a clean session and a last will of its own. What an
+//! old one had not sent is gone with it: the voice ([`super::voice`]) knows what nobody has
+//! acknowledged, and says it again. rumqttc's queue is a buffer and never a promise.
+//!
+//! Two bounded queues lie between this task and the agent's loop. The loop never waits for the one
+//! to the broker ([`Connection::publish`] answers "full" instead), so that the two cannot wait for each other.
+//!
+//! **Invariant: nothing is acknowledged to the broker by itself.** The loop does it, after the journal.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use muster_topics::{
+    Millis, PAYLOAD_MAX_BYTES, V1,
+    name::HostId,
+    presence::{Capability, Presence, PresenceState},
+    topic::{Filter, HostTopic, Prefix, Topic},
+};
+use rumqttc::{
+    AsyncClient, ConnectionError, Event, EventLoop, Incoming, LastWill, MqttOptions, NetworkOptions, Outgoing, Publish,
+    QoS, SubscribeFilter, SubscribeReasonCode, TlsConfiguration, Transport,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{
+    chance,
+    join::{Identity, causes},
+};
+use crate::{
+    clock,
+    rules::resend::{Growth, RECONNECT},
+};
+
+/// Publishes that the broker has not acknowledged. Each keeps its payload in memory; at a round
+/// trip of 1 ms, 32 are more than an agent ever has to say.
+const INFLIGHT: u16 = 32;
+
+/// Publishes that wait for their turn.
+const OUTGOING: usize = 64;
+
+/// Messages that the loop has not looked at. Beyond that they wait in the socket.
+const INCOMING: usize = 64;
+
+/// The largest packet, either way: a payload, and a topic with its frame.
+const PACKET_MAX_BYTES: usize = PAYLOAD_MAX_BYTES + 4 * 1024;
+
+/// How long connecting may take, TLS and MQTT's own greeting included.
+const CONNECT_S: u64 = 15;
+
+/// A connection that lasted this long was a good one: the next attempts start afresh.
+const GOOD: Duration = Duration::from_secs(30);
+
+/// How long a twin that has withdrawn stays away before it looks again.
+const AWAY: Growth = Growth { first_ms: 300_000, max_ms: 300_000 };
+
+/// Who this agent is to the broker.
+#[derive(Clone, Debug)]
+pub struct Me {
+    /// The host.
+    pub host: HostId,
+    /// Random at each start.
+    pub instance: Uuid,
+    /// This life of the agent.
+    pub epoch: u64,
+    /// The keep-alive of MQTT, in seconds.
+    pub keep_alive_s: u16,
+}
+
+impl Me {
+    /// The presence of one session of this agent.
+    #[must_use]
+    pub fn presence(&self, session: u64, state: PresenceState, since_ms: Millis) -> Presence {
+        Presence {
+            v: V1,
+            state,
+            instance: self.instance,
+            epoch: self.epoch,
+            session,
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            capabilities: vec![Capability::Exec, Capability::Yuno],
+            since_ms,
+        }
+    }
+
+    /// One of this host's topics.
+    #[must_use]
+    pub fn topic(&self, topic: HostTopic) -> Topic {
+        Topic::Host(self.host, topic)
+    }
+}
+
+/// What the link tells.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// There is a new connection, with everything subscribed and the presence published.
+    Up(Connection),
+    /// A message came.
+    Message(Message),
+    /// The connection is gone.
+    Down,
+}
+
+/// A message, to be acknowledged when it has been dealt with.
+#[derive(Debug)]
+pub struct Message {
+    /// Where it came in.
+    pub topic: Topic,
+    publish: Publish,
+}
+
+impl Message {
+    /// What it carries.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.publish.payload
+    }
+}
+
+/// The sending end of one connection. None of its methods waits; each is false when the queue is
+/// full, or the connection gone, and then has done nothing.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    client: AsyncClient,
+    prefix: Prefix,
+    /// Which connection of this agent's life, from 1.
+    pub session: u64,
+    /// When it began.
+    pub since_ms: Millis,
+}
+
+impl Connection {
+    /// Publishes at least once.
+    #[must_use]
+    pub fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool {
+        if payload.len() > PAYLOAD_MAX_BYTES {
+            // By construction there is none. It could never be sent, so there is no use in keeping it back.
+            tracing::error!(%topic, bytes = payload.len(), "a message is too long and is not sent");
+            return true;
+        }
+        self.client.try_publish(self.prefix.topic(topic), QoS::AtLeastOnce, retain, payload).is_ok()
+    }
+
+    /// Acknowledges a message to the broker.
+    #[must_use]
+    pub fn acknowledge(&self, message: &Message) -> bool {
+        self.client.try_ack(&message.publish).is_ok()
+    }
+
+    /// Ends the connection in order: the last will is not spoken.
+    #[must_use]
+    pub fn disconnect(&self) -> bool {
+        self.client.try_disconnect().is_ok()
+    }
+}
+
+/// The link's task; dropping this leaves it alone.
+#[derive(Debug)]
+pub struct Link {
+    /// What it tells.
+    pub events: mpsc::Receiver<LinkEvent>,
+    withdraw: mpsc::Sender<()>,
+}
+
+impl Link {
+    /// Begins to connect, until `shutdown`. A new identity makes a new connection.
+    #[must_use]
+    pub fn start(me: Me, identity: watch::Receiver<Arc<Identity>>, shutdown: CancellationToken) -> Self {
+        let (sender, events) = mpsc::channel(INCOMING);
+        let (withdraw, withdrawals) = mpsc::channel(1);
+        let task = Task { me, identity, shutdown, events: sender, withdrawals, session: AtomicU64::new(0) };
+        tokio::spawn(task.run());
+        Self { events, withdraw }
+    }
+
+    /// Ends the connection in order, and stays away for some minutes.
+    pub fn withdraw(&self) {
+        // Full means that it has been asked for already.
+        let _ = self.withdraw.try_send(());
+    }
+}
+
+struct Task {
+    me: Me,
+    identity: watch::Receiver<Arc<Identity>>,
+    shutdown: CancellationToken,
+    events: mpsc::Sender<LinkEvent>,
+    withdrawals: mpsc::Receiver<()>,
+    session: AtomicU64,
+}
+
+/// Why a connection ended.
+enum End {
+    /// The agent ends.
+    Shutdown,
+    /// The agent ended it.
+    Disconnected,
+    /// There is a new certificate.
+    NewIdentity,
+    /// Another agent of this host works.
+    Withdrawn,
+    /// It broke, or never came to be.
+    Broken(String),
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut attempts = 0;
+        loop {
+            let began = Instant::now();
+            let (end, was_up) = self.connection().await;
+            if was_up && self.events.send(LinkEvent::Down).await.is_err() {
+                return;
+            }
+            if was_up && began.elapsed() >= GOOD {
+                attempts = 0;
+            }
+            let wait_ms = match end {
+                End::Shutdown => return,
+                End::NewIdentity => continue,
+                End::Withdrawn => AWAY.jittered_ms(0, chance::random()),
+                End::Disconnected => RECONNECT.full_jitter_ms(0, chance::random()),
+                End::Broken(reason) => {
+                    let wait_ms = RECONNECT.full_jitter_ms(attempts, chance::random());
+                    tracing::warn!(
+                        broker = %self.identity.borrow().membership.broker_url, reason, attempts, retry_ms = wait_ms,
+                        "no connection to the broker"
+                    );
+                    attempts += 1;
+                    wait_ms
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())) => {}
+                Ok(()) = self.identity.changed() => attempts = 0,
+                () = self.shutdown.cancelled() => return,
+            }
+        }
+    }
+
+    /// One connection, from the first packet to the last; and whether it was one at all.
+    async fn connection(&mut self) -> (End, bool) {
+        let identity = self.identity.borrow_and_update().clone();
+        let session = self.session.fetch_add(1, Ordering::Relaxed) + 1;
+        let since_ms = clock::now_ms();
+        let options = match self.options(&identity, session, since_ms) {
+            Ok(options) => options,
+            Err(reason) => return (End::Broken(reason), false),
+        };
+        let (client, mut eventloop) = AsyncClient::new(options, OUTGOING);
+        let mut network = NetworkOptions::new();
+        network.set_tcp_nodelay(true);
+        network.set_connection_timeout(CONNECT_S);
+        eventloop.set_network_options(network);
+        let connection = Connection { client, prefix: identity.membership.prefix.clone(), session, since_ms };
+
+        let mut was_up = false;
+        loop {
+            // Dropping a poll loses nothing but a connection attempt: what was read stays in the event
+            // loop. Each other arm ends the connection anyway.
+            let polled = tokio::select! {
+                polled = eventloop.poll() => polled,
+                Ok(()) = self.identity.changed() => return (self.close(&connection, eventloop, End::NewIdentity).await, was_up),
+                Some(()) = self.withdrawals.recv() => return (self.close(&connection, eventloop, End::Withdrawn).await, was_up),
+                () = self.shutdown.cancelled() => return (End::Shutdown, was_up),
+            };
+            let event = match polled {
+                Ok(Event::Incoming(Incoming::ConnAck(_))) => {
+                    was_up = true;
+                    self.greet(&connection);
+                    Some(LinkEvent::Up(connection.clone()))
+                }
+                Ok(Event::Incoming(Incoming::Publish(publish))) => self.message(&connection, publish),
+                Ok(Event::Incoming(Incoming::SubAck(ack))) => {
+                    if ack.return_codes.contains(&SubscribeReasonCode::Failure) {
+                        tracing::error!(
+                            "the broker refuses a subscription. hint: compare its permissions with the role table"
+                        );
+                    }
+                    None
+                }
+                Ok(Event::Outgoing(Outgoing::Disconnect)) => return (End::Disconnected, was_up),
+                Ok(_) => None,
+                Err(error) => return (End::Broken(explain(&error)), was_up),
+            };
+            if let Some(event) = event {
+                tokio::select! {
+                    sent = self.events.send(event) => if sent.is_err() { return (End::Shutdown, was_up) },
+                    () = self.shutdown.cancelled() => return (End::Shutdown, was_up),
+                }
+            }
+        }
+    }
+
+    fn options(&self, identity: &Identity, session: u64, since_ms: Millis) -> Result<MqttOptions, String> {
+        let membership = &identity.membership;
+        let (host, port) = address(&membership.broker_url)?;
+        let tls = identity.tls().map_err(|error| error.to_string())?;
+        let will = self.me.presence(session, PresenceState::Offline, since_ms);
+        let will = serde_json::to_vec(&will).map_err(|error| error.to_string())?;
+        let topic = membership.prefix.topic(&self.me.topic(HostTopic::Presence));
+        let mut options = MqttOptions::new(format!("{}-{}", self.me.host, self.me.instance), host, port);
+        options
+            .set_clean_session(true)
+            .set_keep_alive(Duration::from_secs(self.me.keep_alive_s.max(1).into()))
+            .set_inflight(INFLIGHT)
+            .set_manual_acks(true)
+            .set_max_packet_size(PACKET_MAX_BYTES, PACKET_MAX_BYTES)
+            .set_last_will(LastWill::new(topic, will, QoS::AtLeastOnce, true))
+            .set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(Arc::new(tls))));
+        Ok(options)
+    }
+
+    /// Subscribes, and shows itself: in this order, so that what was retained comes before the echo.
+    fn greet(&self, connection: &Connection) {
+        let filter = |filter| SubscribeFilter::new(connection.prefix.filter(&filter), QoS::AtLeastOnce);
+        let presence = self.me.presence(connection.session, PresenceState::Online, connection.since_ms);
+        let subscribed = connection.client.try_subscribe_many(Filter::of_agent(self.me.host).into_iter().map(filter));
+        let payload = serde_json::to_vec(&presence).unwrap_or_default();
+        let shown = connection.publish(&self.me.topic(HostTopic::Presence), true, payload);
+        // The queue is empty: there is room for both.
+        debug_assert!(subscribed.is_ok() && shown);
+    }
+
+    fn message(&self, connection: &Connection, publish: Publish) -> Option<LinkEvent> {
+        match connection.prefix.parse(&publish.topic) {
+            Ok(topic) => Some(LinkEvent::Message(Message { topic, publish })),
+            Err(error) => {
+                tracing::debug!(%error, "a message on a topic that was not asked for");
+                let _ = connection.client.try_ack(&publish);
+                None
+            }
+        }
+    }
+
+    /// Ends a connection in order; a broker that does not answer has a second.
+    async fn close(&self, connection: &Connection, mut eventloop: EventLoop, end: End) -> End {
+        let goodbye =
+            async { while !matches!(eventloop.poll().await, Ok(Event::Outgoing(Outgoing::Disconnect)) | Err(_)) {} };
+        if connection.disconnect() {
+            let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
+        }
+        end
+    }
+}
+
+fn explain(error: &ConnectionError) -> String {
+    match error {
+        ConnectionError::NetworkTimeout => format!("nothing answered within {CONNECT_S} s"),
+        ConnectionError::ConnectionRefused(code) => format!(
+            "the broker refuses this host: {code:?}. hint: is the host's certificate still good, and of this broker's fleet?"
+        ),
+        error => causes(error),
+    }
+}
+
+/// Host and port of `mqtts://host[:port]`, an IPv6 address without its brackets.
+fn address(url: &str) -> Result<(String, u16), String> {
+    let wrong = || format!("the broker's address {url:?} is not mqtts://HOST[:PORT]");
+    let parsed = reqwest::Url::parse(url).map_err(|_| wrong())?;
+    if parsed.scheme() != "mqtts" {
+        return Err(wrong());
+    }
+    let host = parsed.host_str().ok_or_else(wrong)?.trim_matches(['[', ']']).to_owned();
+    Ok((host, parsed.port().unwrap_or(8883)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(address("mqtts://192.0.2.1:1"), Ok(("192.0.2.1".to_owned(), 1)));
+        assert_eq!(address("mqtts://broker.example"), Ok(("broker.example".to_owned(), 8883)));
+        assert_eq!(address("mqtts://[2001:db8::1]:5"), Ok(("2001:db8::1".to_owned(), 5)));
+        for bad in ["", "mqtt://a:1", "https://a", "mqtts://", "mqtts://a:b", "192.0.2.1:8883"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+}

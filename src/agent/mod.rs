@@ -1,11 +1,364 @@
-//! The agent: one per host.
+//! The agent: one per host. It takes signed commands, keeps units as they should be, and tells.
+//!
+//! Modules, in reading order:
+//!
+//! - [`config`]: what an agent can be told
+//! - [`join`], `pin`, `renew`: who this host is, and how it stays a member of its fleet
+//! - [`store`]: what must be known again after the agent was killed
+//! - `core`: the loop, which owns all state; `road`: the way of a command through it
+//! - [`link`]: the connection to the broker; `voice`: what there is to say, and whether it was heard
+//!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
+//! - [`execute`], [`shim`]: commands, and how they outlive the agent
+//! - [`unit`], [`artifact`]: units, and where their programs come from
+//! - `metric`: measurements
+//!
+//! # Tasks
+//!
+//! The loop; the link (events to the loop, 64 deep); the units' (a watch); the metrics' (a
+//! watch); the renewal (the identity's watch, which link and units follow); one for each command that runs.
+//!
+//! **Invariant: nothing that runs for a unit or a command is ended because the agent ends.**
 
 pub mod artifact;
+#[cfg(test)]
+mod bus_tests;
+mod chance;
 pub mod config;
+mod core;
 pub mod execute;
+mod facts;
 pub mod join;
 pub mod link;
 pub mod metric;
+mod pin;
+mod portrait;
+mod renew;
+mod road;
 pub mod shim;
 pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod unit;
+mod unit_topics;
+mod voice;
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_topics::{Millis, name::HostId};
+use nix::fcntl::{Flock, FlockArg};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use self::{
+    config::{Config, ConfigError},
+    core::{Agent, Inputs, Parts},
+    execute::Executor,
+    join::{Identity, JoinError},
+    link::{Link, Me},
+    metric::MetricsTask,
+    portrait::Portrait,
+    shim::Shims,
+    store::{Store, StoreError, journal},
+    unit::Units,
+    unit_topics::UnitTopics,
+    voice::Voice,
+};
+use crate::{
+    clock, files,
+    rules::{
+        heartbeat::{Beats, Periods},
+        time::KnownTime,
+    },
+};
+
+/// Output and ends of commands that the loop has not stored yet. Each piece is at most 16 KiB, so
+/// this holds a quarter of a MiB; beyond it, programs wait, or their shims drop.
+const EXEC_EVENTS: usize = 16;
+
+/// Earlier lives whose presence is not taken for a twin's. Of more than these, one would have to be
+/// the last that a broker heard of.
+const FORMER_MAX: usize = 16;
+
+/// How long the loop may take to end.
+const STOP: Duration = Duration::from_secs(5);
+
+/// Why an agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Its configuration cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its folder cannot be used.
+    #[error("the agent's folder {path}: {source}. hint: the agent's user must be able to write there (`data_dir`)")]
+    Folder {
+        /// The folder, or the file in it.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another one has it.
+    #[error(
+        "another agent runs with the folder {path}. hint: stop that one, or give this one a folder of its own (`data_dir`)"
+    )]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// It is no member of a fleet, and has nothing to become one with.
+    #[error(
+        "this host has not joined a fleet. hint: make a token with `muster token create` on the console's side, and give it as `join`"
+    )]
+    NotJoined,
+    /// It could not become one.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// Its store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A running agent. Dropping this stops it without a goodbye.
+#[derive(Debug)]
+pub struct RunningAgent {
+    host: HostId,
+    ready: watch::Receiver<bool>,
+    stop: CancellationToken,
+    tasks: CancellationToken,
+    store: Store,
+    core: JoinHandle<()>,
+    _lock: Flock<fs::File>,
+}
+
+impl RunningAgent {
+    /// The host that it is for.
+    #[must_use]
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+
+    /// Whether it is connected, alone for its host, and takes commands: now, and on each change.
+    #[must_use]
+    pub fn connected(&self) -> watch::Receiver<bool> {
+        self.ready.clone()
+    }
+
+    /// Stops it: a last heartbeat, the presence `stopped`, and the end of the connection. Whatever
+    /// runs for units and commands goes on.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        if tokio::time::timeout(STOP, &mut self.core).await.is_err() {
+            tracing::warn!(host.id = %self.host, "the agent's loop did not end in time");
+        }
+        self.tasks.cancel();
+        self.store.close().await;
+    }
+}
+
+impl Drop for RunningAgent {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.tasks.cancel();
+        self.core.abort();
+    }
+}
+
+/// Starts an agent: returns once its units are kept and it begins to connect. A host that has not
+/// joined joins first, and waits for as long as the console cannot be reached.
+///
+/// # Errors
+/// If folder, store or configuration cannot be used, or the host may not join. Nothing runs then.
+pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
+    config.check()?;
+    let policy = config.whole_policy()?;
+    let folder = config.data_dir.clone();
+    make_folder(&folder)?;
+    let lock = lock(&folder)?;
+    let host = join::host_id(&folder)?;
+    let realms = config.all_realms();
+    let portrait = Portrait::new(config.labels.clone(), &realms);
+    let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
+    let store = Store::open_or_replace(&folder.join("agent.db"), now_ms).await?;
+    let identity = membership(&config, host, &portrait).await?;
+    let life = store.begin_life(now_ms).await?;
+    let (former, instance) = instances(&folder)?;
+    let me = Me { host, instance, epoch: life.epoch, keep_alive_s: config.keep_alive_s };
+    tracing::info!(host.id = %host, epoch = life.epoch, data = %folder.display(), "the agent starts");
+
+    let (stop, tasks) = (CancellationToken::new(), CancellationToken::new());
+    // Whatever fails from here on takes the tasks with it.
+    let guard = tasks.clone().drop_guard();
+    let failed = |source| AgentError::Folder { path: folder.clone(), source };
+    let shims = Shims::install(&folder).map_err(failed)?;
+    let (identity, identity_watch) = watch::channel(Arc::new(identity));
+    tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
+    let units =
+        Units::start(store.clone(), shims.clone(), identity_watch.clone(), folder.clone(), tasks.clone()).await?;
+    let metrics = MetricsTask::start(
+        store.clone(),
+        metric_settings(&config),
+        metric::Labels { host, hostname: portrait.hostname.clone() },
+        life.epoch,
+        units.states(),
+        tasks.clone(),
+    );
+    let (exec_sender, exec) = mpsc::channel(EXEC_EVENTS);
+    let executor = Executor::new(folder.join("exec"), shims, config.exec.parallel_max, exec_sender);
+    let unfinished = journal::unfinished(&store).await?;
+
+    let periods = Periods { period_ms: config.heartbeat.period_ms.into(), gap_ms: config.heartbeat.gap_ms.into() };
+    let beats = Beats::new(life.epoch, periods, portrait.with(&units.states().borrow()));
+    let voice = Voice::new(me.clone(), store.clone(), beats, UnitTopics::new(life.epoch));
+    let (ready_sender, ready) = watch::channel(false);
+    let inputs = Inputs {
+        link: Link::start(me.clone(), identity_watch.clone(), tasks.clone()),
+        exec,
+        units: units.states(),
+        metrics: metrics.stored(),
+        stop: stop.clone(),
+    };
+    let agent = Agent::new(Parts {
+        me,
+        store: store.clone(),
+        identity: identity_watch,
+        realms,
+        policy,
+        user: facts::own_user(),
+        created_ms: life.created_ms,
+        time: KnownTime::new(life.signed_ms),
+        executor,
+        units,
+        voice,
+        portrait,
+        former,
+        ready: ready_sender,
+        inputs,
+    });
+    let core = tokio::spawn(agent.run(unfinished));
+    guard.disarm();
+    Ok(RunningAgent { host, ready, stop, tasks, store, core, _lock: lock })
+}
+
+fn metric_settings(config: &Config) -> metric::Settings {
+    metric::Settings {
+        sample: Duration::from_millis(config.metrics.sample_ms.into()),
+        publish: Duration::from_millis(config.metrics.publish_ms.into()),
+        buffer_max_bytes: config.metrics.buffer_max_bytes,
+    }
+}
+
+/// The host's identity: the one that it has, or the one that it gets by joining now.
+async fn membership(config: &Config, host: HostId, portrait: &Portrait) -> Result<Identity, AgentError> {
+    let folder = &config.data_dir;
+    let present = join::load(folder)?;
+    let token = config.join.as_ref().map(config::Secret::reveal);
+    let good = |identity: &Identity| identity.validity_ms().is_ok_and(|(_, ends_ms)| is_ahead(ends_ms));
+    match (present, token) {
+        (Some(identity), None) => Ok(identity),
+        (Some(identity), Some(token)) if good(&identity) => {
+            if join::fingerprint(&identity.membership.authority)? != token.authority {
+                tracing::warn!(
+                    "this host is a member of another fleet than the token is for, and stays there. hint: to move it, \
+                     stop the agent and give it an empty folder (`data_dir`)"
+                );
+            }
+            Ok(identity)
+        }
+        (None, None) => Err(AgentError::NotJoined),
+        // None yet, or one whose certificate has expired.
+        (_, Some(token)) => {
+            let identity = join::join(token, host, &portrait.hostname, &portrait.facts).await?;
+            join::save(folder, &identity)?;
+            tracing::info!(host.id = %host, console = token.url, "this host has joined");
+            Ok(identity)
+        }
+    }
+}
+
+fn is_ahead(time_ms: Millis) -> bool {
+    time_ms > clock::now_ms()
+}
+
+/// Makes the agent's folder, for its owner alone.
+fn make_folder(folder: &Path) -> Result<(), AgentError> {
+    let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(failed)
+}
+
+/// One agent per folder. The lock goes with the process, however that ends; the file stays.
+fn lock(folder: &Path) -> Result<Flock<fs::File>, AgentError> {
+    let path = folder.join("lock");
+    let file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|source| AgentError::Folder { path: path.clone(), source })?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        nix::errno::Errno::EWOULDBLOCK => AgentError::Busy { path: folder.to_owned() },
+        errno => AgentError::Folder { path, source: errno.into() },
+    })
+}
+
+/// The instances of earlier lives, newest first, and a new one for this life, which is remembered
+/// before anybody hears of it.
+fn instances(folder: &Path) -> Result<(Vec<Uuid>, Uuid), AgentError> {
+    let path = folder.join("instances");
+    let failed = |source| AgentError::Folder { path: path.clone(), source };
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        text => text.unwrap_or_default(),
+    };
+    let former: Vec<Uuid> = text.lines().filter_map(|line| line.parse().ok()).take(FORMER_MAX).collect();
+    let instance = Uuid::new_v4();
+    let all: String = std::iter::once(&instance).chain(&former).map(|instance| format!("{instance}\n")).collect();
+    files::write_atomically(&path, all.as_bytes(), files::SECRET_MODE).map_err(failed)?;
+    Ok((former, instance))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("a/b");
+        make_folder(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        let first = lock(&folder).unwrap();
+        let second = lock(&folder).unwrap_err();
+        assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");
+        drop(first);
+        lock(&folder).unwrap();
+    }
+
+    #[test]
+    fn earlier_lives_are_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut lives = Vec::new();
+        for _ in 0..FORMER_MAX + 3 {
+            let (former, instance) = instances(folder.path()).unwrap();
+            assert_eq!(former, lives.iter().rev().take(FORMER_MAX).copied().collect::<Vec<_>>());
+            lives.push(instance);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_without_token_and_membership_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config { data_dir: folder.path().join("agent"), ..Config::default() };
+        let error = start(config).await.unwrap_err();
+        assert!(matches!(error, AgentError::NotJoined) && error.to_string().contains("token create"), "{error}");
+    }
+}

@@ -1,1 +1,465 @@
-//! (being written)
+//! Whether a command may be done on this host, now.
+//!
+//! The signature is checked before ([`muster_topics::envelope::open`]), and repetition after: the
+//! journal knows every command that was ever let in. Here is all that lies between.
+//!
+//! **Invariant: only [`check`] makes an [`Authorised`]**, and what does a command's work takes nothing else.
+
+use std::collections::BTreeSet;
+
+use muster_topics::{
+    Millis,
+    command::{Command, LIFETIME_MAX_MS, Target, Verb},
+    name::{HostId, Name, UnitName},
+    outcome::RefusalCode,
+    unit::Spec,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Refusal, time::KnownTime};
+
+/// Something that [`check`] has let through.
+#[derive(Debug)]
+pub struct Authorised<T>(T);
+
+impl<T> Authorised<T> {
+    /// What was let through.
+    #[must_use]
+    pub fn get(&self) -> &T {
+        &self.0
+    }
+
+    /// What was let through.
+    #[must_use]
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+/// What the agent forbids whatever the console says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// Verbs that nobody may use on this host.
+    pub deny_verbs: BTreeSet<VerbName>,
+    /// Realms whose units nobody may touch on this host.
+    pub deny_realms: BTreeSet<Name>,
+    /// Users that no program may run as, by name. The agent's own user counts where a command names none.
+    pub deny_users: BTreeSet<String>,
+}
+
+impl Policy {
+    /// Forbids what either forbids.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.deny_verbs.extend(other.deny_verbs);
+        self.deny_realms.extend(other.deny_realms);
+        self.deny_users.extend(other.deny_users);
+        self
+    }
+}
+
+/// The names of verbs, so that a policy with a misspelt one is an error rather than a permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each is the verb of its name")]
+pub enum VerbName {
+    Exec,
+    UnitApply,
+    UnitRun,
+    UnitStop,
+    UnitRestart,
+    UnitRm,
+    UnitLogs,
+}
+
+impl From<&Verb> for VerbName {
+    fn from(verb: &Verb) -> Self {
+        match verb {
+            Verb::Exec(_) => Self::Exec,
+            Verb::UnitApply { .. } => Self::UnitApply,
+            Verb::UnitRun { .. } => Self::UnitRun,
+            Verb::UnitStop { .. } => Self::UnitStop,
+            Verb::UnitRestart { .. } => Self::UnitRestart,
+            Verb::UnitRm { .. } => Self::UnitRm,
+            Verb::UnitLogs { .. } => Self::UnitLogs,
+        }
+    }
+}
+
+/// What a command is judged by.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge<'a> {
+    /// This host.
+    pub host: HostId,
+    /// The realms that it carries.
+    pub realms: &'a BTreeSet<Name>,
+    /// What its owner forbids.
+    pub policy: &'a Policy,
+    /// The agent's own user.
+    pub user: &'a str,
+    /// When the agent's store was made.
+    pub created_ms: Millis,
+    /// What is known of the time.
+    pub time: KnownTime,
+    /// What the clock shows.
+    pub clock_ms: Millis,
+}
+
+/// Where a command came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// On the host's own topic.
+    Own,
+    /// On one that many hosts read.
+    Broadcast,
+}
+
+/// What is to become of a command.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It is done.
+    Granted(Authorised<Command>),
+    /// It is not, and its sender hears why.
+    Refused(Command, Refusal),
+    /// It is for others: silence.
+    NotMine,
+}
+
+/// The part of a command that every version of it has, so that one with a verb that this agent does
+/// not know is refused rather than passed over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// See [`Command::id`].
+    pub id: muster_topics::name::CommandId,
+    /// See [`Command::target`].
+    pub target: Target,
+    /// See [`Command::issued_ms`].
+    pub issued_ms: Millis,
+    /// See [`Command::expires_ms`].
+    pub expires_ms: Millis,
+}
+
+impl muster_topics::envelope::Body for Head {
+    const KIND: muster_topics::envelope::Kind = muster_topics::envelope::Kind::Command;
+}
+
+/// Judges a command whose signature is good.
+#[must_use]
+pub fn check(command: Command, channel: Channel, judge: &Judge<'_>) -> Verdict {
+    if !command.target.includes(judge.host) && channel == Channel::Broadcast {
+        return Verdict::NotMine;
+    }
+    let refusal = wrong_host(&command, judge)
+        .or_else(|| wrong_time(&command, judge))
+        .or_else(|| exposed(&command, channel))
+        .or_else(|| forbidden(&command.verb, judge));
+    match refusal {
+        Some(refusal) => Verdict::Refused(command, refusal),
+        None => Verdict::Granted(Authorised(command)),
+    }
+}
+
+fn refuse(code: RefusalCode, message: impl Into<String>) -> Option<Refusal> {
+    Some(Refusal::new(code, message))
+}
+
+fn wrong_host(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
+    if command.target.includes(judge.host) {
+        return None;
+    }
+    refuse(RefusalCode::Invalid, "the command is for other hosts, and came on this host's topic")
+}
+
+fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
+    let (issued_ms, expires_ms) = (command.issued_ms, command.expires_ms);
+    let lifetime_ms = expires_ms.saturating_sub(issued_ms);
+    if lifetime_ms <= 0 {
+        return refuse(RefusalCode::Invalid, "the command expires before it was issued");
+    }
+    if lifetime_ms > LIFETIME_MAX_MS {
+        return refuse(RefusalCode::Invalid, "the command lives longer than seven days");
+    }
+    if issued_ms < judge.created_ms {
+        return refuse(
+            RefusalCode::Replayed,
+            "the command was issued before this agent's store was made, so nothing shows whether it was done before. \
+             hint: send it anew; if that does not help, compare the clocks of host and console",
+        );
+    }
+    if !judge.time.believes(issued_ms, judge.clock_ms) {
+        return refuse(
+            RefusalCode::Invalid,
+            "the command is dated more than a day ahead of this host's time. hint: compare the clocks of host and console",
+        );
+    }
+    let now_ms = judge.time.now_ms(judge.clock_ms);
+    if now_ms > expires_ms {
+        let late_s = (now_ms - expires_ms) / 1000;
+        return refuse(RefusalCode::Expired, format!("the command expired {late_s} s before it could be begun"));
+    }
+    None
+}
+
+/// What many read must not carry what may be secret.
+fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
+    let broadcast = channel == Channel::Broadcast || command.target == Target::All;
+    let secret = matches!(&command.verb, Verb::Exec(exec) if !exec.env.is_empty());
+    if broadcast && secret {
+        return refuse(
+            RefusalCode::Invalid,
+            "a broadcast carries no environment, for every host reads it. hint: name the hosts one by one",
+        );
+    }
+    None
+}
+
+fn forbidden(verb: &Verb, judge: &Judge<'_>) -> Option<Refusal> {
+    let policy = judge.policy;
+    if policy.deny_verbs.contains(&verb.into()) {
+        return refuse(RefusalCode::Denied, format!("this host's own policy forbids the verb {}", verb.name()));
+    }
+    if let Some(realm) = unit(verb).map(UnitName::realm) {
+        if policy.deny_realms.contains(&realm) {
+            return refuse(RefusalCode::Denied, format!("this host's own policy forbids the realm {realm}"));
+        }
+        if !judge.realms.contains(&realm) {
+            return refuse(
+                RefusalCode::Denied,
+                format!("this host does not carry the realm {realm}. hint: add it to the agent's `realms`"),
+            );
+        }
+    }
+    let user = user(verb)?.unwrap_or(judge.user);
+    if policy.deny_users.contains(user) {
+        return refuse(RefusalCode::Denied, format!("this host's own policy forbids programs of the user {user}"));
+    }
+    None
+}
+
+/// The unit that a verb is about.
+fn unit(verb: &Verb) -> Option<&UnitName> {
+    match verb {
+        Verb::Exec(_) => None,
+        Verb::UnitApply { unit, .. }
+        | Verb::UnitRun { unit }
+        | Verb::UnitStop { unit }
+        | Verb::UnitRestart { unit }
+        | Verb::UnitRm { unit }
+        | Verb::UnitLogs { unit, .. } => Some(unit),
+    }
+}
+
+/// The user that a verb makes something run as, if it makes anything run; nothing inside for the agent's own.
+fn user(verb: &Verb) -> Option<Option<&str>> {
+    match verb {
+        Verb::Exec(exec) => Some(exec.user.as_deref()),
+        Verb::UnitApply { spec, .. } => match &**spec {
+            Spec::Yuno(spec) => Some(spec.user.as_deref()),
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{V1, command::Exec, name::CommandId};
+
+    use super::*;
+    use crate::rules::time::{AHEAD_MAX_MS, BUILD_MS};
+
+    const CREATED: Millis = BUILD_MS + 1_000;
+    const NOW: Millis = BUILD_MS + 1_000_000;
+    const MINUTE: Millis = 60_000;
+
+    fn host() -> HostId {
+        HostId(uuid::Uuid::from_u128(1))
+    }
+
+    fn exec() -> Command {
+        let exec = Exec {
+            argv: vec!["true".to_owned()],
+            cwd: None,
+            env: Default::default(),
+            user: None,
+            timeout_ms: 1_000,
+            output_max_bytes: 1_000,
+        };
+        Command {
+            v: V1,
+            id: CommandId::new(),
+            target: Target::Hosts(vec![host()]),
+            issued_ms: NOW - MINUTE,
+            expires_ms: NOW + MINUTE,
+            operator: "anna".parse().unwrap(),
+            verb: Verb::Exec(exec),
+        }
+    }
+
+    fn of(verb: Verb) -> Command {
+        Command { verb, ..exec() }
+    }
+
+    fn run(unit: &str) -> Command {
+        of(Verb::UnitRun { unit: unit.parse().unwrap() })
+    }
+
+    fn apply_as(user: &str) -> Command {
+        let sha256 = muster_topics::name::Digest::of(b"");
+        let spec = format!(
+            r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":0,"role":"r","version":"1"}},"user":"{user}"}}"#
+        );
+        let spec = serde_json::from_str(&spec).unwrap();
+        of(Verb::UnitApply { unit: "default/a".parse().unwrap(), spec, run: None })
+    }
+
+    /// What becomes of a command: nothing if it is granted.
+    fn judged(command: Command, channel: Channel, time: KnownTime, clock_ms: Millis) -> Option<RefusalCode> {
+        let policy: Policy = serde_json::from_str(
+            r#"{"deny_verbs": ["unit_rm"], "deny_realms": ["secret"], "deny_users": ["root", "nobody"]}"#,
+        )
+        .unwrap();
+        let realms = ["default", "secret"].map(|realm| realm.parse().unwrap()).into();
+        let judge = Judge {
+            host: host(),
+            realms: &realms,
+            policy: &policy,
+            user: "muster",
+            created_ms: CREATED,
+            time,
+            clock_ms,
+        };
+        match check(command, channel, &judge) {
+            Verdict::Granted(_) => None,
+            Verdict::Refused(_, refusal) => Some(refusal.code),
+            Verdict::NotMine => panic!("silence"),
+        }
+    }
+
+    #[track_caller]
+    fn check_own(command: Command, expected: Option<RefusalCode>) {
+        assert_eq!(judged(command, Channel::Own, KnownTime::new(0), NOW), expected);
+    }
+
+    #[test]
+    fn good_commands_are_granted() {
+        check_own(exec(), None);
+        check_own(Command { target: Target::All, ..exec() }, None);
+        check_own(run("default/a"), None);
+        check_own(apply_as("shop"), None);
+        assert_eq!(judged(exec(), Channel::Broadcast, KnownTime::new(0), NOW), None);
+    }
+
+    #[test]
+    fn time() {
+        use RefusalCode::{Expired, Invalid, Replayed};
+        let dated = |issued_ms, expires_ms| Command { issued_ms, expires_ms, ..exec() };
+        check_own(dated(NOW - MINUTE, NOW - 1), Some(Expired));
+        check_own(dated(NOW - MINUTE, NOW), None);
+        check_own(dated(CREATED - 1, NOW + MINUTE), Some(Replayed));
+        check_own(dated(CREATED, NOW + MINUTE), None);
+        check_own(dated(NOW, NOW), Some(Invalid));
+        check_own(dated(NOW, NOW - 1), Some(Invalid));
+        check_own(dated(NOW, NOW + LIFETIME_MAX_MS), None);
+        check_own(dated(NOW, NOW + LIFETIME_MAX_MS + 1), Some(Invalid));
+        check_own(dated(i64::MIN, i64::MAX), Some(Invalid));
+        check_own(dated(NOW + AHEAD_MAX_MS, NOW + AHEAD_MAX_MS + MINUTE), None);
+        check_own(dated(NOW + AHEAD_MAX_MS + 1, NOW + AHEAD_MAX_MS + MINUTE), Some(Invalid));
+    }
+
+    #[test]
+    fn a_clock_that_was_never_set_expires_by_signed_time() {
+        let unset = 7_000;
+        let judged = |signed_ms| judged(exec(), Channel::Own, KnownTime::new(signed_ms), unset);
+        assert_eq!(judged(0), None);
+        assert_eq!(judged(NOW + MINUTE), None);
+        assert_eq!(judged(NOW + MINUTE + 1), Some(RefusalCode::Expired));
+    }
+
+    #[test]
+    fn targets() {
+        let others = || Command { target: Target::Hosts(vec![HostId(uuid::Uuid::from_u128(2))]), ..exec() };
+        check_own(others(), Some(RefusalCode::Invalid));
+        let (realms, policy) = Default::default();
+        let judge = Judge {
+            host: host(),
+            realms: &realms,
+            policy: &policy,
+            user: "muster",
+            created_ms: CREATED,
+            time: KnownTime::new(0),
+            clock_ms: NOW,
+        };
+        assert!(matches!(check(others(), Channel::Broadcast, &judge), Verdict::NotMine));
+        // Nothing about a foreign command is worth an answer.
+        let expired = Command { expires_ms: 0, ..others() };
+        assert!(matches!(check(expired, Channel::Broadcast, &judge), Verdict::NotMine));
+    }
+
+    #[test]
+    fn a_broadcast_carries_no_environment() {
+        let with_env = |target| {
+            let mut command = Command { target, ..exec() };
+            let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
+            exec.env.insert("PASSWORD".to_owned(), "x".to_owned());
+            command
+        };
+        let mine = || Target::Hosts(vec![host()]);
+        check_own(with_env(mine()), None);
+        check_own(with_env(Target::All), Some(RefusalCode::Invalid));
+        let judged = judged(with_env(mine()), Channel::Broadcast, KnownTime::new(0), NOW);
+        assert_eq!(judged, Some(RefusalCode::Invalid));
+    }
+
+    #[test]
+    fn policy() {
+        use RefusalCode::Denied;
+        check_own(of(Verb::UnitRm { unit: "default/a".parse().unwrap() }), Some(Denied));
+        check_own(run("secret/a"), Some(Denied));
+        check_own(run("elsewhere/a"), Some(Denied));
+        check_own(apply_as("root"), Some(Denied));
+        let as_user = |user: &str| {
+            let mut command = exec();
+            let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
+            exec.user = Some(user.to_owned());
+            command
+        };
+        check_own(as_user("root"), Some(Denied));
+        check_own(as_user("shop"), None);
+    }
+
+    #[test]
+    fn the_agents_own_user_counts_where_none_is_named() {
+        let policy = Policy { deny_users: ["root".to_owned()].into(), ..Policy::default() };
+        let realms = Default::default();
+        let judge = Judge {
+            host: host(),
+            realms: &realms,
+            policy: &policy,
+            user: "root",
+            created_ms: CREATED,
+            time: KnownTime::new(0),
+            clock_ms: NOW,
+        };
+        assert!(matches!(
+            check(exec(), Channel::Own, &judge),
+            Verdict::Refused(_, Refusal { code: RefusalCode::Denied, .. })
+        ));
+    }
+
+    #[test]
+    fn a_misspelt_policy_is_an_error() {
+        for text in [r#"{"deny_verbs": ["excec"]}"#, r#"{"deny_verb": []}"#, r#"{"deny_realms": ["Å"]}"#] {
+            assert!(serde_json::from_str::<Policy>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_verb_is_named_as_on_the_wire() {
+        for command in [exec(), run("default/a"), apply_as("shop")] {
+            let name = serde_json::to_value(VerbName::from(&command.verb)).unwrap();
+            assert_eq!(name, command.verb.name());
+        }
+    }
+}

@@ -1,1 +1,498 @@
-//! (being written)
+//! What to say of the host's state, and when: whole on connect and on request, then what has
+//! changed, at most once in a while, and again until the console has it.
+//!
+//! **Invariant: a change is told in the end.** Whatever is held back by a limit has a time at which
+//! it goes out ([`Beats::next_ms`]), and only an acknowledgement ends its repetition.
+
+use std::collections::VecDeque;
+
+use muster_topics::{
+    Millis, V1,
+    ack::Numbered,
+    heartbeat::{Content, Heartbeat, HostState},
+};
+use serde_json::{Map, Value};
+
+use super::resend::{REPEAT, jittered};
+
+/// A JSON merge patch (RFC 7396) that makes `old` into `new`. No object in `new` may hold a null:
+/// the format has no way to say it.
+#[must_use]
+pub fn diff(old: &Value, new: &Value) -> Value {
+    let (Value::Object(old), Value::Object(new)) = (old, new) else { return new.clone() };
+    let removed = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value));
+    let changed =
+        changed.map(|(key, value)| (key.clone(), old.get(key).map_or_else(|| value.clone(), |o| diff(o, value))));
+    Value::Object(removed.chain(changed).collect())
+}
+
+/// Applies a JSON merge patch.
+pub fn apply(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(target) = target else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            apply(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// How often heartbeats may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Periods {
+    /// The time after which a change is told in any case.
+    pub period_ms: Millis,
+    /// The time that lies between two heartbeats at least (connect and exit are exempt).
+    pub gap_ms: Millis,
+}
+
+/// States that were told and may still be acknowledged. The console acknowledges at once, so
+/// more than a few are only ever under way when it is away.
+const TOLD_MAX: usize = 8;
+
+/// The heartbeats of one life of an agent. Its times are of a clock that only goes forward.
+#[derive(Clone, Debug)]
+pub struct Beats {
+    epoch: u64,
+    periods: Periods,
+    seq: u64,
+    state: HostState,
+    /// The same as JSON, which deltas are made of.
+    current: Value,
+    /// Told, not acknowledged, oldest first.
+    told: VecDeque<(u64, Value)>,
+    /// What the console is known to have.
+    acknowledged: Option<(u64, Value)>,
+    /// The newest heartbeat, until it is acknowledged.
+    pending: Option<Pending>,
+    /// When the last heartbeat was made, and how long the next change may wait at most.
+    last_ms: Option<Millis>,
+    wait_ms: Millis,
+    /// A command changed something.
+    urgent: bool,
+    /// When a whole one is due; nothing while none was asked for.
+    full_ms: Option<Millis>,
+    connected: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Pending {
+    heartbeat: Heartbeat,
+    attempts: u32,
+    due_ms: Millis,
+}
+
+impl Beats {
+    /// Nothing is told yet.
+    #[must_use]
+    pub fn new(epoch: u64, periods: Periods, state: HostState) -> Self {
+        Self {
+            epoch,
+            periods,
+            seq: 0,
+            current: json(&state),
+            state,
+            told: VecDeque::new(),
+            acknowledged: None,
+            pending: None,
+            last_ms: None,
+            wait_ms: periods.period_ms,
+            urgent: false,
+            full_ms: None,
+            connected: false,
+        }
+    }
+
+    /// The link is there: a whole heartbeat goes out at once.
+    pub fn connected(&mut self, now_ms: Millis) {
+        self.connected = true;
+        self.start_over();
+        self.full_ms = Some(now_ms);
+    }
+
+    /// The link is gone.
+    pub fn disconnected(&mut self) {
+        self.connected = false;
+    }
+
+    /// This is the host's state now.
+    pub fn observe(&mut self, state: HostState) {
+        if state != self.state {
+            self.current = json(&state);
+            self.state = state;
+        }
+    }
+
+    /// A command is about to change something: do not wait for the end of the period.
+    pub fn hasten(&mut self) {
+        self.urgent = true;
+    }
+
+    /// A whole heartbeat was asked for.
+    pub fn refresh(&mut self, now_ms: Millis) {
+        self.start_over();
+        let earliest_ms = self.last_ms.map_or(now_ms, |last_ms| now_ms.max(last_ms + self.periods.gap_ms));
+        self.full_ms = Some(self.full_ms.map_or(earliest_ms, |full_ms| full_ms.min(earliest_ms)));
+    }
+
+    /// Whoever listens has nothing to build on.
+    fn start_over(&mut self) {
+        self.acknowledged = None;
+        self.told.clear();
+        self.pending = None;
+    }
+
+    /// The console has stored this one.
+    pub fn acknowledge(&mut self, ack: Numbered) {
+        if ack.epoch != self.epoch {
+            return;
+        }
+        // A full heartbeat on a new link makes all before it void, and their acknowledgements with them.
+        let Some(index) = self.told.iter().position(|(seq, _)| *seq == ack.seq) else { return };
+        self.told.drain(..index);
+        self.acknowledged = self.told.pop_front();
+        if self.pending.as_ref().is_some_and(|pending| pending.heartbeat.seq <= ack.seq) {
+            self.pending = None;
+        }
+    }
+
+    /// When to ask [`Beats::take`] again.
+    #[must_use]
+    pub fn next_ms(&self) -> Option<Millis> {
+        if !self.connected {
+            return None;
+        }
+        let repetition = self.pending.as_ref().map(|pending| pending.due_ms);
+        [self.full_ms, self.change_ms(), repetition].into_iter().flatten().min()
+    }
+
+    /// When a change is due, if there is one.
+    fn change_ms(&self) -> Option<Millis> {
+        let last_ms = self.last_ms?;
+        let wait_ms = if self.urgent { self.periods.gap_ms } else { self.wait_ms };
+        (*self.newest()? != self.current).then_some(last_ms + wait_ms)
+    }
+
+    /// The last state that was told, stored or not.
+    fn newest(&self) -> Option<&Value> {
+        self.told.back().or(self.acknowledged.as_ref()).map(|(_, state)| state)
+    }
+
+    /// What to publish now, if anything. `at_ms` is the time of day, `random` in `0..1`.
+    pub fn take(&mut self, now_ms: Millis, at_ms: Millis, random: f64) -> Option<Heartbeat> {
+        let due = |time: Option<Millis>| time.is_some_and(|time| time <= now_ms);
+        if !self.connected {
+            return None;
+        }
+        if due(self.full_ms) || due(self.change_ms()) {
+            return Some(self.make(now_ms, at_ms, random));
+        }
+        let pending = self.pending.as_mut().filter(|pending| pending.due_ms <= now_ms)?;
+        pending.due_ms = now_ms + REPEAT.jittered_ms(pending.attempts, random);
+        pending.attempts += 1;
+        Some(pending.heartbeat.clone())
+    }
+
+    /// The last heartbeat of an orderly exit: whole, for nobody is there to repeat it.
+    pub fn last(&mut self, at_ms: Millis) -> Heartbeat {
+        self.seq += 1;
+        let content = Content::Full { state: self.state.clone() };
+        Heartbeat { v: V1, epoch: self.epoch, seq: self.seq, at_ms, is_final: true, content }
+    }
+
+    fn make(&mut self, now_ms: Millis, at_ms: Millis, random: f64) -> Heartbeat {
+        self.seq += 1;
+        let base = self.acknowledged.as_ref().filter(|_| self.full_ms.is_none_or(|full_ms| full_ms > now_ms));
+        let content = match base {
+            Some((base_seq, base)) => Content::Delta { base_seq: *base_seq, patch: diff(base, &self.current) },
+            None => Content::Full { state: self.state.clone() },
+        };
+        if matches!(content, Content::Full { .. }) {
+            self.full_ms = None;
+        }
+        let heartbeat = Heartbeat { v: V1, epoch: self.epoch, seq: self.seq, at_ms, is_final: false, content };
+
+        if self.told.len() == TOLD_MAX {
+            self.told.pop_front();
+        }
+        self.told.push_back((self.seq, self.current.clone()));
+        let due_ms = now_ms + REPEAT.jittered_ms(0, random).max(self.periods.gap_ms);
+        self.pending = Some(Pending { heartbeat: heartbeat.clone(), attempts: 1, due_ms });
+        self.last_ms = Some(now_ms);
+        self.wait_ms = jittered(self.periods.period_ms, random).max(self.periods.gap_ms);
+        self.urgent = false;
+        heartbeat
+    }
+}
+
+/// A state as JSON. (Its keys are all text, so that this cannot fail.)
+fn json(state: &HostState) -> Value {
+    serde_json::to_value(state).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::heartbeat::Facts;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000 };
+    /// No jitter: in the middle of it.
+    const EVEN: f64 = 0.5;
+
+    fn state(label: u32) -> HostState {
+        HostState {
+            hostname: "till-7".to_owned(),
+            agent_version: "0.1.0".to_owned(),
+            facts: Facts {
+                os: "Debian".to_owned(),
+                kernel: "6.1".to_owned(),
+                arch: "x86_64".to_owned(),
+                cpus: 2,
+                cpu_model: "none".to_owned(),
+                memory_bytes: 1,
+                boot_id: "b".to_owned(),
+                boot_ms: 0,
+            },
+            interfaces: Default::default(),
+            labels: [("n".parse().unwrap(), label.to_string())].into(),
+            realms: vec!["default".parse().unwrap()],
+            units: Default::default(),
+        }
+    }
+
+    fn beats() -> Beats {
+        Beats::new(3, PERIODS, state(0))
+    }
+
+    fn ack(seq: u64) -> Numbered {
+        Numbered { epoch: 3, seq }
+    }
+
+    /// Connected, and the first heartbeat acknowledged.
+    fn settled() -> Beats {
+        let mut beats = beats();
+        beats.connected(0);
+        assert!(matches!(beats.take(0, 0, EVEN).unwrap().content, Content::Full { .. }));
+        beats.acknowledge(ack(1));
+        assert_eq!(beats.next_ms(), None);
+        beats
+    }
+
+    #[test]
+    fn silence_until_connected_and_while_nothing_changes() {
+        let mut beats = beats();
+        beats.observe(state(1));
+        assert_eq!((beats.next_ms(), beats.take(1_000_000, 0, EVEN)), (None, None));
+        let mut beats = settled();
+        beats.observe(state(0));
+        assert_eq!((beats.next_ms(), beats.take(1_000_000, 0, EVEN)), (None, None));
+    }
+
+    #[test]
+    fn a_change_waits_for_the_period_and_a_command_only_for_the_gap() {
+        let mut beats = settled();
+        beats.observe(state(1));
+        assert_eq!((beats.next_ms(), beats.take(29_999, 0, EVEN)), (Some(30_000), None));
+        beats.hasten();
+        assert_eq!((beats.next_ms(), beats.take(4_999, 0, EVEN)), (Some(5_000), None));
+        let delta = beats.take(5_000, 77, EVEN).unwrap();
+        assert_eq!((delta.seq, delta.at_ms), (2, 77));
+        assert_eq!(delta.content, Content::Delta { base_seq: 1, patch: json!({"labels": {"n": "1"}}) });
+        // The next one is in no hurry again.
+        beats.acknowledge(ack(2));
+        beats.observe(state(2));
+        assert_eq!(beats.next_ms(), Some(35_000));
+    }
+
+    #[test]
+    fn what_changes_again_before_it_is_stored_is_told_against_what_was_stored() {
+        let mut beats = settled();
+        beats.observe(state(1));
+        beats.take(30_000, 0, EVEN).unwrap();
+        beats.observe(state(2));
+        let second = beats.take(60_000, 0, EVEN).unwrap();
+        assert_eq!(second.content, Content::Delta { base_seq: 1, patch: json!({"labels": {"n": "2"}}) });
+        // The first of the two is stored: the second is still repeated.
+        beats.acknowledge(ack(2));
+        assert_eq!(beats.take(65_000, 0, EVEN), Some(second));
+        beats.acknowledge(ack(3));
+        assert_eq!(beats.next_ms(), None);
+        // A late repetition of an acknowledgement takes nothing back.
+        beats.acknowledge(ack(2));
+        beats.observe(state(3));
+        let third = beats.take(100_000, 0, EVEN).unwrap();
+        assert!(matches!(third.content, Content::Delta { base_seq: 3, .. }));
+    }
+
+    #[test]
+    fn a_heartbeat_is_repeated_with_its_number_until_it_is_stored() {
+        let mut beats = beats();
+        beats.connected(0);
+        let first = beats.take(0, 0, EVEN).unwrap();
+        let mut times = vec![];
+        for _ in 0..4 {
+            let now_ms = beats.next_ms().unwrap();
+            assert_eq!(beats.take(now_ms - 1, 0, EVEN), None);
+            assert_eq!(beats.take(now_ms, 1, EVEN), Some(first.clone()));
+            times.push(now_ms);
+        }
+        assert_eq!(times, [5_000, 15_000, 35_000, 75_000]);
+        beats.acknowledge(Numbered { epoch: 2, seq: 1 });
+        beats.acknowledge(ack(9));
+        assert!(beats.next_ms().is_some());
+        beats.acknowledge(ack(1));
+        assert_eq!(beats.next_ms(), None);
+    }
+
+    #[test]
+    fn a_new_link_and_a_request_start_over_with_a_whole_one() {
+        let mut beats = settled();
+        beats.observe(state(1));
+        beats.take(30_000, 0, EVEN).unwrap();
+        beats.disconnected();
+        assert_eq!((beats.next_ms(), beats.take(99_000, 0, EVEN)), (None, None));
+        beats.connected(31_000);
+        let full = beats.take(31_000, 0, EVEN).unwrap();
+        assert_eq!((full.seq, full.content), (3, Content::Full { state: state(1) }));
+        // An acknowledgement of what was said before counts for nothing.
+        beats.acknowledge(ack(2));
+        beats.acknowledge(ack(3));
+        beats.refresh(32_000);
+        assert_eq!((beats.next_ms(), beats.take(35_999, 0, EVEN)), (Some(36_000), None));
+        assert!(matches!(beats.take(36_000, 0, EVEN).unwrap().content, Content::Full { .. }));
+        // While that is not stored, a change has no base.
+        beats.observe(state(2));
+        beats.hasten();
+        assert_eq!(beats.take(41_000, 0, EVEN).unwrap().content, Content::Full { state: state(2) });
+    }
+
+    #[test]
+    fn the_last_one_is_whole_and_says_so() {
+        let mut beats = settled();
+        beats.observe(state(5));
+        let last = beats.last(9);
+        assert_eq!((last.seq, last.is_final, last.content), (2, true, Content::Full { state: state(5) }));
+    }
+
+    #[test]
+    fn a_state_has_no_nulls() {
+        fn check(value: &Value) {
+            match value {
+                Value::Null => panic!("a null"),
+                Value::Array(items) => items.iter().for_each(check),
+                Value::Object(items) => items.values().for_each(check),
+                _ => {}
+            }
+        }
+        let mut state = state(0);
+        let summary = json!({"generation": 1, "run": "running", "phase": "running"});
+        state.units.insert("default/a".parse().unwrap(), serde_json::from_value(summary).unwrap());
+        check(&json(&state));
+    }
+
+    #[test]
+    fn patches_of_the_standard() {
+        // Appendix A of RFC 7396, as far as it is about objects and nulls.
+        for (target, patch, result) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"a": null}), json!({})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (json!(["a", "b"]), json!(["c", "d"]), json!(["c", "d"])),
+            (json!([1, 2]), json!({"a": "b", "c": null}), json!({"a": "b"})),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+            (json!({"a": "foo"}), json!("bar"), json!("bar")),
+        ] {
+            let mut patched = target;
+            apply(&mut patched, &patch);
+            assert_eq!(patched, result);
+        }
+    }
+
+    /// Documents without nulls in objects, such as states are.
+    fn document() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from)
+        ];
+        leaf.prop_recursive(4, 40, 5, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map("[a-e]", inner, 0..5)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_patch_makes_the_old_into_the_new(old in document(), new in document()) {
+            let mut patched = old.clone();
+            apply(&mut patched, &diff(&old, &new));
+            prop_assert_eq!(&patched, &new);
+            if old.is_object() {
+                prop_assert_eq!(diff(&old, &old), json!({}));
+            }
+        }
+
+        /// A console that applies deltas to their base alone, acknowledgements that come or do not, a
+        /// host that changes now and then: no two heartbeats within the gap, and in the end the console knows.
+        #[test]
+        fn whatever_is_lost_the_console_knows_in_the_end(
+            steps in proptest::collection::vec((1i64..20_000, 0u32..4, any::<bool>(), any::<bool>()), 1..40),
+        ) {
+            let mut beats = beats();
+            let mut console: Option<(u64, Value)> = None;
+            let mut last_new_ms = None;
+            let mut last_seq = 0;
+            let mut now = 0;
+            beats.connected(0);
+            // Nothing changes and nothing is lost in the last steps, which take long enough for everything.
+            let quiet = std::iter::repeat_n((40_000, 4, true, true), 20);
+            let mut label = 0;
+            for (wait, what, arrives, answered) in steps.into_iter().chain(quiet) {
+                now += wait;
+                match what {
+                    0 => label += 1,
+                    1 => { label += 1; beats.hasten(); }
+                    _ => {}
+                }
+                beats.observe(state(label));
+                let Some(heartbeat) = beats.take(now, 0, EVEN) else { continue };
+                if heartbeat.seq > last_seq {
+                    prop_assert!(last_new_ms.is_none_or(|last| now - last >= PERIODS.gap_ms));
+                    (last_new_ms, last_seq) = (Some(now), heartbeat.seq);
+                }
+                if !arrives { continue; }
+                let seq = heartbeat.seq;
+                let stored = match (&heartbeat.content, &mut console) {
+                    (Content::Full { state }, console) => { *console = Some((seq, json(state))); true }
+                    (Content::Delta { .. }, Some((has, _))) if *has == seq => true,
+                    (Content::Delta { base_seq, patch }, Some((has, value))) if has == base_seq => {
+                        apply(value, patch);
+                        *has = seq;
+                        true
+                    }
+                    (Content::Delta { .. }, _) => { beats.refresh(now); false }
+                };
+                if stored && answered {
+                    beats.acknowledge(ack(seq));
+                }
+            }
+            prop_assert_eq!(console.map(|(_, value)| value), Some(json(&state(label))));
+        }
+    }
+}

@@ -1,6 +1,13 @@
 //! The pure core: decisions as plain functions of state and time. The shell (agent, console)
 //! performs what they return.
 //!
+//! - [`time`]: what time it is, for a host whose clock may be wrong
+//! - [`authorise`]: whether a command may be done on this host
+//! - [`presence`]: whether this agent is the only one of its host
+//! - [`heartbeat`]: what to say of the host's state, and when
+//! - [`resend`]: when to say something again that nobody has acknowledged
+//! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
+//!
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
 //! numbers come in as parameters.
 
@@ -9,3 +16,9 @@ pub mod backoff;
 pub mod edit;
 pub mod heartbeat;
 pub mod plan;
+pub mod presence;
+mod refusal;
+pub mod resend;
+pub mod time;
+
+pub use refusal::Refusal;

@@ -1,1 +1,406 @@
-//! (being written)
+//! What to do next about one unit: a plain function of what it should be, what it is, and the time.
+//!
+//! A [`Unit`] is everything that is known of one unit. The shell tells it what it has seen
+//! ([`Unit::observe`]), asks it what to do ([`Unit::plan`]), tells it that this has begun, and does it.
+//! Whatever a step comes to is seen again. So there is one place where decisions are made, and they can
+//! be tested without a process, a file or a clock.
+//!
+//! The words are those of any kind of unit. It is *installed* (all that it needs is on this host, and
+//! nothing of it in effect), *started* (an [`Instance`] of it is in effect, such as a process), *stopped*,
+//! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
+//! before the new one is started.
+//!
+//! Submodules: `observe` (how a unit changes with what is seen), `tests` and `model` (cases and properties).
+//!
+//! **Invariant: `plan` does no IO**, and plans nothing for a unit that is as it should be.
+//!
+//! **Invariant: nothing is started unless it is known that nothing runs.** After a start of the agent, and
+//! after a start whose end was not seen, that is [`Instance::Unknown`] until it has been looked up.
+//!
+//! **Invariant: the phase is never set, it follows** from what is known ([`Unit::observe`] ends with that),
+//! so there is no phase that contradicts the process.
+//!
+//! **Invariant: a generation is reached once, and for good or ill**: when the unit runs (or rests) as its
+//! spec wants it, or when it cannot, or has to wait before it is tried again.
+
+mod observe;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use muster_topics::{
+    Millis,
+    name::Digest,
+    unit::{Desired, Exit, Hold, Observed, Phase, Restart, Run, Spec, StopSignal, grace_ms, started_after_ms},
+};
+use serde::{Deserialize, Serialize};
+
+use super::backoff::GOOD_AFTER_MS;
+
+/// How much longer than its grace a unit may take to end before it is asked again, without any grace.
+/// What ends it should have killed it by then.
+const STOP_SLACK_MS: Millis = 30_000;
+
+/// When to look again for what could not be looked up.
+const ADOPT_AGAIN_MS: Millis = 5_000;
+
+/// What one unit should be, what it is, and what is being done about that.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unit {
+    /// What it should be; nothing for a unit that should not be at all.
+    pub desired: Option<Desired>,
+    /// Why it is, on purpose, not converging.
+    pub hold: Option<Hold>,
+    /// What it is, in the form that others see.
+    pub observed: Observed,
+    /// What of it is in effect.
+    pub instance: Instance,
+    /// The slow step that is under way.
+    pub work: Option<Work>,
+    /// The revision of which all is on this host.
+    pub installed: Option<Digest>,
+    /// Why nothing more is tried for this generation.
+    rest: Option<Rest>,
+    /// When it is started again, after it ended by itself.
+    restart_ms: Option<Millis>,
+    /// When it is installed again, after that has failed.
+    install_ms: Option<Millis>,
+    /// How often in a row installing has failed.
+    install_failures: u32,
+    /// When it is looked up again, after that has failed.
+    adopt_ms: Option<Millis>,
+    /// [`Kept::restarts`], for when it is looked up.
+    kept_restarts: u32,
+    /// How to treat its instance, by the newest spec that there was.
+    policy: Policy,
+}
+
+/// What a unit is restored from when the agent starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// What it was last seen to be.
+    #[serde(flatten)]
+    pub observed: Observed,
+    /// How often the instance had been started again by itself; see [`Told::restarts`].
+    #[serde(default)]
+    pub restarts: u32,
+}
+
+/// What of a unit is in effect. For a yuno: its process, or its shim that is about to start one again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Instance {
+    /// Not known, so nothing may be started.
+    Unknown,
+    /// Nothing.
+    None,
+    /// Something of this revision is being started.
+    Launching(Digest),
+    /// Something is.
+    Alive(Alive),
+}
+
+/// An instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alive {
+    /// What it was started as.
+    pub revision: Digest,
+    /// Its process, unless it is just being started again.
+    pub process: Option<Process>,
+    /// See [`Told::restarts`].
+    pub restarts: u32,
+    /// It was asked to end; after this time it is asked again.
+    pub ends_by_ms: Option<Millis>,
+}
+
+/// A process, by everything that tells it from a later one with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
+    pub pid: i32,
+    /// Start time, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// When it was started.
+    pub started_ms: Millis,
+}
+
+/// A slow step that is under way. There is one at a time, and it always reports back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Looking up what runs.
+    Adopting,
+    /// Getting everything for this revision.
+    Installing(Digest),
+    /// Removing everything.
+    Removing,
+}
+
+/// Why nothing more is tried for a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// It cannot work; `error` says why.
+    Failed,
+    /// It ended, and its spec says that this is all.
+    Finished,
+}
+
+/// What the planner has to know of a spec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Policy {
+    restart: Restart,
+    started_after_ms: Millis,
+    stop_signal: StopSignal,
+    grace_ms: u64,
+}
+
+impl Policy {
+    fn of(spec: &Spec) -> Self {
+        match spec {
+            Spec::Yuno(spec) => Self {
+                restart: spec.restart,
+                started_after_ms: to_millis(spec.started_after_ms),
+                stop_signal: spec.stop_signal,
+                grace_ms: spec.grace_ms,
+            },
+        }
+    }
+}
+
+impl Default for Policy {
+    /// For what is found without a spec: nobody knows any more how it wants to be treated.
+    fn default() -> Self {
+        Self {
+            restart: Restart::default(),
+            started_after_ms: to_millis(started_after_ms()),
+            stop_signal: StopSignal::default(),
+            grace_ms: grace_ms(),
+        }
+    }
+}
+
+/// Something to do. Each is begun at once, and what it comes to is [`Seen`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Look up whether something runs that an earlier life of the agent started.
+    Adopt,
+    /// Get everything that the desired revision needs, without touching what runs. An earlier
+    /// `Install` that is still under way is given up.
+    Install,
+    /// Put the desired revision into effect.
+    Start {
+        /// How often it has been started again by itself already.
+        attempts: u32,
+    },
+    /// Ask what runs to end, and end it when its grace is over.
+    Stop {
+        /// The signal that asks.
+        signal: StopSignal,
+        /// How long it may take.
+        grace_ms: u64,
+    },
+    /// Remove everything, for there shall be no such unit. An `Install` that is still under way is given up.
+    Remove,
+    /// Nothing until then.
+    WaitUntil(Millis),
+}
+
+/// Something that the shell has seen.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen {
+    /// What is desired now.
+    Desired(Option<Desired>, Option<Hold>),
+    /// A step has begun.
+    Began(Step),
+    /// What was looked up.
+    Found(Found),
+    /// Looking up failed.
+    NotLookedUp {
+        /// Why.
+        error: String,
+    },
+    /// Everything for a revision is there.
+    Installed(Digest),
+    /// A revision could not be installed.
+    NotInstalled {
+        /// Which.
+        revision: Digest,
+        /// Why not.
+        failure: Failure,
+        /// A random number from 0 to 1, to spread what many hosts try again.
+        random: f64,
+    },
+    /// What was being started is in effect.
+    Started,
+    /// What was being started is not in effect.
+    NotStarted(Failure),
+    /// It is not known whether what was being started is in effect.
+    StartUnknown,
+    /// What has become of the instance.
+    Told(Told),
+    /// The instance has ended, for good.
+    Ended(Ended),
+    /// Everything has been removed.
+    Removed,
+    /// Not everything could be removed.
+    NotRemoved {
+        /// Why.
+        error: String,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What was found of an earlier life of the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing was ever started.
+    Nothing,
+    /// Something of this revision is in effect.
+    Alive(Digest, Told),
+    /// Something was, and has ended.
+    Ended(Ended),
+}
+
+/// What has become of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its process, unless it is just being started again.
+    pub process: Option<Process>,
+    /// How often it was started again by itself, without the agent.
+    pub restarts: u32,
+    /// How its last process ended, if one did.
+    pub last: Option<Ended>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// How.
+    pub exit: Exit,
+    /// When it was started, if that is known.
+    pub started_ms: Option<Millis>,
+    /// When it ended.
+    pub at_ms: Millis,
+}
+
+/// Why a step failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why, for people.
+    pub error: String,
+    /// Whether the same step may do better later, without anybody's help.
+    pub may_heal: bool,
+}
+
+impl Unit {
+    /// A unit as it was kept; nothing is kept of one that is new.
+    #[must_use]
+    pub fn new(kept: Option<Kept>, now_ms: Millis) -> Self {
+        let Kept { observed, restarts: kept_restarts } =
+            kept.unwrap_or_else(|| Kept { observed: Observed::absent(now_ms), restarts: 0 });
+        Self {
+            desired: None,
+            hold: None,
+            installed: observed.revision.clone(),
+            restart_ms: observed.retry_ms,
+            observed,
+            instance: Instance::Unknown,
+            work: None,
+            rest: None,
+            install_ms: None,
+            install_failures: 0,
+            adopt_ms: None,
+            kept_restarts,
+            policy: Policy::default(),
+        }
+    }
+
+    /// What to do now. Nothing (or only to wait) for a unit that is as it should be, or under way.
+    #[must_use]
+    pub fn plan(&self, now_ms: Millis) -> Option<Step> {
+        match (&self.work, &self.instance) {
+            (Some(Work::Adopting | Work::Removing), _) | (_, Instance::Launching(_)) => None,
+            (_, Instance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(Step::Adopt)),
+            (_, Instance::Alive(alive)) => match alive.ends_by_ms {
+                // What ignored its first end is asked again with no grace, and the shell says so.
+                Some(by_ms) => {
+                    Some(due(Some(by_ms), now_ms).unwrap_or(Step::Stop { signal: StopSignal::Kill, grace_ms: 0 }))
+                }
+                None => self.plan_alive(alive, now_ms),
+            },
+            (_, Instance::None) => self.plan_idle(now_ms),
+        }
+    }
+
+    /// Something runs: is it the right thing?
+    fn plan_alive(&self, alive: &Alive, now_ms: Millis) -> Option<Step> {
+        let stop = Step::Stop { signal: self.policy.stop_signal, grace_ms: self.policy.grace_ms };
+        let Some(desired) = &self.desired else { return Some(stop) };
+        if desired.run == Run::Stopped {
+            return Some(stop);
+        }
+        if alive.revision != desired.revision {
+            // It goes on running until what replaces it is there.
+            return if self.installed.as_ref() == Some(&desired.revision) {
+                Some(stop)
+            } else {
+                self.plan_install(desired, now_ms)
+            };
+        }
+        let process = alive.process?;
+        match self.observed.phase {
+            Phase::Starting => Some(Step::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms))),
+            _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
+            _ => None,
+        }
+    }
+
+    /// Nothing runs: should something?
+    fn plan_idle(&self, now_ms: Millis) -> Option<Step> {
+        let Some(desired) = &self.desired else {
+            return Some(due(self.install_ms, now_ms).unwrap_or(Step::Remove));
+        };
+        if self.installed.as_ref() != Some(&desired.revision) {
+            return self.plan_install(desired, now_ms);
+        }
+        if desired.run == Run::Stopped || self.hold.is_some() || self.rest.is_some() {
+            return None;
+        }
+        Some(due(self.restart_ms, now_ms).unwrap_or(Step::Start { attempts: self.observed.attempts }))
+    }
+
+    fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
+        let under_way = matches!(&self.work, Some(Work::Installing(revision)) if *revision == desired.revision);
+        if under_way || self.rest.is_some() || self.hold.is_some() {
+            return None;
+        }
+        Some(due(self.install_ms, now_ms).unwrap_or(Step::Install))
+    }
+
+    /// What to keep of it, to restore it from.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        let restarts = match &self.instance {
+            Instance::Alive(alive) => alive.restarts,
+            Instance::Unknown => self.kept_restarts,
+            Instance::None | Instance::Launching(_) => 0,
+        };
+        Kept { observed: self.observed.clone(), restarts }
+    }
+
+    /// The process that runs now.
+    #[must_use]
+    pub fn process(&self) -> Option<Process> {
+        if let Instance::Alive(alive) = &self.instance { alive.process } else { None }
+    }
+}
+
+/// A wait, unless it is over.
+fn due(at_ms: Option<Millis>, now_ms: Millis) -> Option<Step> {
+    at_ms.filter(|at_ms| *at_ms > now_ms).map(Step::WaitUntil)
+}
+
+fn to_millis(ms: u64) -> Millis {
+    Millis::try_from(ms).unwrap_or(Millis::MAX)
+}

@@ -76,12 +76,20 @@ pub enum Data {
 }
 
 impl Data {
-    /// Wraps bytes in the form that suits them.
+    /// Wraps bytes in the form that suits them: text, unless JSON's escapes would make it longer
+    /// than base64 is. So [`CHUNK_MAX_BYTES`] holds for a stream of zeros, too.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
+        let escaped = |byte: &u8| match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+            0..0x20 => 6,
+            _ => 1,
+        };
         match std::str::from_utf8(bytes) {
-            Ok(text) => Self::Text(text.to_owned()),
-            Err(_) => Self::Base64(BASE64.encode(bytes)),
+            Ok(text) if bytes.iter().map(escaped).sum::<usize>() <= bytes.len().div_ceil(3) * 4 => {
+                Self::Text(text.to_owned())
+            }
+            _ => Self::Base64(BASE64.encode(bytes)),
         }
     }
 
@@ -208,4 +216,29 @@ pub enum RefusalCode {
     Conflict,
     /// As many commands run as may run at once.
     Busy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(bytes: &[u8], text: bool) {
+        let data = Data::new(bytes);
+        assert_eq!(matches!(data, Data::Text(_)), text, "{data:?}");
+        assert_eq!(data.to_bytes().unwrap(), bytes);
+        let json = serde_json::to_vec(&data).unwrap();
+        assert!(json.len() <= bytes.len().div_ceil(3) * 4 + 20, "{} bytes became {}", bytes.len(), json.len());
+    }
+
+    #[test]
+    fn data_is_text_where_that_is_shorter() {
+        check(b"", true);
+        check("hello, w\u{f6}rld\n".as_bytes(), true);
+        check(b"\xff\xfe", false);
+        check(&[0; CHUNK_MAX_BYTES], false);
+        check(&[b'\n'; CHUNK_MAX_BYTES], false);
+        check(&[b'a'; CHUNK_MAX_BYTES], true);
+        check(b"one line\nanother\n", true);
+    }
 }

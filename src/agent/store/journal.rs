@@ -1,1 +1,421 @@
-//! (being written)
+//! Every command that reached this host, by id, and its answer.
+//!
+//! **Invariant: a command enters once.** What [`insert`] finds there already is a repetition.
+//!
+//! **Invariant: an answer and its outbox row are one transaction**, and there is one answer.
+//!
+//! A row leaves only when a *signed* time says that the command has long expired: the host's clock
+//! may be wrong today and right tomorrow, and a row that left too early would let a command in twice.
+
+use muster_topics::{
+    Millis, V1,
+    ack::ReportAck,
+    command::Command,
+    name::CommandId,
+    outcome::{CHUNK_MAX_BYTES, Content, Data, Outcome, Output, Report, Status, Stream},
+};
+use sqlx::SqliteConnection;
+
+use super::{Store, StoreError, from_sql, outbox, remember_signed_time, to_sql};
+
+/// How long a row outlives the expiry of its command: longer than any message stays under way.
+pub const KEPT_AFTER_EXPIRY_MS: Millis = 24 * 3_600_000;
+
+/// What a command is journalled with.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Its id.
+    pub id: CommandId,
+    /// Itself, as JSON, to be taken up again after a crash.
+    pub body: &'a str,
+    /// Its expiry.
+    pub expires_ms: Millis,
+}
+
+/// A command that an earlier life of the agent did not bring to an end.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// Its id.
+    pub id: CommandId,
+    /// Itself; nothing if it cannot be read any more.
+    pub command: Option<Command>,
+    /// How much of its output is in the outbox, or was.
+    pub stdout_bytes: u64,
+    /// The same for standard error.
+    pub stderr_bytes: u64,
+}
+
+/// What the journal knows of a command that came again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It is being worked on.
+    Unfinished,
+    /// Its answer is in the outbox (again).
+    Answered(ReportAck),
+}
+
+/// How a command ended.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// How.
+    pub status: Status,
+    /// When its work began, if it did.
+    pub started_ms: Option<Millis>,
+    /// What is left of stdout and stderr, each at most [`CHUNK_MAX_BYTES`].
+    pub rest: (Vec<u8>, Vec<u8>),
+    /// What was dropped of each.
+    pub dropped_bytes: (u64, u64),
+}
+
+impl From<Status> for Ending {
+    fn from(status: Status) -> Self {
+        Self { status, started_ms: None, rest: Default::default(), dropped_bytes: (0, 0) }
+    }
+}
+
+/// Enters a command, and the signed time that came with it. False if it is there already.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn insert(
+    tx: &mut SqliteConnection,
+    entry: Entry<'_>,
+    signed_ms: Millis,
+    now_ms: Millis,
+) -> Result<bool, StoreError> {
+    let id = entry.id.to_string();
+    let done = sqlx::query!(
+        "INSERT INTO journal (id, body, received_ms, expires_ms) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        id,
+        entry.body,
+        now_ms,
+        entry.expires_ms
+    )
+    .execute(&mut *tx)
+    .await?;
+    remember_signed_time(tx, signed_ms).await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Puts a piece of a command's output into the outbox. Nothing if the command has its answer, or
+/// if the piece is there already (an executor that resumes may be a step behind).
+///
+/// # Errors
+/// If the database refuses.
+pub async fn add_output(
+    tx: &mut SqliteConnection,
+    command: CommandId,
+    stream: Stream,
+    offset_bytes: u64,
+    bytes: &[u8],
+    now_ms: Millis,
+) -> Result<Option<ReportAck>, StoreError> {
+    let Some(at) = position(tx, command).await? else { return Ok(None) };
+    let sent_bytes = if stream == Stream::Stdout { at.stdout_bytes } else { at.stderr_bytes };
+    let known = usize::try_from(sent_bytes.saturating_sub(offset_bytes)).unwrap_or(usize::MAX);
+    let Some(fresh) = bytes.get(known..).filter(|fresh| !fresh.is_empty()) else { return Ok(None) };
+    let offset_bytes = offset_bytes + known as u64;
+    let content = Content::Output { stream, offset_bytes, data: Data::new(fresh) };
+    let key = ReportAck { command, seq: at.next_seq };
+    outbox::insert(tx, key, &message(key, content, now_ms)?, now_ms).await?;
+
+    let id = command.to_string();
+    let end = to_sql(offset_bytes + fresh.len() as u64);
+    let (stdout, stderr) = match stream {
+        Stream::Stdout => (end, to_sql(at.stderr_bytes)),
+        Stream::Stderr => (to_sql(at.stdout_bytes), end),
+    };
+    sqlx::query!(
+        "UPDATE journal SET next_seq = next_seq + 1, stdout_bytes = ?, stderr_bytes = ? WHERE id = ?",
+        stdout,
+        stderr,
+        id
+    )
+    .execute(tx)
+    .await?;
+    Ok(Some(key))
+}
+
+/// Answers a command, for good. Nothing if it has its answer already.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn finish(
+    tx: &mut SqliteConnection,
+    command: CommandId,
+    ending: Ending,
+    now_ms: Millis,
+) -> Result<Option<ReportAck>, StoreError> {
+    let Some(at) = position(tx, command).await? else { return Ok(None) };
+    let key = ReportAck { command, seq: at.next_seq };
+    let output = |sent_bytes, rest: Vec<u8>, dropped_bytes| {
+        debug_assert!(rest.len() <= CHUNK_MAX_BYTES);
+        Output { sent_bytes, rest: (!rest.is_empty()).then(|| Data::new(&rest)), dropped_bytes }
+    };
+    let outcome = Outcome {
+        status: ending.status,
+        started_ms: ending.started_ms,
+        finished_ms: now_ms,
+        stdout: output(at.stdout_bytes, ending.rest.0, ending.dropped_bytes.0),
+        stderr: output(at.stderr_bytes, ending.rest.1, ending.dropped_bytes.1),
+    };
+    let answer = message(key, Content::Done { outcome }, now_ms)?;
+    let (id, seq) = (command.to_string(), to_sql(key.seq));
+    sqlx::query!(
+        "UPDATE journal SET finished_ms = ?, answer_seq = ?, answer = ?, next_seq = next_seq + 1 WHERE id = ?",
+        now_ms,
+        seq,
+        answer,
+        id
+    )
+    .execute(&mut *tx)
+    .await?;
+    outbox::insert(tx, key, &answer, now_ms).await?;
+    Ok(Some(key))
+}
+
+/// Answers a repetition: if the command has its answer, that is put into the outbox again, even if
+/// it was acknowledged long ago. Nothing if no such command is here.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn answer_again(
+    tx: &mut SqliteConnection,
+    command: CommandId,
+    now_ms: Millis,
+) -> Result<Option<Known>, StoreError> {
+    let id = command.to_string();
+    let row = sqlx::query!("SELECT answer_seq, answer FROM journal WHERE id = ?", id).fetch_optional(&mut *tx).await?;
+    let Some(row) = row else { return Ok(None) };
+    let (Some(seq), Some(answer)) = (row.answer_seq, row.answer) else { return Ok(Some(Known::Unfinished)) };
+    let key = ReportAck { command, seq: from_sql(seq) };
+    outbox::insert(tx, key, &answer, now_ms).await?;
+    Ok(Some(Known::Answered(key)))
+}
+
+/// What an earlier life of the agent did not bring to an end, oldest first.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
+    let rows = sqlx::query!(
+        "SELECT id, body, stdout_bytes, stderr_bytes FROM journal WHERE finished_ms IS NULL ORDER BY received_ms, id"
+    )
+    .fetch_all(&store.pool)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Unfinished {
+                id: outbox::id(&row.id)?,
+                command: serde_json::from_str(&row.body).ok(),
+                stdout_bytes: from_sql(row.stdout_bytes),
+                stderr_bytes: from_sql(row.stderr_bytes),
+            })
+        })
+        .collect()
+}
+
+/// Forgets commands that expired long before `signed_ms` and whose messages the console has.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn prune(store: &Store, signed_ms: Millis) -> Result<u64, StoreError> {
+    let before_ms = signed_ms.saturating_sub(KEPT_AFTER_EXPIRY_MS);
+    let done = sqlx::query!(
+        "DELETE FROM journal WHERE finished_ms IS NOT NULL AND expires_ms < ?
+         AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox.command = journal.id)",
+        before_ms
+    )
+    .execute(&store.pool)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+struct Position {
+    next_seq: u64,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+}
+
+/// How far the messages about an unanswered command have come.
+async fn position(tx: &mut SqliteConnection, command: CommandId) -> Result<Option<Position>, StoreError> {
+    let id = command.to_string();
+    let row = sqlx::query!(
+        "SELECT next_seq, stdout_bytes, stderr_bytes FROM journal WHERE id = ? AND finished_ms IS NULL",
+        id
+    )
+    .fetch_optional(tx)
+    .await?;
+    Ok(row.map(|row| Position {
+        next_seq: from_sql(row.next_seq),
+        stdout_bytes: from_sql(row.stdout_bytes),
+        stderr_bytes: from_sql(row.stderr_bytes),
+    }))
+}
+
+fn message(key: ReportAck, content: Content, at_ms: Millis) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec(&Report { v: V1, command: key.command, seq: key.seq, at_ms, content })
+        .map_err(|source| StoreError::Content { what: "report", source })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::unit::Exit;
+
+    use super::*;
+
+    const EXPIRES: Millis = 1_000_000;
+
+    struct Bench {
+        _folder: tempfile::TempDir,
+        path: std::path::PathBuf,
+        store: Store,
+    }
+
+    impl Bench {
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("agent.db");
+            let store = Store::open(&path).await.unwrap();
+            Self { _folder: folder, path, store }
+        }
+
+        /// As after a crash: nothing is closed in order.
+        async fn reopened(self) -> Self {
+            let Self { _folder, path, store } = self;
+            drop(store);
+            let store = Store::open(&path).await.unwrap();
+            Self { _folder, path, store }
+        }
+
+        async fn insert(&self, id: CommandId) -> bool {
+            let mut tx = self.store.begin().await.unwrap();
+            let new = insert(&mut tx, Entry { id, body: "{}", expires_ms: EXPIRES }, 5, 5).await.unwrap();
+            tx.commit().await.unwrap();
+            new
+        }
+
+        async fn output(&self, id: CommandId, offset_bytes: u64, bytes: &[u8]) -> Option<u64> {
+            let mut tx = self.store.begin().await.unwrap();
+            let key = add_output(&mut tx, id, Stream::Stdout, offset_bytes, bytes, 6).await.unwrap();
+            tx.commit().await.unwrap();
+            key.map(|key| key.seq)
+        }
+
+        async fn finish(&self, id: CommandId, code: i32) -> Option<ReportAck> {
+            let mut tx = self.store.begin().await.unwrap();
+            let ending = Ending {
+                rest: (b"end".to_vec(), vec![]),
+                dropped_bytes: (0, 9),
+                ..Status::Exited { exit: Exit::Code(code) }.into()
+            };
+            let key = finish(&mut tx, id, ending, 7).await.unwrap();
+            tx.commit().await.unwrap();
+            key
+        }
+
+        async fn again(&self, id: CommandId) -> Option<Known> {
+            let mut tx = self.store.begin().await.unwrap();
+            let known = answer_again(&mut tx, id, 8).await.unwrap();
+            tx.commit().await.unwrap();
+            known
+        }
+
+        async fn waiting(&self) -> Vec<ReportAck> {
+            outbox::first(&self.store, 100).await.unwrap()
+        }
+
+        async fn report(&self, key: ReportAck) -> Report {
+            serde_json::from_slice(&outbox::payload(&self.store, key).await.unwrap().unwrap()).unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_command_enters_once_and_has_one_answer() {
+        let bench = Bench::new().await;
+        let id = CommandId::new();
+        assert!(bench.insert(id).await);
+        assert!(!bench.insert(id).await);
+        assert_eq!(bench.again(id).await, Some(Known::Unfinished));
+        let bench = bench.reopened().await;
+        assert!(!bench.insert(id).await, "it is known after a crash");
+        let key = bench.finish(id, 0).await.unwrap();
+        assert_eq!(bench.finish(id, 1).await, None, "the first answer stands");
+        assert_eq!(bench.output(id, 0, b"late").await, None, "nothing comes after it");
+        assert_eq!(bench.again(id).await, Some(Known::Answered(key)));
+        assert_eq!(bench.again(CommandId::new()).await, None);
+        assert_eq!(bench.waiting().await, [key]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_waits_until_it_is_acknowledged_and_comes_back_when_asked() {
+        let bench = Bench::new().await;
+        let id = CommandId::new();
+        bench.insert(id).await;
+        let key = bench.finish(id, 3).await.unwrap();
+        let report = bench.report(key).await;
+        let bench = bench.reopened().await;
+        assert_eq!(bench.waiting().await, [key]);
+        outbox::acknowledge(&bench.store, &[ReportAck { seq: key.seq + 1, ..key }], 9).await.unwrap();
+        assert_eq!(bench.waiting().await, [key], "another number was acknowledged");
+        outbox::acknowledge(&bench.store, &[key], 9).await.unwrap();
+        assert_eq!(bench.waiting().await, []);
+        assert_eq!(bench.again(id).await, Some(Known::Answered(key)));
+        assert_eq!(bench.report(key).await, report, "the same answer, under the same number");
+    }
+
+    #[tokio::test]
+    async fn output_is_numbered_and_taken_once() {
+        let bench = Bench::new().await;
+        let id = CommandId::new();
+        bench.insert(id).await;
+        assert_eq!(bench.output(id, 0, b"abc").await, Some(1));
+        let bench = bench.reopened().await;
+        // An executor that resumes a step behind.
+        assert_eq!(bench.output(id, 0, b"abc").await, None);
+        assert_eq!(bench.output(id, 1, b"bcdef").await, Some(2));
+        let unfinished = unfinished(&bench.store).await.unwrap();
+        assert_eq!(unfinished.len(), 1);
+        assert_eq!((unfinished[0].id, unfinished[0].stdout_bytes, unfinished[0].stderr_bytes), (id, 6, 0));
+        let key = bench.finish(id, 0).await.unwrap();
+        assert_eq!(key.seq, 3);
+        let Content::Output { offset_bytes, data, .. } = bench.report(ReportAck { seq: 2, ..key }).await.content else {
+            panic!("output")
+        };
+        assert_eq!((offset_bytes, data.to_bytes().unwrap()), (3, b"def".to_vec()));
+        let Content::Done { outcome } = bench.report(key).await.content else { panic!("an outcome") };
+        assert_eq!((outcome.stdout.sent_bytes, outcome.stderr.dropped_bytes), (6, 9));
+        assert_eq!(outcome.stdout.rest.unwrap().to_bytes().unwrap(), b"end");
+        assert_eq!(super::unfinished(&bench.store).await.unwrap().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_command_is_forgotten_long_after_its_expiry_and_its_acknowledgement() {
+        let bench = Bench::new().await;
+        let (answered, waiting, unfinished) = (CommandId::new(), CommandId::new(), CommandId::new());
+        for id in [answered, waiting, unfinished] {
+            bench.insert(id).await;
+        }
+        let key = bench.finish(answered, 0).await.unwrap();
+        bench.finish(waiting, 0).await.unwrap();
+        outbox::acknowledge(&bench.store, &[key], 9).await.unwrap();
+        let late_ms = EXPIRES + KEPT_AFTER_EXPIRY_MS;
+        assert_eq!(prune(&bench.store, late_ms).await.unwrap(), 0);
+        assert_eq!(prune(&bench.store, late_ms + 1).await.unwrap(), 1);
+        assert_eq!(bench.again(answered).await, None);
+        assert!(bench.again(waiting).await.is_some() && bench.again(unfinished).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_committed_never_was() {
+        let bench = Bench::new().await;
+        let id = CommandId::new();
+        let mut tx = bench.store.begin().await.unwrap();
+        insert(&mut tx, Entry { id, body: "{}", expires_ms: EXPIRES }, 5, 5).await.unwrap();
+        finish(&mut tx, id, Status::Completed.into(), 7).await.unwrap();
+        drop(tx);
+        let bench = bench.reopened().await;
+        assert_eq!((bench.again(id).await, bench.waiting().await), (None, vec![]));
+        assert!(bench.insert(id).await);
+    }
+}

@@ -4,18 +4,26 @@
 //! (what units should be), [`metric`] (measurements that wait for the console).
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` writes anew from the migrations.
+//!
+//! **Invariant: a store is never silently emptied.** A damaged one is set aside under another name.
 
 pub mod journal;
 pub mod metric;
 pub mod outbox;
 pub mod unit;
 
-use std::path::Path;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
+use muster_topics::Millis;
 use sqlx::{
     Sqlite, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
+
+use crate::files;
 
 /// Something went wrong with the store.
 #[derive(Debug, thiserror::Error)]
@@ -34,12 +42,48 @@ pub enum StoreError {
         /// Why not.
         source: serde_json::Error,
     },
+    /// SQLite found the file itself to be wrong.
+    #[error("the agent's store is damaged: {0}")]
+    Damaged(String),
+    /// A damaged store could not be moved out of the way.
+    #[error("the damaged store {path} cannot be set aside: {source}")]
+    SetAside {
+        /// The store's file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    /// Whether the file itself is at fault, so that no retry can help.
+    fn is_damage(&self) -> bool {
+        let code = |error: &sqlx::Error| error.as_database_error().and_then(|e| e.code().map(|code| code.into_owned()));
+        let code = match self {
+            Self::Damaged(_) => return true,
+            Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => code(error),
+            _ => None,
+        };
+        // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
+        code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| matches!(code & 0xff, 11 | 26))
+    }
 }
 
 /// The agent's store. Clones share one connection, so that there is one writer and no lock to wait for.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: SqlitePool,
+}
+
+/// What a store knows of itself when the agent starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Which life of the agent this is.
+    pub epoch: u64,
+    /// When the store was made: no command issued before can be known to be new.
+    pub created_ms: Millis,
+    /// The latest signed time that was seen.
+    pub signed_ms: Millis,
 }
 
 impl Store {
@@ -58,8 +102,35 @@ impl Store {
             // The agent's budget is small, and so are its tables: 512 KiB of pages is plenty.
             .pragma("cache_size", "-512");
         let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
-        sqlx::migrate!("src/agent/store/migrations").run(&pool).await?;
-        Ok(Self { pool })
+        let store = Self { pool };
+        store.check().await?;
+        sqlx::migrate!("src/agent/store/migrations").run(&store.pool).await?;
+        Ok(store)
+    }
+
+    /// Opens the store in `path`; one that is damaged is set aside first, and a new one made.
+    ///
+    /// # Errors
+    /// As [`Store::open`], for anything but damage.
+    pub async fn open_or_replace(path: &Path, now_ms: Millis) -> Result<Self, StoreError> {
+        let error = match Self::open(path).await {
+            Err(error) if error.is_damage() => error,
+            other => return other,
+        };
+        let aside = set_aside(path, now_ms).map_err(|source| StoreError::SetAside { path: path.to_owned(), source })?;
+        tracing::error!(
+            store = %path.display(), aside = %aside.display(), %error,
+            "the store is damaged and was set aside; a new one is made. What units should be and what was not yet \
+             acknowledged is in the old one. hint: apply the units again; check this host's disk"
+        );
+        Self::open(path).await
+    }
+
+    /// Has SQLite read every page, so that damage shows now rather than in the middle of something.
+    /// The store is small: this takes a few milliseconds.
+    async fn check(&self) -> Result<(), StoreError> {
+        let found: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&self.pool).await?;
+        if found == "ok" { Ok(()) } else { Err(StoreError::Damaged(found)) }
     }
 
     /// Begins a transaction. There is one connection: end it before the next is asked for.
@@ -68,5 +139,131 @@ impl Store {
     /// If the database refuses.
     pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
         Ok(self.pool.begin().await?)
+    }
+
+    /// Begins a new life of the agent. A new store's first epoch is the time in seconds, so that it
+    /// is later than every life of a store that was lost.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn begin_life(&self, now_ms: Millis) -> Result<Life, StoreError> {
+        let seconds = now_ms / 1000;
+        let mut tx = self.begin().await?;
+        sqlx::query!("INSERT INTO meta (key, value) VALUES ('created_ms', ?) ON CONFLICT DO NOTHING", now_ms)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query!(
+            "INSERT INTO meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = value + 1",
+            seconds
+        )
+        .execute(&mut *tx)
+        .await?;
+        let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        let value = |key| rows.iter().find(|row| row.key == key).map_or(0, |row| row.value);
+        Ok(Life { epoch: from_sql(value("epoch")), created_ms: value("created_ms"), signed_ms: value("signed_ms") })
+    }
+
+    /// Closes the store: the write-ahead log goes into the file.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// Remembers the latest signed time that was seen, in somebody's transaction.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn remember_signed_time(tx: &mut sqlx::SqliteConnection, signed_ms: Millis) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO meta (key, value) VALUES ('signed_ms', ?)
+         ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+        signed_ms
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Renames the store's files; the companions go along, for the main file is not whole without them.
+fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
+    let with = |path: &Path, suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let aside = with(path, &format!(".damaged-{now_ms}"));
+    for suffix in ["-wal", "-shm"] {
+        match std::fs::rename(with(path, suffix), with(&aside, suffix)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    std::fs::rename(path, &aside)?;
+    files::sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+    Ok(aside)
+}
+
+/// SQLite's integers are signed; the numbers kept there count things and do not come near the edge.
+fn to_sql(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// See [`to_sql`].
+fn from_sql(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_start_is_a_new_life_of_one_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.db");
+        let store = Store::open(&path).await.unwrap();
+        let first = store.begin_life(5_000_000).await.unwrap();
+        assert_eq!(first, Life { epoch: 5_000, created_ms: 5_000_000, signed_ms: 0 });
+        let mut tx = store.begin().await.unwrap();
+        remember_signed_time(&mut tx, 77).await.unwrap();
+        remember_signed_time(&mut tx, 66).await.unwrap();
+        tx.commit().await.unwrap();
+        // Dropped without being closed, as by a crash.
+        drop(store);
+        let store = Store::open(&path).await.unwrap();
+        let second = store.begin_life(9_000_000).await.unwrap();
+        assert_eq!(second, Life { epoch: 5_001, created_ms: 5_000_000, signed_ms: 77 });
+    }
+
+    #[tokio::test]
+    async fn a_damaged_store_is_set_aside_and_kept() {
+        for damage in ["header", "page"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("agent.db");
+            let store = Store::open(&path).await.unwrap();
+            store.begin_life(1_000).await.unwrap();
+            store.close().await;
+            let mut bytes = std::fs::read(&path).unwrap();
+            match damage {
+                "header" => bytes[..100].fill(0x55),
+                // The pages behind the schema's.
+                _ => bytes[4096..].fill(0x55),
+            }
+            std::fs::write(&path, &bytes).unwrap();
+
+            assert!(Store::open(&path).await.unwrap_err().is_damage(), "{damage}");
+            let store = Store::open_or_replace(&path, 4_200).await.unwrap();
+            assert_eq!(store.begin_life(9_000_000).await.unwrap().epoch, 9_000, "{damage}");
+            assert_eq!(std::fs::read(folder.path().join("agent.db.damaged-4200")).unwrap(), bytes, "{damage}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_damage_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("none").join("agent.db");
+        assert!(Store::open_or_replace(&path, 0).await.is_err());
+        assert!(!folder.path().join("none").exists());
     }
 }

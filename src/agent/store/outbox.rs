@@ -1,1 +1,71 @@
-//! (being written)
+//! Messages about commands that the console has not acknowledged yet.
+//!
+//! **Invariant: a row leaves only when a signed `ack` names it.** That MQTT acknowledged a publish
+//! means nothing here: brokers lose what a busy subscriber does not take.
+
+use muster_topics::{Millis, ack::ReportAck, name::CommandId};
+use sqlx::SqliteConnection;
+
+use super::{Store, StoreError, from_sql, remember_signed_time, to_sql};
+
+/// Puts a message in, in the transaction of what it tells. One that is there already stays as it is.
+pub(super) async fn insert(
+    tx: &mut SqliteConnection,
+    key: ReportAck,
+    payload: &[u8],
+    now_ms: Millis,
+) -> Result<(), StoreError> {
+    let (command, seq) = (key.command.to_string(), to_sql(key.seq));
+    sqlx::query!(
+        "INSERT INTO outbox (command, seq, payload, created_ms) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        command,
+        seq,
+        payload,
+        now_ms
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// The first messages in the order of their commands' ids, which is that of their making.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn first(store: &Store, limit: usize) -> Result<Vec<ReportAck>, StoreError> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = sqlx::query!("SELECT command, seq FROM outbox ORDER BY command, seq LIMIT ?", limit)
+        .fetch_all(&store.pool)
+        .await?;
+    rows.into_iter().map(|row| Ok(ReportAck { command: id(&row.command)?, seq: from_sql(row.seq) })).collect()
+}
+
+/// One message, if it still waits.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn payload(store: &Store, key: ReportAck) -> Result<Option<Vec<u8>>, StoreError> {
+    let (command, seq) = (key.command.to_string(), to_sql(key.seq));
+    Ok(sqlx::query_scalar!("SELECT payload FROM outbox WHERE command = ? AND seq = ?", command, seq)
+        .fetch_optional(&store.pool)
+        .await?)
+}
+
+/// Forgets what the console has stored, and remembers the signed time that the news came with.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn acknowledge(store: &Store, keys: &[ReportAck], signed_ms: Millis) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    for key in keys {
+        let (command, seq) = (key.command.to_string(), to_sql(key.seq));
+        sqlx::query!("DELETE FROM outbox WHERE command = ? AND seq = ?", command, seq).execute(&mut *tx).await?;
+    }
+    remember_signed_time(&mut tx, signed_ms).await?;
+    Ok(tx.commit().await?)
+}
+
+/// Reads a command's id back.
+pub(super) fn id(text: &str) -> Result<CommandId, StoreError> {
+    text.parse().map_err(|error| StoreError::Sql(sqlx::Error::Decode(Box::new(error))))
+}

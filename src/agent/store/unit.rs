@@ -1,1 +1,379 @@
-//! (being written)
+//! What each unit should be, why it may be held, and what it was last seen to be.
+//!
+//! Two write here. Verbs change what is desired, through [`edit`], inside the transaction that also
+//! journals their answer. The task that keeps units writes what it has seen, and a hold, through
+//! [`Store::keep_unit`]; it never touches what is desired.
+//!
+//! **Invariant: generations only grow**, also across the removal of a unit and another of the same name:
+//! they come from one counter for all units of the host, in `meta`. So "later" has a meaning between any
+//! two of them. A store that was lost begins at 1 again, in a later epoch, which every report carries.
+//!
+//! **Invariant: a hold belongs to a generation.** One that is written late, after a verb has made the next
+//! generation, is dropped.
+
+use muster_topics::{
+    Millis,
+    command::Verb,
+    name::{Digest, UnitName},
+    outcome::RefusalCode,
+    unit::{Desired, Hold, HoldReason, Observed, Run},
+};
+use sqlx::SqliteConnection;
+
+use super::{Store, StoreError, from_sql, to_sql};
+use crate::rules::{
+    Refusal,
+    edit::{Current, Edit},
+    plan::Kept,
+};
+
+/// The most units of one host. A full heartbeat has some 150 bytes for each, in a message of 64 KiB
+/// that has other things to say as well.
+pub const UNITS_MAX: i64 = 256;
+
+/// One unit, as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnitRow {
+    /// Its name.
+    pub name: UnitName,
+    /// What it should be.
+    pub desired: Desired,
+    /// Why it is, on purpose, not converging.
+    pub hold: Option<Hold>,
+    /// What it was last seen to be.
+    pub kept: Kept,
+}
+
+/// All units that are stored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StoredUnits {
+    /// Those that can be read, by name.
+    pub units: Vec<UnitRow>,
+    /// The names of those that cannot, such as after a return to an older agent. They are known, and so
+    /// must be left alone rather than taken for forgotten.
+    pub unreadable: Vec<String>,
+}
+
+/// What a verb has made of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The generation that is desired now.
+    pub generation: u64,
+    /// Its revision.
+    pub revision: Digest,
+}
+
+/// A row, as SQL has it.
+struct Raw {
+    name: String,
+    generation: i64,
+    revision: String,
+    spec: String,
+    run: String,
+    hold_reason: Option<String>,
+    hold_since_ms: Option<i64>,
+    observed: String,
+}
+
+impl Raw {
+    fn read(self) -> Result<UnitRow, StoreError> {
+        let what = |what| move |source| StoreError::Content { what, source };
+        let quoted = |text: String| serde_json::Value::String(text);
+        let hold = match (self.hold_reason, self.hold_since_ms) {
+            (Some(reason), Some(since_ms)) => {
+                let reason: HoldReason = serde_json::from_value(quoted(reason)).map_err(what("hold"))?;
+                Some(Hold { reason, since_ms })
+            }
+            _ => None,
+        };
+        Ok(UnitRow {
+            name: serde_json::from_value(quoted(self.name)).map_err(what("unit's name"))?,
+            desired: Desired {
+                generation: from_sql(self.generation),
+                revision: serde_json::from_value(quoted(self.revision)).map_err(what("revision"))?,
+                spec: serde_json::from_str(&self.spec).map_err(what("unit's spec"))?,
+                run: serde_json::from_value(quoted(self.run)).map_err(what("wish to run"))?,
+            },
+            hold,
+            kept: serde_json::from_str(&self.observed).map_err(what("observed state"))?,
+        })
+    }
+}
+
+impl Store {
+    /// All units. One that cannot be read is logged, for a bad unit must not keep the others from being
+    /// kept; its row stays as it is.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn units(&self) -> Result<StoredUnits, StoreError> {
+        let mut tx = self.begin().await?;
+        let rows = sqlx::query_as!(
+            Raw,
+            r#"SELECT name AS "name!", generation, revision, spec, run, hold_reason, hold_since_ms, observed
+               FROM unit ORDER BY name"#
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let mut stored = StoredUnits::default();
+        for raw in rows {
+            let name = raw.name.clone();
+            match raw.read() {
+                Ok(unit) => stored.units.push(unit),
+                Err(error) => {
+                    tracing::error!(unit = %name, %error, "a unit cannot be read, and is left alone");
+                    stored.unreadable.push(name);
+                }
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Writes down what a unit was seen to be while `generation` was desired of it, and its hold if that
+    /// still is. Nothing if the unit has been forgotten meanwhile.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn keep_unit(
+        &self,
+        unit: &UnitName,
+        generation: u64,
+        kept: &Kept,
+        hold: Option<&Hold>,
+    ) -> Result<(), StoreError> {
+        let (name, generation) = (unit.as_str(), to_sql(generation));
+        let observed = to_json("observed state", kept)?;
+        let (reason, since_ms) = match hold {
+            Some(Hold { reason: HoldReason::Broken, since_ms }) => (Some("broken"), Some(*since_ms)),
+            None => (None, None),
+        };
+        let mut tx = self.begin().await?;
+        sqlx::query!("UPDATE unit SET observed = ? WHERE name = ?", observed, name).execute(&mut *tx).await?;
+        sqlx::query!(
+            "UPDATE unit SET hold_reason = ?, hold_since_ms = ? WHERE name = ? AND generation = ?",
+            reason,
+            since_ms,
+            name,
+            generation
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}
+
+/// Does to a unit's desired state what `verb` says, in somebody's transaction. The answer is what is
+/// desired then, or nothing if the unit is forgotten.
+///
+/// # Errors
+/// If the database refuses; what the verb itself is refused for is the inner error.
+pub async fn edit(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    verb: &Verb,
+    now_ms: Millis,
+) -> Result<Result<Option<Applied>, Refusal>, StoreError> {
+    let row = find(connection, unit).await?;
+    let current = row.as_ref().map(|row| Current {
+        desired: &row.desired,
+        held: row.hold.is_some(),
+        observed: &row.kept.observed,
+    });
+    let edit = match crate::rules::edit::edit(unit, current, verb) {
+        Ok(edit) => edit,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let name = unit.as_str();
+    match (edit, row) {
+        (Edit::Keep, row) => {
+            Ok(Ok(row
+                .map(|UnitRow { desired: Desired { generation, revision, .. }, .. }| Applied { generation, revision })))
+        }
+        (Edit::Forget, _) => {
+            sqlx::query!("DELETE FROM unit WHERE name = ?", name).execute(connection).await?;
+            Ok(Ok(None))
+        }
+        (Edit::Set { spec, revision, run }, row) => {
+            if row.is_none() && is_full(connection).await? {
+                let message = format!("this host has {UNITS_MAX} units already. hint: remove one first");
+                return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
+            }
+            let generation = next_generation(connection).await?;
+            let kept = Kept { observed: Observed::absent(now_ms), restarts: 0 };
+            let (spec, observed) = (to_json("unit's spec", &spec)?, to_json("observed state", &kept)?);
+            let run = if run == Run::Running { "running" } else { "stopped" };
+            let digest = revision.as_str();
+            sqlx::query!(
+                "INSERT INTO unit (name, generation, revision, spec, run, observed) VALUES (?, ?, ?, ?, ?, ?)
+                 ON CONFLICT (name) DO UPDATE SET generation = excluded.generation, revision = excluded.revision,
+                     spec = excluded.spec, run = excluded.run, hold_reason = NULL, hold_since_ms = NULL",
+                name,
+                generation,
+                digest,
+                spec,
+                run,
+                observed
+            )
+            .execute(connection)
+            .await?;
+            Ok(Ok(Some(Applied { generation: from_sql(generation), revision })))
+        }
+    }
+}
+
+async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
+    let name = unit.as_str();
+    let raw = sqlx::query_as!(
+        Raw,
+        r#"SELECT name AS "name!", generation, revision, spec, run, hold_reason, hold_since_ms, observed
+           FROM unit WHERE name = ?"#,
+        name
+    )
+    .fetch_optional(connection)
+    .await?;
+    raw.map(Raw::read).transpose()
+}
+
+async fn is_full(connection: &mut SqliteConnection) -> Result<bool, StoreError> {
+    let count = sqlx::query_scalar!("SELECT count(*) FROM unit").fetch_one(connection).await?;
+    Ok(count >= UNITS_MAX)
+}
+
+async fn next_generation(connection: &mut SqliteConnection) -> Result<i64, StoreError> {
+    Ok(sqlx::query_scalar!(
+        "INSERT INTO meta (key, value) VALUES ('generation', 1)
+         ON CONFLICT (key) DO UPDATE SET value = value + 1 RETURNING value"
+    )
+    .fetch_one(connection)
+    .await?)
+}
+
+fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(|source| StoreError::Content { what, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::unit::{Exit, Phase, Spec};
+
+    use super::*;
+
+    fn name() -> UnitName {
+        "default/hello".parse().unwrap()
+    }
+
+    fn apply(unit: &UnitName, artifact: &str, run: Option<Run>) -> Verb {
+        let sha256 = Digest::of(artifact.as_bytes());
+        let spec =
+            format!(r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}}}}"#);
+        let spec: Spec = serde_json::from_str(&spec).unwrap();
+        Verb::UnitApply { unit: unit.clone(), spec: Box::new(spec), run }
+    }
+
+    async fn store() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
+        (folder, store)
+    }
+
+    async fn done(store: &Store, unit: &UnitName, verb: &Verb) -> Result<Option<Applied>, Refusal> {
+        let mut tx = store.begin().await.unwrap();
+        let result = edit(&mut tx, unit, verb, 1_000).await.unwrap();
+        tx.commit().await.unwrap();
+        result
+    }
+
+    fn generation(result: Result<Option<Applied>, Refusal>) -> u64 {
+        result.unwrap().unwrap().generation
+    }
+
+    #[tokio::test]
+    async fn verbs_edit_and_generations_grow_across_removal() {
+        let (_folder, store) = store().await;
+        let (unit, other) = (name(), "default/other".parse().unwrap());
+        let rm = Verb::UnitRm { unit: unit.clone() };
+        assert_eq!(done(&store, &unit, &rm).await.unwrap_err().code, RefusalCode::NotFound);
+        assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 1);
+        assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 1);
+        assert_eq!(generation(done(&store, &other, &apply(&other, "a", Some(Run::Running))).await), 2);
+        assert_eq!(generation(done(&store, &unit, &apply(&unit, "b", None)).await), 3);
+        assert_eq!(done(&store, &unit, &rm).await, Ok(None));
+        assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 4);
+
+        let StoredUnits { units, .. } = store.units().await.unwrap();
+        let seen: Vec<_> =
+            units.iter().map(|row| (row.name.as_str(), row.desired.generation, row.desired.run)).collect();
+        assert_eq!(seen, [("default/hello", 4, Run::Stopped), ("default/other", 2, Run::Running)]);
+        assert_eq!(units[0].desired.revision, units[0].desired.spec.revision().unwrap());
+        assert_eq!(units[0].kept.observed, Observed::absent(1_000));
+    }
+
+    #[tokio::test]
+    async fn what_was_seen_survives_and_a_late_hold_does_not() {
+        let (_folder, store) = store().await;
+        let unit = name();
+        done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
+        let observed =
+            Observed { phase: Phase::Failed, exit: Some(Exit::Signal(11)), attempts: 9, ..Observed::absent(5) };
+        let kept = Kept { observed, restarts: 3 };
+        let hold = Hold { reason: HoldReason::Broken, since_ms: 7 };
+        store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();
+        let row = store.units().await.unwrap().units.remove(0);
+        assert_eq!((&row.kept, row.hold.as_ref()), (&kept, Some(&hold)));
+
+        // To run it is a new try, without the hold; what was seen of it stays.
+        let run = Verb::UnitRun { unit: unit.clone() };
+        assert_eq!(generation(done(&store, &unit, &run).await), 2);
+        store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();
+        let row = store.units().await.unwrap().units.remove(0);
+        assert_eq!((&row.kept, row.hold), (&kept, None));
+
+        // What is seen of a unit that is forgotten makes no unit.
+        store.keep_unit(&"default/gone".parse().unwrap(), 1, &kept, None).await.unwrap();
+        assert_eq!(store.units().await.unwrap().units.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_edit_that_is_rolled_back_leaves_nothing() {
+        let (_folder, store) = store().await;
+        let unit = name();
+        let mut tx = store.begin().await.unwrap();
+        edit(&mut tx, &unit, &apply(&unit, "a", None), 0).await.unwrap().unwrap();
+        drop(tx);
+        assert_eq!(store.units().await.unwrap().units, []);
+        assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 1);
+    }
+
+    #[tokio::test]
+    async fn there_is_a_limit_on_units() {
+        let (_folder, store) = store().await;
+        let mut tx = store.begin().await.unwrap();
+        for number in 0..UNITS_MAX {
+            let unit = format!("default/u{number}").parse().unwrap();
+            edit(&mut tx, &unit, &apply(&unit, "a", None), 0).await.unwrap().unwrap();
+        }
+        let one_more = "default/more".parse().unwrap();
+        let refused = edit(&mut tx, &one_more, &apply(&one_more, "a", None), 0).await.unwrap().unwrap_err();
+        assert_eq!(refused.code, RefusalCode::Conflict);
+        let known = "default/u7".parse().unwrap();
+        edit(&mut tx, &known, &apply(&known, "b", None), 0).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_unit_that_cannot_be_read_does_not_hide_the_others() {
+        let (_folder, store) = store().await;
+        let (good, bad) = (name(), "default/bad".parse().unwrap());
+        done(&store, &good, &apply(&good, "a", None)).await.unwrap();
+        done(&store, &bad, &apply(&bad, "a", None)).await.unwrap();
+        let mut tx = store.begin().await.unwrap();
+        sqlx::query("UPDATE unit SET spec = '{\"kind\":\"unheard\"}' WHERE name = 'default/bad'")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+        let StoredUnits { units, unreadable } = store.units().await.unwrap();
+        assert_eq!(units.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["default/hello"]);
+        assert_eq!(unreadable, ["default/bad"]);
+    }
+}

@@ -1,20 +1,71 @@
 //! Units: keeping each as it should be.
+//!
+//! One task owns all units of the host ([`task`]). It has one loop and one `Event`: desired state has
+//! changed, something has become of a unit, time has passed. Whatever happens is told to the pure
+//! [`crate::rules::plan::Unit`], which says what to do next. What it says is written down, published and
+//! then begun, each step on a task of its own that reports back over a bounded channel; so no unit waits
+//! for another, and the loop waits for nothing but the store.
+//!
+//! ```text
+//! verb → store::unit::edit ─ desired_changed() ─┐
+//! process, download, folder ─── report ─────────┼→ Unit::observe → Unit::plan → store, watch → step
+//! 30 s, jittered, and WaitUntil ─── tick ───────┘
+//! ```
+//!
+//! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`step`]
+//! (the steps, and what hears from an instance while it lives), [`yuno`] (the first kind), [`log`].
+//!
+//! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
+//!
+//! **Invariant: nothing is started before what an earlier life started was looked up**, so there is
+//! never a second copy. Units of which there are traces on the host but no row in the store are looked up
+//! too, stopped and removed; a row that cannot be read counts as a row.
+//!
+//! **Invariant: what is about to be done is written down first** (the phase `starting` before the start).
+//!
+//! **Invariant: there is one slow step at a time per unit**, and each has a deadline.
+//!
+//! # How a second kind comes in
+//!
+//! 1. `topics`: a variant of `Spec` with its fields, those of them that make a revision, and its name in
+//!    `Spec::kind`. The compiler then points to the few matches on `Spec`: in `rules::edit` (what is checked,
+//!    what an apply keeps, what a restart changes) and in `rules::plan` (its `Policy`).
+//! 2. Here: a module with an implementation of [`kind::Kind`], listed in [`Kinds::open`]. Everything else, which
+//!    is when to do what, what to write down and what to tell, is there.
+//!
+//! The planner's words fit what has no process as well. A container's `install` pulls its image and its
+//! `Instance` follows the runtime's events. For packages and files `install` renders and fetches, `start`
+//! puts into effect (and the instance reports no process, but one that "ended" once it finds that somebody
+//! changed what it had put there, so that drift is mended with the same waits as a crash), and `stop` takes
+//! it back. What asks others for leave before a change (conflicts, admission) comes as further holds: the
+//! planner keeps what is while it is held.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+mod kind;
+mod log;
+mod step;
+mod task;
+#[cfg(test)]
+mod tests;
+mod yuno;
+
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use muster_topics::{
     name::UnitName,
-    unit::{Desired, Hold, Observed},
+    outcome::RefusalCode,
+    unit::{Desired, Hold, Observed, Spec},
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::{kind::Kind, task::Task, yuno::Yunos};
 use super::{
-    execute::Refusal,
+    artifact::Artifacts,
     join::Identity,
     shim::Shims,
     store::{Store, StoreError},
 };
+use crate::rules::{Refusal, edit};
 
 /// One unit, as it should be and as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,42 +83,105 @@ pub struct UnitState {
 /// All units of this host.
 pub type UnitStates = Arc<BTreeMap<UnitName, UnitState>>;
 
+/// Units cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum UnitsError {
+    /// What they should be cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The folders for what they are made of cannot be used.
+    #[error("the folders of units in {data_dir} cannot be used: {source}")]
+    Folder {
+        /// The agent's data folder.
+        data_dir: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// All kinds that there are.
+#[derive(Clone)]
+struct Kinds(Arc<[Arc<dyn Kind>]>);
+
+impl Kinds {
+    fn open(data_dir: &std::path::Path, shims: Shims, identity: watch::Receiver<Arc<Identity>>) -> io::Result<Self> {
+        let artifacts = Artifacts::open(data_dir, identity)?;
+        let yunos = Yunos::new(data_dir, artifacts, shims)?;
+        Ok(Self(Arc::new([Arc::new(yunos)])))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<dyn Kind>> {
+        self.0.iter()
+    }
+
+    /// The kind of a spec.
+    fn of(&self, spec: &Spec) -> Option<&Arc<dyn Kind>> {
+        self.iter().find(|kind| kind.name() == spec.kind())
+    }
+}
+
 /// The task that keeps units; a handle that can be cloned.
-#[derive(Clone, Debug)]
-pub struct Units {}
+#[derive(Clone)]
+pub struct Units {
+    changed: Arc<Notify>,
+    states: watch::Receiver<UnitStates>,
+    kinds: Kinds,
+}
+
+impl std::fmt::Debug for Units {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Units").field("states", &self.states).finish_non_exhaustive()
+    }
+}
 
 impl Units {
-    /// Reads all units from the store, finds their processes again, and begins to keep them.
+    /// Reads all units from the store, and begins to find their processes again and to keep them.
     /// When `shutdown` is cancelled the task ends and leaves every yuno running.
     ///
     /// # Errors
-    /// If the store cannot be read.
+    /// If the store cannot be read or the folders of units cannot be made.
     pub async fn start(
-        _store: Store,
-        _shims: Shims,
-        _identity: watch::Receiver<Arc<Identity>>,
-        _data_dir: PathBuf,
-        _shutdown: CancellationToken,
-    ) -> Result<Self, StoreError> {
-        unimplemented!()
+        store: Store,
+        shims: Shims,
+        identity: watch::Receiver<Arc<Identity>>,
+        data_dir: PathBuf,
+        shutdown: CancellationToken,
+    ) -> Result<Self, UnitsError> {
+        let kinds =
+            Kinds::open(&data_dir, shims, identity).map_err(|source| UnitsError::Folder { data_dir, source })?;
+        Self::keep(store, kinds, shutdown).await
+    }
+
+    async fn keep(store: Store, kinds: Kinds, shutdown: CancellationToken) -> Result<Self, UnitsError> {
+        let changed = Arc::new(Notify::new());
+        let (publish, states) = watch::channel(UnitStates::default());
+        let mut task = Task::new(store, kinds.clone(), changed.clone(), publish);
+        // Before anybody hears of units there are those that the store knows.
+        task.load().await?;
+        tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
+        Ok(Self { changed, states, kinds })
     }
 
     /// Tells the task that desired state in the store has changed.
     pub fn desired_changed(&self) {
-        unimplemented!()
+        self.changed.notify_one();
     }
 
     /// All units, now and on each change.
     #[must_use]
     pub fn states(&self) -> watch::Receiver<UnitStates> {
-        unimplemented!()
+        self.states.clone()
     }
 
     /// The last lines of a unit's log.
     ///
     /// # Errors
-    /// If there is no such unit.
-    pub async fn logs(&self, _unit: &UnitName, _lines: u32) -> Result<Vec<u8>, Refusal> {
-        unimplemented!()
+    /// If there is no such unit, or its log cannot be read.
+    pub async fn logs(&self, unit: &UnitName, lines: u32) -> Result<Vec<u8>, Refusal> {
+        let kind = self.states.borrow().get(unit).and_then(|state| self.kinds.of(&state.desired.spec).cloned());
+        let kind = kind.ok_or_else(|| edit::unknown(unit))?;
+        kind.logs(unit, lines)
+            .await
+            .map_err(|error| Refusal::new(RefusalCode::NotFound, format!("the log of {unit} cannot be read: {error}")))
     }
 }

@@ -1,0 +1,340 @@
+//! Fetching from a real HTTPS server that wants a client certificate, as the console's does.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+    task::Poll,
+};
+
+use hyper::{
+    Request, Response,
+    body::{Body, Bytes, Frame, Incoming},
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use muster_topics::join::Membership;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{ServerConfig, server::WebPkiClientVerifier};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::pki;
+
+/// How the server answers, one request after the other; the last answer is for all that follow.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// The content, or what was asked for of it.
+    Right,
+    /// The content, whatever was asked for of it.
+    Whole,
+    Wrong,
+    Longer,
+    /// The first half, and then the connection is cut.
+    Half,
+    Status(u16),
+}
+
+const CONTENT: &[u8] = &[b'x'; 100_000];
+
+/// A body of one frame, which may end in a failure.
+struct Once {
+    frame: Option<Bytes>,
+    cut: bool,
+    flushed: bool,
+}
+
+impl Once {
+    fn new(bytes: impl Into<Bytes>, cut: bool) -> Self {
+        Self { frame: Some(bytes.into()), cut, flushed: false }
+    }
+}
+
+impl Body for Once {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(bytes) = self.frame.take() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        if !self.cut {
+            return Poll::Ready(None);
+        }
+        if !self.flushed {
+            // hyper sends what it has when it must wait, and drops it when it fails.
+            self.flushed = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Some(Err(io::Error::other("cut"))))
+    }
+}
+
+struct Server {
+    asked: Arc<AtomicUsize>,
+    identity: Identity,
+}
+
+fn answer(answer: Answer, request: &Request<Incoming>) -> Response<Once> {
+    let offset = request.headers().get(RANGE).and_then(|range| range.to_str().ok());
+    let offset = offset.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
+    let (bytes, cut) = match answer {
+        Answer::Right | Answer::Whole => (CONTENT.to_vec(), false),
+        Answer::Wrong => (vec![b'y'; CONTENT.len()], false),
+        Answer::Longer => (vec![b'x'; CONTENT.len() + 1], false),
+        Answer::Half => (CONTENT[..CONTENT.len() / 2].to_vec(), true),
+        Answer::Status(status) => {
+            return Response::builder().status(status).body(Once::new("{}", false)).unwrap();
+        }
+    };
+    match (answer, offset) {
+        (Answer::Right, Some(offset)) => Response::builder()
+            .status(206)
+            .header(CONTENT_RANGE, format!("bytes {offset}-{}/{}", bytes.len() - 1, bytes.len()))
+            .body(Once::new(bytes[offset..].to_vec(), cut))
+            .unwrap(),
+        _ => Response::new(Once::new(bytes, cut)),
+    }
+}
+
+impl Server {
+    async fn start(answers: &'static [Answer]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (server, identity) = certificates(listener.local_addr().unwrap());
+        let acceptor = TlsAcceptor::from(Arc::new(server));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, count) = (acceptor.clone(), count.clone());
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let service = service_fn(|request| {
+                        let next = count.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1);
+                        let path = format!("/v1/artifacts/{}", Digest::of(CONTENT));
+                        let config = format!("/v1/configs/{}", Digest::of(CONTENT));
+                        assert!([path, config].contains(&request.uri().path().to_owned()));
+                        let response = answer(answers[next], &request);
+                        async move { Ok::<_, Infallible>(response) }
+                    });
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        Self { asked, identity }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+/// An authority, a server that wants certificates of it, and a host that has one.
+fn certificates(address: SocketAddr) -> (ServerConfig, Identity) {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let signed = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    };
+    let (certificate, key) = signed("127.0.0.1");
+    let roots = Arc::new(pki::roots(&authority.pem()).unwrap());
+    let clients = WebPkiClientVerifier::builder_with_provider(roots, pki::provider()).build().unwrap();
+    let server = ServerConfig::builder_with_provider(pki::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients)
+        .with_single_cert(pki::certificates("c", &certificate).unwrap(), pki::private_key("k", &key).unwrap())
+        .unwrap();
+    let (certificate, key) = signed("host");
+    (server, identity(&format!("https://{address}"), authority.pem(), certificate, key))
+}
+
+fn identity(console_url: &str, authority: String, certificate: String, key: String) -> Identity {
+    let membership = Membership {
+        v: muster_topics::V1,
+        host: muster_topics::name::HostId::random(),
+        certificate,
+        authority,
+        command_keys: Vec::new(),
+        broker_url: "mqtts://127.0.0.1:1".to_owned(),
+        console_url: console_url.to_owned(),
+        prefix: "muster".parse().unwrap(),
+    };
+    Identity { membership, key }
+}
+
+fn wanted() -> ArtifactRef {
+    ArtifactRef {
+        sha256: Digest::of(CONTENT),
+        size_bytes: CONTENT.len() as u64,
+        role: "hello".parse().unwrap(),
+        version: "1".parse().unwrap(),
+    }
+}
+
+fn open(data_dir: &Path, identity: &Identity) -> Artifacts {
+    let (sender, receiver) = watch::channel(Arc::new(identity.clone()));
+    // The receiver alone keeps the last value.
+    drop(sender);
+    Artifacts::open(data_dir, receiver).unwrap()
+}
+
+fn listing(data_dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(data_dir.join("artifacts")).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Fetches once; gives back what is then in the folder.
+async fn check(answers: &'static [Answer], healing: &[bool], error: &str) -> Vec<String> {
+    let server = Server::start(answers).await;
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &server.identity);
+    for may_heal in healing {
+        let failure = artifacts.fetch(&wanted()).await.expect_err("should fail");
+        assert_eq!(failure.may_heal(), *may_heal, "{failure}");
+        assert!(failure.to_string().contains(error), "{failure}");
+        assert!(failure.to_string().contains("artifact hello@1"), "{failure}");
+    }
+    if answers.len() > healing.len() {
+        let path = artifacts.fetch(&wanted()).await.expect("should be right at last");
+        assert_eq!(fs::read(path).unwrap(), CONTENT);
+    }
+    assert_eq!(server.asked(), answers.len());
+    listing(folder.path())
+}
+
+fn installed() -> Vec<String> {
+    vec![Digest::of(CONTENT).to_string()]
+}
+
+#[tokio::test]
+async fn what_is_right_is_installed_read_only_and_not_fetched_again() {
+    let server = Server::start(&[Answer::Right]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &server.identity);
+    let path = artifacts.fetch(&wanted()).await.unwrap();
+    assert_eq!(path, folder.path().join("artifacts").join(Digest::of(CONTENT).as_str()));
+    assert_eq!(fs::read(&path).unwrap(), CONTENT);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o555);
+    artifacts.fetch(&wanted()).await.unwrap();
+    open(folder.path(), &server.identity).fetch(&wanted()).await.unwrap();
+    assert_eq!(server.asked(), 1);
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_not_installed() {
+    assert_eq!(check(&[Answer::Wrong], &[false], "SHA-256").await, [""; 0]);
+    assert_eq!(check(&[Answer::Longer], &[false], "longer than its 100000 bytes").await, [""; 0]);
+    assert_eq!(check(&[Answer::Status(404)], &[false], "hint: it is not there").await, [""; 0]);
+    assert_eq!(check(&[Answer::Status(403)], &[false], "member of the fleet").await, [""; 0]);
+    assert_eq!(check(&[Answer::Status(302)], &[false], "302").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn what_may_heal_heals() {
+    assert_eq!(check(&[Answer::Status(500), Answer::Right], &[true], "500").await, installed());
+    assert_eq!(check(&[Answer::Status(429), Answer::Right], &[true], "429").await, installed());
+    // After half of it: the rest is asked for; a server that knows no parts gives the whole again.
+    assert_eq!(check(&[Answer::Half, Answer::Right], &[true], "console").await, installed());
+    assert_eq!(check(&[Answer::Half, Answer::Whole], &[true], "console").await, installed());
+    // Cut twice; an answer whose size is another than asked for is not appended.
+    assert_eq!(check(&[Answer::Half, Answer::Half, Answer::Right], &[true, true], "console").await, installed());
+    assert_eq!(check(&[Answer::Half, Answer::Status(416), Answer::Right], &[true], "console").await, installed());
+}
+
+#[tokio::test]
+async fn nobody_answers() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (_, identity) = certificates(listener.local_addr().unwrap());
+    drop(listener);
+    let folder = tempfile::tempdir().unwrap();
+    let error = open(folder.path(), &identity).fetch(&wanted()).await.unwrap_err();
+    assert!(error.may_heal());
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn another_authority_is_not_believed() {
+    let server = Server::start(&[Answer::Right]).await;
+    let (_, stranger) = certificates("127.0.0.1:1".parse().unwrap());
+    let url = server.identity.membership.console_url.clone();
+    let Identity { membership, key } = stranger;
+    let stranger = Identity { membership: Membership { console_url: url, ..membership }, key };
+    let folder = tempfile::tempdir().unwrap();
+    let error = open(folder.path(), &stranger).fetch(&wanted()).await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    assert_eq!((server.asked(), listing(folder.path())), (0, vec![]));
+}
+
+#[tokio::test]
+async fn what_two_units_want_is_fetched_once() {
+    let server = Server::start(&[Answer::Right]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &server.identity);
+    let artifact = wanted();
+    let (one, two, three) =
+        tokio::join!(artifacts.fetch(&artifact), artifacts.fetch(&artifact), artifacts.fetch(&artifact));
+    assert!(one.is_ok() && two.is_ok() && three.is_ok());
+    assert_eq!(server.asked(), 1);
+}
+
+#[tokio::test]
+async fn a_configuration_is_checked_as_well() {
+    let server = Server::start(&[Answer::Wrong, Answer::Right]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &server.identity);
+    let config =
+        ConfigRef { id: "hello.main".parse().unwrap(), version: "2".parse().unwrap(), sha256: Digest::of(CONTENT) };
+    let error = artifacts.config(&config).await.unwrap_err();
+    assert!(error.to_string().contains("config hello.main@2") && !error.may_heal(), "{error}");
+    assert_eq!(artifacts.config(&config).await.unwrap(), CONTENT);
+}
+
+#[tokio::test]
+async fn what_an_earlier_life_left_is_swept() {
+    let server = Server::start(&[Answer::Half, Answer::Right]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &server.identity);
+    artifacts.fetch(&wanted()).await.unwrap_err();
+    assert_eq!(listing(folder.path()).len(), 1, "half of it waits for the rest");
+    let artifacts = open(folder.path(), &server.identity);
+    assert_eq!(listing(folder.path()), [""; 0]);
+
+    artifacts.fetch(&wanted()).await.unwrap();
+    let (now, tomorrow) = (SystemTime::now(), SystemTime::now() + Duration::from_secs(30 * 3600));
+    artifacts.sweep(&BTreeSet::from([Digest::of(CONTENT)]), tomorrow).unwrap();
+    artifacts.sweep(&BTreeSet::new(), now).unwrap();
+    assert_eq!(listing(folder.path()), installed());
+    artifacts.sweep(&BTreeSet::new(), tomorrow + Duration::from_secs(30 * 3600)).unwrap();
+    assert_eq!(listing(folder.path()), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_and_may_heal() {
+    let (_, identity) = certificates("127.0.0.1:1".parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &identity);
+    // The device that is always full stands where the partial file would.
+    let partial = artifacts.path(&Digest::of(CONTENT)).with_extension("part");
+    std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
+    let artifact = ArtifactRef { size_bytes: 1 << 20, ..wanted() };
+    let path = artifacts.path(&artifact.sha256);
+    let receiving = Receiving { what: "artifact hello@1".to_owned(), artifact, partial, path, begun_bytes: 1 };
+    let (sender, queue) = mpsc::channel(1);
+    sender.send(Ok(CONTENT)).await.unwrap();
+    drop(sender);
+    let error = tokio::task::spawn_blocking(move || receiving.write(queue)).await.unwrap().unwrap_err();
+    assert!(error.may_heal());
+    assert!(error.to_string().contains("hint: make room"), "{error}");
+    assert_eq!(listing(folder.path()), [""; 0], "a half of something is the last to keep on a full disk");
+}

@@ -1,0 +1,242 @@
+//! The agent on a real broker: what goes around, and what happens when it does not.
+
+use muster_topics::{
+    V1,
+    command::{Command, Refresh, Target, Verb},
+    heartbeat::{Content as Beat, Heartbeat},
+    name::{CommandId, HostId},
+    outcome::{CHUNK_MAX_BYTES, Content, RefusalCode, Status},
+    presence::{Presence, PresenceState},
+    topic::HostTopic,
+    unit::Exit,
+};
+
+use super::testing::{Fleet, a_moment, ago};
+
+const EXITED: Status = Status::Exited { exit: Exit::Code(0) };
+
+#[tokio::test]
+async fn a_command_goes_once_around() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    assert_eq!(agent.host(), fleet.host);
+    console.presence(PresenceState::Online).await;
+    let heartbeat = console.heartbeat().await;
+    let Beat::Full { state } = &heartbeat.content else { panic!("the first one is whole") };
+    assert!(state.facts.cpus > 0);
+    fleet.acknowledge_heartbeat(&console, &heartbeat).await;
+
+    let marks = fleet.folder.path().join("marks");
+    let append = format!("echo x >> {}; echo done", marks.display());
+    let command = fleet.exec(&["/bin/sh", "-c", &append]);
+    let bytes = fleet.sign(&command);
+    console.publish(HostTopic::Command, false, bytes.clone()).await;
+    let (report, outcome) = console.outcome(command.id).await;
+    assert_eq!(outcome.status, EXITED);
+    assert_eq!(outcome.stdout.rest.unwrap().to_bytes().unwrap(), b"done\n");
+
+    // It comes again, before and after its answer was acknowledged: the answer does too, the work does not.
+    console.publish(HostTopic::Command, false, bytes.clone()).await;
+    assert_eq!(console.report(command.id).await, report);
+    fleet.acknowledge_report(&console, &report).await;
+    console.publish(HostTopic::Command, false, bytes.clone()).await;
+    assert_eq!(console.report(command.id).await, report);
+    console.broadcast(bytes).await;
+    assert_eq!(console.report(command.id).await, report);
+    assert_eq!(std::fs::read_to_string(&marks).unwrap(), "x\n");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn long_output_comes_in_pieces_that_fit_together() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let command = fleet.exec(&["/bin/sh", "-c", "head -c 100000 /dev/zero"]);
+    console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
+    let mut output = vec![0xff; 0];
+    loop {
+        let report = console.report(command.id).await;
+        match report.content {
+            Content::Output { offset_bytes, data, .. } => {
+                assert_eq!(offset_bytes, output.len() as u64);
+                output.extend(data.to_bytes().unwrap());
+            }
+            Content::Done { outcome } => {
+                assert_eq!(outcome.stdout.sent_bytes, output.len() as u64);
+                output.extend(outcome.stdout.rest.map(|rest| rest.to_bytes().unwrap()).unwrap_or_default());
+                break;
+            }
+            Content::Accepted | Content::Running => {}
+        }
+    }
+    assert_eq!(output, vec![0; 100_000]);
+    assert!(output.len() > CHUNK_MAX_BYTES);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_are_answers_and_strangers_get_none() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let exec = || fleet.exec(&["/bin/true"]);
+
+    let replayed = Command { issued_ms: ago(600_000), ..exec() };
+    let expired = Command { expires_ms: ago(-1), ..exec() };
+    a_moment().await;
+    for (command, code) in [(replayed, RefusalCode::Replayed), (expired, RefusalCode::Expired)] {
+        console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
+        let (_, outcome) = console.outcome(command.id).await;
+        assert!(matches!(outcome.status, Status::Refused { code: found, .. } if found == code), "{outcome:?}");
+    }
+
+    // Of a newer console: the head is understood, the verb is not.
+    let id = CommandId::new();
+    let (issued, expires) = (ago(0), ago(-60_000));
+    let newer = serde_json::json!({
+        "v": 1, "id": id, "target": {"hosts": [fleet.host]}, "issued_ms": issued, "expires_ms": expires,
+        "operator": "anna", "verb": {"levitate": {}},
+    });
+    let envelope = fleet.sign_text(&newer.to_string());
+    console.publish(HostTopic::Command, false, envelope).await;
+    let (_, outcome) = console.outcome(id).await;
+    assert!(matches!(outcome.status, Status::Refused { code: RefusalCode::Invalid, .. }), "{outcome:?}");
+
+    // For others, signed by others, and no message at all.
+    let others = Command { target: Target::Hosts(vec![HostId::random()]), ..exec() };
+    console.broadcast(fleet.sign(&others)).await;
+    let stranger = Fleet::strange_signer();
+    console.publish(HostTopic::Command, false, stranger.sign(&exec()).unwrap()).await;
+    console.publish(HostTopic::Command, false, b"{".to_vec()).await;
+    let last = exec();
+    console.publish(HostTopic::Command, false, fleet.sign(&last)).await;
+    let (_, outcome) = console.outcome(last.id).await;
+    assert_eq!(outcome.status, EXITED, "it goes on as if nothing had been");
+    a_moment().await;
+    assert!(console.reports_so_far().iter().all(|report| report.command == last.id));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_unit_that_is_not_there_is_a_refusal() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let unit = "default/nothing".parse().unwrap();
+    let command = Command { verb: Verb::UnitRun { unit }, ..fleet.exec(&[]) };
+    console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
+    let (_, outcome) = console.outcome(command.id).await;
+    assert!(matches!(outcome.status, Status::Refused { code: RefusalCode::NotFound, .. }), "{outcome:?}");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_not_acknowledged_outlives_broker_and_agent() {
+    let mut fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let first = console.presence(PresenceState::Online).await;
+    let command = fleet.exec(&["/bin/true"]);
+    console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
+    let (report, _) = console.outcome(command.id).await;
+
+    fleet.kill_broker();
+    fleet.start_broker();
+    let mut console = fleet.console().await;
+    let second = console.presence(PresenceState::Online).await;
+    assert_eq!((second.epoch, second.instance), (first.epoch, first.instance));
+    assert!(second.session > first.session);
+    assert_eq!(console.report(command.id).await, report);
+
+    // As by a crash: no goodbye. The will speaks, and the next life says what the last one had to.
+    drop(agent);
+    let offline = console.presence(PresenceState::Offline).await;
+    assert_eq!(offline.session, second.session);
+    let agent = fleet.working("agent").await;
+    let third = console.presence(PresenceState::Online).await;
+    assert!(third.epoch > first.epoch && third.instance != first.instance);
+    assert_eq!(console.report(command.id).await, report);
+    fleet.acknowledge_report(&console, &report).await;
+    a_moment().await;
+    console.reports_so_far();
+
+    let refresh = Refresh { v: V1, issued_ms: ago(0), within_ms: 0 };
+    console.publish(HostTopic::Command, false, fleet.sign(&refresh)).await;
+    loop {
+        let heartbeat = console.heartbeat().await;
+        if heartbeat.epoch == third.epoch && heartbeat.seq > 1 {
+            assert!(matches!(heartbeat.content, Beat::Full { .. }));
+            break;
+        }
+    }
+    assert!(console.reports_so_far().is_empty(), "what was acknowledged is forgotten");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_orderly_end_says_so() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let online = console.presence(PresenceState::Online).await;
+    agent.stop().await;
+    let last = console.next(HostTopic::Heartbeat, |beat: &Heartbeat| beat.is_final).await;
+    assert!(matches!(last.content, Beat::Full { .. }));
+    let stopped = console.presence(PresenceState::Stopped).await;
+    assert_eq!((stopped.epoch, stopped.session), (online.epoch, online.session));
+    a_moment().await;
+    // The will was not spoken: what is retained is the end.
+    let mut later = fleet.console().await;
+    let retained = later.next(HostTopic::Presence, |_: &Presence| true).await;
+    assert_eq!(retained.state, PresenceState::Stopped);
+}
+
+#[tokio::test]
+async fn a_stale_will_is_overwritten() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let online = console.presence(PresenceState::Online).await;
+    let stale = Presence { state: PresenceState::Offline, session: online.session - 1, ..online.clone() };
+    console.publish(HostTopic::Presence, true, serde_json::to_vec(&stale).unwrap()).await;
+    console.presence(PresenceState::Offline).await;
+    assert_eq!(console.presence(PresenceState::Online).await, online);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_twin_withdraws_and_the_host_goes_on() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let online = console.presence(PresenceState::Online).await;
+
+    // A clone of the disk, with identity and all.
+    let config = fleet.config("agent");
+    let clone = fleet.folder.path().join("clone");
+    std::fs::create_dir(&clone).unwrap();
+    for file in ["host", "identity.json"] {
+        std::fs::copy(config.data_dir.join(file), clone.join(file)).unwrap();
+    }
+    let twin = fleet.agent("clone").await;
+    let claim = |presence: &Presence| presence.instance != online.instance;
+    console.next(HostTopic::Presence, claim).await;
+    let objection = |presence: &Presence| presence.instance == online.instance;
+    console.next(HostTopic::Presence, objection).await;
+
+    let command = fleet.exec(&["/bin/true"]);
+    console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
+    let (report, _) = console.outcome(command.id).await;
+    fleet.acknowledge_report(&console, &report).await;
+    // Longer than a claim lasts.
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    assert!(!*twin.connected().borrow(), "the twin does not work");
+    assert!(*agent.connected().borrow());
+    let mut later = fleet.console().await;
+    let retained = later.next(HostTopic::Presence, |_: &Presence| true).await;
+    assert_eq!((retained.instance, retained.state), (online.instance, PresenceState::Online));
+    twin.stop().await;
+    agent.stop().await;
+}

@@ -1,0 +1,442 @@
+//! The agent's loop: one task owns all state; everything that happens is an [`Event`], and is dealt
+//! with one at a time.
+//!
+//! What takes its time runs elsewhere and comes back as an event: programs under their shims, units
+//! in their own task, the connection in the link's. Handlers wait for the store alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    future::pending,
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_topics::{
+    Millis,
+    name::{CommandId, Name},
+    presence::{Presence, PresenceState},
+    topic::{HostTopic, Topic},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{
+    chance,
+    execute::{ExecEvent, Executor},
+    join::Identity,
+    link::{Connection, Link, LinkEvent, Me, Message},
+    portrait::Portrait,
+    road::{Fact, Running, Work},
+    store::{Store, StoreError, journal},
+    unit::{UnitStates, Units},
+    voice::Voice,
+};
+use crate::rules::{
+    authorise::{Channel, Policy},
+    presence::Verdict,
+    resend::jittered,
+    time::KnownTime,
+};
+
+/// Facts that are taken in at once, to be stored in one transaction.
+const FACTS_MAX: usize = 32;
+/// Commands that are held back while it is not clear whether this agent may work. The console sends
+/// again what is dropped.
+const HELD_MAX: usize = 64;
+/// How often the machine is looked at again (interfaces come and go).
+const LOOK_MS: Millis = 5 * 60_000;
+/// How often old commands are forgotten.
+const PRUNE_MS: Millis = 3_600_000;
+/// How long to wait before facts that the store did not take are tried again.
+const STORE_RETRY_MS: Millis = 2_000;
+/// How long a goodbye may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// The least time between two lines about messages that were rejected.
+const COMPLAIN_MS: Millis = 10_000;
+
+/// Something that happened.
+enum Event {
+    /// On the connection.
+    Link(LinkEvent),
+    /// To programs; none of it may be lost.
+    Exec(Vec<ExecEvent>),
+    /// To a task of our own.
+    Work(Work),
+    /// To units: the newest state counts.
+    Units,
+    /// Batches were stored.
+    Metrics,
+    /// A time has come.
+    Time,
+    /// The agent is to end.
+    Stop,
+}
+
+/// See the module.
+pub(super) struct Agent {
+    pub(super) me: Me,
+    pub(super) store: Store,
+    pub(super) identity: watch::Receiver<Arc<Identity>>,
+    pub(super) realms: BTreeSet<Name>,
+    pub(super) policy: Policy,
+    pub(super) user: String,
+    pub(super) created_ms: Millis,
+    pub(super) time: KnownTime,
+    pub(super) executor: Executor,
+    pub(super) units: Units,
+    pub(super) voice: Voice,
+    pub(super) rejected: Rejected,
+    /// Commands that are being worked on.
+    pub(super) running: BTreeMap<CommandId, Running>,
+    pub(super) work: JoinSet<Work>,
+    /// What must get into the store. While there is any, no more is taken in.
+    pub(super) facts: VecDeque<Fact>,
+    /// The signed time that is stored.
+    pub(super) kept_signed_ms: Millis,
+    /// The latest request for a refresh, and when it is to be done.
+    pub(super) refreshed_ms: Millis,
+    pub(super) refresh_due_ms: Option<Millis>,
+    inputs: Inputs,
+    former: Vec<Uuid>,
+    portrait: Portrait,
+    held: VecDeque<Message>,
+    began: Instant,
+    look_ms: Millis,
+    prune_ms: Millis,
+    facts_ms: Option<Millis>,
+    ready: watch::Sender<bool>,
+}
+
+/// Where events come from.
+pub(super) struct Inputs {
+    pub(super) link: Link,
+    pub(super) exec: mpsc::Receiver<ExecEvent>,
+    pub(super) units: watch::Receiver<UnitStates>,
+    pub(super) metrics: watch::Receiver<u64>,
+    pub(super) stop: CancellationToken,
+}
+
+/// What an agent is made of.
+pub(super) struct Parts {
+    pub(super) me: Me,
+    pub(super) store: Store,
+    pub(super) identity: watch::Receiver<Arc<Identity>>,
+    pub(super) realms: BTreeSet<Name>,
+    pub(super) policy: Policy,
+    pub(super) user: String,
+    pub(super) created_ms: Millis,
+    pub(super) time: KnownTime,
+    pub(super) executor: Executor,
+    pub(super) units: Units,
+    pub(super) voice: Voice,
+    pub(super) portrait: Portrait,
+    pub(super) former: Vec<Uuid>,
+    pub(super) ready: watch::Sender<bool>,
+    pub(super) inputs: Inputs,
+}
+
+impl Agent {
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts { me, store, identity, realms, policy, user, created_ms, time, executor, units, voice, .. } = parts;
+        let mut agent = Self {
+            me,
+            store,
+            identity,
+            realms,
+            policy,
+            user,
+            created_ms,
+            time,
+            executor,
+            units,
+            voice,
+            rejected: Rejected::default(),
+            running: BTreeMap::new(),
+            work: JoinSet::new(),
+            facts: VecDeque::new(),
+            kept_signed_ms: time.signed_ms(),
+            refreshed_ms: Millis::MIN,
+            refresh_due_ms: None,
+            inputs: parts.inputs,
+            former: parts.former,
+            portrait: parts.portrait,
+            held: VecDeque::new(),
+            began: Instant::now(),
+            look_ms: jittered(LOOK_MS, chance::random()),
+            prune_ms: jittered(60_000, chance::random()),
+            facts_ms: None,
+            ready: parts.ready,
+        };
+        agent.observe_units();
+        agent
+    }
+
+    /// Milliseconds of this life, by a clock that only goes forward.
+    pub(super) fn now_ms(&self) -> Millis {
+        Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX)
+    }
+
+    /// Runs until it is told to stop.
+    pub(super) async fn run(mut self, unfinished: Vec<journal::Unfinished>) {
+        self.resume(unfinished);
+        loop {
+            let handled = match self.next().await {
+                Event::Stop => break,
+                event => self.handle(event).await,
+            };
+            let handled = handled.and(self.take_facts_in().await);
+            let now_ms = self.now_ms();
+            let handled = handled.and(self.voice.pump(now_ms).await);
+            if let Err(error) = handled {
+                tracing::error!(
+                    %error,
+                    "hint: is there room on the disk of the agent's folder? What was not stored is done again"
+                );
+            }
+        }
+        self.farewell().await;
+    }
+
+    /// The next thing that happened. Each arm is cancel-safe: channels and watches keep what is not
+    /// taken, and so do a `JoinSet` and a sleep that is made anew.
+    async fn next(&mut self) -> Event {
+        let deadline = self.next_ms().map(|due_ms| {
+            let due = Duration::from_millis(due_ms.max(0).unsigned_abs());
+            // A timer's grain is a millisecond: a little later is never too early.
+            self.began + due + Duration::from_millis(1)
+        });
+        let free = self.facts.is_empty();
+        let inputs = &mut self.inputs;
+        tokio::select! {
+            () = inputs.stop.cancelled() => Event::Stop,
+            events = some(&mut inputs.exec), if free => Event::Exec(events),
+            Some(Ok(work)) = self.work.join_next(), if free && !self.work.is_empty() => Event::Work(work),
+            event = inputs.link.events.recv() => event.map_or(Event::Stop, Event::Link),
+            () = changed(&mut inputs.units) => Event::Units,
+            () = changed(&mut inputs.metrics) => Event::Metrics,
+            () = until(deadline) => Event::Time,
+        }
+    }
+
+    /// When something is due.
+    fn next_ms(&self) -> Option<Millis> {
+        [
+            Some(self.look_ms),
+            Some(self.prune_ms),
+            self.facts_ms,
+            self.refresh_due_ms,
+            self.slow_ms(),
+            self.voice.next_ms(self.now_ms()),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    async fn handle(&mut self, event: Event) -> Result<(), StoreError> {
+        match event {
+            Event::Link(LinkEvent::Up(connection)) => self.up(connection),
+            Event::Link(LinkEvent::Down) => self.down(),
+            Event::Link(LinkEvent::Message(message)) => return self.message(message).await,
+            Event::Exec(events) => self.facts.extend(events.into_iter().map(Fact::Exec)),
+            Event::Work(work) => self.worked(work),
+            Event::Units => self.observe_units(),
+            Event::Metrics => self.voice.metrics_stored(),
+            Event::Time => return self.on_time().await,
+            Event::Stop => {}
+        }
+        Ok(())
+    }
+
+    /// Stores the facts that there are; if that fails, again in a while.
+    async fn take_facts_in(&mut self) -> Result<(), StoreError> {
+        if self.facts_ms.is_some_and(|facts_ms| self.now_ms() < facts_ms) {
+            return Ok(());
+        }
+        let recorded = self.record().await;
+        self.facts_ms = recorded.is_err().then(|| self.now_ms() + STORE_RETRY_MS);
+        recorded
+    }
+
+    fn up(&mut self, connection: Connection) {
+        tracing::info!(session = connection.session, "connected to the broker");
+        let now_ms = self.now_ms();
+        self.portrait.look();
+        self.voice.up(connection, self.former.clone(), now_ms);
+    }
+
+    fn down(&mut self) {
+        self.voice.down();
+        // They were not acknowledged, and the console sends them again.
+        self.held.clear();
+        self.ready.send_replace(false);
+    }
+
+    async fn message(&mut self, message: Message) -> Result<(), StoreError> {
+        let channel = match &message.topic {
+            Topic::Host(_, HostTopic::Presence) => {
+                let now_ms = self.now_ms();
+                let verdict = self.voice.heard_presence(message.payload(), now_ms);
+                self.voice.done(message);
+                return self.stand(verdict).await;
+            }
+            Topic::CommandAll | Topic::CommandGroup(_) => Channel::Broadcast,
+            _ => Channel::Own,
+        };
+        if !self.voice.is_sole() {
+            if self.held.len() < HELD_MAX {
+                self.held.push_back(message);
+            }
+            return Ok(());
+        }
+        self.signed(&message, channel).await?;
+        self.voice.done(message);
+        Ok(())
+    }
+
+    /// Acts on what the presence topic shows.
+    async fn stand(&mut self, verdict: Verdict) -> Result<(), StoreError> {
+        match verdict {
+            Verdict::Ignore => {}
+            Verdict::Assert => {
+                tracing::debug!("another presence of this host was seen; the own one is published again");
+            }
+            Verdict::Withdraw => {
+                tracing::error!(
+                    host.id = %self.me.host,
+                    "duplicate: another agent works for this host, with the same key; this one withdraws and looks again \
+                     in some minutes. hint: was the disk cloned? Remove the agent's folder on the copy and join with a new token"
+                );
+                self.inputs.link.withdraw();
+                self.down();
+            }
+            Verdict::Settled => {
+                let now_ms = self.now_ms();
+                self.observe_units();
+                self.voice.begin(now_ms);
+                self.ready.send_replace(true);
+                for message in std::mem::take(&mut self.held) {
+                    // Not recursion without end: this agent is the only one now, so nothing is held.
+                    Box::pin(self.message(message)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn observe_units(&mut self) {
+        let states = self.inputs.units.borrow_and_update().clone();
+        self.voice.units.observe(&states);
+        self.voice.beats.observe(self.portrait.with(&states));
+    }
+
+    async fn on_time(&mut self) -> Result<(), StoreError> {
+        let now_ms = self.now_ms();
+        if now_ms >= self.look_ms {
+            self.look_ms = now_ms + jittered(LOOK_MS, chance::random());
+            self.portrait.look();
+            self.observe_units();
+        }
+        if self.refresh_due_ms.is_some_and(|due_ms| now_ms >= due_ms) {
+            self.refresh_due_ms = None;
+            self.voice.refresh(now_ms);
+        }
+        self.tell_slow();
+        let verdict = self.voice.tick(now_ms);
+        self.stand(verdict).await?;
+        if now_ms >= self.prune_ms {
+            self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
+            let forgotten = journal::prune(&self.store, self.time.signed_ms()).await?;
+            tracing::debug!(forgotten, "commands that expired long ago were forgotten");
+        }
+        Ok(())
+    }
+
+    /// Says goodbye and waits, a little, until the broker has heard it.
+    async fn farewell(mut self) {
+        self.observe_units();
+        let Some(connection) = self.voice.farewell() else { return };
+        let heard = async {
+            while let Some(event) = self.inputs.link.events.recv().await {
+                match event {
+                    LinkEvent::Message(message) if is_echo(&message, &self.me) => break,
+                    LinkEvent::Down => return,
+                    LinkEvent::Up(_) | LinkEvent::Message(_) => {}
+                }
+            }
+            let _ = connection.disconnect();
+            while !matches!(self.inputs.link.events.recv().await, Some(LinkEvent::Down) | None) {}
+        };
+        if tokio::time::timeout(FAREWELL, heard).await.is_err() {
+            tracing::debug!("the broker did not answer the goodbye");
+        }
+    }
+}
+
+/// Whether this is what [`Voice::farewell`] said last.
+fn is_echo(message: &Message, me: &Me) -> bool {
+    matches!(&message.topic, Topic::Host(_, HostTopic::Presence))
+        && serde_json::from_slice::<Presence>(message.payload())
+            .is_ok_and(|presence| presence.instance == me.instance && presence.state == PresenceState::Stopped)
+}
+
+/// At least one event, and what else there is.
+async fn some(events: &mut mpsc::Receiver<ExecEvent>) -> Vec<ExecEvent> {
+    let mut some = Vec::new();
+    if events.recv_many(&mut some, FACTS_MAX).await == 0 {
+        // The executor is gone, which happens when the agent goes.
+        pending::<()>().await;
+    }
+    some
+}
+
+async fn changed<T>(watch: &mut watch::Receiver<T>) {
+    if watch.changed().await.is_err() {
+        // Whoever told is gone: there is nothing more to come.
+        pending::<()>().await;
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+/// Counts messages that were rejected, and says now and then how many.
+#[derive(Debug, Default)]
+pub(super) struct Rejected {
+    count: u64,
+    quiet_until_ms: Millis,
+}
+
+impl Rejected {
+    /// One more. Gives how many there were since it last said so, unless that was just now.
+    pub(super) fn count(&mut self, now_ms: Millis) -> Option<u64> {
+        self.count += 1;
+        if now_ms < self.quiet_until_ms {
+            return None;
+        }
+        self.quiet_until_ms = now_ms + COMPLAIN_MS;
+        Some(std::mem::take(&mut self.count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_bad_messages_is_told_now_and_then() {
+        let mut rejected = Rejected::default();
+        assert_eq!(rejected.count(0), Some(1));
+        assert_eq!((rejected.count(1), rejected.count(COMPLAIN_MS - 1)), (None, None));
+        assert_eq!(rejected.count(COMPLAIN_MS), Some(3));
+    }
+}

@@ -1,0 +1,119 @@
+//! What heartbeats say of the host: facts, and every unit in short.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_topics::{
+    PAYLOAD_MAX_BYTES,
+    heartbeat::{Facts, HostState, Interface, UnitSummary},
+    name::Name,
+};
+
+use super::{facts, unit::UnitStates};
+
+/// The most that a state may take: a message, less what surrounds the state in a heartbeat.
+const STATE_MAX_BYTES: usize = PAYLOAD_MAX_BYTES - 1024;
+
+/// The part of a host's state that does not come from units.
+#[derive(Clone, Debug)]
+pub(super) struct Portrait {
+    pub(super) hostname: String,
+    pub(super) facts: Facts,
+    interfaces: BTreeMap<String, Interface>,
+    labels: BTreeMap<Name, String>,
+    realms: Vec<Name>,
+}
+
+impl Portrait {
+    pub(super) fn new(labels: BTreeMap<Name, String>, realms: &BTreeSet<Name>) -> Self {
+        Self {
+            hostname: facts::hostname(),
+            facts: facts::facts(),
+            interfaces: facts::interfaces(),
+            labels,
+            realms: realms.iter().cloned().collect(),
+        }
+    }
+
+    /// Looks again at what may have changed.
+    pub(super) fn look(&mut self) {
+        self.hostname = facts::hostname();
+        self.interfaces = facts::interfaces();
+    }
+
+    /// The whole state.
+    pub(super) fn with(&self, units: &UnitStates) -> HostState {
+        let summary = |state: &super::unit::UnitState| UnitSummary {
+            generation: state.observed.generation,
+            run: state.desired.run,
+            phase: state.observed.phase,
+            hold: state.hold.clone(),
+        };
+        fitted(HostState {
+            hostname: self.hostname.clone(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            facts: self.facts.clone(),
+            interfaces: self.interfaces.clone(),
+            labels: self.labels.clone(),
+            realms: self.realms.clone(),
+            units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
+        })
+    }
+}
+
+/// Leaves out what does not fit into one message: first the units, which are on topics of their own
+/// (there is room for about 300), then the interfaces. Labels and realms always fit.
+fn fitted(mut state: HostState) -> HostState {
+    let fits = |state: &HostState| serde_json::to_vec(state).is_ok_and(|json| json.len() <= STATE_MAX_BYTES);
+    if !fits(&state) {
+        state.units.clear();
+    }
+    if !fits(&state) {
+        state.interfaces.clear();
+    }
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::agent::config::{LABEL_MAX_BYTES, LABELS_MAX, REALMS_MAX};
+
+    fn name(index: usize) -> Name {
+        format!("{index:0>63}").parse().unwrap()
+    }
+
+    fn state(units: usize, interfaces: usize) -> HostState {
+        let labels = (0..LABELS_MAX).map(|index| (name(index), "x".repeat(LABEL_MAX_BYTES))).collect();
+        let mut state = Portrait::new(labels, &(0..REALMS_MAX).map(name).collect()).with(&UnitStates::default());
+        let interface = Interface {
+            mac: "00:11:22:33:44:55".to_owned(),
+            addresses: vec!["2001:db8:1111:2222:3333:4444:5555:6666/128".to_owned(); 16],
+        };
+        state.interfaces = (0..interfaces).map(|index| (format!("interface-{index:0>5}"), interface.clone())).collect();
+        let summary: UnitSummary = serde_json::from_value(json!({
+            "generation": u64::MAX, "run": "running", "phase": "installing",
+            "hold": {"reason": "broken", "since_ms": i64::MAX},
+        }))
+        .unwrap();
+        let unit = |index: usize| format!("{index:0>20}/{index:0>40}").parse().unwrap();
+        state.units = (0..units).map(|index| (unit(index), summary.clone())).collect();
+        state
+    }
+
+    #[track_caller]
+    fn check(units: usize, interfaces: usize, left: (usize, usize)) {
+        let state = fitted(state(units, interfaces));
+        assert_eq!((state.units.len(), state.interfaces.len()), left);
+        assert!(serde_json::to_vec(&state).unwrap().len() <= STATE_MAX_BYTES);
+    }
+
+    #[test]
+    fn a_state_fits_into_one_message() {
+        check(100, 2, (100, 2));
+        check(1_000, 2, (0, 2));
+        check(0, 64, (0, 0));
+        check(1_000, 64, (0, 0));
+    }
+}

@@ -1,0 +1,95 @@
+//! Keeps the certificate fresh: a new one at two thirds of its life, with jitter, and again and again
+//! until there is one. The new identity goes out on the watch that the link and the units follow.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use muster_topics::Millis;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    chance,
+    join::{self, Identity, JoinError},
+};
+use crate::{
+    clock,
+    rules::resend::{Growth, jittered},
+};
+
+/// Between attempts that fail. A third of a life is left when they begin, so an hour is often enough.
+const RETRY: Growth = Growth { first_ms: 60_000, max_ms: 3_600_000 };
+
+/// The longest sleep: the wall clock may be set while this waits, or the host be suspended.
+const NAP_MS: Millis = 3_600_000;
+
+/// Runs until `shutdown`.
+pub(super) async fn keep_fresh(identity: watch::Sender<Arc<Identity>>, folder: PathBuf, shutdown: CancellationToken) {
+    let mut attempts = 0;
+    let mut due_ms = plan(&identity.borrow());
+    loop {
+        let wait_ms = (due_ms - clock::now_ms()).clamp(0, NAP_MS);
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())) => {}
+            () = shutdown.cancelled() => return,
+        }
+        if clock::now_ms() < due_ms {
+            continue;
+        }
+        let present = identity.borrow().clone();
+        let renewed = tokio::select! {
+            renewed = join::renew(&present) => renewed.and_then(|new| join::save(&folder, &new).map(|()| new)),
+            () = shutdown.cancelled() => return,
+        };
+        match renewed {
+            Ok(new) => {
+                due_ms = plan(&new);
+                attempts = 0;
+                tracing::info!(renew_at_ms = due_ms, "the host's certificate was renewed");
+                identity.send_replace(Arc::new(new));
+            }
+            Err(error) => {
+                let wait_ms = RETRY.jittered_ms(attempts, chance::random());
+                complain(&present, &error, wait_ms);
+                due_ms = clock::now_ms() + wait_ms;
+                attempts += 1;
+            }
+        }
+    }
+}
+
+/// When to renew: two thirds into the certificate's life, give or take a twelfth of it.
+fn plan(identity: &Identity) -> Millis {
+    renewal_ms(identity.validity_ms().unwrap_or_default(), chance::random())
+}
+
+fn renewal_ms((begins_ms, ends_ms): (Millis, Millis), random: f64) -> Millis {
+    let life_ms = ends_ms.saturating_sub(begins_ms);
+    begins_ms + life_ms / 2 + jittered(life_ms / 6, random)
+}
+
+fn complain(identity: &Identity, error: &JoinError, retry_ms: Millis) {
+    let left_ms = identity.validity_ms().map_or(0, |(_, ends_ms)| ends_ms - clock::now_ms());
+    if left_ms <= 0 {
+        tracing::error!(
+            %error, retry_ms,
+            "the host's certificate has expired, so neither broker nor console let it in; its units go on. hint: make \
+             a token with `muster token create` and start the agent with it; the host keeps its id. If the clock is \
+             wrong, set it"
+        );
+    } else {
+        tracing::warn!(%error, retry_ms, left_s = left_ms / 1000, "the host's certificate could not be renewed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewal_comes_at_two_thirds_of_a_life_and_not_for_all_at_once() {
+        let day = 24 * 3_600_000;
+        assert_eq!(renewal_ms((day, 4 * day), 0.5), 3 * day);
+        let (early, late) = (renewal_ms((0, day), 0.0), renewal_ms((0, day), 1.0));
+        assert!(early > day * 3 / 5 && late < day * 3 / 4 && early < late, "{early} {late}");
+    }
+}

@@ -1,0 +1,478 @@
+//! The road of a command through the agent, each step in one place: bytes, signature, permission
+//! ([`authorise`]), journal, the work, the answer.
+//!
+//! **Invariant: record, then act.** A command is in the journal before the broker hears that it
+//! arrived and before anything is done about it; its answer is stored before it is said.
+//!
+//! **Invariant: an edit of desired state, its journal row, its answer and its outbox row are one
+//! transaction.** So there is no edit that was begun and not done.
+//!
+//! What ends somewhere else (a program, a question to a unit) comes back as a [`Fact`]. Facts wait
+//! until the store has taken them: a full disk delays an answer and loses none.
+
+use std::collections::BTreeMap;
+
+use muster_topics::{
+    Millis, V1,
+    ack::{Ack, ReportAck},
+    command::{Command, Exec, Refresh, Verb},
+    envelope::{self, Kind, Verified},
+    name::{CommandId, UnitName},
+    outcome::{CHUNK_MAX_BYTES, Content, Report, Status, Stream},
+};
+
+use super::{
+    chance,
+    core::Agent,
+    execute::{ExecEvent, Sent},
+    link::Message,
+    store::{
+        StoreError,
+        journal::{self, Ending, Entry, Known},
+        metric, outbox, unit,
+    },
+};
+use crate::{
+    clock,
+    rules::{
+        Refusal,
+        authorise::{self, Authorised, Channel, Head, Judge, Verdict},
+        resend,
+    },
+};
+
+/// `accepted` and `running` are told only of a command that takes longer than this.
+const QUIET_MS: Millis = 1_000;
+
+/// The most of a unit's log that one answer carries.
+const LOG_MAX_BYTES: usize = 1024 * 1024;
+
+/// The longest time that a refresh may be put off.
+const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
+
+/// How far the signed time that is stored may lag behind the one that was seen. A quiet host hears
+/// an acknowledgement every half minute, and should not write for each; what it forgets of a day is
+/// far less than what the journal keeps beyond expiry ([`journal::KEPT_AFTER_EXPIRY_MS`]).
+const KEEP_SIGNED_MS: Millis = 3_600_000;
+
+/// The longest text of an answer that somebody else wrote.
+const MESSAGE_MAX_BYTES: usize = 4 * 1024;
+
+/// A command that is being worked on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    since_ms: Millis,
+    begun: bool,
+    told: Told,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Told {
+    Nothing,
+    Accepted,
+    Running,
+}
+
+/// What a task of the agent's has come to.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A program was started, or could not be.
+    Begun(CommandId, Result<(), Refusal>),
+    /// A unit's log was read.
+    Read(CommandId, Result<Vec<u8>, Refusal>),
+    /// Nothing that anybody waits for.
+    Done,
+}
+
+/// Something that must get into the store.
+#[derive(Debug)]
+pub(super) enum Fact {
+    /// A program's output, or its end.
+    Exec(ExecEvent),
+    /// A command ends without a program.
+    Ended(CommandId, Status),
+    /// A log was read, and that was all.
+    Read(CommandId, Vec<u8>),
+}
+
+impl Agent {
+    /// A message came on a topic of signed ones.
+    pub(super) async fn signed(&mut self, message: &Message, channel: Channel) -> Result<(), StoreError> {
+        let opened = {
+            let identity = self.identity.borrow();
+            envelope::open(message.payload(), &identity.membership.command_keys)
+        };
+        let verified = match opened {
+            Ok(verified) => verified,
+            Err(error) => {
+                self.reject(&message.topic.to_string(), &error.to_string());
+                return Ok(());
+            }
+        };
+        match verified.kind() {
+            Kind::Command => return self.command(&verified, channel).await,
+            Kind::Ack => match verified.body::<Ack>() {
+                Ok(ack) => return self.ack(ack).await,
+                Err(error) => self.reject("ack", &error.to_string()),
+            },
+            Kind::Refresh => match verified.body::<Refresh>() {
+                Ok(refresh) => self.refresh(&refresh),
+                Err(error) => self.reject("refresh", &error.to_string()),
+            },
+        }
+        Ok(())
+    }
+
+    /// A message that deserves no answer: it is counted, and told now and then.
+    fn reject(&mut self, what: &str, reason: &str) {
+        if let Some(rejected) = self.rejected.count(self.now_ms()) {
+            tracing::warn!(what, reason, rejected, "messages were rejected");
+        }
+    }
+
+    async fn ack(&mut self, ack: Ack) -> Result<(), StoreError> {
+        if ack.host != self.me.host {
+            self.reject("ack", "it is for another host");
+            return Ok(());
+        }
+        self.time.saw(ack.issued_ms, clock::now_ms());
+        let signed_ms = self.time.signed_ms();
+        if !ack.reports.is_empty() || signed_ms - self.kept_signed_ms > KEEP_SIGNED_MS {
+            outbox::acknowledge(&self.store, &ack.reports, signed_ms).await?;
+            self.kept_signed_ms = signed_ms;
+        }
+        if !ack.metrics.is_empty() {
+            metric::delete(&self.store, &ack.metrics).await?;
+        }
+        self.voice.acknowledged(&ack);
+        Ok(())
+    }
+
+    fn refresh(&mut self, refresh: &Refresh) {
+        // Whoever owns the broker can repeat an old one for ever; each is good once.
+        if refresh.issued_ms <= self.refreshed_ms {
+            return;
+        }
+        self.refreshed_ms = refresh.issued_ms;
+        self.time.saw(refresh.issued_ms, clock::now_ms());
+        let within_ms = Millis::try_from(refresh.within_ms.min(REFRESH_WITHIN_MAX_MS)).unwrap_or_default();
+        let due_ms = self.now_ms() + resend::share(within_ms, chance::random());
+        self.refresh_due_ms = Some(self.refresh_due_ms.map_or(due_ms, |already_ms| already_ms.min(due_ms)));
+    }
+
+    async fn command(&mut self, verified: &Verified, channel: Channel) -> Result<(), StoreError> {
+        let command = match verified.body::<Command>() {
+            Ok(command) => command,
+            Err(error) => return self.not_understood(verified, &error.to_string()).await,
+        };
+        let clock_ms = clock::now_ms();
+        let judge = Judge {
+            host: self.me.host,
+            realms: &self.realms,
+            policy: &self.policy,
+            user: &self.user,
+            created_ms: self.created_ms,
+            time: self.time,
+            clock_ms,
+        };
+        let issued_ms = command.issued_ms;
+        let verdict = authorise::check(command, channel, &judge);
+        self.time.saw(issued_ms, clock_ms);
+        match verdict {
+            Verdict::NotMine => Ok(()),
+            Verdict::Refused(command, refusal) => {
+                tracing::info!(command.id = %command.id, verb = command.verb.name(), reason = refusal.message, "refused");
+                self.answer_now(command.id, command.expires_ms, refusal.into()).await
+            }
+            Verdict::Granted(command) => self.granted(command).await,
+        }
+    }
+
+    /// A command of a newer console, or of none: its sender hears about it, if it is for this host.
+    async fn not_understood(&mut self, verified: &Verified, reason: &str) -> Result<(), StoreError> {
+        match verified.body::<Head>() {
+            Ok(head) if head.target.includes(self.me.host) => {
+                let message = format!("this agent does not understand the command: {}", shortened(reason));
+                let refusal = Refusal::new(muster_topics::outcome::RefusalCode::Invalid, message);
+                self.answer_now(head.id, head.expires_ms, refusal.into()).await
+            }
+            Ok(_) => Ok(()),
+            Err(_) => {
+                self.reject("command", reason);
+                Ok(())
+            }
+        }
+    }
+
+    async fn granted(&mut self, command: Authorised<Command>) -> Result<(), StoreError> {
+        let (id, verb) = (command.get().id, &command.get().verb);
+        tracing::info!(command.id = %id, operator = %command.get().operator, verb = verb.name(), "command");
+        match verb {
+            Verb::Exec(_) | Verb::UnitLogs { .. } => {
+                let mut tx = self.store.begin().await?;
+                let new = self.enter(&mut tx, command.get()).await?;
+                tx.commit().await?;
+                if !new {
+                    return self.repeated(id).await;
+                }
+                self.launch(command);
+                Ok(())
+            }
+            Verb::UnitApply { unit, .. }
+            | Verb::UnitRun { unit }
+            | Verb::UnitStop { unit }
+            | Verb::UnitRestart { unit }
+            | Verb::UnitRm { unit } => self.edit(command.get(), unit, verb).await,
+        }
+    }
+
+    async fn enter(&self, tx: &mut sqlx::SqliteConnection, command: &Command) -> Result<bool, StoreError> {
+        let body = serde_json::to_string(command).map_err(|source| StoreError::Content { what: "command", source })?;
+        let entry = Entry { id: command.id, body: &body, expires_ms: command.expires_ms };
+        journal::insert(tx, entry, self.time.signed_ms(), clock::now_ms()).await
+    }
+
+    /// Changes desired state, and answers.
+    async fn edit(&mut self, command: &Command, unit: &UnitName, verb: &Verb) -> Result<(), StoreError> {
+        let now_ms = clock::now_ms();
+        let mut tx = self.store.begin().await?;
+        if !self.enter(&mut tx, command).await? {
+            tx.rollback().await?;
+            return self.repeated(command.id).await;
+        }
+        let status = match unit::edit(&mut tx, unit, verb, now_ms).await? {
+            Ok(Some(applied)) => Status::Applied { generation: applied.generation, revision: applied.revision },
+            Ok(None) => Status::Completed,
+            Err(refusal) => refusal.into(),
+        };
+        let changed = status.is_success();
+        let key = journal::finish(&mut tx, command.id, status.into(), now_ms).await?;
+        tx.commit().await?;
+        if changed {
+            self.units.desired_changed();
+            self.voice.beats.hasten();
+        }
+        self.queue(key);
+        Ok(())
+    }
+
+    /// Answers a command about which nothing is done.
+    async fn answer_now(&mut self, id: CommandId, expires_ms: Millis, status: Status) -> Result<(), StoreError> {
+        let now_ms = clock::now_ms();
+        let mut tx = self.store.begin().await?;
+        // What is refused is never taken up again, so its text is of no use.
+        let entry = Entry { id, body: "{}", expires_ms };
+        let key = if journal::insert(&mut tx, entry, self.time.signed_ms(), now_ms).await? {
+            journal::finish(&mut tx, id, status.into(), now_ms).await?
+        } else {
+            tx.rollback().await?;
+            return self.repeated(id).await;
+        };
+        tx.commit().await?;
+        self.queue(key);
+        Ok(())
+    }
+
+    /// A command that the journal has already.
+    async fn repeated(&mut self, id: CommandId) -> Result<(), StoreError> {
+        let mut tx = self.store.begin().await?;
+        let known = journal::answer_again(&mut tx, id, clock::now_ms()).await?;
+        tx.commit().await?;
+        match known {
+            Some(Known::Answered(key)) => self.queue(Some(key)),
+            // Whoever asks again hears how far it has come.
+            Some(Known::Unfinished) => {
+                if let Some(running) = self.running.get_mut(&id) {
+                    running.told = Told::Nothing;
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, key: Option<ReportAck>) {
+        let now_ms = self.now_ms();
+        if let Some(key) = key {
+            self.voice.queue(key, now_ms);
+        }
+    }
+
+    /// Starts what takes its time.
+    fn launch(&mut self, command: Authorised<Command>) {
+        let Command { id, verb, .. } = command.into_inner();
+        self.running.insert(id, Running { since_ms: self.now_ms(), begun: false, told: Told::Nothing });
+        match verb {
+            Verb::Exec(exec) => {
+                let executor = self.executor.clone();
+                self.work.spawn(async move { Work::Begun(id, executor.run(id, &exec).await) });
+            }
+            Verb::UnitLogs { unit, lines } => self.read_log(id, unit, lines),
+            // These are done when they are entered.
+            _ => {}
+        }
+    }
+
+    fn read_log(&mut self, id: CommandId, unit: UnitName, lines: u32) {
+        let units = self.units.clone();
+        self.work.spawn(async move { Work::Read(id, units.logs(&unit, lines).await) });
+    }
+
+    /// Takes up what an earlier life of the agent left unfinished.
+    pub(super) fn resume(&mut self, unfinished: Vec<journal::Unfinished>) {
+        for journal::Unfinished { id, command, stdout_bytes, stderr_bytes } in unfinished {
+            tracing::info!(command.id = %id, "an earlier life of the agent left a command unfinished");
+            match command.map(|command| command.verb) {
+                Some(Verb::Exec(exec)) => self.resume_exec(id, exec, Sent { stdout_bytes, stderr_bytes }),
+                // A question changes nothing, so it may be asked again.
+                Some(Verb::UnitLogs { unit, lines }) => self.read_log(id, unit, lines),
+                Some(_) | None => self.facts.push_back(Fact::Ended(id, Status::Lost)),
+            }
+        }
+    }
+
+    fn resume_exec(&mut self, id: CommandId, exec: Exec, sent: Sent) {
+        self.running.insert(id, Running { since_ms: self.now_ms(), begun: true, told: Told::Nothing });
+        let executor = self.executor.clone();
+        self.work.spawn(async move {
+            executor.resume(id, &exec, sent).await;
+            Work::Done
+        });
+    }
+
+    /// A task has ended.
+    pub(super) fn worked(&mut self, work: Work) {
+        match work {
+            Work::Begun(id, Ok(())) => {
+                if let Some(running) = self.running.get_mut(&id) {
+                    running.begun = true;
+                }
+            }
+            Work::Begun(id, Err(refusal)) => {
+                tracing::info!(command.id = %id, reason = refusal.message, "not begun");
+                self.facts.push_back(Fact::Ended(id, refusal.into()));
+            }
+            Work::Read(id, Ok(log)) => self.facts.push_back(Fact::Read(id, log)),
+            Work::Read(id, Err(refusal)) => self.facts.push_back(Fact::Ended(id, refusal.into())),
+            Work::Done => {}
+        }
+    }
+
+    /// Stores all facts in one transaction, whose cost they share. If that fails they stay.
+    pub(super) async fn record(&mut self) -> Result<(), StoreError> {
+        if self.facts.is_empty() {
+            return Ok(());
+        }
+        let now_ms = clock::now_ms();
+        let mut keys = Vec::new();
+        let mut tx = self.store.begin().await?;
+        for fact in &self.facts {
+            enter_fact(&mut tx, fact, now_ms, &mut keys).await?;
+        }
+        tx.commit().await?;
+        for key in keys {
+            self.queue(Some(key));
+        }
+        for fact in std::mem::take(&mut self.facts) {
+            let (id, files) = match fact {
+                Fact::Exec(ExecEvent::Output { .. }) => continue,
+                Fact::Exec(ExecEvent::Ended { id, .. }) => (id, true),
+                Fact::Ended(id, _) | Fact::Read(id, _) => (id, false),
+            };
+            self.running.remove(&id);
+            if files {
+                let executor = self.executor.clone();
+                self.work.spawn(async move {
+                    executor.forget(id).await;
+                    Work::Done
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of commands that take their time.
+    pub(super) fn tell_slow(&mut self) {
+        let (now_ms, at_ms) = (self.now_ms(), clock::now_ms());
+        for (id, running) in &mut self.running {
+            let Some(told) = running.untold(now_ms) else { continue };
+            running.told = told;
+            let content = if told == Told::Running { Content::Running } else { Content::Accepted };
+            self.voice.note(Report { v: V1, command: *id, seq: 0, at_ms, content });
+        }
+    }
+
+    /// When a command becomes slow.
+    pub(super) fn slow_ms(&self) -> Option<Millis> {
+        next_slow_ms(&self.running)
+    }
+}
+
+fn next_slow_ms(running: &BTreeMap<CommandId, Running>) -> Option<Millis> {
+    running.values().filter(|running| running.told < running.stage()).map(|running| running.since_ms + QUIET_MS).min()
+}
+
+impl Running {
+    fn stage(self) -> Told {
+        if self.begun { Told::Running } else { Told::Accepted }
+    }
+
+    fn untold(self, now_ms: Millis) -> Option<Told> {
+        (now_ms >= self.since_ms + QUIET_MS && self.told < self.stage()).then(|| self.stage())
+    }
+}
+
+async fn enter_fact(
+    tx: &mut sqlx::SqliteConnection,
+    fact: &Fact,
+    now_ms: Millis,
+    keys: &mut Vec<ReportAck>,
+) -> Result<(), StoreError> {
+    match fact {
+        Fact::Exec(ExecEvent::Output { id, stream, offset_bytes, bytes }) => {
+            keys.extend(journal::add_output(tx, *id, *stream, *offset_bytes, bytes, now_ms).await?);
+        }
+        Fact::Exec(ExecEvent::Ended { id, status, started_ms, rest, dropped_bytes }) => {
+            let ending = Ending {
+                status: status.clone(),
+                started_ms: *started_ms,
+                rest: rest.clone(),
+                dropped_bytes: *dropped_bytes,
+            };
+            keys.extend(journal::finish(tx, *id, ending, now_ms).await?);
+        }
+        Fact::Ended(id, status) => keys.extend(journal::finish(tx, *id, status.clone().into(), now_ms).await?),
+        Fact::Read(id, log) => {
+            let (pieces, rest, dropped_bytes) = pieces(log);
+            for (index, piece) in pieces.enumerate() {
+                let offset_bytes = (index * CHUNK_MAX_BYTES) as u64;
+                keys.extend(journal::add_output(tx, *id, Stream::Stdout, offset_bytes, piece, now_ms).await?);
+            }
+            let ending = Ending {
+                status: Status::Completed,
+                started_ms: None,
+                rest: (rest.to_vec(), Vec::new()),
+                dropped_bytes: (dropped_bytes, 0),
+            };
+            keys.extend(journal::finish(tx, *id, ending, now_ms).await?);
+        }
+    }
+    Ok(())
+}
+
+/// The end of a log in pieces, what remains, and how much was left out.
+fn pieces(log: &[u8]) -> (std::slice::ChunksExact<'_, u8>, &[u8], u64) {
+    let dropped = log.len().saturating_sub(LOG_MAX_BYTES);
+    let pieces = log[dropped..].chunks_exact(CHUNK_MAX_BYTES);
+    let rest = pieces.remainder();
+    (pieces, rest, dropped as u64)
+}
+
+/// The first part of a text that came from outside.
+fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(MESSAGE_MAX_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,0 +1,376 @@
+//! A fleet for this part's tests: an authority, Mosquitto with mutual TLS as the broker (a control
+//! that none of us wrote), and a console's hand on the bus.
+
+use std::{
+    io,
+    path::PathBuf,
+    process::{Child, Command as Process, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_topics::{
+    Millis, V1,
+    ack::{Ack, Numbered, ReportAck},
+    command::{Command, Exec, Target, Verb},
+    envelope::{Body, Signer},
+    heartbeat::Heartbeat,
+    join::Membership,
+    name::{CommandId, HostId},
+    outcome::{Content, Outcome, Report},
+    presence::{Presence, PresenceState},
+    topic::{HostTopic, Prefix, Topic},
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    PKCS_ECDSA_P256_SHA256,
+};
+use rumqttc::{AsyncClient, Event, Incoming, MqttOptions, NetworkOptions, QoS, TlsConfiguration, Transport};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+use super::{
+    RunningAgent,
+    config::Config,
+    join::{self, Identity},
+};
+use crate::{clock, pki};
+
+/// The longest wait for anything: far beyond what is needed, for machines that are busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub(super) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        Self(CertifiedIssuer::self_signed(params, key()).unwrap())
+    }
+
+    pub(super) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// Certificate and key of a party.
+    pub(super) fn issue(&self, name: &str) -> (String, String) {
+        let key = key();
+        (self.certify(name, &key), key.serialize_pem())
+    }
+
+    pub(super) fn certify(&self, name: &str, key: &impl rcgen::PublicKeyData) -> String {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.signed_by(key, &self.0).unwrap().pem()
+    }
+}
+
+fn key() -> KeyPair {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap()
+}
+
+/// See the module. Dropping it ends the broker.
+pub(super) struct Fleet {
+    pub(super) folder: tempfile::TempDir,
+    pub(super) host: HostId,
+    authority: Authority,
+    signer: Signer,
+    port: u16,
+    broker: Option<Child>,
+}
+
+impl Fleet {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new();
+        let (certificate, key) = authority.issue("broker");
+        for (name, content) in [("ca.pem", authority.pem()), ("broker.pem", certificate), ("broker.key", key)] {
+            std::fs::write(folder.path().join(name), content).unwrap();
+        }
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let signer = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+        let mut fleet = Self { folder, host: HostId::random(), authority, signer, port, broker: None };
+        fleet.start_broker();
+        fleet
+    }
+
+    pub(super) fn start_broker(&mut self) {
+        let folder = self.folder.path().display();
+        let config = format!(
+            "listener {} 127.0.0.1\ncafile {folder}/ca.pem\ncertfile {folder}/broker.pem\nkeyfile {folder}/broker.key\n\
+             require_certificate true\nuse_identity_as_username true\nallow_anonymous false\nuser root\n",
+            self.port
+        );
+        let path = self.folder.path().join("mosquitto.conf");
+        std::fs::write(&path, config).unwrap();
+        let program =
+            ["/usr/sbin/mosquitto", "/usr/bin/mosquitto"].into_iter().find(|path| PathBuf::from(path).exists());
+        let program = program.expect("these tests need mosquitto: apt-get install mosquitto");
+        let log = std::fs::File::create(self.folder.path().join("mosquitto.log")).unwrap();
+        let child = Process::new(program).arg("-c").arg(&path).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        self.broker = Some(child);
+        let begun = std::time::Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "mosquitto does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(super) fn kill_broker(&mut self) {
+        if let Some(mut child) = self.broker.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// A configuration for this host, which has joined.
+    pub(super) fn config(&self, name: &str) -> Config {
+        let data_dir = self.folder.path().join(name);
+        if !data_dir.exists() {
+            std::fs::create_dir(&data_dir).unwrap();
+            std::fs::write(data_dir.join("host"), self.host.to_string()).unwrap();
+            let (certificate, key) = self.authority.issue(&self.host.to_string());
+            let membership = Membership {
+                v: V1,
+                host: self.host,
+                certificate,
+                authority: self.authority.pem(),
+                command_keys: vec![self.signer.public_key().unwrap()],
+                broker_url: format!("mqtts://127.0.0.1:{}", self.port),
+                console_url: "https://127.0.0.1:1".to_owned(),
+                prefix: Prefix::default(),
+            };
+            join::save(&data_dir, &Identity { membership, key }).unwrap();
+        }
+        let mut config = Config { data_dir, keep_alive_s: 2, ..Config::default() };
+        config.heartbeat.period_ms = 500;
+        config.heartbeat.gap_ms = 100;
+        config
+    }
+
+    pub(super) async fn agent(&self, name: &str) -> RunningAgent {
+        super::start(self.config(name)).await.unwrap()
+    }
+
+    /// Until an agent works.
+    pub(super) async fn working(&self, name: &str) -> RunningAgent {
+        let agent = self.agent(name).await;
+        let mut connected = agent.connected();
+        tokio::time::timeout(PATIENCE, connected.wait_for(|connected| *connected)).await.unwrap().unwrap();
+        agent
+    }
+
+    /// A console, subscribed to everything of this host.
+    pub(super) async fn console(&self) -> Console {
+        let (certificate, key) = self.authority.issue("console-main");
+        let tls = pki::client(&self.authority.pem(), &certificate, &key).unwrap();
+        let mut options = MqttOptions::new(format!("console-{}", uuid::Uuid::new_v4()), "127.0.0.1", self.port);
+        options.set_max_packet_size(100_000, 100_000);
+        options.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(Arc::new(tls))));
+        let (client, mut eventloop) = AsyncClient::new(options, 100);
+        let mut network = NetworkOptions::new();
+        network.set_tcp_nodelay(true);
+        eventloop.set_network_options(network);
+        client.subscribe(format!("muster/h/{}/#", self.host), QoS::AtLeastOnce).await.unwrap();
+        let (sender, messages) = mpsc::unbounded_channel();
+        let (subscribed, until_subscribed) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let mut subscribed = Some(subscribed);
+            while let Ok(event) = eventloop.poll().await {
+                match event {
+                    Event::Incoming(Incoming::Publish(publish)) => {
+                        let Ok(Topic::Host(_, topic)) = Prefix::default().parse(&publish.topic) else { continue };
+                        let _ = sender.send((topic, publish.payload.to_vec()));
+                    }
+                    Event::Incoming(Incoming::SubAck(_)) => drop(subscribed.take().map(|sender| sender.send(()))),
+                    _ => {}
+                }
+            }
+        });
+        until_subscribed.await.unwrap();
+        Console { host: self.host, client, messages }
+    }
+
+    pub(super) fn sign<B: Body>(&self, body: &B) -> Vec<u8> {
+        self.signer.sign(body).unwrap()
+    }
+
+    /// Signs a command that no type of ours makes.
+    pub(super) fn sign_text(&self, body: &str) -> Vec<u8> {
+        let envelope = self.signer.sign_text(muster_topics::envelope::Kind::Command, body.to_owned());
+        serde_json::to_vec(&envelope).unwrap()
+    }
+
+    /// Somebody whose key no host has pinned.
+    pub(super) fn strange_signer() -> Signer {
+        Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap()
+    }
+
+    pub(super) fn exec(&self, argv: &[&str]) -> Command {
+        let exec = Exec {
+            argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
+            cwd: None,
+            env: Default::default(),
+            user: None,
+            timeout_ms: 60_000,
+            output_max_bytes: 1024 * 1024,
+        };
+        let issued_ms = clock::now_ms();
+        Command {
+            v: V1,
+            id: CommandId::new(),
+            target: Target::Hosts(vec![self.host]),
+            issued_ms,
+            expires_ms: issued_ms + 600_000,
+            operator: "anna".parse().unwrap(),
+            verb: Verb::Exec(exec),
+        }
+    }
+
+    fn ack(&self) -> Ack {
+        let issued_ms = clock::now_ms();
+        Ack { v: V1, host: self.host, issued_ms, reports: vec![], heartbeat: None, metrics: vec![] }
+    }
+
+    pub(super) async fn acknowledge_report(&self, console: &Console, report: &Report) {
+        let key = ReportAck { command: report.command, seq: report.seq };
+        console.publish(HostTopic::Ack, false, self.sign(&Ack { reports: vec![key], ..self.ack() })).await;
+    }
+
+    pub(super) async fn acknowledge_heartbeat(&self, console: &Console, heartbeat: &Heartbeat) {
+        let id = Numbered { epoch: heartbeat.epoch, seq: heartbeat.seq };
+        console.publish(HostTopic::Ack, false, self.sign(&Ack { heartbeat: Some(id), ..self.ack() })).await;
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.kill_broker();
+    }
+}
+
+/// See [`Fleet::console`].
+pub(super) struct Console {
+    host: HostId,
+    client: AsyncClient,
+    messages: mpsc::UnboundedReceiver<(HostTopic, Vec<u8>)>,
+}
+
+impl Console {
+    pub(super) async fn publish(&self, topic: HostTopic, retain: bool, payload: Vec<u8>) {
+        let topic = Prefix::default().topic(&Topic::Host(self.host, topic));
+        self.client.publish(topic, QoS::AtLeastOnce, retain, payload).await.unwrap();
+    }
+
+    pub(super) async fn broadcast(&self, payload: Vec<u8>) {
+        let topic = Prefix::default().topic(&Topic::CommandAll);
+        self.client.publish(topic, QoS::AtLeastOnce, false, payload).await.unwrap();
+    }
+
+    /// The next message on a topic that is as wanted; what comes before it is passed over.
+    pub(super) async fn next<T: DeserializeOwned>(&mut self, topic: HostTopic, wanted: impl Fn(&T) -> bool) -> T {
+        let next = async {
+            loop {
+                let (on, payload) = self.messages.recv().await.expect("the console's connection");
+                if on == topic
+                    && let Ok(message) = serde_json::from_slice(&payload)
+                    && wanted(&message)
+                {
+                    return message;
+                }
+            }
+        };
+        let what = format!("{topic} of {}", std::any::type_name::<T>());
+        tokio::time::timeout(PATIENCE, next).await.unwrap_or_else(|_| panic!("nothing came on {what}"))
+    }
+
+    pub(super) async fn presence(&mut self, state: PresenceState) -> Presence {
+        self.next(HostTopic::Presence, |presence: &Presence| presence.state == state).await
+    }
+
+    pub(super) async fn heartbeat(&mut self) -> Heartbeat {
+        self.next(HostTopic::Heartbeat, |_: &Heartbeat| true).await
+    }
+
+    pub(super) async fn report(&mut self, command: CommandId) -> Report {
+        self.next(HostTopic::Outcome, |report: &Report| report.command == command).await
+    }
+
+    /// The terminal answer of a command, and its message.
+    pub(super) async fn outcome(&mut self, command: CommandId) -> (Report, Outcome) {
+        loop {
+            let report = self.report(command).await;
+            if let Content::Done { outcome } = report.content.clone() {
+                return (report, outcome);
+            }
+        }
+    }
+
+    /// What has come so far on a topic of commands' answers.
+    pub(super) fn reports_so_far(&mut self) -> Vec<Report> {
+        let all = std::iter::from_fn(|| self.messages.try_recv().ok());
+        all.filter(|(topic, _)| *topic == HostTopic::Outcome)
+            .filter_map(|(_, payload)| serde_json::from_slice(&payload).ok())
+            .collect()
+    }
+}
+
+/// A moment long enough for a message to go there and back, used only where something must *not* come.
+pub(super) async fn a_moment() {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+}
+
+/// A time long gone.
+pub(super) fn ago(ms: Millis) -> Millis {
+    clock::now_ms() - ms
+}
+
+/// An HTTPS server that takes one request after the other and gives each the next answer; the last
+/// again and again. Gives its address, and what it was sent.
+pub(super) async fn server(
+    tls: rustls::ServerConfig,
+    answer: impl Fn(&str, &[u8]) -> (u16, Vec<u8>) + Send + Sync + 'static,
+) -> (String, Arc<std::sync::Mutex<Vec<String>>>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let requests = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = requests.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let served: io::Result<()> = async {
+                let mut text = Vec::new();
+                let body_at = loop {
+                    if let Some(at) = text.windows(4).position(|four| four == b"\r\n\r\n") {
+                        break at + 4;
+                    }
+                    if stream.read_buf(&mut text).await? == 0 {
+                        return Ok(());
+                    }
+                };
+                let head = String::from_utf8_lossy(&text[..body_at]).to_ascii_lowercase();
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
+                let length: usize = length.parse().unwrap_or(0);
+                while text.len() < body_at + length {
+                    stream.read_buf(&mut text).await?;
+                }
+                let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                let (status, body) = answer(&path, &text[body_at..]);
+                seen.lock().unwrap().push(path);
+                let head =
+                    format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                stream.write_all(head.as_bytes()).await?;
+                stream.write_all(&body).await?;
+                stream.shutdown().await
+            }
+            .await;
+            drop(served);
+        }
+    });
+    (url, requests)
+}

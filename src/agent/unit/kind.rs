@@ -1,0 +1,98 @@
+//! What a kind of unit has to be able to do. The planner's steps ([`crate::rules::plan::Step`]) are these,
+//! and the task that keeps units ([`super`]) calls them, each on a task of its own and with a deadline.
+
+use std::io;
+
+use futures_util::future::BoxFuture;
+use muster_topics::{
+    name::{Digest, UnitName},
+    unit::{Desired, StopSignal},
+};
+
+use crate::rules::plan::{Ended, Failure, Told};
+
+/// A kind of unit: how it is installed, started, found again and removed.
+///
+/// Any of the futures may be dropped in the middle, when its deadline has passed or the agent ends. What
+/// was done by then must be such that the same call, now or in the agent's next life, does the rest.
+pub(super) trait Kind: Send + Sync {
+    /// Its name, as [`muster_topics::unit::Spec::kind`] has it.
+    fn name(&self) -> &'static str;
+
+    /// All units of which there is something on this host, so that what was forgotten while the agent was
+    /// away is found and removed. Called once, before any other.
+    fn traces(&self) -> io::Result<Vec<UnitName>>;
+
+    /// Looks up what is in effect, and takes it over.
+    fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>>;
+
+    /// Gets everything that the revision needs, without touching what is in effect. Cheap if it is all there.
+    fn install<'a>(&'a self, unit: &'a UnitName, desired: &'a Desired) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// Puts the revision into effect. It was installed, and nothing is in effect.
+    fn start<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        attempts: u32,
+    ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>>;
+
+    /// Removes everything. Nothing is in effect.
+    fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// The last `lines` lines of what it has to say.
+    fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>>;
+
+    /// Gives back what no unit needs any more, now and then.
+    fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;
+}
+
+/// Something of a unit that is in effect. To drop it leaves it alone.
+pub(super) trait Instance: Send {
+    /// The next thing that becomes of it; nothing if it cannot be heard any more. Cancel-safe.
+    fn next(&mut self) -> BoxFuture<'_, Option<News>>;
+
+    /// Asks it to end, and has it ended once its grace is over. Its end is news.
+    fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
+}
+
+/// What has become of an instance.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum News {
+    /// It goes on, like this.
+    Told(Told),
+    /// It has ended, for good.
+    Ended(Ended),
+}
+
+/// What was found of a unit.
+pub(super) enum Adopted {
+    /// Nothing was ever started.
+    Nothing,
+    /// It is in effect.
+    Alive {
+        /// What it was started as.
+        revision: Digest,
+        /// What has become of it so far.
+        told: Told,
+        /// Itself.
+        instance: Box<dyn Instance>,
+    },
+    /// It was, and has ended.
+    Ended(Ended),
+}
+
+/// Why a unit is not in effect after it was started.
+#[derive(Debug)]
+pub(super) enum NotStarted {
+    /// It could not be started; nothing is in effect.
+    Failed(Failure),
+    /// Perhaps it is: look it up.
+    Unknown,
+}
+
+impl From<Failure> for NotStarted {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}

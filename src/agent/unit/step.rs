@@ -1,0 +1,168 @@
+//! The steps of a plan, each on a task of its own, and what hears from an instance while it lives.
+//!
+//! A task that brings an instance about (by starting it, or by finding it again) stays with it: it passes
+//! on what becomes of it and takes the requests to end it. So there is one task per living unit, and none
+//! for one that rests.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_topics::{
+    name::UnitName,
+    unit::{Desired, Exit, StopSignal},
+};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::kind::{Adopted, Instance, Kind, News, NotStarted};
+use crate::{
+    clock::{now_ms, random},
+    rules::plan::{Ended, Failure, Found, Seen},
+};
+
+/// A step's deadline. What has not come about by then is given up and tried again.
+const ADOPT_MAX: Duration = Duration::from_secs(10);
+/// A gigabyte over a line of 300 KB/s; what has come by then is not lost.
+const INSTALL_MAX: Duration = Duration::from_secs(3600);
+/// A start checks files and forks; a disk that sleeps takes its time.
+const START_MAX: Duration = Duration::from_secs(30);
+const REMOVE_MAX: Duration = Duration::from_secs(60);
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// Waits between two tries to find an instance that cannot be heard any more.
+const FIND_AGAIN: [Duration; 4] =
+    [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
+
+/// What was seen of a unit.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) unit: UnitName,
+    pub(super) seen: Seen,
+}
+
+/// A request to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop {
+    pub(super) signal: StopSignal,
+    pub(super) grace_ms: u64,
+}
+
+/// Everything that a step needs.
+pub(super) struct Worker {
+    pub(super) unit: UnitName,
+    pub(super) kind: Arc<dyn Kind>,
+    pub(super) reports: mpsc::Sender<Report>,
+}
+
+impl Worker {
+    async fn report(&self, seen: Seen) {
+        // There is nobody to tell only when the agent ends.
+        let _ = self.reports.send(Report { unit: self.unit.clone(), seen }).await;
+    }
+
+    pub(super) async fn adopt(self, stops: mpsc::Receiver<Stop>) {
+        match self.look_up().await {
+            Ok(Adopted::Nothing) => self.report(Seen::Found(Found::Nothing)).await,
+            Ok(Adopted::Ended(ended)) => self.report(Seen::Found(Found::Ended(ended))).await,
+            Ok(Adopted::Alive { revision, told, instance }) => {
+                self.report(Seen::Found(Found::Alive(revision, told))).await;
+                self.stay_with(instance, stops).await;
+            }
+            Err(failure) => self.report(Seen::NotLookedUp { error: failure.error }).await,
+        }
+    }
+
+    pub(super) async fn install(self, desired: Desired) {
+        let outcome = timeout(INSTALL_MAX, self.kind.install(&self.unit, &desired)).await;
+        let revision = desired.revision;
+        self.report(match outcome.unwrap_or_else(|_| Err(late("installing took", INSTALL_MAX))) {
+            Ok(()) => Seen::Installed(revision),
+            Err(failure) => Seen::NotInstalled { revision, failure, random: random() },
+        })
+        .await;
+    }
+
+    pub(super) async fn start(self, desired: Desired, attempts: u32, stops: mpsc::Receiver<Stop>) {
+        match timeout(START_MAX, self.kind.start(&self.unit, &desired, attempts)).await {
+            Ok(Ok(instance)) => {
+                self.report(Seen::Started).await;
+                self.stay_with(instance, stops).await;
+            }
+            Ok(Err(NotStarted::Failed(failure))) => self.report(Seen::NotStarted(failure)).await,
+            Ok(Err(NotStarted::Unknown)) | Err(_) => self.report(Seen::StartUnknown).await,
+        }
+    }
+
+    pub(super) async fn remove(self) {
+        let outcome = timeout(REMOVE_MAX, self.kind.remove(&self.unit)).await;
+        self.report(match outcome.unwrap_or_else(|_| Err(late("removing took", REMOVE_MAX))) {
+            Ok(()) => Seen::Removed,
+            Err(failure) => Seen::NotRemoved { error: failure.error },
+        })
+        .await;
+    }
+
+    async fn look_up(&self) -> Result<Adopted, Failure> {
+        let outcome = timeout(ADOPT_MAX, self.kind.adopt(&self.unit)).await;
+        outcome.unwrap_or_else(|_| Err(late("to look up what runs took", ADOPT_MAX)))
+    }
+
+    /// Passes on what becomes of an instance, until it has ended.
+    async fn stay_with(self, mut instance: Box<dyn Instance>, mut stops: mpsc::Receiver<Stop>) {
+        let mut asked = None;
+        loop {
+            tokio::select! {
+                // Cancel-safe, as its contract says.
+                news = instance.next() => match news {
+                    Some(News::Told(told)) => self.report(Seen::Told(told)).await,
+                    Some(News::Ended(ended)) => return self.report(Seen::Ended(ended)).await,
+                    None => match self.find_again().await {
+                        Ok((told, again)) => {
+                            instance = again;
+                            self.report(told).await;
+                            // Nobody can know whether it heard the request.
+                            if let Some(stop) = asked {
+                                self.stop(&mut *instance, stop).await;
+                            }
+                        }
+                        Err(ended) => return self.report(Seen::Ended(ended)).await,
+                    },
+                },
+                // A channel's receive is cancel-safe.
+                Some(stop) = stops.recv() => {
+                    asked = Some(stop);
+                    self.stop(&mut *instance, stop).await;
+                }
+            }
+        }
+    }
+
+    async fn stop(&self, instance: &mut dyn Instance, stop: Stop) {
+        let outcome = timeout(STOP_MAX, instance.stop(stop.signal, stop.grace_ms)).await;
+        // If it is gone its news will say so; if not, the planner asks again when its time is over.
+        if let Err(failure) = outcome.unwrap_or_else(|_| Err(late("to ask it to end took", STOP_MAX))) {
+            tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be asked to end");
+        }
+    }
+
+    /// Finds an instance that cannot be heard any more. It is not given up while it may live: that would be a
+    /// second copy.
+    async fn find_again(&self) -> Result<(Seen, Box<dyn Instance>), Ended> {
+        let mut waits = FIND_AGAIN.into_iter();
+        let mut wait = FIND_AGAIN[0];
+        loop {
+            match self.look_up().await {
+                Ok(Adopted::Alive { told, instance, .. }) => return Ok((Seen::Told(told), instance)),
+                Ok(Adopted::Ended(ended)) => return Err(ended),
+                Ok(Adopted::Nothing) => return Err(Ended { exit: Exit::Unknown, started_ms: None, at_ms: now_ms() }),
+                Err(failure) => {
+                    tracing::warn!(unit = %self.unit, error = %failure.error, "a unit cannot be found again, yet");
+                    wait = waits.next().unwrap_or(wait);
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+}
+
+fn late(what: &str, limit: Duration) -> Failure {
+    Failure { error: format!("{what} longer than {} s", limit.as_secs()), may_heal: true }
+}

@@ -1,0 +1,356 @@
+//! The task that keeps all units: one loop that sees, plans, writes down, publishes and begins.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_topics::{
+    Millis,
+    name::UnitName,
+    unit::{Desired, Hold},
+};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::{AbortHandle, JoinSet},
+    time::Instant,
+};
+
+use super::{
+    Kinds, UnitState, UnitStates,
+    kind::Kind,
+    step::{Report, Stop, Worker},
+};
+use crate::{
+    agent::store::{
+        Store, StoreError,
+        unit::{StoredUnits, UnitRow},
+    },
+    clock::{now_ms, random},
+    rules::plan::{Kept, Seen, Step, Unit},
+};
+
+/// How often everything is looked at, whether something seems to have happened or not. A tenth of it is
+/// random, so that hosts that were switched on together drift apart.
+const TICK: Duration = Duration::from_secs(30);
+
+/// Every so many ticks, which is about every hour, what no unit needs any more is given back.
+const SWEEP_TICKS: u32 = 120;
+
+/// Reports that wait for the loop. Who reports waits as well when it is full, and loses nothing: what
+/// becomes of a process is in its shim's files.
+const REPORTS_MAX: usize = 64;
+
+/// Requests to end that wait for one instance; the planner asks once per grace period.
+const STOPS_MAX: usize = 2;
+
+/// More steps than any plan has in a row; a planner that finds no rest must not stop the loop.
+const STEPS_MAX: usize = 8;
+
+/// What the loop is about.
+enum Event {
+    /// Desired state in the store has changed.
+    Changed,
+    /// Something has become of a unit.
+    Reported(Report),
+    /// Time has passed.
+    Tick,
+}
+
+/// A unit, and the tasks that work for it.
+struct Entry {
+    unit: Unit,
+    kind: Arc<dyn Kind>,
+    /// To the task that stays with its instance.
+    stops: Option<mpsc::Sender<Stop>>,
+    /// The download, which may be given up.
+    install: Option<AbortHandle>,
+    /// What the store has of it.
+    kept: Option<(Kept, Option<Hold>)>,
+    /// When to look at it again.
+    wake_ms: Option<Millis>,
+}
+
+pub(super) struct Task {
+    store: Store,
+    kinds: Kinds,
+    entries: BTreeMap<UnitName, Entry>,
+    changed: Arc<Notify>,
+    publish: watch::Sender<UnitStates>,
+    reports: mpsc::Sender<Report>,
+    reported: mpsc::Receiver<Report>,
+    work: JoinSet<()>,
+    next_tick: Instant,
+    ticks: u32,
+}
+
+impl Task {
+    pub(super) fn new(store: Store, kinds: Kinds, changed: Arc<Notify>, publish: watch::Sender<UnitStates>) -> Self {
+        let (reports, reported) = mpsc::channel(REPORTS_MAX);
+        let (entries, work) = (BTreeMap::new(), JoinSet::new());
+        Self { store, kinds, entries, changed, publish, reports, reported, work, next_tick: next_tick(), ticks: 0 }
+    }
+
+    /// Reads all units, and begins to look up what runs of them, and of others that left traces.
+    pub(super) async fn load(&mut self) -> Result<(), StoreError> {
+        let stored = self.store.units().await?;
+        let known: BTreeSet<&str> = stored.units.iter().map(|row| row.name.as_str()).collect();
+        let unreadable: BTreeSet<&str> = stored.unreadable.iter().map(String::as_str).collect();
+        for kind in self.kinds.iter() {
+            let traces = kind.traces().unwrap_or_else(|error| {
+                tracing::error!(kind = kind.name(), %error, "what earlier lives of the agent left cannot be listed");
+                Vec::new()
+            });
+            for name in traces {
+                if !known.contains(name.as_str()) && !unreadable.contains(name.as_str()) {
+                    tracing::info!(unit = %name, "there are traces of a unit that is not known; it will be removed");
+                    self.entries.insert(name, Entry::new(None, kind.clone()));
+                }
+            }
+        }
+        self.take_in(stored).await;
+        self.drive_all().await;
+        Ok(())
+    }
+
+    /// Keeps all units for as long as it is polled. To drop it in the middle is safe: everything that
+    /// counts is in the store, in files, or in a shim.
+    pub(super) async fn run(mut self) {
+        loop {
+            match self.next().await {
+                Event::Changed => self.sync().await,
+                Event::Reported(Report { unit, seen }) => self.see(unit, seen).await,
+                Event::Tick => self.tick().await,
+            }
+            // Finished tasks leave nothing but their place in the set.
+            while let Some(ended) = self.work.try_join_next() {
+                if let Err(error) = ended
+                    && error.is_panic()
+                {
+                    tracing::error!(%error, "a step of a unit has failed in a way that it should not");
+                }
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Event {
+        let now = now_ms();
+        let wakes = self.entries.values().filter_map(|entry| entry.wake_ms);
+        let wake_in = wakes.min().map(|at_ms| Duration::from_millis(at_ms.saturating_sub(now).max(0).unsigned_abs()));
+        let wake = wake_in.map_or(self.next_tick, |wait| self.next_tick.min(Instant::now() + wait.min(TICK)));
+        tokio::select! {
+            // A permit that was given is kept until it is taken: cancel-safe.
+            () = self.changed.notified() => Event::Changed,
+            // A channel's receive is cancel-safe; this one never ends, for the loop holds a sender itself.
+            Some(report) = self.reported.recv() => Event::Reported(report),
+            () = tokio::time::sleep_until(wake) => Event::Tick,
+        }
+    }
+
+    /// Takes in what is desired now.
+    async fn sync(&mut self) {
+        match self.store.units().await {
+            Ok(stored) => self.take_in(stored).await,
+            // The next tick tries again; what runs goes on.
+            Err(error) => tracing::error!(%error, "what units should be cannot be read"),
+        }
+    }
+
+    async fn take_in(&mut self, stored: StoredUnits) {
+        let mut changed = BTreeSet::new();
+        let known: BTreeSet<UnitName> = stored.units.iter().map(|row| row.name.clone()).collect();
+        for row in stored.units {
+            let name = row.name.clone();
+            if self.take_in_row(row) {
+                changed.insert(name);
+            }
+        }
+        for (name, entry) in &mut self.entries {
+            let is_forgotten = !known.contains(name) && !stored.unreadable.iter().any(|other| other == name.as_str());
+            if is_forgotten && entry.unit.desired.is_some() {
+                entry.unit.observe(Seen::Desired(None, None), now_ms());
+                changed.insert(name.clone());
+            }
+        }
+        for name in changed {
+            self.drive(&name).await;
+        }
+    }
+
+    /// Whether that was news.
+    fn take_in_row(&mut self, row: UnitRow) -> bool {
+        let UnitRow { name, desired, hold, kept } = row;
+        let Some(kind) = self.kinds.of(&desired.spec) else {
+            tracing::error!(unit = %name, kind = desired.spec.kind(), "this agent cannot keep units of this kind");
+            return false;
+        };
+        let entry = self.entries.entry(name).or_insert_with(|| Entry::new(Some((kept, hold.clone())), kind.clone()));
+        // One that was forgotten, and made anew as another kind: first all that is left of it has to go.
+        let desired = (entry.kind.name() == desired.spec.kind()).then_some(desired);
+        let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
+        if generation(&entry.unit.desired) == generation(&desired) {
+            return false;
+        }
+        entry.unit.observe(Seen::Desired(desired, hold), now_ms());
+        true
+    }
+
+    async fn see(&mut self, name: UnitName, seen: Seen) {
+        let Some(entry) = self.entries.get_mut(&name) else { return };
+        let is_gone = seen == Seen::Removed && entry.unit.desired.is_none();
+        if is_gone {
+            self.entries.remove(&name);
+            // There may be another of its name meanwhile.
+            return self.sync().await;
+        }
+        tracing::debug!(unit = %name, ?seen);
+        entry.unit.observe(seen, now_ms());
+        self.drive(&name).await;
+    }
+
+    async fn tick(&mut self) {
+        if Instant::now() >= self.next_tick {
+            self.next_tick = next_tick();
+            self.ticks = self.ticks.wrapping_add(1);
+            if self.ticks.is_multiple_of(SWEEP_TICKS) {
+                self.sweep().await;
+            }
+            self.sync().await;
+        }
+        self.drive_all().await;
+    }
+
+    async fn drive_all(&mut self) {
+        let names: Vec<UnitName> = self.entries.keys().cloned().collect();
+        for name in names {
+            if let Some(entry) = self.entries.get_mut(&name) {
+                entry.unit.observe(Seen::Tick, now_ms());
+                self.drive(&name).await;
+            }
+        }
+    }
+
+    /// Has a unit planned until it rests or waits; writes down and publishes what it is then, and begins its steps.
+    async fn drive(&mut self, name: &UnitName) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        let steps = entry.plan(name, now_ms());
+        if let Some(desired) = &entry.unit.desired {
+            let (generation, now) = (desired.generation, (entry.unit.kept(), entry.unit.hold.clone()));
+            if entry.kept.as_ref() != Some(&now) {
+                match self.store.keep_unit(name, generation, &now.0, now.1.as_ref()).await {
+                    Ok(()) => entry.kept = Some(now),
+                    // A full disk must not keep a unit from being kept; the next change or tick tries again.
+                    Err(error) => tracing::error!(unit = %name, %error, "what a unit is cannot be written down"),
+                }
+            }
+        }
+        publish(&self.publish, name, &entry.unit);
+        for step in steps {
+            let worker = Worker { unit: name.clone(), kind: entry.kind.clone(), reports: self.reports.clone() };
+            entry.begin(step, worker, &mut self.work);
+        }
+    }
+
+    async fn sweep(&self) {
+        let units = || self.entries.values();
+        for kind in self.kinds.iter() {
+            let desired = units().filter(|entry| entry.kind.name() == kind.name());
+            let desired = desired.filter_map(|entry| entry.unit.desired.clone()).collect();
+            if let Err(error) = kind.sweep(desired).await {
+                tracing::warn!(kind = kind.name(), %error, "what is not needed any more cannot be given back");
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
+        let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
+        Self { unit, kind, stops: None, install: None, kept, wake_ms: None }
+    }
+
+    /// The steps to begin now. The unit knows already that they have begun.
+    fn plan(&mut self, name: &UnitName, now_ms: Millis) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.wake_ms = None;
+        while let Some(step) = self.unit.plan(now_ms) {
+            if let Step::WaitUntil(at_ms) = step {
+                self.wake_ms = Some(at_ms);
+                break;
+            }
+            if steps.len() == STEPS_MAX {
+                tracing::error!(unit = %name, ?steps, "the planner finds no rest");
+                break;
+            }
+            self.unit.observe(Seen::Began(step), now_ms);
+            steps.push(step);
+        }
+        steps
+    }
+
+    fn begin(&mut self, step: Step, worker: Worker, work: &mut JoinSet<()>) {
+        tracing::debug!(unit = %worker.unit, ?step);
+        match (step, self.unit.desired.clone()) {
+            (Step::Adopt, _) => {
+                let stops = self.stops();
+                work.spawn(worker.adopt(stops));
+            }
+            (Step::Install, Some(desired)) => {
+                self.give_up_install();
+                self.install = Some(work.spawn(worker.install(desired)));
+            }
+            (Step::Start { attempts }, Some(desired)) => {
+                let stops = self.stops();
+                work.spawn(worker.start(desired, attempts, stops));
+            }
+            (Step::Stop { signal, grace_ms }, _) => {
+                // Full or closed: it has been asked, or has ended; the planner asks again if need be.
+                let _ = self.stops.as_ref().map(|stops| stops.try_send(Stop { signal, grace_ms }));
+            }
+            (Step::Remove, _) => {
+                self.give_up_install();
+                work.spawn(worker.remove());
+            }
+            // Only what is desired is installed and started; to wait is nothing to begin.
+            (Step::Install | Step::Start { .. }, None) | (Step::WaitUntil(_), _) => {}
+        }
+    }
+
+    fn stops(&mut self) -> mpsc::Receiver<Stop> {
+        let (sender, receiver) = mpsc::channel(STOPS_MAX);
+        self.stops = Some(sender);
+        receiver
+    }
+
+    fn give_up_install(&mut self) {
+        if let Some(install) = self.install.take() {
+            install.abort();
+        }
+    }
+}
+
+/// Tells what a unit is, if that is news.
+fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, unit: &Unit) {
+    let state = unit.desired.as_ref().map(|desired| UnitState {
+        desired: desired.clone(),
+        observed: unit.observed.clone(),
+        hold: unit.hold.clone(),
+        process: unit.process().map(|process| (process.pid, process.start_ticks)),
+    });
+    states.send_if_modified(|states| {
+        if states.get(name) == state.as_ref() {
+            return false;
+        }
+        let states = Arc::make_mut(states);
+        match state {
+            Some(state) => drop(states.insert(name.clone(), state)),
+            None => drop(states.remove(name)),
+        }
+        true
+    });
+}
+
+fn next_tick() -> Instant {
+    Instant::now() + TICK.mul_f64(0.95 + 0.1 * random())
+}

@@ -1,0 +1,143 @@
+//! The retained topics of units: which of them no longer say what is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use muster_topics::{Millis, V1, name::UnitName, unit::UnitReport};
+
+use super::unit::UnitStates;
+
+/// Units that are gone are cleared again on each connect, for nobody acknowledges a retained topic.
+/// A host that has lost this many units has better things to do.
+const GONE_MAX: usize = 1_000;
+
+/// What is to be said of units.
+#[derive(Debug)]
+pub(super) struct UnitTopics {
+    epoch: u64,
+    seq: u64,
+    states: UnitStates,
+    gone: BTreeSet<UnitName>,
+    due: BTreeSet<UnitName>,
+}
+
+impl UnitTopics {
+    pub(super) fn new(epoch: u64) -> Self {
+        Self { epoch, seq: 0, states: Arc::new(BTreeMap::new()), gone: BTreeSet::new(), due: BTreeSet::new() }
+    }
+
+    /// This is how units are now: what differs is due.
+    pub(super) fn observe(&mut self, states: &UnitStates) {
+        for (unit, state) in states.iter() {
+            let same = self.states.get(unit).is_some_and(|told| {
+                (&told.desired, &told.observed, &told.hold) == (&state.desired, &state.observed, &state.hold)
+            });
+            if !same {
+                self.gone.remove(unit);
+                self.due.insert(unit.clone());
+            }
+        }
+        for unit in self.states.keys().filter(|unit| !states.contains_key(*unit)) {
+            if self.gone.len() < GONE_MAX {
+                self.gone.insert(unit.clone());
+            }
+            self.due.insert(unit.clone());
+        }
+        self.states = states.clone();
+    }
+
+    /// Everything is due: the broker may have forgotten all of it.
+    pub(super) fn all(&mut self) {
+        self.due = self.states.keys().chain(&self.gone).cloned().collect();
+    }
+
+    /// Whether anything is to be said.
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// The next topic to publish, and what: nothing, for a unit that is gone.
+    pub(super) fn next(&self, at_ms: Millis) -> Option<(UnitName, Vec<u8>)> {
+        let unit = self.due.first()?;
+        let report = self.states.get(unit).map(|state| UnitReport {
+            v: V1,
+            epoch: self.epoch,
+            seq: self.seq + 1,
+            at_ms,
+            unit: unit.clone(),
+            desired: state.desired.clone(),
+            observed: state.observed.clone(),
+            hold: state.hold.clone(),
+        });
+        // A report is made of texts and numbers: it always serialises.
+        Some((unit.clone(), report.and_then(|report| serde_json::to_vec(&report).ok()).unwrap_or_default()))
+    }
+
+    /// That was published.
+    pub(super) fn said(&mut self, unit: &UnitName) {
+        self.seq += 1;
+        self.due.remove(unit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        name::Digest,
+        unit::{Desired, Observed, Phase, Run},
+    };
+
+    use super::*;
+    use crate::agent::unit::UnitState;
+
+    fn state(phase: Phase) -> UnitState {
+        let spec = format!(
+            r#"{{"kind":"yuno","artifact":{{"sha256":"{}","size_bytes":7,"role":"hello","version":"1"}}}}"#,
+            Digest::of(b"")
+        );
+        let spec = serde_json::from_str(&spec).unwrap();
+        UnitState {
+            desired: Desired { generation: 1, revision: Digest::of(b""), spec, run: Run::Running },
+            observed: Observed { phase, ..Observed::absent(0) },
+            hold: None,
+            process: None,
+        }
+    }
+
+    fn states(units: &[(&str, Phase)]) -> UnitStates {
+        Arc::new(units.iter().map(|(name, phase)| (name.parse().unwrap(), state(*phase))).collect())
+    }
+
+    /// Publishes all that is due: names, and phases of those that are not gone.
+    fn drain(topics: &mut UnitTopics) -> Vec<(String, u64, Option<Phase>)> {
+        let mut said = vec![];
+        while let Some((unit, payload)) = topics.next(0) {
+            let report: Option<UnitReport> = (!payload.is_empty()).then(|| serde_json::from_slice(&payload).unwrap());
+            topics.said(&unit);
+            let seq = report.as_ref().map_or(0, |report| report.seq);
+            said.push((unit.to_string(), seq, report.map(|report| report.observed.phase)));
+        }
+        said
+    }
+
+    #[test]
+    fn only_what_changed_is_due_and_all_of_it_on_connect() {
+        let mut topics = UnitTopics::new(1);
+        topics.observe(&states(&[("d/a", Phase::Absent), ("d/b", Phase::Running)]));
+        let (a, b) = ("d/a".to_owned(), "d/b".to_owned());
+        assert_eq!(drain(&mut topics), [(a.clone(), 1, Some(Phase::Absent)), (b.clone(), 2, Some(Phase::Running))]);
+        topics.observe(&states(&[("d/a", Phase::Starting), ("d/b", Phase::Running)]));
+        topics.observe(&states(&[("d/a", Phase::Running), ("d/b", Phase::Running)]));
+        assert_eq!(drain(&mut topics), [(a.clone(), 3, Some(Phase::Running))]);
+        topics.observe(&states(&[("d/a", Phase::Running)]));
+        assert_eq!(drain(&mut topics), [(b.clone(), 0, None)]);
+        topics.all();
+        assert_eq!(drain(&mut topics), [(a, 5, Some(Phase::Running)), (b.clone(), 0, None)]);
+        // It comes back: it is not cleared any more.
+        topics.observe(&states(&[("d/b", Phase::Running)]));
+        topics.all();
+        assert!(drain(&mut topics).contains(&(b, 8, Some(Phase::Running))));
+    }
+}

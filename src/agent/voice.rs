@@ -1,0 +1,382 @@
+//! What the agent has to say, and whether it was heard.
+//!
+//! Nothing waits here in a queue of messages. Each kind knows what of it is due (a presence, a
+//! heartbeat, unit topics that changed, rows of the outbox, metric batches), and [`Voice::pump`] says as
+//! much of it as the connection takes. So a connection that breaks, or is slow, costs nothing but
+//! time, and nothing piles up.
+//!
+//! **Invariant: rows of the outbox and batches are said until the console's signed `ack` names them**,
+//! with growing waits between, and at once after every connect.
+
+use std::collections::VecDeque;
+
+use muster_topics::{
+    Millis,
+    ack::{Ack, Numbered, ReportAck},
+    outcome::Report,
+    presence::{Presence, PresenceState},
+    topic::{HostTopic, Topic},
+};
+
+use super::{
+    chance,
+    link::{Connection, Me, Message},
+    store::{Store, StoreError, metric, outbox},
+    unit_topics::UnitTopics,
+};
+use crate::{
+    clock,
+    rules::{
+        heartbeat::Beats,
+        presence::{Standing, Verdict},
+        resend::Resend,
+    },
+};
+
+/// Outbox rows under way. Only their keys are kept here; 256 rows are 4 MiB of output.
+const OUTBOX_MAX: usize = 256;
+/// Metric batches under way: with a round trip of 10 ms, a day's backlog of 2,880 goes in four seconds.
+const METRICS_MAX: usize = 8;
+/// Notes (`accepted`, `running`) that have not gone out. They are not kept until acknowledged, and
+/// only the newest matter.
+const NOTES_MAX: usize = 64;
+/// How long to wait when the connection takes no more.
+const BLOCKED_MS: Millis = 20;
+/// How long to wait when the store failed.
+const FAILED_MS: Millis = 1_000;
+/// The least time between two assertions of the own presence, so that two parties that overwrite
+/// each other do so at leisure; less than the shortest wait of a claim, one keep-alive and a half.
+const ASSERT_GAP_MS: Millis = 1_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Voice {
+    me: Me,
+    store: Store,
+    line: Option<Line>,
+    pub(super) beats: Beats,
+    pub(super) units: UnitTopics,
+    /// A heartbeat that the connection did not take yet.
+    beat: Option<Vec<u8>>,
+    notes: VecDeque<Report>,
+    outbox: Resend<ReportAck>,
+    /// The store may hold rows that are not in `outbox`.
+    outbox_behind: bool,
+    metrics: Resend<Numbered>,
+    metrics_behind: bool,
+    blocked_until_ms: Option<Millis>,
+}
+
+/// A connection, and where this agent stands in it.
+#[derive(Debug)]
+struct Line {
+    connection: Connection,
+    standing: Standing,
+    asserted_ms: Millis,
+    assert_ms: Option<Millis>,
+    /// Acknowledgements that the connection did not take yet.
+    acks: VecDeque<Message>,
+}
+
+impl Voice {
+    pub(super) fn new(me: Me, store: Store, beats: Beats, units: UnitTopics) -> Self {
+        Self {
+            me,
+            store,
+            line: None,
+            beats,
+            units,
+            beat: None,
+            notes: VecDeque::new(),
+            outbox: Resend::new(OUTBOX_MAX),
+            outbox_behind: true,
+            metrics: Resend::new(METRICS_MAX),
+            metrics_behind: true,
+            blocked_until_ms: None,
+        }
+    }
+
+    /// There is a connection; whether this agent may work in it shows when its presence comes back.
+    pub(super) fn up(&mut self, connection: Connection, former: Vec<uuid::Uuid>, now_ms: Millis) {
+        let wait_ms = Millis::from(self.me.keep_alive_s) * 1500;
+        let standing = Standing::new(self.me.instance, connection.session, former, wait_ms);
+        self.blocked_until_ms = None;
+        self.line = Some(Line {
+            connection,
+            standing,
+            asserted_ms: now_ms - ASSERT_GAP_MS,
+            assert_ms: None,
+            acks: VecDeque::new(),
+        });
+    }
+
+    pub(super) fn down(&mut self) {
+        self.line = None;
+        self.beat = None;
+        self.beats.disconnected();
+    }
+
+    /// Whether the agent is connected, and the only one of its host.
+    pub(super) fn is_sole(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.standing.is_sole())
+    }
+
+    /// Something came on the host's presence topic.
+    pub(super) fn heard_presence(&mut self, payload: &[u8], now_ms: Millis) -> Verdict {
+        let Some(line) = &mut self.line else { return Verdict::Ignore };
+        let presence: Option<Presence> = serde_json::from_slice(payload).ok();
+        let verdict = line.standing.heard(presence.as_ref(), now_ms);
+        if verdict == Verdict::Assert {
+            line.assert_ms = Some(now_ms.max(line.asserted_ms + ASSERT_GAP_MS));
+        }
+        verdict
+    }
+
+    /// Time has passed for a claim.
+    pub(super) fn tick(&mut self, now_ms: Millis) -> Verdict {
+        self.line.as_mut().map_or(Verdict::Ignore, |line| line.standing.tick(now_ms))
+    }
+
+    /// This agent works from now on: everything is said anew.
+    pub(super) fn begin(&mut self, now_ms: Millis) {
+        self.beats.connected(now_ms);
+        self.repeat_all(now_ms);
+    }
+
+    /// Somebody has lost track: everything is said anew, within the limits.
+    pub(super) fn refresh(&mut self, now_ms: Millis) {
+        self.beats.refresh(now_ms);
+        self.repeat_all(now_ms);
+        if let Some(line) = &mut self.line {
+            line.assert_ms = Some(now_ms.max(line.asserted_ms + ASSERT_GAP_MS));
+        }
+    }
+
+    fn repeat_all(&mut self, now_ms: Millis) {
+        self.beat = None;
+        self.units.all();
+        self.outbox.reset(now_ms);
+        self.metrics.reset(now_ms);
+    }
+
+    /// A row is in the outbox, and should go out now.
+    pub(super) fn queue(&mut self, key: ReportAck, now_ms: Millis) {
+        if !self.outbox.hasten(key, now_ms) {
+            self.outbox_behind = true;
+        }
+    }
+
+    /// New batches are in the store.
+    pub(super) fn metrics_stored(&mut self) {
+        self.metrics_behind = true;
+    }
+
+    /// Something that need not be kept.
+    pub(super) fn note(&mut self, note: Report) {
+        if self.notes.len() == NOTES_MAX {
+            self.notes.pop_front();
+        }
+        self.notes.push_back(note);
+    }
+
+    /// A message was dealt with: the broker may forget it.
+    pub(super) fn done(&mut self, message: Message) {
+        if let Some(line) = &mut self.line
+            && (!line.acks.is_empty() || !line.connection.acknowledge(&message))
+        {
+            line.acks.push_back(message);
+        }
+    }
+
+    /// The console has stored these; so has the store forgotten them.
+    pub(super) fn acknowledged(&mut self, ack: &Ack) {
+        for key in &ack.reports {
+            self.outbox.remove(key);
+        }
+        for id in &ack.metrics {
+            self.metrics.remove(id);
+        }
+        if let Some(heartbeat) = ack.heartbeat {
+            self.beats.acknowledge(heartbeat);
+        }
+    }
+
+    /// When to pump again.
+    pub(super) fn next_ms(&self, now_ms: Millis) -> Option<Millis> {
+        let line = self.line.as_ref()?;
+        let standing = line.standing.next_ms();
+        let due = [
+            line.assert_ms,
+            (!line.acks.is_empty()).then_some(now_ms),
+            self.when_sole(|voice| {
+                [voice.beats.next_ms(), voice.outbox.next_ms(), voice.metrics.next_ms()].into_iter().flatten().min()
+            }),
+            self.when_sole(|voice| {
+                let more = voice.beat.is_some() || !voice.notes.is_empty() || voice.units.is_due();
+                more.then_some(now_ms)
+            }),
+        ];
+        let due = due.into_iter().flatten().min().map(|due| due.max(self.blocked_until_ms.unwrap_or(due)));
+        [standing, due].into_iter().flatten().min()
+    }
+
+    fn when_sole(&self, of: impl Fn(&Self) -> Option<Millis>) -> Option<Millis> {
+        self.is_sole().then(|| of(self)).flatten()
+    }
+
+    /// Says what is due, as far as the connection takes it.
+    ///
+    /// # Errors
+    /// If the store fails; it is tried again in a while.
+    pub(super) async fn pump(&mut self, now_ms: Millis) -> Result<(), StoreError> {
+        if self.blocked_until_ms.is_some_and(|until_ms| now_ms < until_ms) {
+            return Ok(());
+        }
+        let said = self.say(now_ms).await;
+        self.blocked_until_ms = match said {
+            Ok(true) => None,
+            Ok(false) => Some(now_ms + BLOCKED_MS),
+            Err(_) => Some(now_ms + FAILED_MS),
+        };
+        said.map(|_| ())
+    }
+
+    /// False if the connection takes no more.
+    async fn say(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
+        if !self.say_presence(now_ms) {
+            return Ok(false);
+        }
+        if !self.is_sole() {
+            return Ok(true);
+        }
+        Ok(self.say_beat(now_ms)
+            && self.say_notes()
+            && self.say_outbox(now_ms).await?
+            && self.say_units()
+            && self.say_metrics(now_ms).await?)
+    }
+
+    fn say_presence(&mut self, now_ms: Millis) -> bool {
+        let Some(line) = &mut self.line else { return true };
+        while let Some(message) = line.acks.front() {
+            if !line.connection.acknowledge(message) {
+                return false;
+            }
+            line.acks.pop_front();
+        }
+        if line.assert_ms.is_none_or(|assert_ms| now_ms < assert_ms) {
+            return true;
+        }
+        let connection = &line.connection;
+        let presence = self.me.presence(connection.session, PresenceState::Online, connection.since_ms);
+        let said = connection.publish(&self.me.topic(HostTopic::Presence), true, json(&presence));
+        if said {
+            (line.assert_ms, line.asserted_ms) = (None, now_ms);
+        }
+        said
+    }
+
+    fn publish(&self, topic: HostTopic, retain: bool, payload: Vec<u8>) -> bool {
+        self.line.as_ref().is_some_and(|line| line.connection.publish(&self.me.topic(topic), retain, payload))
+    }
+
+    fn say_beat(&mut self, now_ms: Millis) -> bool {
+        loop {
+            if let Some(beat) = &self.beat {
+                if !self.publish(HostTopic::Heartbeat, false, beat.clone()) {
+                    return false;
+                }
+                self.beat = None;
+            }
+            let Some(heartbeat) = self.beats.take(now_ms, clock::now_ms(), chance::random()) else { return true };
+            self.beat = Some(json(&heartbeat));
+        }
+    }
+
+    fn say_notes(&mut self) -> bool {
+        while let Some(note) = self.notes.front() {
+            if !self.publish(HostTopic::Outcome, false, json(note)) {
+                return false;
+            }
+            self.notes.pop_front();
+        }
+        true
+    }
+
+    fn say_units(&mut self) -> bool {
+        while let Some((unit, payload)) = self.units.next(clock::now_ms()) {
+            if !self.publish(HostTopic::Unit(unit.clone()), true, payload) {
+                return false;
+            }
+            self.units.said(&unit);
+        }
+        true
+    }
+
+    async fn say_outbox(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
+        if self.outbox_behind && self.outbox.has_room() {
+            let rows = outbox::first(&self.store, self.outbox.capacity() + 1).await?;
+            self.outbox_behind = !rows.into_iter().all(|key| self.outbox.add(key, now_ms));
+        }
+        for key in self.outbox.due(now_ms) {
+            let Some(payload) = outbox::payload(&self.store, key).await? else {
+                self.outbox.remove(&key);
+                continue;
+            };
+            if !self.publish(HostTopic::Outcome, false, payload) {
+                return Ok(false);
+            }
+            self.outbox.said(&key, now_ms, chance::random());
+        }
+        Ok(true)
+    }
+
+    async fn say_metrics(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
+        let wanting = self.metrics_behind && self.metrics.has_room();
+        if !wanting && self.metrics.next_ms().is_none_or(|due_ms| now_ms < due_ms) {
+            return Ok(true);
+        }
+        let rows = metric::pending(&self.store, self.metrics.capacity()).await?;
+        self.metrics_behind = rows.len() >= self.metrics.capacity();
+        // A full buffer may have dropped the oldest.
+        for id in self.metrics.due(Millis::MAX) {
+            if !rows.iter().any(|(row, _)| *row == id) {
+                self.metrics.remove(&id);
+            }
+        }
+        for (id, _) in &rows {
+            self.metrics.add(*id, now_ms);
+        }
+        let due = self.metrics.due(now_ms);
+        for (id, payload) in rows.into_iter().filter(|(id, _)| due.contains(id)) {
+            if !self.publish(HostTopic::Metric, false, payload) {
+                return Ok(false);
+            }
+            self.metrics.said(&id, now_ms, chance::random());
+        }
+        Ok(true)
+    }
+
+    /// Says goodbye. What comes back on the presence topic then shows that the broker has heard all of it.
+    pub(super) fn farewell(&mut self) -> Option<Connection> {
+        let sole = self.is_sole();
+        let line = self.line.take()?;
+        if sole {
+            let last = self.beats.last(clock::now_ms());
+            let stopped = self.me.presence(line.connection.session, PresenceState::Stopped, clock::now_ms());
+            let topic = |topic| -> Topic { self.me.topic(topic) };
+            let said = line.connection.publish(&topic(HostTopic::Heartbeat), false, json(&last))
+                && line.connection.publish(&topic(HostTopic::Presence), true, json(&stopped));
+            if said {
+                return Some(line.connection);
+            }
+        }
+        let _ = line.connection.disconnect();
+        None
+    }
+}
+
+/// Payloads are made of texts and numbers with texts as keys: they always serialise.
+fn json<T: serde::Serialize>(payload: &T) -> Vec<u8> {
+    serde_json::to_vec(payload).unwrap_or_default()
+}

@@ -1,0 +1,404 @@
+//! Properties of the planner, held against a small model of a host: any sequence of verbs, ends,
+//! failures, ticks and restarts of the agent keeps the invariants, and converges once the faults stop.
+
+use muster_topics::{command::Verb, name::UnitName, unit::Phase};
+use proptest::prelude::*;
+
+use super::*;
+use crate::rules::edit::{Current, Edit, edit};
+
+/// What may happen at any time.
+#[derive(Clone, Debug)]
+enum Event {
+    Apply {
+        artifact: u8,
+        grace_ms: u64,
+        run: Option<Run>,
+    },
+    Run,
+    Stop,
+    Restart,
+    Rm,
+    InstallEnds(Fate),
+    LaunchEnds(Fate),
+    /// The process ends, and nothing but the agent starts it again.
+    Exit(i32),
+    /// The process ends, and its shim starts it again.
+    Again(i32),
+    Wait(Millis),
+    /// The agent is killed, and started again.
+    AgentRestart,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Good,
+    Heals,
+    Fatal,
+    Unknown,
+}
+
+/// One host with one unit: what really runs, and what is under way.
+struct World {
+    now_ms: Millis,
+    generation: u64,
+    row: Option<(Desired, Option<Hold>)>,
+    unit: Unit,
+    process: Option<(Digest, Process)>,
+    restarts: u32,
+    last: Option<Ended>,
+    pids: i32,
+    adopting: bool,
+    installing: Option<Digest>,
+    launching: Option<Digest>,
+    stopping: bool,
+    removing: bool,
+    /// The unit was removed, and the shell knows it no more.
+    gone: bool,
+}
+
+fn name() -> UnitName {
+    "default/hello".parse().unwrap()
+}
+
+fn apply(artifact: u8, grace_ms: u64, run: Option<Run>) -> Verb {
+    let sha256 = Digest::of(&[artifact]);
+    // Every third artifact is a task rather than a service.
+    let restart = if artifact % 3 == 2 { "on_failure" } else { "always" };
+    let spec = format!(
+        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}"}}"#
+    );
+    Verb::UnitApply { unit: name(), spec: Box::new(serde_json::from_str(&spec).unwrap()), run }
+}
+
+impl World {
+    fn new() -> Self {
+        let now_ms = 1_000_000;
+        Self {
+            now_ms,
+            generation: 0,
+            row: None,
+            unit: Unit::new(None, now_ms),
+            process: None,
+            restarts: 0,
+            last: None,
+            pids: 100,
+            adopting: false,
+            installing: None,
+            launching: None,
+            stopping: false,
+            removing: false,
+            gone: false,
+        }
+    }
+
+    fn see(&mut self, seen: Seen) {
+        self.gone &= !matches!(seen, Seen::Desired(Some(_), _));
+        if self.gone {
+            return;
+        }
+        let before = self.unit.observed.generation;
+        self.unit.observe(seen, self.now_ms);
+        assert!(self.unit.observed.generation >= before, "a generation was unreached");
+        if let Some((desired, _)) = &self.row {
+            assert!(self.unit.observed.generation <= desired.generation, "reached before it was desired");
+        }
+        self.drive();
+    }
+
+    /// As the shell does it: steps are begun until there are none.
+    fn drive(&mut self) {
+        for _ in 0..5 {
+            match self.unit.plan(self.now_ms) {
+                None => return,
+                Some(Step::WaitUntil(at_ms)) => return assert!(at_ms > self.now_ms, "waits for what is over"),
+                Some(step) => {
+                    self.perform(step);
+                    self.unit.observe(Seen::Began(step), self.now_ms);
+                }
+            }
+        }
+        panic!("the planner finds no rest: {:?}", self.unit);
+    }
+
+    fn perform(&mut self, step: Step) {
+        match step {
+            Step::Adopt => self.adopting = true,
+            Step::Install => self.installing = self.unit.desired.as_ref().map(|desired| desired.revision.clone()),
+            Step::Start { .. } => {
+                assert!(self.process.is_none() && self.launching.is_none(), "a second process");
+                assert!(!self.removing && !self.stopping, "started while it goes");
+                self.launching = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
+            }
+            Step::Stop { .. } => {
+                assert!(self.process.is_some(), "nothing to stop");
+                self.stopping = true;
+            }
+            Step::Remove => {
+                assert!(self.process.is_none() && self.launching.is_none(), "removed while it runs");
+                (self.removing, self.installing) = (true, None);
+            }
+            Step::WaitUntil(_) => unreachable!("driven, not performed"),
+        }
+    }
+
+    fn verb(&mut self, verb: &Verb) {
+        let current = self.row.as_ref().map(|(desired, _)| Current {
+            desired,
+            held: self.unit.hold.is_some(),
+            observed: &self.unit.observed,
+        });
+        match edit(&name(), current, verb) {
+            Err(_) | Ok(Edit::Keep) => return,
+            Ok(Edit::Forget) => self.row = None,
+            Ok(Edit::Set { spec, revision, run }) => {
+                self.generation += 1;
+                self.row = Some((Desired { generation: self.generation, revision, spec: *spec, run }, None));
+            }
+        }
+        self.desire();
+    }
+
+    fn desire(&mut self) {
+        let (desired, hold) = self.row.clone().unzip();
+        self.see(Seen::Desired(desired, hold.flatten()));
+    }
+
+    fn spawn(&mut self, revision: Digest) {
+        assert!(self.process.is_none(), "a second process");
+        self.pids += 1;
+        self.process = Some((revision, Process { pid: self.pids, start_ticks: 1, started_ms: self.now_ms }));
+    }
+
+    fn tell(&self) -> Told {
+        Told { process: self.process.as_ref().map(|(_, process)| *process), restarts: self.restarts, last: self.last }
+    }
+
+    fn end(&mut self, exit: Exit) -> Option<(Digest, Ended)> {
+        let (revision, process) = self.process.take()?;
+        let ended = Ended { exit, started_ms: Some(process.started_ms), at_ms: self.now_ms };
+        self.last = Some(ended);
+        Some((revision, ended))
+    }
+
+    fn launch_ends(&mut self, fate: Fate) {
+        let Some(revision) = self.launching.take() else { return };
+        let failure = Failure { error: "no".to_owned(), may_heal: fate == Fate::Heals };
+        match fate {
+            Fate::Good => {
+                (self.restarts, self.last) = (0, None);
+                self.spawn(revision);
+                self.see(Seen::Started);
+                self.see(Seen::Told(self.tell()));
+            }
+            Fate::Heals | Fate::Fatal => self.see(Seen::NotStarted(failure)),
+            Fate::Unknown => {
+                // Whether it came to run is the pid's parity; the agent cannot know.
+                (self.restarts, self.last) = (0, None);
+                if self.pids % 2 == 0 {
+                    self.spawn(revision);
+                }
+                self.pids += 1;
+                self.see(Seen::StartUnknown);
+            }
+        }
+    }
+
+    fn install_ends(&mut self, fate: Fate) {
+        let Some(revision) = self.installing.take() else { return };
+        let failure = Failure { error: "no".to_owned(), may_heal: fate == Fate::Heals };
+        match fate {
+            Fate::Good | Fate::Unknown => self.see(Seen::Installed(revision)),
+            Fate::Heals | Fate::Fatal => self.see(Seen::NotInstalled { revision, failure, random: 0.5 }),
+        }
+    }
+
+    fn agent_restarts(&mut self) {
+        let hold = self.unit.hold.clone();
+        if let Some(row) = &mut self.row {
+            row.1 = hold;
+        }
+        // A shim that was being started comes up (or not) without the agent; a stop that was asked goes on.
+        if let Some(revision) = self.launching.take()
+            && self.pids % 2 == 0
+        {
+            (self.restarts, self.last) = (0, None);
+            self.spawn(revision);
+        }
+        (self.installing, self.adopting, self.removing) = (None, false, false);
+        self.unit = Unit::new(Some(self.unit.kept()), self.now_ms);
+        self.desire();
+    }
+
+    fn exit(&mut self, code: i32) {
+        let known = matches!(self.unit.instance, Instance::Alive(_));
+        if let Some((_, ended)) = self.end(Exit::Code(code)) {
+            self.stopping = false;
+            if known {
+                self.see(Seen::Ended(ended));
+            }
+        }
+    }
+
+    /// What answers by itself, without being asked to.
+    fn answers(&mut self) {
+        if std::mem::take(&mut self.adopting) {
+            let found = match (&self.process, self.last) {
+                (Some((revision, _)), _) => Found::Alive(revision.clone(), self.tell()),
+                (None, Some(ended)) => Found::Ended(ended),
+                (None, None) => Found::Nothing,
+            };
+            self.see(Seen::Found(found));
+        }
+        if std::mem::take(&mut self.removing) {
+            self.see(Seen::Removed);
+            if self.row.is_none() {
+                self.unit = Unit::new(None, self.now_ms);
+                (self.gone, self.last) = (true, None);
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Apply { artifact, grace_ms, run } => self.verb(&apply(artifact, grace_ms, run)),
+            Event::Run => self.verb(&Verb::UnitRun { unit: name() }),
+            Event::Stop => self.verb(&Verb::UnitStop { unit: name() }),
+            Event::Restart => self.verb(&Verb::UnitRestart { unit: name() }),
+            Event::Rm => self.verb(&Verb::UnitRm { unit: name() }),
+            Event::InstallEnds(fate) => self.install_ends(fate),
+            Event::LaunchEnds(fate) => self.launch_ends(fate),
+            Event::Exit(code) => self.exit(code),
+            Event::Again(code) => {
+                let known = matches!(self.unit.instance, Instance::Alive(_));
+                if !self.stopping
+                    && let Some((revision, _)) = self.end(Exit::Code(code))
+                {
+                    self.restarts += 1;
+                    self.spawn(revision);
+                    if known {
+                        self.see(Seen::Told(self.tell()));
+                    }
+                }
+            }
+            Event::Wait(ms) => {
+                self.now_ms += ms;
+                self.see(Seen::Tick);
+            }
+            Event::AgentRestart => self.agent_restarts(),
+        }
+        self.answers();
+        self.check();
+    }
+
+    fn check(&self) {
+        if let Phase::Running = self.unit.observed.phase
+            && let Instance::Alive(alive) = &self.unit.instance
+        {
+            let (revision, process) = self.process.as_ref().expect("running without a process");
+            assert_eq!((&alive.revision, alive.process), (revision, Some(*process)));
+            assert_eq!(self.unit.observed.pid, Some(process.pid));
+        }
+        if self.unit.observed.phase != Phase::Backoff {
+            assert_eq!(self.unit.observed.retry_ms, None);
+        }
+    }
+
+    /// From here on everything works, and time passes as the planner asks for it.
+    fn settle(&mut self) {
+        for _ in 0..100 {
+            self.answers();
+            if self.gone {
+                return;
+            }
+            self.install_ends(Fate::Good);
+            self.launch_ends(Fate::Good);
+            if self.stopping {
+                self.exit(0);
+            }
+            match self.unit.plan(self.now_ms) {
+                Some(Step::WaitUntil(at_ms)) => {
+                    self.now_ms = at_ms;
+                    self.see(Seen::Tick);
+                }
+                None if !self.adopting && !self.removing && !self.stopping => {
+                    if self.installing.is_none() && self.launching.is_none() {
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        }
+        panic!("does not settle: {:?}", self.unit);
+    }
+
+    fn check_converged(&self) {
+        let Some((desired, _)) = &self.row else {
+            assert!(self.process.is_none() && self.gone, "forgotten, and still there");
+            return;
+        };
+        assert_eq!(self.unit.plan(self.now_ms), None, "a unit at rest wants nothing");
+        let observed = &self.unit.observed;
+        assert_eq!(observed.generation, desired.generation, "{:?}", self.unit);
+        let running = self.process.as_ref().map(|(revision, _)| revision);
+        match (observed.phase, desired.run) {
+            (Phase::Failed, _) => assert!(observed.error.is_some()),
+            (Phase::Stopped, Run::Stopped) => assert!(running.is_none() && observed.error.is_none()),
+            // A task that has done its work.
+            (Phase::Stopped, Run::Running) => assert_eq!((running, observed.exit), (None, Some(Exit::Code(0)))),
+            (Phase::Running, Run::Running) => {
+                assert_eq!(running, Some(&desired.revision));
+                assert_eq!((observed.attempts, &observed.error), (0, &None));
+            }
+            other => panic!("converged to {other:?}"),
+        }
+    }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let run = prop_oneof![Just(None), Just(Some(Run::Running)), Just(Some(Run::Stopped))];
+    let fate =
+        || prop_oneof![6 => Just(Fate::Good), 2 => Just(Fate::Heals), 1 => Just(Fate::Fatal), 1 => Just(Fate::Unknown)];
+    prop_oneof![
+        2 => (0u8..4, 1u64..3, run).prop_map(|(artifact, grace_ms, run)| Event::Apply { artifact, grace_ms, run }),
+        2 => Just(Event::Run),
+        1 => Just(Event::Stop),
+        1 => Just(Event::Restart),
+        1 => Just(Event::Rm),
+        4 => fate().prop_map(Event::InstallEnds),
+        4 => fate().prop_map(Event::LaunchEnds),
+        2 => (0..3).prop_map(Event::Exit),
+        2 => (0..3).prop_map(Event::Again),
+        4 => prop_oneof![0i64..2_000, 0i64..1_000_000].prop_map(Event::Wait),
+        1 => Just(Event::AgentRestart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_there_is_one_process_at_most_and_it_converges(events in prop::collection::vec(event(), 0..60)) {
+        let mut world = World::new();
+        world.desire();
+        for event in events {
+            world.happen(event);
+        }
+        world.settle();
+        world.check_converged();
+    }
+
+    #[test]
+    fn to_run_heals_whatever_has_failed(events in prop::collection::vec(event(), 0..40)) {
+        let mut world = World::new();
+        world.verb(&apply(0, 1, None));
+        for event in events {
+            world.happen(event);
+        }
+        world.settle();
+        world.verb(&apply(0, 1, Some(Run::Running)));
+        world.settle();
+        world.check_converged();
+        prop_assert_eq!(world.unit.observed.phase, Phase::Running);
+    }
+}

@@ -1,0 +1,334 @@
+//! How a unit changes with what is seen of it.
+
+use std::time::Duration;
+
+use muster_topics::{
+    Millis,
+    name::Digest,
+    unit::{Desired, Hold, HoldReason, Phase, Restart, Run},
+};
+
+use super::{
+    ADOPT_AGAIN_MS, Alive, Ended, Failure, Found, Instance, Policy, Process, Rest, STOP_SLACK_MS, Seen, Step, Told,
+    Unit, Work, to_millis,
+};
+use crate::rules::backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS, full_jitter, process_delay};
+
+/// Waits before something is installed again: from a second, so that a console that was restarted is
+/// hardly noticed, to five minutes, so that one that is gone is not bothered.
+const INSTALL_BASE: Duration = Duration::from_secs(1);
+const INSTALL_MAX: Duration = Duration::from_secs(300);
+
+/// The longest error that is kept and sent: it is for people, and part of a message of limited size.
+const ERROR_MAX_CHARS: usize = 1_000;
+
+impl Unit {
+    /// Takes in what was seen; what others see of the unit follows from it.
+    pub fn observe(&mut self, seen: Seen, now_ms: Millis) {
+        match seen {
+            Seen::Desired(desired, hold) => self.desire(desired, hold),
+            Seen::Began(step) => self.begin(step, now_ms),
+            Seen::Found(found) => self.found(found, now_ms),
+            Seen::NotLookedUp { error } => {
+                self.work = None;
+                self.adopt_ms = Some(now_ms.saturating_add(ADOPT_AGAIN_MS));
+                self.fail(&error);
+            }
+            Seen::Installed(revision) => {
+                self.finish_install(&revision);
+                if self.desires(&revision) {
+                    self.installed = Some(revision);
+                    self.install_ms = None;
+                    self.install_failures = 0;
+                    self.observed.error = None;
+                }
+            }
+            Seen::NotInstalled { revision, failure, random } => {
+                self.finish_install(&revision);
+                if self.desires(&revision) {
+                    self.not_installed(&failure, random, now_ms);
+                }
+            }
+            Seen::Started => self.started(),
+            Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
+            Seen::StartUnknown => self.instance = Instance::Unknown,
+            Seen::Told(told) => self.told(told),
+            Seen::Ended(ended) => self.ended(ended, now_ms),
+            Seen::Removed => {
+                self.work = None;
+                self.installed = None;
+            }
+            Seen::NotRemoved { error } => {
+                self.work = None;
+                self.install_ms = Some(now_ms.saturating_add(ADOPT_AGAIN_MS));
+                self.fail(&error);
+            }
+            Seen::Tick => {}
+        }
+        self.follow(now_ms);
+    }
+
+    fn desire(&mut self, desired: Option<Desired>, hold: Option<Hold>) {
+        if let Some(desired) = &desired {
+            self.policy = Policy::of(&desired.spec);
+        }
+        let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
+        let before = std::mem::replace(&mut self.desired, desired);
+        if generation(&before) == generation(&self.desired) {
+            return;
+        }
+        self.hold = hold;
+        let is_restored = before.is_none() && generation(&self.desired) == Some(self.observed.generation);
+        self.rest = match self.observed.phase {
+            Phase::Failed if is_restored && self.hold.is_none() => Some(Rest::Failed),
+            Phase::Stopped if is_restored && self.wants_running() => Some(Rest::Finished),
+            _ => None,
+        };
+        if !is_restored {
+            // A new generation is a new try: what went wrong before does not count.
+            self.restart_ms = None;
+            self.install_ms = None;
+            self.install_failures = 0;
+            self.observed.attempts = 0;
+            self.observed.error = None;
+        }
+    }
+
+    fn begin(&mut self, step: Step, now_ms: Millis) {
+        match step {
+            Step::Adopt => self.work = Some(Work::Adopting),
+            Step::Install => {
+                self.work = self.desired.as_ref().map(|desired| Work::Installing(desired.revision.clone()));
+            }
+            Step::Start { .. } => {
+                if let Some(desired) = &self.desired {
+                    self.instance = Instance::Launching(desired.revision.clone());
+                }
+                if self.restart_ms.take().is_some() {
+                    self.observed.attempts = self.observed.attempts.saturating_add(1);
+                }
+            }
+            Step::Stop { grace_ms, .. } => {
+                if let Instance::Alive(alive) = &mut self.instance {
+                    alive.ends_by_ms = Some(now_ms.saturating_add(to_millis(grace_ms)).saturating_add(STOP_SLACK_MS));
+                }
+            }
+            Step::Remove => self.work = Some(Work::Removing),
+            Step::WaitUntil(_) => {}
+        }
+    }
+
+    fn found(&mut self, found: Found, now_ms: Millis) {
+        self.work = None;
+        self.adopt_ms = None;
+        let phase = self.observed.phase;
+        let was_alive =
+            matches!(phase, Phase::Starting | Phase::Running | Phase::Stopping) || self.observed.pid.is_some();
+        match found {
+            Found::Nothing => self.instance = Instance::None,
+            Found::Alive(revision, told) => {
+                let restarts = self.kept_restarts;
+                self.instance = Instance::Alive(Alive { revision, process: None, restarts, ends_by_ms: None });
+                self.told(told);
+            }
+            // Its end is news only if it was alive when the agent last looked.
+            Found::Ended(ended) if was_alive => {
+                let revision = self.observed.revision.clone();
+                self.take_end(ended, phase == Phase::Stopping, revision.as_ref(), now_ms);
+            }
+            Found::Ended(_) => self.instance = Instance::None,
+        }
+    }
+
+    fn finish_install(&mut self, revision: &Digest) {
+        if self.work.as_ref() == Some(&Work::Installing(revision.clone())) {
+            self.work = None;
+        }
+    }
+
+    fn not_installed(&mut self, failure: &Failure, random: f64, now_ms: Millis) {
+        if failure.may_heal {
+            let delay = full_jitter(self.install_failures, INSTALL_BASE, INSTALL_MAX, random);
+            self.install_failures = self.install_failures.saturating_add(1);
+            // A random wait of nothing would be a busy loop; a tenth of the base is none.
+            self.install_ms = Some(after(now_ms, delay.max(INSTALL_BASE / 10)));
+        } else {
+            self.rest = Some(Rest::Failed);
+        }
+        let still = match &self.instance {
+            Instance::Alive(alive) => format!("; revision {} goes on running", alive.revision.short()),
+            _ => String::new(),
+        };
+        self.fail(&format!("{}{still}", failure.error));
+    }
+
+    fn started(&mut self) {
+        if let Instance::Launching(revision) = &self.instance {
+            let revision = revision.clone();
+            self.instance = Instance::Alive(Alive { revision, process: None, restarts: 0, ends_by_ms: None });
+        }
+    }
+
+    fn not_started(&mut self, failure: &Failure, now_ms: Millis) {
+        let Instance::Launching(revision) = std::mem::replace(&mut self.instance, Instance::None) else { return };
+        if !self.desires(&revision) {
+            return;
+        }
+        self.fail(&failure.error);
+        if failure.may_heal {
+            // What the system refuses now it will refuse at once again: no immediate restart here.
+            self.restart_later(self.observed.attempts.max(IMMEDIATE_RESTARTS), now_ms, now_ms);
+        } else {
+            self.rest = Some(Rest::Failed);
+        }
+    }
+
+    fn told(&mut self, told: Told) {
+        let Instance::Alive(alive) = &mut self.instance else { return };
+        alive.process = told.process;
+        let more = told.restarts.saturating_sub(alive.restarts);
+        alive.restarts = told.restarts;
+        if let Some(last) = told.last {
+            self.observed.exit = Some(last.exit);
+            if more > 0 {
+                if was_good(last) {
+                    self.observed.attempts = 0;
+                }
+                self.observed.attempts = self.observed.attempts.saturating_add(more);
+            }
+        }
+    }
+
+    fn ended(&mut self, ended: Ended, now_ms: Millis) {
+        let Instance::Alive(alive) = &self.instance else { return };
+        let (asked, revision) = (alive.ends_by_ms.is_some(), alive.revision.clone());
+        self.take_end(ended, asked, Some(&revision), now_ms);
+    }
+
+    /// Nothing runs any more: because it was `asked` to end, or by itself.
+    fn take_end(&mut self, ended: Ended, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
+        self.instance = Instance::None;
+        self.observed.exit = Some(ended.exit);
+        let is_desired = revision.is_some_and(|revision| self.desires(revision));
+        // One that was being replaced, stopped or removed has done what was wanted.
+        if asked || !is_desired || !self.wants_running() {
+            return;
+        }
+        if was_good(ended) {
+            self.observed.attempts = 0;
+        }
+        let again = match self.policy.restart {
+            Restart::Always => true,
+            Restart::OnFailure => !ended.exit.is_success(),
+            Restart::Never => false,
+        };
+        if again {
+            self.fail(&format!("ended by itself: {}", ended.exit));
+            self.restart_later(self.observed.attempts, ended.at_ms, now_ms);
+        } else if ended.exit.is_success() {
+            self.rest = Some(Rest::Finished);
+        } else {
+            self.rest = Some(Rest::Failed);
+            self.fail(&format!("ended by itself: {}; its spec does not have it started again", ended.exit));
+        }
+    }
+
+    /// Has it started again, as late as so many `attempts` deserve, or holds it if these are enough.
+    fn restart_later(&mut self, attempts: u32, since_ms: Millis, now_ms: Millis) {
+        match process_delay(attempts) {
+            // A clock that was set back must not make the wait longer than it is.
+            Some(delay) => self.restart_ms = Some(after(since_ms.min(now_ms), delay)),
+            None => {
+                self.hold = Some(Hold { reason: HoldReason::Broken, since_ms: now_ms });
+                let last = self.observed.error.take().unwrap_or_default();
+                self.fail(&format!(
+                    "{last}; started again {attempts} times in a row, and no more. hint: to run it is a new try"
+                ));
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &str) {
+        self.observed.error = Some(error.chars().take(ERROR_MAX_CHARS).collect());
+    }
+
+    fn desires(&self, revision: &Digest) -> bool {
+        self.desired.as_ref().is_some_and(|desired| desired.revision == *revision)
+    }
+
+    fn wants_running(&self) -> bool {
+        self.desired.as_ref().is_some_and(|desired| desired.run == Run::Running)
+    }
+
+    /// Works out what others see.
+    fn follow(&mut self, now_ms: Millis) {
+        let process = self.process();
+        if process.is_some_and(|process| now_ms.saturating_sub(process.started_ms) >= GOOD_AFTER_MS) {
+            self.observed.attempts = 0;
+        }
+        if matches!(self.instance, Instance::Unknown) {
+            // Until it is known what runs, what was last seen stands.
+            return;
+        }
+        let phase = self.phase(process, now_ms);
+        if phase != self.observed.phase {
+            self.observed.since_ms = now_ms;
+        }
+        self.observed.phase = phase;
+        self.observed.pid = process.map(|process| process.pid);
+        self.observed.revision = match &self.instance {
+            Instance::Alive(Alive { revision, .. }) | Instance::Launching(revision) => Some(revision.clone()),
+            Instance::Unknown | Instance::None => self.installed.clone(),
+        };
+        self.observed.retry_ms = (phase == Phase::Backoff).then(|| self.restart_ms.or(self.install_ms)).flatten();
+        if let Some(desired) = &self.desired
+            && self.is_reached(desired)
+        {
+            if matches!(phase, Phase::Running | Phase::Stopped) {
+                self.observed.error = None;
+            }
+            self.observed.generation = desired.generation;
+        }
+    }
+
+    fn phase(&self, process: Option<Process>, now_ms: Millis) -> Phase {
+        let up = |process: Process| now_ms.saturating_sub(process.started_ms) >= self.policy.started_after_ms;
+        match &self.instance {
+            Instance::Unknown => self.observed.phase,
+            Instance::Launching(_) => Phase::Starting,
+            Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
+            Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
+            Instance::Alive(_) if process.is_some_and(up) => Phase::Running,
+            Instance::Alive(_) => Phase::Starting,
+            Instance::None if self.rest == Some(Rest::Failed) || self.hold.is_some() => Phase::Failed,
+            Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
+            Instance::None if self.install_ms.is_some() => Phase::Backoff,
+            Instance::None if self.restart_ms.is_some() && self.wants_running() => Phase::Backoff,
+            Instance::None => match (&self.installed, &self.desired) {
+                (Some(installed), Some(desired)) if *installed == desired.revision => Phase::Stopped,
+                _ => Phase::Absent,
+            },
+        }
+    }
+
+    /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
+    fn is_reached(&self, desired: &Desired) -> bool {
+        match (self.observed.phase, &self.instance) {
+            (Phase::Failed | Phase::Backoff, _) => true,
+            (Phase::Running, Instance::Alive(alive)) => {
+                alive.revision == desired.revision && desired.run == Run::Running
+            }
+            (Phase::Stopped, _) => desired.run == Run::Stopped || self.rest == Some(Rest::Finished),
+            _ => false,
+        }
+    }
+}
+
+/// Whether a process was up for so long that its restarts so far do not count any more.
+fn was_good(ended: Ended) -> bool {
+    ended.started_ms.is_some_and(|started_ms| ended.at_ms.saturating_sub(started_ms) >= GOOD_AFTER_MS)
+}
+
+fn after(ms: Millis, delay: Duration) -> Millis {
+    ms.saturating_add(Millis::try_from(delay.as_millis()).unwrap_or(Millis::MAX))
+}

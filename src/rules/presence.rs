@@ -1,0 +1,207 @@
+//! Whether this agent is the only one of its host, judged by the host's own presence topic, which
+//! the agent reads as well as writes.
+//!
+//! Two things go wrong there. An old last will overwrites a new session's presence: the agent
+//! publishes its own again. And a cloned disk starts a twin, with the same certificate and the same
+//! id: the newcomer claims the host, waits one keep-alive and a half, and begins to work only if
+//! nobody objects; an agent that works objects to every claim.
+//!
+//! Earlier lives of the same store are no twins: the store's lock says that they are over. That is
+//! why their instances are remembered, and why a start after a crash need not wait.
+
+use muster_topics::{
+    Millis,
+    presence::{Presence, PresenceState},
+};
+use uuid::Uuid;
+
+/// What to do about what was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing.
+    Ignore,
+    /// Publish the own presence again.
+    Assert,
+    /// This agent is the only one: begin to work.
+    Settled,
+    /// Another one works: leave it alone.
+    Withdraw,
+}
+
+/// One connection's standing.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    instance: Uuid,
+    session: u64,
+    former: Vec<Uuid>,
+    wait_ms: Millis,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Subscribed and published; what was retained comes before what was published.
+    Asking { other: bool },
+    /// Somebody was there; an objection may still come.
+    Claiming { until_ms: Millis },
+    /// Working.
+    Sole,
+}
+
+impl Standing {
+    /// A connection begins, in which `instance` has published its presence. `former` are the
+    /// instances of earlier lives, `wait_ms` how long to wait for an objection.
+    #[must_use]
+    pub fn new(instance: Uuid, session: u64, former: Vec<Uuid>, wait_ms: Millis) -> Self {
+        Self { instance, session, former, wait_ms, stage: Stage::Asking { other: false } }
+    }
+
+    /// Whether this agent works.
+    #[must_use]
+    pub fn is_sole(&self) -> bool {
+        self.stage == Stage::Sole
+    }
+
+    /// When to call [`Standing::tick`].
+    #[must_use]
+    pub fn next_ms(&self) -> Option<Millis> {
+        match self.stage {
+            Stage::Claiming { until_ms } => Some(until_ms),
+            Stage::Asking { .. } | Stage::Sole => None,
+        }
+    }
+
+    /// Something came on the presence topic; nothing inside if it could not be read, or was empty.
+    pub fn heard(&mut self, presence: Option<&Presence>, now_ms: Millis) -> Verdict {
+        let mine = presence.is_some_and(|presence| {
+            presence.instance == self.instance
+                && presence.session == self.session
+                && presence.state == PresenceState::Online
+        });
+        let other = presence.is_some_and(|presence| {
+            presence.state == PresenceState::Online
+                && presence.instance != self.instance
+                && !self.former.contains(&presence.instance)
+        });
+        match self.stage {
+            Stage::Asking { other: true } if mine => {
+                self.stage = Stage::Claiming { until_ms: now_ms + self.wait_ms };
+                Verdict::Ignore
+            }
+            Stage::Asking { .. } if mine => {
+                self.stage = Stage::Sole;
+                Verdict::Settled
+            }
+            Stage::Asking { other: before } => {
+                // Later news supersedes: what was online may have gone offline before we spoke.
+                self.stage = Stage::Asking { other: if presence.is_some() { other } else { before } };
+                Verdict::Ignore
+            }
+            Stage::Claiming { .. } if other => Verdict::Withdraw,
+            Stage::Claiming { .. } | Stage::Sole if mine => Verdict::Ignore,
+            Stage::Claiming { .. } | Stage::Sole => Verdict::Assert,
+        }
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now_ms: Millis) -> Verdict {
+        match self.stage {
+            Stage::Claiming { until_ms } if now_ms >= until_ms => {
+                self.stage = Stage::Sole;
+                Verdict::Settled
+            }
+            _ => Verdict::Ignore,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::V1;
+
+    use super::*;
+    use PresenceState::{Offline, Online, Stopped};
+
+    const ME: Uuid = Uuid::from_u128(1);
+    const FORMER: Uuid = Uuid::from_u128(2);
+    const TWIN: Uuid = Uuid::from_u128(3);
+
+    fn presence(instance: Uuid, session: u64, state: PresenceState) -> Presence {
+        Presence {
+            v: V1,
+            state,
+            instance,
+            epoch: 7,
+            session,
+            agent_version: String::new(),
+            capabilities: vec![],
+            since_ms: 0,
+        }
+    }
+
+    fn standing() -> Standing {
+        Standing::new(ME, 2, vec![FORMER], 45_000)
+    }
+
+    /// What is heard, in order, and what each leads to; then the own presence, and what that leads to.
+    #[track_caller]
+    fn check(before: &[(Uuid, u64, PresenceState)], sole: bool) -> Standing {
+        let mut standing = standing();
+        for (instance, session, state) in before {
+            assert_eq!(standing.heard(Some(&presence(*instance, *session, *state)), 0), Verdict::Ignore);
+        }
+        let verdict = standing.heard(Some(&presence(ME, 2, Online)), 0);
+        assert_eq!((verdict == Verdict::Settled, standing.is_sole()), (sole, sole), "after {before:?}");
+        standing
+    }
+
+    #[test]
+    fn a_host_without_a_twin_begins_at_once() {
+        check(&[], true);
+        check(&[(ME, 1, Offline)], true);
+        check(&[(ME, 1, Online)], true);
+        check(&[(FORMER, 1, Online)], true);
+        check(&[(TWIN, 1, Stopped)], true);
+        check(&[(TWIN, 1, Online), (TWIN, 1, Offline)], true);
+    }
+
+    #[test]
+    fn a_newcomer_waits_for_objections() {
+        let mut claiming = check(&[(TWIN, 1, Online)], false);
+        assert_eq!((claiming.tick(44_999), claiming.next_ms()), (Verdict::Ignore, Some(45_000)));
+        assert_eq!((claiming.tick(45_000), claiming.is_sole()), (Verdict::Settled, true));
+        let mut claiming = check(&[(TWIN, 1, Online)], false);
+        assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Offline)), 5), Verdict::Assert);
+        assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Online)), 6), Verdict::Withdraw);
+    }
+
+    #[test]
+    fn one_that_works_objects_and_overwrites_stale_wills() {
+        for (instance, session, state) in
+            [(TWIN, 9, Online), (TWIN, 9, Stopped), (ME, 1, Offline), (ME, 2, Offline), (FORMER, 1, Offline)]
+        {
+            let mut sole = check(&[], true);
+            assert_eq!(sole.heard(Some(&presence(instance, session, state)), 0), Verdict::Assert, "{state:?}");
+            assert_eq!(sole.heard(Some(&presence(ME, 2, Online)), 0), Verdict::Ignore);
+        }
+        assert_eq!(check(&[], true).heard(None, 0), Verdict::Assert);
+    }
+
+    /// Two agents on one topic, whose messages both hear in one order.
+    #[test]
+    fn of_two_that_start_together_at_most_one_works() {
+        let mut agents = [(ME, standing()), (TWIN, Standing::new(TWIN, 2, vec![FORMER], 45_000))];
+        let mut topic: std::collections::VecDeque<_> = [ME, TWIN].into();
+        let mut withdrawn = vec![];
+        while let Some(speaker) = topic.pop_front() {
+            for (agent, standing) in &mut agents {
+                match standing.heard(Some(&presence(speaker, 2, Online)), 0) {
+                    Verdict::Assert => topic.push_back(*agent),
+                    Verdict::Withdraw => withdrawn.push(*agent),
+                    Verdict::Ignore | Verdict::Settled => {}
+                }
+            }
+        }
+        assert_eq!((agents[0].1.is_sole(), withdrawn), (true, vec![TWIN]));
+    }
+}
