@@ -252,7 +252,9 @@ fn metric_settings(config: &Config) -> metric::Settings {
     metric::Settings {
         sample: Duration::from_millis(config.metrics.sample_ms.into()),
         publish: Duration::from_millis(config.metrics.publish_ms.into()),
+        pack: config.metrics.pack,
         buffer_max_bytes: config.metrics.buffer_max_bytes,
+        buffer_max_age: Duration::from_secs(config.metrics.buffer_max_age_s),
     }
 }
 
