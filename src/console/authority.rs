@@ -179,10 +179,10 @@ impl Authority {
             let key = Self::root_key(&dir.join("authority.key"))?;
             let certificate = Self::root_certificate(&dir.join("authority.pem"), &key)?;
             let signing = dir.join("signing.key");
-            let pkcs8 = read_or_make(&signing, SECRET_MODE, || {
-                Signer::generate().map_err(|_| AuthorityError::Randomness)
-            })?;
-            let damaged = |problem: &str| AuthorityError::Damaged { path: signing.clone(), problem: problem.to_owned() };
+            let pkcs8 =
+                read_or_make(&signing, SECRET_MODE, || Signer::generate().map_err(|_| AuthorityError::Randomness))?;
+            let damaged =
+                |problem: &str| AuthorityError::Damaged { path: signing.clone(), problem: problem.to_owned() };
             let signer = Signer::from_pkcs8(&pkcs8).map_err(|error| damaged(&error.to_string()))?;
             let command_key = signer.public_key().map_err(|error| damaged(&error.to_string()))?;
             let (certificate_pem, der) = certificate;
@@ -310,7 +310,7 @@ fn params_from(
     params.distinguished_name.push(DnType::CommonName, common_name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
-    let mut serial: [u8; 16] = random_bytes().map_err(|_| AuthorityError::Randomness)?;
+    let mut serial: [u8; 16] = random_bytes()?;
     // Positive, and of one length: DER would drop or add bytes otherwise.
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
@@ -321,10 +321,10 @@ fn params_from(
 ///
 /// # Errors
 /// If the system has none to give.
-pub fn random_bytes<const N: usize>() -> Result<[u8; N], ring::error::Unspecified> {
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], AuthorityError> {
     let mut bytes = [0; N];
-    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)?;
-    Ok(bytes)
+    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    filled.map(|()| bytes).map_err(|_| AuthorityError::Randomness)
 }
 
 /// Bytes as hexadecimal digits.

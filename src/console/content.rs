@@ -59,10 +59,13 @@ pub(super) async fn check_artifact(shared: &Shared, wanted: &ArtifactRef) -> Res
     let known = content::artifacts(shared.store.read(), &filter).await?;
     let what = format!("artifact {} {} ({})", wanted.role, wanted.version, wanted.sha256.short());
     if known.is_empty() {
-        return Err(Error::not_found("unknown_artifact", format!("{what} is not here"))
-            .hint("`muster artifact add` brings it"));
+        return Err(
+            Error::not_found("unknown_artifact", format!("{what} is not here")).hint("`muster artifact add` brings it")
+        );
     }
-    let same = |one: &Artifact| one.role == wanted.role && one.version == wanted.version && one.size_bytes == wanted.size_bytes;
+    let same = |one: &Artifact| {
+        one.role == wanted.role && one.version == wanted.version && one.size_bytes == wanted.size_bytes
+    };
     if !known.iter().any(same) {
         return Err(Error::conflict("wrong_artifact", format!("{what} is here with another role, version or size"))
             .hint("`muster artifact ls` shows what is here"));
@@ -74,8 +77,9 @@ pub(super) async fn check_artifact(shared: &Shared, wanted: &ArtifactRef) -> Res
 pub(super) async fn check_config(shared: &Shared, wanted: &ConfigRef) -> Result<(), Error> {
     let what = format!("config {}@{}", wanted.id, wanted.version);
     match content::config(shared.store.read(), &wanted.id, &wanted.version).await? {
-        None => Err(Error::not_found("unknown_config", format!("{what} is not here"))
-            .hint("`muster config add` brings it")),
+        None => {
+            Err(Error::not_found("unknown_config", format!("{what} is not here")).hint("`muster config add` brings it"))
+        }
         Some(config) if config.sha256 != wanted.sha256 => {
             Err(Error::conflict("wrong_config", format!("{what} is here with another content"))
                 .hint("`muster config ls` shows what is here"))
@@ -209,7 +213,9 @@ impl Console {
         let shared = &self.shared;
         if new.content.len() > CONFIG_MAX_BYTES {
             let message = format!("the config has {} bytes, and {CONFIG_MAX_BYTES} are allowed", new.content.len());
-            return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).hint("an artifact can be larger"));
+            return Err(
+                Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).hint("an artifact can be larger")
+            );
         }
         let bad = |error: canonical::CanonicalError| Error::invalid("bad_config", error.to_string());
         let document = canonical::parse(new.content.as_bytes()).map_err(bad)?;
@@ -238,11 +244,7 @@ impl Console {
     }
 
     /// One config, with its content.
-    pub async fn config(
-        &self,
-        id: &muster_topics::name::ConfigId,
-        version: &Version,
-    ) -> Result<Config, Error> {
+    pub async fn config(&self, id: &muster_topics::name::ConfigId, version: &Version) -> Result<Config, Error> {
         let found = content::config(self.shared.store.read(), id, version).await?;
         found.ok_or_else(|| Error::not_found("unknown_config", format!("there is no config {id}@{version}")))
     }

@@ -86,7 +86,10 @@ impl FromRequestParts<Console> for Member {
     }
 }
 
-async fn join(State(console): State<Console>, Document(request): Document<JoinRequest>) -> Result<Json<Membership>, Error> {
+async fn join(
+    State(console): State<Console>,
+    Document(request): Document<JoinRequest>,
+) -> Result<Json<Membership>, Error> {
     let shared = &console.shared;
     let csr = checked(&request.csr)?;
     if !ingest::is_hostname(&request.hostname) {
@@ -251,22 +254,4 @@ fn wanted(header: &str, size: u64) -> Wanted {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges() {
-        let check = |header: &str, answer: Wanted| assert_eq!(wanted(header, 10), answer, "{header}");
-        check("bytes=0-", Wanted::Part(0..=9));
-        check("bytes=3-5", Wanted::Part(3..=5));
-        check("bytes=3-99", Wanted::Part(3..=9));
-        check("bytes=-3", Wanted::Part(7..=9));
-        check("bytes=-99", Wanted::Part(0..=9));
-        check("bytes=10-", Wanted::Nothing);
-        check("bytes=-0", Wanted::Nothing);
-        for odd in ["", "bytes=", "bytes=-", "bytes=5-3", "bytes=a-b", "bytes=0-1,3-4", "lines=0-1"] {
-            check(odd, Wanted::Whole);
-        }
-        assert_eq!(wanted("bytes=0-", 0), Wanted::Nothing);
-    }
-}
+mod tests;

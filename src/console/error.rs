@@ -59,7 +59,7 @@ impl Error {
 
     /// 500: the fault is here. The cause goes to the log and not to whoever asked.
     #[must_use]
-    pub fn internal(what: &'static str, cause: &dyn std::error::Error) -> Self {
+    pub fn internal(what: &'static str, cause: &(dyn std::error::Error + 'static)) -> Self {
         tracing::error!(error = cause, "{what} failed");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("{what} failed"))
             .hint("the console's log says more")
@@ -84,7 +84,7 @@ impl From<StoreError> for Error {
 impl From<SeriesError> for Error {
     fn from(error: SeriesError) -> Self {
         match error {
-            SeriesError::Selector(problem) => Self::invalid("bad_selector", problem)
+            SeriesError::Selector(problem) => Self::invalid("bad_selector", problem.to_string())
                 .hint("such as muster_host_cpu_busy_ratio{host=\"…\"}"),
             other => Self::internal("the time-series store", &other),
         }

@@ -259,15 +259,16 @@ impl Link {
 enum End {
     Shutdown,
     Connection(Box<rumqttc::ConnectionError>),
-    Client(Box<rumqttc::ClientError>),
+    /// rumqttc's own error would print the whole packet.
+    Client,
     Refused(String),
     Full,
     Closed,
 }
 
 impl From<rumqttc::ClientError> for End {
-    fn from(error: rumqttc::ClientError) -> Self {
-        Self::Client(Box::new(error))
+    fn from(_: rumqttc::ClientError) -> Self {
+        Self::Client
     }
 }
 
@@ -276,8 +277,7 @@ impl fmt::Display for End {
         match self {
             Self::Shutdown => f.write_str("the console stops"),
             Self::Connection(error) => error.fmt(f),
-            // Its message would print the whole packet.
-            Self::Client(_) => f.write_str("the client's queue is full"),
+            Self::Client => f.write_str("the client's queue is full"),
             Self::Refused(what) => write!(f, "the broker refuses the subscription to {what}"),
             Self::Full => write!(f, "the store has taken nothing for {} s", FULL.as_secs()),
             Self::Closed => f.write_str("the console's queues are closed"),
@@ -395,7 +395,7 @@ fn presence(config: &LinkConfig, state: PresenceState) -> Vec<u8> {
 
 /// A random number from 0 to below 1, for backoff.
 pub(super) fn random_fraction() -> f64 {
-    let bytes = super::authority::random_bytes::<4>().unwrap_or_default();
+    let bytes: [u8; 4] = super::authority::random_bytes().unwrap_or_default();
     f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
 }
 

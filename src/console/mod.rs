@@ -37,6 +37,8 @@ pub mod series;
 mod server;
 mod start;
 pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod web;
 
 use std::{path::PathBuf, sync::Arc};
@@ -49,16 +51,16 @@ use muster_topics::{
 use tokio::sync::{broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
-pub use self::{
-    error::Error,
-    start::{Prepared, RunningConsole, StartError, prepare, start},
-};
 use self::{
     authority::Authority,
     config::Config,
     link::LinkHandle,
     series::SeriesStore,
     store::{Store, command::Which, host},
+};
+pub use self::{
+    error::Error,
+    start::{Prepared, RunningConsole, StartError, prepare, start},
 };
 use crate::{api as types, clock::now_ms};
 

@@ -127,8 +127,10 @@ async fn serve(
         request.extensions_mut().insert(peer.clone());
         hyper::service::Service::call(&inner, request)
     });
-    let connection =
-        http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(HEAD).serve_connection(TokioIo::new(stream), service);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),

@@ -98,7 +98,9 @@ pub enum StartError {
 
 fn listen_hint(source: &io::Error, setting: &str) -> String {
     match source.kind() {
-        io::ErrorKind::AddrInUse => format!("another program listens there; choose another port with {setting}, or 0 for any"),
+        io::ErrorKind::AddrInUse => {
+            format!("another program listens there; choose another port with {setting}, or 0 for any")
+        }
         io::ErrorKind::AddrNotAvailable => format!("this machine has no such address; choose another with {setting}"),
         io::ErrorKind::PermissionDenied => format!("ports below 1024 need a privilege; choose another with {setting}"),
         _ => format!("choose another address with {setting}"),
@@ -132,12 +134,10 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let lock = lock(&dir)?;
     let web = bind("operators", "web_listen", config.web_listen).await?;
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen).await?;
-    let (web_addr, hosts_addr) =
-        web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
+    let (web_addr, hosts_addr) = web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
     let authority = Authority::open_or_create(&dir.join("authority"))?;
     let artifacts = dir.join("artifacts");
-    content::prepare_folder(&artifacts)
-        .map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
+    content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open(&dir.join("console.db")).await?;
     let series = SeriesStore::open(&dir.join("series.db")).await?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
@@ -245,8 +245,12 @@ impl Prepared {
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(sweep(Arc::clone(&shared), shutdown.clone()));
         let web = Server { name: "web", listener: self.web, tls: web_tls, router: web_router(&console) };
-        let hosts =
-            Server { name: "hosts", listener: self.hosts, tls: Some(hosts_tls), router: enrol::router(console.clone()) };
+        let hosts = Server {
+            name: "hosts",
+            listener: self.hosts,
+            tls: Some(hosts_tls),
+            router: enrol::router(console.clone()),
+        };
         let servers = [tokio::spawn(web.run(shutdown.clone())), tokio::spawn(hosts.run(shutdown.clone()))];
         tasks.close();
         tracing::info!(web = %shared.urls.web, hosts = %shared.urls.hosts, "the console is ready");
@@ -268,7 +272,9 @@ fn tls_error(error: impl std::fmt::Display) -> StartError {
 fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Result<Arc<ServerConfig>, StartError> {
     let chain = pki::certificates("the console's certificate", chain).map_err(tls_error)?;
     let key = pki::private_key("the console's key", key).map_err(tls_error)?;
-    let builder = ServerConfig::builder_with_provider(pki::provider()).with_safe_default_protocol_versions().map_err(tls_error)?;
+    let builder = ServerConfig::builder_with_provider(pki::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(tls_error)?;
     let builder = if hosts {
         let roots = Arc::new(pki::roots(authority.certificate_pem()).map_err(tls_error)?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, pki::provider()).allow_unauthenticated();
@@ -363,5 +369,65 @@ impl RunningConsole {
         self.console.shared.store.close().await;
         drop(self.lock);
         tracing::info!("the console has stopped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::testing::config;
+
+    #[tokio::test]
+    async fn it_starts_stops_and_starts_again_on_the_same_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = start(config(dir.path())).await.unwrap();
+        let fingerprint = first.console().shared.authority.fingerprint().clone();
+        assert_ne!(first.web_addr().port(), 0);
+        first.stop().await;
+        let second = start(config(dir.path())).await.unwrap();
+        assert_eq!(*second.console().shared.authority.fingerprint(), fingerprint);
+        second.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_second_console_on_the_same_data_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = start(config(dir.path())).await.unwrap();
+        let second = prepare(config(dir.path())).await;
+        assert!(matches!(second, Err(StartError::InUse { .. })), "{second:?}");
+        first.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_named_with_its_setting() {
+        let dir = tempfile::tempdir().unwrap();
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config { hosts_listen: taken.local_addr().unwrap(), ..config(dir.path()) };
+        let error = prepare(config.clone()).await.unwrap_err();
+        assert!(matches!(error, StartError::Listen { what: "hosts", .. }));
+        assert!(
+            error.to_string().contains("hint: another program listens there; choose another port with hosts_listen"),
+            "{error}"
+        );
+        assert!(!dir.path().join("console/console.db").exists(), "nothing half made");
+        drop(taken);
+        prepare(config).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_cannot_be_made_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("console"), "a file").unwrap();
+        let error = prepare(config(dir.path())).await.unwrap_err();
+        assert!(matches!(error, StartError::Folder { .. }), "{error}");
+        assert!(error.to_string().contains("hint: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_broker_address_that_is_none_is_told_before_anything_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { broker_url: "tcp://x".to_owned(), ..config(dir.path()) };
+        let error = start(config).await.unwrap_err();
+        assert!(matches!(error, StartError::BrokerUrl(_)), "{error}");
     }
 }

@@ -28,7 +28,8 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Document<T> {
             let message = format!("the request's body has more than {DOCUMENT_MAX_BYTES} bytes");
             Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
         };
-        let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let announced =
+            request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         if announced.is_some_and(|length: usize| length > DOCUMENT_MAX_BYTES) {
             return Err(too_large());
         }
@@ -36,7 +37,9 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Document<T> {
             Ok(Ok(body)) => body,
             // Whether it was cut off or went over the limit is not told apart by type.
             Ok(Err(error)) if error.to_string().contains("limit") => return Err(too_large()),
-            Ok(Err(error)) => return Err(Error::invalid("incomplete", format!("the request did not come whole: {error}"))),
+            Ok(Err(error)) => {
+                return Err(Error::invalid("incomplete", format!("the request did not come whole: {error}")));
+            }
             Err(_) => {
                 let message = format!("the request's body did not come within {} s", COMES_WITHIN.as_secs());
                 return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "incomplete", message));

@@ -30,7 +30,10 @@ pub(super) async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi::DOCUMENT).into_response()
 }
 
-pub(super) async fn login(State(console): State<Console>, Document(login): Document<api::Login>) -> Answer<api::LoggedIn> {
+pub(super) async fn login(
+    State(console): State<Console>,
+    Document(login): Document<api::Login>,
+) -> Answer<api::LoggedIn> {
     let (operator, token) = console.login(&login.code).await?;
     Ok(Json(api::LoggedIn { operator, token }))
 }
@@ -94,12 +97,18 @@ pub(super) async fn create_token(
     Ok(Json(console.create_token(&operator, token).await?))
 }
 
-pub(super) async fn revoke_token(State(console): State<Console>, Segments(id): Segments<Name>) -> Result<StatusCode, Error> {
+pub(super) async fn revoke_token(
+    State(console): State<Console>,
+    Segments(id): Segments<Name>,
+) -> Result<StatusCode, Error> {
     console.revoke_token(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn commands(State(console): State<Console>, Params(which): Params<Listing>) -> Answer<Vec<api::Command>> {
+pub(super) async fn commands(
+    State(console): State<Console>,
+    Params(which): Params<Listing>,
+) -> Answer<Vec<api::Command>> {
     let host = only(&console, which.host.as_ref()).await?;
     Ok(Json(console.commands(host, which.limit.unwrap_or(50)).await?))
 }
@@ -116,7 +125,10 @@ pub(super) async fn command(State(console): State<Console>, Segments(id): Segmen
     Ok(Json(console.command(id).await?))
 }
 
-pub(super) async fn command_events(State(console): State<Console>, Segments(id): Segments<CommandId>) -> Result<Response, Error> {
+pub(super) async fn command_events(
+    State(console): State<Console>,
+    Segments(id): Segments<CommandId>,
+) -> Result<Response, Error> {
     // A command that is not there is an answer of its own, before any event.
     console.command(id).await?;
     Ok(events::stream(console, id).into_response())
@@ -130,7 +142,10 @@ pub(super) struct Labels {
     version: Option<Version>,
 }
 
-pub(super) async fn artifacts(State(console): State<Console>, Params(labels): Params<Labels>) -> Answer<Vec<api::Artifact>> {
+pub(super) async fn artifacts(
+    State(console): State<Console>,
+    Params(labels): Params<Labels>,
+) -> Answer<Vec<api::Artifact>> {
     Ok(Json(console.artifacts(labels.role, labels.version).await?))
 }
 
@@ -146,7 +161,10 @@ pub(super) async fn add_artifact(
     Ok(Json(console.add_artifact(&operator, role, version, body.into_data_stream()).await?))
 }
 
-pub(super) async fn artifact(State(console): State<Console>, Segments(sha256): Segments<Digest>) -> Answer<api::Artifact> {
+pub(super) async fn artifact(
+    State(console): State<Console>,
+    Segments(sha256): Segments<Digest>,
+) -> Answer<api::Artifact> {
     Ok(Json(console.artifact(&sha256).await?))
 }
 
@@ -182,7 +200,10 @@ pub(super) struct Measurements {
 /// How far back a range goes whose start is left out.
 const RANGE_MS: Millis = 3_600_000;
 
-pub(super) async fn series(State(console): State<Console>, Params(wanted): Params<Measurements>) -> Answer<api::SeriesAnswer> {
+pub(super) async fn series(
+    State(console): State<Console>,
+    Params(wanted): Params<Measurements>,
+) -> Answer<api::SeriesAnswer> {
     let range = match (wanted.start_ms, wanted.end_ms) {
         (None, None) => None,
         (start, end) => {

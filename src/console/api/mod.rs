@@ -86,8 +86,10 @@ impl Route {
     }
 }
 
-const HOST: Parameter = Parameter { name: "host", about: "A host's id, or a hostname that only one has.", whole: false };
-const LIMIT: Parameter = Parameter { name: "limit", about: "How many at most; 50 if left out, and up to 500.", whole: true };
+const HOST: Parameter =
+    Parameter { name: "host", about: "A host's id, or a hostname that only one has.", whole: false };
+const LIMIT: Parameter =
+    Parameter { name: "limit", about: "How many at most; 50 if left out, and up to 500.", whole: true };
 
 /// Everything that can be asked for.
 fn routes() -> Vec<Route> {
@@ -99,7 +101,8 @@ fn routes() -> Vec<Route> {
             .open()
             .takes(Shape::of::<api::Login>())
             .gives(Shape::of::<api::LoggedIn>()),
-        Route::new(Get, "/v1/status", "The installation at a glance.", get(h::status)).gives(Shape::of::<api::Status>()),
+        Route::new(Get, "/v1/status", "The installation at a glance.", get(h::status))
+            .gives(Shape::of::<api::Status>()),
         Route::new(Get, "/v1/hosts", "All hosts, sorted by hostname.", get(h::hosts)).gives(Shape::list::<api::Host>()),
         Route::new(Get, "/v1/hosts/{host}", "One host.", get(h::host)).gives(Shape::of::<api::Host>()),
         Route::new(Get, "/v1/hosts/{host}/units/{realm}/{name}", "One unit of a host.", get(h::unit))
@@ -133,14 +136,20 @@ fn routes() -> Vec<Route> {
                 Parameter { name: "version", about: "Those of this version.", whole: false },
             ])
             .gives(Shape::list::<api::Artifact>()),
-        Route::new(Post, "/v1/artifacts", "Adds an artifact; the same one again changes nothing.", post(h::add_artifact))
-            .query(&[
-                Parameter { name: "role", about: "What it is for. (Required.)", whole: false },
-                Parameter { name: "version", about: "Which one of the role. (Required.)", whole: false },
-            ])
-            .takes(Shape::Bytes)
+        Route::new(
+            Post,
+            "/v1/artifacts",
+            "Adds an artifact; the same one again changes nothing.",
+            post(h::add_artifact),
+        )
+        .query(&[
+            Parameter { name: "role", about: "What it is for. (Required.)", whole: false },
+            Parameter { name: "version", about: "Which one of the role. (Required.)", whole: false },
+        ])
+        .takes(Shape::Bytes)
+        .gives(Shape::of::<api::Artifact>()),
+        Route::new(Get, "/v1/artifacts/{sha256}", "One artifact.", get(h::artifact))
             .gives(Shape::of::<api::Artifact>()),
-        Route::new(Get, "/v1/artifacts/{sha256}", "One artifact.", get(h::artifact)).gives(Shape::of::<api::Artifact>()),
         Route::new(Get, "/v1/configs", "All configs, without their content.", get(h::configs))
             .gives(Shape::list::<api::Config>()),
         Route::new(Post, "/v1/configs", "Adds a config; the same one again changes nothing.", post(h::add_config))
@@ -155,10 +164,18 @@ fn routes() -> Vec<Route> {
             get(h::series),
         )
         .query(&[
-            Parameter { name: "selector", about: "Such as `muster_host_cpu_busy_ratio{host=\"…\"}`. (Required.)", whole: false },
+            Parameter {
+                name: "selector",
+                about: "Such as `muster_host_cpu_busy_ratio{host=\"…\"}`. (Required.)",
+                whole: false,
+            },
             Parameter { name: "start_ms", about: "Where the range starts.", whole: true },
             Parameter { name: "end_ms", about: "Where the range ends; now if left out.", whole: true },
-            Parameter { name: "points", about: "How many points of each series at most; 500 if left out.", whole: true },
+            Parameter {
+                name: "points",
+                about: "How many points of each series at most; 500 if left out.",
+                whole: true,
+            },
         ])
         .gives(Shape::of::<api::SeriesAnswer>()),
     ]
@@ -191,17 +208,19 @@ struct Asker(Name);
 /// Finds out who asks. The token is looked up by its hash, so the time that takes tells nothing.
 async fn authenticate(State(console): State<Console>, mut request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let asker = match token {
-        None => Err(Error::unauthorised("no_token", "this needs `Authorization: Bearer …`")
-            .hint("`muster login` gets a token for the command line")),
-        Some((_, token)) => match console.bearer(token.trim()).await {
-            Ok(Some(asker)) => Ok(asker),
-            Ok(None) => Err(Error::unauthorised("bad_token", "this token is not known here")
-                .hint("`muster login` gets a new one")),
-            Err(error) => Err(error),
-        },
-    };
+    let token =
+        given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let asker =
+        match token {
+            None => Err(Error::unauthorised("no_token", "this needs `Authorization: Bearer …`")
+                .hint("`muster login` gets a token for the command line")),
+            Some((_, token)) => match console.bearer(token.trim()).await {
+                Ok(Some(asker)) => Ok(asker),
+                Ok(None) => Err(Error::unauthorised("bad_token", "this token is not known here")
+                    .hint("`muster login` gets a new one")),
+                Err(error) => Err(error),
+            },
+        };
     match asker {
         Ok(asker) => {
             request.extensions_mut().insert(Asker(asker));

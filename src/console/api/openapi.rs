@@ -57,7 +57,9 @@ impl Shape {
         Some(match self {
             Self::Nothing => return None,
             Self::Any => json!({ "application/json": { "schema": {} } }),
-            Self::Bytes => json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } }),
+            Self::Bytes => {
+                json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } })
+            }
             Self::Json(schema) => json!({ "application/json": { "schema": schema(generator) } }),
             Self::Events(schema) => json!({ "text/event-stream": { "schema": schema(generator) } }),
         })
@@ -101,7 +103,8 @@ pub(super) fn generate() -> String {
 
 fn operation(route: &Route, problem: &Schema, generator: &mut SchemaGenerator) -> Value {
     let in_path = route.path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
-    let in_path = in_path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }));
+    let in_path =
+        in_path.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }));
     let in_query = route.query.iter().map(|parameter| {
         let kind = if parameter.whole { "integer" } else { "string" };
         json!({ "name": parameter.name, "in": "query", "description": parameter.about, "schema": { "type": kind } })

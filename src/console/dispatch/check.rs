@@ -143,7 +143,8 @@ fn no_nul<'a>(mut texts: impl Iterator<Item = &'a String>) -> Result<(), Error> 
 }
 
 fn environment(env: &BTreeMap<String, String>) -> Result<(), Error> {
-    let bad = |(name, value): &(&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+    let bad =
+        |(name, value): &(&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
     match env.iter().find(bad) {
         Some((name, _)) => Err(Error::invalid("bad_env", format!("{name:?} cannot be set in an environment"))),
         None => Ok(()),
@@ -198,16 +199,24 @@ mod tests {
         check(r#"{"exec":{"argv":[""],"timeout_ms":1}}"#, false, Some("no_program"));
         check(r#"{"exec":{"argv":["a\u0000"],"timeout_ms":1}}"#, false, Some("nul_byte"));
         check(r#"{"exec":{"argv":["true"],"timeout_ms":0}}"#, false, Some("bad_timeout"));
-        check(r#"{"exec":{"argv":["true"],"timeout_ms":1,"output_max_bytes":99999999}}"#, false, Some("bad_output_max"));
+        check(
+            r#"{"exec":{"argv":["true"],"timeout_ms":1,"output_max_bytes":99999999}}"#,
+            false,
+            Some("bad_output_max"),
+        );
         check(r#"{"unit_logs":{"unit":"a/b","lines":0}}"#, false, Some("bad_lines"));
         check(r#"{"unit_run":{"unit":"a/b"}}"#, true, None);
     }
 
     #[test]
     fn expiries() {
-        for (wanted, expires) in
-            [(None, Some(600_007)), (Some(1_000), Some(1_007)), (Some(999), None), (Some(8 * 86_400_000), None), (Some(u64::MAX), None)]
-        {
+        for (wanted, expires) in [
+            (None, Some(600_007)),
+            (Some(1_000), Some(1_007)),
+            (Some(999), None),
+            (Some(8 * 86_400_000), None),
+            (Some(u64::MAX), None),
+        ] {
             assert_eq!(expiry(7, wanted).ok(), expires, "{wanted:?}");
         }
     }

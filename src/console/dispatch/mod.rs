@@ -154,9 +154,9 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
         }
     };
     loop {
-        let wake = schedule.next_ms().map_or(SLEEP_MAX, |at| {
-            Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX)
-        });
+        let wake = schedule
+            .next_ms()
+            .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX));
         let mut actions = Vec::new();
         tokio::select! {
             // Cancel-safe: an event is taken or it stays.

@@ -150,10 +150,8 @@ mod tests {
     }
 
     fn full(epoch: u64, seq: u64, state: Value) -> Heartbeat {
-        serde_json::from_value(
-            json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "kind": "full", "state": state}),
-        )
-        .unwrap()
+        serde_json::from_value(json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "kind": "full", "state": state}))
+            .unwrap()
     }
 
     fn delta(epoch: u64, seq: u64, base_seq: u64, patch: Value) -> Heartbeat {
@@ -211,7 +209,11 @@ mod tests {
         let a = || state("h", json!({"a": "1"}));
         let remove = || delta(1, 2, 1, json!({"labels": {"a": null}}));
         check(vec![full(1, 1, a()), full(1, 1, a())], &["store", "known"], json!({"a": "1"}));
-        check(vec![full(1, 1, a()), remove(), full(1, 1, a()), remove()], &["store", "store", "known", "known"], json!({}));
+        check(
+            vec![full(1, 1, a()), remove(), full(1, 1, a()), remove()],
+            &["store", "store", "known", "known"],
+            json!({}),
+        );
         check(vec![full(2, 1, a()), full(1, 9, state("h", json!({})))], &["store", "old"], json!({"a": "1"}));
     }
 

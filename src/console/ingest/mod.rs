@@ -26,8 +26,8 @@ use muster_topics::{PAYLOAD_MAX_BYTES, topic::Topic};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::{decide::is_hostname, recorder::run as record};
 use self::effects::{Effects, Refreshes};
+pub(super) use self::{decide::is_hostname, recorder::run as record};
 use super::{Shared, link::Inbound, store::StoreError};
 use crate::clock::now_ms;
 
@@ -137,3 +137,6 @@ fn dropped(topic: &Topic, why: &dyn std::error::Error) {
         None => tracing::warn!(%topic, reason = %why, "a message is dropped"),
     }
 }
+
+#[cfg(test)]
+mod tests;

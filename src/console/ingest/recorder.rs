@@ -102,10 +102,7 @@ fn attributed(host: HostId, mut points: Vec<Point>) -> Vec<Point> {
 
 /// Leaves out what cannot be read, and who has not joined. Faulty batches stay as empty ones, if
 /// they have a number that can be acknowledged.
-async fn members(
-    shared: &Shared,
-    read: Vec<Result<Batch, (HostId, Option<Numbered>, BatchError)>>,
-) -> Vec<Batch> {
+async fn members(shared: &Shared, read: Vec<Result<Batch, (HostId, Option<Numbered>, BatchError)>>) -> Vec<Batch> {
     let mut batches = Vec::with_capacity(read.len());
     for one in read {
         match one {

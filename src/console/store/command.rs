@@ -205,16 +205,12 @@ pub async fn output_after(
 }
 
 /// How many bytes of output are stored of a command on a host, per stream.
-pub async fn output_bytes(
-    db: &SqlitePool,
-    command: CommandId,
-) -> Result<HashMap<(HostId, Stream), u64>> {
-    let rows: Vec<(String, String, i64)> = sqlx::query_as(
-        "SELECT host, stream, sum(length(data)) FROM output WHERE command = $1 GROUP BY host, stream",
-    )
-    .bind(command.to_string())
-    .fetch_all(db)
-    .await?;
+pub async fn output_bytes(db: &SqlitePool, command: CommandId) -> Result<HashMap<(HostId, Stream), u64>> {
+    let rows: Vec<(String, String, i64)> =
+        sqlx::query_as("SELECT host, stream, sum(length(data)) FROM output WHERE command = $1 GROUP BY host, stream")
+            .bind(command.to_string())
+            .fetch_all(db)
+            .await?;
     rows.into_iter()
         .map(|(host, stream, bytes)| {
             Ok(((parsed("host id", &host)?, from_word("stream", &stream)?), unsigned("length", bytes)?))

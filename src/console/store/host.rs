@@ -67,14 +67,16 @@ pub async fn add_certificate(
     certificate: &Certificate,
     now: Millis,
 ) -> Result<()> {
-    sqlx::query("INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)")
-        .bind(&certificate.serial)
-        .bind(host.to_string())
-        .bind(certificate.key.as_str())
-        .bind(now)
-        .bind(certificate.expires_ms)
-        .execute(db)
-        .await?;
+    sqlx::query(
+        "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
+    )
+    .bind(&certificate.serial)
+    .bind(host.to_string())
+    .bind(certificate.key.as_str())
+    .bind(now)
+    .bind(certificate.expires_ms)
+    .execute(db)
+    .await?;
     Ok(())
 }
 
@@ -116,18 +118,16 @@ pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
 
 /// How many hosts there are, and how many are online.
 pub async fn count(db: &SqlitePool) -> Result<(u64, u64)> {
-    let (all, online): (i64, i64) = sqlx::query_as(
-        "SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM presence WHERE state = 'online')",
-    )
-    .fetch_one(db)
-    .await?;
+    let (all, online): (i64, i64) =
+        sqlx::query_as("SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM presence WHERE state = 'online')")
+            .fetch_one(db)
+            .await?;
     Ok((unsigned("count", all)?, unsigned("count", online)?))
 }
 
 /// Hosts that are online.
 pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
-    let rows: Vec<(String,)> =
-        sqlx::query_as("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
+    let rows: Vec<(String,)> = sqlx::query_as("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
 }
 
@@ -193,11 +193,10 @@ pub async fn list(db: &SqlitePool, only: Option<HostId>) -> Result<Vec<api::Host
 
 /// The place of the stored presence in the order of [`Presence::order`].
 pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> Result<Option<(u64, u64, bool)>> {
-    let row: Option<(i64, i64, String)> =
-        sqlx::query_as("SELECT epoch, session, state FROM presence WHERE host = $1")
-            .bind(host.to_string())
-            .fetch_optional(db)
-            .await?;
+    let row: Option<(i64, i64, String)> = sqlx::query_as("SELECT epoch, session, state FROM presence WHERE host = $1")
+        .bind(host.to_string())
+        .fetch_optional(db)
+        .await?;
     row.map(|(epoch, session, state)| Ok((unsigned("epoch", epoch)?, unsigned("session", session)?, state != "online")))
         .transpose()
 }
@@ -246,22 +245,11 @@ pub async fn held(db: &mut SqliteConnection, host: HostId) -> Result<Option<Held
         (Some(seq), Some(state)) => Some((unsigned("seq", seq)?, json("state", &state)?)),
         _ => None,
     };
-    Ok(Some(Held {
-        epoch: unsigned("epoch", epoch)?,
-        seq: unsigned("seq", seq)?,
-        state: json("state", &state)?,
-        base,
-    }))
+    Ok(Some(Held { epoch: unsigned("epoch", epoch)?, seq: unsigned("seq", seq)?, state: json("state", &state)?, base }))
 }
 
 /// Stores a host's state in place of the one before.
-pub async fn set_held(
-    db: &mut SqliteConnection,
-    host: HostId,
-    held: &Held,
-    hostname: &str,
-    now: Millis,
-) -> Result<()> {
+pub async fn set_held(db: &mut SqliteConnection, host: HostId, held: &Held, hostname: &str, now: Millis) -> Result<()> {
     let base = held.base.as_ref().map(|(seq, state)| Ok::<_, super::StoreError>((*seq, to_json("state", state)?)));
     let (base_seq, base_state) = base.transpose()?.unzip();
     sqlx::query(

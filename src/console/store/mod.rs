@@ -88,11 +88,8 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(10));
-        let writer = SqlitePoolOptions::new()
-            .max_connections(1)
-            .acquire_timeout(ACQUIRE)
-            .connect_with(options.clone())
-            .await?;
+        let writer =
+            SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_with(options.clone()).await?;
         MIGRATOR.run(&writer).await?;
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)

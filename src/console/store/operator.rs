@@ -86,13 +86,12 @@ pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> 
 /// Takes a secret away, and says whose it was if its time was not over. The statement is one, so two
 /// that come with the same code cannot both have it.
 pub async fn take(db: &mut SqliteConnection, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<Name>> {
-    let row: Option<(String, Option<i64>)> = sqlx::query_as(
-        "DELETE FROM credential WHERE secret_sha256 = $1 AND kind = $2 RETURNING operator, expires_ms",
-    )
-    .bind(secret.as_str())
-    .bind(kind.as_str())
-    .fetch_optional(db)
-    .await?;
+    let row: Option<(String, Option<i64>)> =
+        sqlx::query_as("DELETE FROM credential WHERE secret_sha256 = $1 AND kind = $2 RETURNING operator, expires_ms")
+            .bind(secret.as_str())
+            .bind(kind.as_str())
+            .fetch_optional(db)
+            .await?;
     match row {
         Some((name, expires_ms)) if expires_ms.is_none_or(|at| at > now) => parsed("operator", &name).map(Some),
         _ => Ok(None),
