@@ -6,7 +6,14 @@
 //! `dist`), without units, with TLS and its store, against a `muster up` on loopback. `--check`
 //! ends with exit code 1 if a budget is exceeded.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::allow_attributes, reason = "a program to be run by hand")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::allow_attributes,
+    reason = "a program to be run by hand"
+)]
 
 #[path = "../tests/fleet/mod.rs"]
 mod fleet;

@@ -125,6 +125,9 @@ pub enum AgentError {
     /// Its store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Its units cannot be kept.
+    #[error(transparent)]
+    Units(#[from] unit::UnitsError),
 }
 
 /// A running agent. Dropping this stops it without a goodbye.

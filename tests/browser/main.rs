@@ -47,7 +47,8 @@ impl Browser {
         let mut options = json!({ "args": args });
         if width < 500 {
             // A window cannot be this narrow; a telephone can.
-            options["mobileEmulation"] = json!({ "deviceMetrics": { "width": width, "height": 800, "pixelRatio": 1.0 } });
+            options["mobileEmulation"] =
+                json!({ "deviceMetrics": { "width": width, "height": 800, "pixelRatio": 1.0 } });
         }
         let capabilities = json!({ "browserName": "chrome", "goog:chromeOptions": options });
         let client = ClientBuilder::new(HttpConnector::new())
@@ -63,7 +64,12 @@ impl Browser {
 
     /// Waits for an element.
     async fn find(&self, css: &str) -> fantoccini::elements::Element {
-        self.client.wait().at_most(PATIENCE).for_element(Locator::Css(css)).await.unwrap_or_else(|error| panic!("{css}: {error}"))
+        self.client
+            .wait()
+            .at_most(PATIENCE)
+            .for_element(Locator::Css(css))
+            .await
+            .unwrap_or_else(|error| panic!("{css}: {error}"))
     }
 
     /// Waits until the page's text holds `words`.
@@ -93,7 +99,12 @@ impl Browser {
 
     async fn follow(&self, link: &str) {
         let wait = self.client.wait().at_most(PATIENCE);
-        wait.for_element(Locator::LinkText(link)).await.unwrap_or_else(|error| panic!("{link}: {error}")).click().await.unwrap();
+        wait.for_element(Locator::LinkText(link))
+            .await
+            .unwrap_or_else(|error| panic!("{link}: {error}"))
+            .click()
+            .await
+            .unwrap();
     }
 
     /// What must hold on every page.

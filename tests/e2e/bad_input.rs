@@ -15,7 +15,8 @@ fn a_wrong_token_joins_nobody() {
     for (token, code, words) in [("nonsense", 2, "token"), (cut, 2, "token"), (good.as_str(), 3, "revoked")] {
         let home = Home::new();
         let data = home.path().join("agent");
-        let mut agent = Running::start(home.command().args(["agent", "--data-dir", data.to_str().unwrap(), "--join", token]));
+        let mut agent =
+            Running::start(home.command().args(["agent", "--data-dir", data.to_str().unwrap(), "--join", token]));
         agent.wait_for_end(code, words);
     }
     assert_eq!(fleet.json(&["host", "ls"]).as_array().unwrap().len(), 1);

@@ -92,7 +92,10 @@ fn a_time_limit_ends_everything_that_was_forked() {
     let fleet = Fleet::start();
     let mark = fleet.home.path().join("pids");
     // One that ignores SIGTERM, in a session of its own.
-    let script = format!("trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 1000' & echo $$ >> {0}; sleep 1000", mark.display());
+    let script = format!(
+        "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 1000' & echo $$ >> {0}; sleep 1000",
+        mark.display()
+    );
     fleet.muster(&["exec", "--timeout", "1s", "--", "sh", "-c", &script]).expect_code(1).expect_stderr("timed out");
     let pids = fs::read_to_string(&mark).unwrap();
     assert_eq!(pids.lines().count(), 2);

@@ -9,7 +9,9 @@ use crate::fleet::{Fleet, Home, Running, eventually};
 #[test]
 fn the_first_look_is_not_empty() {
     let fleet = Fleet::start_with(&[]);
-    for words in ["/sign-in?code=", "mqtts://127.0.0.1:", "muster exec", "muster yuno logs", fleet.data().to_str().unwrap()] {
+    for words in
+        ["/sign-in?code=", "mqtts://127.0.0.1:", "muster exec", "muster yuno logs", fleet.data().to_str().unwrap()]
+    {
         assert!(fleet.summary.contains(words), "{words} is not in {}", fleet.summary);
     }
     let hosts = fleet.json(&["host", "ls"]);

@@ -26,8 +26,18 @@ impl Roles {
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
         let issued = roles.home.muster(&[
-            "console", "issue", "--data-dir", data.to_str().unwrap(), "--role", "broker", "--name", "broker",
-            "--san", "127.0.0.1", "--out", certificates.to_str().unwrap(),
+            "console",
+            "issue",
+            "--data-dir",
+            data.to_str().unwrap(),
+            "--role",
+            "broker",
+            "--name",
+            "broker",
+            "--san",
+            "127.0.0.1",
+            "--out",
+            certificates.to_str().unwrap(),
         ]);
         issued.expect_code(0);
         roles.start_broker("127.0.0.1:0");
@@ -40,7 +50,9 @@ impl Roles {
         let file = |name: &str| folder.join(name).display().to_string();
         let text = format!(
             "listen = \"{listen}\"\ncertificate = \"{}\"\nkey = \"{}\"\nauthority = \"{}\"\n",
-            file("certificate.pem"), file("key.pem"), file("authority.pem"),
+            file("certificate.pem"),
+            file("key.pem"),
+            file("authority.pem"),
         );
         let path = write(&self.home, "broker.toml", &text);
         let mut broker = Running::start(self.home.command().args(["broker", "--config", &path]));
@@ -52,7 +64,8 @@ impl Roles {
         let data = self.home.path().join("console");
         let text = format!(
             "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:0\"\n",
-            data.display(), self.mqtt,
+            data.display(),
+            self.mqtt,
         );
         let path = write(&self.home, "console.toml", &text);
         let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
@@ -63,7 +76,11 @@ impl Roles {
 
     fn agent(&self, more: &[&str]) -> Running {
         let data = self.home.path().join("agent");
-        let path = write(&self.home, "agent.toml", &format!("data_dir = \"{}\"\n[metrics]\nsample_s = 1\npublish_s = 2\n", data.display()));
+        let path = write(
+            &self.home,
+            "agent.toml",
+            &format!("data_dir = \"{}\"\n[metrics]\nsample_s = 1\npublish_s = 2\n", data.display()),
+        );
         Running::start(self.home.command().args(["agent", "--config", &path]).args(more))
     }
 
@@ -246,7 +263,10 @@ fn another_host_joins_with_a_one_time_token() {
         if count == 2 { Ok(hosts) } else { Err(hosts.to_string()) }
     });
     let own = fs::read_to_string(fleet.data().join("agent/host-id")).unwrap();
-    let second = hosts.as_array().unwrap().iter().find(|host| host["id"] != own.trim()).unwrap()["id"].as_str().unwrap().to_owned();
+    let second = hosts.as_array().unwrap().iter().find(|host| host["id"] != own.trim()).unwrap()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
 
     // Both answer; each by itself, too. With two hosts one must be named.
     let output = fleet.ok(&["exec", "--all", "--", "echo", "here"]);

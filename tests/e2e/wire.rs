@@ -40,7 +40,10 @@ fn a_stock_client_with_a_certificate_reads_the_whole_tree() {
         payloads(printed, &at("presence")).iter().any(|presence| presence["state"] == "online").then_some(())
     });
     reader.wait_for("the retained unit", |printed| {
-        payloads(printed, &at("unit/default/hello")).iter().any(|unit| unit["observed"]["phase"] == "running").then_some(())
+        payloads(printed, &at("unit/default/hello"))
+            .iter()
+            .any(|unit| unit["observed"]["phase"] == "running")
+            .then_some(())
     });
     fleet.ok(&["exec", "--", "true"]);
     reader.wait_for("a command and its outcome", |printed| {
@@ -84,7 +87,8 @@ fn a_repeated_command_is_answered_from_the_journal() {
         printed.lines().find_map(|line| line.strip_prefix(&topic)?.strip_prefix(' ').map(str::to_owned))
     });
     let outcome_topic = format!("muster/h/{host}/outcome");
-    let done = |printed: &str| payloads(printed, &outcome_topic).iter().filter(|report| report["kind"] == "done").count();
+    let done =
+        |printed: &str| payloads(printed, &outcome_topic).iter().filter(|report| report["kind"] == "done").count();
     reader.wait_for("the outcome", |printed| (done(printed) >= 1).then_some(()));
 
     // Whoever holds a console's certificate can repeat what was signed, but that is all.
@@ -94,7 +98,8 @@ fn a_repeated_command_is_answered_from_the_journal() {
         reader.wait_for("the same outcome again", |printed| (done(printed) >= repetition).then_some(()));
     }
     let outcomes = payloads(&reader.printed(), &outcome_topic);
-    let done: Vec<_> = outcomes.iter().filter(|report| report["kind"] == "done").map(|report| &report["outcome"]).collect();
+    let done: Vec<_> =
+        outcomes.iter().filter(|report| report["kind"] == "done").map(|report| &report["outcome"]).collect();
     assert!(done.windows(2).all(|pair| pair[0] == pair[1]), "{done:?}");
     assert_eq!(fs::read_to_string(&mark).unwrap(), "run\n");
 

@@ -32,7 +32,15 @@ fn from_artifact_to_running_and_away_again() {
     let config = file(&fleet.home, "server.json", r#"{"colour": "blue"}"#);
     fleet.ok(&["config", "add", "server.main", "1", &config]);
     fleet.ok(&[
-        "yuno", "create", "default/till", "--artifact", "server@1.0.0", "--config", "server.main@1", "--arg", "now",
+        "yuno",
+        "create",
+        "default/till",
+        "--artifact",
+        "server@1.0.0",
+        "--config",
+        "server.main@1",
+        "--arg",
+        "now",
     ]);
     assert_eq!(fleet.unit_in_phase("default/till", "stopped")["desired"]["run"], "stopped");
     fleet.ok(&["yuno", "run", "default/till"]);

@@ -48,7 +48,18 @@ fn the_core_is_pure() {
     check_absent(
         "src/rules does no IO, reads no clock and draws no randomness",
         "src/rules",
-        &["std::fs", "std::net", "std::env", "SystemTime", "Instant", "clock::", "tokio::", "sqlx::", "rand::", "async fn"],
+        &[
+            "std::fs",
+            "std::net",
+            "std::env",
+            "SystemTime",
+            "Instant",
+            "clock::",
+            "tokio::",
+            "sqlx::",
+            "rand::",
+            "async fn",
+        ],
         &[],
     );
 }
