@@ -125,9 +125,9 @@ pub enum AgentError {
     /// Its store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its units cannot be kept.
-    #[error(transparent)]
-    Units(#[from] unit::UnitsError),
+    /// Its units cannot be taken up.
+    #[error("the host's units cannot be taken up: {0}")]
+    Units(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// A running agent. Dropping this stops it without a goodbye.
@@ -204,8 +204,9 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
     let shims = Shims::install(&folder).map_err(failed)?;
     let (identity, identity_watch) = watch::channel(Arc::new(identity));
     tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
-    let units =
-        Units::start(store.clone(), shims.clone(), identity_watch.clone(), folder.clone(), tasks.clone()).await?;
+    let units = Units::start(store.clone(), shims.clone(), identity_watch.clone(), folder.clone(), tasks.clone())
+        .await
+        .map_err(|error| AgentError::Units(Box::new(error)))?;
     let metrics = MetricsTask::start(
         store.clone(),
         metric_settings(&config),
