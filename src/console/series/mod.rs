@@ -6,14 +6,14 @@
 //!
 //! Modules, in reading order:
 //!
-//! - [`key`]: a series' number and a time as one integer
-//! - [`batch`]: points that came in, checked and sorted into series; pure
-//! - [`writer`]: the task that commits batches, many at once, and its queue
-//! - [`retention`]: deleting what is too old
-//! - [`selector`]: which series are meant; pure
-//! - [`thin`]: fewer points without hiding peaks; pure
-//! - [`reader`]: answering queries
-//! - [`file`]: opening the file, and what happens to a damaged one
+//! - `key`: a series' number and a time as one integer
+//! - `batch`: points that came in, checked and sorted into series; pure
+//! - `writer`: the task that commits batches, many at once, and its queue
+//! - `retention`: deleting what is too old
+//! - `selector`: which series are meant; pure
+//! - `thin`: fewer points without hiding peaks; pure
+//! - `reader`: answering queries
+//! - `file`: opening the file, and what happens to a damaged one
 //!
 //! **Invariant: what [`SeriesStore::append`] acknowledged is committed**, and outlives a power cut. On the strength of that
 //! the console lets agents forget.
@@ -23,11 +23,11 @@
 //! # What comes later, and where
 //!
 //! The table `head` takes 20 bytes a point. Sealed hours (a second table under the same kind of key,
-//! one compressed blob and its summary each, and rollups of them) will be written by the [`writer`]'s
-//! task in the place of [`retention`]'s steps, from rows of `head` that it then deletes; a late point
-//! stays in `head` until its hour is sealed again. [`reader`] alone reads points, through one function that gives a
+//! one compressed blob and its summary each, and rollups of them) will be written by the `writer`'s
+//! task in the place of `retention`'s steps, from rows of `head` that it then deletes; a late point
+//! stays in `head` until its hour is sealed again. `reader` alone reads points, through one function that gives a
 //! series' points in the order of time: it will read sealed hours first and `head` over them, and take
-//! rollups where [`thin`] would fold more than a bucket's worth. Nothing outside this folder knows of either.
+//! rollups where `thin` would fold more than a bucket's worth. Nothing outside this folder knows of either.
 
 mod batch;
 mod file;

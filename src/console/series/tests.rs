@@ -280,7 +280,8 @@ async fn old_points_go_in_small_steps_and_empty_series_with_them() {
 
 #[tokio::test]
 async fn a_damaged_file_is_set_aside() {
-    let damages: [(&str, fn(&mut Vec<u8>)); 3] = [
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 3] = [
         ("not a database", |bytes| bytes[..16].copy_from_slice(b"something else!!")),
         ("a page in the middle", |bytes| {
             let middle = bytes.len() / 2 / 4096 * 4096;
