@@ -47,7 +47,8 @@ pub async fn insert(store: &Store, messages: &[(Numbered, Vec<u8>)], now_ms: Mil
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn pending(store: &Store, limit: u32) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
+pub async fn pending(store: &Store, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows =
         sqlx::query!("SELECT epoch, seq, payload FROM metric_batch ORDER BY epoch DESC, seq DESC LIMIT ?", limit)
             .fetch_all(&store.pool)

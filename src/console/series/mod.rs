@@ -89,9 +89,6 @@ pub enum SeriesError {
     /// A statement failed.
     #[error("the time-series store: {0}")]
     Sql(#[from] sqlx::Error),
-    /// Measurements could not be committed.
-    #[error("measurements could not be stored: {0}")]
-    Commit(#[source] Arc<sqlx::Error>),
     /// The tables could not be brought up to date.
     #[error("the time-series store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
@@ -168,7 +165,8 @@ impl SeriesStore {
     /// left out and logged. If this is cancelled, they may or may not have been stored.
     ///
     /// # Errors
-    /// If they could not be committed; none of them has to be there then.
+    /// If they could not be committed; none of them has to be there then. It is never the points' fault, so the same
+    /// points can be appended later, and must not be acknowledged before.
     pub async fn append(&self, points: &[Point]) -> Result<(), SeriesError> {
         let batch = Batch::new(points, &(Millis::MIN..=clock::now_ms().saturating_add(AHEAD_MAX_MS)));
         if batch.untimely + batch.unfit > 0 {
@@ -182,7 +180,7 @@ impl SeriesStore {
         }
         let (reply, answer) = oneshot::channel();
         self.requests.send(Request::Append(batch, reply)).await.map_err(|_| SeriesError::Stopped)?;
-        answer.await.map_err(|_| SeriesError::Stopped)?.map_err(SeriesError::Commit)
+        answer.await.map_err(|_| SeriesError::Stopped)?.map_err(SeriesError::Sql)
     }
 
     /// Measurements that a selector such as `muster_host_cpu_busy_ratio{host="…"}` chooses, thinned to at most
