@@ -6,14 +6,14 @@
 //!
 //! Modules, in reading order:
 //!
-//! - [`key`]: a series' number and a time as one integer
-//! - [`batch`]: points that came in, checked and sorted into series; pure
-//! - [`writer`]: the task that commits batches, many at once, and its queue
-//! - [`retention`]: deleting what is too old
-//! - [`selector`]: which series are meant; pure
-//! - [`thin`]: fewer points without hiding peaks; pure
-//! - [`reader`]: answering queries
-//! - [`file`]: opening the file, and what happens to a damaged one
+//! - `key`: a series' number and a time as one integer
+//! - `batch`: points that came in, checked and sorted into series; pure
+//! - `writer`: the task that commits batches, many at once, and its queue
+//! - `retention`: deleting what is too old
+//! - `selector`: which series are meant; pure
+//! - `thin`: fewer points without hiding peaks; pure
+//! - `reader`: answering queries
+//! - `file`: opening the file, and what happens to a damaged one
 //!
 //! **Invariant: what [`SeriesStore::append`] acknowledged is committed**, and outlives a power cut. On the strength of that
 //! the console lets agents forget.
@@ -23,11 +23,11 @@
 //! # What comes later, and where
 //!
 //! The table `head` takes 20 bytes a point. Sealed hours (a second table under the same kind of key,
-//! one compressed blob and its summary each, and rollups of them) will be written by the [`writer`]'s
-//! task in the place of [`retention`]'s steps, from rows of `head` that it then deletes; a late point
-//! stays in `head` until its hour is sealed again. [`reader`] alone reads points, through one function that gives a
+//! one compressed blob and its summary each, and rollups of them) will be written by the `writer`'s
+//! task in the place of `retention`'s steps, from rows of `head` that it then deletes; a late point
+//! stays in `head` until its hour is sealed again. `reader` alone reads points, through one function that gives a
 //! series' points in the order of time: it will read sealed hours first and `head` over them, and take
-//! rollups where [`thin`] would fold more than a bucket's worth. Nothing outside this folder knows of either.
+//! rollups where `thin` would fold more than a bucket's worth. Nothing outside this folder knows of either.
 
 mod batch;
 mod file;
@@ -89,9 +89,6 @@ pub enum SeriesError {
     /// A statement failed.
     #[error("the time-series store: {0}")]
     Sql(#[from] sqlx::Error),
-    /// Measurements could not be committed.
-    #[error("measurements could not be stored: {0}")]
-    Commit(#[source] Arc<sqlx::Error>),
     /// The tables could not be brought up to date.
     #[error("the time-series store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
@@ -168,7 +165,8 @@ impl SeriesStore {
     /// left out and logged. If this is cancelled, they may or may not have been stored.
     ///
     /// # Errors
-    /// If they could not be committed; none of them has to be there then.
+    /// If they could not be committed; none of them has to be there then. It is never the points' fault, so the same
+    /// points can be appended later, and must not be acknowledged before.
     pub async fn append(&self, points: &[Point]) -> Result<(), SeriesError> {
         let batch = Batch::new(points, &(Millis::MIN..=clock::now_ms().saturating_add(AHEAD_MAX_MS)));
         if batch.untimely + batch.unfit > 0 {
@@ -182,7 +180,7 @@ impl SeriesStore {
         }
         let (reply, answer) = oneshot::channel();
         self.requests.send(Request::Append(batch, reply)).await.map_err(|_| SeriesError::Stopped)?;
-        answer.await.map_err(|_| SeriesError::Stopped)?.map_err(SeriesError::Commit)
+        answer.await.map_err(|_| SeriesError::Stopped)?.map_err(SeriesError::Sql)
     }
 
     /// Measurements that a selector such as `muster_host_cpu_busy_ratio{host="…"}` chooses, thinned to at most

@@ -192,6 +192,25 @@ async fn a_stopped_store_refuses_and_a_dropped_one_commits() {
 }
 
 #[tokio::test]
+async fn a_commit_that_fails_is_told_to_all_and_can_be_repeated() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let mut other = file::open(&scratch.path(), 0).await.unwrap().writer;
+    sqlx::query("ALTER TABLE head RENAME TO gone").execute(&mut other).await.unwrap();
+    let points = ["a", "b", "c"].map(|host| [scratch.point(host, 1, 1.0)]);
+    let append = || futures_util::future::join_all(points.iter().map(|points| store.append(points)));
+    for answer in append().await {
+        let error = answer.unwrap_err();
+        assert!(error.to_string().contains("no such table"), "{error}");
+    }
+    sqlx::query("ALTER TABLE gone RENAME TO head").execute(&mut other).await.unwrap();
+    for answer in append().await {
+        answer.unwrap();
+    }
+    assert_eq!(values(&store, "m_f", scratch.day()).await, [1.0; 3]);
+}
+
+#[tokio::test]
 async fn every_commit_is_synced() {
     let scratch = Scratch::new();
     let mut opened = file::open(&scratch.path(), 0).await.unwrap();
@@ -280,7 +299,8 @@ async fn old_points_go_in_small_steps_and_empty_series_with_them() {
 
 #[tokio::test]
 async fn a_damaged_file_is_set_aside() {
-    let damages: [(&str, fn(&mut Vec<u8>)); 3] = [
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 3] = [
         ("not a database", |bytes| bytes[..16].copy_from_slice(b"something else!!")),
         ("a page in the middle", |bytes| {
             let middle = bytes.len() / 2 / 4096 * 4096;

@@ -10,6 +10,7 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
+    io,
     path::PathBuf,
     sync::Arc,
 };
@@ -43,13 +44,13 @@ const ROWS: [usize; 2] = [128, 16];
 /// What the writer is asked.
 pub(super) enum Request {
     /// Commit this, then answer.
-    Append(Batch, oneshot::Sender<Result<(), Arc<sqlx::Error>>>),
+    Append(Batch, oneshot::Sender<Result<(), sqlx::Error>>),
     /// Commit what waits, close the file, then answer.
     Stop(oneshot::Sender<()>),
 }
 
 /// Who waits for which batch.
-type Group = Vec<(Batch, oneshot::Sender<Result<(), Arc<sqlx::Error>>>)>;
+type Group = Vec<(Batch, oneshot::Sender<Result<(), sqlx::Error>>)>;
 
 /// The task's own state.
 pub(super) struct Writer {
@@ -130,7 +131,7 @@ impl Writer {
             next = if waiting < GROUP_MAX { requests.try_recv().ok() } else { None };
         }
         let count = self.count;
-        let result = self.commit(&group).await.map_err(Arc::new);
+        let mut result = self.commit(&group).await;
         if let Err(error) = &result {
             // Series that were never committed must not be remembered.
             self.known.clear();
@@ -139,8 +140,9 @@ impl Writer {
             self.note_damage(error);
         }
         for (_, reply) in group {
+            let copy = result.as_ref().copied().map_err(copied);
             // Whoever gave up waiting is not told.
-            let _ = reply.send(result.clone());
+            let _ = reply.send(std::mem::replace(&mut result, copy));
         }
         stopping
     }
@@ -202,6 +204,11 @@ impl Writer {
             file::remember_damage(&self.path);
         }
     }
+}
+
+/// The same for the next who waits: errors cannot be cloned, so all but the first have the words only.
+fn copied(error: &sqlx::Error) -> sqlx::Error {
+    sqlx::Error::Io(io::Error::other(error.to_string()))
 }
 
 /// How many series there are, and the largest number.
