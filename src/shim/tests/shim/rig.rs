@@ -41,13 +41,14 @@ impl Rig {
     }
 
     pub(crate) fn start(&mut self, launch: &Launch, adopt: bool) -> Report {
-        if !adopt {
-            files::write_launch(self.folder.path(), launch).unwrap();
-        }
         let lock = File::create(self.path(files::LOCK)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         while lock.try_lock().is_err() {
             assert!(Instant::now() < deadline, "another shim holds the lock");
+        }
+        if !adopt {
+            files::begin(self.folder.path()).unwrap();
+            files::write_launch(self.folder.path(), launch).unwrap();
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_muster-shim"));
