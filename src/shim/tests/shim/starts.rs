@@ -44,7 +44,9 @@ fn what_cannot_be_started_is_told_exactly_and_leaves_nothing() {
 #[test]
 fn a_program_gets_what_was_asked_for_and_nothing_else() {
     let mut rig = Rig::new();
-    let script = "pwd; cat; umask; ls /proc/$$/fd | tr '\\n' ' '; grep -E 'SigBlk|SigIgn' /proc/$$/status
+    // Read without a fork, during which a shell blocks its signals.
+    let script = "pwd; cat; umask; ls /proc/$$/fd | tr '\\n' ' '
+                  while read -r name value; do case $name in SigBlk:|SigIgn:) echo $name $value;; esac; done < /proc/$$/status
                   set -- $(cat /proc/$$/stat); echo $1 = $5 = $6";
     // Its descriptors are listed by a child of the program, which has one for the pipe.
     rig.launch(&Launch { cwd: "/usr".into(), ..command(script) });
@@ -52,8 +54,8 @@ fn a_program_gets_what_was_asked_for_and_nothing_else() {
     let text = rig.text("stdout");
     let mut lines = text.lines();
     assert_eq!((lines.next(), lines.next()), (Some("/usr"), Some("0022")));
-    assert_eq!(lines.next(), Some("0 1 2 SigBlk:\t0000000000000000"), "{text}");
-    assert_eq!(lines.next(), Some("SigIgn:\t0000000000000000"));
+    assert_eq!(lines.next(), Some("0 1 2 SigBlk: 0000000000000000"), "{text}");
+    assert_eq!(lines.next(), Some("SigIgn: 0000000000000000"));
     let ids: Vec<&str> = lines.next().unwrap().split(" = ").collect();
     assert!(ids[0] == ids[1] && ids[1] == ids[2], "it leads a group and a session: {ids:?}");
 
@@ -68,17 +70,21 @@ fn a_program_gets_what_was_asked_for_and_nothing_else() {
 fn another_user() {
     let mut rig = Rig::new();
     let user = Some(muster_shim::User { uid: 65534, gid: 65534, groups: vec![65534, 4242] });
-    // Output can be opened by name, although the shim's folder is not the user's.
-    rig.launch(&Launch { user: user.clone(), ..command("id -u; id -g; id -G; echo named > /dev/stdout") });
-    if proc_uid() == 0 {
-        assert_eq!(rig.exit(), Exit::Code(0));
-        assert_eq!(rig.text("stdout"), "65534\n65534\n65534 4242\nnamed\n");
-        let mut rig = Rig::new();
-        let locked = tempfile::tempdir().unwrap();
-        fs::set_permissions(locked.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let launch = Launch { user, cwd: locked.path().to_str().unwrap().into(), ..command("exit 0") };
-        assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, errno: 13 });
+    let script = "id -u; id -g; id -G; echo named > /dev/stdout";
+    let report = rig.start(&Launch { user: user.clone(), ..command(script) }, false);
+    if proc_uid() != 0 {
+        assert_eq!(report, Report::Failed { step: Step::User, errno: 1 });
+        return;
     }
+    assert_eq!(report, Report::Started);
+    // Output can be opened by name, although the shim's folder is not the user's.
+    assert_eq!(rig.exit(), Exit::Code(0));
+    assert_eq!(rig.text("stdout"), "65534\n65534\n65534 4242\nnamed\n");
+    let mut rig = Rig::new();
+    let locked = tempfile::tempdir().unwrap();
+    fs::set_permissions(locked.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let launch = Launch { user, cwd: locked.path().to_str().unwrap().into(), ..command("exit 0") };
+    assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, errno: 13 });
 }
 
 fn proc_uid() -> u32 {
