@@ -28,6 +28,9 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// A batch as it came: who sent it, and the bytes.
 type Raw = (HostId, Vec<u8>);
 
+/// A batch that could not be read: who sent it, its number if that could be, and why not.
+type Unread = (HostId, Option<Numbered>, BatchError);
+
 /// A batch that could be read.
 #[derive(Debug)]
 struct Batch {
@@ -81,7 +84,7 @@ pub(in crate::console) async fn run(
 
 /// Unpacks and parses one batch. Of a faulty one, what can be known is its number: that is
 /// acknowledged too, or it would come for ever.
-fn read((host, bytes): Raw) -> Result<Batch, (HostId, Option<Numbered>, BatchError)> {
+fn read((host, bytes): Raw) -> Result<Batch, Unread> {
     let too_long = || BatchError::Unpack(std::io::Error::other(format!("{} bytes are too many", bytes.len())));
     let read = if bytes.len() > PAYLOAD_MAX_BYTES { Err(too_long()) } else { metric::decode(&bytes) };
     match read {
@@ -102,7 +105,7 @@ fn attributed(host: HostId, mut points: Vec<Point>) -> Vec<Point> {
 
 /// Leaves out what cannot be read, and who has not joined. Faulty batches stay as empty ones, if
 /// they have a number that can be acknowledged.
-async fn members(shared: &Shared, read: Vec<Result<Batch, (HostId, Option<Numbered>, BatchError)>>) -> Vec<Batch> {
+async fn members(shared: &Shared, read: Vec<Result<Batch, Unread>>) -> Vec<Batch> {
     let mut batches = Vec::with_capacity(read.len());
     for one in read {
         match one {
