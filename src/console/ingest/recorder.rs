@@ -17,7 +17,12 @@ use tokio_util::sync::CancellationToken;
 use super::effects::{Effects, Refreshes};
 use crate::{
     clock::now_ms,
-    console::{Change, Shared, link::Inbound, series::SeriesError, store},
+    console::{
+        Change, Shared,
+        link::Inbound,
+        series::SeriesError,
+        store::{self, StoreError},
+    },
 };
 
 /// The most batches that are committed together. One has about 60 values.
@@ -116,15 +121,27 @@ async fn members(shared: &Shared, read: Vec<Result<Batch, Unread>>) -> Vec<Batch
             }
         }
     }
-    let known: BTreeSet<HostId> = match store::host::names(shared.store.read()).await {
-        Ok(names) => names.into_iter().map(|(host, _)| host).collect(),
+    match known(shared, batches.iter().map(|batch| batch.host).collect()).await {
+        Ok(known) => batches.retain(|batch| known.contains(&batch.host)),
+        // Not acknowledged to their hosts, they come again.
         Err(error) => {
-            tracing::error!(%error, "members cannot be read; measurements wait");
-            return Vec::new();
+            tracing::error!(%error, "members cannot be read; measurements have to come again");
+            batches.clear();
         }
-    };
-    batches.retain(|batch| known.contains(&batch.host));
+    }
     batches
+}
+
+/// Those of some hosts that have joined.
+async fn known(shared: &Shared, hosts: BTreeSet<HostId>) -> Result<BTreeSet<HostId>, StoreError> {
+    let mut connection = shared.store.read().acquire().await?;
+    let mut known = BTreeSet::new();
+    for host in hosts {
+        if store::host::exists(&mut connection, host).await? {
+            known.insert(host);
+        }
+    }
+    Ok(known)
 }
 
 /// Commits batches, trying again for as long as the store fails. If it refuses them together, each
