@@ -93,6 +93,13 @@ const LIMIT: Parameter =
 
 /// Everything that can be asked for.
 fn routes() -> Vec<Route> {
+    let mut routes = fleet_routes();
+    routes.extend(content_routes());
+    routes
+}
+
+/// Hosts, and what is ordered of them.
+fn fleet_routes() -> Vec<Route> {
     use Method::{Delete, Get, Post};
     use handlers as h;
     vec![
@@ -130,6 +137,14 @@ fn routes() -> Vec<Route> {
             get(h::command_events),
         )
         .gives(Shape::events::<api::CommandEvent>()),
+    ]
+}
+
+/// Artifacts, configs and measurements.
+fn content_routes() -> Vec<Route> {
+    use Method::{Get, Post};
+    use handlers as h;
+    vec![
         Route::new(Get, "/v1/artifacts", "Artifacts, by role, newest first.", get(h::artifacts))
             .query(&[
                 Parameter { name: "role", about: "Those of this role.", whole: false },
