@@ -40,8 +40,10 @@ const CSR_MAX_BYTES: usize = 16 * 1024;
 const ROOT_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
 /// How long a server's certificate is valid; a new one is made at each start.
 const SERVER_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Certificates begin this much in the past, for clocks that are behind.
+/// What hosts look at begins this much in the past, for their clocks may be behind.
 const BACKDATED: Duration = Duration::from_secs(24 * 3600);
+/// What they show begins only this much in the past: it is looked at on machines like this one.
+const CLIENT_BACKDATED: Duration = Duration::from_secs(3600);
 
 /// Something went wrong with the authority's files or keys.
 #[derive(Debug, thiserror::Error)]
@@ -247,8 +249,7 @@ impl Authority {
     pub fn issue_server(&self, names: &[String]) -> Result<(String, String), AuthorityError> {
         let common_name = names.iter().find(|name| name.parse::<IpAddr>().is_err());
         let mut params = CertificateParams::new(names)?;
-        let basic = params_from(common_name.map_or("muster", String::as_str), SERVER_LIFETIME, now_ms(), &mut params);
-        basic?;
+        fill(common_name.map_or("muster", String::as_str), SERVER_LIFETIME, now_ms(), &mut params)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate()?;
         let leaf = params.signed_by(&key, &self.issuer)?;
@@ -286,18 +287,19 @@ impl Authority {
 
 fn client_params(identity: &Identity, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
     let mut params = params(&identity.to_string(), lifetime, now)?;
+    params.not_before += BACKDATED - CLIENT_BACKDATED;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     Ok(params)
 }
 
 fn params(common_name: &str, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
     let mut params = CertificateParams::default();
-    params_from(common_name, lifetime, now, &mut params)?;
+    fill(common_name, lifetime, now, &mut params)?;
     Ok(params)
 }
 
 /// What all certificates have in common.
-fn params_from(
+fn fill(
     common_name: &str,
     lifetime: Duration,
     now: Millis,

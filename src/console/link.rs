@@ -400,32 +400,4 @@ pub(super) fn random_fraction() -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn broker_urls() {
-        let check = |url: &str, wanted: Option<(&str, u16)>| {
-            let parsed = parse_broker_url(url).ok();
-            assert_eq!(parsed, wanted.map(|(host, port)| (host.to_owned(), port)), "{url}");
-        };
-        check("mqtts://127.0.0.1:8883", Some(("127.0.0.1", 8883)));
-        check("mqtts://broker.example/", Some(("broker.example", 8883)));
-        for wrong in ["", "mqtt://a:1", "mqtts://", "mqtts://:1", "mqtts://a:99999", "mqtts://u@a:1", "mqtts://a/b:1"] {
-            check(wrong, None);
-        }
-    }
-
-    #[test]
-    fn a_receipt_goes_to_its_own_connection_alone() {
-        let (acks, mut received) = mpsc::channel(1);
-        let receipt = || Receipt(Some((acks.clone(), Publish::new("t", QoS::AtLeastOnce, []))));
-        drop(receipt());
-        assert!(received.try_recv().is_err(), "dropping is not acknowledging");
-        receipt().acknowledge();
-        assert!(received.try_recv().is_ok());
-        let late = receipt();
-        drop(received);
-        late.acknowledge();
-    }
-}
+mod tests;

@@ -142,7 +142,7 @@ impl Console {
 
     /// The id of a host that is given by id or by a hostname that only one has.
     pub async fn resolve_host(&self, name: &str) -> Result<HostId, Error> {
-        let names = host::names(self.shared.store.read()).await?;
+        let names = host::named(self.shared.store.read(), name).await?;
         let found = dispatch::resolve(&[name.to_owned()], &names)?;
         found.first().copied().ok_or_else(|| dispatch::unknown_host(name))
     }

@@ -5,7 +5,15 @@
 //! cap on connections: handshake and request head have time limits, and both happen in the
 //! connection's own task.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{Router, body::Body, extract::Request};
 use hyper::{body::Incoming, server::conn::http1};
@@ -109,7 +117,10 @@ async fn connection(
     let Some(acceptor) = acceptor else {
         return serve(stream, ClientCertificate(None), router, shutdown).await;
     };
-    let stream = timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+    let stream = tokio::select! {
+        stream = timeout(HANDSHAKE, acceptor.accept(stream)) => stream??,
+        () = shutdown.cancelled() => return Ok(()),
+    };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let peer = ClientCertificate(shown.and_then(Peer::of));
     serve(stream, peer, router, shutdown).await
@@ -122,7 +133,11 @@ async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
     let inner = TowerToHyperService::new(router);
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+    // Browsers open connections before they need them. One that was never used has nothing to finish,
+    // which hyper alone cannot tell.
+    let used = AtomicBool::new(false);
+    let service = hyper::service::service_fn(|request: Request<Incoming>| {
+        used.store(true, Ordering::Relaxed);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer.clone());
         hyper::service::Service::call(&inner, request)
@@ -135,6 +150,9 @@ async fn serve(
     tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
         () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    if !used.load(Ordering::Relaxed) {
+        return Ok(());
     }
     Ok(timeout(GRACE, connection).await??)
 }

@@ -261,7 +261,7 @@ impl Prepared {
 
 /// Pages and API on one listener.
 pub(super) fn web_router(console: &Console) -> Router {
-    web::router(console.clone()).nest("/api", api::router(console.clone()))
+    web::router(console.clone()).merge(api::router(console.clone()))
 }
 
 fn tls_error(error: impl std::fmt::Display) -> StartError {

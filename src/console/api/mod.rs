@@ -19,7 +19,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{MethodRouter, delete, get, post},
+    routing::{MethodRouter, any, delete, get, post},
 };
 use muster_topics::name::Name;
 
@@ -93,6 +93,13 @@ const LIMIT: Parameter =
 
 /// Everything that can be asked for.
 fn routes() -> Vec<Route> {
+    let mut routes = fleet_routes();
+    routes.extend(content_routes());
+    routes
+}
+
+/// Hosts, and what is ordered of them.
+fn fleet_routes() -> Vec<Route> {
     use Method::{Delete, Get, Post};
     use handlers as h;
     vec![
@@ -130,6 +137,14 @@ fn routes() -> Vec<Route> {
             get(h::command_events),
         )
         .gives(Shape::events::<api::CommandEvent>()),
+    ]
+}
+
+/// Artifacts, configs and measurements.
+fn content_routes() -> Vec<Route> {
+    use Method::{Get, Post};
+    use handlers as h;
+    vec![
         Route::new(Get, "/v1/artifacts", "Artifacts, by role, newest first.", get(h::artifacts))
             .query(&[
                 Parameter { name: "role", about: "Those of this role.", whole: false },
@@ -181,7 +196,11 @@ fn routes() -> Vec<Route> {
     ]
 }
 
-/// The API, to be nested at `/api`.
+async fn unknown_path() -> Error {
+    Error::not_found("unknown_path", "the API has no such path").hint("GET /api/openapi.json describes it")
+}
+
+/// Everything at and below `/api`.
 pub(super) fn router(console: Console) -> Router {
     let authenticated = middleware::from_fn_with_state(console.clone(), authenticate);
     let mut router = Router::new();
@@ -189,16 +208,16 @@ pub(super) fn router(console: Console) -> Router {
         let handler = if route.open { route.handler } else { route.handler.route_layer(authenticated.clone()) };
         router = router.route(route.path, handler);
     }
-    router
-        .fallback(async || {
-            Error::not_found("unknown_path", "the API has no such path").hint("GET /api/openapi.json describes it")
-        })
+    let router = router
+        .fallback(unknown_path)
         .method_not_allowed_fallback(async || {
             Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
                 .hint("GET /api/openapi.json describes it")
         })
         .layer(middleware::map_response(not_stored))
-        .with_state(console)
+        .with_state(console);
+    // Nesting leaves this one path out.
+    Router::new().nest("/api", router).route("/api/", any(unknown_path))
 }
 
 /// Whoever asks. An extension of each request whose route is not open.

@@ -26,7 +26,7 @@ impl Api {
     async fn new() -> Self {
         let fixture = Fixture::new().await;
         let token = fixture.console.new_api_token(&admin()).await.unwrap();
-        Self { client: Client::builder().no_proxy().build().unwrap(), fixture, token }
+        Self { client: fixture.client(None), fixture, token }
     }
 
     fn request(&self, method: &str, path: &str) -> RequestBuilder {

@@ -17,7 +17,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use axum::http::StatusCode;
 use muster_topics::{
     Millis, V1, canonical,
-    command::{Command, Refresh, Target, Verb},
+    command::{Command, Refresh, TARGET_HOSTS_MAX, Target, Verb},
     envelope::EnvelopeError,
     name::{CommandId, HostId, Name},
     topic::{HostTopic, Topic},
@@ -33,7 +33,7 @@ use super::{
     store::{self, StoreError, command::Open, host},
 };
 use crate::{
-    api::{self, NewCommand},
+    api::{self, NewCommand, NewTarget},
     clock::now_ms,
 };
 
@@ -88,7 +88,7 @@ pub(super) async fn submit(console: &Console, operator: &Name, command: NewComma
 }
 
 async fn issue(shared: &Shared, Authorised { operator, command }: Authorised) -> Result<CommandId, Error> {
-    let (target, hosts) = check::target(&command.target, &host::names(shared.store.read()).await?)?;
+    let (target, hosts) = check::target(&command.target, &candidates(shared, &command.target).await?)?;
     let broadcast = target == Target::All;
     check::verb(&command.verb, broadcast)?;
     check_content(shared, &command.verb).await?;
@@ -113,6 +113,20 @@ async fn issue(shared: &Shared, Authorised { operator, command }: Authorised) ->
     let _ = shared.dispatch.send(Event::Submitted { open: Open { id, expires_ms, hosts }, broadcast }).await;
     shared.changed(Change::Command(id));
     Ok(id)
+}
+
+/// The hosts that a target may mean.
+async fn candidates(shared: &Shared, target: &NewTarget) -> Result<Vec<(HostId, String)>, StoreError> {
+    let db = shared.store.read();
+    let NewTarget::Hosts(names) = target else { return host::names(db).await };
+    let mut hosts = Vec::new();
+    // One more than may be listed is enough for the refusal.
+    for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
+        hosts.extend(host::named(db, name).await?);
+    }
+    hosts.sort();
+    hosts.dedup();
+    Ok(hosts)
 }
 
 /// Signs a command, if agents will be able to read it: they parse bodies strictly.

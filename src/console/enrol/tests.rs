@@ -213,11 +213,14 @@ async fn a_silent_connection_keeps_nobody_waiting() {
     let fixture = Fixture::new().await;
     let mut silent = Vec::new();
     for _ in 0..20 {
-        silent.push(tokio::net::TcpStream::connect(fixture.running.hosts_addr()).await.unwrap());
+        for address in [fixture.running.hosts_addr(), fixture.running.web_addr()] {
+            silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        }
     }
     fixture.member("h").await;
-    // Stopping does not wait for them either.
+    // Stopping does not wait for them either: they are cut off, not left to their time limits.
     fixture.running.stop().await;
-    let mut byte = [0];
-    assert!(matches!(silent[0].read(&mut byte).await, Ok(0) | Err(_)));
+    for mut connection in silent {
+        assert!(matches!(connection.read(&mut [0]).await, Ok(0) | Err(_)));
+    }
 }

@@ -4,7 +4,7 @@ use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::{Numbered, ReportAck},
     heartbeat::{Heartbeat, HostState},
-    name::{HostId, UnitName},
+    name::{CommandId, HostId, UnitName},
     outcome::{Content, Report, Stream},
     presence::{Presence, PresenceState},
     topic::{HostTopic, Topic},
@@ -165,12 +165,12 @@ async fn report(
     };
     match report.content {
         // These are not kept by the host, so they need no acknowledgement.
-        Content::Accepted => advance(db, id, &report.command, state, CommandState::Accepted, effects).await?,
-        Content::Running => advance(db, id, &report.command, state, CommandState::Running, effects).await?,
+        Content::Accepted => advance(db, id, command, state, CommandState::Accepted, effects).await?,
+        Content::Running => advance(db, id, command, state, CommandState::Running, effects).await?,
         Content::Output { stream, offset_bytes, data } => {
             effects.acks(id).reports.insert(acknowledged);
             let data = data.to_bytes().map_err(|_| Faulty::Content("its output is not base64"))?;
-            if output(db, id, &report.command, stream, offset_bytes, &data).await? {
+            if output(db, id, command, stream, offset_bytes, &data).await? {
                 effects.changes.push(Change::Command(command));
             }
         }
@@ -188,15 +188,15 @@ async fn report(
 async fn advance(
     db: &mut SqliteConnection,
     id: HostId,
-    command: &muster_topics::name::CommandId,
+    command: CommandId,
     from: CommandState,
     to: CommandState,
     effects: &mut Effects,
 ) -> Result<()> {
     if decide::advances(from, to) {
-        command::advance(db, *command, id, to).await?;
-        effects.answered.push((*command, id));
-        effects.changes.push(Change::Command(*command));
+        command::advance(db, command, id, to).await?;
+        effects.answered.push((command, id));
+        effects.changes.push(Change::Command(command));
     }
     Ok(())
 }
@@ -204,7 +204,7 @@ async fn advance(
 async fn output(
     db: &mut SqliteConnection,
     id: HostId,
-    command: &muster_topics::name::CommandId,
+    command: CommandId,
     stream: Stream,
     offset_bytes: u64,
     data: &[u8],
@@ -213,5 +213,5 @@ async fn output(
     if end.is_none_or(|end| end > OUTPUT_MAX_BYTES) {
         return Err(Faulty::Content("its output is beyond what is kept of a command").into());
     }
-    Ok(command::add_output(db, *command, id, stream, offset_bytes, data).await?)
+    Ok(command::add_output(db, command, id, stream, offset_bytes, data).await?)
 }

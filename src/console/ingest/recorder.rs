@@ -17,7 +17,12 @@ use tokio_util::sync::CancellationToken;
 use super::effects::{Effects, Refreshes};
 use crate::{
     clock::now_ms,
-    console::{Change, Shared, link::Inbound, series::SeriesError, store},
+    console::{
+        Change, Shared,
+        link::Inbound,
+        series::SeriesError,
+        store::{self, StoreError},
+    },
 };
 
 /// The most batches that are committed together. One has about 60 values.
@@ -27,6 +32,9 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A batch as it came: who sent it, and the bytes.
 type Raw = (HostId, Vec<u8>);
+
+/// A batch that could not be read: who sent it, its number if that could be, and why not.
+type Unread = (HostId, Option<Numbered>, BatchError);
 
 /// A batch that could be read.
 #[derive(Debug)]
@@ -81,7 +89,7 @@ pub(in crate::console) async fn run(
 
 /// Unpacks and parses one batch. Of a faulty one, what can be known is its number: that is
 /// acknowledged too, or it would come for ever.
-fn read((host, bytes): Raw) -> Result<Batch, (HostId, Option<Numbered>, BatchError)> {
+fn read((host, bytes): Raw) -> Result<Batch, Unread> {
     let too_long = || BatchError::Unpack(std::io::Error::other(format!("{} bytes are too many", bytes.len())));
     let read = if bytes.len() > PAYLOAD_MAX_BYTES { Err(too_long()) } else { metric::decode(&bytes) };
     match read {
@@ -102,7 +110,7 @@ fn attributed(host: HostId, mut points: Vec<Point>) -> Vec<Point> {
 
 /// Leaves out what cannot be read, and who has not joined. Faulty batches stay as empty ones, if
 /// they have a number that can be acknowledged.
-async fn members(shared: &Shared, read: Vec<Result<Batch, (HostId, Option<Numbered>, BatchError)>>) -> Vec<Batch> {
+async fn members(shared: &Shared, read: Vec<Result<Batch, Unread>>) -> Vec<Batch> {
     let mut batches = Vec::with_capacity(read.len());
     for one in read {
         match one {
@@ -113,15 +121,27 @@ async fn members(shared: &Shared, read: Vec<Result<Batch, (HostId, Option<Number
             }
         }
     }
-    let known: BTreeSet<HostId> = match store::host::names(shared.store.read()).await {
-        Ok(names) => names.into_iter().map(|(host, _)| host).collect(),
+    match known(shared, batches.iter().map(|batch| batch.host).collect()).await {
+        Ok(known) => batches.retain(|batch| known.contains(&batch.host)),
+        // Not acknowledged to their hosts, they come again.
         Err(error) => {
-            tracing::error!(%error, "members cannot be read; measurements wait");
-            return Vec::new();
+            tracing::error!(%error, "members cannot be read; measurements have to come again");
+            batches.clear();
         }
-    };
-    batches.retain(|batch| known.contains(&batch.host));
+    }
     batches
+}
+
+/// Those of some hosts that have joined.
+async fn known(shared: &Shared, hosts: BTreeSet<HostId>) -> Result<BTreeSet<HostId>, StoreError> {
+    let mut connection = shared.store.read().acquire().await?;
+    let mut known = BTreeSet::new();
+    for host in hosts {
+        if store::host::exists(&mut connection, host).await? {
+            known.insert(host);
+        }
+    }
+    Ok(known)
 }
 
 /// Commits batches, trying again for as long as the store fails. If it refuses them together, each

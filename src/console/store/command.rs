@@ -331,3 +331,70 @@ pub async fn open_count(db: &SqlitePool) -> Result<u64> {
     .await?;
     unsigned("count", count)
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{V1, command::Verb, outcome::Output};
+
+    use super::*;
+    use crate::console::store::tests::temporary;
+
+    fn command(expires_ms: Millis) -> Command {
+        Command {
+            v: V1,
+            id: CommandId::new(),
+            target: Target::All,
+            issued_ms: 0,
+            expires_ms,
+            operator: "admin".parse().unwrap(),
+            verb: Verb::UnitRun { unit: "default/hello".parse().unwrap() },
+        }
+    }
+
+    fn outcome() -> Outcome {
+        let status = muster_topics::outcome::Status::Completed;
+        Outcome { status, started_ms: None, finished_ms: 1, stdout: Output::default(), stderr: Output::default() }
+    }
+
+    #[tokio::test]
+    async fn what_is_open_is_found_again_after_a_restart() {
+        let (dir, store) = temporary().await;
+        let hosts = [HostId::random(), HostId::random(), HostId::random()];
+        let one = command(10);
+        let mut db = store.begin().await.unwrap();
+        add(&mut db, &one, b"signed", &hosts).await.unwrap();
+        advance(&mut db, one.id, hosts[0], CommandState::Running).await.unwrap();
+        assert!(settle(&mut db, one.id, hosts[1], &outcome(), 5).await.unwrap());
+        db.commit().await.unwrap();
+        store.close().await;
+        let store = super::super::Store::open(&dir.path().join("console.db")).await.unwrap();
+        let mut found = open(store.read()).await.unwrap();
+        found[0].hosts.sort();
+        let mut wanted = vec![(hosts[0], true), (hosts[2], false)];
+        wanted.sort();
+        assert_eq!(found, [Open { id: one.id, expires_ms: 10, hosts: wanted }]);
+        assert_eq!(signed_bytes(store.read(), one.id).await.unwrap().unwrap(), b"signed");
+        assert_eq!(open_count(store.read()).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn only_what_is_over_is_swept_away_with_its_output() {
+        let (_dir, store) = temporary().await;
+        let host = HostId::random();
+        let (over, running, fresh) = (command(10), command(10), command(1_000));
+        let mut db = store.begin().await.unwrap();
+        for one in [&over, &running, &fresh] {
+            add(&mut db, one, b"", &[host]).await.unwrap();
+            assert!(add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap());
+            assert!(!add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap(), "a repetition");
+        }
+        settle(&mut db, over.id, host, &outcome(), 5).await.unwrap();
+        advance(&mut db, running.id, host, CommandState::Running).await.unwrap();
+        db.commit().await.unwrap();
+        assert_eq!(sweep(store.write(), 100).await.unwrap(), 1);
+        let left: Vec<_> = list(store.read(), Which::Newest { host: None, limit: 9 }).await.unwrap();
+        assert_eq!(left.iter().map(|one| one.id).collect::<Vec<_>>(), [fresh.id, running.id]);
+        assert!(output_after(store.read(), over.id, None, 0, 9).await.unwrap().is_empty());
+        assert_eq!(output_after(store.read(), fresh.id, Some(host), 0, 9).await.unwrap().len(), 1);
+    }
+}

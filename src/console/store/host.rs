@@ -116,6 +116,16 @@ pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
 
+/// Ids and names of the hosts that `text` may mean: the one of this id, and those of this name.
+pub async fn named(db: &SqlitePool, text: &str) -> Result<Vec<(HostId, String)>> {
+    let rows: Vec<(String, String)> =
+        sqlx::query_as("SELECT id, hostname FROM host WHERE id = $1 OR hostname = $1 ORDER BY id")
+            .bind(text)
+            .fetch_all(db)
+            .await?;
+    rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
+}
+
 /// How many hosts there are, and how many are online.
 pub async fn count(db: &SqlitePool) -> Result<(u64, u64)> {
     let (all, online): (i64, i64) =
