@@ -20,11 +20,9 @@ use crate::{
     Shared,
     access::{Access, Refusal, owns},
     codec::{self, Answer, Connect, Malformed, Version, Welcome},
-    connection::Connection,
-    message::Message,
-    registry::{Full, Ticket},
+    connection::{Admitted, Connection},
+    registry::Full,
     router::ROUTER_TIMEOUT,
-    session::{Session, Window},
     tls::{self, NobodyError},
 };
 
@@ -161,13 +159,8 @@ async fn greet(socket: TcpStream, acceptor: TlsAcceptor, shared: &Arc<Shared>) -
             return Err(malformed.into());
         }
     };
-    let admitted = admit(&stream, &connect, shared).await;
-    match admitted {
-        Ok(Admitted { access, ticket, will }) => {
-            let session = Session::new(connect.version, access, Window::new(limits.inflight_max));
-            let silence = limits.silence(connect.keep_alive_s);
-            Ok(Connection::new(stream, input, session, connect.version, ticket, will, silence, Arc::clone(shared)))
-        }
+    match admit(&stream, &connect, shared).await {
+        Ok(admitted) => Ok(Connection::new(stream, input, admitted, Arc::clone(shared))),
         Err(turned) => {
             if let Some(welcome) = turned.welcome() {
                 refuse(stream, connect.version, welcome).await;
@@ -197,12 +190,6 @@ async fn read_connect(
 fn parse_connect(packet: &[u8], max_bytes: usize) -> Result<Connect<'_>, Malformed> {
     let (frame, _) = codec::frame(packet, max_bytes)?.ok_or(Malformed::Short)?;
     codec::connect(&frame)
-}
-
-struct Admitted {
-    access: Access,
-    ticket: Ticket,
-    will: Option<Message>,
 }
 
 /// Decides whether a CONNECT makes a client, and ends the session that its client id had.
@@ -236,7 +223,8 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
             return Err(Turned::TakenOver { client_id: ticket.client_id().to_owned() });
         }
     }
-    Ok(Admitted { access, ticket, will })
+    let silence = shared.limits.silence(connect.keep_alive_s);
+    Ok(Admitted { version: connect.version, access, ticket, will, silence })
 }
 
 async fn refuse(stream: TlsStream<TcpStream>, version: Version, welcome: Welcome) {
