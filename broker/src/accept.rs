@@ -91,6 +91,8 @@ enum Turned {
     Will { identity: Identity, topic: String, refusal: Refusal },
     #[error("{identity} finds no place: {full}")]
     Full { identity: Identity, full: Full },
+    #[error("the router is being replaced")]
+    NoRouter,
     #[error("the earlier session of {client_id:?} does not end")]
     Predecessor { client_id: String },
     #[error("a newer connection of {client_id:?} has come meanwhile")]
@@ -105,7 +107,7 @@ impl Turned {
         match self {
             Self::Nobody(_) | Self::Will { .. } => Some(Welcome::NotAuthorized),
             Self::ClientId { .. } => Some(Welcome::ClientIdRefused),
-            Self::Full { .. } | Self::Predecessor { .. } => Some(Welcome::Unavailable),
+            Self::Full { .. } | Self::NoRouter | Self::Predecessor { .. } => Some(Welcome::Unavailable),
             _ => None,
         }
     }
@@ -211,6 +213,9 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
             }
         },
     };
+    if !shared.hub.is_ready() {
+        return Err(Turned::NoRouter);
+    }
     let ticket =
         shared.registry.enter(identity.clone(), connect.client_id).map_err(|full| Turned::Full { identity, full })?;
     if ticket.replaces() {
@@ -219,7 +224,7 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
         if timeout(2 * ROUTER_TIMEOUT, ticket.turn()).await.is_err() {
             return Err(Turned::Predecessor { client_id: ticket.client_id().to_owned() });
         }
-        if ticket.taken_over().is_cancelled() {
+        if ticket.ended().is_cancelled() {
             return Err(Turned::TakenOver { client_id: ticket.client_id().to_owned() });
         }
     }

@@ -151,6 +151,11 @@ impl Hub {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Gone)
     }
 
+    /// Whether there is a router to serve a new client.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.current().is_ok()
+    }
+
     /// Hands messages to the router, in order; what is to be kept is kept. The answer comes when the router has them.
     pub(crate) async fn publish(&self, messages: Vec<Message>) -> Result<Taken, Gone> {
         self.current()?.publish(messages, |message| self.keep(message)).await

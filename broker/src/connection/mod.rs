@@ -121,8 +121,7 @@ pub(crate) struct Admitted {
 
 /// What woke the task.
 enum Wake {
-    TakenOver,
-    Stopping,
+    Ended,
     Read(io::Result<usize>),
     Written(io::Result<()>),
     Taken(Result<(), oneshot::error::RecvError>),
@@ -164,6 +163,10 @@ impl Connection {
         self.shared.counters.connected.add(1);
         tracing::info!(%peer, client.id = self.ticket.client_id(), client.identity = %self.session.access.identity(), "connected");
         let end = loop {
+            // Whoever entered while all were told to end was not told.
+            if self.shared.stop.is_cancelled() {
+                break End::Stopping;
+            }
             if let Err(end) = self.turn().await {
                 break end;
             }
@@ -217,8 +220,8 @@ impl Connection {
         self.shared.counters.sent.add(sent);
         self.arm();
         match self.wait().await {
-            Wake::TakenOver => Err(End::TakenOver),
-            Wake::Stopping => Err(End::Stopping),
+            Wake::Ended if self.shared.stop.is_cancelled() => Err(End::Stopping),
+            Wake::Ended => Err(End::TakenOver),
             Wake::Read(Ok(0)) => Err(End::Closed),
             Wake::Read(Ok(_)) => {
                 self.clock.heard(Instant::now());
@@ -251,8 +254,7 @@ impl Connection {
         let Self { reader, writer, input, output, unflushed, reads_much, link, under_way, .. } = self;
         let writes = !output.is_empty() || *unflushed;
         select! {
-            () = self.ticket.taken_over().cancelled() => Wake::TakenOver,
-            () = self.shared.stop.cancelled() => Wake::Stopping,
+            () = self.ticket.ended().cancelled() => Wake::Ended,
             read = read(reader, input, reads_much), if listens => Wake::Read(read),
             written = write(writer, output, unflushed), if writes => Wake::Written(written),
             taken = taken(under_way) => Wake::Taken(taken),

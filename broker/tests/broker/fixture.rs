@@ -135,6 +135,7 @@ impl Fixture {
 
     pub(crate) async fn raw_with(&self, config: Arc<ClientConfig>) -> std::io::Result<Raw> {
         let socket = TcpStream::connect(self.address()).await?;
+        socket.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").unwrap();
         Ok(Raw(TlsConnector::from(config).connect(name, socket).await?))
     }
