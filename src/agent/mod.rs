@@ -69,7 +69,7 @@ use self::{
     portrait::Portrait,
     shim::Shims,
     store::{Store, StoreError, journal},
-    unit::Units,
+    unit::{Units, UnitsError},
     unit_topics::UnitTopics,
     voice::Voice,
 };
@@ -125,6 +125,9 @@ pub enum AgentError {
     /// Its store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Its units cannot be kept.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
 }
 
 /// A running agent. Dropping this stops it without a goodbye.

@@ -14,7 +14,8 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::kind::{Adopted, Instance, Kind, News, NotStarted};
 use crate::{
-    clock::{now_ms, random},
+    agent::chance::random,
+    clock::now_ms,
     rules::plan::{Ended, Failure, Found, Seen},
 };
 

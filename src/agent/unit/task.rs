@@ -23,11 +23,12 @@ use super::{
     step::{Report, Stop, Worker},
 };
 use crate::{
+    agent::chance::random,
     agent::store::{
         Store, StoreError,
         unit::{StoredUnits, UnitRow},
     },
-    clock::{now_ms, random},
+    clock::now_ms,
     rules::plan::{Kept, Seen, Step, Unit},
 };
 
