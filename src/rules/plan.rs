@@ -65,7 +65,7 @@ pub struct Unit {
     rest: Option<Rest>,
     /// When it is started again, after it ended by itself.
     restart_ms: Option<Millis>,
-    /// When it is installed again, after that has failed.
+    /// When it is installed (or removed) again, after that has failed.
     install_ms: Option<Millis>,
     /// How often in a row installing has failed.
     install_failures: u32,

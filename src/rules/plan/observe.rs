@@ -302,7 +302,7 @@ impl Unit {
             Instance::Alive(_) => Phase::Starting,
             Instance::None if self.rest == Some(Rest::Failed) || self.hold.is_some() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
-            Instance::None if self.install_ms.is_some() => Phase::Backoff,
+            Instance::None if self.install_ms.is_some() && self.desired.is_some() => Phase::Backoff,
             Instance::None if self.restart_ms.is_some() && self.wants_running() => Phase::Backoff,
             Instance::None => match (&self.installed, &self.desired) {
                 (Some(installed), Some(desired)) if *installed == desired.revision => Phase::Stopped,
