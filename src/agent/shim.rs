@@ -1,8 +1,57 @@
 //! The agent's end of the shim: launching one, finding it again, and speaking with it.
+//!
+//! **Invariant: there is never a second copy of a program.** A launch holds the lock of its folder from
+//! before the shim is started until the shim ends, and is refused while a program of an earlier launch
+//! is alive; a shim that was killed is replaced by one that adopts what runs.
+//!
+//! The agent is the shim's parent for an instant only: what it starts forks at once and ends, and is
+//! waited for. So there is nothing to reap later, and no signal to listen to.
 
-use std::{io, path::Path};
+use std::{
+    collections::VecDeque,
+    fs::{self, DirBuilder, File, TryLockError},
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{
+            fs::{DirBuilderExt, PermissionsExt},
+            net::UnixStream as StdUnixStream,
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
 
-use muster_shim::{Ended, Event, Launch, Request};
+use muster_shim::{
+    Ended, Event, Exit, LINE_MAX_BYTES, Launch, Report, Request, State, Step,
+    files::{self, Found},
+    proc,
+};
+use muster_topics::name::Digest;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    task::spawn_blocking,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::{clock::now_ms, files::write_atomically};
+
+/// The shim's program, which the build script built.
+static PROGRAM: &[u8] = include_bytes!(env!("MUSTER_SHIM_PROGRAM"));
+
+/// Read and executed by the agent's user alone.
+const PROGRAM_MODE: u32 = 0o500;
+/// How long a shim that is there may take to say what it knows. It is busy for microseconds, unless
+/// the disk is.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How often to try what is prevented for a moment by a process that is just being started: a second
+/// altogether.
+const TRIES: u32 = 50;
+/// How soon to look again at a folder in which a shim is just starting or ending.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Something went wrong with a shim.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +76,9 @@ pub enum ShimError {
 
 /// Starts and finds shims.
 #[derive(Clone, Debug)]
-pub struct Shims {}
+pub struct Shims {
+    program: Arc<Path>,
+}
 
 /// What became of a shim that was started in a folder.
 #[derive(Debug)]
@@ -42,45 +93,302 @@ pub enum Adopted {
 
 /// A live shim. Dropping this leaves it alone.
 #[derive(Debug)]
-pub struct Shim {}
+pub struct Shim {
+    folder: PathBuf,
+    stream: UnixStream,
+    received: Vec<u8>,
+    /// What was read while the shim was looked for.
+    events: VecDeque<Event>,
+}
 
 impl Shims {
-    /// Puts the shim's program, which is part of this one, into `data_dir`.
+    /// Puts the shim's program, which is part of this one, into `data_dir`. Its name has its hash, so
+    /// programs of other versions stay beside it for as long as their shims run.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn install(_data_dir: &Path) -> io::Result<Self> {
-        unimplemented!()
+    pub fn install(data_dir: &Path) -> io::Result<Self> {
+        let data_dir = data_dir.canonicalize()?;
+        let path = data_dir.join(format!("shim-{}", Digest::of(PROGRAM).short()));
+        let installed = fs::read(&path).is_ok_and(|content| content == PROGRAM)
+            && fs::metadata(&path)?.permissions().mode() & 0o7777 == PROGRAM_MODE;
+        if !installed {
+            write_atomically(&path, PROGRAM, PROGRAM_MODE)?;
+        }
+        Ok(Self { program: path.into() })
     }
 
-    /// Starts a program under a new shim, which keeps its files in `folder`.
+    /// Starts a program under a new shim, which keeps its files in `folder`, which is made if it is not there.
+    ///
+    /// Not cancel-safe: a program whose launch was cancelled may run; [`Shims::adopt`] finds out.
     ///
     /// # Errors
-    /// If the shim or its program cannot be started; nothing is left of either then.
-    pub async fn launch(&self, _folder: &Path, _launch: &Launch) -> Result<Shim, ShimError> {
-        unimplemented!()
+    /// If the shim or its program cannot be started; nothing is left of either then. After
+    /// [`ShimError::Io`] ask [`Shims::adopt`] if that is certain, for the shim may have been killed.
+    pub async fn launch(&self, folder: &Path, launch: &Launch) -> Result<Shim, ShimError> {
+        let (program, at, wanted) = (self.program.clone(), folder.to_owned(), launch.clone());
+        let prepare_and_spawn = move || {
+            DirBuilder::new().recursive(true).mode(0o700).create(&at)?;
+            let lock = wait_for_lock(&at)?.ok_or_else(|| taken("another shim is there"))?;
+            if let Found::State(state) = files::read_state(&at)?
+                && is_alive(&state)
+            {
+                return Err(taken("what was launched there before still runs"));
+            }
+            files::begin(&at)?;
+            files::write_launch(&at, &wanted)?;
+            spawn(&program, &at, false, lock)
+        };
+        let failed = |source| io_error(folder, source);
+        let stream = blocking(prepare_and_spawn).await.map_err(failed)?;
+        let mut shim = Shim::new(folder, stream).map_err(failed)?;
+        match shim.report().await.map_err(failed)? {
+            Report::Started | Report::Over => Ok(shim),
+            Report::Failed { step: Step::Prepare, errno } => Err(failed(io::Error::from_raw_os_error(errno))),
+            Report::Failed { step, errno } => Err(start_error(launch, step, errno)),
+        }
     }
 
-    /// Finds the shim that was launched in `folder` again.
+    /// Finds the shim that was launched in `folder` again. One that was killed is replaced.
     ///
     /// # Errors
-    /// If its files cannot be read.
-    pub async fn adopt(&self, _folder: &Path) -> Result<Adopted, ShimError> {
-        unimplemented!()
+    /// If its files cannot be read, or a shim that should be there does not answer.
+    pub async fn adopt(&self, folder: &Path) -> Result<Adopted, ShimError> {
+        let failed = |source| io_error(folder, source);
+        let deadline = Instant::now() + ANSWER_MAX;
+        loop {
+            if let Some((shim, state)) = Shim::connect(folder).await.map_err(failed)? {
+                return Ok(match state {
+                    State { over: true, last: Some(last), .. } => Adopted::Ended(last),
+                    _ => Adopted::Alive(shim),
+                });
+            }
+            // Nobody listens: not yet, not any more, or never. Who holds the lock is about to tell.
+            let at = folder.to_owned();
+            let Some(lock) = blocking(move || take_lock_if_there(&at)).await.map_err(failed)? else {
+                if Instant::now() >= deadline {
+                    return Err(failed(io::ErrorKind::TimedOut.into()));
+                }
+                sleep(LOOK_AGAIN).await;
+                continue;
+            };
+            let Some(lock) = lock else { return Ok(Adopted::Nothing) };
+            return self.adopt_recorded(folder, lock).await.map_err(failed);
+        }
+    }
+
+    /// Finds out what became of a program whose shim is not there.
+    async fn adopt_recorded(&self, folder: &Path, lock: File) -> io::Result<Adopted> {
+        let state = match files::read_state(folder)? {
+            Found::Nothing => return Ok(Adopted::Nothing),
+            Found::Damaged => return Ok(Adopted::Ended(unknown(None))),
+            Found::State(state) => state,
+        };
+        if !is_alive(&state) {
+            return Ok(Adopted::Ended(end_of(state)));
+        }
+        let (program, at) = (self.program.clone(), folder.to_owned());
+        let stream = blocking(move || spawn(&program, &at, true, lock)).await?;
+        let mut shim = Shim::new(folder, stream)?;
+        match shim.report().await? {
+            Report::Started => Ok(Adopted::Alive(shim)),
+            Report::Over => Ok(Adopted::Ended(shim.first_state().await?.last.unwrap_or_else(|| unknown(None)))),
+            Report::Failed { errno, .. } => Err(io::Error::from_raw_os_error(errno)),
+        }
     }
 }
 
 impl Shim {
+    fn new(folder: &Path, stream: StdUnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let stream = UnixStream::from_std(stream)?;
+        Ok(Self { folder: folder.to_owned(), stream, received: Vec::new(), events: VecDeque::new() })
+    }
+
+    /// Connects to the shim in `folder`, and knows that it is one; nothing if nobody is there.
+    async fn connect(folder: &Path) -> io::Result<Option<(Self, State)>> {
+        let gone = |error: &io::Error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+            )
+        };
+        let connected = async {
+            // A socket's path may have no more than 108 bytes, and the folder's may be longer.
+            let here = File::open(folder)?;
+            let path = format!("/proc/self/fd/{}/{}", here.as_raw_fd(), files::SOCKET);
+            let stream = UnixStream::connect(path).await?;
+            let mut shim = Self { folder: folder.to_owned(), stream, received: Vec::new(), events: VecDeque::new() };
+            let state = shim.first_state().await?;
+            shim.events.push_back(Event::State(state.clone()));
+            Ok((shim, state))
+        };
+        match connected.await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The next thing that the shim tells; nothing once it is gone. The first is its whole state. Cancel-safe.
+    ///
+    /// If nothing comes before a state that is `over`, ask [`Shims::adopt`] what happened.
     pub async fn next(&mut self) -> Option<Event> {
-        unimplemented!()
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            // Cancel-safe: a line is taken out of the buffer only when it is whole, and then returned.
+            let line = self.line().await.ok()??;
+            match serde_json::from_slice(&line) {
+                Ok(event) => return Some(event),
+                Err(error) => tracing::debug!(folder = %self.folder.display(), %error, "a shim told something unknown"),
+            }
+        }
     }
 
     /// Asks the shim for something; the answer is an [`Event`].
     ///
     /// # Errors
     /// If the shim is gone.
-    pub async fn send(&mut self, _request: &Request) -> Result<(), ShimError> {
-        unimplemented!()
+    pub async fn send(&mut self, request: &Request) -> Result<(), ShimError> {
+        let mut line = serde_json::to_vec(request).map_err(|error| io_error(&self.folder, error.into()))?;
+        line.push(b'\n');
+        self.stream.write_all(&line).await.map_err(|source| io_error(&self.folder, source))
+    }
+
+    /// How its start went: the first line from a shim that was just started. How long that takes is
+    /// the file system's business, in which the program lies.
+    async fn report(&mut self) -> io::Result<Report> {
+        let line = self.line().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(serde_json::from_slice(&line)?)
+    }
+
+    async fn first_state(&mut self) -> io::Result<State> {
+        match timeout(ANSWER_MAX, self.next()).await? {
+            Some(Event::State(state)) => Ok(state),
+            Some(Event::Output { .. }) => Err(io::ErrorKind::InvalidData.into()),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// The next line; nothing at the end. Cancel-safe.
+    async fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.received.drain(..=end).collect();
+                line.pop();
+                return Ok(Some(line));
+            }
+            if self.received.len() > LINE_MAX_BYTES {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Ok(None);
+            }
+        }
     }
 }
+
+/// Starts a shim; it has detached itself when this returns. It inherits the lock.
+fn spawn(program: &Path, folder: &Path, adopt: bool, lock: File) -> io::Result<StdUnixStream> {
+    let (ours, theirs) = StdUnixStream::pair()?;
+    let mut command = Command::new(program);
+    command.arg(folder.canonicalize()?).args(adopt.then_some("--adopt")).env_clear().current_dir(folder);
+    command.stdin(OwnedFd::from(theirs)).stdout(lock).stderr(Stdio::null());
+    let status = start(&mut command).and_then(|mut child| child.wait()).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => io::Error::new(
+            error.kind(),
+            format!("{}: {error}\nhint: the data folder must not be mounted noexec", program.display()),
+        ),
+        _ => error,
+    })?;
+    if status.success() { Ok(ours) } else { Err(io::Error::other(format!("it could not detach itself: {status}"))) }
+}
+
+/// Starts a process from a file that was written a moment ago, perhaps: a process that another thread
+/// was starting meanwhile has it open for writing, until it executes its program.
+fn start(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..TRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => std::thread::sleep(LOOK_AGAIN),
+            started => return started,
+        }
+    }
+    command.spawn()
+}
+
+/// Takes the lock of a folder; nothing if a shim holds it.
+fn take_lock(folder: &Path) -> io::Result<Option<File>> {
+    let lock = File::options().create(true).truncate(false).write(true).open(folder.join(files::LOCK))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Takes the lock even if something holds it for a moment still: a process that another thread is just
+/// starting has all files of this one, until it executes its program.
+fn wait_for_lock(folder: &Path) -> io::Result<Option<File>> {
+    for _ in 0..TRIES {
+        if let Some(lock) = take_lock(folder)? {
+            return Ok(Some(lock));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    take_lock(folder)
+}
+
+/// The same, of a folder in which there may never have been one: `Some(None)`.
+fn take_lock_if_there(folder: &Path) -> io::Result<Option<Option<File>>> {
+    if folder.join(files::LOCK).try_exists()? { Ok(take_lock(folder)?.map(Some)) } else { Ok(Some(None)) }
+}
+
+/// Whether the program that a state tells of runs now.
+fn is_alive(state: &State) -> bool {
+    let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
+    this_boot && !state.over && state.main.as_ref().is_some_and(proc::is_alive)
+}
+
+/// How a program ended that does not run any more and whose shim is gone.
+fn end_of(state: State) -> Ended {
+    match (state.main, state.last) {
+        (None, Some(last)) => last,
+        (main, _) => unknown(main.map(|main| main.started_ms)),
+    }
+}
+
+fn unknown(started_ms: Option<i64>) -> Ended {
+    Ended { exit: Exit::Unknown, started_ms, at_ms: now_ms(), timed_out: false }
+}
+
+/// Work that may wait for the disk, or for a process to be started.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn taken(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::AlreadyExists, why)
+}
+
+fn io_error(folder: &Path, source: io::Error) -> ShimError {
+    ShimError::Io { folder: folder.display().to_string(), source }
+}
+
+fn start_error(launch: &Launch, step: Step, errno: i32) -> ShimError {
+    let source = io::Error::from_raw_os_error(errno);
+    let source = match step {
+        Step::Cwd => io::Error::new(source.kind(), format!("working directory {}: {source}", launch.cwd)),
+        Step::User => io::Error::new(source.kind(), format!("becoming its user: {source}")),
+        Step::Prepare | Step::Exec => source,
+    };
+    ShimError::Start { program: launch.argv.first().cloned().unwrap_or_default(), source }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

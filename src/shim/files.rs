@@ -106,7 +106,8 @@ pub fn write_launch(folder: &Path, launch: &Launch) -> io::Result<()> {
     write_private(&folder.join(LAUNCH), &to_json(launch)?).map(drop)
 }
 
-/// Notes that what is recorded in `folder` from now on belongs to this boot.
+/// Forgets what an earlier launch recorded in `folder`, and notes that what is recorded from now on
+/// belongs to this boot. For the agent, which holds the lock.
 ///
 /// # Errors
 /// If that cannot be noted.

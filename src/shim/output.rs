@@ -22,8 +22,8 @@ use nix::{
 
 use crate::log::Log;
 
-/// How much is read at once. More would be faster for a flood, and stay in memory for ever after it.
-const PIECE_BYTES: usize = 16 * 1024;
+/// How much is read at once. More would hardly be faster, and stay in memory for ever.
+const PIECE_BYTES: usize = 8 * 1024;
 /// How much is read before anything else gets its turn when a program is to be drained: the most that
 /// a pipe may be made to hold by anybody but root, so at least what was in it.
 const DRAIN_MAX_BYTES: usize = 1024 * 1024;

@@ -9,7 +9,7 @@ use std::{
         unix::net::UnixListener,
     },
     path::Path,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use muster_shim::{
@@ -37,6 +37,9 @@ use crate::{
 const SIGKILL: i32 = 9;
 /// How soon to try again to record how it ended, if that fails: the disk may be full.
 const RECORD_AGAIN_MS: u64 = 1_000;
+/// How often memory is given back before going to sleep. It takes some microseconds, and as many again
+/// after waking up, which is nothing once in a while, and too much for each line of a busy log.
+const SHRINK_EVERY: Duration = Duration::from_secs(10);
 /// What a shell answers for a program that it cannot find, and for one that it cannot execute.
 const CODE_NOT_FOUND: i32 = 127;
 const CODE_NOT_EXECUTABLE: i32 = 126;
@@ -64,6 +67,8 @@ pub(crate) struct Shim {
     lock: Option<File>,
     /// It was told to end itself.
     quit: bool,
+    /// When memory was last given back.
+    shrunk_at: Option<Instant>,
 }
 
 /// What poll has found.
@@ -82,7 +87,6 @@ impl Shim {
         if launch.v != VERSION {
             return Err(Errno::EPROTO.into());
         }
-        files::begin(folder())?;
         let state = State {
             v: VERSION,
             boot_id: proc::boot_id()?,
@@ -145,6 +149,7 @@ impl Shim {
             began: Instant::now(),
             lock: Some(lock),
             quit: false,
+            shrunk_at: None,
         })
     }
 
@@ -183,7 +188,7 @@ impl Shim {
     }
 
     /// Sleeps until something happens or a time has come.
-    fn wait(&self) -> Ready {
+    fn wait(&mut self) -> Ready {
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![readable(self.signals.as_fd())];
         let main = self.program.as_ref().and_then(Program::pidfd).map(|fd| readable(fd.as_fd()));
@@ -196,7 +201,12 @@ impl Shim {
         let places = [main, listener, agent];
         fds.extend(places.iter().flatten().cloned());
         fds.extend(self.outputs.watched().map(readable));
-        if poll(&mut fds, self.timeout()).is_err() {
+        let timeout = self.timeout();
+        if timeout.is_none() && self.shrunk_at.is_none_or(|at| at.elapsed() >= SHRINK_EVERY) {
+            self.shrunk_at = Some(Instant::now());
+            sys::shrink();
+        }
+        if poll(&mut fds, timeout).is_err() {
             // Interrupted: whatever there was will be there the next time.
             return Ready::default();
         }
@@ -377,21 +387,29 @@ impl Shim {
     /// Records what has changed, then tells it.
     fn settle(&mut self) {
         if self.life.is_over() && !self.closed {
-            // While it cannot be recorded the shim stays, and whoever connects is told.
-            self.closed = self.record(true).is_ok();
+            // While it cannot be recorded the shim stays, and whoever connects is told; unless its
+            // folder is gone, and so whoever might want to know.
+            self.closed = match self.record(true) {
+                Ok(()) => true,
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            };
         } else if self.unrecorded {
             // If this fails, a later reader finds by the old record that the main process is gone.
             let _ = self.record(false);
+        }
+        if self.closed && self.lock.is_some() {
+            // Before anybody is told, who might launch the next program in this folder at once. Its
+            // socket must not be the one that is removed.
+            let _ = std::fs::remove_file(files::SOCKET);
+            self.listener = None;
+            self.lock = None;
         }
         if std::mem::take(&mut self.untold) {
             self.tell(|agent, shim| agent.state(&shim.state));
         }
         self.tell(|agent, shim| agent.lens_bytes(shim.outputs.lens_bytes()));
         if self.closed {
-            let _ = std::fs::remove_file(files::SOCKET);
-            self.listener = None;
             self.agent = None;
-            self.lock = None;
         }
     }
 

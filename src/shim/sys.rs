@@ -65,6 +65,40 @@ pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }.into()).map(drop)
 }
 
+/// Gives back memory that was needed to start: free pages of the heap, and pages of this program's
+/// code and constants, which come back from the file when they are used again. An idle shim uses few.
+pub(crate) fn shrink() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: gives back what is free, and touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut ranges = [(0, 0); 8];
+    ranges.iter_mut().zip(maps.lines().filter_map(unwritten)).for_each(|(place, range)| *place = range);
+    // To free memory is code as well, and would come back.
+    drop(maps);
+    for (start, len) in ranges {
+        let start = std::ptr::without_provenance_mut(start);
+        // SAFETY: the range, if not empty, is mapped from a file and was never written to, so the kernel
+        // reads the same again from the file.
+        unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Start and length of a mapping, `START-END MODE OFFSET … /path`, if it is a file's code, or what a
+/// file begins with. (Other mappings that can only be read were written to when they were relocated.)
+fn unwritten(line: &str) -> Option<(usize, usize)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let unwritten = match (fields.next()?, fields.next()?) {
+        ("r-xp", _) | ("r--p", "00000000") => line.contains('/'),
+        _ => false,
+    };
+    let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    unwritten.then(|| (start, end.saturating_sub(start)))
+}
+
 /// A handle of a process, which never comes to mean another one.
 pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes two numbers and touches no memory of ours.

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     agent::store,
     clock::now_ms,
-    rules::plan::{Ended, Failure, Process, Told},
+    rules::plan::{Ended, Failure, Over, Process, Told},
 };
 
 /// A host's instances, by unit, and how its steps go.
@@ -29,7 +29,7 @@ use crate::{
 struct World {
     alive: BTreeMap<UnitName, (Digest, Told)>,
     traces: Vec<UnitName>,
-    last: BTreeMap<UnitName, Ended>,
+    last: BTreeMap<UnitName, Over>,
     starts: u32,
     installs: Vec<UnitName>,
     /// The next installs fail like this.
@@ -56,11 +56,12 @@ impl Fake {
 
     /// The unit's process ends by itself.
     fn end(&self, unit: &UnitName, exit: Exit) {
-        let ended = Ended { exit, started_ms: Some(now_ms()), at_ms: now_ms() };
+        let last = Ended { exit, started_ms: Some(now_ms()), at_ms: now_ms() };
+        let over = Over { restarts: 0, last };
         let mut world = self.world();
         if world.alive.remove(unit).is_some() {
-            world.last.insert(unit.clone(), ended);
-            let _ = self.news.send((unit.clone(), News::Ended(ended)));
+            world.last.insert(unit.clone(), over);
+            let _ = self.news.send((unit.clone(), News::Ended(over)));
         }
     }
 }
@@ -121,7 +122,7 @@ impl Kind for FakeKind {
             };
             Ok(match (alive, last) {
                 (Some((revision, told)), _) => Adopted::Alive { revision, told, instance: self.instance(unit, None) },
-                (None, Some(ended)) => Adopted::Ended(ended),
+                (None, Some(over)) => Adopted::Ended(over),
                 (None, None) => Adopted::Nothing,
             })
         }
@@ -250,9 +251,11 @@ impl Host {
         states.wait_for(|states| !states.contains_key(unit)).await.unwrap();
     }
 
+    /// Waits until a unit has come to this, as it is desired now.
     async fn until_phase(&self, unit: &UnitName, phase: Phase) -> UnitState {
-        self.until(unit, |state| state.observed.phase == phase && state.observed.generation == state.desired.generation)
-            .await
+        let rows = self.store.units().await.unwrap().units;
+        let generation = rows.iter().find(|row| row.name == *unit).unwrap().desired.generation;
+        self.until(unit, |state| state.observed.phase == phase && state.observed.generation == generation).await
     }
 }
 

@@ -232,10 +232,10 @@ impl World {
 
     fn exit(&mut self, code: i32) {
         let known = matches!(self.unit.instance, Instance::Alive(_));
-        if let Some((_, ended)) = self.end(Exit::Code(code)) {
+        if let Some((_, last)) = self.end(Exit::Code(code)) {
             self.stopping = false;
             if known {
-                self.see(Seen::Ended(ended));
+                self.see(Seen::Ended(Over { restarts: self.restarts, last }));
             }
         }
     }
@@ -245,7 +245,7 @@ impl World {
         if std::mem::take(&mut self.adopting) {
             let found = match (&self.process, self.last) {
                 (Some((revision, _)), _) => Found::Alive(revision.clone(), self.tell()),
-                (None, Some(ended)) => Found::Ended(ended),
+                (None, Some(last)) => Found::Ended(Over { restarts: self.restarts, last }),
                 (None, None) => Found::Nothing,
             };
             self.see(Seen::Found(found));

@@ -9,8 +9,8 @@ use muster_topics::{
 };
 
 use super::{
-    ADOPT_AGAIN_MS, Alive, Ended, Failure, Found, Instance, Policy, Process, Rest, STOP_SLACK_MS, Seen, Step, Told,
-    Unit, Work, to_millis,
+    ADOPT_AGAIN_MS, Alive, Ended, Failure, Found, Instance, Over, Policy, Process, Rest, STOP_SLACK_MS, Seen, Step,
+    Told, Unit, Work, to_millis,
 };
 use crate::rules::backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS, full_jitter, process_delay};
 
@@ -53,7 +53,7 @@ impl Unit {
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
             Seen::Told(told) => self.told(told),
-            Seen::Ended(ended) => self.ended(ended, now_ms),
+            Seen::Ended(over) => self.ended(over, now_ms),
             Seen::Removed => {
                 self.work = None;
                 self.installed = None;
@@ -103,6 +103,7 @@ impl Unit {
             Step::Start { .. } => {
                 if let Some(desired) = &self.desired {
                     self.instance = Instance::Launching(desired.revision.clone());
+                    self.kept_restarts = 0;
                 }
                 if self.restart_ms.take().is_some() {
                     self.observed.attempts = self.observed.attempts.saturating_add(1);
@@ -132,9 +133,10 @@ impl Unit {
                 self.told(told);
             }
             // Its end is news only if it was alive when the agent last looked.
-            Found::Ended(ended) if was_alive => {
+            Found::Ended(over) if was_alive => {
+                self.count(over.restarts.saturating_sub(self.kept_restarts), over.last);
                 let revision = self.observed.revision.clone();
-                self.take_end(ended, phase == Phase::Stopping, revision.as_ref(), now_ms);
+                self.take_end(over.last, phase == Phase::Stopping, revision.as_ref(), now_ms);
             }
             Found::Ended(_) => self.instance = Instance::None,
         }
@@ -190,19 +192,24 @@ impl Unit {
         alive.restarts = told.restarts;
         if let Some(last) = told.last {
             self.observed.exit = Some(last.exit);
-            if more > 0 {
-                if was_good(last) {
-                    self.observed.attempts = 0;
-                }
-                self.observed.attempts = self.observed.attempts.saturating_add(more);
-            }
+            self.count(more, last);
         }
     }
 
-    fn ended(&mut self, ended: Ended, now_ms: Millis) {
+    /// Counts restarts that were not the agent's, `last` being the end before the newest of them or after.
+    fn count(&mut self, more: u32, last: Ended) {
+        if more > 0 && was_good(last) {
+            self.observed.attempts = 0;
+        }
+        self.observed.attempts = self.observed.attempts.saturating_add(more);
+    }
+
+    fn ended(&mut self, over: Over, now_ms: Millis) {
         let Instance::Alive(alive) = &self.instance else { return };
         let (asked, revision) = (alive.ends_by_ms.is_some(), alive.revision.clone());
-        self.take_end(ended, asked, Some(&revision), now_ms);
+        let more = over.restarts.saturating_sub(alive.restarts);
+        self.count(more, over.last);
+        self.take_end(over.last, asked, Some(&revision), now_ms);
     }
 
     /// Nothing runs any more: because it was `asked` to end, or by itself.

@@ -91,8 +91,9 @@ impl Bench {
     }
 
     fn end(&mut self, code: i32) {
-        let ended = self.ended(Exit::Code(code), 0);
-        self.see(Seen::Ended(ended));
+        let last = self.ended(Exit::Code(code), 0);
+        let restarts = self.unit.kept().restarts;
+        self.see(Seen::Ended(Over { restarts, last }));
     }
 
     fn pass(&mut self, ms: Millis) {
@@ -228,6 +229,15 @@ fn one_that_always_crashes_waits_ever_longer_and_is_held_at_last() {
     bench.trail.clear();
     bench.see(Seen::Desired(Some(desired(2, spec("a", |_| ()), Run::Running)), None));
     bench.check("start 0, STARTING");
+}
+
+#[test]
+fn restarts_that_were_never_told_count_as_well() {
+    let mut bench = Bench::running();
+    let last = bench.ended(Exit::Code(3), 0);
+    bench.see(Seen::Ended(Over { restarts: 3, last }));
+    bench.check("BACKOFF");
+    assert_eq!(bench.unit.observed.attempts, 3);
 }
 
 #[test]
@@ -375,26 +385,44 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
     // It ended meanwhile: started again at once. It had ended before: that is known.
     let bench = Bench::running();
     let ended = bench.ended(Exit::Unknown, 0);
-    check_restored(bench, wanted(Run::Running), Found::Ended(ended), "start 0, STARTING", 1);
+    check_restored(
+        bench,
+        wanted(Run::Running),
+        Found::Ended(Over { restarts: 0, last: ended }),
+        "start 0, STARTING",
+        1,
+    );
     let mut bench = Bench::running();
     bench.see(Seen::Desired(Some(desired(2, spec("a", |_| ()), Run::Stopped)), None));
     bench.end(0);
     let ended = bench.ended(Exit::Code(0), 0);
-    check_restored(bench, desired(2, spec("a", |_| ()), Run::Stopped), Found::Ended(ended), "STOPPED", 0);
+    check_restored(
+        bench,
+        desired(2, spec("a", |_| ()), Run::Stopped),
+        Found::Ended(Over { restarts: 0, last: ended }),
+        "STOPPED",
+        0,
+    );
 
     // It was about to be stopped: no crash.
     let mut bench = Bench::running();
     bench.see(Seen::Desired(Some(desired(2, spec("b", |_| ()), Run::Running)), None));
     bench.install();
     let ended = bench.ended(Exit::Code(0), 0);
-    check_restored(bench, desired(2, spec("b", |_| ()), Run::Running), Found::Ended(ended), "Install, INSTALLING", 0);
+    check_restored(
+        bench,
+        desired(2, spec("b", |_| ()), Run::Running),
+        Found::Ended(Over { restarts: 0, last: ended }),
+        "Install, INSTALLING",
+        0,
+    );
 
     // It waits, and goes on waiting.
     let mut bench = Bench::running();
     bench.unit.observed.attempts = 5;
     bench.end(1);
     let ended = bench.ended(Exit::Code(1), 0);
-    check_restored(bench, wanted(Run::Running), Found::Ended(ended), "BACKOFF", 5);
+    check_restored(bench, wanted(Run::Running), Found::Ended(Over { restarts: 0, last: ended }), "BACKOFF", 5);
 }
 
 #[test]

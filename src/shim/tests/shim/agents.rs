@@ -12,7 +12,7 @@ use muster_shim::{
     proc,
 };
 
-use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, kill, pids_in, service, shim_of, with_folder};
+use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, kill, pids_in, service, with_folder};
 
 #[test]
 fn an_agent_that_comes_back_finds_everything() {
@@ -64,8 +64,7 @@ fn a_killed_shim_is_replaced_without_a_second_copy() {
     let launch = with_folder(&rig, service(script, 0));
     let main = rig.launch(&launch).main.unwrap();
     pids_in(&rig, "pids", 1);
-    kill(shim_of(&main));
-    assert_eq!(rig.event(), None);
+    rig.kill_shim();
     assert!(is_alive(main.pid), "a dead shim is no SIGPIPE");
 
     assert_eq!(rig.start(&launch, true), Report::Started);
@@ -86,8 +85,7 @@ fn an_adopted_family_can_be_ended() {
     let launch = with_folder(&rig, service(&script, 3));
     let main = rig.launch(&launch).main.unwrap();
     let family = pids_in(&rig, "pids", 3);
-    kill(shim_of(&main));
-    assert_eq!(rig.event(), None);
+    rig.kill_shim();
     assert_eq!(rig.start(&launch, true), Report::Started);
     rig.stop(100);
     let over = rig.over();
@@ -105,7 +103,7 @@ fn adopting_what_has_ended_meanwhile_starts_nothing() {
     let launch = with_folder(&rig, service("echo $$ >> $FOLDER/pids; exec sleep 60", 5));
     let main = rig.launch(&launch).main.unwrap();
     pids_in(&rig, "pids", 1);
-    kill(shim_of(&main));
+    rig.kill_shim();
     kill(main.pid);
     eventually("both gone", || !is_alive(main.pid));
     assert_eq!(rig.start(&launch, true), Report::Over);
@@ -122,11 +120,9 @@ fn a_shim_killed_at_any_moment_leaves_a_whole_record_and_no_unrecorded_program()
     for round in 0..40_u64 {
         let mut rig = Rig::new();
         let launch = with_folder(&rig, service("echo $$ >> $FOLDER/pids; sleep 0.003", 1_000_000));
-        let main = rig.launch(&launch).main.unwrap();
-        let shim = shim_of(&main);
+        rig.launch(&launch);
         std::thread::sleep(Duration::from_micros(round * 737));
-        kill(shim);
-        while rig.line().is_some() {}
+        rig.kill_shim();
         let Found::State(state) = files::read_state(rig.folder.path()).unwrap() else { panic!("no record") };
         // Whoever got as far as running is recorded: the last one that ran is the recorded one, or
         // one that had ended before.
@@ -141,8 +137,8 @@ fn a_shim_killed_at_any_moment_leaves_a_whole_record_and_no_unrecorded_program()
 #[test]
 fn an_idle_shim_is_small_and_asleep() {
     let mut rig = Rig::new();
-    let main = rig.launch(&service("echo started; exec sleep 60", 1)).main.unwrap();
-    let shim = shim_of(&main);
+    rig.launch(&service("echo started; exec sleep 60", 1));
+    let shim = rig.shim().unwrap();
     eventually("output", || rig.text("log") == "started\n");
     let status = || fs::read_to_string(format!("/proc/{shim}/status")).unwrap();
     let switches = || -> String { status().lines().filter(|line| line.contains("ctxt_switches")).collect() };

@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use muster_shim::{Exit, Launch, Request, proc};
 
-use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, pids_in, service, shim_of, with_folder};
+use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, pids_in, service, with_folder};
 
 #[test]
 fn how_programs_end() {
@@ -99,8 +99,8 @@ fn a_service_is_started_again_within_its_budget() {
 #[test]
 fn ending_the_shim_ends_its_program() {
     let mut rig = Rig::new();
-    let main = rig.launch(&service("trap 'exit 2' TERM; echo ready; while :; do sleep 0.02; done", 9)).main.unwrap();
+    rig.launch(&service("trap 'exit 2' TERM; echo ready; while :; do sleep 0.02; done", 9));
     eventually("ready", || rig.text("log") == "ready\n");
-    assert!(Command::new("kill").arg(shim_of(&main).to_string()).status().unwrap().success());
+    assert!(Command::new("kill").arg(rig.shim().unwrap().to_string()).status().unwrap().success());
     assert_eq!(rig.exit(), Exit::Code(2));
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_shim::{
-    Event, Exit, Launch, Main, Output, Report, Request, Restart, RestartOn, State, VERSION,
+    Event, Exit, Launch, Output, Report, Request, Restart, RestartOn, State, VERSION,
     files::{self, Found},
     proc,
 };
@@ -31,6 +31,23 @@ impl Rig {
         Self { folder, connection: None }
     }
 
+    /// The shim's process id: only its command line names the folder.
+    pub(crate) fn shim(&self) -> Option<i32> {
+        let folder = self.folder.path().to_str().unwrap();
+        let names_it = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            line.contains("muster-shim") && line.contains(folder)
+        };
+        proc::pids().unwrap().into_iter().find(names_it)
+    }
+
+    /// Kills the shim, and waits until it is gone.
+    pub(crate) fn kill_shim(&mut self) {
+        kill(self.shim().unwrap());
+        while self.line().is_some() {}
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -41,13 +58,14 @@ impl Rig {
     }
 
     pub(crate) fn start(&mut self, launch: &Launch, adopt: bool) -> Report {
-        if !adopt {
-            files::write_launch(self.folder.path(), launch).unwrap();
-        }
         let lock = File::create(self.path(files::LOCK)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         while lock.try_lock().is_err() {
             assert!(Instant::now() < deadline, "another shim holds the lock");
+        }
+        if !adopt {
+            files::begin(self.folder.path()).unwrap();
+            files::write_launch(self.folder.path(), launch).unwrap();
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_muster-shim"));
@@ -126,6 +144,20 @@ impl Rig {
     }
 }
 
+/// A test that failed leaves nothing behind either.
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(shim) = self.shim().filter(|shim| is_alive(*shim)) {
+            let _ = Command::new("kill").args(["-9", &shim.to_string()]).status();
+        }
+        if let Ok(Found::State(State { main: Some(main), .. })) = files::read_state(self.folder.path())
+            && proc::is_alive(&main)
+        {
+            let _ = Command::new("kill").args(["-9", &main.pid.to_string()]).status();
+        }
+    }
+}
+
 pub(crate) fn argv(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
@@ -165,11 +197,6 @@ pub(crate) fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 
 pub(crate) fn is_alive(pid: i32) -> bool {
     proc::stat(pid).is_some_and(|stat| !stat.is_dead())
-}
-
-/// The shim of a program: its parent.
-pub(crate) fn shim_of(main: &Main) -> i32 {
-    proc::stat(main.pid).unwrap().ppid
 }
 
 /// Kills a process that a test started.

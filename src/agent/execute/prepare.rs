@@ -1,0 +1,217 @@
+//! From a command as it was asked for to exactly what a shim shall run.
+
+use std::{
+    collections::BTreeMap,
+    ffi::CString,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use muster_shim::{Launch, Output, Restart, RestartOn, User, VERSION};
+use muster_topics::{command::Exec, outcome::RefusalCode};
+use nix::{
+    sys::signal::Signal,
+    unistd::{self, Uid, getgrouplist},
+};
+
+use super::Refusal;
+
+/// Where programs are looked for by name, and what they find in `PATH`: fixed, so that a command means
+/// the same however the agent was started.
+pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How long a command out of time may take to end after SIGTERM. Short, for somebody waits.
+const GRACE_MS: u64 = 5_000;
+
+/// What to run for a command.
+pub(super) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
+    check_texts(exec)?;
+    let user = find_user(exec.user.as_deref())?;
+    let cwd = exec.cwd.clone().unwrap_or_else(|| "/".into());
+    let mut argv = exec.argv.clone();
+    let Some(program) = argv.first_mut() else {
+        return Err(Refusal::new(RefusalCode::Invalid, "there is no program to run"));
+    };
+    *program = find_program(program, Path::new(&cwd))?;
+    Ok(Launch {
+        v: VERSION,
+        argv,
+        env: environment(&user, &exec.env),
+        cwd,
+        // Who is that user already need not become it, and may not be allowed to.
+        user: (user.uid != unistd::geteuid()).then(|| shim_user(&user)).transpose()?,
+        output: Output::Capture { max_bytes: exec.output_max_bytes },
+        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
+        timeout_ms: Some(exec.timeout_ms),
+        stop_signal: Signal::SIGTERM as i32,
+        grace_ms: GRACE_MS,
+    })
+}
+
+/// The system's texts end at a NUL, and its variables' names at a `=`.
+fn check_texts(exec: &Exec) -> Result<(), Refusal> {
+    let invalid = |what: &str| Refusal::new(RefusalCode::Invalid, format!("{what} is not possible on this system"));
+    let pairs = exec.env.iter().flat_map(|(name, value)| [name, value]);
+    if exec.argv.iter().chain(&exec.cwd).chain(pairs).any(|text| text.contains('\0')) {
+        return Err(invalid("a NUL character in argument, folder or environment"));
+    }
+    if let Some(name) = exec.env.keys().find(|name| name.is_empty() || name.contains('=')) {
+        return Err(invalid(&format!("an environment variable named {name:?}")));
+    }
+    Ok(())
+}
+
+/// A user by name or number; the agent's own if there is none.
+fn find_user(name: Option<&str>) -> Result<unistd::User, Refusal> {
+    let found = match name {
+        None => unistd::User::from_uid(unistd::geteuid()),
+        Some(name) => unistd::User::from_name(name).and_then(|user| match (user, name.parse()) {
+            (None, Ok(uid)) => unistd::User::from_uid(Uid::from_raw(uid)),
+            (user, _) => Ok(user),
+        }),
+    };
+    match (found, name) {
+        (Ok(Some(user)), _) => Ok(user),
+        (Ok(None), Some(name)) => Err(Refusal::new(RefusalCode::NotFound, format!("there is no user {name:?} here"))),
+        // In a container the agent's user may well have no entry.
+        (Ok(None), None) => Ok(nameless()),
+        (Err(error), _) => {
+            let name = name.unwrap_or("the agent's own");
+            Err(Refusal::new(RefusalCode::NotFound, format!("user {name:?} cannot be looked up: {error}")))
+        }
+    }
+}
+
+fn nameless() -> unistd::User {
+    unistd::User {
+        name: unistd::geteuid().to_string(),
+        passwd: CString::default(),
+        uid: unistd::geteuid(),
+        gid: unistd::getegid(),
+        gecos: CString::default(),
+        dir: "/".into(),
+        shell: PathBuf::new(),
+    }
+}
+
+fn shim_user(user: &unistd::User) -> Result<User, Refusal> {
+    let groups = CString::new(user.name.as_str())
+        .map_err(|_| nix::Error::EINVAL)
+        .and_then(|name| getgrouplist(&name, user.gid))
+        .map_err(|error| {
+            Refusal::new(RefusalCode::NotFound, format!("the groups of {} cannot be looked up: {error}", user.name))
+        })?;
+    Ok(User {
+        uid: user.uid.as_raw(),
+        gid: user.gid.as_raw(),
+        groups: groups.into_iter().map(unistd::Gid::as_raw).collect(),
+    })
+}
+
+/// A program by path, from the working directory on, or by a name on the search path.
+fn find_program(program: &str, cwd: &Path) -> Result<String, Refusal> {
+    if program.contains('/') {
+        // Joined as texts that were texts before, so it still is one.
+        return Ok(cwd.join(program).to_string_lossy().into_owned());
+    }
+    SEARCH_PATH
+        .split(':')
+        .map(|folder| format!("{folder}/{program}"))
+        .find(|path| !program.is_empty() && is_executable(Path::new(path)))
+        .ok_or_else(|| {
+            let message = format!(
+                "there is no program {program:?} in {SEARCH_PATH}\nhint: give its whole path, or run a shell if it is one of its words"
+            );
+            Refusal::new(RefusalCode::NotFound, message)
+        })
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn environment(user: &unistd::User, given: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    let mut all = BTreeMap::from([
+        ("PATH".to_owned(), SEARCH_PATH.to_owned()),
+        ("HOME".to_owned(), user.dir.to_string_lossy().into_owned()),
+        ("USER".to_owned(), user.name.clone()),
+        ("LOGNAME".to_owned(), user.name.clone()),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+    ]);
+    all.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
+    all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exec(argv: &[&str]) -> Exec {
+        Exec {
+            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            cwd: None,
+            env: BTreeMap::new(),
+            user: None,
+            timeout_ms: 1_000,
+            output_max_bytes: 10,
+        }
+    }
+
+    #[test]
+    fn programs_are_found_by_path_or_name() {
+        let tool = tempfile::NamedTempFile::new().unwrap();
+        let tool = tool.path().to_str().unwrap();
+        for (program, cwd, found) in [
+            ("/bin/sh", None, "/bin/sh"),
+            (tool, None, tool),
+            ("/no/such", None, "/no/such"),
+            ("./x", None, "/./x"),
+            ("bin/x", Some("/opt"), "/opt/bin/x"),
+        ] {
+            let exec = Exec { cwd: cwd.map(str::to_owned), ..exec(&[program, "a"]) };
+            assert_eq!(launch(&exec).unwrap().argv, [found, "a"], "{program}");
+        }
+        let found = launch(&exec(&["sh"])).unwrap().argv.remove(0);
+        assert!(SEARCH_PATH.split(':').any(|folder| found == format!("{folder}/sh")), "{found}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let env = |name: &str, value: &str| Exec { env: [(name.into(), value.into())].into(), ..exec(&["sh"]) };
+        for (exec, code) in [
+            (exec(&[]), RefusalCode::Invalid),
+            (exec(&[""]), RefusalCode::NotFound),
+            (exec(&["no-such-program"]), RefusalCode::NotFound),
+            (exec(&["sh", "a\0b"]), RefusalCode::Invalid),
+            (Exec { cwd: Some("/\0".into()), ..exec(&["sh"]) }, RefusalCode::Invalid),
+            (Exec { user: Some("no-such-user".into()), ..exec(&["sh"]) }, RefusalCode::NotFound),
+            (Exec { user: Some("4294967294".into()), ..exec(&["sh"]) }, RefusalCode::NotFound),
+            (env("", "1"), RefusalCode::Invalid),
+            (env("A=B", "1"), RefusalCode::Invalid),
+            (env("A", "\0"), RefusalCode::Invalid),
+        ] {
+            assert_eq!(launch(&exec).unwrap_err().code, code, "{exec:?}");
+        }
+    }
+
+    #[test]
+    fn the_environment_is_small_and_can_be_overruled() {
+        let given = [("A".to_owned(), "1".to_owned()), ("PATH".to_owned(), "/opt/bin".to_owned())].into();
+        let env: BTreeMap<_, _> = launch(&Exec { env: given, ..exec(&["sh"]) }).unwrap().env.into_iter().collect();
+        let names: Vec<&str> = env.keys().map(String::as_str).collect();
+        assert_eq!(names, ["A", "HOME", "LANG", "LOGNAME", "PATH", "USER"]);
+        assert_eq!((env["A"].as_str(), env["PATH"].as_str(), env["LANG"].as_str()), ("1", "/opt/bin", "C.UTF-8"));
+    }
+
+    #[test]
+    fn another_user_comes_with_all_of_it() {
+        let root = launch(&Exec { user: Some("root".into()), ..exec(&["sh"]) }).unwrap();
+        assert_eq!(root.user.is_none(), unistd::geteuid().is_root());
+        let nobody = launch(&Exec { user: Some("nobody".into()), ..exec(&["sh"]) }).unwrap();
+        let user = nobody.user.unwrap();
+        assert!(user.uid != 0 && user.groups.contains(&user.gid));
+        assert!(nobody.env.contains(&("USER".into(), "nobody".into())));
+        let by_number = launch(&Exec { user: Some(user.uid.to_string()), ..exec(&["sh"]) }).unwrap();
+        assert_eq!(by_number.user, Some(user));
+    }
+}

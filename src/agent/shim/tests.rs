@@ -1,0 +1,264 @@
+//! With real shims and real programs. (What a shim does by itself its own crate tests.)
+
+use std::sync::OnceLock;
+
+use muster_shim::{Main, Output, Restart, RestartOn};
+
+use super::*;
+
+/// One installation for all tests, beside what the build script built.
+pub(crate) fn shims() -> Shims {
+    static SHIMS: OnceLock<Shims> = OnceLock::new();
+    let install = || Shims::install(Path::new(env!("MUSTER_SHIM_PROGRAM")).parent().unwrap()).unwrap();
+    SHIMS.get_or_init(install).clone()
+}
+
+/// A folder so deep that no socket in it could be bound by its path.
+fn deep_folder() -> (tempfile::TempDir, PathBuf) {
+    let base = tempfile::tempdir().unwrap();
+    let folder = base.path().join("deep".repeat(20)).join("deeper".repeat(20));
+    (base, folder)
+}
+
+fn sh(script: &str, folder: &Path) -> Launch {
+    Launch {
+        v: muster_shim::VERSION,
+        argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
+        env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("FOLDER".into(), folder.display().to_string())],
+        cwd: "/".into(),
+        user: None,
+        output: Output::Log { max_bytes: 100_000, keep: 1 },
+        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
+        timeout_ms: None,
+        stop_signal: 15,
+        grace_ms: 1_000,
+    }
+}
+
+const UNTIL_GO: &str = "echo $$ >> $FOLDER/pids; while ! [ -e $FOLDER/go ]; do sleep 0.02; done; exit 5";
+
+async fn main_of(shim: &mut Shim) -> Main {
+    loop {
+        if let Event::State(state) = shim.next().await.unwrap() {
+            return state.main.unwrap();
+        }
+    }
+}
+
+async fn end(shim: &mut Shim) -> Ended {
+    loop {
+        match shim.next().await.unwrap() {
+            Event::State(state) if state.over => return state.last.unwrap(),
+            _ => {}
+        }
+    }
+}
+
+fn kill(pid: i32) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
+}
+
+/// The process ids that `UNTIL_GO` has noted, once there is one.
+async fn ran(folder: &Path) -> Vec<i32> {
+    loop {
+        let text = fs::read_to_string(folder.join("pids")).unwrap_or_default();
+        if text.ends_with('\n') {
+            return text.lines().map(|line| line.parse().unwrap()).collect();
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+#[tokio::test]
+async fn launch_tell_and_stop() {
+    let (_base, folder) = deep_folder();
+    let mut shim = shims()
+        .launch(&folder, &sh("trap 'exit 7' TERM; echo on; while :; do sleep 0.02; done", &folder))
+        .await
+        .unwrap();
+    main_of(&mut shim).await;
+    while fs::read_to_string(folder.join("log")).unwrap_or_default() != "on\n" {
+        sleep(LOOK_AGAIN).await;
+    }
+    shim.send(&Request::Stop { signal: 15, grace_ms: 60_000 }).await.unwrap();
+    let ended = end(&mut shim).await;
+    assert_eq!(ended.exit, Exit::Code(7));
+    assert_eq!(shim.next().await, None);
+    // It is known as long as the folder is there, and so is the next launch possible at once.
+    for _ in 0..2 {
+        let Adopted::Ended(known) = shims().adopt(&folder).await.unwrap() else { panic!() };
+        assert_eq!(known, ended);
+    }
+    let mut shim = shims().launch(&folder, &sh("exit 8", &folder)).await.unwrap();
+    assert_eq!(end(&mut shim).await.exit, Exit::Code(8));
+}
+
+#[tokio::test]
+async fn relaunching_at_once_never_meets_the_shim_of_before() {
+    let (_base, folder) = deep_folder();
+    for code in 0..30 {
+        let mut shim = shims().launch(&folder, &sh(&format!("exit {code}"), &folder)).await.unwrap();
+        assert_eq!(end(&mut shim).await.exit, Exit::Code(code));
+    }
+}
+
+#[tokio::test]
+async fn nothing_was_ever_launched() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(matches!(shims().adopt(folder.path()).await.unwrap(), Adopted::Nothing));
+    assert!(matches!(shims().adopt(&folder.path().join("none")).await.unwrap(), Adopted::Nothing));
+}
+
+#[tokio::test]
+async fn what_cannot_be_started() {
+    let (_base, folder) = deep_folder();
+    let nothing = sh("", &folder);
+    let program = Launch { argv: vec!["/no/such".into()], ..nothing.clone() };
+    let file = Launch { argv: vec!["/etc/passwd".into()], ..nothing.clone() };
+    let cwd = Launch { cwd: "/no/such".into(), ..nothing.clone() };
+    for (launch, told) in [
+        (program, "/no/such cannot be started: No such file or directory (os error 2)"),
+        (file, "/etc/passwd cannot be started: Permission denied (os error 13)"),
+        (cwd, "/bin/sh cannot be started: working directory /no/such: No such file or directory (os error 2)"),
+    ] {
+        let error = shims().launch(&folder, &launch).await.unwrap_err();
+        assert!(matches!(error, ShimError::Start { .. }));
+        assert_eq!(error.to_string(), told);
+        assert!(matches!(shims().adopt(&folder).await.unwrap(), Adopted::Nothing));
+    }
+    // The same thing done right afterwards works.
+    let mut shim = shims().launch(&folder, &sh("exit 0", &folder)).await.unwrap();
+    assert_eq!(end(&mut shim).await.exit, Exit::Code(0));
+}
+
+#[tokio::test]
+async fn an_agent_that_comes_back_adopts() {
+    let (_base, folder) = deep_folder();
+    let mut shim = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap();
+    let main = main_of(&mut shim).await;
+    drop(shim);
+    // There it is, and it is not launched twice.
+    let again = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap_err();
+    assert!(again.to_string().contains("another shim is there"), "{again}");
+    let Adopted::Alive(mut shim) = shims().adopt(&folder).await.unwrap() else { panic!() };
+    assert_eq!(main_of(&mut shim).await, main);
+    drop(shim);
+    // Nobody is there when it ends.
+    ran(&folder).await;
+    fs::write(folder.join("go"), "").unwrap();
+    while !matches!(files::read_state(&folder).unwrap(), Found::State(state) if state.over) {
+        sleep(LOOK_AGAIN).await;
+    }
+    let Adopted::Ended(ended) = shims().adopt(&folder).await.unwrap() else { panic!() };
+    assert_eq!((ended.exit, ended.started_ms), (Exit::Code(5), Some(main.started_ms)));
+    assert_eq!(ran(&folder).await, [main.pid]);
+}
+
+#[tokio::test]
+async fn a_killed_shim_is_replaced_and_the_program_runs_once() {
+    let (_base, folder) = deep_folder();
+    let mut shim = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap();
+    let main = main_of(&mut shim).await;
+    ran(&folder).await;
+    kill(proc::stat(main.pid).unwrap().ppid);
+    while shim.next().await.is_some() {}
+    // No launch while it lives, whoever holds the lock.
+    let again = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap_err();
+    assert!(again.to_string().contains("still runs"), "{again}");
+    let Adopted::Alive(mut shim) = shims().adopt(&folder).await.unwrap() else { panic!() };
+    assert_eq!(main_of(&mut shim).await, main);
+    fs::write(folder.join("go"), "").unwrap();
+    assert_eq!(end(&mut shim).await.exit, Exit::Unknown);
+    assert_eq!(ran(&folder).await, [main.pid]);
+}
+
+#[tokio::test]
+async fn when_shim_and_program_were_killed_nobody_knows() {
+    let (_base, folder) = deep_folder();
+    let mut shim = shims().launch(&folder, &sh(UNTIL_GO, &folder)).await.unwrap();
+    let main = main_of(&mut shim).await;
+    kill(proc::stat(main.pid).unwrap().ppid);
+    kill(main.pid);
+    while shim.next().await.is_some() {}
+    while proc::is_alive(&main) {
+        sleep(LOOK_AGAIN).await;
+    }
+    let Adopted::Ended(ended) = shims().adopt(&folder).await.unwrap() else { panic!() };
+    assert_eq!((ended.exit, ended.started_ms), (Exit::Unknown, Some(main.started_ms)));
+}
+
+#[tokio::test]
+async fn what_another_boot_left_is_not_alive() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = i32::try_from(std::process::id()).unwrap();
+    let main = Main { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 77 };
+    let state = State {
+        v: muster_shim::VERSION,
+        boot_id: "another".into(),
+        main: Some(main),
+        restarts: 0,
+        last: None,
+        over: false,
+        dropped_bytes: (0, 0),
+    };
+    File::create(folder.path().join(files::LOCK)).unwrap();
+    files::write_state(folder.path(), &state, true).unwrap();
+    let Adopted::Ended(ended) = shims().adopt(folder.path()).await.unwrap() else { panic!() };
+    assert_eq!((ended.exit, ended.started_ms), (Exit::Unknown, Some(77)));
+    // What a power cut damaged is as good.
+    fs::write(folder.path().join(files::STATE), "{").unwrap();
+    let Adopted::Ended(ended) = shims().adopt(folder.path()).await.unwrap() else { panic!() };
+    assert_eq!(ended.exit, Exit::Unknown);
+}
+
+#[tokio::test]
+async fn no_child_is_left_to_reap() {
+    let (_base, folder) = deep_folder();
+    let mut shim = shims().launch(&folder, &sh("exit 0", &folder)).await.unwrap();
+    end(&mut shim).await;
+    let own = i32::try_from(std::process::id()).unwrap();
+    // Other tests start processes too, but wait for them: in the end none is a zombie of ours.
+    let zombies = || {
+        let stats = proc::pids().unwrap().into_iter().filter_map(proc::stat);
+        stats.filter(|stat| stat.ppid == own && stat.is_dead()).count()
+    };
+    let deadline = Instant::now() + ANSWER_MAX;
+    while zombies() > 0 {
+        assert!(Instant::now() < deadline);
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+#[test]
+fn installing_is_repeatable_and_repairs() {
+    let folder = tempfile::tempdir().unwrap();
+    let shims = Shims::install(folder.path()).unwrap();
+    let mode = || fs::metadata(&shims.program).unwrap().permissions().mode() & 0o777;
+    assert_eq!((fs::read(&shims.program).unwrap().as_slice(), mode()), (PROGRAM, PROGRAM_MODE));
+    fs::remove_file(&shims.program).unwrap();
+    fs::write(&shims.program, "half").unwrap();
+    assert_eq!(Shims::install(folder.path()).unwrap().program, shims.program);
+    assert_eq!((fs::read(&shims.program).unwrap().as_slice(), mode()), (PROGRAM, PROGRAM_MODE));
+}
+
+#[tokio::test]
+async fn an_idle_shim_is_small() {
+    let (_base, folder) = deep_folder();
+    let mut shim = shims().launch(&folder, &sh("exec sleep 60", &folder)).await.unwrap();
+    let main = main_of(&mut shim).await;
+    let pid = proc::stat(main.pid).unwrap().ppid;
+    // It gives memory back when it first goes to sleep, some microseconds from now.
+    let mut least = u64::MAX;
+    let deadline = Instant::now() + ANSWER_MAX;
+    while least > 250 && Instant::now() < deadline {
+        sleep(LOOK_AGAIN).await;
+        let smaps = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let pss = smaps.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+        least = least.min(pss.trim().trim_end_matches(" kB").parse().unwrap());
+    }
+    println!("PSS of an idle shim: {least} kB");
+    // The budget, where the linker can order and the C library is static, as on the machines that decide.
+    assert!(least <= 250 || !cfg!(all(target_arch = "x86_64", target_env = "gnu")), "{least} kB");
+    shim.send(&Request::Stop { signal: 9, grace_ms: 0 }).await.unwrap();
+    end(&mut shim).await;
+}
