@@ -39,7 +39,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::join::Identity;
 use crate::files::sync_folder;
 
-#[cfg(all(test, feature = "console"))]
+#[cfg(test)]
 mod tests;
 
 /// The longest silence of a server in the middle of something.

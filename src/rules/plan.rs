@@ -209,7 +209,7 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     /// What is desired now.
-    Desired(Option<Desired>, Option<Hold>),
+    Desired(Option<Box<Desired>>, Option<Hold>),
     /// A step has begun.
     Began(Step),
     /// What was looked up.

@@ -193,7 +193,7 @@ impl Task {
         if generation(&entry.unit.desired) == generation(&desired) {
             return false;
         }
-        entry.unit.observe(Seen::Desired(desired, hold), now_ms());
+        entry.unit.observe(Seen::Desired(desired.map(Box::new), hold), now_ms());
         true
     }
 

@@ -161,7 +161,7 @@ impl World {
 
     fn desire(&mut self) {
         let (desired, hold) = self.row.clone().unzip();
-        self.see(Seen::Desired(desired, hold.flatten()));
+        self.see(Seen::Desired(desired.map(Box::new), hold.flatten()));
     }
 
     fn spawn(&mut self, revision: Digest) {

@@ -26,7 +26,7 @@ impl Unit {
     /// Takes in what was seen; what others see of the unit follows from it.
     pub fn observe(&mut self, seen: Seen, now_ms: Millis) {
         match seen {
-            Seen::Desired(desired, hold) => self.desire(desired, hold),
+            Seen::Desired(desired, hold) => self.desire(desired.map(|desired| *desired), hold),
             Seen::Began(step) => self.begin(step, now_ms),
             Seen::Found(found) => self.found(found, now_ms),
             Seen::NotLookedUp { error } => {

@@ -20,6 +20,10 @@ fn desired(generation: u64, spec: Spec, run: Run) -> Desired {
     Desired { generation, revision: spec.revision().unwrap(), spec, run }
 }
 
+fn wants(desired: Desired) -> Seen {
+    Seen::Desired(Some(Box::new(desired)), None)
+}
+
 /// A unit on a host where everything works at once, unless a test says otherwise.
 struct Bench {
     unit: Unit,
@@ -31,7 +35,7 @@ struct Bench {
 impl Bench {
     fn new(desired: Desired) -> Self {
         let mut bench = Self { unit: Unit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
-        bench.see(Seen::Desired(Some(desired), None));
+        bench.see(wants(desired));
         bench.see(Seen::Found(Found::Nothing));
         bench
     }
@@ -136,7 +140,7 @@ fn one_that_shall_not_run_is_installed_all_the_same() {
 #[test]
 fn a_new_revision_is_there_before_the_old_one_goes() {
     let mut bench = Bench::running();
-    bench.see(Seen::Desired(Some(desired(2, spec("b", |_| ()), Run::Running)), None));
+    bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.check("Install, RUNNING");
     assert_eq!(bench.reached(), 1, "what runs is still the old one");
     bench.install();
@@ -152,12 +156,12 @@ fn a_new_revision_is_there_before_the_old_one_goes() {
 #[test]
 fn a_new_revision_that_cannot_be_had_leaves_the_old_one_running() {
     let mut bench = Bench::running();
-    bench.see(Seen::Desired(Some(desired(2, spec("b", |_| ()), Run::Running)), None));
+    bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.fail_install(false);
     bench.check("Install, RUNNING, FAILED");
     assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
     assert!(bench.unit.observed.error.as_ref().unwrap().contains("goes on running"));
-    bench.see(Seen::Desired(Some(desired(3, spec("a", |_| ()), Run::Running)), None));
+    bench.see(wants(desired(3, spec("a", |_| ()), Run::Running)));
     bench.check("RUNNING");
     assert_eq!((bench.reached(), &bench.unit.observed.error), (3, &None));
 }
@@ -165,17 +169,17 @@ fn a_new_revision_that_cannot_be_had_leaves_the_old_one_running() {
 #[test]
 fn what_applies_in_place_touches_no_process() {
     let mut bench = Bench::running();
-    bench.see(Seen::Desired(Some(desired(2, spec("a", |spec| spec.grace_ms = 5), Run::Running)), None));
+    bench.see(wants(desired(2, spec("a", |spec| spec.grace_ms = 5), Run::Running)));
     bench.check("RUNNING");
     assert_eq!(bench.reached(), 2);
-    bench.see(Seen::Desired(Some(desired(3, spec("a", |spec| spec.grace_ms = 5), Run::Stopped)), None));
+    bench.see(wants(desired(3, spec("a", |spec| spec.grace_ms = 5), Run::Stopped)));
     bench.check("stop Term 5, STOPPING");
 }
 
 #[test]
 fn what_does_not_end_is_asked_again_without_grace() {
     let mut bench = Bench::running();
-    bench.see(Seen::Desired(Some(desired(2, spec("a", |_| ()), Run::Stopped)), None));
+    bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
     bench.check("stop Term 30000, STOPPING");
     bench.pass(59 * SECOND);
     bench.check("STOPPING");
@@ -227,7 +231,7 @@ fn one_that_always_crashes_waits_ever_longer_and_is_held_at_last() {
     assert!(bench.unit.observed.error.as_ref().unwrap().contains("hint:"));
     // To run it makes a new generation, without the hold.
     bench.trail.clear();
-    bench.see(Seen::Desired(Some(desired(2, spec("a", |_| ()), Run::Running)), None));
+    bench.see(wants(desired(2, spec("a", |_| ()), Run::Running)));
     bench.check("start 0, STARTING");
 }
 
@@ -288,7 +292,7 @@ fn a_start_that_fails() {
         bench.check(trail);
         assert_eq!(bench.unit.observed.error.as_deref(), Some("not executable"));
         // Stopped, it is what it is: there, and not running.
-        bench.see(Seen::Desired(Some(desired(2, spec("a", |_| ()), Run::Stopped)), None));
+        bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
         bench.check("STOPPED");
     }
 }
@@ -297,7 +301,7 @@ fn a_start_that_fails() {
 fn what_failed_under_an_older_revision_does_not_count() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
     bench.install();
-    bench.see(Seen::Desired(Some(desired(2, spec("b", |_| ()), Run::Running)), None));
+    bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.trail.clear();
     bench.see(Seen::NotStarted(Failure { error: "not executable".to_owned(), may_heal: false }));
     bench.check("Install, INSTALLING");
@@ -327,7 +331,7 @@ fn a_start_that_nobody_saw_the_end_of_is_looked_up() {
 #[test]
 fn what_cannot_be_looked_up_is_not_started() {
     let mut bench = Bench { unit: Unit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
-    bench.see(Seen::Desired(Some(desired(1, spec("a", |_| ()), Run::Running)), None));
+    bench.see(wants(desired(1, spec("a", |_| ()), Run::Running)));
     for _ in 0..3 {
         bench.see(Seen::NotLookedUp { error: "no".to_owned() });
         bench.pass(ADOPT_AGAIN_MS);
@@ -357,7 +361,7 @@ fn check_restored(before: Bench, desired: Desired, found: Found, trail: &str, at
         pid: before.pid,
         trail: Vec::new(),
     };
-    after.see(Seen::Desired(Some(desired), before.unit.hold.clone()));
+    after.see(Seen::Desired(Some(Box::new(desired)), before.unit.hold.clone()));
     after.trail.clear();
     after.see(Seen::Found(found));
     after.check(trail);
@@ -393,7 +397,7 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
         1,
     );
     let mut bench = Bench::running();
-    bench.see(Seen::Desired(Some(desired(2, spec("a", |_| ()), Run::Stopped)), None));
+    bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
     bench.end(0);
     let ended = bench.ended(Exit::Code(0), 0);
     check_restored(
@@ -406,7 +410,7 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
 
     // It was about to be stopped: no crash.
     let mut bench = Bench::running();
-    bench.see(Seen::Desired(Some(desired(2, spec("b", |_| ()), Run::Running)), None));
+    bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
     bench.install();
     let ended = bench.ended(Exit::Code(0), 0);
     check_restored(
