@@ -103,14 +103,24 @@ pub struct MetricsConfig {
     pub sample_ms: u32,
     /// Time between two batches, in milliseconds.
     pub publish_ms: u32,
-    /// How much may wait for the console, in bytes, packed; beyond it the oldest goes.
+    /// Whether batches are packed with gzip. A reader that cannot unpack wants them plain.
+    pub pack: bool,
+    /// How much may wait for the console, in bytes; beyond it the oldest goes.
     pub buffer_max_bytes: u64,
+    /// How old it may become, in seconds.
+    pub buffer_max_age_s: u64,
 }
 
 impl Default for MetricsConfig {
     fn default() -> Self {
-        // 32 MiB holds about 25 days of a quiet host's batches (450 bytes each 30 s).
-        Self { sample_ms: 10_000, publish_ms: 30_000, buffer_max_bytes: 32 * 1024 * 1024 }
+        Self {
+            sample_ms: 10_000,
+            publish_ms: 30_000,
+            pack: true,
+            // Twelve days of a quiet host, so that age is what counts there.
+            buffer_max_bytes: 16 * 1024 * 1024,
+            buffer_max_age_s: 7 * 24 * 3_600,
+        }
     }
 }
 

@@ -14,7 +14,11 @@ pub struct Settings {
     /// Stub.
     pub publish: std::time::Duration,
     /// Stub.
+    pub pack: bool,
+    /// Stub.
     pub buffer_max_bytes: u64,
+    /// Stub.
+    pub buffer_max_age: std::time::Duration,
 }
 
 /// Stub.

@@ -69,7 +69,7 @@ use self::{
     portrait::Portrait,
     shim::Shims,
     store::{Store, StoreError, journal},
-    unit::{Units, UnitsError},
+    unit::Units,
     unit_topics::UnitTopics,
     voice::Voice,
 };
@@ -125,9 +125,9 @@ pub enum AgentError {
     /// Its store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its units cannot be kept.
-    #[error(transparent)]
-    Units(#[from] UnitsError),
+    /// Its units cannot be taken up.
+    #[error("the host's units cannot be taken up: {0}")]
+    Units(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// A running agent. Dropping this stops it without a goodbye.
@@ -204,8 +204,9 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
     let shims = Shims::install(&folder).map_err(failed)?;
     let (identity, identity_watch) = watch::channel(Arc::new(identity));
     tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
-    let units =
-        Units::start(store.clone(), shims.clone(), identity_watch.clone(), folder.clone(), tasks.clone()).await?;
+    let units = Units::start(store.clone(), shims.clone(), identity_watch.clone(), folder.clone(), tasks.clone())
+        .await
+        .map_err(|error| AgentError::Units(Box::new(error)))?;
     let metrics = MetricsTask::start(
         store.clone(),
         metric_settings(&config),
@@ -255,7 +256,9 @@ fn metric_settings(config: &Config) -> metric::Settings {
     metric::Settings {
         sample: Duration::from_millis(config.metrics.sample_ms.into()),
         publish: Duration::from_millis(config.metrics.publish_ms.into()),
+        pack: config.metrics.pack,
         buffer_max_bytes: config.metrics.buffer_max_bytes,
+        buffer_max_age: Duration::from_secs(config.metrics.buffer_max_age_s),
     }
 }
 

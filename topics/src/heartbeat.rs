@@ -37,6 +37,7 @@ pub struct Heartbeat {
 /// What a heartbeat carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, and each is about to be serialised")]
 pub enum Content {
     /// The whole state.
     Full {
