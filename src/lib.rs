@@ -8,7 +8,8 @@
 //! - [`api`]: the types of the console's REST API, shared by its two ends
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
-//! - [`config`], [`pki`], [`files`], [`clock`]: what the long-lived roles have in common
+//! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker
+//! - [`config`], [`pki`], [`files`], [`clock`], [`failure`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
 //!
@@ -17,14 +18,18 @@
 #[cfg(feature = "agent")]
 pub mod agent;
 pub mod api;
+#[cfg(feature = "broker")]
+pub mod broker;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;
 pub mod config;
 #[cfg(feature = "console")]
 pub mod console;
+pub mod failure;
 pub mod files;
 pub mod pki;
+pub mod role;
 pub mod rules;
-#[cfg(all(feature = "agent", feature = "broker", feature = "console"))]
+#[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod up;

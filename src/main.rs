@@ -1,3 +1,221 @@
-//! The `muster` program.
+//! The `muster` program: arguments, logging, runtime, signals, and the exit code, which is picked
+//! here alone.
 
-fn main() {}
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+};
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use muster::failure::{Failure, Kind};
+use muster::role;
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// Runs things on a fleet of hosts: one agent per host, a broker, a console.
+#[derive(Parser, Debug)]
+#[command(version, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    after_help = "Begin with `muster up`: it makes a secured fleet of this one host. Then, in another terminal:\n  \
+                        muster host ls\n  muster exec -- uname -a\n  muster yuno ls\n\n\
+                        Exit codes: 0 done, 1 the work failed, 2 usage, 3 refused, 4 unreachable."
+)]
+struct Program {
+    /// What to log, such as `info` or `muster=debug`
+    #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER")]
+    log: Option<String>,
+    /// Form of the log, which goes to standard error
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORM")]
+    log_format: LogFormat,
+    #[cfg(feature = "cli")]
+    #[command(flatten)]
+    options: muster::cli::Options,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+    Up(muster::up::Up),
+    #[cfg(feature = "agent")]
+    Agent(role::AgentArgs),
+    #[cfg(feature = "console")]
+    Console(role::ConsoleArgs),
+    #[cfg(feature = "broker")]
+    Broker(role::BrokerArgs),
+    #[cfg(feature = "cli")]
+    #[command(flatten)]
+    Operator(muster::cli::Verb),
+    #[cfg(feature = "cli")]
+    /// Print a script that completes muster's verbs in a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+impl Verb {
+    /// What is logged unless something else is asked for: a role tells what it does, a verb only what goes wrong.
+    fn default_log(&self) -> &'static str {
+        match self {
+            #[cfg(feature = "agent")]
+            Self::Agent(_) => "info",
+            #[cfg(feature = "console")]
+            Self::Console(_) => "info",
+            #[cfg(feature = "broker")]
+            Self::Broker(_) => "info",
+            #[cfg(feature = "cli")]
+            _ => "warn",
+        }
+    }
+
+    /// One thread for what serves one host or one person, a few for what serves a fleet.
+    fn runtime(&self) -> std::io::Result<Runtime> {
+        let one = || Builder::new_current_thread().enable_all().build();
+        match self {
+            #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+            Self::Up(_) => Builder::new_multi_thread().enable_all().build(),
+            #[cfg(feature = "console")]
+            Self::Console(_) => Builder::new_multi_thread().enable_all().build(),
+            #[cfg(feature = "broker")]
+            Self::Broker(_) => Builder::new_multi_thread().enable_all().build(),
+            #[cfg(any(feature = "agent", feature = "cli"))]
+            _ => one(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let program = Program::parse();
+    match run(program) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            tell(&failure);
+            ExitCode::from(failure.kind.code())
+        }
+    }
+}
+
+fn run(program: Program) -> Result<(), Failure> {
+    start_log(&program)?;
+    let runtime =
+        program.verb.runtime().map_err(|error| Failure::new(Kind::Failed, format!("the runtime: {error}")))?;
+    let done = runtime.block_on(async {
+        let shutdown =
+            shutdown_on_signals().map_err(|error| Failure::new(Kind::Failed, format!("signals: {error}")))?;
+        match program.verb {
+            #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+            Verb::Up(up) => muster::up::run(up, shutdown).await,
+            #[cfg(feature = "agent")]
+            Verb::Agent(args) => role::agent(args, shutdown).await,
+            #[cfg(feature = "console")]
+            Verb::Console(args) => role::console(args, shutdown).await,
+            #[cfg(feature = "broker")]
+            Verb::Broker(args) => role::broker(args, shutdown).await,
+            #[cfg(feature = "cli")]
+            Verb::Operator(verb) => tokio::select! {
+                done = muster::cli::run(verb, &program.options) => done,
+                // As a shell has it: 128 + SIGINT.
+                () = shutdown.cancelled() => Err(Failure::silent(Kind::Code(130))),
+            },
+            #[cfg(feature = "cli")]
+            Verb::Completions { shell } => {
+                clap_complete::generate(shell, &mut Program::command(), "muster", &mut std::io::stdout());
+                Ok(())
+            }
+        }
+    });
+    // What may still hang in a blocking call is not waited for.
+    runtime.shutdown_background();
+    done
+}
+
+/// Says what failed and what to do about it.
+fn tell(failure: &Failure) {
+    let mut err = std::io::stderr().lock();
+    // If standard error is gone there is nobody to tell.
+    if let Some(message) = &failure.message {
+        let _ = writeln!(err, "error: {message}");
+    }
+    if let Some(hint) = &failure.hint {
+        let _ = writeln!(err, "hint: {hint}");
+    }
+}
+
+fn start_log(program: &Program) -> Result<(), Failure> {
+    let filter = program.log.as_deref().unwrap_or(program.verb.default_log());
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Failure::new(Kind::Usage, format!("--log: {error}")).hint("`info`, or `warn,muster=debug`, for example")
+    })?;
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    match program.log_format {
+        LogFormat::Text => log.with_target(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+    Ok(())
+}
+
+/// A token that SIGINT or SIGTERM cancels; a second signal ends the process at once.
+fn shutdown_on_signals() -> std::io::Result<CancellationToken> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let token = CancellationToken::new();
+    let cancelled = token.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if cancelled.is_cancelled() {
+                std::process::exit(130);
+            }
+            cancelled.cancel();
+        }
+    });
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grammar_holds() {
+        Program::command().debug_assert();
+    }
+
+    #[test]
+    fn verbs_that_are_typed_are_understood() {
+        for line in [
+            "muster exec -- uname -a",
+            "muster exec --host a --host b --timeout 5s --env A=b -- sh -c x",
+            "muster -o json host ls",
+            "muster host ls -o yaml",
+            "muster yuno create default/x --artifact a@1 --arg -v --stop-signal quit --restart on-failure --run",
+            "muster yuno stop --all --yes",
+            "muster yuno kill a/b",
+            "muster config add a.b 1 file.json",
+            "muster metric query x --since 1h",
+        ] {
+            assert!(Program::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+        for line in ["muster exec uname", "muster yuno stop", "muster exec --all --host a -- x", "muster unit show x"] {
+            assert!(Program::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

@@ -1,1 +1,418 @@
-//! (being written)
+//! `muster up`: broker, console and this host's agent in one process, everything in one data folder,
+//! secured from the first moment. Started again it goes on where it was.
+//!
+//! **Invariant: nothing is made before the folder is held and every port is known to be free.**
+
+use std::{
+    env,
+    fmt::Display,
+    fs::{self, DirBuilder, File, TryLockError},
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use muster_broker::{Broker, Limits, Tls};
+use muster_topics::{
+    command::Verb,
+    name::{HostId, Name, UnitName},
+    topic::Prefix,
+    unit::{ArtifactRef, ConfigRef, Phase, Restart, Run, Spec, StopSignal, YunoSpec, started_after_ms},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent::{self, RunningAgent, config::Secret, join},
+    api::{NewCommand, NewConfig, NewTarget, NewToken},
+    broker,
+    cli::{
+        context::{self, Contexts},
+        print,
+    },
+    console::{self, Console, Prepared, RunningConsole, StartError, config::Config},
+    failure::{Context as _, Failure, Kind},
+    files,
+};
+
+/// How long the agent may take to connect before that is said.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Run everything in one process: broker, console, and an agent for this host
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Everything is in one folder, and secured: mutual TLS, signed commands. Ctrl-C ends it in order and leaves \
+                        yunos running;\nstarted again it goes on where it was.\n\nExamples:\n  muster up\n  \
+                        muster up --listen 192.0.2.5            other hosts may join (see `muster token create`)\n  \
+                        muster up --data ./try --web-port 0 --mqtt-port 0 --hosts-port 0"
+)]
+pub struct Up {
+    /// Where everything is kept [default: ~/.local/share/muster]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The address of this machine that other hosts join and connect to
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    listen: IpAddr,
+    /// The address of the web page and the API: HTTP on loopback, HTTPS elsewhere
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    web_listen: IpAddr,
+    /// The port of the web page and the API; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 7080)]
+    web_port: u16,
+    /// The port that hosts join on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 7443)]
+    hosts_port: u16,
+    /// The broker's port; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8883)]
+    mqtt_port: u16,
+    /// Leave out the sample yuno, default/hello
+    #[arg(long)]
+    no_sample: bool,
+}
+
+/// Runs everything until `shutdown`.
+///
+/// # Errors
+/// If something of it cannot start; what had started is stopped again.
+pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
+    let data = match &up.data {
+        Some(folder) => folder.clone(),
+        None => default_data()?,
+    };
+    let mut steps = Steps::new();
+    let _held = hold(&data, &up)?;
+
+    let prepared = prepare(&up, &data).await?;
+    steps.done("authority, stores and ports");
+    let broker = start_broker(&up, &prepared).await?;
+    steps.done("broker");
+    let urls = broker_urls(up.listen, broker.local_addr().port());
+    let console = prepared
+        .with_broker(urls.0.clone(), Some(urls.1.clone()))
+        .start()
+        .await
+        .map_err(|error| start_failure(&error))?;
+    steps.done("console");
+    let agent = match start_agent(&data.join("agent"), &console, &urls.1).await {
+        Ok(agent) => agent,
+        Err(failure) => {
+            console.stop().await;
+            broker.stop().await;
+            return Err(failure);
+        }
+    };
+    let parts = Parts { broker, console, agent };
+    let ready = tokio::select! {
+        ready = make_ready(&up, &data, &parts, &mut steps) => ready,
+        () = shutdown.cancelled() => Ok(()),
+    };
+    if ready.is_ok() && !shutdown.is_cancelled() {
+        print::write_out(&summary(&data, &parts, &urls.1).await?)?;
+        shutdown.cancelled().await;
+    }
+    parts.stop().await;
+    ready
+}
+
+/// What runs, once all of it does.
+struct Parts {
+    broker: Broker,
+    console: RunningConsole,
+    agent: RunningAgent,
+}
+
+impl Parts {
+    /// Ends everything in the order that lets each say its last word; yunos go on, and are named.
+    async fn stop(self) {
+        let left = running_yunos(&self.console.console(), self.agent.host()).await;
+        print::say("\nstopping …");
+        self.agent.stop().await;
+        self.console.stop().await;
+        self.broker.stop().await;
+        if left.is_empty() {
+            print::say("stopped");
+        } else {
+            print::say(format_args!(
+                "stopped; still running: {}\n(to stop these too: start again, `muster yuno stop --all --yes`, and then Ctrl-C)",
+                left.join(", ")
+            ));
+        }
+    }
+}
+
+async fn running_yunos(console: &Console, host: HostId) -> Vec<String> {
+    let units = console.units(Some(host)).await.unwrap_or_default();
+    let alive = units.into_iter().filter(|unit| matches!(unit.observed.phase, Phase::Starting | Phase::Running));
+    alive
+        .map(|unit| unit.observed.pid.map_or(unit.unit.to_string(), |pid| format!("{} (pid {pid})", unit.unit)))
+        .collect()
+}
+
+/// Progress, for somebody who waits: a line for each step, with its time.
+struct Steps(Instant);
+
+impl Steps {
+    fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    fn done(&mut self, what: impl Display) {
+        print::say(format_args!("  {:>5} ms  {what}", self.0.elapsed().as_millis()));
+        self.0 = Instant::now();
+    }
+}
+
+fn default_data() -> Result<PathBuf, Failure> {
+    match (env::var_os("XDG_DATA_HOME"), env::var_os("HOME")) {
+        (Some(data), _) if !data.is_empty() => Ok(Path::new(&data).join("muster")),
+        (_, Some(home)) if !home.is_empty() => Ok(Path::new(&home).join(".local/share/muster")),
+        _ => Err(Failure::new(Kind::Usage, "neither HOME nor XDG_DATA_HOME says where to keep things")
+            .hint("say --data DIR")),
+    }
+}
+
+/// Takes the data folder for this process, and sees that every port is free. A folder that was made
+/// for this is taken away again if one is not.
+fn hold(data: &Path, up: &Up) -> Result<File, Failure> {
+    let folder = |error: io::Error| {
+        Failure::new(Kind::Failed, format!("the data folder {} cannot be used: {error}", data.display()))
+            .hint("choose a folder that you may write with --data DIR")
+    };
+    let is_new = !data.exists();
+    DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(folder)?;
+    let path = data.join("lock");
+    let lock = File::create(&path).map_err(folder)?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(Failure::new(
+                Kind::Failed,
+                format!("another `muster up` runs with the data folder {}", data.display()),
+            )
+            .hint("use that one (`muster host ls`), stop it first, or choose another folder with --data DIR"));
+        }
+        Err(TryLockError::Error(error)) => return Err(folder(error)),
+    }
+    let free = [
+        ("the web page", "--web-port", SocketAddr::new(up.web_listen, up.web_port)),
+        ("hosts that join", "--hosts-port", SocketAddr::new(up.listen, up.hosts_port)),
+        ("the broker", "--mqtt-port", SocketAddr::new(up.listen, up.mqtt_port)),
+    ]
+    .into_iter()
+    .try_for_each(|(what, flag, address)| is_free(what, flag, address));
+    if free.is_err() && is_new {
+        let _ = fs::remove_file(&path).and_then(|()| fs::remove_dir(data));
+    }
+    free.map(|()| lock)
+}
+
+fn is_free(what: &str, flag: &str, address: SocketAddr) -> Result<(), Failure> {
+    TcpListener::bind(address).map(drop).map_err(|error| {
+        let failure = Failure::new(Kind::Failed, format!("cannot listen on {address} for {what}: {error}"));
+        match error.kind() {
+            io::ErrorKind::AddrNotAvailable => {
+                failure.hint("this machine has no such address; choose another with --listen")
+            }
+            _ => failure.hint(format!(
+                "another program listens there; choose another port with {flag} PORT (0 takes a free one)"
+            )),
+        }
+    })
+}
+
+async fn prepare(up: &Up, data: &Path) -> Result<Prepared, Failure> {
+    let config = Config {
+        data_dir: data.join("console"),
+        web_listen: SocketAddr::new(up.web_listen, up.web_port),
+        hosts_listen: SocketAddr::new(up.listen, up.hosts_port),
+        ..Config::default()
+    };
+    console::prepare(config).await.map_err(|error| start_failure(&error))
+}
+
+fn start_failure(error: &StartError) -> Failure {
+    let failure = Failure::told(Kind::Failed, crate::failure::with_causes(error));
+    match error {
+        StartError::Listen { setting, .. } => {
+            let flag = if *setting == "web_listen" { "--web-port" } else { "--hosts-port" };
+            failure.hint(format!("choose another port with {flag} PORT (0 takes a free one)"))
+        }
+        StartError::Folder { .. } | StartError::InUse { .. } => failure.hint("choose another folder with --data DIR"),
+        _ => failure,
+    }
+}
+
+async fn start_broker(up: &Up, prepared: &Prepared) -> Result<Broker, Failure> {
+    let authority = prepared.authority();
+    let mut names = Config::default().certificate_names();
+    names.push(up.listen.to_string());
+    names.sort();
+    names.dedup();
+    let (certificate, key) = authority.issue_server(&names).trying("the broker's certificate")?;
+    let config = muster_broker::Config {
+        listen: SocketAddr::new(up.listen, up.mqtt_port),
+        tls: Tls { authority: authority.certificate_pem().to_owned(), certificate, key },
+        prefix: Prefix::default(),
+        limits: Limits::default(),
+    };
+    Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))
+}
+
+/// The broker's address for this process, and for hosts.
+fn broker_urls(listen: IpAddr, port: u16) -> (String, String) {
+    let own = if listen.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { listen };
+    let public = match listen.is_unspecified() {
+        true => Config::default().host_in_urls(listen),
+        false => bracketed(listen),
+    };
+    (format!("mqtts://{}:{port}", bracketed(own)), format!("mqtts://{public}:{port}"))
+}
+
+fn bracketed(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    }
+}
+
+/// Starts this host's agent, which joins by a token of its own at the first start; later, it is told
+/// where broker and console are now.
+async fn start_agent(folder: &Path, running: &RunningConsole, broker_url: &str) -> Result<RunningAgent, Failure> {
+    let console = running.console();
+    let told = |error: &dyn std::error::Error| Failure::told(Kind::Failed, crate::failure::with_causes(error));
+    let known = join::load(folder).map_err(|error| told(&error))?;
+    let mut config = agent::config::Config { data_dir: folder.to_owned(), ..agent::config::Config::default() };
+    if let Some(mut identity) = known {
+        let console_url = console.status().await.trying("the console")?.console_url;
+        identity.membership.broker_url = broker_url.to_owned();
+        identity.membership.console_url = console_url;
+        join::save(folder, &identity).map_err(|error| told(&error))?;
+    } else {
+        let token = console.create_token(&admin()?, NewToken { ttl_s: Some(600) }).await.trying("the agent's token")?;
+        let token = token.token.parse().trying("the agent's token")?;
+        config.join = Some(Secret::new(token));
+    }
+    agent::start(config).await.map_err(|error| told(&error))
+}
+
+fn admin() -> Result<Name, Failure> {
+    "admin".parse().trying("the operator's name")
+}
+
+/// Waits for the agent, writes the context, and makes the sample.
+async fn make_ready(up: &Up, data: &Path, parts: &Parts, steps: &mut Steps) -> Result<(), Failure> {
+    let mut connected = parts.agent.connected();
+    match tokio::time::timeout(CONNECT_PATIENCE, connected.wait_for(|connected| *connected)).await {
+        Ok(_) => steps.done("agent"),
+        Err(_) => print::say("the agent has not connected yet; it goes on trying (--log info tells more)"),
+    }
+    let console = parts.console.console();
+    write_context(up, data, &parts.console, parts.agent.host()).await?;
+    let mark = data.join("sample");
+    if !up.no_sample && !mark.exists() {
+        make_sample(&console, parts.agent.host()).await?;
+        files::write_atomically(&mark, b"default/hello was made\n", files::PUBLIC_MODE).trying("the data folder")?;
+        steps.done("sample yuno default/hello");
+    }
+    Ok(())
+}
+
+/// Writes the operator's context; a token that still works stays.
+async fn write_context(up: &Up, data: &Path, running: &RunningConsole, host: HostId) -> Result<(), Failure> {
+    let console = running.console();
+    let path = context::path()?;
+    let mut contexts = Contexts::load(&path)?;
+    let name = context_name(up, data);
+    let known = contexts.contexts.get(&name).map(|known| known.token.clone()).unwrap_or_default();
+    let operator = admin()?;
+    let token = match console.bearer(&known).await {
+        Ok(Some(_)) => known,
+        _ => console.new_api_token(&operator).await.trying("the operator's token")?,
+    };
+    let url = running.web_url();
+    let authority = match url.starts_with("https:") {
+        true => Some(
+            fs::read_to_string(data.join("console/authority/authority.pem")).trying("the authority's certificate")?,
+        ),
+        false => None,
+    };
+    contexts.put(&name, context::Context { url, operator, token, authority, host: Some(host) });
+    contexts.save(&path)
+}
+
+/// `local` for the usual folder; another installation has a context of its own, named after its folder.
+fn context_name(up: &Up, data: &Path) -> String {
+    match (&up.data, data.file_name()) {
+        (Some(_), Some(name)) => name.to_string_lossy().into_owned(),
+        _ => "local".to_owned(),
+    }
+}
+
+/// Makes the sample yuno as an operator would: an artifact, a config, and a command.
+async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
+    let what = "the sample yuno";
+    let operator = admin()?;
+    let program: &'static [u8] = include_bytes!("hello.sh");
+    let (role, version): (Name, _) = ("hello".parse().trying(what)?, "1".parse().trying(what)?);
+    let body = futures_util::stream::iter([Ok::<_, io::Error>(program)]);
+    let artifact = console.add_artifact(&operator, role, version, body).await.trying(what)?;
+    let config = NewConfig {
+        id: "hello.main".parse().trying(what)?,
+        version: "1".parse().trying(what)?,
+        content: r#"{"greeting": "hello"}"#.to_owned(),
+    };
+    let config = console.add_config(&operator, config).await.trying(what)?;
+    let spec = Spec::Yuno(YunoSpec {
+        artifact: ArtifactRef {
+            sha256: artifact.sha256,
+            size_bytes: artifact.size_bytes,
+            role: artifact.role,
+            version: artifact.version,
+        },
+        config: Some(ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }),
+        args: Vec::new(),
+        env: [].into(),
+        user: None,
+        restart_epoch: 0,
+        restart: Restart::Always,
+        stop_signal: StopSignal::Term,
+        grace_ms: 5_000,
+        started_after_ms: started_after_ms(),
+    });
+    let unit: UnitName = "default/hello".parse().trying(what)?;
+    let verb = Verb::UnitApply { unit, spec: Box::new(spec), run: Some(Run::Running) };
+    let command = NewCommand { target: NewTarget::Hosts(vec![host.to_string()]), expires_in_ms: None, verb };
+    console.submit(&operator, command).await.trying(what).map(drop)
+}
+
+async fn summary(data: &Path, parts: &Parts, broker_url: &str) -> Result<String, Failure> {
+    let console = parts.console.console();
+    let link = console.new_sign_in_link().await.trying("a sign-in link")?;
+    let status = console.status().await.trying("the console")?;
+    Ok(format!(
+        "
+muster is up.
+
+  web       {}
+            sign in, once and within 15 minutes: {link}
+  broker    {broker_url}
+  join      {}   (another host: `muster token create`, and there `muster agent --join TOKEN`)
+  data      {}
+  this host {}
+
+Try, in another terminal:
+
+  muster exec -- uname -a
+  muster yuno logs default/hello
+  muster host show
+
+Ctrl-C ends muster and leaves yunos running; to stop those too, `muster yuno stop --all --yes` first.
+",
+        parts.console.web_url(),
+        status.console_url,
+        data.display(),
+        parts.agent.host(),
+    ))
+}

@@ -138,6 +138,7 @@ pub struct RunningAgent {
     stop: CancellationToken,
     tasks: CancellationToken,
     store: Store,
+    metrics: MetricsTask,
     core: JoinHandle<()>,
     _lock: Flock<fs::File>,
 }
@@ -163,6 +164,8 @@ impl RunningAgent {
             tracing::warn!(host.id = %self.host, "the agent's loop did not end in time");
         }
         self.tasks.cancel();
+        // Its last samples go into the store, for the next life to send.
+        self.metrics.stopped().await;
         self.store.close().await;
     }
 }
@@ -249,7 +252,7 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
     });
     let core = tokio::spawn(agent.run(unfinished));
     guard.disarm();
-    Ok(RunningAgent { host, ready, stop, tasks, store, core, _lock: lock })
+    Ok(RunningAgent { host, ready, stop, tasks, store, metrics, core, _lock: lock })
 }
 
 fn metric_settings(config: &Config) -> metric::Settings {

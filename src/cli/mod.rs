@@ -1,1 +1,115 @@
-//! The operator's verbs.
+//! The operator's verbs: one grammar, `muster <noun> <verb>`, each verb a client of the console's API.
+//!
+//! Modules, in reading order:
+//!
+//! - [`context`]: which console, and as whom; [`client`]: its API
+//! - [`print`]: tables, JSON, YAML, ages, and words for people
+//! - [`target`]: which hosts and units are meant; [`wait`]: until a unit is what it should be
+//! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
+//!   [`unit`] (with `yuno`), [`metric`], [`login`]
+//!
+//! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
+
+pub mod artifact;
+pub mod client;
+pub mod command;
+pub mod config;
+pub mod context;
+pub mod exec;
+pub mod host;
+pub mod login;
+pub mod metric;
+pub mod print;
+pub mod target;
+pub mod token;
+pub mod unit;
+pub mod wait;
+
+use clap::{Args, Subcommand};
+
+use self::{
+    client::Client,
+    context::{Context, Contexts},
+    print::{Format, Printer},
+};
+use crate::failure::Failure;
+
+/// What every verb understands.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Form of what is printed
+    #[arg(short, long, value_enum, default_value_t, global = true, value_name = "FORM")]
+    pub output: Format,
+    /// The console to speak with, by its name in the context file
+    #[arg(long, global = true, env = "MUSTER_CONTEXT", value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+/// The verbs of an operator.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// Hosts: list, show, ask for fresh news
+    #[command(subcommand)]
+    Host(host::Verb),
+    /// One-time tokens, with which hosts join
+    #[command(subcommand)]
+    Token(token::Verb),
+    /// Run a program on hosts, and see what it prints
+    Exec(exec::Exec),
+    /// The ledger of commands: what was asked, and what became of it
+    #[command(subcommand)]
+    Command(command::Verb),
+    /// Artifacts: immutable files that yunos run, known by their SHA-256
+    #[command(subcommand)]
+    Artifact(artifact::Verb),
+    /// Configs: immutable documents for yunos
+    #[command(subcommand)]
+    Config(config::Verb),
+    /// Units of any kind: list, show, remove
+    #[command(subcommand)]
+    Unit(unit::Verb),
+    /// Yunos: native processes that an agent keeps
+    #[command(subcommand)]
+    Yuno(unit::YunoVerb),
+    /// Measurements
+    #[command(subcommand)]
+    Metric(metric::Verb),
+    /// Sign the command line in to a console
+    Login(login::Login),
+}
+
+/// A verb's surroundings: the console, and how to print.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The console's API.
+    pub client: Client,
+    /// Which console, and as whom.
+    pub context: Context,
+    /// How to print.
+    pub printer: Printer,
+}
+
+/// Does what an operator asks for.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(verb: Verb, options: &Options) -> Result<(), Failure> {
+    let printer = Printer { format: options.output };
+    if let Verb::Login(login) = verb {
+        return login::run(&login, options).await;
+    }
+    let context = Contexts::load(&context::path()?)?.pick(options.context.as_deref())?;
+    let session = Session { client: Client::new(&context)?, context, printer };
+    match verb {
+        Verb::Host(verb) => host::run(verb, &session).await,
+        Verb::Token(verb) => token::run(verb, &session).await,
+        Verb::Exec(exec) => exec::run(exec, &session).await,
+        Verb::Command(verb) => command::run(verb, &session).await,
+        Verb::Artifact(verb) => artifact::run(verb, &session).await,
+        Verb::Config(verb) => config::run(verb, &session).await,
+        Verb::Unit(verb) => unit::run(verb, &session).await,
+        Verb::Yuno(verb) => unit::run_yuno(verb, &session).await,
+        Verb::Metric(verb) => metric::run(verb, &session).await,
+        Verb::Login(_) => Ok(()),
+    }
+}

@@ -1,1 +1,179 @@
-//! (being written)
+//! The console's configuration: parsed whole before anything is opened.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use muster_topics::{name::Name, topic::Prefix};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Configuration of `muster console`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where the console keeps everything that it has to remember. Its keys are in here: keep it private.
+    pub data_dir: PathBuf,
+    /// Names this console among several; its MQTT identity is `console-<id>`.
+    pub id: Name,
+    /// Where operators reach pages and API. On a loopback address this speaks HTTP, on any other HTTPS
+    /// with a certificate of the own authority. Port 0 takes a free one.
+    pub web_listen: SocketAddr,
+    /// Where hosts join, renew their certificates and fetch content (HTTPS). Port 0 takes a free one.
+    pub hosts_listen: SocketAddr,
+    /// The name or address under which others reach this machine: it goes into the URLs that hosts and
+    /// operators are given. Without one, the listening addresses stand there.
+    pub public_name: Option<String>,
+    /// Further names and addresses that certificates of the console are valid for.
+    pub extra_names: Vec<String>,
+    /// The broker that the console connects to, such as `mqtts://127.0.0.1:8883`.
+    pub broker_url: String,
+    /// The broker as hosts are told to reach it; the same as `broker_url` if left out.
+    pub broker_public_url: Option<String>,
+    /// The first levels of all topics.
+    #[serde(with = "prefix")]
+    #[schemars(with = "String")]
+    pub prefix: Prefix,
+    /// How many days a host's certificate is valid. Agents renew theirs well before.
+    pub host_certificate_days: u32,
+    /// How many days commands and their output stay in the ledger once they are over.
+    pub command_retention_days: u32,
+    /// The largest artifact that may be added, in bytes.
+    pub artifact_max_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("/var/lib/muster/console"),
+            id: main_id(),
+            web_listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7080),
+            hosts_listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7443),
+            public_name: None,
+            extra_names: Vec::new(),
+            broker_url: "mqtts://127.0.0.1:8883".to_owned(),
+            broker_public_url: None,
+            prefix: Prefix::default(),
+            host_certificate_days: 30,
+            command_retention_days: 30,
+            artifact_max_bytes: 4 * 1024 * 1024 * 1024,
+        }
+    }
+}
+
+#[expect(clippy::expect_used, reason = "a constant that a test parses too")]
+fn main_id() -> Name {
+    "main".parse().expect("`main` is a name")
+}
+
+/// A day, of which the longer settings are counted.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+impl Config {
+    /// How long a host's certificate is valid: at least a day, at most a year.
+    #[must_use]
+    pub fn host_certificate_lifetime(&self) -> Duration {
+        DAY * self.host_certificate_days.clamp(1, 366)
+    }
+
+    /// How long commands stay in the ledger once they are over: at least as long as one may live, so
+    /// that a late outcome always finds its command.
+    #[must_use]
+    pub fn command_retention(&self) -> Duration {
+        DAY * self.command_retention_days.max(8)
+    }
+
+    /// The broker as hosts are told to reach it.
+    #[must_use]
+    pub fn broker_url_for_hosts(&self) -> &str {
+        self.broker_public_url.as_deref().unwrap_or(&self.broker_url)
+    }
+
+    /// What stands in URLs for `listen`: the public name, or the address where it is a real one, or
+    /// this machine's own name.
+    #[must_use]
+    pub fn host_in_urls(&self, listen: IpAddr) -> String {
+        match (&self.public_name, listen) {
+            // A public name says how others come here; to a loopback listener none does.
+            (_, ip) if ip.is_loopback() => bracketed(ip),
+            (Some(name), _) => name.parse::<IpAddr>().map_or_else(|_| name.clone(), bracketed),
+            (None, ip) if !ip.is_unspecified() => bracketed(ip),
+            (None, _) => own_hostname().unwrap_or_else(|| "localhost".to_owned()),
+        }
+    }
+
+    /// Every name and address that a server certificate of the console is valid for.
+    #[must_use]
+    pub fn certificate_names(&self) -> Vec<String> {
+        let listening = [self.web_listen.ip(), self.hosts_listen.ip()];
+        let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+        names.extend(listening.iter().filter(|ip| !ip.is_unspecified()).map(IpAddr::to_string));
+        names.extend(own_hostname());
+        names.extend(self.public_name.iter().chain(&self.extra_names).cloned());
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+fn bracketed(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+/// The machine's name, where it is one that a certificate can carry.
+fn own_hostname() -> Option<String> {
+    let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.');
+    (!name.is_empty() && name.bytes().all(plain)).then_some(name)
+}
+
+mod prefix {
+    use muster_topics::topic::Prefix;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(prefix: &Prefix, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(prefix.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_has_to_be_said() {
+        let config: Config = toml::from_str("").unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.id.as_str(), "main");
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        let error = toml::from_str::<Config>("web_listn = \"127.0.0.1:1\"").unwrap_err();
+        assert!(error.to_string().contains("web_listn"), "{error}");
+        assert!(toml::from_str::<Config>("prefix = \"a/+\"").is_err());
+    }
+
+    #[test]
+    fn names_in_urls() {
+        let check = |public: Option<&str>, listen: &str, wanted: &str| {
+            let config = Config { public_name: public.map(str::to_owned), ..Config::default() };
+            assert_eq!(config.host_in_urls(listen.parse().unwrap()), wanted);
+        };
+        check(None, "127.0.0.1", "127.0.0.1");
+        check(Some("fleet.example"), "127.0.0.1", "127.0.0.1");
+        check(Some("fleet.example"), "0.0.0.0", "fleet.example");
+        check(Some("2001:db8::7"), "::", "[2001:db8::7]");
+        check(None, "192.0.2.7", "192.0.2.7");
+        check(None, "2001:db8::7", "[2001:db8::7]");
+    }
+}

@@ -1,25 +1,76 @@
-//! The console: one per fleet. (Being written: this file's signatures are the contract between its parts.)
+//! The console: one per fleet. It is the authority that hosts join, signs and sends commands, keeps
+//! what hosts say, and shows it in an API and in pages.
+//!
+//! Modules, in reading order:
+//!
+//! - [`config`]; [`start`]: everything is opened and bound before anything is said to be ready
+//! - [`authority`]: the root certificate and the key for commands
+//! - [`store`]: what is remembered
+//! - [`enrol`]: the interface for hosts (HTTPS): join, renew, fetch content
+//! - [`link`]: the connection to the broker
+//! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
+//! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
+//! - [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
+//! - [`series`]: measurements over time
+//! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
+//!
+//! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
+//! through a bounded queue and stores in batches), dispatch (owns the open commands), the two
+//! listeners, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
+//!
+//! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
+//!
+//! **Invariant: what a host says is attributed to the host whose topic it came on**, never to a name
+//! in the payload.
 
+mod api;
+pub mod authority;
 pub mod config;
+mod content;
+mod dispatch;
+mod enrol;
+mod error;
+mod ingest;
+mod link;
+mod operator;
 pub mod series;
+mod server;
+mod start;
+pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod web;
 
+use std::{path::PathBuf, sync::Arc};
+
+use axum::http::StatusCode;
 use muster_topics::{
     Millis,
-    name::{CommandId, HostId, Name, UnitName},
+    name::{CommandId, Digest, HostId, Name, UnitName},
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
 
-use crate::api;
+use self::{
+    authority::Authority,
+    config::Config,
+    link::LinkHandle,
+    series::SeriesStore,
+    store::{Store, command::Which, host},
+};
+pub use self::{
+    error::Error,
+    start::{Prepared, RunningConsole, StartError, prepare, start},
+};
+use crate::{api as types, clock::now_ms};
 
-/// A request that was not granted: an HTTP status and the reason.
-#[derive(Clone, Debug)]
-pub struct Error {
-    /// HTTP status code.
-    pub status: u16,
-    /// Why.
-    pub problem: api::Problem,
-}
+/// The most commands that one listing gives.
+const COMMANDS_MAX: u32 = 500;
+/// How long a token for joining may be used, unless it is said; and at most.
+const TOKEN_TTL_S: u64 = 3600;
+const TOKEN_TTL_MAX_S: u64 = 30 * 24 * 3600;
+/// The most points of one series in an answer: more than a screen has columns.
+const POINTS_MAX: usize = 11_000;
 
 /// Something changed that a page may show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,78 +87,180 @@ pub enum Change {
 
 /// The running console; a handle that can be cloned.
 #[derive(Clone, Debug)]
-pub struct Console {}
+pub struct Console {
+    shared: Arc<Shared>,
+}
 
-#[expect(clippy::unused_async, reason = "signatures for parts that are written at the same time")]
+/// What every part of the console shares.
+#[derive(Debug)]
+struct Shared {
+    config: Config,
+    urls: Urls,
+    authority: Authority,
+    store: Store,
+    series: SeriesStore,
+    artifacts: PathBuf,
+    link: LinkHandle,
+    dispatch: mpsc::Sender<dispatch::Event>,
+    changes: broadcast::Sender<Change>,
+    shutdown: CancellationToken,
+}
+
+/// Where the parts of the installation are reached.
+#[derive(Clone, Debug)]
+struct Urls {
+    web: String,
+    hosts: String,
+    broker: String,
+}
+
 impl Console {
     /// The installation at a glance.
-    pub async fn status(&self) -> Result<api::Status, Error> {
-        unimplemented!()
+    pub async fn status(&self) -> Result<types::Status, Error> {
+        let (hosts, hosts_online) = host::count(self.shared.store.read()).await?;
+        Ok(types::Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            broker_connected: self.shared.link.is_connected(),
+            hosts,
+            hosts_online,
+            broker_url: self.shared.urls.broker.clone(),
+            console_url: self.shared.urls.hosts.clone(),
+        })
     }
+
     /// All hosts, sorted by hostname.
-    pub async fn hosts(&self) -> Result<Vec<api::Host>, Error> {
-        unimplemented!()
+    pub async fn hosts(&self) -> Result<Vec<types::Host>, Error> {
+        Ok(host::list(self.shared.store.read(), None).await?)
     }
+
     /// One host, by id or by a hostname that only one has.
-    pub async fn host(&self, _name: &str) -> Result<api::Host, Error> {
-        unimplemented!()
+    pub async fn host(&self, name: &str) -> Result<types::Host, Error> {
+        let id = self.resolve_host(name).await?;
+        let found = host::list(self.shared.store.read(), Some(id)).await?.pop();
+        found.ok_or_else(|| dispatch::unknown_host(name))
     }
+
+    /// The id of a host that is given by id or by a hostname that only one has.
+    pub async fn resolve_host(&self, name: &str) -> Result<HostId, Error> {
+        let names = host::named(self.shared.store.read(), name).await?;
+        let found = dispatch::resolve(&[name.to_owned()], &names)?;
+        found.first().copied().ok_or_else(|| dispatch::unknown_host(name))
+    }
+
     /// Units, of one host or of all, sorted by hostname and name.
-    pub async fn units(&self, _host: Option<HostId>) -> Result<Vec<api::Unit>, Error> {
-        unimplemented!()
+    pub async fn units(&self, host: Option<HostId>) -> Result<Vec<types::Unit>, Error> {
+        Ok(host::units(self.shared.store.read(), host, None).await?)
     }
+
     /// One unit.
-    pub async fn unit(&self, _host: HostId, _unit: &UnitName) -> Result<api::Unit, Error> {
-        unimplemented!()
+    pub async fn unit(&self, host: HostId, unit: &UnitName) -> Result<types::Unit, Error> {
+        let found = host::units(self.shared.store.read(), Some(host), Some(unit)).await?.pop();
+        found.ok_or_else(|| Error::not_found("unknown_unit", format!("host {host} has no unit {unit}")))
     }
+
     /// The newest commands, of one host or of all.
-    pub async fn commands(&self, _host: Option<HostId>, _limit: u32) -> Result<Vec<api::Command>, Error> {
-        unimplemented!()
+    pub async fn commands(&self, host: Option<HostId>, limit: u32) -> Result<Vec<types::Command>, Error> {
+        let which = Which::Newest { host, limit: limit.min(COMMANDS_MAX) };
+        Ok(store::command::list(self.shared.store.read(), which).await?)
     }
+
     /// One command.
-    pub async fn command(&self, _id: CommandId) -> Result<api::Command, Error> {
-        unimplemented!()
+    pub async fn command(&self, id: CommandId) -> Result<types::Command, Error> {
+        let found = store::command::list(self.shared.store.read(), Which::One(id)).await?.pop();
+        found.ok_or_else(|| Error::not_found("unknown_command", format!("there is no command {id}")))
     }
+
     /// All output of a command on one host that has come so far: stdout and stderr.
-    pub async fn output(&self, _id: CommandId, _host: HostId) -> Result<(Vec<u8>, Vec<u8>), Error> {
-        unimplemented!()
+    pub async fn output(&self, id: CommandId, host: HostId) -> Result<(Vec<u8>, Vec<u8>), Error> {
+        let command = self.command(id).await?;
+        let chunks = store::command::output_after(self.shared.store.read(), id, Some(host), 0, u32::MAX).await?;
+        let outcome = command.hosts.iter().find(|line| line.host == host).and_then(|line| line.outcome.as_ref());
+        Ok(ingest::output::whole(&chunks, outcome.map(|received| &received.value)))
     }
+
     /// Signs, stores and publishes a command.
-    pub async fn submit(&self, _operator: &Name, _command: api::NewCommand) -> Result<api::Command, Error> {
-        unimplemented!()
+    pub async fn submit(&self, operator: &Name, command: types::NewCommand) -> Result<types::Command, Error> {
+        dispatch::submit(self, operator, command).await
     }
+
     /// Makes a one-time password for a host that shall join.
-    pub async fn create_token(&self, _operator: &Name, _token: api::NewToken) -> Result<api::CreatedToken, Error> {
-        unimplemented!()
+    pub async fn create_token(&self, operator: &Name, token: types::NewToken) -> Result<types::CreatedToken, Error> {
+        let ttl_s = token.ttl_s.unwrap_or(TOKEN_TTL_S);
+        if !(1..=TOKEN_TTL_MAX_S).contains(&ttl_s) {
+            return Err(Error::invalid("bad_ttl", format!("a token lives from 1 s to {TOKEN_TTL_MAX_S} s")));
+        }
+        let now = now_ms();
+        let expires_ms = now + i64::try_from(ttl_s).unwrap_or(0) * 1000;
+        let secret = operator::new_secret()?;
+        let id = operator::new_id()?;
+        let hash = Digest::of(secret.as_bytes());
+        store::token::add(self.shared.store.write(), &id, &hash, operator, now, expires_ms).await?;
+        let token = muster_topics::join::JoinToken {
+            url: self.shared.urls.hosts.clone(),
+            authority: self.shared.authority.fingerprint().clone(),
+            secret,
+        };
+        tracing::info!(token.id = %id, %operator, "made a token for joining");
+        Ok(types::CreatedToken { id, token: token.to_string(), expires_ms })
     }
+
     /// All one-time passwords, newest first.
-    pub async fn tokens(&self) -> Result<Vec<api::Token>, Error> {
-        unimplemented!()
+    pub async fn tokens(&self) -> Result<Vec<types::Token>, Error> {
+        Ok(store::token::list(self.shared.store.read()).await?)
     }
+
+    /// Revokes a one-time password. One that was used stays used: the host is a member.
+    pub async fn revoke_token(&self, id: &Name) -> Result<(), Error> {
+        if store::token::revoke(self.shared.store.write(), id, now_ms()).await? {
+            return Ok(());
+        }
+        Err(Error::not_found("unknown_token", format!("there is no token {id}")))
+    }
+
     /// Measurements over time: `range` is start and end, nothing for the last values.
     pub async fn series(
         &self,
-        _selector: &str,
-        _range: Option<(Millis, Millis)>,
-        _points_max: usize,
-    ) -> Result<api::SeriesAnswer, Error> {
-        unimplemented!()
+        selector: &str,
+        range: Option<(Millis, Millis)>,
+        points_max: usize,
+    ) -> Result<types::SeriesAnswer, Error> {
+        if range.is_some_and(|(start, end)| start > end) {
+            return Err(Error::invalid("bad_range", "the range ends before it starts"));
+        }
+        let points_max = points_max.clamp(1, POINTS_MAX);
+        Ok(types::SeriesAnswer { series: self.shared.series.query(selector, range, points_max).await? })
     }
-    /// Uses up a one-time sign-in code; gives a session's secret for the cookie.
-    pub async fn sign_in(&self, _code: &str) -> Result<String, Error> {
-        unimplemented!()
-    }
-    /// Who has this session.
-    pub async fn session(&self, _secret: &str) -> Result<Option<Name>, Error> {
-        unimplemented!()
-    }
-    /// Ends a session.
-    pub async fn sign_out(&self, _secret: &str) -> Result<(), Error> {
-        unimplemented!()
-    }
+
     /// What changes from now on.
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<Change> {
-        unimplemented!()
+        self.shared.changes.subscribe()
+    }
+
+    /// Where operators reach the pages.
+    #[must_use]
+    pub fn web_url(&self) -> &str {
+        &self.shared.urls.web
+    }
+
+    /// Ends once the console stops: what streams without end should end with it.
+    pub async fn stopping(&self) {
+        self.shared.shutdown.cancelled().await;
+    }
+}
+
+impl Shared {
+    /// Tells pages that look on. Nobody may be looking, which is fine.
+    fn changed(&self, change: Change) {
+        let _ = self.changes.send(change);
+    }
+
+    /// The right to order something, checked against the operators that there are. One role so far:
+    /// an operator may do everything.
+    async fn check_operator(&self, operator: &Name) -> Result<(), Error> {
+        if store::operator::exists(self.store.read(), operator).await? {
+            return Ok(());
+        }
+        Err(Error::new(StatusCode::FORBIDDEN, "unknown_operator", format!("there is no operator {operator}")))
     }
 }

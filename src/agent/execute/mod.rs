@@ -36,7 +36,7 @@ use tokio::{
 
 use self::follow::Follower;
 use super::shim::{Adopted, ShimError, Shims};
-pub use crate::rules::Refusal;
+use crate::rules::Refusal;
 
 /// How much of each stream has been sent already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,9 +224,14 @@ fn refusal(exec: &Exec, program: &str, source: &io::Error) -> Refusal {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             Refusal::new(RefusalCode::NotFound, format!("{asked}: {source}"))
         }
-        io::ErrorKind::PermissionDenied => Refusal::new(
+        // The system's own answer is about the program; others name the user or folder that they are about.
+        io::ErrorKind::PermissionDenied if source.raw_os_error().is_some() => Refusal::new(
             RefusalCode::NotFound,
             format!("{asked} cannot be run: {source}\nhint: is it executable, for the user that is to run it?"),
+        ),
+        io::ErrorKind::PermissionDenied => Refusal::new(
+            RefusalCode::Denied,
+            format!("{asked} cannot be run: {source}\nhint: only an agent that runs as root can become another user"),
         ),
         _ => Refusal::new(RefusalCode::Invalid, format!("{asked} cannot be run: {source}")),
     }

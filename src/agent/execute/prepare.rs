@@ -14,7 +14,7 @@ use nix::{
     unistd::{self, Uid, getgrouplist},
 };
 
-use super::Refusal;
+use crate::rules::Refusal;
 
 /// Where programs are looked for by name, and what they find in `PATH`: fixed, so that a command means
 /// the same however the agent was started.

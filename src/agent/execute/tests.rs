@@ -1,6 +1,6 @@
 //! With real commands under real shims.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, time::Duration};
 
 use muster_topics::{outcome::CHUNK_MAX_BYTES, unit::Exit};
 use tokio::time::timeout;
@@ -192,6 +192,11 @@ async fn a_command_has_its_folder_user_and_environment() {
     if nix::unistd::geteuid().is_root() {
         let told = rig.outcome(&Exec { user: Some("nobody".into()), ..sh("id -un; echo $USER") }).await;
         assert_eq!(told.stdout(), b"nobody\nnobody\n");
+        fs::set_permissions(rig.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let cwd = Some(rig.path("").display().to_string());
+        let exec = Exec { user: Some("nobody".into()), cwd, ..sh("exit 0") };
+        let refusal = rig.executor.run(CommandId::new(), &exec).await.unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::Denied, "{refusal:?}");
     }
 }
 

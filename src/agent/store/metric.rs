@@ -1,15 +1,188 @@
-//! (being written)
+//! Measurements that the console has not acknowledged yet, as messages that are ready to be sent.
+//!
+//! A message keeps the epoch and number that it was made with, so those of earlier lives of the agent wait
+//! beside those of this one, and are acknowledged like them.
+//!
+//! **Invariant: a message leaves only because a signed `ack` names it, or because the buffer is full or it is too
+//! old**; then the oldest go first.
 
-use muster_topics::ack::Numbered;
+use std::time::Duration;
+
+use muster_topics::{Millis, ack::Numbered};
 
 use super::{Store, StoreError};
 
-/// Stub.
-pub async fn pending(_store: &Store, _limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
-    Ok(vec![])
+/// How much may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes, with what a row costs beside its message.
+    pub max_bytes: u64,
+    /// Age.
+    pub max_age: Duration,
 }
 
-/// Stub.
-pub async fn delete(_store: &Store, _ids: &[Numbered]) -> Result<(), StoreError> {
-    Ok(())
+/// Stores messages, all or none.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn insert(store: &Store, messages: &[(Numbered, Vec<u8>)], now_ms: Millis) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    for (id, payload) in messages {
+        let (epoch, seq) = key(*id);
+        sqlx::query!(
+            "INSERT INTO metric_batch (epoch, seq, payload, created_ms) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            epoch,
+            seq,
+            payload,
+            now_ms
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+/// Messages that wait, the newest first: after a long time apart the console shows at once what is so now,
+/// and the past fills in behind it.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn pending(store: &Store, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows =
+        sqlx::query!("SELECT epoch, seq, payload FROM metric_batch ORDER BY epoch DESC, seq DESC LIMIT ?", limit)
+            .fetch_all(&store.pool)
+            .await?;
+    let number = |n: i64| u64::try_from(n).unwrap_or_default();
+    Ok(rows.into_iter().map(|row| (Numbered { epoch: number(row.epoch), seq: number(row.seq) }, row.payload)).collect())
+}
+
+/// The largest number that waits of an epoch; 0 if there is none.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn last_seq(store: &Store, epoch: u64) -> Result<u64, StoreError> {
+    let (epoch, _) = key(Numbered { epoch, seq: 0 });
+    let last = sqlx::query_scalar!(r#"SELECT MAX(seq) AS "seq: i64" FROM metric_batch WHERE epoch = ?"#, epoch)
+        .fetch_one(&store.pool)
+        .await?;
+    Ok(last.and_then(|seq| u64::try_from(seq).ok()).unwrap_or_default())
+}
+
+/// Forgets messages that the console has stored. One that is not there is no error: it was acknowledged twice.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    for id in ids {
+        let (epoch, seq) = key(*id);
+        sqlx::query!("DELETE FROM metric_batch WHERE epoch = ? AND seq = ?", epoch, seq).execute(&mut *tx).await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+/// Deletes what is too old, and the oldest of what is too much; gives how many messages that was.
+///
+/// It reads through all that waits, so it is not for every insertion.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn trim(store: &Store, limits: Limits, now_ms: Millis) -> Result<u64, StoreError> {
+    let max_bytes = i64::try_from(limits.max_bytes).unwrap_or(i64::MAX);
+    let first_ms = now_ms.saturating_sub(Millis::try_from(limits.max_age.as_millis()).unwrap_or(Millis::MAX));
+    // 24 bytes: key, time and the row's own head.
+    let done = sqlx::query!(
+        "DELETE FROM metric_batch WHERE created_ms < ? OR (epoch, seq) IN (
+             SELECT epoch, seq FROM (
+                 SELECT epoch, seq, SUM(LENGTH(payload) + 24) OVER (ORDER BY epoch DESC, seq DESC) AS newer_bytes
+                 FROM metric_batch
+             ) WHERE newer_bytes > ?
+         )",
+        first_ms,
+        max_bytes
+    )
+    .execute(&store.pool)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+/// The size of the whole store, as a file.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn store_size_bytes(store: &Store) -> Result<u64, StoreError> {
+    let size = sqlx::query_scalar!(
+        r#"SELECT page_count * page_size AS "bytes!: i64" FROM pragma_page_count(), pragma_page_size()"#
+    )
+    .fetch_one(&store.pool)
+    .await?;
+    Ok(u64::try_from(size).unwrap_or_default())
+}
+
+/// SQLite's integers are signed. What comes from outside may be larger than those; it then names no message.
+fn key(id: Numbered) -> (i64, i64) {
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    (number(id.epoch), number(id.seq))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    const NOW: Millis = 1_800_000_000_000;
+
+    fn id(epoch: u64, seq: u64) -> Numbered {
+        Numbered { epoch, seq }
+    }
+
+    async fn fill(store: &Store, ids: &[(u64, u64)], bytes: usize, now_ms: Millis) {
+        let messages: Vec<_> = ids.iter().map(|(epoch, seq)| (id(*epoch, *seq), vec![*seq as u8; bytes])).collect();
+        insert(store, &messages, now_ms).await.unwrap();
+    }
+
+    async fn waiting(store: &Store) -> Vec<(u64, u64)> {
+        pending(store, 100).await.unwrap().iter().map(|(id, _)| (id.epoch, id.seq)).collect()
+    }
+
+    #[tokio::test]
+    async fn messages_wait_until_they_are_acknowledged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.db");
+        let store = Store::open(&path).await.unwrap();
+        fill(&store, &[(1, 1), (1, 2), (1, 3)], 10, NOW).await;
+        drop(store);
+
+        let store = Store::open(&path).await.unwrap();
+        fill(&store, &[(2, 1), (2, 1)], 20, NOW).await;
+        assert_eq!(waiting(&store).await, [(2, 1), (1, 3), (1, 2), (1, 1)], "the newest first");
+        assert_eq!(pending(&store, 2).await.unwrap(), [(id(2, 1), vec![1; 20]), (id(1, 3), vec![3; 10])]);
+        delete(&store, &[id(1, 2), id(1, 9), id(u64::MAX, u64::MAX)]).await.unwrap();
+        delete(&store, &[id(1, 2)]).await.unwrap();
+        assert_eq!(waiting(&store).await, [(2, 1), (1, 3), (1, 1)]);
+        for (epoch, seq) in [(1, 3), (2, 1), (3, 0), (u64::MAX, 0)] {
+            assert_eq!(last_seq(&store, epoch).await.unwrap(), seq, "{epoch}");
+        }
+        assert!(store_size_bytes(&store).await.unwrap() >= 4096);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_go_when_there_is_too_much() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
+        fill(&store, &[(1, 1), (1, 2)], 976, NOW - 2 * 24 * 3_600_000).await;
+        fill(&store, &[(1, 3), (2, 1), (2, 2)], 976, NOW).await;
+        for (max_bytes, max_age, deleted, left) in [
+            (5_000, 3 * DAY, 0, &[(2, 2), (2, 1), (1, 3), (1, 2), (1, 1)][..]),
+            (4_999, 3 * DAY, 1, &[(2, 2), (2, 1), (1, 3), (1, 2)]),
+            (1 << 20, DAY, 1, &[(2, 2), (2, 1), (1, 3)]),
+            (2_000, DAY, 1, &[(2, 2), (2, 1)]),
+            (1, Duration::MAX, 2, &[]),
+        ] {
+            let limits = Limits { max_bytes, max_age };
+            assert_eq!(trim(&store, limits, NOW).await.unwrap(), deleted, "{limits:?}");
+            assert_eq!(waiting(&store).await, left, "{limits:?}");
+        }
+    }
 }

@@ -70,17 +70,21 @@ fn a_program_gets_what_was_asked_for_and_nothing_else() {
 fn another_user() {
     let mut rig = Rig::new();
     let user = Some(muster_shim::User { uid: 65534, gid: 65534, groups: vec![65534, 4242] });
-    // Output can be opened by name, although the shim's folder is not the user's.
-    rig.launch(&Launch { user: user.clone(), ..command("id -u; id -g; id -G; echo named > /dev/stdout") });
-    if proc_uid() == 0 {
-        assert_eq!(rig.exit(), Exit::Code(0));
-        assert_eq!(rig.text("stdout"), "65534\n65534\n65534 4242\nnamed\n");
-        let mut rig = Rig::new();
-        let locked = tempfile::tempdir().unwrap();
-        fs::set_permissions(locked.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let launch = Launch { user, cwd: locked.path().to_str().unwrap().into(), ..command("exit 0") };
-        assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, errno: 13 });
+    let script = "id -u; id -g; id -G; echo named > /dev/stdout";
+    let report = rig.start(&Launch { user: user.clone(), ..command(script) }, false);
+    if proc_uid() != 0 {
+        assert_eq!(report, Report::Failed { step: Step::User, errno: 1 });
+        return;
     }
+    assert_eq!(report, Report::Started);
+    // Output can be opened by name, although the shim's folder is not the user's.
+    assert_eq!(rig.exit(), Exit::Code(0));
+    assert_eq!(rig.text("stdout"), "65534\n65534\n65534 4242\nnamed\n");
+    let mut rig = Rig::new();
+    let locked = tempfile::tempdir().unwrap();
+    fs::set_permissions(locked.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let launch = Launch { user, cwd: locked.path().to_str().unwrap().into(), ..command("exit 0") };
+    assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, errno: 13 });
 }
 
 fn proc_uid() -> u32 {

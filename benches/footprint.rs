@@ -1,0 +1,193 @@
+//! What an agent costs its host: memory, processor, and the time from its start to its first heartbeat.
+//!
+//!     cargo bench --bench footprint -- [--check] [--seconds N] [--starts N]
+//!
+//! Measured on the agent that packages ship (`--no-default-features --features agent`, profile
+//! `dist`), without units, with TLS and its store, against a `muster up` on loopback. `--check`
+//! ends with exit code 1 if a budget is exceeded.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::allow_attributes,
+    reason = "a program to be run by hand"
+)]
+
+#[path = "../tests/fleet/mod.rs"]
+mod fleet;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fleet::{Fleet, Home, Running};
+use muster::pki;
+use rumqttc::{Client, Event, Incoming, MqttOptions, QoS, TlsConfiguration, Transport};
+
+/// Budgets of the agent at rest, on two cores.
+const PSS_MAX_MB: f64 = 6.0;
+const CPU_MAX_PERCENT: f64 = 0.1;
+const HEARTBEAT_MAX_MS: f64 = 70.0;
+
+struct Options {
+    check: bool,
+    seconds: u64,
+    starts: usize,
+}
+
+fn main() -> ExitCode {
+    let options = options();
+    let agent = build_agent();
+    let fleet = Fleet::start();
+    let home = Home::new();
+    let heartbeats = watch_heartbeats(&fleet);
+
+    let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    let start = |more: &[&str]| {
+        let mut command = Command::new(&agent);
+        home.dress(&mut command);
+        command.args(["agent", "--data-dir"]).arg(home.path().join("agent")).args(more);
+        (Instant::now(), Running::start(&mut command))
+    };
+    let (_, joining) = start(&["--join", &token]);
+    let host = first_heartbeat(&heartbeats, |_| true).1;
+    joining.stop();
+
+    let mut delays_ms: Vec<f64> = (0..options.starts)
+        .map(|_| {
+            while heartbeats.try_recv().is_ok() {}
+            let (started, agent) = start(&[]);
+            let (arrived, _) = first_heartbeat(&heartbeats, |from| from == host);
+            agent.stop();
+            (arrived - started).as_secs_f64() * 1000.0
+        })
+        .collect();
+    delays_ms.sort_by(f64::total_cmp);
+
+    let (_, agent) = start(&[]);
+    first_heartbeat(&heartbeats, |from| from == host);
+    // Long enough for the first sample and batch, and for start-up's memory to be given back.
+    thread::sleep(Duration::from_secs(15));
+    let pid = agent.pid().as_raw();
+    let (busy_before, since) = (busy(pid), Instant::now());
+    thread::sleep(Duration::from_secs(options.seconds));
+    let cpu_percent = (busy(pid) - busy_before).as_secs_f64() / since.elapsed().as_secs_f64() * 100.0;
+    let (pss_mb, rss_mb) = (rollup_mb(pid, "Pss:"), rollup_mb(pid, "Rss:"));
+    agent.stop();
+
+    let binary_mb = fs::metadata(&self::agent_path()).unwrap().len() as f64 / 1e6;
+    println!("agent at rest, without units; {} starts, {} s of rest\n", options.starts, options.seconds);
+    println!("{:<34} {:>10} {:>10}", "", "measured", "budget");
+    let rows = [
+        ("memory (PSS), MB", pss_mb, Some(PSS_MAX_MB)),
+        ("memory (RSS), MB", rss_mb, None),
+        ("processor, % of a core", cpu_percent, Some(CPU_MAX_PERCENT)),
+        ("start to first heartbeat, ms", delays_ms[delays_ms.len() / 2], Some(HEARTBEAT_MAX_MS)),
+        ("  the slowest", delays_ms[delays_ms.len() - 1], None),
+        ("program, MB", binary_mb, None),
+    ];
+    let mut exceeded = false;
+    for (what, measured, budget) in rows {
+        let over = budget.is_some_and(|budget| measured > budget);
+        exceeded |= over;
+        let budget = budget.map(|budget| format!("{budget:.2}")).unwrap_or_default();
+        println!("{what:<34} {measured:>10.3} {budget:>10}{}", if over { "  over" } else { "" });
+    }
+    if options.check && exceeded { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn options() -> Options {
+    let mut options = Options { check: false, seconds: 120, starts: 11 };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number is wanted");
+        match arg.as_str() {
+            "--check" => options.check = true,
+            "--seconds" => options.seconds = number(),
+            "--starts" => options.starts = usize::try_from(number()).unwrap().max(1),
+            // Cargo's own.
+            "--bench" => {}
+            other => panic!("unknown argument {other}"),
+        }
+    }
+    options
+}
+
+fn agent_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/footprint/dist/muster")
+}
+
+/// Builds the agent as packages ship it.
+fn build_agent() -> PathBuf {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--profile", "dist", "--no-default-features", "--features", "agent"])
+        .args(["--target-dir", "target/footprint"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("SQLX_OFFLINE", "true")
+        .status()
+        .unwrap();
+    assert!(status.success(), "the agent does not build");
+    agent_path()
+}
+
+/// Reads heartbeats as a third party would: each one's time of arrival and host.
+fn watch_heartbeats(fleet: &Fleet) -> mpsc::Receiver<(Instant, String)> {
+    let folder = fleet.issue("observer", "bench");
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let tls = pki::client(&read("authority.pem"), &read("certificate.pem"), &read("key.pem")).unwrap();
+    let url = fleet.address("mqtts://");
+    let (address, port) = url.trim_start_matches("mqtts://").rsplit_once(':').unwrap();
+    let mut options = MqttOptions::new("observer-bench", address, port.parse().unwrap());
+    options.set_transport(Transport::Tls(TlsConfiguration::Rustls(std::sync::Arc::new(tls))));
+    let (client, mut connection) = Client::new(options, 10);
+    client.subscribe("muster/h/+/heartbeat", QoS::AtLeastOnce).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let (ready_sender, ready) = mpsc::channel();
+    thread::spawn(move || {
+        let _client = client;
+        for event in connection.iter() {
+            match event {
+                Ok(Event::Incoming(Incoming::SubAck(_))) => drop(ready_sender.send(())),
+                Ok(Event::Incoming(Incoming::Publish(publish))) => {
+                    let host = publish.topic.split('/').nth(2).unwrap_or_default().to_owned();
+                    if sender.send((Instant::now(), host)).is_err() {
+                        return;
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    });
+    ready.recv_timeout(Duration::from_secs(30)).expect("the broker lets an observer subscribe");
+    receiver
+}
+
+fn first_heartbeat(heartbeats: &mpsc::Receiver<(Instant, String)>, wanted: impl Fn(&str) -> bool) -> (Instant, String) {
+    loop {
+        let beat = heartbeats.recv_timeout(Duration::from_secs(60)).expect("a heartbeat");
+        if wanted(&beat.1) {
+            return beat;
+        }
+    }
+}
+
+/// Processor time of all threads of a process so far.
+fn busy(pid: i32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let run_ns = |path: PathBuf| fs::read_to_string(path).ok()?.split(' ').next()?.parse::<u64>().ok();
+    Duration::from_nanos(tasks.filter_map(|task| run_ns(task.ok()?.path().join("schedstat"))).sum())
+}
+
+fn rollup_mb(pid: i32, field: &str) -> f64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = rollup.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1000.0
+}

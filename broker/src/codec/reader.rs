@@ -1,0 +1,64 @@
+//! Checked reading of a packet's body.
+
+use super::Malformed;
+
+/// What is left of a packet's body.
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(body: &'a [u8]) -> Self {
+        Self(body)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
+        let (&byte, rest) = self.0.split_first().ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(byte)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
+        let (&bytes, rest) = self.0.split_first_chunk::<2>().ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(u16::from_be_bytes(bytes))
+    }
+
+    /// A packet identifier, which is never 0.
+    pub(super) fn packet_id(&mut self) -> Result<u16, Malformed> {
+        match self.u16()? {
+            0 => Err(Malformed::PacketId),
+            id => Ok(id),
+        }
+    }
+
+    /// Bytes behind their length.
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.u16()?;
+        self.take(length.into())
+    }
+
+    /// A text behind its length.
+    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
+        let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Text)?;
+        if text.contains('\0') { Err(Malformed::Text) } else { Ok(text) }
+    }
+
+    /// Everything that is left.
+    pub(super) fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Nothing may be left.
+    pub(super) fn end(self) -> Result<(), Malformed> {
+        if self.is_empty() { Ok(()) } else { Err(Malformed::Long) }
+    }
+}

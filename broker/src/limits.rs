@@ -1,0 +1,184 @@
+//! Limits: one on everything that a client could make the broker hold or wait for.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::StartError;
+
+/// Every limit of the broker. Each has a default that suits a fleet of up to some thousand hosts on two cores.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Connected clients. A process may usually open 20,000 files, and a connection takes some 45 KB; past ten
+    /// thousand hosts a cluster is the answer, not a higher number here.
+    pub connections_max: usize,
+    /// Connections of one identity. An agent and a console have one, and for a moment two while they reconnect; an
+    /// operator may have a few tools open. A stolen certificate cannot take all of `connections_max`.
+    pub connections_per_identity_max: usize,
+    /// Connections that have not sent CONNECT yet. More of them wait in the kernel's backlog, so that ten thousand
+    /// hosts that come back at once are served in turn, and strangers cannot take the memory of many handshakes.
+    pub handshakes_max: usize,
+    /// How long a TLS handshake may take: three round trips over a satellite link, with room for a busy processor.
+    pub handshake_timeout_ms: u64,
+    /// How long a client may take from the end of the handshake to its CONNECT, which it can send at once.
+    pub connect_timeout_ms: u64,
+    /// The longest silence that a client may ask for. A keep-alive above it, or of 0 ("never check"), counts as this,
+    /// so that a connection whose other end has vanished is found out in time.
+    pub keep_alive_max_s: u16,
+    /// How long a client may take no byte of what waits for it before it is disconnected.
+    pub write_timeout_ms: u64,
+    /// How long a client may leave every message unacknowledged before it is disconnected: it would hold its
+    /// window, and fall behind, for ever.
+    pub ack_timeout_ms: u64,
+    /// The largest packet that is taken from a client, whole. Parties of the contract send at most 64 KiB of payload;
+    /// four times that leaves room for others.
+    pub packet_max_bytes: usize,
+    /// Messages that a client may owe an acknowledgement for. Over a link of 50 ms it allows 10,000 messages a second.
+    pub inflight_max: u16,
+    /// Subscriptions of one connection. An agent has eight, a console five; each costs a lookup per message.
+    pub subscriptions_max: usize,
+    /// Different filters since the router started. Each keeps a log of its own, and the router looks through all of
+    /// them at each new topic: eight per host for ten thousand hosts.
+    pub filters_max: usize,
+    /// Retained messages: presence, desired state and eight units of each of ten thousand hosts. Beyond it a message
+    /// is delivered but not kept.
+    pub retained_max: usize,
+    /// Bytes of retained messages, topics and payloads: about 600 bytes for each of `retained_max`.
+    pub retained_max_bytes: usize,
+    /// What one host's own filters (its commands, its acknowledgements) may hold for it while it does not keep up.
+    /// There are several per host, and what was used once is never given back, hence small.
+    pub log_host_bytes: usize,
+    /// What any other filter may hold for its subscribers. A subscriber that falls further behind is disconnected.
+    /// A console reads its five from every host at once: this is some 30,000 metric batches, ten seconds of a fleet
+    /// that comes back. Topics and payloads count; the router adds some 350 bytes to each message, so a log of very
+    /// small ones takes three times this.
+    pub log_wide_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 10_000,
+            connections_per_identity_max: 8,
+            handshakes_max: 512,
+            handshake_timeout_ms: 10_000,
+            connect_timeout_ms: 10_000,
+            keep_alive_max_s: 3_600,
+            write_timeout_ms: 30_000,
+            ack_timeout_ms: 60_000,
+            packet_max_bytes: 256 * 1024,
+            inflight_max: 512,
+            subscriptions_max: 64,
+            filters_max: 100_000,
+            retained_max: 100_000,
+            retained_max_bytes: 64 * 1024 * 1024,
+            log_host_bytes: 64 * 1024,
+            log_wide_bytes: 16 * 1024 * 1024,
+        }
+    }
+}
+
+/// rumqttd refuses (by a panic) segments below 1 KiB, and a log has [`crate::router::SEGMENTS`] of them.
+const LOG_MIN_BYTES: usize = 1024 * crate::router::SEGMENTS;
+
+impl Limits {
+    /// Refuses values with which nothing could work, before a socket opens.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let refuse = |name, rule| Err(StartError::Limit { name, rule });
+        for (name, value) in [
+            ("connections_max", self.connections_max),
+            ("connections_per_identity_max", self.connections_per_identity_max),
+            ("handshakes_max", self.handshakes_max),
+            ("keep_alive_max_s", self.keep_alive_max_s.into()),
+            ("inflight_max", self.inflight_max.into()),
+            ("subscriptions_max", self.subscriptions_max),
+            ("filters_max", self.filters_max),
+        ] {
+            if value == 0 {
+                return refuse(name, "be at least 1");
+            }
+        }
+        for (name, value) in [
+            ("handshake_timeout_ms", self.handshake_timeout_ms),
+            ("connect_timeout_ms", self.connect_timeout_ms),
+            ("write_timeout_ms", self.write_timeout_ms),
+            ("ack_timeout_ms", self.ack_timeout_ms),
+        ] {
+            if value == 0 {
+                return refuse(name, "be at least 1");
+            }
+        }
+        // tokio's semaphores count to 2^61 and more; a million connections is beyond what one process can have.
+        if self.connections_max > 1_000_000 || self.handshakes_max > 1_000_000 {
+            return refuse("connections_max and handshakes_max", "be at most 1,000,000");
+        }
+        if !(1024..=crate::codec::PACKET_MAX_BYTES).contains(&self.packet_max_bytes) {
+            return refuse("packet_max_bytes", "be from 1024 to 268435455, MQTT's own limit");
+        }
+        if self.log_host_bytes < LOG_MIN_BYTES || self.log_wide_bytes < LOG_MIN_BYTES {
+            return refuse("log_host_bytes and log_wide_bytes", "be at least 4096");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn handshake_timeout(&self) -> Duration {
+        Duration::from_millis(self.handshake_timeout_ms)
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+
+    pub(crate) fn write_timeout(&self) -> Duration {
+        Duration::from_millis(self.write_timeout_ms)
+    }
+
+    pub(crate) fn ack_timeout(&self) -> Duration {
+        Duration::from_millis(self.ack_timeout_ms)
+    }
+
+    /// How long a client that asked for `keep_alive_s` may be silent: one and a half times that, as the protocol
+    /// has it.
+    pub(crate) fn silence(&self, keep_alive_s: u16) -> Duration {
+        let asked = if keep_alive_s == 0 { self.keep_alive_max_s } else { keep_alive_s.min(self.keep_alive_max_s) };
+        Duration::from_millis(u64::from(asked) * 1_500)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(toml: &str, outcome: Result<(), &str>) {
+        let checked = toml::from_str::<Limits>(toml)
+            .map_err(|error| error.to_string())
+            .and_then(|limits| limits.check().map_err(|error| error.to_string()));
+        match (checked, outcome) {
+            (Ok(()), Ok(())) => (),
+            (Err(error), Err(part)) if error.contains(part) => (),
+            (checked, _) => panic!("{toml:?} gave {checked:?}, expected {outcome:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_configuration_may_say() {
+        check("", Ok(()));
+        check("connections_max = 5", Ok(()));
+        check("connections_max = 0", Err("connections_max must be at least 1"));
+        check("packet_max_bytes = 100", Err("packet_max_bytes"));
+        check("log_host_bytes = 1", Err("log_host_bytes"));
+        check("write_timeout_ms = 0", Err("write_timeout_ms"));
+        check("conections_max = 5", Err("unknown field"));
+    }
+
+    #[test]
+    fn a_keep_alive_is_stretched_and_bounded() {
+        let limits = Limits { keep_alive_max_s: 100, ..Limits::default() };
+        for (asked, silence_ms) in [(1, 1_500), (60, 90_000), (100, 150_000), (101, 150_000), (0, 150_000)] {
+            assert_eq!(limits.silence(asked), Duration::from_millis(silence_ms), "{asked}");
+        }
+    }
+}

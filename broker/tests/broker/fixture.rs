@@ -1,0 +1,322 @@
+//! A broker with an authority of its own, and clients for it.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use muster_broker::{Broker, Config, Limits, Tls};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rumqttc::{AsyncClient, Event, LastWill, MqttOptions, Packet, Publish, QoS, TlsConfiguration, Transport};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+pub(crate) const HOST: &str = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
+pub(crate) const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
+
+/// Nothing here takes a second. A test that would wait longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+pub(crate) struct Authority {
+    pub(crate) certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key, as PEM.
+pub(crate) struct Pair {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "an authority");
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Self { certificate, issuer: Issuer::new(params, key) }
+    }
+
+    pub(crate) fn issue(&self, common_name: &str) -> Pair {
+        let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Pair { certificate, key: key.serialize_pem() }
+    }
+
+    pub(crate) fn tls(&self) -> Tls {
+        let own = self.issue("broker");
+        Tls { authority: self.certificate.clone(), certificate: own.certificate, key: own.key }
+    }
+
+    /// A client's side of TLS, with a certificate or without.
+    pub(crate) fn client(&self, pair: Option<&Pair>) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        Arc::new(match pair {
+            None => builder.with_no_client_auth(),
+            Some(pair) => builder
+                .with_client_auth_cert(
+                    vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap()],
+                    PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap(),
+                )
+                .unwrap(),
+        })
+    }
+}
+
+pub(crate) struct Fixture {
+    pub(crate) authority: Authority,
+    pub(crate) broker: Broker,
+}
+
+impl Fixture {
+    pub(crate) async fn new() -> Self {
+        Self::with(Limits::default()).await
+    }
+
+    pub(crate) async fn with(limits: Limits) -> Self {
+        let authority = Authority::new();
+        let config =
+            Config { listen: "127.0.0.1:0".parse().unwrap(), tls: authority.tls(), prefix: Default::default(), limits };
+        Self { broker: Broker::start(config).await.unwrap(), authority }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.broker.local_addr()
+    }
+
+    /// Options of a rumqttc client with the certificate of `common_name`.
+    pub(crate) fn options(&self, common_name: &str, client_id: &str) -> MqttOptions {
+        let mut options = MqttOptions::new(client_id, "localhost", self.address().port());
+        let tls = self.authority.client(Some(&self.authority.issue(common_name)));
+        options.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(tls)));
+        options.set_keep_alive(Duration::from_secs(30));
+        options.set_max_packet_size(1 << 20, 1 << 20);
+        options
+    }
+
+    /// A connected rumqttc client.
+    pub(crate) async fn client(&self, common_name: &str, client_id: &str) -> Client {
+        Client::start(self.options(common_name, client_id)).await.unwrap()
+    }
+
+    /// The same, with a last will.
+    pub(crate) async fn mortal(&self, common_name: &str, client_id: &str, will: LastWill) -> Client {
+        let mut options = self.options(common_name, client_id);
+        options.set_last_will(will);
+        Client::start(options).await.unwrap()
+    }
+
+    pub(crate) async fn console(&self) -> Client {
+        self.client("console-main", "console-main").await
+    }
+
+    /// A TLS connection that speaks for itself.
+    pub(crate) async fn raw(&self, common_name: &str) -> Raw {
+        self.raw_with(self.authority.client(Some(&self.authority.issue(common_name)))).await.unwrap()
+    }
+
+    pub(crate) async fn raw_with(&self, config: Arc<ClientConfig>) -> std::io::Result<Raw> {
+        let socket = TcpStream::connect(self.address()).await?;
+        socket.set_nodelay(true)?;
+        let name = ServerName::try_from("localhost").unwrap();
+        Ok(Raw(TlsConnector::from(config).connect(name, socket).await?))
+    }
+
+    /// Waits until the broker has noticed something.
+    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&muster_broker::Stats) -> bool) {
+        patiently(what, async {
+            while !condition(&self.broker.stats()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// A rumqttc client whose incoming packets come in order. It does not reconnect.
+pub(crate) struct Client {
+    pub(crate) mqtt: AsyncClient,
+    incoming: mpsc::UnboundedReceiver<Packet>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Client {
+    pub(crate) async fn start(options: MqttOptions) -> Result<Self, rumqttc::ConnectionError> {
+        let (mqtt, mut events) = AsyncClient::new(options, 1000);
+        // Without it each round trip takes 44 ms.
+        events.network_options.set_tcp_nodelay(true);
+        let (tell, incoming) = mpsc::unbounded_channel();
+        patiently("CONNACK", async {
+            loop {
+                if matches!(events.poll().await?, Event::Incoming(Packet::ConnAck(_))) {
+                    return Ok::<_, rumqttc::ConnectionError>(());
+                }
+            }
+        })
+        .await?;
+        let task = tokio::spawn(async move {
+            while let Ok(event) = events.poll().await {
+                if let Event::Incoming(packet) = event {
+                    tell.send(packet).ok();
+                }
+            }
+        });
+        Ok(Self { mqtt, incoming, task })
+    }
+
+    /// The next packet that `pick` takes, or nothing if the connection ends first.
+    async fn next<T>(&mut self, what: &str, mut pick: impl FnMut(Packet) -> Option<T>) -> Option<T> {
+        patiently(what, async {
+            while let Some(packet) = self.incoming.recv().await {
+                if let Some(found) = pick(packet) {
+                    return Some(found);
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    /// Subscribes and gives what was granted.
+    pub(crate) async fn subscribe(&mut self, filter: &str, qos: QoS) -> Vec<rumqttc::SubscribeReasonCode> {
+        self.mqtt.subscribe(filter, qos).await.unwrap();
+        self.next("SUBACK", |packet| if let Packet::SubAck(ack) = packet { Some(ack.return_codes) } else { None })
+            .await
+            .expect("the connection ended before SUBACK")
+    }
+
+    /// Publishes with QoS 1 and waits for the acknowledgement.
+    pub(crate) async fn publish(&mut self, topic: &str, retain: bool, payload: &str) {
+        self.mqtt.publish(topic, QoS::AtLeastOnce, retain, payload).await.unwrap();
+        self.acknowledged(1).await;
+    }
+
+    pub(crate) async fn acknowledged(&mut self, count: usize) {
+        for _ in 0..count {
+            self.next("PUBACK", |packet| matches!(packet, Packet::PubAck(_)).then_some(()))
+                .await
+                .expect("the connection ended before PUBACK");
+        }
+    }
+
+    pub(crate) async fn message(&mut self) -> Publish {
+        self.next("PUBLISH", |packet| if let Packet::Publish(publish) = packet { Some(publish) } else { None })
+            .await
+            .expect("the connection ended before PUBLISH")
+    }
+
+    /// The next message as topic, payload and retain flag.
+    pub(crate) async fn text(&mut self) -> (String, String, bool) {
+        let message = self.message().await;
+        (message.topic, String::from_utf8(message.payload.to_vec()).unwrap(), message.retain)
+    }
+
+    /// Waits until the broker has ended the connection.
+    pub(crate) async fn ended(&mut self) {
+        self.next::<()>("the end of the connection", |_| None).await;
+    }
+
+    /// Says DISCONNECT.
+    pub(crate) async fn disconnect(mut self) {
+        self.mqtt.disconnect().await.unwrap();
+        self.ended().await;
+    }
+
+    /// Goes without a word.
+    pub(crate) fn cut(self) {
+        self.task.abort();
+    }
+}
+
+/// A TLS connection of which a test sees every byte.
+pub(crate) struct Raw(TlsStream<TcpStream>);
+
+impl Raw {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).await.unwrap();
+        self.0.flush().await.unwrap();
+    }
+
+    /// Sends what may already be refused.
+    pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write_all(bytes).await?;
+        self.0.flush().await
+    }
+
+    /// Everything until the broker closes the connection.
+    pub(crate) async fn rest(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        // Whether it ends in order or by a reset, it ends.
+        patiently("the end of the connection", self.0.read_to_end(&mut all)).await.ok();
+        all
+    }
+
+    /// Exactly this comes next.
+    pub(crate) async fn expect(&mut self, expected: &[u8]) {
+        let mut found = vec![0; expected.len()];
+        patiently("bytes", self.0.read_exact(&mut found)).await.unwrap();
+        assert_eq!(found, expected);
+    }
+
+    /// Connects, and is accepted.
+    pub(crate) async fn connect(&mut self, client_id: &str, keep_alive_s: u16) {
+        self.send(&connect(client_id, keep_alive_s)).await;
+        self.expect(&[0x20, 2, 0, 0]).await;
+    }
+}
+
+/// A packet with a body of at most 127 bytes.
+pub(crate) fn packet(first: u8, body: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(body.len()).ok().filter(|length| *length < 128).expect("a short packet");
+    [&[first, length], body].concat()
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&u16::try_from(text.len()).unwrap().to_be_bytes(), text.as_bytes()].concat()
+}
+
+pub(crate) fn connect(client_id: &str, keep_alive_s: u16) -> Vec<u8> {
+    connect_level(4, client_id, keep_alive_s)
+}
+
+pub(crate) fn connect_level(level: u8, client_id: &str, keep_alive_s: u16) -> Vec<u8> {
+    let properties: &[u8] = if level >= 5 { &[0] } else { &[] };
+    let keep_alive = keep_alive_s.to_be_bytes();
+    packet(0x10, &[&text("MQTT")[..], &[level, 2], &keep_alive, properties, &text(client_id)].concat())
+}
+
+/// A connect with a will of QoS 1.
+pub(crate) fn connect_will(client_id: &str, keep_alive_s: u16, topic: &str, payload: &str) -> Vec<u8> {
+    let fields = [text(client_id), text(topic), text(payload)].concat();
+    let body = [&text("MQTT")[..], &[4, 0b1110], &keep_alive_s.to_be_bytes(), &fields].concat();
+    [&[0x10, u8::try_from(body.len() % 128).unwrap() | 0x80, u8::try_from(body.len() / 128).unwrap()], &body[..]]
+        .concat()
+}
+
+/// A publish of QoS 0.
+pub(crate) fn publish(topic: &str, payload: &[u8]) -> Vec<u8> {
+    packet(0x30, &[&text(topic)[..], payload].concat())
+}
+
+pub(crate) fn subscribe(packet_id: u16, filter: &[u8], qos: u8) -> Vec<u8> {
+    let length = u16::try_from(filter.len()).unwrap().to_be_bytes();
+    packet(0x82, &[&packet_id.to_be_bytes()[..], &length, filter, &[qos]].concat())
+}

@@ -1,0 +1,192 @@
+//! Who gets in, and what each may do.
+
+use muster_broker::{Broker, Config, Limits, StartError, Tls};
+use rumqttc::{LastWill, QoS, SubscribeReasonCode};
+
+use crate::fixture::{Authority, Client, Fixture, HOST, OTHER, connect, connect_level, patiently, publish};
+
+const REFUSED: SubscribeReasonCode = SubscribeReasonCode::Failure;
+const GRANTED: SubscribeReasonCode = SubscribeReasonCode::Success(QoS::AtLeastOnce);
+
+#[tokio::test]
+async fn only_certificates_of_the_authority_get_in() {
+    let fixture = Fixture::new().await;
+    let foreign = Authority::new().issue("console-main");
+    for pair in [None, Some(&foreign)] {
+        let config = fixture.authority.client(pair);
+        // TLS 1.3 tells a client of its refusal only after the client thinks it is done.
+        if let Ok(mut raw) = fixture.raw_with(config).await {
+            raw.try_send(&connect("console-main", 30)).await.ok();
+            assert_eq!(raw.rest().await, b"");
+        }
+    }
+    fixture.until("two refusals", |stats| stats.refused_total == 2 && stats.connected_total == 0).await;
+    fixture.console().await.disconnect().await;
+}
+
+#[tokio::test]
+async fn a_certificate_must_name_somebody_of_the_fleet_and_the_client_id_must_be_theirs() {
+    let fixture = Fixture::new().await;
+    for (common_name, client_id, code) in [
+        ("root", "root", 5),
+        (HOST, HOST, 2),
+        (HOST, "", 2),
+        (HOST, &format!("{OTHER}-1"), 2),
+        ("console-main", "console-other", 2),
+        ("operator-anna", "operator-anna/x", 2),
+    ] {
+        let mut raw = fixture.raw(common_name).await;
+        raw.send(&connect(client_id, 30)).await;
+        assert_eq!(raw.rest().await, [0x20, 2, 0, code], "{common_name} as {client_id:?}");
+    }
+    for (common_name, client_id) in
+        [(HOST, &*format!("{HOST}-1")), ("operator-anna", ""), ("console-main", "console-main")]
+    {
+        fixture.raw(common_name).await.connect(client_id, 30).await;
+    }
+}
+
+#[tokio::test]
+async fn other_versions_are_told_so_in_their_own_words() {
+    let fixture = Fixture::new().await;
+    for (level, answer) in [(5, &[0x20, 3, 0, 0x84, 0][..]), (6, &[0x20, 3, 0, 0x84, 0]), (3, &[0x20, 2, 0, 1])] {
+        let mut raw = fixture.raw("console-main").await;
+        raw.send(&connect_level(level, "console-main", 30)).await;
+        assert_eq!(raw.rest().await, answer, "level {level}");
+    }
+}
+
+#[tokio::test]
+async fn a_host_publishes_as_itself_alone() {
+    let fixture = Fixture::new().await;
+    let mut console = fixture.console().await;
+    assert_eq!(console.subscribe("muster/#", QoS::AtLeastOnce).await, [GRANTED]);
+    for topic in [
+        format!("muster/h/{OTHER}/presence"),
+        format!("muster/h/{HOST}/cmd"),
+        "muster/cmd/all".to_owned(),
+        format!("h/{HOST}/presence"),
+        "é/x".to_owned(),
+        "$SYS/x".to_owned(),
+        format!("muster/h/{HOST}/unit/+/x"),
+    ] {
+        let mut raw = fixture.raw(HOST).await;
+        raw.connect(&format!("{HOST}-1"), 30).await;
+        raw.send(&publish(&topic, b"denied")).await;
+        assert_eq!(raw.rest().await, b"", "{topic}");
+    }
+    let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
+    host.publish(&format!("muster/h/{HOST}/presence"), false, "mine").await;
+    assert_eq!(console.text().await.1, "mine");
+    assert_eq!(fixture.broker.stats().denied_total, 7);
+    assert_eq!(fixture.broker.stats().router_deaths_total, 0);
+}
+
+#[tokio::test]
+async fn a_host_cannot_leave_a_will_as_another() {
+    let fixture = Fixture::new().await;
+    for topic in [format!("muster/h/{OTHER}/presence"), "muster/#".to_owned(), "elsewhere".to_owned()] {
+        let mut options = fixture.options(HOST, &format!("{HOST}-1"));
+        options.set_last_will(LastWill::new(&topic, "dead", QoS::AtLeastOnce, true));
+        let error = Client::start(options).await.err().expect("refused");
+        assert!(error.to_string().contains("NotAuthorized"), "{topic}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn subscriptions_are_granted_or_refused_one_by_one() {
+    let fixture = Fixture::new().await;
+    let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
+    for (filter, expected) in [
+        (format!("muster/h/{HOST}/cmd"), GRANTED),
+        ("muster/cmd/group/+".to_owned(), GRANTED),
+        (format!("muster/h/{OTHER}/cmd"), REFUSED),
+        (format!("muster/h/{HOST}/#"), REFUSED),
+        ("muster/#".to_owned(), REFUSED),
+        ("#".to_owned(), REFUSED),
+        ("$SYS/#".to_owned(), REFUSED),
+        (format!("$share/g/muster/h/{HOST}/cmd"), REFUSED),
+    ] {
+        assert_eq!(host.subscribe(&filter, QoS::AtLeastOnce).await, [expected], "{filter}");
+    }
+    // And what is not permitted is not delivered.
+    let mut console = fixture.console().await;
+    console.publish(&format!("muster/h/{OTHER}/cmd"), false, "for another").await;
+    console.publish(&format!("muster/h/{HOST}/cmd"), false, "for this one").await;
+    assert_eq!(host.text().await.1, "for this one");
+}
+
+#[tokio::test]
+async fn quality_2_is_granted_as_1() {
+    let fixture = Fixture::new().await;
+    let mut console = fixture.console().await;
+    assert_eq!(console.subscribe("muster/#", QoS::ExactlyOnce).await, [GRANTED]);
+}
+
+#[tokio::test]
+async fn an_identity_has_a_few_connections() {
+    let fixture =
+        Fixture::with(Limits { connections_per_identity_max: 2, connections_max: 3, ..Limits::default() }).await;
+    let mut raws = Vec::new();
+    for (common_name, client_id, code) in [
+        ("operator-anna", "operator-anna-1", 0),
+        ("operator-anna", "operator-anna-2", 0),
+        ("operator-anna", "operator-anna-3", 3),
+        ("console-main", "console-main", 0),
+        ("console-other", "console-other", 3),
+        // Who takes over needs no further place.
+        ("operator-anna", "operator-anna-1", 0),
+    ] {
+        let mut raw = fixture.raw(common_name).await;
+        raw.send(&connect(client_id, 30)).await;
+        raw.expect(&[0x20, 2, 0, code]).await;
+        raws.push(raw);
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_fails_says_why() {
+    let authority = Authority::new();
+    let config = |tls: Tls| Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        tls,
+        prefix: Default::default(),
+        limits: Limits::default(),
+    };
+    let running = Broker::start(config(authority.tls())).await.unwrap();
+    let taken = Config { listen: running.local_addr(), ..config(authority.tls()) };
+    match Broker::start(taken).await {
+        Err(StartError::Bind { address, .. }) => assert_eq!(address, running.local_addr()),
+        other => panic!("{other:?}"),
+    }
+    running.stop().await;
+    for (tls, what) in [
+        (Tls { key: authority.issue("other").key, ..authority.tls() }, "the broker's certificate with its key"),
+        (Tls { key: "nonsense".to_owned(), ..authority.tls() }, "the broker's key"),
+        (Tls { certificate: String::new(), ..authority.tls() }, "the broker's certificate"),
+        (Tls { authority: "nonsense".to_owned(), ..authority.tls() }, "the authority's certificate"),
+    ] {
+        match Broker::start(config(tls)).await {
+            Err(StartError::Tls { what: found, .. }) => assert_eq!(found, what),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stop_ends_every_connection_and_frees_the_address() {
+    let fixture = Fixture::new().await;
+    let address = fixture.address();
+    let mut console = fixture.console().await;
+    console.subscribe("muster/#", QoS::AtLeastOnce).await;
+    let mut raw = fixture.raw(HOST).await;
+    raw.connect(&format!("{HOST}-1"), 30).await;
+    let silent = tokio::net::TcpStream::connect(address).await.unwrap();
+    let Fixture { broker, authority } = fixture;
+    patiently("the stop", broker.stop()).await;
+    console.ended().await;
+    assert_eq!(raw.rest().await, b"");
+    drop(silent);
+    let again = Config { listen: address, tls: authority.tls(), prefix: Default::default(), limits: Limits::default() };
+    Broker::start(again).await.unwrap().stop().await;
+}

@@ -1,0 +1,127 @@
+//! How full file systems are.
+//!
+//! **Invariant: a file system that does not answer holds up only this.** Asking one may take for ever (a lost
+//! network mount, a broken disk), so a short-lived thread asks, and as long as it has not come back
+//! there is no second one and no value.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use sysinfo::{DiskRefreshKind, Disks};
+use tokio::sync::oneshot;
+
+/// How long a sample waits for the answer; usually it takes less than a thousandth of that.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// The most file systems that are told of; a host with more has them from something that makes them by the dozen.
+const DISKS_MAX: usize = 32;
+/// File systems that live in memory or inside others.
+const UNREAL: [&str; 9] =
+    ["aufs", "binfmt_misc", "debugfs", "efivarfs", "fuse.lxcfs", "nsfs", "ramfs", "tracefs", "fuse.portal"];
+
+/// One file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Disk {
+    pub(super) mount: String,
+    pub(super) total_bytes: u64,
+    /// All but what is left for ordinary programs.
+    pub(super) used_bytes: u64,
+}
+
+/// Asks, and remembers whether there is an answer to come.
+#[derive(Debug, Default)]
+pub(super) struct DiskWatch {
+    asked: Option<oneshot::Receiver<Vec<Disk>>>,
+}
+
+impl DiskWatch {
+    /// How full file systems are now; nothing if one of them does not answer.
+    pub(super) async fn measure(&mut self) -> Vec<Disk> {
+        let mut answer = match self.asked.take() {
+            Some(mut asked) => match asked.try_recv() {
+                Err(oneshot::error::TryRecvError::Empty) => {
+                    self.asked = Some(asked);
+                    return Vec::new();
+                }
+                // It came too late, and is old by now.
+                _ => ask(),
+            },
+            None => ask(),
+        };
+        if let Ok(disks) = tokio::time::timeout(PATIENCE, &mut answer).await {
+            disks.unwrap_or_default()
+        } else {
+            tracing::warn!("a file system does not answer. hint: look for mounts that hang, with `df`");
+            self.asked = Some(answer);
+            Vec::new()
+        }
+    }
+}
+
+fn ask() -> oneshot::Receiver<Vec<Disk>> {
+    let (answer, asked) = oneshot::channel();
+    let list = move || {
+        // Nobody waits any more if the agent ends.
+        let _ = answer.send(list());
+    };
+    // The smallest stack that is sure to do: paths of mounts lie on the heap.
+    let thread = std::thread::Builder::new().name("disks".to_owned()).stack_size(128 * 1024).spawn(list);
+    if let Err(error) = thread {
+        tracing::warn!(%error, "no thread to look at the disks");
+    }
+    asked
+}
+
+/// All real file systems, each once, under the shortest of its mounts.
+fn list() -> Vec<Disk> {
+    let Ok(disks) = Disks::new_with_refreshed_list_specifics(DiskRefreshKind::nothing().with_storage()) else {
+        return Vec::new();
+    };
+    let mut found: BTreeMap<String, Disk> = BTreeMap::new();
+    for disk in &*disks {
+        let file_system = disk.file_system().to_string_lossy();
+        // In a container the root is an overlay, and the only one that is its own.
+        let real =
+            !UNREAL.contains(&&*file_system) && (file_system != "overlay" || disk.mount_point() == Path::new("/"));
+        // A single file can be a mount as well.
+        if !real || disk.total_space() == 0 || !disk.mount_point().is_dir() {
+            continue;
+        }
+        let mount = disk.mount_point().to_string_lossy().into_owned();
+        let device = disk.name().to_string_lossy().into_owned();
+        let used_bytes = disk.total_space().saturating_sub(disk.available_space());
+        let disk = Disk { mount, total_bytes: disk.total_space(), used_bytes };
+        match found.get(&device) {
+            Some(other) if other.mount.len() <= disk.mount.len() => {}
+            _ => drop(found.insert(device, disk)),
+        }
+    }
+    let mut disks: Vec<_> = found.into_values().collect();
+    disks.sort_by(|a, b| a.mount.cmp(&b.mount));
+    disks.truncate(DISKS_MAX);
+    disks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_disks_of_this_machine_are_plausible() {
+        let mut watch = DiskWatch::default();
+        let disks = watch.measure().await;
+        let root = disks.iter().find(|disk| disk.mount == "/").expect("the root");
+        assert!(root.total_bytes > 1 << 20 && root.used_bytes > 0 && root.used_bytes <= root.total_bytes, "{root:?}");
+        assert!(disks.iter().all(|disk| !disk.mount.starts_with("/proc") && !disk.mount.starts_with("/dev")));
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_is_asked_once() {
+        let (late, asked) = oneshot::channel();
+        let mut watch = DiskWatch { asked: Some(asked) };
+        for _ in 0..3 {
+            assert_eq!(watch.measure().await, [], "the first question is still open");
+        }
+        late.send(vec![Disk { mount: "old".into(), total_bytes: 1, used_bytes: 1 }]).unwrap();
+        let disks = watch.measure().await;
+        assert!(disks.iter().all(|disk| disk.mount != "old") && !disks.is_empty(), "{disks:?}");
+    }
+}

@@ -1,0 +1,393 @@
+//! Measurements: sampling this host and its units, and making messages of the samples.
+//!
+//! One task. Every ten seconds, at a moment of its own, it takes a sample; every thirty it puts
+//! the samples into a message of line protocol, stores that, and says so. Sending is not its
+//! business: [`super::link`] sends what waits in [`super::store::metric`] until the console acknowledges it.
+//!
+//! Modules, in reading order:
+//!
+//! - `sample`: the host, its units and the agent itself as points
+//! - `procfs`: what is read from `/proc` for that; `disk`: file systems, asked from beside
+//! - `batch`: points as messages; pure
+//!
+//! **Invariant: a measurement is in the store before anybody is told of it**, so no restart of anything loses a message.
+//! Killed, the agent loses the samples of at most thirty seconds; ended in order, none.
+//!
+//! **Invariant: memory is bounded.** While the store refuses, samples are kept up to a limit, and then the oldest go.
+
+mod batch;
+mod disk;
+mod procfs;
+mod sample;
+
+use std::time::Duration;
+
+use muster_topics::{ack::Numbered, metric::Point, name::HostId};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{disk::DiskWatch, sample::Sampler};
+use super::{
+    store::{
+        Store, StoreError,
+        metric::{self as buffer, Limits},
+    },
+    unit::UnitStates,
+};
+use crate::clock;
+
+/// The second sample, and with it the first message: soon, for somebody may be looking at a new host.
+const SECOND_SAMPLE: Duration = Duration::from_secs(2);
+/// Nobody means less, and a test wants no more.
+const SAMPLE_MIN: Duration = Duration::from_millis(10);
+/// How often file systems are looked at: they fill slowly.
+const DISKS: Duration = Duration::from_secs(60);
+/// Messages between two looks at the buffer's size: ten minutes, or 1.3 MB of the largest ones.
+const TRIM_EVERY: u64 = 20;
+/// Points that are kept in memory while the store refuses: half an hour of a quiet host, about a megabyte.
+const POINTS_MAX: usize = 2_000;
+
+/// What can be chosen about measurements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Between two samples.
+    pub sample: Duration,
+    /// Between two messages.
+    pub publish: Duration,
+    /// Whether messages are packed with gzip.
+    pub pack: bool,
+    /// How many bytes of messages may wait for the console.
+    pub buffer_max_bytes: u64,
+    /// How old they may become.
+    pub buffer_max_age: Duration,
+}
+
+impl Default for Settings {
+    /// 16 MiB are twelve days of a quiet host, so age is what counts there: a week.
+    fn default() -> Self {
+        Self {
+            sample: Duration::from_secs(10),
+            publish: Duration::from_secs(30),
+            pack: true,
+            buffer_max_bytes: 16 * 1024 * 1024,
+            buffer_max_age: Duration::from_secs(7 * 24 * 3600),
+        }
+    }
+}
+
+/// Whose measurements these are; every point says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labels {
+    /// The host.
+    pub host: HostId,
+    /// The name that it gives itself.
+    pub hostname: String,
+}
+
+/// The task that measures; a handle that can be cloned.
+#[derive(Clone, Debug)]
+pub struct MetricsTask {
+    stored: watch::Receiver<u64>,
+}
+
+impl MetricsTask {
+    /// Begins to measure. When `shutdown` is cancelled the task stores what it has, and ends.
+    #[must_use]
+    pub fn start(
+        store: Store,
+        settings: Settings,
+        labels: Labels,
+        epoch: u64,
+        units: watch::Receiver<UnitStates>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let phase = phase(labels.host);
+        let task = Task::new(store, settings, &labels, epoch, units);
+        let stored = task.told.subscribe();
+        tokio::spawn(task.run(phase, shutdown));
+        Self { stored }
+    }
+
+    /// Counts the messages that were stored in this life of the agent, and changes with each. It closes
+    /// when the task has ended.
+    #[must_use]
+    pub fn stored(&self) -> watch::Receiver<u64> {
+        self.stored.clone()
+    }
+
+    /// Waits until the task has ended, and everything is stored.
+    pub async fn stopped(&self) {
+        let mut stored = self.stored.clone();
+        while stored.changed().await.is_ok() {}
+    }
+}
+
+/// Where in the interval a host takes its samples, from 0 to 1: its id decides, so that hosts that started together
+/// do not send together, and each stays where it is.
+fn phase(host: HostId) -> f64 {
+    let [.., a, b] = *host.0.as_bytes();
+    f64::from(u16::from_be_bytes([a, b])) / f64::from(u16::MAX)
+}
+
+/// The task's own state.
+struct Task {
+    store: Store,
+    settings: Settings,
+    units: watch::Receiver<UnitStates>,
+    sampler: Sampler,
+    disks: DiskWatch,
+    /// When file systems are looked at again.
+    disks_at: Instant,
+    /// Samples that are not stored yet.
+    points: Vec<Point>,
+    epoch: u64,
+    /// The number of the last message, once it is known.
+    last_seq: Option<u64>,
+    told: watch::Sender<u64>,
+}
+
+impl Task {
+    fn new(store: Store, settings: Settings, labels: &Labels, epoch: u64, units: watch::Receiver<UnitStates>) -> Self {
+        Self {
+            sampler: Sampler::new(labels),
+            disks: DiskWatch::default(),
+            disks_at: Instant::now(),
+            points: Vec::new(),
+            epoch,
+            last_seq: None,
+            store,
+            settings,
+            units,
+            told: watch::Sender::new(0),
+        }
+    }
+
+    async fn run(mut self, phase: f64, shutdown: CancellationToken) {
+        self.sample().await;
+        let sample = self.settings.sample.max(SAMPLE_MIN);
+        let per_message = (self.settings.publish.as_millis() / sample.as_millis()).max(1);
+        let mut ticks = interval_at(Instant::now() + SECOND_SAMPLE.min(sample), sample);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first message has the first two samples, and behind it the host's own rhythm begins.
+        let (mut wanted, mut in_rhythm) = (1, false);
+        loop {
+            // Both arms are cancel-safe: a tick that is not taken comes again, a cancellation stays.
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = shutdown.cancelled() => break,
+            }
+            self.sample().await;
+            wanted -= 1;
+            if wanted > 0 {
+                continue;
+            }
+            self.flush().await;
+            wanted = per_message;
+            if !in_rhythm {
+                in_rhythm = true;
+                ticks.reset_after(sample.mul_f64(phase));
+            }
+        }
+        self.flush().await;
+    }
+
+    async fn sample(&mut self) {
+        let disks = if Instant::now() >= self.disks_at {
+            self.disks_at = Instant::now() + DISKS;
+            self.disks.measure().await
+        } else {
+            Vec::new()
+        };
+        let units = self.units.borrow().clone();
+        let points = self.sampler.sample(&units, &disks, clock::now_ms());
+        self.points.extend(points);
+        let surplus = self.points.len().saturating_sub(POINTS_MAX);
+        if surplus > 0 {
+            tracing::warn!(points = surplus, "the store takes no measurements, and the oldest are given up");
+            self.points.drain(..surplus);
+        }
+    }
+
+    /// Stores what was sampled. If that fails the samples wait for the next time.
+    async fn flush(&mut self) {
+        if self.points.is_empty() {
+            return;
+        }
+        match self.store_points().await {
+            Ok(count) => {
+                self.points.clear();
+                let before = *self.told.borrow();
+                self.told.send_modify(|stored| *stored += count);
+                if before / TRIM_EVERY != (before + count) / TRIM_EVERY || before == 0 {
+                    self.trim().await;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "measurements cannot be stored now. hint: is the disk full?"),
+        }
+    }
+
+    async fn store_points(&mut self) -> Result<u64, StoreError> {
+        let last_seq = match self.last_seq {
+            Some(seq) => seq,
+            None => buffer::last_seq(&self.store, self.epoch).await?,
+        };
+        let size_bytes = buffer::store_size_bytes(&self.store).await?;
+        let at_ms = self.points.last().map_or_else(clock::now_ms, |point| point.at_ms);
+        let mut points = self.points.clone();
+        points.push(self.sampler.store(size_bytes, at_ms));
+        let first = Numbered { epoch: self.epoch, seq: last_seq + 1 };
+        let messages = batch::messages(first, points, self.settings.pack);
+        buffer::insert(&self.store, &messages, clock::now_ms()).await?;
+        let count = messages.len() as u64;
+        self.last_seq = Some(last_seq + count);
+        Ok(count)
+    }
+
+    async fn trim(&self) {
+        let limits = Limits { max_bytes: self.settings.buffer_max_bytes, max_age: self.settings.buffer_max_age };
+        match buffer::trim(&self.store, limits, clock::now_ms()).await {
+            Ok(0) => {}
+            Ok(messages) => tracing::warn!(messages, "measurements that the console never took were given up"),
+            Err(error) => tracing::warn!(%error, "the buffer of measurements cannot be trimmed now"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use muster_topics::metric::decode;
+
+    use super::{sample::tests::labels, *};
+
+    /// Fast, and each sample its own message.
+    fn settings() -> Settings {
+        let sample = Duration::from_millis(20);
+        Settings { sample, publish: sample, ..Settings::default() }
+    }
+
+    async fn open(folder: &Path) -> Store {
+        Store::open(&folder.join("agent.db")).await.unwrap()
+    }
+
+    fn start(store: &Store, settings: Settings, epoch: u64) -> (MetricsTask, CancellationToken) {
+        let (_, units) = watch::channel(UnitStates::default());
+        let shutdown = CancellationToken::new();
+        (MetricsTask::start(store.clone(), settings, labels(), epoch, units, shutdown.clone()), shutdown)
+    }
+
+    async fn run(store: &Store, epoch: u64, messages: u64) {
+        let (task, shutdown) = start(store, settings(), epoch);
+        task.stored().wait_for(|stored| *stored >= messages).await.unwrap();
+        shutdown.cancel();
+        task.stopped().await;
+    }
+
+    #[tokio::test]
+    async fn messages_of_two_lives_wait_and_are_numbered_from_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        run(&store, 8, 3).await;
+        run(&store, 9, 2).await;
+        let mut pending = buffer::pending(&store, 1_000).await.unwrap();
+        assert!(pending.is_sorted_by(|a, b| a.0 > b.0), "the newest first");
+        pending.reverse();
+        for (epoch, least) in [(8, 3), (9, 2)] {
+            let of_epoch: Vec<_> = pending.iter().filter(|(id, _)| id.epoch == epoch).collect();
+            assert!(of_epoch.len() >= least);
+            for (index, (id, payload)) in of_epoch.iter().enumerate() {
+                assert_eq!(id.seq, index as u64 + 1);
+                let (decoded, points) = decode(payload).unwrap();
+                assert_eq!(decoded, *id);
+                assert!(points.iter().any(|point| point.measurement == "muster_host_load"));
+                assert!(points.iter().any(|point| point.measurement == "muster_agent_store"));
+                assert_eq!(points.iter().any(|point| point.measurement == "muster_host_disk"), index == 0);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_message_has_two_samples_and_comes_soon() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        let started = Instant::now();
+        let (task, shutdown) = start(&store, Settings::default(), 1);
+        task.stored().wait_for(|stored| *stored == 1).await.unwrap();
+        assert!(started.elapsed() >= SECOND_SAMPLE && started.elapsed() < Settings::default().sample);
+        let (_, payload) = &buffer::pending(&store, 1).await.unwrap()[0];
+        let (_, points) = decode(payload).unwrap();
+        let count = |name| points.iter().filter(|point| point.measurement == name).count();
+        assert_eq!((count("muster_host_load"), count("muster_host_cpu")), (2, 1), "a ratio needs two");
+        shutdown.cancel();
+        task.stopped().await;
+    }
+
+    #[tokio::test]
+    async fn what_was_sampled_is_stored_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        let (task, shutdown) = start(&store, Settings { pack: false, ..Settings::default() }, 1);
+        shutdown.cancel();
+        task.stopped().await;
+        let pending = buffer::pending(&store, 10).await.unwrap();
+        let [(id, payload)] = &pending[..] else { panic!("{} messages", pending.len()) };
+        assert_eq!(*id, Numbered { epoch: 1, seq: 1 });
+        assert!(payload.starts_with(b"# v=1 epoch=1 seq=1\n"), "not packed");
+    }
+
+    #[tokio::test]
+    async fn samples_wait_for_a_store_that_refuses() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        let other = sqlx::SqlitePool::connect(folder.path().join("agent.db").to_str().unwrap()).await.unwrap();
+        sqlx::query("ALTER TABLE metric_batch RENAME TO gone").execute(&other).await.unwrap();
+        let (_, units) = watch::channel(UnitStates::default());
+        let mut task = Task::new(store.clone(), settings(), &labels(), 1, units);
+        for _ in 0..3 {
+            task.sample().await;
+            task.flush().await;
+        }
+        assert_eq!(*task.told.borrow(), 0);
+        sqlx::query("ALTER TABLE gone RENAME TO metric_batch").execute(&other).await.unwrap();
+        task.flush().await;
+        task.flush().await;
+        let pending = buffer::pending(&store, 10).await.unwrap();
+        let [(id, payload)] = &pending[..] else { panic!("{} messages", pending.len()) };
+        assert_eq!((id.seq, *task.told.borrow()), (1, 1), "one message, and no number left out");
+        let (_, points) = decode(payload).unwrap();
+        let count = |name| points.iter().filter(|point| point.measurement == name).count();
+        assert_eq!((count("muster_host_load"), count("muster_agent_store")), (3, 1));
+        assert!(count("muster_host_disk") > 0, "the very first sample is among them");
+
+        task.points = points.into_iter().cycle().take(POINTS_MAX).collect();
+        task.sample().await;
+        assert_eq!(task.points.len(), POINTS_MAX, "memory is bounded");
+    }
+
+    #[tokio::test]
+    async fn a_full_buffer_gives_up_its_oldest() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        let (task, shutdown) = start(&store, Settings { buffer_max_bytes: 3_000, ..settings() }, 1);
+        task.stored().wait_for(|stored| *stored >= TRIM_EVERY).await.unwrap();
+        shutdown.cancel();
+        task.stopped().await;
+        let pending = buffer::pending(&store, 1_000).await.unwrap();
+        assert!(pending.len() < usize::try_from(TRIM_EVERY).unwrap() && pending.last().unwrap().0.seq > 1);
+        assert_eq!(pending[0].0.seq, *task.stored().borrow(), "the newest is there");
+    }
+
+    #[test]
+    fn hosts_spread_over_the_interval() {
+        let phases: Vec<_> = (0..1_000).map(|_| phase(HostId::random())).collect();
+        assert!(phases.iter().all(|phase| (0.0..=1.0).contains(phase)));
+        for tenth in 0..10 {
+            let tenth = f64::from(tenth) / 10.0;
+            assert!(phases.iter().any(|phase| (tenth..tenth + 0.1).contains(phase)), "none from {tenth}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What is read from `/proc` ourselves, where sysinfo does not reach or reads more than is wanted: it has no
+//! processor time by mode, eleven files for one network interface, and a whole thread list for one
+//! process. The parsers are pure.
+
+use std::{fs::File, io::Read};
+
+/// Reads files of `/proc` into one buffer that is used again and again.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    buffer: Vec<u8>,
+}
+
+impl Reader {
+    /// The first `bytes_max` bytes of a file, if it can be read; what is not UTF-8 ends it.
+    pub(super) fn read(&mut self, path: &str, bytes_max: usize) -> Option<&str> {
+        self.buffer.clear();
+        File::open(path).ok()?.take(bytes_max as u64).read_to_end(&mut self.buffer).ok()?;
+        match str::from_utf8(&self.buffer) {
+            Ok(text) => Some(text),
+            Err(error) => str::from_utf8(&self.buffer[..error.valid_up_to()]).ok(),
+        }
+    }
+}
+
+/// What all processors together have done since the start of the host, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CpuTicks {
+    /// Programs.
+    pub(super) user: u64,
+    /// The kernel, interrupts included.
+    pub(super) system: u64,
+    /// Nothing, while something waited for a disk.
+    pub(super) iowait: u64,
+    /// Nothing.
+    pub(super) idle: u64,
+    /// What another virtual machine took.
+    pub(super) steal: u64,
+}
+
+impl CpuTicks {
+    /// Reads `/proc/stat`, of which the first line is enough.
+    pub(super) fn parse(stat: &str) -> Option<Self> {
+        let mut ticks =
+            stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().map_while(|n| n.parse().ok());
+        let mut next = || ticks.next();
+        let (user, nice, system, idle) = (next()?, next()?, next()?, next()?);
+        // Later kernels added one after the other; time for guests is contained in `user` and `nice`.
+        let (iowait, irq, softirq, steal): (u64, u64, u64, u64) =
+            (next().unwrap_or(0), next().unwrap_or(0), next().unwrap_or(0), next().unwrap_or(0));
+        let sum = |ticks: &[u64]| ticks.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
+        Some(Self { user: sum(&[user, nice]), system: sum(&[system, irq, softirq]), iowait, idle, steal })
+    }
+
+    /// What was done since then. The kernel's counts of idle time may step back; that is no time.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+            iowait: self.iowait.saturating_sub(earlier.iowait),
+            idle: self.idle.saturating_sub(earlier.idle),
+            steal: self.steal.saturating_sub(earlier.steal),
+        }
+    }
+
+    /// Everything but idleness; what another machine took was not there for us either.
+    pub(super) fn busy(self) -> u64 {
+        self.user.saturating_add(self.system).saturating_add(self.steal)
+    }
+
+    /// All of it: the true length of the interval, times the number of processors.
+    pub(super) fn total(self) -> u64 {
+        self.busy().saturating_add(self.iowait).saturating_add(self.idle)
+    }
+}
+
+/// What one network interface has carried since it came up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) receive_bytes: u64,
+    pub(super) transmit_bytes: u64,
+}
+
+impl Interface {
+    /// Reads `/proc/net/dev`. Left out are the loopback, the host's ends of containers' links, which come and
+    /// go under random names, and what has never carried anything.
+    pub(super) fn parse(dev: &str) -> Vec<Self> {
+        let interface = |line: &str| {
+            let (name, counters) = line.split_once(':')?;
+            let mut counters = counters.split_ascii_whitespace().map(|n| n.parse().ok());
+            let (receive_bytes, transmit_bytes) = (counters.next()??, counters.nth(7)??);
+            Some(Self { name: name.trim().to_owned(), receive_bytes, transmit_bytes })
+        };
+        let mut interfaces: Vec<_> = dev
+            .lines()
+            .skip(2)
+            .filter_map(interface)
+            .filter(|i| i.name != "lo" && !i.name.starts_with("veth") && (i.receive_bytes > 0 || i.transmit_bytes > 0))
+            .collect();
+        interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+        interfaces
+    }
+}
+
+/// One process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ProcessStat {
+    /// Processor time of its own, in ticks; that of its children is not in it.
+    pub(super) busy_ticks: u64,
+    /// When it started, in ticks since the start of the host: with the process id, its identity.
+    pub(super) start_ticks: u64,
+    /// Memory that it holds.
+    pub(super) resident_pages: u64,
+}
+
+impl ProcessStat {
+    /// Reads `/proc/<pid>/stat`; nothing if the process has ended and only waits to be reaped.
+    pub(super) fn parse(stat: &str) -> Option<Self> {
+        // The name, in parentheses, may hold anything, parentheses too.
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let mut words = rest.split_ascii_whitespace();
+        if matches!(words.next()?, "Z" | "X" | "x") {
+            return None;
+        }
+        // Fields 14, 15, 22 and 24 of proc(5); the state is 3.
+        let mut number = |skip: usize| words.nth(skip)?.parse::<u64>().ok();
+        let (user, system, start_ticks, resident_pages) = (number(10)?, number(0)?, number(6)?, number(1)?);
+        Some(Self { busy_ticks: user.saturating_add(system), start_ticks, resident_pages })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn processor_time_is_read_by_mode() {
+        let earlier = CpuTicks::parse("cpu  100 10 50 1000 20 3 7 5 60 0\ncpu0 1 2 3 4\n").unwrap();
+        assert_eq!(earlier, CpuTicks { user: 110, system: 60, iowait: 20, idle: 1000, steal: 5 });
+        let now = CpuTicks::parse("cpu  200 10 60 1050 19 3 7 10 60 0").unwrap();
+        let since = now.since(earlier);
+        assert_eq!(since, CpuTicks { user: 100, system: 10, iowait: 0, idle: 50, steal: 5 });
+        assert_eq!((since.busy(), since.total()), (115, 165));
+        assert_eq!(CpuTicks::parse("cpu  1 2 3 4").unwrap().total(), 10, "an old kernel");
+        for wrong in ["", "cpu", "cpu  1 2 3", "cpu0 1 2 3 4", "intr 5 6 7 8"] {
+            assert_eq!(CpuTicks::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn interfaces_that_carry_something_are_read() {
+        let text = "Inter-|   Receive                            |  Transmit\n \
+                    face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets\n\
+                    \x20   lo:    3193      29    0    0    0     0          0         0     3193      29 0 0 0 0 0 0\n\
+                    \x20 wlan0:5000 1 0 0 0 0 0 0 7000 1 0 0 0 0 0 0\n\
+                    \x20 ifb0:       0       0    0    0    0     0          0         0        0       0 0 0 0 0 0 0\n\
+                    vethab12: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n\
+                    \x20 eth0: 284150640    9988    0    0    0     0          0         0   810919    6787 0 0 0 0 0 0\n\
+                    broken: 1 2 3\n";
+        let found: Vec<_> =
+            Interface::parse(text).into_iter().map(|i| (i.name, i.receive_bytes, i.transmit_bytes)).collect();
+        assert_eq!(found, [("eth0".into(), 284_150_640, 810_919), ("wlan0".into(), 5000, 7000)]);
+    }
+
+    #[test]
+    fn a_process_may_have_any_name() {
+        let rest = "30358 30358 15343 0 -1 4194304 103 0 0 0 11 22 33 44 20 0 1 0 384174 2998272 417 1 2 3";
+        let stat = ProcessStat { busy_ticks: 33, start_ticks: 384_174, resident_pages: 417 };
+        for (name, state, expected) in
+            [("head", "R", Some(stat)), ("a) R 1 (b", "S", Some(stat)), (") ", "D", Some(stat)), ("head", "Z", None)]
+        {
+            assert_eq!(ProcessStat::parse(&format!("30378 ({name}) {state} {rest}")), expected, "{name}");
+        }
+        assert_eq!(ProcessStat::parse("1 (x) R 1 2 3"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(text in any::<String>(), numbers in "(cpu |x: ){0,1}[0-9 :)\n]{0,200}") {
+            for text in [&text, &numbers] {
+                let _ = CpuTicks::parse(text).map(|ticks| (ticks.total(), ticks.since(CpuTicks::default())));
+                let _ = Interface::parse(text);
+                let _ = ProcessStat::parse(text);
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The command line's end of the console's REST API.
+
+use std::{pin::Pin, time::Duration};
+
+use futures_util::{Stream, StreamExt};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::context::Context;
+use crate::{
+    api::{CommandEvent, Problem},
+    failure::{Failure, Kind, with_causes},
+    pki,
+};
+
+/// How long a connection may take: a console that is there answers at once.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest line of an event stream: a message of the bus, encoded once more.
+const EVENT_MAX_BYTES: usize = 1024 * 1024;
+
+/// A console, and who speaks with it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+    token: String,
+}
+
+impl Client {
+    /// A client of the context's console.
+    ///
+    /// # Errors
+    /// If the context's authority cannot be used.
+    pub fn new(context: &Context) -> Result<Self, Failure> {
+        let unusable = |error: &dyn std::error::Error| {
+            Failure::new(Kind::Failed, format!("the context's authority: {}", with_causes(error)))
+        };
+        let roots = match &context.authority {
+            Some(authority) => pki::roots(authority).map_err(|error| unusable(&error))?,
+            None => rustls::RootCertStore::empty(),
+        };
+        let tls = rustls::ClientConfig::builder_with_provider(pki::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable(&error))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build()
+            .map_err(|error| unusable(&error))?;
+        Ok(Self { http, base: context.url.trim_end_matches('/').to_owned(), token: context.token.clone() })
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}/api/v1/{path}", self.base)).bearer_auth(&self.token)
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        Failure::new(
+            Kind::Unreachable,
+            format!("the console at {} cannot be reached: {}", self.base, with_causes(error)),
+        )
+        .hint("is `muster up` running? `--context NAME` chooses another console")
+    }
+
+    async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, Failure> {
+        response.json().await.map_err(|error| {
+            Failure::new(Kind::Failed, format!("the console's answer is not understood: {}", with_causes(&error)))
+                .hint("command line and console may be of different versions")
+        })
+    }
+
+    /// Reads a resource.
+    ///
+    /// # Errors
+    /// If the console cannot be reached, or refuses.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, Failure> {
+        let response = self.send(self.request(Method::GET, path).query(query)).await?;
+        self.read(response).await
+    }
+
+    /// Makes something.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Failure> {
+        let response = self.send(self.request(Method::POST, path).json(body)).await?;
+        self.read(response).await
+    }
+
+    /// Asks for something to be done that has no answer.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn order(&self, method: Method, path: &str) -> Result<(), Failure> {
+        self.send(self.request(method, path)).await.map(drop)
+    }
+
+    /// Sends a file as it is.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        size_bytes: u64,
+        body: reqwest::Body,
+    ) -> Result<T, Failure> {
+        let request = self.request(Method::POST, path).query(query).header("content-length", size_bytes).body(body);
+        let response = self.send(request).await?;
+        self.read(response).await
+    }
+
+    /// What happens to a command, from the beginning to its end.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn events(&self, path: &str) -> Result<Events, Failure> {
+        let request = self.request(Method::GET, path).header("accept", "text/event-stream");
+        let response = self.send(request).await?;
+        Ok(Events { bytes: Box::pin(response.bytes_stream().map(|piece| piece.map(Vec::from))), buffer: Vec::new() })
+    }
+}
+
+async fn refusal(response: Response) -> Failure {
+    let status = response.status();
+    let problem = response.json::<Problem>().await.unwrap_or_else(|_| Problem {
+        code: "unknown".to_owned(),
+        message: format!("the console answered {status}"),
+        hint: None,
+    });
+    let (kind, hint) = match status {
+        StatusCode::UNAUTHORIZED => (Kind::Refused, Some("sign in with `muster login LINK`".to_owned())),
+        StatusCode::FORBIDDEN => (Kind::Refused, None),
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
+            (Kind::Unreachable, None)
+        }
+        _ => (Kind::Failed, None),
+    };
+    Failure { kind, message: Some(problem.message), hint: problem.hint.or(hint) }
+}
+
+/// Server-sent events of a command.
+pub struct Events {
+    bytes: Pin<Box<dyn Stream<Item = reqwest::Result<Vec<u8>>> + Send>>,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// The next event; nothing once the stream is over.
+    ///
+    /// # Errors
+    /// If the connection breaks, or what comes is not understood.
+    pub async fn next(&mut self) -> Result<Option<CommandEvent>, Failure> {
+        loop {
+            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                if let Some(event) = event(&line)? {
+                    return Ok(Some(event));
+                }
+            }
+            match self.bytes.next().await {
+                None => return Ok(None),
+                Some(Ok(bytes)) if self.buffer.len() + bytes.len() <= EVENT_MAX_BYTES => {
+                    self.buffer.extend_from_slice(&bytes);
+                }
+                Some(Ok(_)) => return Err(Failure::new(Kind::Failed, "an event from the console is too long")),
+                Some(Err(error)) => {
+                    return Err(Failure::new(
+                        Kind::Unreachable,
+                        format!("the connection to the console broke: {}", with_causes(&error)),
+                    )
+                    .hint("the command goes on; `muster command show ID` tells what became of it"));
+                }
+            }
+        }
+    }
+}
+
+/// The event in a `data:` line; other lines (comments, event names, blank ones) carry nothing that is needed.
+fn event(line: &[u8]) -> Result<Option<CommandEvent>, Failure> {
+    let Some(data) = line.strip_prefix(b"data:") else { return Ok(None) };
+    serde_json::from_slice(data.trim_ascii())
+        .map(Some)
+        .map_err(|error| Failure::new(Kind::Failed, format!("an event from the console is not understood: {error}")))
+}

@@ -1,0 +1,106 @@
+//! `muster command`: the ledger of commands.
+
+use clap::Subcommand;
+use muster_topics::{command::Verb as Asked, name::CommandId};
+
+use super::{Session, exec, print};
+use crate::{
+    api::{Command, CommandHost, CommandState},
+    clock,
+    failure::Failure,
+};
+
+/// Verbs on commands.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// List commands, newest first
+    #[command(alias = "list")]
+    Ls {
+        /// How many
+        #[arg(short = 'n', long, default_value_t = 20)]
+        limit: u32,
+        /// Only those of one host, by id or hostname
+        #[arg(long)]
+        host: Option<String>,
+    },
+    /// Show one command, and what became of it on each host
+    Show {
+        /// Its id
+        id: CommandId,
+    },
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+    match verb {
+        Verb::Ls { limit, host } => {
+            let mut query = vec![("limit", limit.to_string())];
+            query.extend(host.map(|host| ("host", host)));
+            let commands: Vec<Command> = session.client.get("commands", &query).await?;
+            let now_ms = clock::now_ms();
+            let row = |command: &Command| {
+                vec![
+                    command.id.to_string(),
+                    print::age(command.issued_ms, now_ms),
+                    command.operator.to_string(),
+                    states(&command.hosts),
+                    asked(&command.verb),
+                ]
+            };
+            let empty = "no commands yet; try `muster exec -- uname -a`";
+            session.printer.list(&commands, &["ID", "AGE", "OPERATOR", "STATE", "WHAT"], row, empty)
+        }
+        Verb::Show { id } => {
+            let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
+            let now_ms = clock::now_ms();
+            session.printer.one(&command, || {
+                let mut lines = vec![
+                    ("id", command.id.to_string()),
+                    ("what", asked(&command.verb)),
+                    ("operator", command.operator.to_string()),
+                    ("made", print::age(command.issued_ms, now_ms)),
+                    ("expires", print::age(command.expires_ms, now_ms)),
+                ];
+                lines.extend(command.hosts.iter().map(|host| ("host", format!("{} {}", host.hostname, state(host)))));
+                lines
+            })
+        }
+    }
+}
+
+/// What was asked for, in words.
+#[must_use]
+pub fn asked(verb: &Asked) -> String {
+    match verb {
+        Asked::Exec(exec) => format!("exec {}", exec.argv.join(" ")),
+        Asked::UnitApply { unit, .. } => format!("apply {unit}"),
+        Asked::UnitRun { unit } => format!("run {unit}"),
+        Asked::UnitStop { unit } => format!("stop {unit}"),
+        Asked::UnitRestart { unit } => format!("restart {unit}"),
+        Asked::UnitRm { unit } => format!("remove {unit}"),
+        Asked::UnitLogs { unit, lines } => format!("last {lines} log lines of {unit}"),
+    }
+}
+
+fn states(hosts: &[CommandHost]) -> String {
+    match hosts {
+        [host] => state(host),
+        hosts => {
+            let done = hosts.iter().filter(|host| host.state == CommandState::Done).count();
+            format!("{done} of {} done", hosts.len())
+        }
+    }
+}
+
+fn state(host: &CommandHost) -> String {
+    match (&host.outcome, host.state) {
+        (Some(outcome), _) => exec::status(&outcome.value.status),
+        (None, CommandState::Waiting) => "waiting for the host".to_owned(),
+        (None, CommandState::Accepted) => "accepted".to_owned(),
+        (None, CommandState::Running) => "running".to_owned(),
+        (None, CommandState::Done | CommandState::Missing) => "missing: it expired without an answer".to_owned(),
+    }
+}

@@ -1,0 +1,99 @@
+//! `muster config`: immutable documents for yunos.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use muster_topics::name::{ConfigId, Version};
+
+use super::{Session, print};
+use crate::{
+    api::{Config, NewConfig},
+    clock,
+    failure::{Context, Failure, Kind},
+};
+
+/// Verbs on configs.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// Add a JSON document; adding the same one again changes nothing
+    Add {
+        /// Its id: NAME or ROLE.NAME
+        id: ConfigId,
+        /// Its version
+        version: Version,
+        /// The file
+        file: PathBuf,
+    },
+    /// List configs
+    #[command(alias = "list")]
+    Ls,
+    /// Show one config with its content
+    Show {
+        /// ID@VERSION, or ID for the one that was added last
+        config: String,
+    },
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+    match verb {
+        Verb::Add { id, version, file } => {
+            let content = std::fs::read_to_string(&file).trying(format_args!("the file {}", file.display()))?;
+            let config: Config = session.client.post("configs", &NewConfig { id, version, content }).await?;
+            show(session, &config)
+        }
+        Verb::Ls => {
+            let configs: Vec<Config> = session.client.get("configs", &[]).await?;
+            let now_ms = clock::now_ms();
+            let row = |config: &Config| {
+                vec![
+                    config.id.to_string(),
+                    config.version.to_string(),
+                    config.sha256.short().to_owned(),
+                    print::age(config.added_ms, now_ms),
+                ]
+            };
+            let empty = "no configs; `muster config add ID VERSION FILE` adds one";
+            session.printer.list(&configs, &["ID", "VERSION", "SHA-256", "ADDED"], row, empty)
+        }
+        Verb::Show { config } => {
+            let found = find(session, &config).await?;
+            let whole: Config = session.client.get(&format!("configs/{}/{}", found.id, found.version), &[]).await?;
+            show(session, &whole)
+        }
+    }
+}
+
+fn show(session: &Session, config: &Config) -> Result<(), Failure> {
+    session.printer.one(config, || {
+        let content = config.content.as_ref().and_then(|content| serde_json::to_string_pretty(content).ok());
+        vec![
+            ("id", config.id.to_string()),
+            ("version", config.version.to_string()),
+            ("sha-256", config.sha256.to_string()),
+            ("added", print::age(config.added_ms, clock::now_ms())),
+            ("content", content.unwrap_or_default()),
+        ]
+    })
+}
+
+/// A config by `ID@VERSION`, or by `ID` alone: then the one that was added last.
+///
+/// # Errors
+/// If there is none.
+pub async fn find(session: &Session, text: &str) -> Result<Config, Failure> {
+    let usage = |error: muster_topics::name::NameError| Failure::new(Kind::Usage, error);
+    let (id, version) = text.split_once('@').map_or((text, None), |(id, version)| (id, Some(version)));
+    let id: ConfigId = id.parse().map_err(usage)?;
+    let version: Option<Version> = version.map(str::parse).transpose().map_err(usage)?;
+    let configs: Vec<Config> = session.client.get("configs", &[]).await?;
+    let matches =
+        |config: &Config| config.id == id && version.as_ref().is_none_or(|version| config.version == *version);
+    configs.into_iter().filter(matches).max_by_key(|config| config.added_ms).ok_or_else(|| {
+        Failure::new(Kind::Failed, format!("there is no config {text}"))
+            .hint("`muster config ls` lists them; `muster config add` adds one")
+    })
+}

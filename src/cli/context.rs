@@ -1,0 +1,159 @@
+//! The context file: which console to speak with, and as whom. Written by `muster up` and `muster
+//! login`, readable by its owner alone, for it holds a token.
+
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use muster_topics::name::{HostId, Name};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    failure::{Context as _, Failure, Kind},
+    files,
+};
+
+/// Every console that is known here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contexts {
+    /// The one that is used unless another is asked for.
+    pub current: Option<String>,
+    /// All of them, by name.
+    #[serde(default)]
+    pub contexts: BTreeMap<String, Context>,
+}
+
+/// One console, and who speaks with it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Context {
+    /// Base of its web address.
+    pub url: String,
+    /// Who speaks.
+    pub operator: Name,
+    /// What proves it.
+    pub token: String,
+    /// The authority's certificate (PEM), where the address is HTTPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<String>,
+    /// The host that is meant when none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostId>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("url", &self.url).field("operator", &self.operator).finish_non_exhaustive()
+    }
+}
+
+/// Where the context file is: `$XDG_CONFIG_HOME/muster/context.toml`, or below `~/.config`.
+///
+/// # Errors
+/// If neither variable says.
+pub fn path() -> Result<PathBuf, Failure> {
+    let folder = match (env::var_os("XDG_CONFIG_HOME"), env::var_os("HOME")) {
+        (Some(config), _) if !config.is_empty() => PathBuf::from(config),
+        (_, Some(home)) if !home.is_empty() => Path::new(&home).join(".config"),
+        _ => {
+            return Err(Failure::new(Kind::Usage, "neither HOME nor XDG_CONFIG_HOME says where the context file is")
+                .hint("set HOME"));
+        }
+    };
+    Ok(folder.join("muster/context.toml"))
+}
+
+impl Contexts {
+    /// Reads the file; nothing is known if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not a context file.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        match fs::read_to_string(path) {
+            Ok(text) => toml::from_str(&text).trying(format_args!("the context file {}", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(Failure::new(Kind::Failed, format!("the context file {}: {error}", path.display()))),
+        }
+    }
+
+    /// Writes the file, and the folder that it stands in.
+    ///
+    /// # Errors
+    /// If either cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), Failure> {
+        let what = format!("the context file {}", path.display());
+        if let Some(folder) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).trying(&what)?;
+        }
+        let text = toml::to_string_pretty(self).trying(&what)?;
+        files::write_atomically(path, text.as_bytes(), files::SECRET_MODE).trying(&what)
+    }
+
+    /// The context of this name, or the current one.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn pick(&self, name: Option<&str>) -> Result<Context, Failure> {
+        let missing = |message: String| {
+            Failure::new(Kind::Usage, message)
+                .hint("start `muster up`, or sign in to a console with `muster login LINK`; then try again")
+        };
+        let name = name.or(self.current.as_deref()).ok_or_else(|| missing("no console is known here".to_owned()))?;
+        self.contexts.get(name).cloned().ok_or_else(|| {
+            let known = self.contexts.keys().cloned().collect::<Vec<_>>().join(", ");
+            missing(format!("there is no context {name:?}; known are: {known}"))
+        })
+    }
+
+    /// Adds a context, or replaces the one of this name, and makes it the current one.
+    pub fn put(&mut self, name: &str, context: Context) {
+        self.contexts.insert(name.to_owned(), context);
+        self.current = Some(name.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(url: &str) -> Context {
+        Context {
+            url: url.to_owned(),
+            operator: "admin".parse().unwrap(),
+            token: "secret".to_owned(),
+            authority: None,
+            host: None,
+        }
+    }
+
+    #[test]
+    fn contexts_are_kept_apart_and_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/context.toml");
+        let mut contexts = Contexts::load(&path).unwrap();
+        assert_eq!(contexts.pick(None).unwrap_err().kind, Kind::Usage);
+        contexts.put("one", context("http://1"));
+        contexts.put("two", context("http://2"));
+        contexts.save(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let contexts = Contexts::load(&path).unwrap();
+        assert_eq!(contexts.pick(None).unwrap().url, "http://2");
+        assert_eq!(contexts.pick(Some("one")).unwrap().url, "http://1");
+        let message = contexts.pick(Some("three")).unwrap_err().message.unwrap();
+        assert!(message.contains("one, two"), "{message}");
+        assert!(!format!("{contexts:?}").contains("secret"));
+    }
+
+    #[test]
+    fn a_damaged_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("context.toml");
+        fs::write(&path, "current = 7").unwrap();
+        assert!(Contexts::load(&path).unwrap_err().message.unwrap().contains("context.toml"));
+    }
+}

@@ -1,0 +1,134 @@
+//! `muster host`: the hosts of the fleet.
+
+use clap::Subcommand;
+use muster_topics::presence::PresenceState;
+use reqwest::Method;
+
+use super::{Session, print};
+use crate::{api::Host, clock, failure::Failure};
+
+/// Verbs on hosts.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// List all hosts, with the age of what is known of each
+    #[command(alias = "list")]
+    Ls,
+    /// Show one host
+    Show {
+        /// Its id or hostname; the only host if there is but one
+        host: Option<String>,
+    },
+    /// Ask a host to say everything anew
+    Refresh {
+        /// Its id or hostname; the only host if there is but one
+        host: Option<String>,
+    },
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+    match verb {
+        Verb::Ls => list(session).await,
+        Verb::Show { host } => show(session, &one(session, host).await?).await,
+        Verb::Refresh { host } => {
+            let host = one(session, host).await?;
+            session.client.order(Method::POST, &format!("hosts/{host}/refresh")).await?;
+            print::say(format_args!("asked {host} to say everything anew"));
+            Ok(())
+        }
+    }
+}
+
+/// The host that is meant: the one named, the context's default, or the only one.
+///
+/// # Errors
+/// If none is named and there is no telling.
+pub async fn one(session: &Session, named: Option<String>) -> Result<String, Failure> {
+    use crate::failure::Kind;
+    if let Some(host) = named.or_else(|| session.context.host.map(|host| host.to_string())) {
+        return Ok(host);
+    }
+    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+    match hosts.as_slice() {
+        [host] => Ok(host.id.to_string()),
+        [] => Err(Failure::new(Kind::Failed, "no host has joined yet")
+            .hint("`muster token create` makes a token; on the host, run `muster agent --join TOKEN`")),
+        several => {
+            let list: String = several.iter().map(|host| format!("\n  {}  {}", host.id, host.hostname)).collect();
+            Err(Failure::new(Kind::Usage, format!("there are {} hosts:{list}", several.len()))
+                .hint("name one with --host"))
+        }
+    }
+}
+
+async fn list(session: &Session) -> Result<(), Failure> {
+    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+    let now_ms = clock::now_ms();
+    let row = |host: &Host| {
+        let units = host.state.as_ref().map_or(0, |state| state.value.units.len());
+        let heard = host.state.as_ref().map(|state| print::age(state.at_ms, now_ms)).unwrap_or_default();
+        vec![host.hostname.clone(), host.id.to_string(), presence(host, now_ms), units.to_string(), heard]
+    };
+    let header = ["HOSTNAME", "ID", "PRESENCE", "UNITS", "LAST HEARTBEAT"];
+    session.printer.list(&hosts, &header, row, "no host has joined yet; `muster token create` makes a token for one")
+}
+
+/// `online (since 5 min ago)`.
+fn presence(host: &Host, now_ms: i64) -> String {
+    match &host.presence {
+        None => "never connected".to_owned(),
+        Some(presence) => {
+            let state = match presence.state {
+                PresenceState::Online => "online",
+                PresenceState::Offline => "offline",
+                PresenceState::Stopped => "stopped",
+            };
+            format!("{state} since {}", print::age(presence.since_ms, now_ms))
+        }
+    }
+}
+
+async fn show(session: &Session, host: &str) -> Result<(), Failure> {
+    let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
+    let now_ms = clock::now_ms();
+    session.printer.one(&host, || {
+        let mut lines = vec![
+            ("hostname", host.hostname.clone()),
+            ("id", host.id.to_string()),
+            ("presence", presence(&host, now_ms)),
+            ("joined", print::age(host.joined_ms, now_ms)),
+            ("certificate", format!("until {}", print::time(host.certificate_expires_ms))),
+        ];
+        if let Some(presence) = &host.presence {
+            lines.push(("agent", format!("{}, life {}", presence.agent_version, presence.epoch)));
+        }
+        if let Some(received) = &host.state {
+            let state = &received.value;
+            let facts = &state.facts;
+            let labels: Vec<String> = state.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let realms: Vec<String> = state.realms.iter().map(ToString::to_string).collect();
+            lines.extend([
+                ("heard", print::age(received.at_ms, now_ms)),
+                ("system", format!("{}, {} {}", facts.os, facts.kernel, facts.arch)),
+                ("processor", format!("{} × {}", facts.cpus, facts.cpu_model)),
+                ("memory", print::bytes(facts.memory_bytes)),
+                ("booted", print::age(facts.boot_ms, now_ms)),
+                ("realms", realms.join(", ")),
+                ("labels", labels.join(", ")),
+            ]);
+            lines.extend(
+                state
+                    .interfaces
+                    .iter()
+                    .map(|(name, interface)| ("interface", format!("{name} {}", interface.addresses.join(", ")))),
+            );
+            lines.extend(
+                state.units.iter().map(|(name, unit)| ("unit", format!("{name} {}", super::wait::phase(unit.phase)))),
+            );
+        }
+        lines
+    })
+}

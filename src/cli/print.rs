@@ -1,0 +1,216 @@
+//! What verbs print. Data goes to standard output, as a table, JSON or YAML; words for people go to
+//! standard error.
+
+use std::{
+    fmt::Display,
+    io::{self, IsTerminal, Write},
+};
+
+use clap::ValueEnum;
+use comfy_table::{Table, TableStyle};
+use muster_topics::Millis;
+use serde::Serialize;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::failure::{Context, Failure};
+
+/// The forms of data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+    /// For both.
+    Yaml,
+}
+
+/// Prints data in one form.
+#[derive(Clone, Copy, Debug)]
+pub struct Printer {
+    /// The form.
+    pub format: Format,
+}
+
+impl Printer {
+    /// Prints items: all that is known of them, or a table with `header` and a row of each.
+    ///
+    /// # Errors
+    /// If standard output does not take it.
+    pub fn list<T: Serialize>(
+        self,
+        items: &[T],
+        header: &[&str],
+        row: impl Fn(&T) -> Vec<String>,
+        empty: &str,
+    ) -> Result<(), Failure> {
+        match self.format {
+            Format::Table if items.is_empty() => {
+                say(empty);
+                Ok(())
+            }
+            Format::Table => write_out(&table(header, items.iter().map(row))),
+            Format::Json | Format::Yaml => self.document(&items),
+        }
+    }
+
+    /// Prints one thing: all that is known of it, or `name: value` lines.
+    ///
+    /// # Errors
+    /// If standard output does not take it.
+    pub fn one<T: Serialize>(
+        self,
+        item: &T,
+        lines: impl FnOnce() -> Vec<(&'static str, String)>,
+    ) -> Result<(), Failure> {
+        match self.format {
+            Format::Table => {
+                let rows = lines().into_iter().filter(|(_, value)| !value.is_empty());
+                write_out(&table(&[], rows.map(|(name, value)| vec![name.to_owned(), value])))
+            }
+            Format::Json | Format::Yaml => self.document(item),
+        }
+    }
+
+    fn document<T: Serialize>(self, item: &T) -> Result<(), Failure> {
+        let text = match self.format {
+            Format::Yaml => serde_norway::to_string(item).trying("writing YAML")?,
+            Format::Json | Format::Table => serde_json::to_string_pretty(item).trying("writing JSON")? + "\n",
+        };
+        write_out(&text)
+    }
+}
+
+fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(TableStyle::new());
+    if !header.is_empty() {
+        table.set_header(header);
+    }
+    for row in rows {
+        table.add_row(row);
+    }
+    let lines = table.lines().map(|line| line.trim_end().trim_start_matches(' ').to_owned());
+    lines.fold(String::new(), |text, line| text + &line + "\n")
+}
+
+/// Writes to standard output.
+///
+/// # Errors
+/// If it does not take it. (That nobody reads any more is no error that anybody has to hear of: `main` sees to it.)
+pub fn write_out(text: &str) -> Result<(), Failure> {
+    write_bytes(text.as_bytes())
+}
+
+/// Writes bytes to standard output, at once.
+///
+/// # Errors
+/// As [`write_out`].
+pub fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(crate::failure::Kind::Failed)),
+        result => result.trying("standard output"),
+    }
+}
+
+/// Says something to people.
+pub fn say(words: impl Display) {
+    // Standard error is the last resort: if it is gone there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}
+
+/// Asks people something that `--yes` would answer; without a terminal the answer is no.
+#[must_use]
+pub fn confirm(question: &str) -> bool {
+    if !io::stdin().is_terminal() {
+        return false;
+    }
+    let _ = write!(io::stderr().lock(), "{question} [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+/// How long ago something was, in its two largest units: `3 s ago`, `2 h 5 min ago`.
+#[must_use]
+pub fn age(at_ms: Millis, now_ms: Millis) -> String {
+    let seconds = now_ms.saturating_sub(at_ms) / 1_000;
+    if seconds < 0 { format!("in {}", span(-seconds)) } else { format!("{} ago", span(seconds)) }
+}
+
+/// Seconds in their two largest units.
+#[must_use]
+pub fn span(seconds: i64) -> String {
+    let two = |large: i64, large_unit: &str, small: i64, small_unit: &str| match small {
+        0 => format!("{large} {large_unit}"),
+        _ => format!("{large} {large_unit} {small} {small_unit}"),
+    };
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => two(seconds / 60, "min", seconds % 60, "s"),
+        3_600..86_400 => two(seconds / 3_600, "h", seconds % 3_600 / 60, "min"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3_600, "h"),
+    }
+}
+
+/// A time in full (RFC 3339, UTC).
+#[must_use]
+pub fn time(at_ms: Millis) -> String {
+    OffsetDateTime::from_unix_timestamp(at_ms.div_euclid(1_000))
+        .ok()
+        .and_then(|time| time.format(&Rfc3339).ok())
+        .unwrap_or_else(|| at_ms.to_string())
+}
+
+/// Bytes in the unit that suits them.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    let mut value = count as f64;
+    let mut units = ["B", "KB", "MB", "GB", "TB"].into_iter();
+    let mut unit = units.next().unwrap_or_default();
+    while value >= 1_000.0 {
+        let Some(next) = units.next() else { break };
+        value /= 1_000.0;
+        unit = next;
+    }
+    if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages() {
+        for (seconds, text) in [
+            (0, "0 s ago"),
+            (59, "59 s ago"),
+            (60, "1 min ago"),
+            (61, "1 min 1 s ago"),
+            (3_600, "1 h ago"),
+            (86_399, "23 h 59 min ago"),
+            (90_000, "1 d 1 h ago"),
+            (-5, "in 5 s"),
+        ] {
+            assert_eq!(age(0, seconds * 1_000), text);
+        }
+        assert!(age(Millis::MAX, Millis::MIN).starts_with("in "));
+    }
+
+    #[test]
+    fn sizes_and_times() {
+        assert_eq!(
+            [0, 999, 1_000, 1_500_000, u64::MAX].map(bytes),
+            ["0 B", "999 B", "1.0 KB", "1.5 MB", "18446744.1 TB"]
+        );
+        assert_eq!(time(1_700_000_000_123), "2023-11-14T22:13:20Z");
+        assert_eq!(time(Millis::MAX), Millis::MAX.to_string());
+    }
+
+    #[test]
+    fn tables_line_up() {
+        let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["longer".to_owned(), "2".to_owned()]];
+        assert_eq!(table(&["NAME", "N"], rows.into_iter()), "NAME    N\na       1\nlonger  2\n");
+    }
+}

@@ -1,0 +1,148 @@
+//! Which hosts and units are meant: pure functions of what was typed and what there is.
+
+use std::str::FromStr;
+
+use muster_topics::name::{HostId, UnitName};
+
+use crate::{
+    api::Unit,
+    failure::{Failure, Kind},
+};
+
+/// A unit as it is typed: `REALM/NAME`, or `HOST:REALM/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitRef {
+    /// The host, by id or hostname, if one was typed.
+    pub host: Option<String>,
+    /// The unit.
+    pub unit: UnitName,
+}
+
+impl FromStr for UnitRef {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, unit) = match text.rsplit_once(':') {
+            Some((host, unit)) if !host.is_empty() => (Some(host.to_owned()), unit),
+            Some(_) => return Err("HOST:REALM/NAME or REALM/NAME is wanted".to_owned()),
+            None => (None, text),
+        };
+        let unit = unit.parse().map_err(|error: muster_topics::name::NameError| error.to_string())?;
+        Ok(Self { host, unit })
+    }
+}
+
+/// Whether a host goes by this id or hostname.
+#[must_use]
+pub fn is_host(unit: &Unit, name: &str) -> bool {
+    unit.hostname == name || unit.host.to_string() == name
+}
+
+/// Which of `units` are meant by a reference: those on the host that it names, or on `hosts`, or, with
+/// `all`, everywhere; and with none of these the one on the context's default host, or the only one.
+///
+/// # Errors
+/// If there is none, or more than one where only one can be meant.
+pub fn pick<'a>(
+    units: &'a [Unit],
+    wanted: &UnitRef,
+    hosts: &[String],
+    all: bool,
+    default_host: Option<HostId>,
+) -> Result<Vec<&'a Unit>, Failure> {
+    let named: Vec<&Unit> = units.iter().filter(|unit| unit.unit == wanted.unit).collect();
+    let on = |name: &String| {
+        let found: Vec<&Unit> = named.iter().copied().filter(|unit| is_host(unit, name)).collect();
+        if found.is_empty() { Err(missing(wanted, Some(name), &named)) } else { Ok(found) }
+    };
+    let asked: Vec<&String> = wanted.host.iter().chain(hosts).collect();
+    if !asked.is_empty() {
+        return asked.into_iter().map(on).collect::<Result<Vec<_>, _>>().map(|found| found.concat());
+    }
+    match named.as_slice() {
+        [] => Err(missing(wanted, None, &named)),
+        [_] => Ok(named),
+        _ if all => Ok(named),
+        several => several
+            .iter()
+            .find(|unit| Some(unit.host) == default_host)
+            .map(|unit| vec![*unit])
+            .ok_or_else(|| ambiguous(wanted, several)),
+    }
+}
+
+fn missing(wanted: &UnitRef, host: Option<&String>, elsewhere: &[&Unit]) -> Failure {
+    let at = host.map(|host| format!(" on {host}")).unwrap_or_default();
+    let failure = Failure::new(Kind::Failed, format!("there is no unit {}{at}", wanted.unit));
+    match elsewhere.first() {
+        Some(unit) => failure.hint(format!("there is one on {} ({})", unit.hostname, unit.host)),
+        None => failure.hint("`muster unit ls` lists what there is"),
+    }
+}
+
+fn ambiguous(wanted: &UnitRef, several: &[&Unit]) -> Failure {
+    let list: String =
+        several.iter().map(|unit| format!("\n  {}:{}  ({})", unit.host, unit.unit, unit.hostname)).collect();
+    Failure::new(Kind::Usage, format!("{} hosts have a unit {}:{list}", several.len(), wanted.unit))
+        .hint("name one as HOST:REALM/NAME, or say --host HOST or --all")
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::unit::{Desired, Observed, Run, Spec};
+
+    use super::*;
+
+    fn unit(host: u128, hostname: &str, name: &str) -> Unit {
+        let digest = muster_topics::name::Digest::of(b"");
+        let spec = serde_json::json!({
+            "kind": "yuno",
+            "artifact": { "sha256": digest, "size_bytes": 1, "role": "a", "version": "1" }
+        });
+        let spec: Spec = serde_json::from_value(spec).unwrap();
+        Unit {
+            host: HostId(uuid::Uuid::from_u128(host)),
+            hostname: hostname.to_owned(),
+            unit: name.parse().unwrap(),
+            desired: Desired { generation: 1, revision: digest, spec, run: Run::Stopped },
+            observed: Observed::absent(0),
+            hold: None,
+            at_ms: 0,
+        }
+    }
+
+    #[track_caller]
+    fn check(typed: &str, hosts: &[&str], all: bool, default_host: Option<u128>, wanted: Result<&[u128], Kind>) {
+        let units = [unit(1, "anna", "a/x"), unit(2, "bert", "a/x"), unit(2, "bert", "a/y")];
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let default_host = default_host.map(|id| HostId(uuid::Uuid::from_u128(id)));
+        let picked = pick(&units, &typed.parse().unwrap(), &hosts, all, default_host);
+        let picked = picked.map(|units| units.iter().map(|unit| unit.host.0.as_u128()).collect::<Vec<_>>());
+        assert_eq!(
+            picked.as_deref().map_err(|failure| failure.kind),
+            wanted.as_ref().map(|ids| *ids).map_err(|kind| *kind)
+        );
+    }
+
+    #[test]
+    fn what_is_meant() {
+        check("a/y", &[], false, None, Ok(&[2]));
+        check("a/x", &[], false, None, Err(Kind::Usage));
+        check("a/x", &[], false, Some(1), Ok(&[1]));
+        check("a/x", &[], true, None, Ok(&[1, 2]));
+        check("a/x", &["bert"], false, Some(1), Ok(&[2]));
+        check("a/x", &["anna", "bert"], false, None, Ok(&[1, 2]));
+        check("anna:a/x", &[], false, None, Ok(&[1]));
+        check("00000000-0000-0000-0000-000000000002:a/x", &[], false, None, Ok(&[2]));
+        check("anna:a/y", &[], false, None, Err(Kind::Failed));
+        check("a/z", &[], true, None, Err(Kind::Failed));
+    }
+
+    #[test]
+    fn what_is_typed() {
+        for bad in ["", "x", ":a/x", "anna:", "anna:x", "a/x/y"] {
+            assert!(bad.parse::<UnitRef>().is_err(), "{bad}");
+        }
+        assert_eq!("[::1]:a/x".parse::<UnitRef>().unwrap().host.as_deref(), Some("[::1]"));
+    }
+}

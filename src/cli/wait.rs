@@ -1,0 +1,142 @@
+//! Waiting until a unit is what it should be.
+
+use std::time::{Duration, Instant};
+
+use muster_topics::{
+    name::{HostId, UnitName},
+    unit::{Phase, Run},
+};
+
+use super::{Session, print};
+use crate::{
+    api::Unit,
+    clock,
+    failure::{Failure, Kind},
+};
+
+/// How often the console is asked. It answers from memory, and a person is waiting.
+const POLL: Duration = Duration::from_millis(150);
+
+/// What a unit's state says of a wait for a generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is what it should be.
+    Reached,
+    /// It is on its way.
+    Going,
+    /// It will not get there soon by itself; why.
+    Stuck(String),
+}
+
+/// How far a unit is on its way to a generation.
+#[must_use]
+pub fn progress(unit: &Unit, generation: u64) -> Progress {
+    let observed = &unit.observed;
+    if observed.generation < generation {
+        return Progress::Going;
+    }
+    // Somebody has asked for something newer; that is then the goal.
+    let reached = match unit.desired.run {
+        Run::Running => observed.phase == Phase::Running && observed.revision.as_ref() == Some(&unit.desired.revision),
+        Run::Stopped => matches!(observed.phase, Phase::Stopped | Phase::Absent),
+    };
+    if reached {
+        return Progress::Reached;
+    }
+    if let Some(hold) = &unit.hold {
+        return Progress::Stuck(format!("it is held: {:?}{}", hold.reason, because(unit)).to_lowercase());
+    }
+    match observed.phase {
+        Phase::Failed => Progress::Stuck(format!("it failed{}", because(unit))),
+        Phase::Backoff => Progress::Stuck(format!("it ended and waits to be started again{}", because(unit))),
+        _ => Progress::Going,
+    }
+}
+
+fn because(unit: &Unit) -> String {
+    match (&unit.observed.error, unit.observed.exit) {
+        (Some(error), _) => format!(": {error}"),
+        (None, Some(exit)) => format!(": its last process ended with {exit}"),
+        (None, None) => String::new(),
+    }
+}
+
+/// Waits until a unit has reached a generation, telling each phase on the way.
+///
+/// # Errors
+/// If it is stuck, or takes longer than `limit`.
+pub async fn until_reached(
+    session: &Session,
+    host: HostId,
+    unit: &UnitName,
+    generation: u64,
+    limit: Duration,
+) -> Result<(), Failure> {
+    let path = format!("hosts/{host}/units/{unit}");
+    let (started, mut told) = (Instant::now(), None);
+    loop {
+        let shown: Result<Unit, Failure> = session.client.get(&path, &[]).await;
+        let going = match shown {
+            Ok(shown) => match progress(&shown, generation) {
+                Progress::Reached => {
+                    let since = print::age(shown.observed.since_ms, clock::now_ms());
+                    print::say(format_args!("{unit} on {}: {} ({since})", shown.hostname, phase(shown.observed.phase)));
+                    return Ok(());
+                }
+                Progress::Stuck(why) => {
+                    return Err(Failure::new(Kind::Failed, format!("{unit} on {}: {why}", shown.hostname))
+                        .hint(format!("`muster yuno logs {host}:{unit}` may tell more")));
+                }
+                Progress::Going => Some(shown.observed.phase),
+            },
+            // Its first report may still be on its way.
+            Err(failure) if failure.kind == Kind::Failed => None,
+            Err(failure) => return Err(failure),
+        };
+        if going.is_some() && going != told {
+            told = going;
+            print::say(format_args!("{unit}: {} …", going.map(phase).unwrap_or_default()));
+        }
+        if started.elapsed() > limit {
+            return Err(Failure::new(
+                Kind::Failed,
+                format!("{unit} is not there yet after {}", humantime::format_duration(limit)),
+            )
+            .hint(format!("it goes on; `muster unit show {host}:{unit}` tells how far it is")));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Waits until a unit is gone.
+///
+/// # Errors
+/// If it takes longer than `limit`.
+pub async fn until_gone(session: &Session, host: HostId, unit: &UnitName, limit: Duration) -> Result<(), Failure> {
+    let started = Instant::now();
+    loop {
+        let units: Vec<Unit> = session.client.get("units", &[("host", host.to_string())]).await?;
+        if !units.iter().any(|there| there.unit == *unit) {
+            return Ok(());
+        }
+        if started.elapsed() > limit {
+            return Err(Failure::new(Kind::Failed, format!("{unit} is still listed")));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// A phase as people read it.
+#[must_use]
+pub fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Absent => "absent",
+        Phase::Installing => "installing",
+        Phase::Stopped => "stopped",
+        Phase::Starting => "starting",
+        Phase::Running => "running",
+        Phase::Stopping => "stopping",
+        Phase::Backoff => "backoff",
+        Phase::Failed => "failed",
+    }
+}

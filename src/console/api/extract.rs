@@ -1,0 +1,74 @@
+//! What comes in with a request, read so that each fault is a problem with its reason.
+
+use std::time::Duration;
+
+use axum::{
+    body::to_bytes,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+    http::{StatusCode, header, request::Parts},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use crate::console::Error;
+
+/// The largest JSON document that is taken: a config of 512 KiB, quoted, fits.
+const DOCUMENT_MAX_BYTES: usize = 2 * 1024 * 1024;
+/// How long one may take to come.
+const COMES_WITHIN: Duration = Duration::from_secs(30);
+
+/// A JSON document in the body, whatever the request says its type is.
+pub(in crate::console) struct Document<T>(pub(in crate::console) T);
+
+impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Document<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Error> {
+        let too_large = || {
+            let message = format!("the request's body has more than {DOCUMENT_MAX_BYTES} bytes");
+            Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+        };
+        let announced =
+            request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        if announced.is_some_and(|length: usize| length > DOCUMENT_MAX_BYTES) {
+            return Err(too_large());
+        }
+        let body = match timeout(COMES_WITHIN, to_bytes(request.into_body(), DOCUMENT_MAX_BYTES)).await {
+            Ok(Ok(body)) => body,
+            // Whether it was cut off or went over the limit is not told apart by type.
+            Ok(Err(error)) if error.to_string().contains("limit") => return Err(too_large()),
+            Ok(Err(error)) => {
+                return Err(Error::invalid("incomplete", format!("the request did not come whole: {error}")));
+            }
+            Err(_) => {
+                let message = format!("the request's body did not come within {} s", COMES_WITHIN.as_secs());
+                return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "incomplete", message));
+            }
+        };
+        serde_json::from_slice(&body).map(Self).map_err(|error| Error::invalid("bad_json", error.to_string()))
+    }
+}
+
+/// What stands behind the question mark.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
+        let query = Query::try_from_uri(&parts.uri);
+        query.map(|Query(params)| Self(params)).map_err(|error| Error::invalid("bad_query", error.body_text()))
+    }
+}
+
+/// What stands in the path.
+pub(super) struct Segments<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segments<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(segments)| Self(segments)).map_err(|error| Error::invalid("bad_path", error.body_text()))
+    }
+}

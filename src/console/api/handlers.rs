@@ -1,0 +1,215 @@
+//! One function for each route, each a thin layer over [`Console`].
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use muster_topics::{
+    Millis,
+    name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
+};
+use serde::Deserialize;
+
+use super::{
+    AskedBy, Asker, events,
+    extract::{Document, Params, Segments},
+    openapi,
+};
+use crate::{
+    api,
+    clock::now_ms,
+    console::{Console, Error},
+};
+
+type Answer<T> = Result<Json<T>, Error>;
+
+pub(super) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::DOCUMENT).into_response()
+}
+
+pub(super) async fn login(
+    State(console): State<Console>,
+    Document(login): Document<api::Login>,
+) -> Answer<api::LoggedIn> {
+    let (operator, token) = console.login(&login.code).await?;
+    Ok(Json(api::LoggedIn { operator, token }))
+}
+
+pub(super) async fn status(State(console): State<Console>) -> Answer<api::Status> {
+    Ok(Json(console.status().await?))
+}
+
+pub(super) async fn hosts(State(console): State<Console>) -> Answer<Vec<api::Host>> {
+    Ok(Json(console.hosts().await?))
+}
+
+pub(super) async fn host(State(console): State<Console>, Segments(host): Segments<String>) -> Answer<api::Host> {
+    Ok(Json(console.host(&host).await?))
+}
+
+pub(super) async fn unit(
+    State(console): State<Console>,
+    Segments((host, realm, name)): Segments<(String, Name, Name)>,
+) -> Answer<api::Unit> {
+    let host = console.resolve_host(&host).await?;
+    Ok(Json(console.unit(host, &UnitName::new(&realm, &name)).await?))
+}
+
+/// Which hosts and how many.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listing {
+    host: Option<String>,
+    limit: Option<u32>,
+}
+
+async fn only(console: &Console, host: Option<&String>) -> Result<Option<HostId>, Error> {
+    match host {
+        Some(host) => console.resolve_host(host).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Which hosts.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfHost {
+    host: Option<String>,
+}
+
+pub(super) async fn units(State(console): State<Console>, Params(of): Params<OfHost>) -> Answer<Vec<api::Unit>> {
+    let host = only(&console, of.host.as_ref()).await?;
+    Ok(Json(console.units(host).await?))
+}
+
+pub(super) async fn tokens(State(console): State<Console>) -> Answer<Vec<api::Token>> {
+    Ok(Json(console.tokens().await?))
+}
+
+pub(super) async fn create_token(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(token): Document<api::NewToken>,
+) -> Answer<api::CreatedToken> {
+    Ok(Json(console.create_token(&operator, token).await?))
+}
+
+pub(super) async fn revoke_token(
+    State(console): State<Console>,
+    Segments(id): Segments<Name>,
+) -> Result<StatusCode, Error> {
+    console.revoke_token(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn commands(
+    State(console): State<Console>,
+    Params(which): Params<Listing>,
+) -> Answer<Vec<api::Command>> {
+    let host = only(&console, which.host.as_ref()).await?;
+    Ok(Json(console.commands(host, which.limit.unwrap_or(50)).await?))
+}
+
+pub(super) async fn submit(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(command): Document<api::NewCommand>,
+) -> Answer<api::Command> {
+    Ok(Json(console.submit(&operator, command).await?))
+}
+
+pub(super) async fn command(State(console): State<Console>, Segments(id): Segments<CommandId>) -> Answer<api::Command> {
+    Ok(Json(console.command(id).await?))
+}
+
+pub(super) async fn command_events(
+    State(console): State<Console>,
+    Segments(id): Segments<CommandId>,
+) -> Result<Response, Error> {
+    // A command that is not there is an answer of its own, before any event.
+    console.command(id).await?;
+    Ok(events::stream(console, id).into_response())
+}
+
+/// Labels of an artifact.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Labels {
+    role: Option<Name>,
+    version: Option<Version>,
+}
+
+pub(super) async fn artifacts(
+    State(console): State<Console>,
+    Params(labels): Params<Labels>,
+) -> Answer<Vec<api::Artifact>> {
+    Ok(Json(console.artifacts(labels.role, labels.version).await?))
+}
+
+pub(super) async fn add_artifact(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Params(labels): Params<Labels>,
+    body: Body,
+) -> Answer<api::Artifact> {
+    let (Some(role), Some(version)) = (labels.role, labels.version) else {
+        return Err(Error::invalid("bad_query", "role and version are wanted"));
+    };
+    Ok(Json(console.add_artifact(&operator, role, version, body.into_data_stream()).await?))
+}
+
+pub(super) async fn artifact(
+    State(console): State<Console>,
+    Segments(sha256): Segments<Digest>,
+) -> Answer<api::Artifact> {
+    Ok(Json(console.artifact(&sha256).await?))
+}
+
+pub(super) async fn configs(State(console): State<Console>) -> Answer<Vec<api::Config>> {
+    Ok(Json(console.configs().await?))
+}
+
+pub(super) async fn add_config(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(config): Document<api::NewConfig>,
+) -> Answer<api::Config> {
+    Ok(Json(console.add_config(&operator, config).await?))
+}
+
+pub(super) async fn config(
+    State(console): State<Console>,
+    Segments((id, version)): Segments<(ConfigId, Version)>,
+) -> Answer<api::Config> {
+    Ok(Json(console.config(&id, &version).await?))
+}
+
+/// Which measurements.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Measurements {
+    selector: String,
+    start_ms: Option<Millis>,
+    end_ms: Option<Millis>,
+    points: Option<usize>,
+}
+
+/// How far back a range goes whose start is left out.
+const RANGE_MS: Millis = 3_600_000;
+
+pub(super) async fn series(
+    State(console): State<Console>,
+    Params(wanted): Params<Measurements>,
+) -> Answer<api::SeriesAnswer> {
+    let range = match (wanted.start_ms, wanted.end_ms) {
+        (None, None) => None,
+        (start, end) => {
+            let end = end.unwrap_or_else(now_ms);
+            Some((start.unwrap_or(end.saturating_sub(RANGE_MS)), end))
+        }
+    };
+    Ok(Json(console.series(&wanted.selector, range, wanted.points.unwrap_or(500)).await?))
+}

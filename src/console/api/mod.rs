@@ -1,0 +1,261 @@
+//! The REST API: one table of routes, from which both the router and the OpenAPI document are made,
+//! so that neither has what the other has not.
+//!
+//! Modules: [`extract`] (what comes in, each fault a problem with its reason), [`handlers`] (one
+//! function for each route), [`events`] (what becomes of a command, as it happens), [`openapi`] (the
+//! document, held true by a test).
+//!
+//! **Invariant: a route that the table does not mark as open is asked for its operator before
+//! anything else of the request is looked at.**
+
+mod events;
+pub(super) mod extract;
+mod handlers;
+mod openapi;
+
+use axum::{
+    Extension, Router,
+    extract::{Request, State},
+    http::{HeaderValue, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, any, delete, get, post},
+};
+use muster_topics::name::Name;
+
+use self::openapi::{Parameter, Shape};
+use super::{Console, Error};
+use crate::api;
+
+/// One route.
+struct Route {
+    method: Method,
+    /// Below `/api`.
+    path: &'static str,
+    about: &'static str,
+    /// Whether anybody may ask, without a token.
+    open: bool,
+    /// What may stand behind the question mark.
+    query: &'static [Parameter],
+    request: Shape,
+    response: Shape,
+    handler: MethodRouter<Console>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Get,
+    Post,
+    Delete,
+}
+
+impl Method {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Post => "post",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+impl Route {
+    fn new(method: Method, path: &'static str, about: &'static str, handler: MethodRouter<Console>) -> Self {
+        let (request, response) = (Shape::Nothing, Shape::Nothing);
+        Self { method, path, about, open: false, query: &[], request, response, handler }
+    }
+
+    fn open(mut self) -> Self {
+        self.open = true;
+        self
+    }
+
+    fn query(mut self, query: &'static [Parameter]) -> Self {
+        self.query = query;
+        self
+    }
+
+    fn takes(mut self, request: Shape) -> Self {
+        self.request = request;
+        self
+    }
+
+    fn gives(mut self, response: Shape) -> Self {
+        self.response = response;
+        self
+    }
+}
+
+const HOST: Parameter =
+    Parameter { name: "host", about: "A host's id, or a hostname that only one has.", whole: false };
+const LIMIT: Parameter =
+    Parameter { name: "limit", about: "How many at most; 50 if left out, and up to 500.", whole: true };
+
+/// Everything that can be asked for.
+fn routes() -> Vec<Route> {
+    let mut routes = fleet_routes();
+    routes.extend(content_routes());
+    routes
+}
+
+/// Hosts, and what is ordered of them.
+fn fleet_routes() -> Vec<Route> {
+    use Method::{Delete, Get, Post};
+    use handlers as h;
+    vec![
+        Route::new(Get, "/openapi.json", "This document.", get(h::openapi)).open().gives(Shape::Any),
+        Route::new(Post, "/v1/login", "Exchanges a one-time sign-in code for a token.", post(h::login))
+            .open()
+            .takes(Shape::of::<api::Login>())
+            .gives(Shape::of::<api::LoggedIn>()),
+        Route::new(Get, "/v1/status", "The installation at a glance.", get(h::status))
+            .gives(Shape::of::<api::Status>()),
+        Route::new(Get, "/v1/hosts", "All hosts, sorted by hostname.", get(h::hosts)).gives(Shape::list::<api::Host>()),
+        Route::new(Get, "/v1/hosts/{host}", "One host.", get(h::host)).gives(Shape::of::<api::Host>()),
+        Route::new(Get, "/v1/hosts/{host}/units/{realm}/{name}", "One unit of a host.", get(h::unit))
+            .gives(Shape::of::<api::Unit>()),
+        Route::new(Get, "/v1/units", "Units, sorted by hostname and name.", get(h::units))
+            .query(&[HOST])
+            .gives(Shape::list::<api::Unit>()),
+        Route::new(Get, "/v1/tokens", "One-time passwords for joining, newest first.", get(h::tokens))
+            .gives(Shape::list::<api::Token>()),
+        Route::new(Post, "/v1/tokens", "Makes a one-time password for a host that shall join.", post(h::create_token))
+            .takes(Shape::of::<api::NewToken>())
+            .gives(Shape::of::<api::CreatedToken>()),
+        Route::new(Delete, "/v1/tokens/{id}", "Revokes a one-time password.", delete(h::revoke_token)),
+        Route::new(Get, "/v1/commands", "Commands, newest first.", get(h::commands))
+            .query(&[HOST, LIMIT])
+            .gives(Shape::list::<api::Command>()),
+        Route::new(Post, "/v1/commands", "Signs, stores and publishes a command.", post(h::submit))
+            .takes(Shape::of::<api::NewCommand>())
+            .gives(Shape::of::<api::Command>()),
+        Route::new(Get, "/v1/commands/{id}", "One command.", get(h::command)).gives(Shape::of::<api::Command>()),
+        Route::new(
+            Get,
+            "/v1/commands/{id}/events",
+            "What becomes of a command: server-sent events from its beginning, each a JSON document, until `end`.",
+            get(h::command_events),
+        )
+        .gives(Shape::events::<api::CommandEvent>()),
+    ]
+}
+
+/// Artifacts, configs and measurements.
+fn content_routes() -> Vec<Route> {
+    use Method::{Get, Post};
+    use handlers as h;
+    vec![
+        Route::new(Get, "/v1/artifacts", "Artifacts, by role, newest first.", get(h::artifacts))
+            .query(&[
+                Parameter { name: "role", about: "Those of this role.", whole: false },
+                Parameter { name: "version", about: "Those of this version.", whole: false },
+            ])
+            .gives(Shape::list::<api::Artifact>()),
+        Route::new(
+            Post,
+            "/v1/artifacts",
+            "Adds an artifact; the same one again changes nothing.",
+            post(h::add_artifact),
+        )
+        .query(&[
+            Parameter { name: "role", about: "What it is for. (Required.)", whole: false },
+            Parameter { name: "version", about: "Which one of the role. (Required.)", whole: false },
+        ])
+        .takes(Shape::Bytes)
+        .gives(Shape::of::<api::Artifact>()),
+        Route::new(Get, "/v1/artifacts/{sha256}", "One artifact.", get(h::artifact))
+            .gives(Shape::of::<api::Artifact>()),
+        Route::new(Get, "/v1/configs", "All configs, without their content.", get(h::configs))
+            .gives(Shape::list::<api::Config>()),
+        Route::new(Post, "/v1/configs", "Adds a config; the same one again changes nothing.", post(h::add_config))
+            .takes(Shape::of::<api::NewConfig>())
+            .gives(Shape::of::<api::Config>()),
+        Route::new(Get, "/v1/configs/{id}/{version}", "One config, with its content.", get(h::config))
+            .gives(Shape::of::<api::Config>()),
+        Route::new(
+            Get,
+            "/v1/series",
+            "Measurements over time; with neither start nor end, the last value of each series within five minutes.",
+            get(h::series),
+        )
+        .query(&[
+            Parameter {
+                name: "selector",
+                about: "Such as `muster_host_cpu_busy_ratio{host=\"…\"}`. (Required.)",
+                whole: false,
+            },
+            Parameter { name: "start_ms", about: "Where the range starts.", whole: true },
+            Parameter { name: "end_ms", about: "Where the range ends; now if left out.", whole: true },
+            Parameter {
+                name: "points",
+                about: "How many points of each series at most; 500 if left out.",
+                whole: true,
+            },
+        ])
+        .gives(Shape::of::<api::SeriesAnswer>()),
+    ]
+}
+
+async fn unknown_path() -> Error {
+    Error::not_found("unknown_path", "the API has no such path").hint("GET /api/openapi.json describes it")
+}
+
+/// Everything at and below `/api`.
+pub(super) fn router(console: Console) -> Router {
+    let authenticated = middleware::from_fn_with_state(console.clone(), authenticate);
+    let mut router = Router::new();
+    for route in routes() {
+        let handler = if route.open { route.handler } else { route.handler.route_layer(authenticated.clone()) };
+        router = router.route(route.path, handler);
+    }
+    let router = router
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(async || {
+            Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
+                .hint("GET /api/openapi.json describes it")
+        })
+        .layer(middleware::map_response(not_stored))
+        .with_state(console);
+    // Nesting leaves this one path out.
+    Router::new().nest("/api", router).route("/api/", any(unknown_path))
+}
+
+/// Whoever asks. An extension of each request whose route is not open.
+#[derive(Clone, Debug)]
+struct Asker(Name);
+
+/// Finds out who asks. The token is looked up by its hash, so the time that takes tells nothing.
+async fn authenticate(State(console): State<Console>, mut request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token =
+        given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let asker =
+        match token {
+            None => Err(Error::unauthorised("no_token", "this needs `Authorization: Bearer …`")
+                .hint("`muster login` gets a token for the command line")),
+            Some((_, token)) => match console.bearer(token.trim()).await {
+                Ok(Some(asker)) => Ok(asker),
+                Ok(None) => Err(Error::unauthorised("bad_token", "this token is not known here")
+                    .hint("`muster login` gets a new one")),
+                Err(error) => Err(error),
+            },
+        };
+    match asker {
+        Ok(asker) => {
+            request.extensions_mut().insert(Asker(asker));
+            next.run(request).await
+        }
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Answers are about now; no cache may keep them.
+async fn not_stored(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+type AskedBy = Extension<Asker>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+use std::collections::BTreeSet;
+
+use muster_topics::{
+    name::{Digest, HostId},
+    outcome::{Outcome, Output, Status},
+};
+use reqwest::{Client, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::console::{
+    Change,
+    api::events::Follower,
+    store,
+    testing::{Fixture, admin, problem},
+};
+
+/// A console, and a client that is signed in.
+struct Api {
+    fixture: Fixture,
+    client: Client,
+    token: String,
+}
+
+impl Api {
+    async fn new() -> Self {
+        let fixture = Fixture::new().await;
+        let token = fixture.console.new_api_token(&admin()).await.unwrap();
+        Self { client: fixture.client(None), fixture, token }
+    }
+
+    fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        let url = format!("{}/api{path}", self.fixture.running.web_url());
+        self.client.request(method.parse().unwrap(), url)
+    }
+
+    fn get(&self, path: &str) -> RequestBuilder {
+        self.request("GET", path).bearer_auth(&self.token)
+    }
+
+    fn post(&self, path: &str) -> RequestBuilder {
+        self.request("POST", path).bearer_auth(&self.token)
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        let answer = self.get(path).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        assert_eq!(answer.headers()["cache-control"], "no-store");
+        answer.json().await.unwrap()
+    }
+}
+
+#[test]
+fn the_committed_document_is_true() {
+    let document = openapi::generate();
+    if std::env::var_os("MUSTER_REWRITE").is_some() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/console/api/openapi.json");
+        std::fs::write(path, &document).unwrap();
+        return;
+    }
+    assert!(
+        document == openapi::DOCUMENT,
+        "src/console/api/openapi.json is not what the routes say; run `MUSTER_REWRITE=1 cargo test -p muster --lib console::api`"
+    );
+}
+
+#[test]
+fn the_document_has_every_schema_that_it_names() {
+    let document: Value = serde_json::from_str(&openapi::generate()).unwrap();
+    let mut names = BTreeSet::new();
+    collect_references(&document, &mut names);
+    assert!(names.contains("#/components/schemas/Command"));
+    for name in &names {
+        assert!(document.pointer(name.trim_start_matches('#')).is_some(), "{name}");
+    }
+    let ids: Vec<_> = routes().iter().map(|route| (route.method.as_str(), route.path)).collect();
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "no route stands twice");
+}
+
+fn collect_references(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            names.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|value| collect_references(value, names));
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect_references(value, names)),
+        _ => (),
+    }
+}
+
+#[tokio::test]
+async fn every_route_but_the_open_ones_wants_a_token() {
+    let api = Api::new().await;
+    for route in routes() {
+        let method = route.method.as_str().to_uppercase();
+        let path = route.path.replace("{host}", "h").replace(['{', '}'], "");
+        let answer = api.request(&method, &path).body("{}").send().await.unwrap();
+        assert_eq!(answer.status() == StatusCode::UNAUTHORIZED, !route.open, "{method} {path}");
+        if !route.open {
+            assert_eq!(answer.headers()["www-authenticate"], "Bearer");
+            assert_eq!(problem(answer).await.1, "no_token");
+            let wrong = api.request(&method, &path).bearer_auth("wrong").send().await.unwrap();
+            assert_eq!(problem(wrong).await, (401, "bad_token".to_owned()), "{method} {path}");
+            // Signed in, each finds its handler.
+            let right = api.request(&method, &path).bearer_auth(&api.token).body("{}").send().await.unwrap();
+            assert!(![401, 405].contains(&right.status().as_u16()), "{method} {path} {}", right.status());
+        }
+    }
+    let session = api.fixture.console.new_sign_in_link().await.unwrap();
+    let code = session.rsplit_once("code=").unwrap().1;
+    let cookie = api.fixture.console.sign_in(code).await.unwrap();
+    let refused = api.request("GET", "/v1/status").bearer_auth(&cookie).send().await.unwrap();
+    assert_eq!(problem(refused).await.1, "bad_token", "a session is no token");
+}
+
+#[tokio::test]
+async fn every_fault_is_a_problem() {
+    let api = Api::new().await;
+    let check = async |request: RequestBuilder, status: u16, code: &str| {
+        let shown = format!("{request:?}");
+        assert_eq!(problem(request.send().await.unwrap()).await, (status, code.to_owned()), "{shown}");
+    };
+    check(api.get("/v1/nothing"), 404, "unknown_path").await;
+    check(api.get("/"), 404, "unknown_path").await;
+    check(api.request("PUT", "/v1/hosts"), 405, "wrong_method").await;
+    check(api.post("/v1/commands").body("{"), 400, "bad_json").await;
+    check(
+        api.post("/v1/commands").body("{\"target\":\"all\",\"verb\":{\"unit_run\":{\"unit\":\"a/b\"}},\"x\":1}"),
+        400,
+        "bad_json",
+    )
+    .await;
+    check(api.post("/v1/configs").body(" ".repeat(3 << 20)), 413, "too_large").await;
+    check(api.get("/v1/commands?limit=x"), 400, "bad_query").await;
+    check(api.get("/v1/commands?other=1"), 400, "bad_query").await;
+    check(api.get("/v1/commands/x"), 400, "bad_path").await;
+    check(api.get("/v1/commands/0190d3a1-7b3c-7def-8abc-0123456789ab"), 404, "unknown_command").await;
+    check(api.get("/v1/commands/0190d3a1-7b3c-7def-8abc-0123456789ab/events"), 404, "unknown_command").await;
+    check(api.get("/v1/hosts/x"), 404, "unknown_host").await;
+    check(api.get("/v1/units?host=x"), 404, "unknown_host").await;
+    check(api.get(&format!("/v1/hosts/{}/units/a/b", HostId::random())), 404, "unknown_host").await;
+    check(api.get(&format!("/v1/artifacts/{}", Digest::of(b""))), 404, "unknown_artifact").await;
+    check(api.get("/v1/configs/a/1"), 404, "unknown_config").await;
+    check(api.get("/v1/series?selector=%7B%7B"), 400, "bad_selector").await;
+    check(api.get("/v1/series?selector=m&start_ms=2&end_ms=1"), 400, "bad_range").await;
+    check(api.post("/v1/tokens").json(&json!({"ttl_s": 0})), 400, "bad_ttl").await;
+    check(api.request("DELETE", "/v1/tokens/x").bearer_auth(&api.token), 404, "unknown_token").await;
+    check(api.post("/v1/login").json(&json!({"code": "wrong"})), 401, "bad_code").await;
+    check(
+        api.post("/v1/commands").json(&json!({"target": "all", "verb": {"unit_run": {"unit": "a/b"}}})),
+        409,
+        "no_hosts",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_sign_in_code_is_good_once() {
+    let api = Api::new().await;
+    let link = api.fixture.console.new_sign_in_link().await.unwrap();
+    assert!(link.starts_with("http://127.0.0.1:"), "{link}");
+    let code = link.rsplit_once("code=").unwrap().1;
+    let login = || api.request("POST", "/v1/login").json(&json!({"code": code}));
+    let answer: crate::api::LoggedIn = login().send().await.unwrap().json().await.unwrap();
+    assert_eq!(answer.operator, admin());
+    assert_eq!(problem(login().send().await.unwrap()).await, (401, "bad_code".to_owned()));
+    let with_it = api.request("GET", "/v1/status").bearer_auth(&answer.token).send().await.unwrap();
+    assert_eq!(with_it.status(), StatusCode::OK);
+    let code = api.fixture.console.new_sign_in_link().await.unwrap();
+    let session = api.fixture.console.sign_in(code.rsplit_once("code=").unwrap().1).await.unwrap();
+    assert_eq!(api.fixture.console.session(&session).await.unwrap(), Some(admin()));
+    api.fixture.console.sign_out(&session).await.unwrap();
+    assert_eq!(api.fixture.console.session(&session).await.unwrap(), None);
+    assert_eq!(api.fixture.console.session(&answer.token).await.unwrap(), None, "a token is no session");
+}
+
+#[tokio::test]
+async fn an_artifact_is_uploaded_once_and_its_labels_stay() {
+    let api = Api::new().await;
+    let upload = |labels: &str, body: &'static str| api.post(&format!("/v1/artifacts?{labels}")).body(body);
+    let first: Value = upload("role=r&version=1", "content").send().await.unwrap().json().await.unwrap();
+    assert_eq!(first["sha256"], Digest::of(b"content").as_str());
+    let again: Value = upload("role=r&version=1", "content").send().await.unwrap().json().await.unwrap();
+    assert_eq!(again, first);
+    let other = upload("role=r&version=1", "other").send().await.unwrap();
+    assert_eq!(problem(other).await, (409, "version_taken".to_owned()));
+    for (labels, body, code) in
+        [("role=r", "x", "bad_query"), ("role=R&version=1", "x", "bad_query"), ("role=r&version=2", "", "empty")]
+    {
+        assert_eq!(problem(upload(labels, body).send().await.unwrap()).await, (400, code.to_owned()));
+    }
+    let large = api.post("/v1/artifacts?role=r&version=3").body(vec![0; 1024 * 1024 + 1]).send().await.unwrap();
+    assert_eq!(problem(large).await, (413, "too_large".to_owned()));
+    assert_eq!(api.json("/v1/artifacts").await.as_array().unwrap().len(), 1);
+    assert_eq!(api.json("/v1/artifacts?role=other").await, json!([]));
+    assert_eq!(api.json(&format!("/v1/artifacts/{}", first["sha256"].as_str().unwrap())).await, first);
+    assert_eq!(leftovers(&api), 0);
+}
+
+/// Files in the folder of artifacts that are not named by a hash.
+fn leftovers(api: &Api) -> usize {
+    let folder = api.fixture.dir.path().join("console/artifacts");
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.filter(|name| name.to_str().unwrap().parse::<Digest>().is_err()).count()
+}
+
+#[tokio::test]
+async fn an_upload_that_is_cut_off_leaves_nothing() {
+    let api = Api::new().await;
+    let console = &api.fixture.console;
+    let pieces = [Ok("half"), Err("the connection broke")];
+    let cut = console
+        .add_artifact(&admin(), "r".parse().unwrap(), "1".parse().unwrap(), futures_util::stream::iter(pieces))
+        .await
+        .unwrap_err();
+    assert_eq!((cut.status, cut.problem.code.as_str()), (400, "incomplete"));
+    // The same over a socket: more is announced than comes.
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut socket = tokio::net::TcpStream::connect(api.fixture.running.web_addr()).await.unwrap();
+    let head = format!(
+        "POST /api/v1/artifacts?role=r&version=1 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 100\r\n\r\nhalf",
+        api.token
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
+    let mut answer = String::new();
+    let _ = socket.read_to_string(&mut answer).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(api.json("/v1/artifacts").await, json!([]));
+    assert_eq!(leftovers(&api), 0);
+    let whole = api.post("/v1/artifacts?role=r&version=1").body("whole").send().await.unwrap();
+    assert_eq!(whole.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_config_never_changes_under_its_version() {
+    let api = Api::new().await;
+    let add = |content: &str| api.post("/v1/configs").json(&json!({"id": "a.b", "version": "1", "content": content}));
+    let first: Value = add("{\"x\": 1, \"a\": [true]}").send().await.unwrap().json().await.unwrap();
+    assert_eq!(first["sha256"], Digest::of(b"{\"a\":[true],\"x\":1}").as_str());
+    let same: Value = add("{\"a\":[true],\"x\":1.0}").send().await.unwrap().json().await.unwrap();
+    assert_eq!(same, first);
+    let other: crate::api::Problem = add("{}").send().await.unwrap().json().await.unwrap();
+    assert_eq!((other.code.as_str(), other.hint.unwrap().contains("a.b@2")), ("version_taken", true));
+    for bad in ["", "{", "{\"a\":1,\"a\":2}", "9007199254740993"] {
+        assert_eq!(problem(add(bad).send().await.unwrap()).await, (400, "bad_config".to_owned()), "{bad}");
+    }
+    assert_eq!(api.json("/v1/configs").await.as_array().unwrap().len(), 1);
+    assert_eq!(api.json("/v1/configs/a.b/1").await["content"], json!({"a": [true], "x": 1}));
+}
+
+#[tokio::test]
+async fn a_command_is_signed_stored_and_checked_against_what_is_here() {
+    let api = Api::new().await;
+    let host = api.fixture.member("h").await.id;
+    let submit = |verb: Value| api.post("/v1/commands").json(&json!({"target": {"hosts": ["h"]}, "verb": verb}));
+    let command: crate::api::Command =
+        submit(json!({"exec": {"argv": ["true"], "timeout_ms": 1000}})).send().await.unwrap().json().await.unwrap();
+    assert_eq!((command.operator, command.hosts[0].host), (admin(), host));
+    assert_eq!(command.expires_ms - command.issued_ms, 600_000);
+    let shared = api.fixture.shared();
+    let bytes = store::command::signed_bytes(shared.store.read(), command.id).await.unwrap().unwrap();
+    let verified = muster_topics::envelope::open(&bytes, &[shared.authority.command_key().clone()]).unwrap();
+    let body: muster_topics::command::Command = verified.body().unwrap();
+    assert!(body.id == command.id && body.target.includes(host) && !body.target.includes(HostId::random()));
+    let sha256 = Digest::of(b"content");
+    let apply = |size: u64| {
+        json!({"unit_apply": {"unit": "default/u", "spec": {"kind": "yuno",
+            "artifact": {"sha256": sha256, "size_bytes": size, "role": "r", "version": "1"}}}})
+    };
+    assert_eq!(problem(submit(apply(7)).send().await.unwrap()).await, (404, "unknown_artifact".to_owned()));
+    api.post("/v1/artifacts?role=r&version=1").body("content").send().await.unwrap();
+    assert_eq!(problem(submit(apply(8)).send().await.unwrap()).await, (409, "wrong_artifact".to_owned()));
+    assert_eq!(submit(apply(7)).send().await.unwrap().status(), StatusCode::OK);
+    let long = submit(json!({"exec": {"argv": ["x".repeat(70_000)], "timeout_ms": 1000}}));
+    assert_eq!(problem(long.send().await.unwrap()).await, (413, "too_large".to_owned()));
+    assert_eq!(api.json("/v1/commands?host=h&limit=1").await.as_array().unwrap().len(), 1);
+    assert_eq!(api.json("/v1/commands").await.as_array().unwrap().len(), 2);
+}
+
+fn outcome(sent_bytes: u64) -> Outcome {
+    let stdout = Output { sent_bytes, ..Output::default() };
+    Outcome { status: Status::Completed, started_ms: None, finished_ms: 1, stdout, stderr: Output::default() }
+}
+
+#[tokio::test]
+async fn events_tell_what_is_and_then_what_comes_until_the_end() {
+    use crate::api::{CommandEvent, CommandState};
+    let api = Api::new().await;
+    let shared = api.fixture.shared();
+    let host = api.fixture.member("h").await.id;
+    let id = api.fixture.command(&[host]).await.id;
+    let mut follower = Follower::new(api.fixture.console.clone(), id);
+    let Some(CommandEvent::Host(line)) = follower.next().await else { panic!("the present state comes first") };
+    assert_eq!(line.state, CommandState::Waiting);
+    // The outcome overtakes a piece of output that it counts: the end waits for that.
+    let mut transaction = shared.store.begin().await.unwrap();
+    store::command::settle(&mut transaction, id, host, &outcome(2), 1).await.unwrap();
+    transaction.commit().await.unwrap();
+    shared.changed(Change::Command(id));
+    let Some(CommandEvent::Host(line)) = follower.next().await else { panic!("a new state") };
+    assert_eq!(line.state, CommandState::Done);
+    let mut transaction = shared.store.begin().await.unwrap();
+    store::command::add_output(&mut transaction, id, host, muster_topics::outcome::Stream::Stdout, 0, b"ab")
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    shared.changed(Change::Command(id));
+    let Some(CommandEvent::Output { offset_bytes: 0, data, .. }) = follower.next().await else { panic!("output") };
+    assert_eq!(data.to_bytes().unwrap(), b"ab");
+    assert_eq!(follower.next().await, Some(CommandEvent::End));
+    assert_eq!(follower.next().await, None);
+    // Over HTTP, from the beginning, and ending by itself.
+    let answer = api.get(&format!("/v1/commands/{id}/events")).send().await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let text = answer.text().await.unwrap();
+    let names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert_eq!(names, ["output", "host", "end"], "{text}");
+    for data in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+        serde_json::from_str::<CommandEvent>(data).unwrap();
+    }
+}

@@ -1,0 +1,463 @@
+//! The fleet's authority: the root that every certificate comes from, and the key that commands are
+//! signed with.
+//!
+//! **Invariant: a private key is written once, at mode 0600, and never leaves its folder.**
+//!
+//! **Invariant: nothing that a certificate request asks for gets into a certificate but its key.**
+//! Name, lifetime and purpose are the authority's to say.
+
+use std::{
+    fs::{self, File},
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use muster_topics::{
+    Millis,
+    envelope::{PublicKey, Signer},
+    name::Digest,
+    role::Identity,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519,
+    PublicKeyData, SerialNumber, SubjectPublicKeyInfo,
+};
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject};
+use time::OffsetDateTime;
+use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
+
+use crate::{
+    clock::now_ms,
+    files::{PUBLIC_MODE, SECRET_MODE, write_atomically},
+};
+
+/// The longest certificate request that is looked at; one for a P-256 key has about 400 bytes.
+const CSR_MAX_BYTES: usize = 16 * 1024;
+/// How long the root is valid.
+const ROOT_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
+/// How long a server's certificate is valid; a new one is made at each start.
+const SERVER_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+/// What hosts look at begins this much in the past, for their clocks may be behind.
+const BACKDATED: Duration = Duration::from_secs(24 * 3600);
+/// What they show begins only this much in the past: it is looked at on machines like this one.
+const CLIENT_BACKDATED: Duration = Duration::from_secs(3600);
+
+/// Something went wrong with the authority's files or keys.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// A file of it cannot be read or written.
+    #[error("the authority's file {path} cannot be used: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file of it is not what it should be.
+    #[error("the authority's file {path} is damaged: {problem}")]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A certificate could not be made.
+    #[error("a certificate could not be made: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// The system has no randomness to give.
+    #[error("no key could be made: the system gave no randomness")]
+    Randomness,
+}
+
+/// A certificate request that is not granted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the certificate request is not valid: {0}")]
+pub struct CsrError(String);
+
+/// A certificate for a client, and what the store remembers of it.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// The certificate.
+    pub pem: String,
+    /// Its serial number, in hexadecimal digits.
+    pub serial: String,
+    /// SHA-256 of its public key.
+    pub key: Digest,
+    /// When it ends.
+    pub expires_ms: Millis,
+}
+
+/// A certificate request whose signature has been checked; only [`CheckedCsr::parse`] makes one.
+#[derive(Clone, Debug)]
+pub struct CheckedCsr {
+    key: SubjectPublicKeyInfo,
+}
+
+impl CheckedCsr {
+    /// Reads a request in PEM and checks that its sender has the private key.
+    ///
+    /// # Errors
+    /// If it is none, not signed by its own key, or for a kind of key that agents do not use.
+    pub fn parse(pem: &str) -> Result<Self, CsrError> {
+        let refused = |problem: &dyn std::fmt::Display| CsrError(problem.to_string());
+        if pem.len() > CSR_MAX_BYTES {
+            return Err(CsrError(format!("longer than {CSR_MAX_BYTES} bytes")));
+        }
+        let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).map_err(|error| refused(&error))?;
+        // This checks the signature. What else it read is thrown away.
+        CertificateSigningRequestParams::from_der(&der).map_err(|error| refused(&error))?;
+        let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|error| refused(&error))?;
+        if !rest.is_empty() {
+            return Err(CsrError("there are bytes after its end".to_owned()));
+        }
+        let key = SubjectPublicKeyInfo::from_der(request.certification_request_info.subject_pki.raw)
+            .map_err(|error| refused(&error))?;
+        if key.algorithm() != &PKCS_ECDSA_P256_SHA256 && key.algorithm() != &PKCS_ED25519 {
+            return Err(CsrError("its key is neither P-256 nor Ed25519".to_owned()));
+        }
+        Ok(Self { key })
+    }
+
+    /// SHA-256 of the public key.
+    #[must_use]
+    pub fn key(&self) -> Digest {
+        Digest::of(self.key.der_bytes())
+    }
+}
+
+/// What a client's certificate says, once TLS has checked that it is ours and valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Who it is.
+    pub identity: Identity,
+    /// The certificate's serial number, in hexadecimal digits.
+    pub serial: String,
+}
+
+impl Peer {
+    /// Reads identity and serial number. Nothing, if it is not one of the fleet's.
+    #[must_use]
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let mut names = certificate.subject().iter_common_name();
+        let (name, None) = (names.next()?, names.next()) else { return None };
+        let identity = name.as_str().ok()?.parse().ok()?;
+        Some(Self { identity, serial: hex(certificate.raw_serial()) })
+    }
+}
+
+/// The authority. Opening it twice gives the same one.
+pub struct Authority {
+    certificate_pem: String,
+    fingerprint: Digest,
+    issuer: Issuer<'static, KeyPair>,
+    signer: Signer,
+    command_key: PublicKey,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Opens the authority in `dir`, and makes it if there is none.
+    ///
+    /// # Errors
+    /// If its files cannot be read or written, or are damaged.
+    pub fn open_or_create(dir: &Path) -> Result<Self, AuthorityError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |source| AuthorityError::File { path, source }
+        };
+        private_folder(dir).map_err(at(dir))?;
+        // Two that start at once must not make two authorities. The lock goes with the file handle.
+        let lock = dir.join("lock");
+        File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
+            let key = Self::root_key(&dir.join("authority.key"))?;
+            let certificate = Self::root_certificate(&dir.join("authority.pem"), &key)?;
+            let signing = dir.join("signing.key");
+            let pkcs8 =
+                read_or_make(&signing, SECRET_MODE, || Signer::generate().map_err(|_| AuthorityError::Randomness))?;
+            let damaged =
+                |problem: &str| AuthorityError::Damaged { path: signing.clone(), problem: problem.to_owned() };
+            let signer = Signer::from_pkcs8(&pkcs8).map_err(|error| damaged(&error.to_string()))?;
+            let command_key = signer.public_key().map_err(|error| damaged(&error.to_string()))?;
+            let (certificate_pem, der) = certificate;
+            let issuer = Issuer::from_ca_cert_der(&der, key)?;
+            Ok(Self { certificate_pem, fingerprint: Digest::of(&der), issuer, signer, command_key })
+        })
+    }
+
+    fn root_key(path: &Path) -> Result<KeyPair, AuthorityError> {
+        let pem = read_or_make(path, SECRET_MODE, || Ok(KeyPair::generate()?.serialize_pem().into_bytes()))?;
+        let damaged = |problem: String| AuthorityError::Damaged { path: path.to_owned(), problem };
+        let pem = String::from_utf8(pem).map_err(|error| damaged(error.to_string()))?;
+        KeyPair::from_pem(&pem).map_err(|error| damaged(error.to_string()))
+    }
+
+    fn root_certificate(path: &Path, key: &KeyPair) -> Result<(String, CertificateDer<'static>), AuthorityError> {
+        let pem = read_or_make(path, PUBLIC_MODE, || {
+            let mut params = params("muster authority", ROOT_LIFETIME, now_ms())?;
+            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+            Ok(params.self_signed(key)?.pem().into_bytes())
+        })?;
+        let damaged = |problem: String| AuthorityError::Damaged { path: path.to_owned(), problem };
+        let pem = String::from_utf8(pem).map_err(|error| damaged(error.to_string()))?;
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| damaged(error.to_string()))?;
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| damaged(error.to_string()))?;
+        if parsed.public_key().subject_public_key.data != key.der_bytes() {
+            return Err(damaged("it does not belong to the key beside it".to_owned()));
+        }
+        Ok((pem, der))
+    }
+
+    /// The root's certificate, in PEM.
+    #[must_use]
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// SHA-256 of the root's certificate (DER): what join tokens pin.
+    #[must_use]
+    pub fn fingerprint(&self) -> &Digest {
+        &self.fingerprint
+    }
+
+    /// Signs commands.
+    #[must_use]
+    pub fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
+    /// What agents check commands with.
+    #[must_use]
+    pub fn command_key(&self) -> &PublicKey {
+        &self.command_key
+    }
+
+    /// A new key and certificate, valid for a year, for a server that is reached under these names
+    /// and addresses: the certificate with the authority's behind it, and the key, both in PEM.
+    ///
+    /// # Errors
+    /// If a name cannot stand in a certificate.
+    pub fn issue_server(&self, names: &[String]) -> Result<(String, String), AuthorityError> {
+        let common_name = names.iter().find(|name| name.parse::<IpAddr>().is_err());
+        let mut params = CertificateParams::new(names)?;
+        fill(common_name.map_or("muster", String::as_str), SERVER_LIFETIME, now_ms(), &mut params)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate()?;
+        let leaf = params.signed_by(&key, &self.issuer)?;
+        Ok((format!("{}{}", leaf.pem(), self.certificate_pem), key.serialize_pem()))
+    }
+
+    /// A new key and certificate for a client: the certificate and the key, both in PEM.
+    ///
+    /// # Errors
+    /// If the system has no randomness to give.
+    pub fn issue_client(&self, identity: &Identity, lifetime: Duration) -> Result<(String, String), AuthorityError> {
+        let key = KeyPair::generate()?;
+        let params = client_params(identity, lifetime, now_ms())?;
+        Ok((params.signed_by(&key, &self.issuer)?.pem(), key.serialize_pem()))
+    }
+
+    /// A certificate for the key of a request.
+    ///
+    /// # Errors
+    /// If the system has no randomness to give.
+    pub fn grant(
+        &self,
+        csr: &CheckedCsr,
+        identity: &Identity,
+        lifetime: Duration,
+        now: Millis,
+    ) -> Result<Certificate, AuthorityError> {
+        let params = client_params(identity, lifetime, now)?;
+        let serial = params.serial_number.as_ref().map(|serial| hex(serial.as_ref())).unwrap_or_default();
+        let expires_ms = params.not_after.unix_timestamp().saturating_mul(1000);
+        let pem = params.signed_by(&csr.key, &self.issuer)?.pem();
+        Ok(Certificate { pem, serial, key: csr.key(), expires_ms })
+    }
+}
+
+fn client_params(identity: &Identity, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
+    let mut params = params(&identity.to_string(), lifetime, now)?;
+    params.not_before += BACKDATED - CLIENT_BACKDATED;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(params)
+}
+
+fn params(common_name: &str, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
+    let mut params = CertificateParams::default();
+    fill(common_name, lifetime, now, &mut params)?;
+    Ok(params)
+}
+
+/// What all certificates have in common.
+fn fill(
+    common_name: &str,
+    lifetime: Duration,
+    now: Millis,
+    params: &mut CertificateParams,
+) -> Result<(), AuthorityError> {
+    let now = OffsetDateTime::from_unix_timestamp(now / 1000).map_err(|_| rcgen::Error::Time)?;
+    params.not_before = now - BACKDATED;
+    params.not_after = now + lifetime;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    let mut serial: [u8; 16] = random_bytes()?;
+    // Positive, and of one length: DER would drop or add bytes otherwise.
+    serial[0] = serial[0] & 0x7f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    Ok(())
+}
+
+/// Random bytes for secrets.
+///
+/// # Errors
+/// If the system has none to give.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], AuthorityError> {
+    let mut bytes = [0; N];
+    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    filled.map(|()| bytes).map_err(|_| AuthorityError::Randomness)
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Makes a folder that only its owner may enter, if it is not there.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn private_folder(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+fn read_or_make(
+    path: &Path,
+    mode: u32,
+    make: impl FnOnce() -> Result<Vec<u8>, AuthorityError>,
+) -> Result<Vec<u8>, AuthorityError> {
+    let at = |source| AuthorityError::File { path: path.to_owned(), source };
+    match fs::read(path) {
+        Ok(content) => Ok(content),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let content = make()?;
+            write_atomically(path, &content, mode).map_err(at)?;
+            Ok(content)
+        }
+        Err(error) => Err(at(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use muster_topics::name::HostId;
+
+    use super::*;
+
+    fn csr(key: &KeyPair) -> String {
+        CertificateParams::default().serialize_request(key).unwrap().pem().unwrap()
+    }
+
+    #[test]
+    fn it_is_made_once_and_kept_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("authority");
+        let first = Authority::open_or_create(&dir).unwrap();
+        let second = Authority::open_or_create(&dir).unwrap();
+        assert_eq!(first.fingerprint(), second.fingerprint());
+        assert_eq!(first.command_key(), second.command_key());
+        for (file, mode) in [("authority.key", 0o600), ("signing.key", 0o600), ("authority.pem", 0o644), ("", 0o700)] {
+            assert_eq!(fs::metadata(dir.join(file)).unwrap().permissions().mode() & 0o777, mode, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_lost_certificate_is_made_anew_for_the_same_key_and_a_foreign_one_is_refused() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (certificate, _) = {
+            Authority::open_or_create(other.path()).unwrap();
+            let authority = Authority::open_or_create(dir.path()).unwrap();
+            authority.issue_server(&["localhost".to_owned()]).unwrap()
+        };
+        fs::remove_file(dir.path().join("authority.pem")).unwrap();
+        let again = Authority::open_or_create(dir.path()).unwrap();
+        assert!(!certificate.contains(again.certificate_pem()), "its serial number is another");
+        fs::copy(other.path().join("authority.pem"), dir.path().join("authority.pem")).unwrap();
+        assert!(matches!(Authority::open_or_create(dir.path()), Err(AuthorityError::Damaged { .. })));
+        fs::write(dir.path().join("authority.key"), "nonsense").unwrap();
+        assert!(matches!(Authority::open_or_create(dir.path()), Err(AuthorityError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_granted_certificate_says_who_and_until_when() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_create(dir.path()).unwrap();
+        let identity = Identity::Host(HostId::random());
+        let request = CheckedCsr::parse(&csr(&KeyPair::generate().unwrap())).unwrap();
+        let now = now_ms();
+        let granted = authority.grant(&request, &identity, Duration::from_secs(3600), now).unwrap();
+        assert_eq!(granted.expires_ms / 1000, now / 1000 + 3600);
+        assert_eq!(granted.key, request.key());
+        let der = CertificateDer::from_pem_slice(granted.pem.as_bytes()).unwrap();
+        assert_eq!(Peer::of(&der), Some(Peer { identity, serial: granted.serial }));
+    }
+
+    #[test]
+    fn requests_that_are_refused() {
+        let key = KeyPair::generate().unwrap();
+        let good = csr(&key);
+        assert!(CheckedCsr::parse(&good).is_ok());
+        let ed25519 = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        assert!(CheckedCsr::parse(&csr(&ed25519)).is_ok());
+        let p384 = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+        let mut der = CertificateParams::default().serialize_request(&key).unwrap().der().to_vec();
+        // The last bytes are the signature's.
+        *der.last_mut().unwrap() ^= 1;
+        let forged = pem_of(&der);
+        let certificate = CertificateParams::default().self_signed(&key).unwrap().pem();
+        for bad in ["", "nonsense", &good[..good.len() / 2], &csr(&p384), &forged, &certificate, &"x".repeat(1 << 20)] {
+            assert!(CheckedCsr::parse(bad).is_err(), "{}", &bad[..bad.len().min(80)]);
+        }
+    }
+
+    fn pem_of(der: &[u8]) -> String {
+        use base64::{Engine, engine::general_purpose::STANDARD};
+        format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", STANDARD.encode(der))
+    }
+
+    #[test]
+    fn a_request_gets_no_say_but_its_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_create(dir.path()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut wishes = CertificateParams::new(["evil.example".to_owned()]).unwrap();
+        wishes.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        wishes.distinguished_name.push(DnType::CommonName, "console-main");
+        wishes.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let request = CheckedCsr::parse(&wishes.serialize_request(&key).unwrap().pem().unwrap()).unwrap();
+        let host = Identity::Host(HostId::random());
+        let granted = authority.grant(&request, &host, Duration::from_secs(60), now_ms()).unwrap();
+        let der = CertificateDer::from_pem_slice(granted.pem.as_bytes()).unwrap();
+        let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+        assert!(!certificate.is_ca());
+        assert!(certificate.subject_alternative_name().unwrap().is_none());
+        let usage = certificate.extended_key_usage().unwrap().unwrap().value;
+        assert!(usage.client_auth && !usage.server_auth);
+        assert_eq!(Peer::of(&der).unwrap().identity, host);
+    }
+}

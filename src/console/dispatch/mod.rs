@@ -1,0 +1,272 @@
+//! An operator's wish becomes a signed command, which goes out until it is answered or expires.
+//!
+//! Modules: [`check`] (can it become one), [`schedule`] (when it goes out, to whom). The rest is
+//! here: [`submit`], and the task that performs what the schedule says.
+//!
+//! **Invariant: a command is signed once**, and stored before it first goes out; what goes out, ever,
+//! are the stored bytes. Hosts know a repetition by its id, and a change of even one byte would have
+//! to be signed anew.
+//!
+//! **Invariant: only [`authorise`] makes an [`Authorised`]**, and only that can be issued.
+
+mod check;
+mod schedule;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use axum::http::StatusCode;
+use muster_topics::{
+    Millis, V1, canonical,
+    command::{Command, Refresh, TARGET_HOSTS_MAX, Target, Verb},
+    envelope::EnvelopeError,
+    name::{CommandId, HostId, Name},
+    topic::{HostTopic, Topic},
+    unit::{Spec, YunoSpec},
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub(super) use self::check::{resolve, unknown_host};
+use self::schedule::{Action, Schedule};
+use super::{
+    Change, Console, Error, Shared, content,
+    store::{self, StoreError, command::Open, host},
+};
+use crate::{
+    api::{self, NewCommand, NewTarget},
+    clock::now_ms,
+};
+
+/// Events that wait for the task: those of one batch of ingest, and some submissions.
+pub(super) const EVENTS: usize = 1_024;
+/// The most commands that may be open at a time: one is about 150 bytes and 60 for each host.
+const OPEN_MAX: u64 = 10_000;
+/// The clock may be set while we sleep, so we look at it at least this often.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// What waits after the store failed.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the task has to know.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// There is a new command in the store.
+    Submitted {
+        /// Its hosts and expiry.
+        open: Open,
+        /// Whether it is for everybody.
+        broadcast: bool,
+    },
+    /// A host says that it has a command.
+    Answered(CommandId, HostId),
+    /// A host is done with a command.
+    Settled(CommandId, HostId),
+    /// A host came (true) or went.
+    Presence(HostId, bool),
+    /// There is a new connection to the broker.
+    Connected,
+}
+
+/// A command that its operator may give; only [`authorise`] makes one.
+#[derive(Debug)]
+struct Authorised {
+    operator: Name,
+    command: NewCommand,
+}
+
+/// Whether an operator may give this command. One role so far: who is an operator may do everything.
+async fn authorise(shared: &Shared, operator: &Name, command: NewCommand) -> Result<Authorised, Error> {
+    shared.check_operator(operator).await?;
+    Ok(Authorised { operator: operator.clone(), command })
+}
+
+/// Signs, stores and publishes a command.
+pub(super) async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
+    let shared = &console.shared;
+    let authorised = authorise(shared, operator, command).await?;
+    let id = issue(shared, authorised).await?;
+    console.command(id).await
+}
+
+async fn issue(shared: &Shared, Authorised { operator, command }: Authorised) -> Result<CommandId, Error> {
+    let (target, hosts) = check::target(&command.target, &candidates(shared, &command.target).await?)?;
+    let broadcast = target == Target::All;
+    check::verb(&command.verb, broadcast)?;
+    check_content(shared, &command.verb).await?;
+    let issued_ms = now_ms();
+    let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
+    let (id, verb) = (CommandId::new(), command.verb);
+    let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, verb };
+    let signed = sign(shared, &command)?;
+    if store::command::open_count(shared.store.read()).await? >= OPEN_MAX {
+        return Err(Error::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too_many_open",
+            format!("{OPEN_MAX} commands wait for their outcome already"),
+        )
+        .hint("wait until some are over; a shorter expiry keeps them from piling up"));
+    }
+    let mut transaction = shared.store.begin().await?;
+    store::command::add(&mut transaction, &command, &signed, &hosts).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
+    let hosts = hosts.into_iter().map(|host| (host, false)).collect();
+    let _ = shared.dispatch.send(Event::Submitted { open: Open { id, expires_ms, hosts }, broadcast }).await;
+    shared.changed(Change::Command(id));
+    Ok(id)
+}
+
+/// The hosts that a target may mean.
+async fn candidates(shared: &Shared, target: &NewTarget) -> Result<Vec<(HostId, String)>, StoreError> {
+    let db = shared.store.read();
+    let NewTarget::Hosts(names) = target else { return host::names(db).await };
+    let mut hosts = Vec::new();
+    // One more than may be listed is enough for the refusal.
+    for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
+        hosts.extend(host::named(db, name).await?);
+    }
+    hosts.sort();
+    hosts.dedup();
+    Ok(hosts)
+}
+
+/// Signs a command, if agents will be able to read it: they parse bodies strictly.
+fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
+    let readable = canonical::to_bytes(command).and_then(|bytes| canonical::parse(&bytes));
+    readable.map_err(|error| Error::invalid("bad_command", error.to_string()))?;
+    shared.authority.signer().sign(command).map_err(|error| match error {
+        EnvelopeError::TooLong(bytes) => Error::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the signed command has {bytes} bytes, and {} are allowed", muster_topics::PAYLOAD_MAX_BYTES),
+        )
+        .hint("put what is large into an artifact or a config"),
+        other => Error::internal("signing the command", &other),
+    })
+}
+
+/// Whether the artifact and the config of a unit are there: hosts will fetch them from here.
+async fn check_content(shared: &Shared, verb: &Verb) -> Result<(), Error> {
+    let Verb::UnitApply { spec, .. } = verb else { return Ok(()) };
+    let Spec::Yuno(YunoSpec { artifact, config, .. }) = &**spec;
+    content::check_artifact(shared, artifact).await?;
+    match config {
+        Some(config) => content::check_config(shared, config).await,
+        None => Ok(()),
+    }
+}
+
+/// Sends commands out, again and again, until the console stops.
+pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, shutdown: CancellationToken) {
+    let mut schedule = loop {
+        match load(&shared).await {
+            Ok(schedule) => break schedule,
+            Err(error) => tracing::error!(%error, "open commands cannot be read; trying again"),
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(STORE_PAUSE) => (),
+        }
+    };
+    loop {
+        let wake = schedule
+            .next_ms()
+            .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX));
+        let mut actions = Vec::new();
+        tokio::select! {
+            // Cancel-safe: an event is taken or it stays.
+            event = events.recv() => match event {
+                Some(event) => actions.extend(take(&shared, &mut schedule, event).await),
+                None => return,
+            },
+            () = tokio::time::sleep(wake) => (),
+            () = shutdown.cancelled() => return,
+        }
+        actions.extend(schedule.due(now_ms()));
+        if let Err(error) = perform(&shared, &mut schedule, actions).await {
+            // What went out unsent goes out again later; what is missing is found at the next start.
+            tracing::error!(%error, "commands cannot be sent");
+        }
+    }
+}
+
+async fn load(shared: &Shared) -> Result<Schedule, StoreError> {
+    let mut schedule = Schedule::default();
+    let now = now_ms();
+    for host in host::online(shared.store.read()).await? {
+        schedule.presence(host, true, now);
+    }
+    for open in store::command::open(shared.store.read()).await? {
+        // Each for itself: whether the broadcast went out before the last stop is not known.
+        schedule.open(open, false, now);
+    }
+    tracing::debug!(commands = schedule.len(), "open commands");
+    Ok(schedule)
+}
+
+async fn take(shared: &Shared, schedule: &mut Schedule, event: Event) -> Option<Action> {
+    let now = now_ms();
+    match event {
+        Event::Submitted { open, broadcast } => return schedule.open(open, broadcast, now),
+        Event::Answered(command, host) => schedule.answered(command, host),
+        Event::Settled(command, host) => schedule.settled(command, host),
+        Event::Presence(host, online) => schedule.presence(host, online, now),
+        Event::Connected => {
+            refresh_all(shared).await;
+            schedule.connected(now);
+        }
+    }
+    None
+}
+
+/// Asks every host for its whole state, each after a random part of a time that grows with the
+/// fleet: at 2 ms a host, ten thousand answer within 20 s, 500 a second.
+async fn refresh_all(shared: &Shared) {
+    let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
+    let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
+    let refresh = Refresh { v: V1, issued_ms: now_ms(), within_ms };
+    match shared.authority.signer().sign(&refresh) {
+        Ok(bytes) => drop(shared.link.publish(Topic::CommandAll, bytes)),
+        Err(error) => tracing::error!(%error, "a message cannot be signed"),
+    }
+}
+
+async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>) -> Result<(), StoreError> {
+    let mut bytes_of: HashMap<CommandId, Vec<u8>> = HashMap::new();
+    for action in actions {
+        let (command, topic) = match action {
+            Action::Miss(command, hosts) => {
+                miss(shared, command, &hosts).await?;
+                continue;
+            }
+            Action::Broadcast(command) => (command, Topic::CommandAll),
+            Action::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
+        };
+        let bytes = match bytes_of.get(&command) {
+            Some(bytes) => bytes.clone(),
+            None => {
+                let stored = store::command::signed_bytes(shared.store.read(), command).await?.unwrap_or_default();
+                bytes_of.insert(command, stored.clone());
+                stored
+            }
+        };
+        let host = topic.host();
+        if !shared.link.publish(topic, bytes) && shared.link.is_connected() {
+            host.into_iter().for_each(|host| schedule.no_room(command, host, now_ms()));
+        }
+    }
+    Ok(())
+}
+
+async fn miss(shared: &Shared, command: CommandId, hosts: &[HostId]) -> Result<(), StoreError> {
+    let mut transaction = shared.store.begin().await?;
+    store::command::miss(&mut transaction, command, hosts).await?;
+    transaction.commit().await?;
+    tracing::info!(command.id = %command, hosts = hosts.len(), "hosts have not answered a command in time");
+    shared.changed(Change::Command(command));
+    Ok(())
+}
+
+/// A point in time that is this far away.
+pub(super) fn before(now: Millis, time: Duration) -> Millis {
+    now.saturating_sub(Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX))
+}

@@ -1,0 +1,257 @@
+//! The interface for hosts: join, renew, fetch content. HTTPS with a certificate of the authority,
+//! which a host that joins knows from its token.
+//!
+//! A client's certificate is optional to TLS, for a host that joins has none yet, and demanded by
+//! each route but that one. TLS checks that it is ours and has not expired; the store, that it was
+//! not revoked.
+//!
+//! **Invariant: a token is used up in the transaction that enters its host**, so there is neither a
+//! used token without a host nor a host without one.
+
+use std::ops::RangeInclusive;
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{FromRequestParts, Path, State},
+    http::{HeaderMap, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use muster_topics::{
+    V1,
+    join::{JoinRequest, Membership, RenewRequest},
+    name::{Digest, HostId},
+    role::Identity,
+};
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio_util::io::ReaderStream;
+
+use super::{
+    Change, Console, Error, Shared,
+    api::extract::Document,
+    authority::{Certificate, CheckedCsr},
+    content, ingest,
+    server::ClientCertificate,
+    store::{
+        self, StoreError,
+        host::{self, Joining},
+        token::{self, Unusable},
+    },
+};
+use crate::clock::now_ms;
+
+/// The most bytes of facts that are kept of a host.
+const FACTS_MAX_BYTES: usize = 16 * 1024;
+/// Pieces in which an artifact is read: large enough that reading, not switching, takes the time.
+const PIECE_BYTES: usize = 128 * 1024;
+
+/// Everything that hosts may ask for.
+pub(super) fn router(console: Console) -> Router {
+    Router::new()
+        .route("/v1/join", post(join))
+        .route("/v1/renew", post(renew))
+        .route("/v1/artifacts/{sha256}", get(artifact))
+        .route("/v1/configs/{sha256}", get(config))
+        .fallback(async || Error::not_found("unknown_path", "hosts find nothing here"))
+        .method_not_allowed_fallback(async || {
+            Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
+        })
+        .with_state(console)
+}
+
+/// A host that is a member, by the certificate that it showed.
+struct Member(HostId);
+
+impl FromRequestParts<Console> for Member {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Error> {
+        let shown = parts.extensions.get::<ClientCertificate>().and_then(|shown| shown.0.clone());
+        let Some(peer) = shown else {
+            return Err(Error::unauthorised("no_certificate", "a host's certificate is wanted here"));
+        };
+        let Identity::Host(host) = peer.identity else {
+            return Err(Error::new(StatusCode::FORBIDDEN, "not_a_host", "this certificate is not a host's"));
+        };
+        if !host::holds_certificate(console.shared.store.read(), host, &peer.serial).await? {
+            return Err(Error::new(
+                StatusCode::FORBIDDEN,
+                "revoked",
+                format!("host {host} was removed, or joined anew with another key"),
+            )
+            .hint("join again with a new token"));
+        }
+        Ok(Self(host))
+    }
+}
+
+async fn join(
+    State(console): State<Console>,
+    Document(request): Document<JoinRequest>,
+) -> Result<Json<Membership>, Error> {
+    let shared = &console.shared;
+    let csr = checked(&request.csr)?;
+    if !ingest::is_hostname(&request.hostname) {
+        return Err(Error::invalid("bad_hostname", "the hostname is empty, too long or has control characters"));
+    }
+    if serde_json::to_vec(&request.facts).map_or(usize::MAX, |facts| facts.len()) > FACTS_MAX_BYTES {
+        return Err(Error::invalid("bad_facts", "the facts are too long"));
+    }
+    let (now, host) = (now_ms(), request.host);
+    let certificate = grant(shared, &csr, host)?;
+    let secret = Digest::of(request.secret.as_bytes());
+    let joining = Joining { host, hostname: request.hostname, facts: request.facts };
+    let mut transaction = shared.store.begin().await?;
+    if !token::consume(&mut transaction, &secret, host, now).await? {
+        let unusable = token::why_not(&mut transaction, &secret).await?;
+        // The answer may have been lost on the way: the same host with the same key gets another.
+        let again = unusable == Unusable::UsedBy(host)
+            && host::holds_key(&mut transaction, host, certificate.key.as_str()).await?;
+        if !again {
+            tracing::warn!(host.id = %host, reason = ?unusable, "a host may not join");
+            return Err(refused(unusable));
+        }
+    }
+    host::join(&mut transaction, &joining, &certificate, now).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    tracing::info!(host.id = %host, hostname = %joining.hostname, "a host has joined");
+    shared.changed(Change::Host(host));
+    Ok(Json(membership(shared, host, certificate)))
+}
+
+fn refused(unusable: Unusable) -> Error {
+    let (code, message) = match unusable {
+        Unusable::Unknown => ("token_wrong", "there is no such token"),
+        Unusable::UsedBy(_) => ("token_used", "this token has been used; it is good for one host"),
+        Unusable::Revoked => ("token_revoked", "this token was revoked"),
+        Unusable::Expired => ("token_expired", "the time of this token is over"),
+    };
+    Error::new(StatusCode::FORBIDDEN, code, message).hint("`muster token create` on the console makes a new one")
+}
+
+async fn renew(
+    State(console): State<Console>,
+    Member(host): Member,
+    Document(request): Document<RenewRequest>,
+) -> Result<Json<Membership>, Error> {
+    let shared = &console.shared;
+    let certificate = grant(shared, &checked(&request.csr)?, host)?;
+    let mut transaction = shared.store.begin().await?;
+    host::add_certificate(&mut transaction, host, &certificate, now_ms()).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    tracing::info!(host.id = %host, "a host has renewed its certificate");
+    Ok(Json(membership(shared, host, certificate)))
+}
+
+fn checked(csr: &str) -> Result<CheckedCsr, Error> {
+    CheckedCsr::parse(csr).map_err(|error| Error::invalid("bad_csr", error.to_string()))
+}
+
+fn grant(shared: &Shared, csr: &CheckedCsr, host: HostId) -> Result<Certificate, Error> {
+    let lifetime = shared.config.host_certificate_lifetime();
+    shared
+        .authority
+        .grant(csr, &Identity::Host(host), lifetime, now_ms())
+        .map_err(|error| Error::internal("making the certificate", &error))
+}
+
+fn membership(shared: &Shared, host: HostId, certificate: Certificate) -> Membership {
+    Membership {
+        v: V1,
+        host,
+        certificate: certificate.pem,
+        authority: shared.authority.certificate_pem().to_owned(),
+        command_keys: vec![shared.authority.command_key().clone()],
+        broker_url: shared.urls.broker.clone(),
+        console_url: shared.urls.hosts.clone(),
+        prefix: shared.config.prefix.clone(),
+    }
+}
+
+async fn config(
+    State(console): State<Console>,
+    Member(_): Member,
+    Path(sha256): Path<String>,
+) -> Result<Response, Error> {
+    let sha256 = digest(&sha256)?;
+    match store::content::config_content(console.shared.store.read(), &sha256).await? {
+        Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
+        None => Err(Error::not_found("unknown_config", format!("there is no config {sha256}"))),
+    }
+}
+
+fn digest(text: &str) -> Result<Digest, Error> {
+    text.parse().map_err(|error: muster_topics::name::NameError| Error::invalid("bad_hash", error.to_string()))
+}
+
+async fn artifact(
+    State(console): State<Console>,
+    Member(_): Member,
+    Path(sha256): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    let sha256 = digest(&sha256)?;
+    let path = content::artifact_path(&console.shared, &sha256);
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::not_found("unknown_artifact", format!("there is no artifact {sha256}")),
+        _ => Error::internal("reading the artifact", &error),
+    };
+    let mut file = tokio::fs::File::open(&path).await.map_err(failed)?;
+    let size = file.metadata().await.map_err(failed)?.len();
+    let asked = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
+    let (status, range) = match asked.map_or(Wanted::Whole, |range| wanted(range, size)) {
+        Wanted::Whole => (StatusCode::OK, 0..=size.saturating_sub(1)),
+        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        Wanted::Nothing => {
+            let error = Error::new(StatusCode::RANGE_NOT_SATISFIABLE, "bad_range", format!("there are {size} bytes"));
+            return Ok(([(header::CONTENT_RANGE, format!("bytes */{size}"))], error).into_response());
+        }
+    };
+    file.seek(std::io::SeekFrom::Start(*range.start())).await.map_err(failed)?;
+    let length = (range.end() + 1 - range.start()).min(size);
+    let body = Body::from_stream(ReaderStream::with_capacity(file.take(length), PIECE_BYTES));
+    let mut response = Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, "application/octet-stream")
+        .header(header::ACCEPT_RANGES, "bytes")
+        .header(header::ETAG, format!("\"{sha256}\""))
+        .header(header::CONTENT_LENGTH, length);
+    if status == StatusCode::PARTIAL_CONTENT {
+        response = response.header(header::CONTENT_RANGE, format!("bytes {}-{}/{size}", range.start(), range.end()));
+    }
+    response.body(body).map_err(|error| Error::internal("answering", &error))
+}
+
+/// What a `Range` header asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    Whole,
+    Part(RangeInclusive<u64>),
+    Nothing,
+}
+
+/// Reads a `Range` header. What is not understood counts as not said (RFC 9110, 14.2); several
+/// ranges are not understood.
+fn wanted(header: &str, size: u64) -> Wanted {
+    let Some((first, last)) = header.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Wanted::Whole;
+    };
+    let range = match (first.trim().parse::<u64>(), last.trim()) {
+        (Ok(first), "") => Some((first, size.saturating_sub(1))),
+        (Ok(first), last) => last.parse::<u64>().ok().filter(|last| first <= *last).map(|last| (first, last)),
+        (Err(_), last) if first.trim().is_empty() => last.parse::<u64>().ok().map(|count| match count {
+            0 => (size, size),
+            count => (size.saturating_sub(count), size.saturating_sub(1)),
+        }),
+        (Err(_), _) => None,
+    };
+    match range {
+        None => Wanted::Whole,
+        Some((first, _)) if first >= size => Wanted::Nothing,
+        Some((first, last)) => Wanted::Part(first..=last.min(size - 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+use std::time::Duration;
+
+use muster_topics::join::JoinToken;
+use rcgen::KeyPair;
+use reqwest::StatusCode;
+use tokio::io::AsyncReadExt;
+
+use super::*;
+use crate::{
+    api,
+    console::testing::{Fixture, Member as Joined, admin, csr, join_request, problem},
+};
+
+#[test]
+fn ranges() {
+    let check = |header: &str, answer: Wanted| assert_eq!(wanted(header, 10), answer, "{header}");
+    check("bytes=0-", Wanted::Part(0..=9));
+    check("bytes=3-5", Wanted::Part(3..=5));
+    check("bytes=3-99", Wanted::Part(3..=9));
+    check("bytes=-3", Wanted::Part(7..=9));
+    check("bytes=-99", Wanted::Part(0..=9));
+    check("bytes=10-", Wanted::Nothing);
+    check("bytes=-0", Wanted::Nothing);
+    for odd in ["", "bytes=", "bytes=-", "bytes=5-3", "bytes=a-b", "bytes=0-1,3-4", "lines=0-1"] {
+        check(odd, Wanted::Whole);
+    }
+    assert_eq!(wanted("bytes=0-", 0), Wanted::Nothing);
+}
+
+async fn join_with(fixture: &Fixture, request: &JoinRequest) -> reqwest::Response {
+    fixture.client(None).post(fixture.hosts_url("/v1/join")).json(request).send().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_token_is_good_for_one_host() {
+    let fixture = Fixture::new().await;
+    let JoinToken { url, authority, secret } = fixture.token().await;
+    assert_eq!(url, fixture.hosts_url(""));
+    assert_eq!(authority, *fixture.shared().authority.fingerprint());
+    let (host, key) = (HostId::random(), KeyPair::generate().unwrap());
+    let request = join_request(&secret, host, "first", &key);
+    let answer = join_with(&fixture, &request).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let membership: Membership = answer.json().await.unwrap();
+    assert_eq!((membership.host, membership.broker_url.as_str()), (host, "mqtts://127.0.0.1:1"));
+    assert_eq!(membership.command_keys, [fixture.shared().authority.command_key().clone()]);
+    let listed = fixture.console.host("first").await.unwrap();
+    assert_eq!((listed.id, listed.presence), (host, None));
+    assert!(listed.certificate_expires_ms > now_ms() + 29 * 86_400_000);
+    // The answer got lost, so it asks again; another host may not, nor this one with another key.
+    assert_eq!(join_with(&fixture, &request).await.status(), StatusCode::OK);
+    let other = join_request(&secret, HostId::random(), "second", &key);
+    assert_eq!(problem(join_with(&fixture, &other).await).await, (403, "token_used".to_owned()));
+    let stolen = join_request(&secret, host, "first", &KeyPair::generate().unwrap());
+    assert_eq!(problem(join_with(&fixture, &stolen).await).await, (403, "token_used".to_owned()));
+    let tokens = fixture.console.tokens().await.unwrap();
+    assert_eq!(tokens[0].used.map(|(_, host)| host), Some(host));
+    assert_eq!(fixture.console.hosts().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn tokens_that_are_not_good() {
+    let fixture = Fixture::new().await;
+    let key = KeyPair::generate().unwrap();
+    let wrong = join_request(&"00".repeat(32), HostId::random(), "h", &key);
+    assert_eq!(problem(join_with(&fixture, &wrong).await).await, (403, "token_wrong".to_owned()));
+    let revoked = fixture.console.create_token(&admin(), api::NewToken { ttl_s: Some(60) }).await.unwrap();
+    fixture.console.revoke_token(&revoked.id).await.unwrap();
+    let secret = revoked.token.parse::<JoinToken>().unwrap().secret;
+    let request = join_request(&secret, HostId::random(), "h", &key);
+    assert_eq!(problem(join_with(&fixture, &request).await).await, (403, "token_revoked".to_owned()));
+    let expired = "expired".parse().unwrap();
+    let hash = Digest::of(b"expired");
+    store::token::add(fixture.shared().store.write(), &expired, &hash, &admin(), 0, now_ms()).await.unwrap();
+    let request = join_request("expired", HostId::random(), "h", &key);
+    assert_eq!(problem(join_with(&fixture, &request).await).await, (403, "token_expired".to_owned()));
+    assert_eq!(fixture.console.hosts().await.unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_bad_request_leaves_the_token_good() {
+    let fixture = Fixture::new().await;
+    let secret = fixture.token().await.secret;
+    let key = KeyPair::generate().unwrap();
+    let mut request = join_request(&secret, HostId::random(), "h", &key);
+    for bad in ["", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"] {
+        request.csr = bad.to_owned();
+        assert_eq!(problem(join_with(&fixture, &request).await).await, (400, "bad_csr".to_owned()));
+    }
+    request.csr = csr(&key);
+    request.hostname = "a\nb".to_owned();
+    assert_eq!(problem(join_with(&fixture, &request).await).await, (400, "bad_hostname".to_owned()));
+    let client = fixture.client(None);
+    let join = || client.post(fixture.hosts_url("/v1/join"));
+    assert_eq!(problem(join().body("{\"v\":1").send().await.unwrap()).await, (400, "bad_json".to_owned()));
+    let long = " ".repeat(3 * 1024 * 1024);
+    assert_eq!(problem(join().body(long).send().await.unwrap()).await, (413, "too_large".to_owned()));
+    let get = client.get(fixture.hosts_url("/v1/join")).send().await.unwrap();
+    assert_eq!(problem(get).await, (405, "wrong_method".to_owned()));
+    let other = client.get(fixture.hosts_url("/other")).send().await.unwrap();
+    assert_eq!(problem(other).await, (404, "unknown_path".to_owned()));
+    request.hostname = "h".to_owned();
+    assert_eq!(join_with(&fixture, &request).await.status(), StatusCode::OK);
+}
+
+async fn renew_as(
+    fixture: &Fixture,
+    identity: Option<(&str, &str)>,
+    key: &KeyPair,
+) -> reqwest::Result<reqwest::Response> {
+    let request = RenewRequest { v: V1, csr: csr(key) };
+    fixture.client(identity).post(fixture.hosts_url("/v1/renew")).json(&request).send().await
+}
+
+#[tokio::test]
+async fn renewing_takes_the_hosts_own_certificate() {
+    let fixture = Fixture::new().await;
+    let key = KeyPair::generate().unwrap();
+    let nobody = renew_as(&fixture, None, &key).await.unwrap();
+    assert_eq!(problem(nobody).await, (401, "no_certificate".to_owned()));
+    let member = fixture.member("h").await;
+    let renewed = renew_as(&fixture, member.identity(), &key).await.unwrap();
+    assert_eq!(renewed.status(), StatusCode::OK);
+    let renewed: Membership = renewed.json().await.unwrap();
+    assert_eq!(renewed.host, member.id);
+    // Should the answer have been lost, the old one is still good; and so is the new one.
+    assert_eq!(renew_as(&fixture, member.identity(), &key).await.unwrap().status(), StatusCode::OK);
+    let new_key = key.serialize_pem();
+    let new = Some((renewed.certificate.as_str(), new_key.as_str()));
+    assert_eq!(renew_as(&fixture, new, &key).await.unwrap().status(), StatusCode::OK);
+    // The console's own certificate is of the same authority, and no host's.
+    let console = Identity::Console("main".parse().unwrap());
+    let (certificate, console_key) =
+        fixture.shared().authority.issue_client(&console, Duration::from_secs(60)).unwrap();
+    let refused = renew_as(&fixture, Some((&certificate, &console_key)), &key).await.unwrap();
+    assert_eq!(problem(refused).await, (403, "not_a_host".to_owned()));
+}
+
+#[tokio::test]
+async fn expired_and_foreign_certificates_are_refused_by_tls() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("h").await;
+    let key = KeyPair::generate().unwrap();
+    let identity = Identity::Host(member.id);
+    let request = CheckedCsr::parse(&csr(&key)).unwrap();
+    let lifetime = Duration::from_secs(3600);
+    let past = now_ms() - 2 * 3_600_000;
+    let expired = fixture.shared().authority.grant(&request, &identity, lifetime, past).unwrap();
+    let key_pem = key.serialize_pem();
+    assert!(renew_as(&fixture, Some((&expired.pem, &key_pem)), &key).await.is_err());
+    let elsewhere = tempfile::tempdir().unwrap();
+    let foreign = crate::console::authority::Authority::open_or_create(elsewhere.path()).unwrap();
+    let (certificate, foreign_key) = foreign.issue_client(&identity, lifetime).unwrap();
+    assert!(renew_as(&fixture, Some((&certificate, &foreign_key)), &key).await.is_err());
+    assert_eq!(renew_as(&fixture, member.identity(), &key).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn who_joins_anew_locks_its_old_certificate_out() {
+    let fixture = Fixture::new().await;
+    let Joined { id, certificate, key } = fixture.member("h").await;
+    let new_key = KeyPair::generate().unwrap();
+    let secret = fixture.token().await.secret;
+    let answer = join_with(&fixture, &join_request(&secret, id, "renamed", &new_key)).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    let refused = renew_as(&fixture, Some((&certificate, &key)), &new_key).await.unwrap();
+    assert_eq!(problem(refused).await, (403, "revoked".to_owned()));
+    let hosts = fixture.console.hosts().await.unwrap();
+    assert_eq!(hosts.iter().map(|host| host.hostname.as_str()).collect::<Vec<_>>(), ["renamed"]);
+}
+
+#[tokio::test]
+async fn content_goes_to_members_whole_or_in_parts() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("h").await;
+    let blob: Vec<u8> = (0..300_000u32).map(|index| (index % 251) as u8).collect();
+    let body = futures_util::stream::iter(blob.chunks(7_000).map(Ok::<_, std::io::Error>));
+    let artifact =
+        fixture.console.add_artifact(&admin(), "r".parse().unwrap(), "1".parse().unwrap(), body).await.unwrap();
+    assert_eq!(artifact.sha256, Digest::of(&blob));
+    let client = fixture.client(member.identity());
+    let get = |path: String, range: Option<&str>| {
+        let request = client.get(fixture.hosts_url(&path));
+        range.map_or(request.try_clone().unwrap(), |range| request.header("range", range)).send()
+    };
+    let path = format!("/v1/artifacts/{}", artifact.sha256);
+    assert_eq!(get(path.clone(), None).await.unwrap().bytes().await.unwrap(), blob);
+    let part = get(path.clone(), Some("bytes=299990-")).await.unwrap();
+    assert_eq!(part.status(), StatusCode::PARTIAL_CONTENT);
+    assert_eq!(part.headers()["content-range"], "bytes 299990-299999/300000");
+    assert_eq!(part.bytes().await.unwrap(), blob[299_990..]);
+    let beyond = get(path.clone(), Some("bytes=300000-")).await.unwrap();
+    assert_eq!(beyond.headers()["content-range"], "bytes */300000");
+    assert_eq!(problem(beyond).await, (416, "bad_range".to_owned()));
+    let unknown = get(format!("/v1/artifacts/{}", Digest::of(b"other")), None).await.unwrap();
+    assert_eq!(problem(unknown).await, (404, "unknown_artifact".to_owned()));
+    let evil = get("/v1/artifacts/..%2Fconsole.db".to_owned(), None).await.unwrap();
+    assert_eq!(problem(evil).await, (400, "bad_hash".to_owned()));
+    let new = api::NewConfig {
+        id: "a.b".parse().unwrap(),
+        version: "1".parse().unwrap(),
+        content: "{\"b\": 1, \"a\": 2}".to_owned(),
+    };
+    let config = fixture.console.add_config(&admin(), new).await.unwrap();
+    let content = get(format!("/v1/configs/{}", config.sha256), None).await.unwrap().text().await.unwrap();
+    assert_eq!(content, "{\"a\":2,\"b\":1}");
+    let nobody = fixture.client(None).get(fixture.hosts_url(&path)).send().await.unwrap();
+    assert_eq!(problem(nobody).await, (401, "no_certificate".to_owned()));
+}
+
+#[tokio::test]
+async fn a_silent_connection_keeps_nobody_waiting() {
+    let fixture = Fixture::new().await;
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        for address in [fixture.running.hosts_addr(), fixture.running.web_addr()] {
+            silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        }
+    }
+    fixture.member("h").await;
+    // Stopping does not wait for them either: they are cut off, not left to their time limits.
+    fixture.running.stop().await;
+    for mut connection in silent {
+        assert!(matches!(connection.read(&mut [0]).await, Ok(0) | Err(_)));
+    }
+}

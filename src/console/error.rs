@@ -1,0 +1,103 @@
+//! Requests that are not granted, as operators and hosts see them.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+
+use super::{series::SeriesError, store::StoreError};
+use crate::api::Problem;
+
+/// A request that was not granted: an HTTP status and the reason.
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// HTTP status code.
+    pub status: u16,
+    /// Why.
+    pub problem: Problem,
+}
+
+impl Error {
+    /// A refusal with a reason for programs and one for people.
+    #[must_use]
+    pub fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        let problem = Problem { code: code.to_owned(), message: message.into(), hint: None };
+        Self { status: status.as_u16(), problem }
+    }
+
+    /// What the asker can do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.problem.hint = Some(hint.into());
+        self
+    }
+
+    /// 400: the request itself is wrong.
+    #[must_use]
+    pub fn invalid(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// 404: there is no such thing.
+    #[must_use]
+    pub fn not_found(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, code, message)
+    }
+
+    /// 409: it contradicts what is there.
+    #[must_use]
+    pub fn conflict(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, code, message)
+    }
+
+    /// 401: nobody knows who asks.
+    #[must_use]
+    pub fn unauthorised(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, code, message)
+    }
+
+    /// 500: the fault is here. The cause goes to the log and not to whoever asked.
+    #[must_use]
+    pub fn internal(what: &'static str, cause: &(dyn std::error::Error + 'static)) -> Self {
+        tracing::error!(error = cause, "{what} failed");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("{what} failed"))
+            .hint("the console's log says more")
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.problem.message)?;
+        self.problem.hint.iter().try_for_each(|hint| write!(f, "\nhint: {hint}"))
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::internal("the console's store", &error)
+    }
+}
+
+impl From<SeriesError> for Error {
+    fn from(error: SeriesError) -> Self {
+        match error {
+            SeriesError::Selector(problem) => Self::invalid("bad_selector", problem.to_string())
+                .hint("such as muster_host_cpu_busy_ratio{host=\"…\"}"),
+            other => Self::internal("the time-series store", &other),
+        }
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(self.problem)).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

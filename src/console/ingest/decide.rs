@@ -1,0 +1,333 @@
+//! What a message changes, as plain functions of what is held and what came.
+
+use muster_topics::{
+    heartbeat::{Content, Heartbeat, HostState},
+    presence::Presence,
+};
+use serde_json::Value;
+
+use super::Faulty;
+use crate::{api::CommandState, console::store::host::Held};
+
+/// The longest hostname: what DNS allows.
+const HOSTNAME_MAX_BYTES: usize = 253;
+
+/// Whether a presence comes after the one that is held. An old last will comes late, and a retained
+/// presence comes again with each subscription.
+pub(super) fn presence_supersedes(held: Option<(u64, u64, bool)>, presence: &Presence) -> bool {
+    held.is_none_or(|held| presence.order() > held)
+}
+
+/// What to do with a heartbeat.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// This is the state from now on.
+    Store {
+        /// What is to be held.
+        held: Held,
+        /// The same, read.
+        state: Box<HostState>,
+    },
+    /// It is held already, or something newer is: say so again, for the host may not know.
+    Known {
+        /// The newest that is held, in the same epoch.
+        seq: u64,
+    },
+    /// It is of an earlier life of the agent.
+    Old,
+    /// It says what changed since a heartbeat that is not held: the whole is needed.
+    Gap,
+}
+
+/// Applies a heartbeat to what is held of its host.
+pub(super) fn heartbeat(held: Option<Held>, heartbeat: Heartbeat) -> Result<Verdict, Faulty> {
+    let Heartbeat { epoch, seq, content, .. } = heartbeat;
+    match &held {
+        Some(held) if held.epoch > epoch => return Ok(Verdict::Old),
+        Some(held) if held.epoch == epoch && held.seq >= seq => return Ok(Verdict::Known { seq: held.seq }),
+        _ => (),
+    }
+    let (state, base) = match content {
+        Content::Full { state } => (serde_json::to_value(state)?, None),
+        Content::Delta { base_seq, patch } => {
+            let Some(base) = base_of(held, epoch, base_seq) else { return Ok(Verdict::Gap) };
+            let mut state = base.clone();
+            merge(&mut state, patch);
+            (state, Some((base_seq, base)))
+        }
+    };
+    // A patch may make anything of a state; what it made has to be one.
+    let parsed: HostState = serde_json::from_value(state.clone())?;
+    if !is_hostname(&parsed.hostname) {
+        return Err(Faulty::Content("its hostname is empty, too long or has control characters"));
+    }
+    Ok(Verdict::Store { held: Held { epoch, seq, state, base }, state: Box::new(parsed) })
+}
+
+/// The state as of `base_seq`, if it is still held.
+fn base_of(held: Option<Held>, epoch: u64, base_seq: u64) -> Option<Value> {
+    let held = held.filter(|held| held.epoch == epoch)?;
+    if held.seq == base_seq {
+        return Some(held.state);
+    }
+    held.base.filter(|(seq, _)| *seq == base_seq).map(|(_, state)| state)
+}
+
+/// Whether a text may stand where a hostname stands.
+pub(in crate::console) fn is_hostname(text: &str) -> bool {
+    !text.is_empty() && text.len() <= HOSTNAME_MAX_BYTES && !text.chars().any(char::is_control)
+}
+
+/// Applies a JSON merge patch (RFC 7396). As deep as the patch, which `serde_json` limits to 128.
+pub(super) fn merge(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let Value::Object(target) = target else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(&key);
+        } else {
+            merge(target.entry(key).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// Whether a host that was at `from` has come further when it says `to`, where `to` is no outcome.
+/// `missing` only ever meant that nothing had come.
+pub(super) fn advances(from: CommandState, to: CommandState) -> bool {
+    use CommandState::{Accepted, Done, Missing, Running, Waiting};
+    match (from, to) {
+        (Waiting | Missing, Accepted | Running) | (Accepted, Running) => true,
+        (Waiting | Missing | Accepted | Running | Done, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{V1, presence::PresenceState};
+    use proptest::prelude::*;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn presences_in_their_order() {
+        let presence = |epoch, session, state| Presence {
+            v: V1,
+            state,
+            instance: Uuid::nil(),
+            epoch,
+            session,
+            agent_version: String::new(),
+            capabilities: Vec::new(),
+            since_ms: 0,
+        };
+        let check = |held: Option<Presence>, came: Presence, wanted: bool| {
+            assert_eq!(presence_supersedes(held.as_ref().map(Presence::order), &came), wanted, "{held:?} {came:?}");
+        };
+        use PresenceState::{Offline, Online, Stopped};
+        check(None, presence(1, 1, Offline), true);
+        check(Some(presence(1, 1, Online)), presence(1, 1, Offline), true);
+        check(Some(presence(1, 1, Online)), presence(1, 1, Online), false);
+        check(Some(presence(1, 1, Stopped)), presence(1, 1, Offline), false);
+        // The last will of session 1, after session 2 has begun.
+        check(Some(presence(1, 2, Online)), presence(1, 1, Offline), false);
+        check(Some(presence(1, 9, Online)), presence(2, 1, Online), true);
+        check(Some(presence(2, 1, Online)), presence(1, 9, Offline), false);
+    }
+
+    fn state(hostname: &str, labels: Value) -> Value {
+        json!({
+            "hostname": hostname, "agent_version": "1", "labels": labels, "realms": [], "units": {}, "interfaces": {},
+            "facts": {"os": "", "kernel": "", "arch": "", "cpus": 1, "cpu_model": "", "memory_bytes": 1, "boot_id": "", "boot_ms": 0},
+        })
+    }
+
+    fn full(epoch: u64, seq: u64, state: Value) -> Heartbeat {
+        serde_json::from_value(json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "kind": "full", "state": state}))
+            .unwrap()
+    }
+
+    fn delta(epoch: u64, seq: u64, base_seq: u64, patch: Value) -> Heartbeat {
+        serde_json::from_value(
+            json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "kind": "delta", "base_seq": base_seq, "patch": patch}),
+        )
+        .unwrap()
+    }
+
+    /// Applies heartbeats one after the other, and tells each verdict in a word.
+    fn run(heartbeats: Vec<Heartbeat>) -> (Vec<&'static str>, Option<Held>) {
+        let mut held = None;
+        let mut words = Vec::new();
+        for one in heartbeats {
+            words.push(match heartbeat(held.clone(), one) {
+                Ok(Verdict::Store { held: new, .. }) => {
+                    held = Some(new);
+                    "store"
+                }
+                Ok(Verdict::Known { seq }) => {
+                    assert_eq!(seq, held.as_ref().unwrap().seq);
+                    "known"
+                }
+                Ok(Verdict::Old) => "old",
+                Ok(Verdict::Gap) => "gap",
+                Err(_) => "faulty",
+            });
+        }
+        (words, held)
+    }
+
+    #[track_caller]
+    fn check(heartbeats: Vec<Heartbeat>, wanted: &[&str], labels: Value) {
+        let (words, held) = run(heartbeats);
+        assert_eq!(words, wanted);
+        assert_eq!(held.map(|held| held.state["labels"].clone()).unwrap_or_default(), labels);
+    }
+
+    #[test]
+    fn a_delta_is_applied_to_its_base_alone() {
+        let a = || state("h", json!({"a": "1"}));
+        check(
+            vec![full(1, 1, a()), delta(1, 2, 1, json!({"labels": {"b": "2"}}))],
+            &["store", "store"],
+            json!({"a": "1", "b": "2"}),
+        );
+        check(vec![delta(1, 2, 1, json!({}))], &["gap"], json!(null));
+        check(vec![full(1, 1, a()), delta(1, 4, 3, json!({"labels": null}))], &["store", "gap"], json!({"a": "1"}));
+        check(vec![full(1, 1, a()), delta(2, 2, 1, json!({}))], &["store", "gap"], json!({"a": "1"}));
+        check(vec![full(1, 1, a()), full(2, 1, state("h", json!({})))], &["store", "store"], json!({}));
+    }
+
+    #[test]
+    fn a_repetition_changes_nothing() {
+        let a = || state("h", json!({"a": "1"}));
+        let remove = || delta(1, 2, 1, json!({"labels": {"a": null}}));
+        check(vec![full(1, 1, a()), full(1, 1, a())], &["store", "known"], json!({"a": "1"}));
+        check(
+            vec![full(1, 1, a()), remove(), full(1, 1, a()), remove()],
+            &["store", "store", "known", "known"],
+            json!({}),
+        );
+        check(vec![full(2, 1, a()), full(1, 9, state("h", json!({})))], &["store", "old"], json!({"a": "1"}));
+    }
+
+    #[test]
+    fn a_lost_acknowledgement_makes_no_gap() {
+        // The host never heard that 2 was stored, so it goes on from 1.
+        let a = state("h", json!({}));
+        check(
+            vec![
+                full(1, 1, a),
+                delta(1, 2, 1, json!({"labels": {"a": "1"}})),
+                delta(1, 3, 1, json!({"labels": {"b": "2"}})),
+                delta(1, 4, 3, json!({"labels": {"c": "3"}})),
+                delta(1, 5, 2, json!({})),
+            ],
+            &["store", "store", "store", "store", "gap"],
+            json!({"b": "2", "c": "3"}),
+        );
+    }
+
+    #[test]
+    fn what_is_no_state_is_faulty() {
+        let a = || state("h", json!({}));
+        check(vec![full(1, 1, a()), delta(1, 2, 1, json!({"facts": null}))], &["store", "faulty"], json!({}));
+        check(vec![full(1, 1, a()), delta(1, 2, 1, json!(7))], &["store", "faulty"], json!({}));
+        check(vec![full(1, 1, state("", json!({})))], &["faulty"], json!(null));
+        check(vec![full(1, 1, state(&"h".repeat(254), json!({})))], &["faulty"], json!(null));
+    }
+
+    #[test]
+    fn merge_patches_of_the_standard() {
+        // RFC 7396, appendix A.
+        for (target, patch, wanted) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (json!({"a": "b"}), json!({"a": null}), json!({})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
+            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+            (json!(["a", "b"]), json!(["c", "d"]), json!(["c", "d"])),
+            (json!({"a": "b"}), json!(["c"]), json!(["c"])),
+            (json!({"a": "foo"}), json!(null), json!(null)),
+            (json!({"a": "foo"}), json!("bar"), json!("bar")),
+            (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
+            (json!([1, 2]), json!({"a": "b", "c": null}), json!({"a": "b"})),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+        ] {
+            let mut merged = target.clone();
+            merge(&mut merged, patch.clone());
+            assert_eq!(merged, wanted, "{target} {patch}");
+        }
+    }
+
+    #[test]
+    fn states_of_a_command_go_forward() {
+        use CommandState::{Accepted, Done, Missing, Running, Waiting};
+        let order = [Waiting, Missing, Accepted, Running, Done];
+        for from in order {
+            for to in [Accepted, Running] {
+                let wanted = match from {
+                    Waiting | Missing => true,
+                    Accepted => to == Running,
+                    Running | Done => false,
+                };
+                assert_eq!(advances(from, to), wanted, "{from:?} {to:?}");
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever is lost and repeated on the way, the state that is held is one that the host had.
+        #[test]
+        fn loss_and_repetition_never_make_a_state_that_was_not(
+            lost in proptest::collection::vec(any::<bool>(), 12),
+            acks_lost in proptest::collection::vec(any::<bool>(), 12),
+        ) {
+            let label = |seq: u64| state("h", json!({format!("l{}", seq % 3): seq.to_string()}));
+            let mut held: Option<Held> = None;
+            let mut acknowledged = 0;
+            for (index, (lost, ack_lost)) in lost.into_iter().zip(acks_lost).enumerate() {
+                let seq = index as u64 + 1;
+                let beat = if acknowledged == 0 {
+                    full(1, seq, label(seq))
+                } else {
+                    let gone = format!("l{}", acknowledged % 3);
+                    let mut patch = json!({"labels": {gone: null}});
+                    merge_keep_nulls(&mut patch, json!({"labels": {format!("l{}", seq % 3): seq.to_string()}}));
+                    delta(1, seq, acknowledged, patch)
+                };
+                if lost { continue }
+                match heartbeat(held.clone(), beat).unwrap() {
+                    Verdict::Store { held: new, .. } => {
+                        prop_assert_eq!(&new.state, &label(seq));
+                        held = Some(new);
+                        if !ack_lost { acknowledged = seq }
+                    }
+                    Verdict::Gap => acknowledged = 0,
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+        }
+    }
+
+    /// Two patches as one.
+    fn merge_keep_nulls(patch: &mut Value, more: Value) {
+        match (patch, more) {
+            (Value::Object(patch), Value::Object(more)) => {
+                for (key, value) in more {
+                    merge_keep_nulls(patch.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (patch, more) => *patch = more,
+        }
+    }
+}

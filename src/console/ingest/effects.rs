@@ -1,0 +1,172 @@
+//! What is to be done once a batch is committed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use muster_topics::{
+    Millis, V1,
+    ack::{Ack, Numbered, ReportAck},
+    command::Refresh,
+    name::{CommandId, HostId},
+    topic::{HostTopic, Topic},
+};
+
+use crate::console::{Change, Shared, dispatch};
+
+/// The most answers that one acknowledgement names: 90 bytes each, quoted, stay well below 64 KiB.
+const REPORTS_MAX: usize = 400;
+/// A host that keeps sending what cannot be applied is asked for everything no more often than this.
+const REFRESH_EVERY_MS: Millis = 10_000;
+/// Hosts that are remembered for that; beyond it the memory begins anew.
+const REFRESHES_MAX: usize = 100_000;
+
+/// What one host may forget.
+#[derive(Debug, Default)]
+pub(super) struct HostAcks {
+    pub(super) reports: BTreeSet<ReportAck>,
+    pub(super) heartbeat: Option<Numbered>,
+    pub(super) metrics: BTreeSet<Numbered>,
+}
+
+/// What is to be done once a batch is committed.
+#[derive(Debug, Default)]
+pub(super) struct Effects {
+    acks: BTreeMap<HostId, HostAcks>,
+    /// Hosts whose whole state is needed.
+    pub(super) refresh: BTreeSet<HostId>,
+    /// Hosts that came (true) or went, in the order in which they did.
+    pub(super) presences: Vec<(HostId, bool)>,
+    /// Hosts that say that they have a command.
+    pub(super) answered: Vec<(CommandId, HostId)>,
+    /// Hosts that are done with a command.
+    pub(super) settled: Vec<(CommandId, HostId)>,
+    /// News for pages.
+    pub(super) changes: Vec<Change>,
+}
+
+impl Effects {
+    /// What `host` may forget, to be added to.
+    pub(super) fn acks(&mut self, host: HostId) -> &mut HostAcks {
+        self.acks.entry(host).or_default()
+    }
+
+    /// Adds those of a later message.
+    pub(super) fn extend(&mut self, more: Self) {
+        for (host, acks) in more.acks {
+            let mine = self.acks(host);
+            mine.reports.extend(acks.reports);
+            mine.metrics.extend(acks.metrics);
+            mine.heartbeat = acks.heartbeat.or(mine.heartbeat);
+        }
+        self.refresh.extend(more.refresh);
+        self.presences.extend(more.presences);
+        self.answered.extend(more.answered);
+        self.settled.extend(more.settled);
+        self.changes.extend(more.changes);
+    }
+
+    /// Tells everybody.
+    pub(super) async fn perform(self, shared: &Shared, refreshes: &mut Refreshes, now: Millis) {
+        for (host, ack) in self.acks.into_iter().flat_map(|(host, acks)| messages(host, acks, now)) {
+            publish(shared, host, HostTopic::Ack, &ack);
+        }
+        for host in self.refresh {
+            if refreshes.may_ask(host, now) {
+                tracing::info!(host.id = %host, "asks a host for its whole state");
+                let refresh = Refresh { v: V1, issued_ms: now, within_ms: 0 };
+                publish(shared, host, HostTopic::Command, &refresh);
+            }
+        }
+        // In this order: a host that came and is done in one batch gets nothing sent again.
+        let answered = self.answered.into_iter().map(|(command, host)| dispatch::Event::Answered(command, host));
+        let settled = self.settled.into_iter().map(|(command, host)| dispatch::Event::Settled(command, host));
+        let presences = self.presences.into_iter().map(|(host, online)| dispatch::Event::Presence(host, online));
+        for event in settled.chain(answered).chain(presences) {
+            let _ = shared.dispatch.send(event).await;
+        }
+        let mut told = HashSet::new();
+        for change in self.changes {
+            if told.insert(format!("{change:?}")) {
+                shared.changed(change);
+            }
+        }
+    }
+}
+
+fn publish<B: muster_topics::envelope::Body>(shared: &Shared, host: HostId, topic: HostTopic, body: &B) {
+    match shared.authority.signer().sign(body) {
+        Ok(bytes) => drop(shared.link.publish(Topic::Host(host, topic), bytes)),
+        Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
+    }
+}
+
+/// What a host may forget, in as many messages as it takes.
+fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<(HostId, Ack)> {
+    let HostAcks { reports, heartbeat, metrics } = acks;
+    let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());
+    let count = reports.len().div_ceil(REPORTS_MAX).max(metrics.len().div_ceil(REPORTS_MAX)).max(1);
+    let part = |index: usize, length: usize| (index * REPORTS_MAX).min(length)..((index + 1) * REPORTS_MAX).min(length);
+    (0..count)
+        .map(|index| Ack {
+            v: V1,
+            host,
+            issued_ms: now,
+            reports: reports[part(index, reports.len())].to_vec(),
+            heartbeat: heartbeat.filter(|_| index == 0),
+            metrics: metrics[part(index, metrics.len())].to_vec(),
+        })
+        .map(|ack| (host, ack))
+        .collect()
+}
+
+/// When each host was last asked for its whole state.
+#[derive(Debug, Default)]
+pub(super) struct Refreshes(HashMap<HostId, Millis>);
+
+impl Refreshes {
+    /// Whether a host may be asked again; if so, it counts as asked.
+    fn may_ask(&mut self, host: HostId, now: Millis) -> bool {
+        if self.0.len() >= REFRESHES_MAX {
+            self.0.clear();
+        }
+        let last = self.0.get(&host);
+        // A clock that was set back must not silence us for as long as it was ahead.
+        let may = last.is_none_or(|last| now < *last || now - last >= REFRESH_EVERY_MS);
+        if may {
+            self.0.insert(host, now);
+        }
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::envelope::Signer;
+
+    use super::*;
+
+    #[test]
+    fn a_host_is_not_asked_again_and_again() {
+        let mut refreshes = Refreshes::default();
+        let (a, b) = (HostId::random(), HostId::random());
+        let asked = [(a, 0), (a, 5_000), (b, 5_000), (a, 10_000), (a, 10_001), (a, 3_000)];
+        assert_eq!(asked.map(|(host, now)| refreshes.may_ask(host, now)), [true, false, true, true, false, true]);
+    }
+
+    #[test]
+    fn many_acknowledgements_stay_below_the_limit_and_none_is_left_out() {
+        let signer = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+        let reports: BTreeSet<_> =
+            (0..1000).map(|_| ReportAck { command: CommandId::new(), seq: u64::from(u32::MAX) }).collect();
+        let metrics: BTreeSet<_> = (0..500).map(|seq| Numbered { epoch: u64::from(u32::MAX), seq }).collect();
+        let heartbeat = Some(Numbered { epoch: 1, seq: 1 });
+        let host = HostId::random();
+        let acks = messages(host, HostAcks { reports: reports.clone(), heartbeat, metrics: metrics.clone() }, 0);
+        for (_, ack) in &acks {
+            signer.sign(ack).unwrap();
+        }
+        let sent: BTreeSet<_> = acks.iter().flat_map(|(_, ack)| ack.reports.clone()).collect();
+        let sent_metrics: BTreeSet<_> = acks.iter().flat_map(|(_, ack)| ack.metrics.clone()).collect();
+        assert_eq!((sent, sent_metrics), (reports, metrics));
+        assert_eq!(acks.iter().filter(|(_, ack)| ack.heartbeat.is_some()).count(), 1);
+    }
+}

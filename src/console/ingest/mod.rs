@@ -1,0 +1,142 @@
+//! What hosts say, from the link into the store, and then acknowledged.
+//!
+//! Modules, in reading order: [`decide`] (what a message changes, as plain functions), [`apply`] (one
+//! message into one transaction), [`effects`] (what is to be done once the transaction is committed:
+//! acknowledgements, requests for a refresh, news for pages and dispatch), [`output`] (pieces of
+//! output put together), [`recorder`] (measurements, by a queue and a task of their own, so that
+//! neither waits for the other's store).
+//!
+//! Ingest takes whatever waits, up to [`BATCH_MAX`], stores it in one transaction, and only then
+//! acknowledges: to the broker message by message, to the hosts with one signed message each.
+//!
+//! **Invariant: effects happen after the commit.** If it fails, nothing has been told to anybody.
+//!
+//! **Invariant: a faulty message is counted, logged and acknowledged.** Otherwise it would come for
+//! ever, and those behind it never.
+
+mod apply;
+mod decide;
+mod effects;
+pub(super) mod output;
+mod recorder;
+
+use std::{sync::Arc, time::Duration};
+
+use muster_topics::{PAYLOAD_MAX_BYTES, topic::Topic};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use self::effects::{Effects, Refreshes};
+pub(super) use self::{decide::is_hostname, recorder::run as record};
+use super::{Shared, link::Inbound, store::StoreError};
+use crate::clock::now_ms;
+
+/// The most messages of one transaction. One costs about 30 µs and a sync of the disk some
+/// milliseconds, so a batch of these is past the point where larger ones pay.
+pub(super) const BATCH_MAX: usize = 512;
+/// What waits after the store failed in a way that may pass (a full disk).
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// A message that cannot be used, and why. It is no fault of the store's.
+#[derive(Debug, thiserror::Error)]
+enum Faulty {
+    #[error("it has {0} bytes, and {PAYLOAD_MAX_BYTES} are allowed")]
+    TooLong(usize),
+    #[error("its host has not joined")]
+    UnknownHost,
+    #[error("nobody publishes on this topic to a console")]
+    Topic,
+    #[error("{0}")]
+    Payload(#[from] serde_json::Error),
+    #[error("{0}")]
+    Content(&'static str),
+}
+
+/// What stops a message from being applied.
+#[derive(Debug, thiserror::Error)]
+enum ApplyError {
+    #[error(transparent)]
+    Faulty(#[from] Faulty),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Takes messages from the link until its queue is closed or the console stops.
+pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Inbound>, shutdown: CancellationToken) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    let mut refreshes = Refreshes::default();
+    loop {
+        tokio::select! {
+            // Cancel-safe: nothing is taken unless this branch completes.
+            taken = queue.recv_many(&mut batch, BATCH_MAX) => if taken == 0 { return },
+            () = shutdown.cancelled() => return,
+        }
+        let mut pending = std::mem::take(&mut batch);
+        loop {
+            match store(&shared, &pending).await {
+                Ok(effects) => {
+                    for message in pending.drain(..) {
+                        message.receipt.acknowledge();
+                    }
+                    effects.perform(&shared, &mut refreshes, now_ms()).await;
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!(%error, messages = pending.len(), "what hosts say cannot be stored; trying again");
+                    tokio::select! {
+                        () = shutdown.cancelled() => return,
+                        () = tokio::time::sleep(STORE_PAUSE) => (),
+                    }
+                }
+            }
+        }
+        batch = pending;
+    }
+}
+
+/// Stores a batch in one transaction. A message that the tables' own rules refuse would fail the
+/// batch for ever: it is found by storing one message at a time, and then passed over.
+///
+/// # Errors
+/// If the store fails in a way that may pass. Nothing of the batch has taken effect then, or what
+/// has does so again without a change.
+async fn store(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError> {
+    match store_together(shared, batch).await {
+        Err(error) if !error.is_passing() => (),
+        result => return result,
+    }
+    let mut effects = Effects::default();
+    for message in batch {
+        match store_together(shared, std::slice::from_ref(message)).await {
+            Ok(more) => effects.extend(more),
+            Err(error) if error.is_passing() => return Err(error),
+            Err(error) => dropped(&message.topic, &error),
+        }
+    }
+    Ok(effects)
+}
+
+async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError> {
+    let mut transaction = shared.store.begin().await?;
+    let mut effects = Effects::default();
+    let now = now_ms();
+    for message in batch {
+        match apply::apply(&mut transaction, &message.topic, &message.payload, now, &mut effects).await {
+            Ok(()) => (),
+            Err(ApplyError::Faulty(fault)) => dropped(&message.topic, &fault),
+            Err(ApplyError::Store(error)) => return Err(error),
+        }
+    }
+    transaction.commit().await?;
+    Ok(effects)
+}
+
+fn dropped(topic: &Topic, why: &dyn std::error::Error) {
+    match topic.host() {
+        Some(host) => tracing::warn!(host.id = %host, %topic, reason = %why, "a message is dropped"),
+        None => tracing::warn!(%topic, reason = %why, "a message is dropped"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Measurements: batches of hosts are unpacked and parsed where that keeps nobody waiting, committed
+//! to the time-series store, and then acknowledged.
+//!
+//! The tag `host` of a point is what its topic says, whatever the batch says.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use muster_topics::{
+    PAYLOAD_MAX_BYTES,
+    ack::Numbered,
+    metric::{self, BatchError, Point},
+    name::HostId,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::effects::{Effects, Refreshes};
+use crate::{
+    clock::now_ms,
+    console::{
+        Change, Shared,
+        link::Inbound,
+        series::SeriesError,
+        store::{self, StoreError},
+    },
+};
+
+/// The most batches that are committed together. One has about 60 values.
+const BATCHES_MAX: usize = 128;
+/// What waits after the store failed.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// A batch as it came: who sent it, and the bytes.
+type Raw = (HostId, Vec<u8>);
+
+/// A batch that could not be read: who sent it, its number if that could be, and why not.
+type Unread = (HostId, Option<Numbered>, BatchError);
+
+/// A batch that could be read.
+#[derive(Debug)]
+struct Batch {
+    host: HostId,
+    id: Numbered,
+    points: Vec<Point>,
+}
+
+/// Takes batches from the link until its queue is closed or the console stops.
+pub(in crate::console) async fn run(
+    shared: Arc<Shared>,
+    mut queue: mpsc::Receiver<Inbound>,
+    shutdown: CancellationToken,
+) {
+    let mut messages = Vec::with_capacity(BATCHES_MAX);
+    loop {
+        tokio::select! {
+            taken = queue.recv_many(&mut messages, BATCHES_MAX) => if taken == 0 { return },
+            () = shutdown.cancelled() => return,
+        }
+        let mut receipts = Vec::with_capacity(messages.len());
+        let mut raw: Vec<Raw> = Vec::with_capacity(messages.len());
+        for message in messages.drain(..) {
+            receipts.push(message.receipt);
+            raw.extend(message.topic.host().map(|host| (host, message.payload)));
+        }
+        let batches = tokio::task::spawn_blocking(move || raw.into_iter().map(read).collect::<Vec<_>>()).await;
+        let batches = match batches {
+            Ok(batches) => members(&shared, batches).await,
+            Err(error) => {
+                // A fault in our own code: the batches come again on the next connection.
+                tracing::error!(%error, "measurements could not be read");
+                continue;
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = commit(&shared, &batches) => (),
+        }
+        for receipt in receipts {
+            receipt.acknowledge();
+        }
+        let mut effects = Effects::default();
+        for batch in batches {
+            effects.acks(batch.host).metrics.insert(batch.id);
+            effects.changes.push(Change::Metrics(batch.host));
+        }
+        effects.perform(&shared, &mut Refreshes::default(), now_ms()).await;
+    }
+}
+
+/// Unpacks and parses one batch. Of a faulty one, what can be known is its number: that is
+/// acknowledged too, or it would come for ever.
+fn read((host, bytes): Raw) -> Result<Batch, Unread> {
+    let too_long = || BatchError::Unpack(std::io::Error::other(format!("{} bytes are too many", bytes.len())));
+    let read = if bytes.len() > PAYLOAD_MAX_BYTES { Err(too_long()) } else { metric::decode(&bytes) };
+    match read {
+        Ok((id, points)) => Ok(Batch { host, id, points: attributed(host, points) }),
+        Err(error) => Err((host, metric::batch_id(&bytes), error)),
+    }
+}
+
+/// Puts the true host into every point.
+fn attributed(host: HostId, mut points: Vec<Point>) -> Vec<Point> {
+    for point in &mut points {
+        point.tags.retain(|(name, _)| name != "host");
+        point.tags.push(("host".to_owned(), host.to_string()));
+        point.tags.sort();
+    }
+    points
+}
+
+/// Leaves out what cannot be read, and who has not joined. Faulty batches stay as empty ones, if
+/// they have a number that can be acknowledged.
+async fn members(shared: &Shared, read: Vec<Result<Batch, Unread>>) -> Vec<Batch> {
+    let mut batches = Vec::with_capacity(read.len());
+    for one in read {
+        match one {
+            Ok(batch) => batches.push(batch),
+            Err((host, id, error)) => {
+                tracing::warn!(host.id = %host, %error, "a faulty batch of measurements is dropped");
+                batches.extend(id.map(|id| Batch { host, id, points: Vec::new() }));
+            }
+        }
+    }
+    match known(shared, batches.iter().map(|batch| batch.host).collect()).await {
+        Ok(known) => batches.retain(|batch| known.contains(&batch.host)),
+        // Not acknowledged to their hosts, they come again.
+        Err(error) => {
+            tracing::error!(%error, "members cannot be read; measurements have to come again");
+            batches.clear();
+        }
+    }
+    batches
+}
+
+/// Those of some hosts that have joined.
+async fn known(shared: &Shared, hosts: BTreeSet<HostId>) -> Result<BTreeSet<HostId>, StoreError> {
+    let mut connection = shared.store.read().acquire().await?;
+    let mut known = BTreeSet::new();
+    for host in hosts {
+        if store::host::exists(&mut connection, host).await? {
+            known.insert(host);
+        }
+    }
+    Ok(known)
+}
+
+/// Commits batches, trying again for as long as the store fails. If it refuses them together, each
+/// is tried alone, and one that is refused alone is dropped.
+async fn commit(shared: &Shared, batches: &[Batch]) {
+    let points: Vec<Point> = batches.iter().flat_map(|batch| batch.points.iter().cloned()).collect();
+    while !points.is_empty() {
+        match shared.series.append(&points).await {
+            Ok(()) => return,
+            Err(error) if is_passing(&error) => {
+                tracing::error!(%error, points = points.len(), "measurements cannot be stored; trying again");
+                tokio::time::sleep(STORE_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "measurements are refused together; trying them one by one");
+                for batch in batches {
+                    if let Err(error) = shared.series.append(&batch.points).await {
+                        tracing::warn!(host.id = %batch.host, %error, "a batch of measurements is dropped");
+                    }
+                }
+                return;
+            }
+        }
+    }
+}
+
+fn is_passing(error: &SeriesError) -> bool {
+    use sqlx::{Error, error::ErrorKind};
+    match error {
+        SeriesError::Sql(Error::Database(error)) => matches!(error.kind(), ErrorKind::Other),
+        SeriesError::Sql(Error::Io(_) | Error::PoolTimedOut) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_the_topics() {
+        let host = HostId::random();
+        let text = "# v=1 epoch=1 seq=7\ncpu,host=somebody-else,unit=u busy=1 5\ncpu busy=2 6\n";
+        for bytes in [text.as_bytes().to_vec(), metric::pack(text)] {
+            let batch = read((host, bytes)).unwrap();
+            assert_eq!(batch.id, Numbered { epoch: 1, seq: 7 });
+            for point in &batch.points {
+                let hosts: Vec<_> = point.tags.iter().filter(|(name, _)| name == "host").collect();
+                assert_eq!(hosts, [&("host".to_owned(), host.to_string())]);
+                assert!(point.tags.is_sorted());
+            }
+        }
+    }
+
+    #[test]
+    fn a_faulty_batch_keeps_its_number() {
+        let host = HostId::random();
+        let numbered = |text: &str| read((host, text.as_bytes().to_vec())).unwrap_err().1;
+        assert_eq!(numbered("# v=1 epoch=1 seq=7\nnonsense\n"), Some(Numbered { epoch: 1, seq: 7 }));
+        assert_eq!(numbered("nonsense"), None);
+        let long = format!("# v=1 epoch=1 seq=7\n{}", "m f=1 1\n".repeat(PAYLOAD_MAX_BYTES / 8));
+        assert!(matches!(read((host, long.into_bytes())), Err((_, _, BatchError::Unpack(_)))));
+    }
+}

@@ -1,0 +1,209 @@
+use muster_topics::{
+    ack::{Numbered, ReportAck},
+    name::{CommandId, HostId},
+    topic::HostTopic,
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    api::CommandState,
+    console::{
+        link::Receipt,
+        testing::{Fixture, facts},
+    },
+};
+
+fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
+    let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
+    Inbound { topic: Topic::Host(host, topic), payload, receipt: Receipt::none() }
+}
+
+async fn stored(fixture: &Fixture, batch: &[Inbound]) -> Effects {
+    store(fixture.shared(), batch).await.unwrap()
+}
+
+fn presence(epoch: u64, session: u64, state: &str) -> Value {
+    json!({
+        "v": 1, "state": state, "instance": uuid::Uuid::nil(), "epoch": epoch, "session": session,
+        "agent_version": "0.1.0", "capabilities": ["exec"], "since_ms": 1,
+    })
+}
+
+fn heartbeat(epoch: u64, seq: u64, units: &Value) -> Value {
+    json!({
+        "v": 1, "epoch": epoch, "seq": seq, "at_ms": 1_000 * seq, "kind": "full",
+        "state": {
+            "hostname": "renamed", "agent_version": "1", "facts": facts(), "interfaces": {}, "labels": {}, "realms": [],
+            "units": units,
+        },
+    })
+}
+
+fn unit_report(epoch: u64, seq: u64, at_ms: i64, phase: &str) -> Value {
+    let digest = muster_topics::name::Digest::of(b"artifact");
+    json!({
+        "v": 1, "epoch": epoch, "seq": seq, "at_ms": at_ms, "unit": "default/hello",
+        "desired": {
+            "generation": 1, "revision": digest, "run": "running",
+            "spec": {"kind": "yuno", "artifact": {"sha256": digest, "size_bytes": 1, "role": "hello", "version": "1"}},
+        },
+        "observed": {"generation": 1, "phase": phase, "since_ms": 0, "attempts": 0},
+    })
+}
+
+fn unit_topic() -> HostTopic {
+    HostTopic::Unit("default/hello".parse().unwrap())
+}
+
+#[tokio::test]
+async fn presence_follows_the_order_of_sessions() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let states = [(1, 1, "online"), (1, 2, "online"), (1, 1, "offline"), (1, 2, "offline"), (1, 2, "online")];
+    let batch: Vec<_> = states
+        .map(|(epoch, session, state)| message(host, HostTopic::Presence, &presence(epoch, session, state)))
+        .into();
+    let effects = stored(&fixture, &batch).await;
+    assert_eq!(effects.presences, [(host, true), (host, true), (host, false)]);
+    let presence = fixture.console.host("h").await.unwrap().presence.unwrap();
+    assert_eq!((presence.state, presence.epoch), (muster_topics::presence::PresenceState::Offline, 1));
+    let status = fixture.console.status().await.unwrap();
+    assert_eq!((status.hosts, status.hosts_online, status.broker_connected), (1, 0, false));
+}
+
+#[tokio::test]
+async fn a_heartbeat_is_stored_acknowledged_and_names_the_host() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let mut effects = stored(&fixture, &[message(host, HostTopic::Heartbeat, &heartbeat(1, 1, &json!({})))]).await;
+    assert_eq!(effects.acks(host).heartbeat, Some(Numbered { epoch: 1, seq: 1 }));
+    let shown = fixture.console.host("renamed").await.unwrap();
+    assert_eq!(shown.state.unwrap().value.hostname, "renamed");
+    let gap = json!({"v": 1, "epoch": 1, "seq": 9, "at_ms": 9, "kind": "delta", "base_seq": 8, "patch": {}});
+    let mut effects = stored(&fixture, &[message(host, HostTopic::Heartbeat, &gap)]).await;
+    assert_eq!((effects.acks(host).heartbeat, effects.refresh.contains(&host)), (None, true));
+    let delta = json!({"v": 1, "epoch": 1, "seq": 2, "at_ms": 9, "kind": "delta", "base_seq": 1, "patch": {"hostname": "again"}});
+    let mut effects = stored(&fixture, &[message(host, HostTopic::Heartbeat, &delta)]).await;
+    assert_eq!(effects.acks(host).heartbeat, Some(Numbered { epoch: 1, seq: 2 }));
+    assert_eq!(fixture.console.host("again").await.unwrap().id, host);
+}
+
+#[tokio::test]
+async fn units_come_in_order_and_go() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let unit = |epoch, seq, at_ms, phase| message(host, unit_topic(), &unit_report(epoch, seq, at_ms, phase));
+    stored(&fixture, &[unit(1, 2, 500, "running"), unit(1, 1, 400, "starting")]).await;
+    let units = fixture.console.units(Some(host)).await.unwrap();
+    assert_eq!(units[0].observed.phase, muster_topics::unit::Phase::Running);
+    stored(&fixture, &[unit(2, 1, 600, "backoff")]).await;
+    let one = fixture.console.unit(host, &"default/hello".parse().unwrap()).await.unwrap();
+    assert_eq!(one.observed.phase, muster_topics::unit::Phase::Backoff);
+    let listed = json!({"default/hello": {"generation": 1, "run": "running", "phase": "backoff"}});
+    stored(&fixture, &[message(host, HostTopic::Heartbeat, &heartbeat(2, 1, &listed))]).await;
+    assert_eq!(fixture.console.units(None).await.unwrap().len(), 1);
+    // Gone, and nobody was there to hear it: the next heartbeat does not list it.
+    stored(&fixture, &[message(host, HostTopic::Heartbeat, &heartbeat(2, 2, &json!({})))]).await;
+    assert_eq!(fixture.console.units(None).await.unwrap().len(), 0);
+    // A unit that was made after a heartbeat is not gone because that does not list it.
+    stored(
+        &fixture,
+        &[unit(2, 9, 5_000, "running"), message(host, HostTopic::Heartbeat, &heartbeat(2, 3, &json!({})))],
+    )
+    .await;
+    assert_eq!(fixture.console.units(None).await.unwrap().len(), 1);
+    stored(&fixture, &[message(host, unit_topic(), &Value::Null)]).await;
+    assert_eq!(fixture.console.units(None).await.unwrap().len(), 0);
+}
+
+fn report(command: CommandId, seq: u64, content: Value) -> Value {
+    let mut report = json!({"v": 1, "command": command, "seq": seq, "at_ms": 5});
+    report.as_object_mut().unwrap().extend(content.as_object().unwrap().clone());
+    report
+}
+
+fn done(code: i32) -> Value {
+    json!({"kind": "done", "outcome": {"status": "exited", "exit": {"code": code}, "finished_ms": 9,
+        "stdout": {"sent_bytes": 4, "rest": {"text": "ef"}}}})
+}
+
+#[tokio::test]
+async fn the_first_outcome_stays_and_every_report_is_acknowledged() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let id = fixture.command(&[host]).await.id;
+    let output = |offset: u64, text: &str| json!({"kind": "output", "stream": "stdout", "offset_bytes": offset, "data": {"text": text}});
+    let outcome = |seq, content| message(host, HostTopic::Outcome, &report(id, seq, content));
+    let batch = [
+        outcome(0, json!({"kind": "running"})),
+        outcome(2, output(2, "cd")),
+        outcome(1, output(0, "ab")),
+        outcome(1, output(0, "ab")),
+    ];
+    let mut effects = stored(&fixture, &batch).await;
+    let acks: Vec<_> = effects.acks(host).reports.iter().map(|ack| ack.seq).collect();
+    assert_eq!(acks, [1, 2]);
+    assert_eq!(effects.answered, [(id, host)]);
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Running);
+    let mut effects =
+        stored(&fixture, &[outcome(3, done(0)), outcome(4, done(1)), outcome(0, json!({"kind": "running"}))]).await;
+    assert_eq!(effects.acks(host).reports.len(), 2);
+    assert_eq!(effects.settled, [(id, host), (id, host)]);
+    let line = fixture.console.command(id).await.unwrap().hosts.remove(0);
+    assert_eq!(line.state, CommandState::Done);
+    assert!(line.outcome.unwrap().value.status.is_success(), "the first one stays");
+    assert_eq!(fixture.console.output(id, host).await.unwrap(), (b"abcdef".to_vec(), Vec::new()));
+}
+
+#[tokio::test]
+async fn a_late_outcome_replaces_missing() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let id = fixture.command(&[host]).await.id;
+    let mut transaction = fixture.shared().store.begin().await.unwrap();
+    crate::console::store::command::miss(&mut transaction, id, &[host]).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Missing);
+    stored(&fixture, &[message(host, HostTopic::Outcome, &report(id, 1, done(0)))]).await;
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Done);
+}
+
+#[tokio::test]
+async fn nobody_speaks_for_another() {
+    let fixture = Fixture::new().await;
+    let (host, other) = (fixture.member("h").await.id, fixture.member("other").await.id);
+    let id = fixture.command(&[host]).await.id;
+    // The other host was not asked: its answer is none, and it may forget it.
+    let mut effects = stored(&fixture, &[message(other, HostTopic::Outcome, &report(id, 1, done(0)))]).await;
+    assert_eq!(effects.acks(other).reports.first(), Some(&ReportAck { command: id, seq: 1 }));
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Waiting);
+    // A report about a unit that the topic does not name.
+    let elsewhere = HostTopic::Unit("default/other".parse().unwrap());
+    stored(&fixture, &[message(host, elsewhere, &unit_report(1, 1, 1, "running"))]).await;
+    assert_eq!(fixture.console.units(None).await.unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_faulty_message_does_not_keep_the_others() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let stranger = HostId::random();
+    let raw = |topic: Topic, payload: &[u8]| Inbound { topic, payload: payload.to_vec(), receipt: Receipt::none() };
+    let long = vec![b' '; PAYLOAD_MAX_BYTES + 1];
+    let batch = [
+        raw(Topic::CommandAll, b"{}"),
+        raw(Topic::Host(host, HostTopic::Desired), b"{}"),
+        raw(Topic::Host(host, HostTopic::Presence), b"nonsense"),
+        raw(Topic::Host(host, HostTopic::Presence), b""),
+        raw(Topic::Host(host, HostTopic::Heartbeat), &long),
+        message(stranger, HostTopic::Presence, &presence(1, 1, "online")),
+        message(host, HostTopic::Presence, &presence(u64::MAX, u64::MAX, "online")),
+        message(host, HostTopic::Presence, &presence(1, 1, "offline")),
+        message(host, HostTopic::Heartbeat, &heartbeat(1, 1, &json!({}))),
+    ];
+    let mut effects = stored(&fixture, &batch).await;
+    assert_eq!(effects.presences, [(host, true)]);
+    assert_eq!(effects.acks(host).heartbeat, Some(Numbered { epoch: 1, seq: 1 }));
+    assert!(fixture.console.host(&stranger.to_string()).await.is_err());
+}

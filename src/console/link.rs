@@ -1,0 +1,403 @@
+//! The connection to the broker: MQTT 3.1.1 over mutual TLS, clean sessions, one event loop per
+//! connection, so that nothing of an old connection can reach a new one.
+//!
+//! Within a connection there are two loops in one task: one polls rumqttc and hands what comes to
+//! the queues of ingest and recorder; the other takes acknowledgements and messages to rumqttc.
+//! Neither waits for the other through a queue that the other has to empty:
+//! - the poller waits when ingest is full, which slows the broker down, but for no longer than
+//!   [`FULL`], for keep-alive needs it; after that the connection is given up, and what was not
+//!   acknowledged comes again;
+//! - ingest never waits for the link: its acknowledgements have room by construction ([`ACKS`]), and
+//!   other messages that find no room are dropped, for each is repeated by a rule above this one.
+//!
+//! **Invariant: an MQTT message is acknowledged once its [`Receipt`] says so**, and not otherwise.
+//!
+//! **Invariant: losing the link loses nothing but time.** Whatever was in flight is repeated: by
+//! dispatch (commands), by hosts (everything else), for on each connect every host is asked to.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use muster_topics::{
+    V1,
+    name::Name,
+    presence::{ConsolePresence, PresenceState},
+    topic::{Filter, HostTopic, Prefix, Topic},
+};
+use rumqttc::{
+    AsyncClient, Event, EventLoop, LastWill, MqttOptions, Packet, Publish, QoS, SubscribeFilter, SubscribeReasonCode,
+    Transport,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::dispatch;
+use crate::{clock::now_ms, rules::backoff::full_jitter};
+
+/// Messages that wait for ingest, and as many for the recorder: at 64 KiB each at most 64 MiB, at
+/// the usual 500 bytes half a megabyte; a second of work for the store.
+const INBOUND: usize = 1_024;
+/// Acknowledgements that wait for the link: as many as there can be messages in the two queues and
+/// in the batches that were taken from them.
+const ACKS: usize = 2 * (INBOUND + super::ingest::BATCH_MAX);
+/// Messages that wait for the link: commands and acknowledgements of one batch.
+const OUTBOUND: usize = 1_024;
+/// rumqttc's own queue; the one that matters is the one before it.
+const REQUESTS: usize = 64;
+/// Messages on the way to the broker that it has not acknowledged.
+const INFLIGHT: u16 = 100;
+/// The largest packet that does not end the connection. What is larger than the contract allows is
+/// dropped by ingest; a retained one must not make us disconnect for ever.
+const PACKET_MAX_BYTES: usize = 4 * 1024 * 1024;
+/// How long a full queue may hold the connection up: half of what the broker grants.
+const FULL: Duration = Duration::from_secs(15);
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How long the farewell may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+const BACKOFF_BASE: Duration = Duration::from_millis(250);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// A connection that lasted this long was a good one: the next try comes soon.
+const GOOD: Duration = Duration::from_secs(30);
+
+/// What it takes to connect.
+pub(super) struct LinkConfig {
+    pub(super) id: Name,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) prefix: Prefix,
+    pub(super) tls: Arc<rustls::ClientConfig>,
+    /// One life of this console.
+    pub(super) epoch: u64,
+}
+
+/// Why a broker's URL cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{url:?} is not a broker's address: mqtts://HOST:PORT is wanted")]
+pub struct BrokerUrlError {
+    url: String,
+}
+
+/// Host and port of `mqtts://HOST[:PORT]`.
+pub(super) fn parse_broker_url(url: &str) -> Result<(String, u16), BrokerUrlError> {
+    let wrong = || BrokerUrlError { url: url.chars().take(200).collect() };
+    let authority = url.strip_prefix("mqtts://").ok_or_else(wrong)?.trim_end_matches('/');
+    let plain = |host: &str| !host.is_empty() && !host.contains(['/', '@', '?', '#', ':', '[', ' ']);
+    match authority.rsplit_once(':') {
+        Some((host, port)) if plain(host) => Ok((host.to_owned(), port.parse().map_err(|_| wrong())?)),
+        None if plain(authority) => Ok((authority.to_owned(), 8883)),
+        _ => Err(wrong()),
+    }
+}
+
+/// A message from a host, and how to say that it is safe.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    pub(super) topic: Topic,
+    pub(super) payload: Vec<u8>,
+    pub(super) receipt: Receipt,
+}
+
+/// Acknowledges one MQTT message on the connection that it came by. Dropped without a word, the
+/// message stays unacknowledged.
+#[derive(Debug)]
+pub(super) struct Receipt(Option<(mpsc::Sender<Publish>, Publish)>);
+
+impl Receipt {
+    /// Of a message that nobody waits for.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// The message is safe, or of no use to anybody.
+    pub(super) fn acknowledge(self) {
+        if let Some((acks, publish)) = self.0 {
+            // Closed: the connection is gone. Full cannot be, see ACKS.
+            let _ = acks.try_send(publish);
+        }
+    }
+}
+
+/// A message to be published; never retained, for all that is retained is the link's own.
+#[derive(Debug)]
+struct Outbound {
+    topic: Topic,
+    payload: Vec<u8>,
+}
+
+/// Publishes through the link; can be cloned.
+#[derive(Clone)]
+pub(super) struct LinkHandle {
+    outbound: mpsc::Sender<Outbound>,
+    connected: watch::Receiver<bool>,
+}
+
+impl fmt::Debug for LinkHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkHandle").field("connected", &self.is_connected()).finish_non_exhaustive()
+    }
+}
+
+impl LinkHandle {
+    /// Whether there is a connection to the broker.
+    pub(super) fn is_connected(&self) -> bool {
+        *self.connected.borrow()
+    }
+
+    /// Hands a message over. It may be lost with the connection, or for want of room: who calls
+    /// repeats it until it is answered.
+    pub(super) fn publish(&self, topic: Topic, payload: Vec<u8>) -> bool {
+        let sent = self.is_connected() && self.outbound.try_send(Outbound { topic, payload }).is_ok();
+        if !sent {
+            tracing::debug!("a message to the broker is dropped; it will be repeated");
+        }
+        sent
+    }
+}
+
+/// Where the link brings what comes.
+pub(super) struct Queues {
+    pub(super) ingest: mpsc::Receiver<Inbound>,
+    pub(super) recorder: mpsc::Receiver<Inbound>,
+}
+
+/// The link, before it runs.
+pub(super) struct Link {
+    outbound: mpsc::Receiver<Outbound>,
+    ingest: mpsc::Sender<Inbound>,
+    recorder: mpsc::Sender<Inbound>,
+    connected: watch::Sender<bool>,
+    dispatch: mpsc::Sender<dispatch::Event>,
+}
+
+impl Link {
+    /// A link, the handle for publishing, and the queues that it fills.
+    pub(super) fn new(dispatch: mpsc::Sender<dispatch::Event>) -> (Self, LinkHandle, Queues) {
+        let (outbound_tx, outbound) = mpsc::channel(OUTBOUND);
+        let (ingest, ingest_rx) = mpsc::channel(INBOUND);
+        let (recorder, recorder_rx) = mpsc::channel(INBOUND);
+        let (connected, connected_rx) = watch::channel(false);
+        let handle = LinkHandle { outbound: outbound_tx, connected: connected_rx };
+        let queues = Queues { ingest: ingest_rx, recorder: recorder_rx };
+        (Self { outbound, ingest, recorder, connected, dispatch }, handle, queues)
+    }
+
+    /// Connects, and connects again, until `shutdown`.
+    pub(super) async fn run(mut self, config: LinkConfig, shutdown: CancellationToken) {
+        let mut attempt = 0;
+        while !shutdown.is_cancelled() {
+            let began = tokio::time::Instant::now();
+            let end = self.session(&config, &shutdown).await;
+            self.connected.send_replace(false);
+            if shutdown.is_cancelled() {
+                break;
+            }
+            attempt = if began.elapsed() > GOOD { 0 } else { attempt + 1 };
+            let pause = full_jitter(attempt, BACKOFF_BASE, BACKOFF_MAX, random_fraction());
+            let retry_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+            tracing::warn!(error = %end, retry_ms, "no connection to the broker");
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = tokio::time::sleep(pause) => (),
+            }
+        }
+    }
+
+    /// One connection, from its beginning to its end.
+    async fn session(&mut self, config: &LinkConfig, shutdown: &CancellationToken) -> End {
+        let (client, mut events) = AsyncClient::new(options(config), REQUESTS);
+        let mut network = events.network_options();
+        network.set_tcp_nodelay(true);
+        network.set_connection_timeout(10);
+        events.set_network_options(network);
+        tokio::select! {
+            () = shutdown.cancelled() => return End::Shutdown,
+            connected = events.poll() => match connected {
+                Ok(_connack) => (),
+                Err(error) => return End::Connection(Box::new(error)),
+            },
+        }
+        if let Err(end) = self.greet(config, &client).await {
+            return end;
+        }
+        let (acks, acks_rx) = mpsc::channel(ACKS);
+        let prefix = &config.prefix;
+        let poller = poll(&mut events, prefix, &self.ingest, &self.recorder, &acks);
+        let publisher = publish(&client, prefix, &mut self.outbound, acks_rx);
+        let end = tokio::select! {
+            end = poller => end,
+            end = publisher => end,
+            () = shutdown.cancelled() => End::Shutdown,
+        };
+        if matches!(end, End::Shutdown) {
+            farewell(config, &client, &mut events).await;
+        }
+        end
+    }
+
+    /// What is said at the beginning of each connection: what we want to read, and that we are here.
+    /// rumqttc's queue is empty then and has room for all of it.
+    async fn greet(&mut self, config: &LinkConfig, client: &AsyncClient) -> Result<(), End> {
+        // What waits here was meant for an earlier connection, and is repeated anyway.
+        while self.outbound.try_recv().is_ok() {}
+        let filters = Filter::of_console();
+        let filters = filters.iter().map(|filter| SubscribeFilter::new(config.prefix.filter(filter), QoS::AtLeastOnce));
+        client.try_subscribe_many(filters)?;
+        let topic = config.prefix.topic(&Topic::ConsolePresence(config.id.clone()));
+        client.try_publish(topic, QoS::AtLeastOnce, true, presence(config, PresenceState::Online))?;
+        tracing::info!(broker.host = %config.host, broker.port = config.port, "connected to the broker");
+        self.connected.send_replace(true);
+        let _ = self.dispatch.send(dispatch::Event::Connected).await;
+        Ok(())
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+enum End {
+    Shutdown,
+    Connection(Box<rumqttc::ConnectionError>),
+    /// rumqttc's own error would print the whole packet.
+    Client,
+    Refused(String),
+    Full,
+    Closed,
+}
+
+impl From<rumqttc::ClientError> for End {
+    fn from(_: rumqttc::ClientError) -> Self {
+        Self::Client
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shutdown => f.write_str("the console stops"),
+            Self::Connection(error) => error.fmt(f),
+            Self::Client => f.write_str("the client's queue is full"),
+            Self::Refused(what) => write!(f, "the broker refuses the subscription to {what}"),
+            Self::Full => write!(f, "the store has taken nothing for {} s", FULL.as_secs()),
+            Self::Closed => f.write_str("the console's queues are closed"),
+        }
+    }
+}
+
+/// Takes events from rumqttc until the connection ends.
+async fn poll(
+    events: &mut EventLoop,
+    prefix: &Prefix,
+    ingest: &mpsc::Sender<Inbound>,
+    recorder: &mpsc::Sender<Inbound>,
+    acks: &mpsc::Sender<Publish>,
+) -> End {
+    loop {
+        let publish = match events.poll().await {
+            Ok(Event::Incoming(Packet::Publish(publish))) => publish,
+            Ok(Event::Incoming(Packet::SubAck(suback))) => {
+                match suback.return_codes.iter().position(|code| *code == SubscribeReasonCode::Failure) {
+                    Some(index) => {
+                        let filter = Filter::of_console().get(index).map(|filter| prefix.filter(filter));
+                        return End::Refused(filter.unwrap_or_default());
+                    }
+                    None => continue,
+                }
+            }
+            Ok(_) => continue,
+            Err(error) => return End::Connection(Box::new(error)),
+        };
+        let topic = prefix.parse(&publish.topic);
+        let payload = publish.payload.to_vec();
+        let receipt = Receipt(Some((acks.clone(), publish)));
+        let (queue, topic) = match topic {
+            Ok(topic @ Topic::Host(_, HostTopic::Metric)) => (recorder, topic),
+            Ok(topic) => (ingest, topic),
+            Err(error) => {
+                tracing::debug!(%error, "a message on a topic that is none of ours is dropped");
+                receipt.acknowledge();
+                continue;
+            }
+        };
+        match timeout(FULL, queue.send(Inbound { topic, payload, receipt })).await {
+            Ok(Ok(())) => (),
+            Ok(Err(_)) => return End::Closed,
+            Err(_) => return End::Full,
+        }
+    }
+}
+
+/// Brings acknowledgements and messages to rumqttc until the connection ends. Both branches take
+/// from queues, which is cancel-safe; what is taken is then handed on outside of the `select!`.
+async fn publish(
+    client: &AsyncClient,
+    prefix: &Prefix,
+    outbound: &mut mpsc::Receiver<Outbound>,
+    mut acks: mpsc::Receiver<Publish>,
+) -> End {
+    loop {
+        let done = tokio::select! {
+            biased;
+            Some(publish) = acks.recv() => client.ack(&publish).await,
+            message = outbound.recv() => match message {
+                Some(message) => {
+                    client.publish(prefix.topic(&message.topic), QoS::AtLeastOnce, false, message.payload).await
+                }
+                None => return End::Closed,
+            },
+        };
+        if let Err(error) = done {
+            return error.into();
+        }
+    }
+}
+
+/// Says that this console stops, in order, so that the last will does not have to.
+async fn farewell(config: &LinkConfig, client: &AsyncClient, events: &mut EventLoop) {
+    let topic = config.prefix.topic(&Topic::ConsolePresence(config.id.clone()));
+    let said = client
+        .try_publish(topic, QoS::AtLeastOnce, true, presence(config, PresenceState::Stopped))
+        .and_then(|()| client.try_disconnect());
+    if said.is_err() {
+        return;
+    }
+    let gone = async {
+        loop {
+            match events.poll().await {
+                Ok(Event::Outgoing(rumqttc::Outgoing::Disconnect)) | Err(_) => break,
+                Ok(_) => (),
+            }
+        }
+    };
+    let _ = timeout(FAREWELL, gone).await;
+}
+
+fn options(config: &LinkConfig) -> MqttOptions {
+    let client_id = format!("console-{}", config.id);
+    let mut options = MqttOptions::new(client_id, config.host.clone(), config.port);
+    options.set_transport(Transport::tls_with_config(rumqttc::TlsConfiguration::Rustls(Arc::clone(&config.tls))));
+    options.set_clean_session(true);
+    options.set_manual_acks(true);
+    options.set_keep_alive(KEEP_ALIVE);
+    options.set_inflight(INFLIGHT);
+    options.set_max_packet_size(PACKET_MAX_BYTES, PACKET_MAX_BYTES);
+    let topic = config.prefix.topic(&Topic::ConsolePresence(config.id.clone()));
+    options.set_last_will(LastWill::new(topic, presence(config, PresenceState::Offline), QoS::AtLeastOnce, true));
+    options
+}
+
+fn presence(config: &LinkConfig, state: PresenceState) -> Vec<u8> {
+    let presence = ConsolePresence { v: V1, state, epoch: config.epoch, since_ms: now_ms() };
+    // A struct of numbers and words always serialises.
+    serde_json::to_vec(&presence).unwrap_or_default()
+}
+
+/// A random number from 0 to below 1, for backoff.
+pub(super) fn random_fraction() -> f64 {
+    let bytes: [u8; 4] = super::authority::random_bytes().unwrap_or_default();
+    f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
+}
+
+#[cfg(test)]
+mod tests;

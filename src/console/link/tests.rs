@@ -1,0 +1,258 @@
+use super::*;
+
+#[test]
+fn broker_urls() {
+    let check = |url: &str, wanted: Option<(&str, u16)>| {
+        let parsed = parse_broker_url(url).ok();
+        assert_eq!(parsed, wanted.map(|(host, port)| (host.to_owned(), port)), "{url}");
+    };
+    check("mqtts://127.0.0.1:8883", Some(("127.0.0.1", 8883)));
+    check("mqtts://broker.example/", Some(("broker.example", 8883)));
+    for wrong in ["", "mqtt://a:1", "mqtts://", "mqtts://:1", "mqtts://a:99999", "mqtts://u@a:1", "mqtts://a/b:1"] {
+        check(wrong, None);
+    }
+}
+
+#[test]
+fn a_receipt_goes_to_its_own_connection_alone() {
+    let (acks, mut received) = mpsc::channel(1);
+    let receipt = || Receipt(Some((acks.clone(), Publish::new("t", QoS::AtLeastOnce, []))));
+    drop(receipt());
+    assert!(received.try_recv().is_err(), "dropping is not acknowledging");
+    receipt().acknowledge();
+    assert!(received.try_recv().is_ok());
+    let late = receipt();
+    drop(received);
+    late.acknowledge();
+}
+
+/// The way of a command through a real broker, with an agent that is played here.
+#[cfg(feature = "broker")]
+mod with_a_broker {
+    use muster_broker::{Broker, Limits, Tls};
+    use muster_topics::{
+        ack::{Ack, Numbered, ReportAck},
+        command::{Command, Refresh},
+        envelope::{Kind, Verified, open},
+        topic::Topic,
+    };
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        api::CommandState,
+        clock::now_ms,
+        console::{
+            Prepared, RunningConsole, prepare,
+            testing::{Fixture, Member, config, facts},
+        },
+        pki,
+    };
+
+    /// Ample: the machine may be busy.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    async fn broker(prepared: &Prepared, listen: &str) -> Broker {
+        let (certificate, key) = prepared.authority().issue_server(&["127.0.0.1".to_owned()]).unwrap();
+        let authority = prepared.authority().certificate_pem().to_owned();
+        let tls = Tls { authority, certificate, key };
+        let listen = listen.parse().unwrap();
+        let config = muster_broker::Config { listen, tls, prefix: Prefix::default(), limits: Limits::default() };
+        Broker::start(config).await.unwrap()
+    }
+
+    async fn console_with_broker() -> (Fixture, Broker, Tls) {
+        let dir = tempfile::tempdir().unwrap();
+        let prepared = prepare(config(dir.path())).await.unwrap();
+        let (certificate, key) = prepared.authority().issue_server(&["127.0.0.1".to_owned()]).unwrap();
+        let tls = Tls { authority: prepared.authority().certificate_pem().to_owned(), certificate, key };
+        let broker = broker(&prepared, "127.0.0.1:0").await;
+        let url = format!("mqtts://{}", broker.local_addr());
+        let running: RunningConsole = prepared.with_broker(url, None).start().await.unwrap();
+        (Fixture { console: running.console(), running, dir }, broker, tls)
+    }
+
+    /// A host's side of the bus.
+    struct Agent {
+        member: Member,
+        client: AsyncClient,
+        events: EventLoop,
+        keys: Vec<muster_topics::envelope::PublicKey>,
+    }
+
+    impl Agent {
+        async fn connect(fixture: &Fixture, broker: &Broker, member: Member) -> Self {
+            let authority = fixture.shared().authority.certificate_pem();
+            let tls = pki::client(authority, &member.certificate, &member.key).unwrap();
+            let address = broker.local_addr();
+            let mut options = MqttOptions::new(format!("{}-1", member.id), address.ip().to_string(), address.port());
+            options.set_transport(Transport::tls_with_config(tls.into()));
+            options.set_max_packet_size(PACKET_MAX_BYTES, PACKET_MAX_BYTES);
+            let (client, events) = AsyncClient::new(options, 64);
+            let filters = Filter::of_agent(member.id).into_iter();
+            let filters =
+                filters.map(|filter| SubscribeFilter::new(Prefix::default().filter(&filter), QoS::AtLeastOnce));
+            client.subscribe_many(filters).await.unwrap();
+            let keys = vec![fixture.shared().authority.command_key().clone()];
+            let mut agent = Self { member, client, events, keys };
+            agent.until(|event| matches!(event, Event::Incoming(Packet::SubAck(_))).then_some(())).await;
+            agent
+        }
+
+        /// Polls until something happens.
+        async fn until<T>(&mut self, mut wanted: impl FnMut(Event) -> Option<T>) -> T {
+            let found = async {
+                loop {
+                    if let Some(found) = wanted(self.events.poll().await.unwrap()) {
+                        return found;
+                    }
+                }
+            };
+            timeout(PATIENCE, found).await.unwrap()
+        }
+
+        /// The next signed message of a kind.
+        async fn signed(&mut self, kind: Kind) -> Verified {
+            let keys = self.keys.clone();
+            self.until(|event| {
+                let Event::Incoming(Packet::Publish(publish)) = event else { return None };
+                open(&publish.payload, &keys).ok().filter(|verified| verified.kind() == kind)
+            })
+            .await
+        }
+
+        async fn say(&mut self, topic: HostTopic, retain: bool, payload: impl Into<Vec<u8>>) {
+            let topic = Prefix::default().topic(&Topic::Host(self.member.id, topic));
+            self.client.publish(topic, QoS::AtLeastOnce, retain, payload).await.unwrap();
+        }
+
+        async fn say_json(&mut self, topic: HostTopic, payload: Value) {
+            self.say(topic, false, serde_json::to_vec(&payload).unwrap()).await;
+        }
+
+        async fn online(&mut self, session: u64) {
+            let presence = json!({
+                "v": 1, "state": "online", "instance": uuid::Uuid::nil(), "epoch": 1, "session": session,
+                "agent_version": "0.1.0", "capabilities": [], "since_ms": 1,
+            });
+            self.say(HostTopic::Presence, true, serde_json::to_vec(&presence).unwrap()).await;
+        }
+    }
+
+    async fn until_connected(fixture: &Fixture) {
+        let mut connected = fixture.shared().link.connected.clone();
+        timeout(PATIENCE, connected.wait_for(|connected| *connected)).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_command_goes_out_and_its_outcome_is_acknowledged() {
+        let (fixture, broker, _) = console_with_broker().await;
+        until_connected(&fixture).await;
+        let member = fixture.member("h").await;
+        let host = member.id;
+        // The host is away when the command is made, and gets it when it comes.
+        let id = fixture.command(&[host]).await.id;
+        let mut agent = Agent::connect(&fixture, &broker, member).await;
+        agent.online(1).await;
+        let command: Command = agent.signed(Kind::Command).await.body().unwrap();
+        assert_eq!((command.id, command.target.includes(host)), (id, true));
+        let outcome = json!({"v": 1, "command": id, "seq": 1, "at_ms": now_ms(), "kind": "done",
+            "outcome": {"status": "exited", "exit": {"code": 0}, "finished_ms": now_ms()}});
+        let mut changes = fixture.console.changes();
+        agent.say_json(HostTopic::Outcome, outcome.clone()).await;
+        let ack: Ack = agent.signed(Kind::Ack).await.body().unwrap();
+        assert_eq!((ack.host, ack.reports), (host, vec![ReportAck { command: id, seq: 1 }]));
+        assert_eq!(changes.recv().await.unwrap(), crate::console::Change::Command(id));
+        assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Done);
+        // Said again, it is acknowledged again.
+        agent.say_json(HostTopic::Outcome, outcome).await;
+        let ack: Ack = agent.signed(Kind::Ack).await.body().unwrap();
+        assert_eq!(ack.reports.len(), 1);
+        // A heartbeat, and measurements.
+        let state = json!({"hostname": "h", "agent_version": "1", "facts": facts(), "interfaces": {}, "labels": {},
+            "realms": [], "units": {}});
+        let beat = json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 1, "kind": "full", "state": state});
+        agent.say_json(HostTopic::Heartbeat, beat).await;
+        let ack: Ack = agent.signed(Kind::Ack).await.body().unwrap();
+        assert_eq!(ack.heartbeat, Some(Numbered { epoch: 1, seq: 1 }));
+        let batch = format!("# v=1 epoch=1 seq=5\nmuster_host_cpu busy_ratio=0.5 {}\n", now_ms());
+        agent.say(HostTopic::Metric, false, muster_topics::metric::pack(&batch)).await;
+        let ack: Ack = agent.signed(Kind::Ack).await.body().unwrap();
+        assert_eq!(ack.metrics, [Numbered { epoch: 1, seq: 5 }]);
+        let answer = fixture.console.series("muster_host_cpu_busy_ratio", None, 10).await.unwrap();
+        assert_eq!(answer.series[0].labels["host"], host.to_string());
+        fixture.running.stop().await;
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_comes_back_is_found_and_hosts_are_asked_for_everything() {
+        let (fixture, first, tls) = console_with_broker().await;
+        until_connected(&fixture).await;
+        let listen = first.local_addr();
+        first.stop().await;
+        let mut connected = fixture.shared().link.connected.clone();
+        timeout(PATIENCE, connected.wait_for(|connected| !*connected)).await.unwrap().unwrap();
+        assert!(!fixture.console.status().await.unwrap().broker_connected);
+        let member = fixture.member("h").await;
+        let (host, id) = (member.id, fixture.command(&[member.id]).await.id);
+        let config = muster_broker::Config { listen, tls, prefix: Prefix::default(), limits: Limits::default() };
+        let second = Broker::start(config).await.unwrap();
+        let mut agent = Agent::connect(&fixture, &second, member).await;
+        agent.online(1).await;
+        until_connected(&fixture).await;
+        let command: Command = agent.signed(Kind::Command).await.body().unwrap();
+        assert_eq!((command.id, command.target.includes(host)), (id, true));
+        fixture.running.stop().await;
+        second.stop().await;
+    }
+
+    #[tokio::test]
+    async fn the_console_tells_that_it_is_there_and_that_it_stops() {
+        let (fixture, broker, _) = console_with_broker().await;
+        let member = fixture.member("h").await;
+        let mut agent = Agent::connect(&fixture, &broker, member).await;
+        let topic = Prefix::default().topic(&Topic::ConsolePresence("main".parse().unwrap()));
+        agent.client.subscribe(topic.clone(), QoS::AtLeastOnce).await.unwrap();
+        let mut states = Vec::new();
+        let mut said = |event: Event| {
+            let Event::Incoming(Packet::Publish(publish)) = event else { return None };
+            let presence: Option<ConsolePresence> = serde_json::from_slice(&publish.payload).ok();
+            presence.filter(|_| publish.topic == topic).map(|presence| states.push(presence.state))
+        };
+        agent.until(&mut said).await;
+        fixture.running.stop().await;
+        agent.until(&mut said).await;
+        assert_eq!(states, [PresenceState::Online, PresenceState::Stopped]);
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn who_listens_when_the_console_connects_is_asked_for_everything() {
+        let dir = tempfile::tempdir().unwrap();
+        let prepared = prepare(config(dir.path())).await.unwrap();
+        let broker = broker(&prepared, "127.0.0.1:0").await;
+        let running = prepared.start().await.unwrap();
+        let fixture = Fixture { console: running.console(), running, dir };
+        let member = fixture.member("h").await;
+        let (certificate, key, id) = (member.certificate.clone(), member.key.clone(), member.id);
+        fixture.running.stop().await;
+        // The same console again, this time where the broker is.
+        let fixture_dir = fixture.dir;
+        let prepared = prepare(config(fixture_dir.path())).await.unwrap();
+        let keys = vec![prepared.authority().command_key().clone()];
+        let tls = pki::client(prepared.authority().certificate_pem(), &certificate, &key).unwrap();
+        let mut options = MqttOptions::new(format!("{id}-1"), "127.0.0.1", broker.local_addr().port());
+        options.set_transport(Transport::tls_with_config(tls.into()));
+        let (client, events) = AsyncClient::new(options, 64);
+        client.subscribe(Prefix::default().topic(&Topic::CommandAll), QoS::AtLeastOnce).await.unwrap();
+        let mut agent = Agent { member, client, events, keys };
+        agent.until(|event| matches!(event, Event::Incoming(Packet::SubAck(_))).then_some(())).await;
+        let url = format!("mqtts://{}", broker.local_addr());
+        let running = prepared.with_broker(url, None).start().await.unwrap();
+        let refresh: Refresh = agent.signed(Kind::Refresh).await.body().unwrap();
+        assert!(refresh.within_ms > 0);
+        running.stop().await;
+        broker.stop().await;
+    }
+}

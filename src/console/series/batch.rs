@@ -1,0 +1,160 @@
+//! What comes in, made ready for the writer: which series, which times, which values. Pure.
+//!
+//! Points come from hosts, so each is checked, and what cannot be kept is left out and counted rather
+//! than refused with the rest of its batch: an agent would send that batch again for ever.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+};
+
+use muster_topics::{Millis, metric::Point};
+
+use super::key;
+
+/// The label that stands for the name in selectors, so no tag may be called so.
+pub(super) const NAME_LABEL: &str = "__name__";
+/// The most labels of a series: agents set five, and hosts' own labels come beside them.
+const LABELS_MAX: usize = 32;
+/// The longest name or label, in bytes: a path may be a label.
+const TEXT_MAX_BYTES: usize = 1024;
+
+/// What tells a series from every other one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    /// `measurement_field`.
+    pub(super) name: String,
+    /// A JSON object with sorted names.
+    pub(super) labels: String,
+}
+
+/// One value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sample {
+    /// Which of the batch's series.
+    pub(super) series: usize,
+    /// When.
+    pub(super) at_ms: Millis,
+    /// What.
+    pub(super) value: f64,
+}
+
+/// Points, ready to be written.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The series that occur, each once.
+    pub(super) series: Vec<Identity>,
+    /// Their values.
+    pub(super) samples: Vec<Sample>,
+    /// How many values were left out because their time is not one that is kept.
+    pub(super) untimely: usize,
+    /// How many values were left out because their names or labels are not fit.
+    pub(super) unfit: usize,
+}
+
+impl Batch {
+    /// Sorts points into series. Only values of the times `accepted` are taken.
+    pub(super) fn new(points: &[Point], accepted: &RangeInclusive<Millis>) -> Self {
+        let mut batch = Self::default();
+        let mut numbers = HashMap::new();
+        for point in points {
+            if !accepted.contains(&point.at_ms) || !key::has_key(point.at_ms) {
+                batch.untimely += point.fields.len();
+            } else if let Some(labels) = canonical(&point.tags) {
+                batch.take(point, &labels, &mut numbers);
+            } else {
+                batch.unfit += point.fields.len();
+            }
+        }
+        batch
+    }
+
+    fn take(&mut self, point: &Point, labels: &str, numbers: &mut HashMap<Identity, usize>) {
+        for (field, value) in &point.fields {
+            let name = format!("{}_{field}", point.measurement);
+            if name.len() > TEXT_MAX_BYTES || !value.is_finite() {
+                self.unfit += 1;
+                continue;
+            }
+            let identity = Identity { name, labels: labels.to_owned() };
+            let series = *numbers.entry(identity).or_insert_with_key(|identity| {
+                self.series.push(identity.clone());
+                self.series.len() - 1
+            });
+            self.samples.push(Sample { series, at_ms: point.at_ms, value: *value });
+        }
+    }
+}
+
+/// One spelling for one set of labels. Of two tags with one name the first counts.
+fn canonical(tags: &[(String, String)]) -> Option<String> {
+    let mut labels = BTreeMap::new();
+    for (name, value) in tags {
+        let fit = !name.is_empty() && name != NAME_LABEL && name.len().max(value.len()) <= TEXT_MAX_BYTES;
+        if !fit {
+            return None;
+        }
+        if !value.is_empty() {
+            labels.entry(name).or_insert(value);
+        }
+    }
+    if labels.len() > LABELS_MAX {
+        return None;
+    }
+    serde_json::to_string(&labels).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Millis = 1_800_000_000_000;
+
+    fn batch(points: &[Point]) -> Batch {
+        Batch::new(points, &(NOW - 1_000..=NOW + 1_000))
+    }
+
+    #[test]
+    fn fields_become_series_and_labels_one_spelling() {
+        let mut unsorted = Point::new("m", &[("a", "1"), ("b", "x\"y")], NOW).field("f", 1.0).field("g", 2.0);
+        let sorted = Point { at_ms: NOW + 1, ..unsorted.clone() };
+        unsorted.tags.reverse();
+        unsorted.tags.push(("a".into(), "other".into()));
+        unsorted.tags.push(("empty".into(), String::new()));
+        let batch = batch(&[unsorted, sorted]);
+        let labels = r#"{"a":"1","b":"x\"y"}"#.to_owned();
+        assert_eq!(
+            batch.series,
+            [Identity { name: "m_f".into(), labels: labels.clone() }, Identity { name: "m_g".into(), labels },]
+        );
+        let samples: Vec<_> = batch.samples.iter().map(|s| (s.series, s.at_ms, s.value)).collect();
+        assert_eq!(samples, [(0, NOW, 1.0), (1, NOW, 2.0), (0, NOW + 1, 1.0), (1, NOW + 1, 2.0)]);
+        assert_eq!((batch.untimely, batch.unfit), (0, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_counted() {
+        let long = "x".repeat(TEXT_MAX_BYTES + 1);
+        let many: Vec<_> = (0..=LABELS_MAX).map(|i| format!("l{i}")).collect();
+        let many: Vec<_> = many.iter().map(|name| (name.as_str(), "v")).collect();
+        let mut infinite = Point::new("m", &[], NOW);
+        infinite.fields.push(("f".into(), f64::INFINITY));
+        for (point, untimely, unfit) in [
+            (Point::new("m", &[], NOW - 1_001).field("f", 1.0).field("g", 1.0), 2, 0),
+            (Point::new("m", &[], NOW + 1_001).field("f", 1.0), 1, 0),
+            (Point::new("m", &[], Millis::MIN).field("f", 1.0), 1, 0),
+            (Point::new("m", &[(NAME_LABEL, "n")], NOW).field("f", 1.0), 0, 1),
+            (Point::new("m", &[("", "n")], NOW).field("f", 1.0), 0, 1),
+            (Point::new("m", &[("l", &long)], NOW).field("f", 1.0), 0, 1),
+            (Point::new("m", &many, NOW).field("f", 1.0), 0, 1),
+            (Point::new(&long, &[], NOW).field("f", 1.0), 0, 1),
+            (infinite, 0, 1),
+        ] {
+            let batch = batch(std::slice::from_ref(&point));
+            assert_eq!((batch.untimely, batch.unfit, batch.samples.len()), (untimely, unfit, 0), "{point:?}");
+            assert!(batch.series.is_empty());
+        }
+        let everything = Batch::new(&[Point::new("m", &[], 0).field("f", 1.0)], &(Millis::MIN..=Millis::MAX));
+        assert_eq!(everything.untimely, 1, "1970 has no key");
+    }
+}

@@ -1,0 +1,151 @@
+//! The store's file: opening it, and setting a damaged one aside.
+//!
+//! **Invariant: a store is never silently emptied.** One that SQLite cannot read is renamed, with its
+//! companions, said so in the log and in [`super::SeriesStore::set_aside`], and only then a new one is made.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use muster_topics::Millis;
+use sqlx::{
+    ConnectOptions, Connection, SqliteConnection, SqlitePool,
+    migrate::MigrateError,
+    sqlite::{SqliteConnectOptions, SqlitePoolOptions},
+};
+
+use super::SeriesError;
+use crate::files;
+
+/// A store up to this size is read whole when it is opened, a tenth of a second or so. A larger one is
+/// only if damage was met while it was used.
+const CHECKED_MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// Connections that answer queries: as many as would keep the smallest machine's processors busy.
+const READERS: u32 = 2;
+
+/// An open store: the one connection that writes, and those that answer queries.
+pub(super) struct Opened {
+    pub(super) writer: SqliteConnection,
+    pub(super) readers: SqlitePool,
+    pub(super) set_aside: Option<PathBuf>,
+}
+
+/// Opens the store, and makes it if there is none, or none that can be read.
+pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<Opened, SeriesError> {
+    let (writer, set_aside) = match open_writer(path).await {
+        Ok(writer) => (writer, None),
+        Err(error) if is_damage(&error) => {
+            let aside =
+                set_aside(path, now_ms).map_err(|source| SeriesError::SetAside { path: path.to_owned(), source })?;
+            tracing::error!(
+                store = %path.display(), aside = %aside.display(), %error,
+                "the time-series store is damaged and was set aside; a new one is made. hint: measurements up to now are \
+                 in the old one, which `sqlite3 … .recover` may read; check this machine's disk"
+            );
+            (open_writer(path).await?, Some(aside))
+        }
+        Err(error) => return Err(error),
+    };
+    forget_damage(path);
+    let readers = SqlitePoolOptions::new().max_connections(READERS).connect_with(options(path).read_only(true)).await?;
+    Ok(Opened { writer, readers, set_aside })
+}
+
+async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {
+    let to_check = suspicion(path).exists() || fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_MAX_BYTES);
+    let mut writer = options(path).create_if_missing(true).connect().await?;
+    match prepare(&mut writer, to_check).await {
+        Ok(()) => Ok(writer),
+        Err(error) => {
+            // A connection that closes deletes the write-ahead log by its name: that has to be over before
+            // a new store takes the name. What it says to being closed adds nothing to `error`.
+            let _ = writer.close().await;
+            Err(error)
+        }
+    }
+}
+
+/// The first statements. (As options of the connection they would be its own, and their failing would
+/// drop it rather than close it.)
+async fn prepare(writer: &mut SqliteConnection, to_check: bool) -> Result<(), SeriesError> {
+    for pragma in [
+        "PRAGMA journal_mode = WAL",
+        // An agent forgets what was acknowledged, so that must survive a power cut: each commit syncs the write-ahead
+        // log. NORMAL would leave that to the next checkpoint. Group commit makes it one sync for many batches.
+        "PRAGMA synchronous = FULL",
+        // 64 MiB: what a burst leaves of the log is given back.
+        "PRAGMA journal_size_limit = 67108864",
+        // 8 MiB: the pages that the series of a thousand hosts grow at.
+        "PRAGMA cache_size = -8192",
+    ] {
+        sqlx::query(pragma).execute(&mut *writer).await?;
+    }
+    if to_check {
+        let found: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&mut *writer).await?;
+        if found != "ok" {
+            return Err(SeriesError::Damaged(found));
+        }
+    }
+    Ok(sqlx::migrate!("src/console/series/migrations").run(writer).await?)
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new().filename(path).disable_statement_logging()
+}
+
+/// Whether the file itself is at fault, so that no retry can help.
+fn is_damage(error: &SeriesError) -> bool {
+    match error {
+        SeriesError::Damaged(_) => true,
+        SeriesError::Sql(error) | SeriesError::Migrate(MigrateError::Execute(error)) => is_corrupt(error),
+        _ => false,
+    }
+}
+
+/// Whether SQLite says that what it read cannot be.
+pub(super) fn is_corrupt(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
+    // The low byte of the extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
+    code.is_some_and(|code| matches!(code & 0xff, 11 | 26))
+}
+
+/// Leaves word for the next start that the whole file has to be read.
+pub(super) fn remember_damage(path: &Path) {
+    tracing::error!(
+        store = %path.display(),
+        "the time-series store is damaged. hint: start the console again; it sets the file aside and makes a new one"
+    );
+    if let Err(error) = files::write_atomically(&suspicion(path), b"", files::SECRET_MODE) {
+        tracing::warn!(store = %path.display(), %error, "the damage could not be noted for the next start");
+    }
+}
+
+fn forget_damage(path: &Path) {
+    // Failing to do so costs another check at the next start.
+    let _ = fs::remove_file(suspicion(path));
+}
+
+fn suspicion(path: &Path) -> PathBuf {
+    with_suffix(path, ".suspect")
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Renames the store's files. The write-ahead log goes first: beside a new store it would be read as its own.
+fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
+    let aside = with_suffix(path, &format!(".damaged-{now_ms}"));
+    for suffix in ["-wal", "-shm"] {
+        match fs::rename(with_suffix(path, suffix), with_suffix(&aside, suffix)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    fs::rename(path, &aside)?;
+    files::sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+    Ok(aside)
+}

@@ -1,0 +1,466 @@
+//! Selectors: which series are meant. A plain selector is written as in PromQL,
+//! `name{label="value", other!="value", third=~"regex", fourth!~"regex"}`; the name may be written as
+//! the label `__name__`, and must be if it holds anything but letters, digits, `_` and `:`.
+//!
+//! As there, a label that a series does not have is an empty value, regular expressions match whole
+//! values, and a selector that an empty set of labels would satisfy is refused.
+//!
+//! **Invariant: a selector from outside costs a bounded amount.** Its length, the number of its matchers and the
+//! size of its compiled expressions have limits, and matching takes time linear in the value.
+
+use std::{collections::BTreeMap, fmt};
+
+use regex_automata::{
+    nfa::thompson::{
+        self,
+        pikevm::{Cache, PikeVM},
+    },
+    util::syntax,
+};
+
+use super::batch::NAME_LABEL;
+
+/// The longest selector, in bytes: a list of a hundred hosts in one regular expression fits.
+const SELECTOR_MAX_BYTES: usize = 8 * 1024;
+/// The most matchers in one.
+const MATCHERS_MAX: usize = 32;
+/// The largest compiled expression; `[0-9a-f]{64}` takes a fiftieth of it.
+const PATTERN_MAX_BYTES: usize = 256 * 1024;
+/// How deep groups may nest, for the parser of expressions calls itself.
+const PATTERN_NEST_MAX: u32 = 50;
+
+/// Why a text is not a selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at character {position}: {problem}")]
+pub struct SelectorError {
+    /// Where, in characters, counted from 1.
+    pub position: usize,
+    /// What is wrong there.
+    pub problem: String,
+}
+
+/// Which series are meant.
+#[derive(Debug)]
+pub(super) struct Selector {
+    matchers: Vec<Matcher>,
+}
+
+/// What one label has to be.
+#[derive(Debug)]
+struct Matcher {
+    label: String,
+    test: Test,
+}
+
+/// The four operators.
+#[derive(Debug)]
+enum Test {
+    Equal(String),
+    NotEqual(String),
+    Match(Pattern),
+    NotMatch(Pattern),
+}
+
+/// A compiled expression, and the memory that it needs to run.
+struct Pattern {
+    text: String,
+    machine: PikeVM,
+    cache: Cache,
+}
+
+impl Selector {
+    /// Reads a selector.
+    pub(super) fn parse(text: &str) -> Result<Self, SelectorError> {
+        if text.len() > SELECTOR_MAX_BYTES {
+            let problem = format!("a selector may have at most {SELECTOR_MAX_BYTES} bytes");
+            return Err(SelectorError { position: 1, problem });
+        }
+        let mut parser = Parser { text, at: 0 };
+        let mut selector = parser.selector()?;
+        if selector.matchers.iter_mut().all(|matcher| matcher.test.accepts("")) {
+            let problem = "a name, or a matcher that an empty value does not satisfy, is wanted".to_owned();
+            return Err(SelectorError { position: 1, problem });
+        }
+        Ok(selector)
+    }
+
+    /// Labels that must have this very value: any of them leads to the series.
+    pub(super) fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.matchers.iter().filter_map(|matcher| match &matcher.test {
+            Test::Equal(value) if !value.is_empty() => Some((matcher.label.as_str(), value.as_str())),
+            _ => None,
+        })
+    }
+
+    /// Whether a series is meant.
+    pub(super) fn accepts(&mut self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.matchers.iter_mut().all(|matcher| {
+            let value = match matcher.label.as_str() {
+                NAME_LABEL => name,
+                label => labels.get(label).map_or("", String::as_str),
+            };
+            matcher.test.accepts(value)
+        })
+    }
+}
+
+impl Test {
+    fn accepts(&mut self, value: &str) -> bool {
+        match self {
+            Self::Equal(wanted) => value == wanted,
+            Self::NotEqual(unwanted) => value != unwanted,
+            Self::Match(pattern) => pattern.is_match(value),
+            Self::NotMatch(pattern) => !pattern.is_match(value),
+        }
+    }
+}
+
+impl Pattern {
+    fn new(text: &str) -> Result<Self, String> {
+        let syntax = syntax::Config::new().dot_matches_new_line(true).nest_limit(PATTERN_NEST_MAX);
+        // By itself first, for once it is wrapped `a)|(b` would be an expression.
+        syntax::parse_with(text, &syntax).map_err(|error| explain(&error))?;
+        let thompson = thompson::Config::new()
+            .nfa_size_limit(Some(PATTERN_MAX_BYTES))
+            .which_captures(thompson::WhichCaptures::None);
+        let machine = PikeVM::builder()
+            .syntax(syntax)
+            .thompson(thompson)
+            .build(&format!(r"\A(?:{text})\z"))
+            .map_err(|error| explain(&error))?;
+        let cache = machine.create_cache();
+        Ok(Self { text: text.to_owned(), machine, cache })
+    }
+
+    fn is_match(&mut self, value: &str) -> bool {
+        self.machine.is_match(&mut self.cache, value)
+    }
+}
+
+/// The last line of what the parser of expressions says; those before it draw the expression.
+fn explain(error: &dyn fmt::Display) -> String {
+    let text = error.to_string();
+    let last = text.lines().last().unwrap_or_default();
+    format!("the regular expression: {}", last.trim_start_matches("error: "))
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+/// As it could have been written: parsing it gives the same selector.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (index, matcher) in self.matchers.iter().enumerate() {
+            let (operator, value) = match &matcher.test {
+                Test::Equal(value) => ("=", value),
+                Test::NotEqual(value) => ("!=", value),
+                Test::Match(pattern) => ("=~", &pattern.text),
+                Test::NotMatch(pattern) => ("!~", &pattern.text),
+            };
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{}{operator}{}", matcher.label, quoted(value))?;
+        }
+        f.write_str("}")
+    }
+}
+
+/// A value in quotes, for a selector that a program puts together.
+#[must_use]
+pub fn quoted(value: &str) -> String {
+    let mut out = String::with_capacity(value.len() + 2);
+    out.push('"');
+    for c in value.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '"' | '\\' => out.extend(['\\', c]),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Reads from left to right, one character ahead.
+struct Parser<'a> {
+    text: &'a str,
+    /// In bytes, always between two characters.
+    at: usize,
+}
+
+impl Parser<'_> {
+    fn selector(&mut self) -> Result<Selector, SelectorError> {
+        let mut matchers = Vec::new();
+        self.blanks();
+        let name = self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':');
+        if name.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(self.error_at(self.at - name.len(), "a name does not begin with a digit"));
+        }
+        if !name.is_empty() {
+            matchers.push(Matcher { label: NAME_LABEL.to_owned(), test: Test::Equal(name) });
+        }
+        self.blanks();
+        let braced = self.take('{');
+        if braced {
+            self.matchers(&mut matchers)?;
+            self.blanks();
+        }
+        match self.peek() {
+            None if matchers.is_empty() && !braced => Err(self.error("a name or '{' is wanted")),
+            None => Ok(Selector { matchers }),
+            Some('[') => Err(self.error("only a plain selector is understood: the range is given by start and end")),
+            Some('(') => Err(self.error("only a plain selector is understood: no functions")),
+            Some(c) => Err(self.error(&format!("the end is wanted, not {c:?}"))),
+        }
+    }
+
+    /// Behind the opening brace, up to and with the closing one.
+    fn matchers(&mut self, matchers: &mut Vec<Matcher>) -> Result<(), SelectorError> {
+        loop {
+            self.blanks();
+            if self.take('}') {
+                return Ok(());
+            }
+            let start = self.at;
+            let matcher = self.matcher()?;
+            let named = matcher.label == NAME_LABEL && matchers.iter().any(|other| other.label == NAME_LABEL);
+            if named && matches!(matcher.test, Test::Equal(_)) {
+                return Err(self.error_at(start, "the name is given twice"));
+            }
+            if matchers.len() == MATCHERS_MAX {
+                return Err(self.error_at(start, &format!("at most {MATCHERS_MAX} matchers are possible")));
+            }
+            matchers.push(matcher);
+            self.blanks();
+            if !self.take(',') && self.peek() != Some('}') {
+                return Err(self.error("',' or '}' is wanted"));
+            }
+        }
+    }
+
+    fn matcher(&mut self) -> Result<Matcher, SelectorError> {
+        let label = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
+        if label.is_empty() || label.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(self.error_at(self.at - label.len(), "the name of a label is wanted"));
+        }
+        self.blanks();
+        let operator = ["=~", "!~", "!=", "="].into_iter().find(|operator| self.text[self.at..].starts_with(operator));
+        let operator = operator.ok_or_else(|| self.error("one of = != =~ !~ is wanted"))?;
+        self.at += operator.len();
+        self.blanks();
+        let start = self.at;
+        let value = self.string()?;
+        let pattern = |parser: &Self| Pattern::new(&value).map_err(|problem| parser.error_at(start, &problem));
+        let test = match operator {
+            "=~" => Test::Match(pattern(self)?),
+            "!~" => Test::NotMatch(pattern(self)?),
+            "!=" => Test::NotEqual(value),
+            _ => Test::Equal(value),
+        };
+        Ok(Matcher { label, test })
+    }
+
+    /// A string in one of three kinds of quotes; between backquotes a backslash is nothing special.
+    fn string(&mut self) -> Result<String, SelectorError> {
+        let start = self.at;
+        let quote = ['"', '\'', '`'].into_iter().find(|quote| self.take(*quote));
+        let quote = quote.ok_or_else(|| self.error("a value in quotes is wanted"))?;
+        let mut value = String::new();
+        loop {
+            let at = self.at;
+            match self.next() {
+                Some(c) if c == quote => return Ok(value),
+                Some('\\') if quote != '`' => value.push(self.escaped(at)?),
+                Some('\n') if quote != '`' => return Err(self.error_at(at, "a line break is written \\n")),
+                Some(c) => value.push(c),
+                None => return Err(self.error_at(start, "this quote is never closed")),
+            }
+        }
+    }
+
+    /// What stands behind a backslash.
+    fn escaped(&mut self, start: usize) -> Result<char, SelectorError> {
+        let code = match self.next() {
+            Some(c @ ('\\' | '"' | '\'')) => return Ok(c),
+            Some('a') => return Ok('\x07'),
+            Some('b') => return Ok('\x08'),
+            Some('f') => return Ok('\x0c'),
+            Some('n') => return Ok('\n'),
+            Some('r') => return Ok('\r'),
+            Some('t') => return Ok('\t'),
+            Some('v') => return Ok('\x0b'),
+            Some('u') => self.hexadecimal(4),
+            Some('U') => self.hexadecimal(8),
+            _ => None,
+        };
+        let code = code.and_then(char::from_u32);
+        code.ok_or_else(|| self.error_at(start, "no such escape: a backslash is written twice"))
+    }
+
+    fn hexadecimal(&mut self, digits: usize) -> Option<u32> {
+        let text = self.text.get(self.at..self.at + digits)?;
+        let number = text.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u32::from_str_radix(text, 16).ok())?;
+        self.at += digits;
+        number
+    }
+
+    fn word(&mut self, fits: impl Fn(char) -> bool) -> String {
+        let rest = &self.text[self.at..];
+        let word = &rest[..rest.find(|c| !fits(c)).unwrap_or(rest.len())];
+        self.at += word.len();
+        word.to_owned()
+    }
+
+    fn blanks(&mut self) {
+        while matches!(self.peek(), Some(' ' | '\t' | '\n' | '\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.text[self.at..].chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.at += c.len_utf8();
+        Some(c)
+    }
+
+    fn take(&mut self, wanted: char) -> bool {
+        let found = self.peek() == Some(wanted);
+        if found {
+            self.at += wanted.len_utf8();
+        }
+        found
+    }
+
+    fn error(&self, problem: &str) -> SelectorError {
+        self.error_at(self.at, problem)
+    }
+
+    fn error_at(&self, at: usize, problem: &str) -> SelectorError {
+        SelectorError { position: self.text[..at].chars().count() + 1, problem: problem.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn selectors_are_understood() {
+        for (text, canonical) in [
+            ("up", r#"{__name__="up"}"#),
+            (" a:b_1 { } ", r#"{__name__="a:b_1"}"#),
+            (r#"m{host="h",}"#, r#"{__name__="m",host="h"}"#),
+            (r#"{__name__="x y", a!='b', c=~`d\.e`, f!~"g.*"}"#, r#"{__name__="x y",a!="b",c=~"d\\.e",f!~"g.*"}"#),
+            (r#"m{l="\"\\\n\t\u00e9\U0001F600'"}"#, r#"{__name__="m",l="\"\\\n\té😀'"}"#),
+            ("{a\n=\n'é'}", r#"{a="é"}"#),
+            (r#"{__name__=~"a|b",__name__!="c"}"#, r#"{__name__=~"a|b",__name__!="c"}"#),
+            (r#"m{l=""}"#, r#"{__name__="m",l=""}"#),
+        ] {
+            let selector = Selector::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(selector.to_string(), canonical, "{text}");
+            assert_eq!(Selector::parse(canonical).unwrap().to_string(), canonical);
+        }
+    }
+
+    #[test]
+    fn errors_name_the_place() {
+        let long = "x".repeat(SELECTOR_MAX_BYTES + 1);
+        let many = format!("m{{{}}}", "a='b',".repeat(MATCHERS_MAX));
+        for (text, position, problem) in [
+            ("", 1, "a name or '{' is wanted"),
+            ("  ", 3, "a name or '{' is wanted"),
+            ("1m", 1, "digit"),
+            ("m{", 3, "name of a label"),
+            ("m{l", 4, "= != =~ !~"),
+            ("m{l=", 5, "a value in quotes"),
+            ("m{l=x}", 5, "a value in quotes"),
+            ("m{é='x'}", 3, "name of a label"),
+            ("m{l='é}", 5, "never closed"),
+            ("m{l='é' m='x'}", 9, "',' or '}'"),
+            ("m{l='a',,}", 9, "name of a label"),
+            ("m{l='a\nb'}", 7, "line break"),
+            (r"m{l='é\d'}", 7, "backslash is written twice"),
+            (r"m{l='\u12'}", 6, "no such escape"),
+            (r"m{l='\ud800'}", 6, "no such escape"),
+            ("m{l=~'a('}", 6, "the regular expression: unclosed group"),
+            ("m{l=~'a)|(b'}", 6, "unopened group"),
+            (r"m{l=~'(\\w{200}){200}'}", 6, "the regular expression"),
+            ("m{__name__='n'}", 3, "twice"),
+            ("rate(m[5m])", 5, "no functions"),
+            ("m[5m]", 2, "start and end"),
+            ("m{} 5", 5, "the end is wanted"),
+            ("{}", 1, "a name, or a matcher"),
+            ("{a=~'.*',b!='c'}", 1, "a name, or a matcher"),
+            (&long, 1, "at most"),
+            (&many, 189, "at most 32"),
+        ] {
+            let error = Selector::parse(text).expect_err(text);
+            assert!(error.problem.contains(problem), "{text}: {error}");
+            assert_eq!(error.position, position, "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn series_are_chosen_as_in_promql() {
+        let labels = BTreeMap::from([("host".to_owned(), "h1".to_owned()), ("unit".to_owned(), "a\nb".to_owned())]);
+        for (selector, chosen) in [
+            ("m", true),
+            ("n", false),
+            ("m{host='h1'}", true),
+            ("m{host='h'}", false),
+            ("m{host!='h2'}", true),
+            ("m{host!='h1'}", false),
+            ("m{host=~'h[0-9]'}", true),
+            ("m{host=~'h'}", false),
+            ("m{host=~'x|h1'}", true),
+            ("m{host=~'h|h1'}", true),
+            ("m{host=~'(?i)H1'}", true),
+            ("m{host=~'h1$$'}", true),
+            ("m{host!~'h.'}", false),
+            ("m{host!~'h'}", true),
+            ("m{unit=~'a.b'}", true),
+            ("m{other=''}", true),
+            ("m{other!=''}", false),
+            ("m{other=~'.*'}", true),
+            ("m{other=~'.+'}", false),
+            ("{__name__=~'m.?',host='h1'}", true),
+            ("{host='h1',host!='h2'}", true),
+        ] {
+            assert_eq!(Selector::parse(selector).unwrap().accepts("m", &labels), chosen, "{selector}");
+        }
+    }
+
+    #[test]
+    fn only_equalities_lead_to_series() {
+        let selector = Selector::parse("m{a='1',b='',c!='2',d=~'3'}").unwrap();
+        assert_eq!(selector.equalities().collect::<Vec<_>>(), [(NAME_LABEL, "m"), ("a", "1")]);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(text in any::<String>(), likely in r#"[a-c{}=!~,"'`\\. \né(|)*+?\[\]u0-9-]{0,40}"#) {
+            let _ = Selector::parse(&text);
+            let _ = Selector::parse(&likely);
+            let _ = Selector::parse(&format!("m{{l=~`{likely}`}}"));
+            let _ = Selector::parse(&format!("m{{l=\"{likely}"));
+        }
+
+        #[test]
+        fn what_is_quoted_is_read_back(value in any::<String>()) {
+            let text = format!("{{a!={},__name__=\"m\"}}", quoted(&value));
+            let mut selector = Selector::parse(&text).unwrap();
+            prop_assert_eq!(selector.to_string(), text);
+            prop_assert!(!selector.accepts("m", &BTreeMap::from([("a".to_owned(), value)])));
+        }
+    }
+}

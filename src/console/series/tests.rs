@@ -1,0 +1,394 @@
+//! The store as a whole, on real files.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use super::{retention::Sweep, *};
+
+const MINUTE_MS: Millis = 60_000;
+const CHILD_STORE: &str = "MUSTER_TEST_SERIES_STORE";
+
+struct Scratch {
+    folder: tempfile::TempDir,
+    now_ms: Millis,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), now_ms: clock::now_ms() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("series.db")
+    }
+
+    async fn open(&self) -> SeriesStore {
+        SeriesStore::open(&self.path()).await.unwrap()
+    }
+
+    /// A point some minutes ago.
+    fn point(&self, host: &str, minutes: i64, value: f64) -> Point {
+        Point::new("m", &[("host", host)], self.now_ms - minutes * MINUTE_MS).field("f", value)
+    }
+
+    fn day(&self) -> Option<(Millis, Millis)> {
+        Some((self.now_ms - 24 * 60 * MINUTE_MS, self.now_ms + MINUTE_MS))
+    }
+
+    fn files(&self) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+async fn values(store: &SeriesStore, selector: &str, range: Option<(Millis, Millis)>) -> Vec<f64> {
+    let series = store.query(selector, range, 1_000).await.unwrap();
+    series.iter().flat_map(|series| series.points.iter().map(|point| point.1)).collect()
+}
+
+#[tokio::test]
+async fn points_are_there_after_opening_again_and_only_once() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    store.append(&[scratch.point("a", 20, 1.0), scratch.point("a", 10, 3.0)]).await.unwrap();
+    store.stop().await;
+
+    let store = scratch.open().await;
+    // One that is late, one that is there already, and one that contradicts what is there.
+    let again = [scratch.point("a", 15, 2.0), scratch.point("a", 20, 1.0), scratch.point("a", 10, 9.0)];
+    store.append(&again).await.unwrap();
+    store.append(&again).await.unwrap();
+    assert_eq!(values(&store, "m_f", scratch.day()).await, [1.0, 2.0, 3.0]);
+    store.append(&[]).await.unwrap();
+    store.stop().await;
+    assert_eq!(scratch.files(), ["series.db"], "the write-ahead log is in the file");
+}
+
+#[tokio::test]
+async fn untimely_points_are_left_out_and_the_others_kept() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let points = [scratch.point("a", -3 * 24 * 60, 1.0), scratch.point("a", 60 * 24 * 365 * 20, 2.0)];
+    store.append(&points).await.unwrap();
+    store.append(&[points[0].clone(), scratch.point("a", 1, 3.0)]).await.unwrap();
+    assert_eq!(values(&store, "m_f", Some((Millis::MIN, Millis::MAX))).await, [3.0]);
+}
+
+#[tokio::test]
+async fn selectors_choose_series() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let at_ms = scratch.now_ms;
+    let point = |name, tags: &[(&str, &str)], value| Point::new(name, tags, at_ms).field("x", value).field("y", -value);
+    store
+        .append(&[
+            point("cpu", &[("host", "a"), ("unit", "u/1")], 1.0),
+            point("cpu", &[("host", "b")], 2.0),
+            point("mem", &[("host", "a")], 3.0),
+            point("with space", &[("host", "c")], 4.0),
+        ])
+        .await
+        .unwrap();
+    for (selector, chosen) in [
+        ("cpu_x", &[1.0, 2.0][..]),
+        ("cpu_x{host='a'}", &[1.0]),
+        ("cpu_x{host!='a'}", &[2.0]),
+        ("cpu_x{unit=''}", &[2.0]),
+        ("cpu_x{host=~'a|b',unit!~'u/.'}", &[2.0]),
+        ("{__name__=~'.+_x'}", &[1.0, 2.0, 3.0, 4.0]),
+        ("{__name__=~'.+_x',host='a'}", &[1.0, 3.0]),
+        ("{__name__='with space_y'}", &[-4.0]),
+        ("{host='a'}", &[1.0, -1.0, 3.0, -3.0]),
+        ("cpu_z", &[]),
+        ("cpu_x{host='z'}", &[]),
+    ] {
+        assert_eq!(values(&store, selector, None).await, chosen, "{selector}, last values");
+        assert_eq!(values(&store, selector, scratch.day()).await, chosen, "{selector}, a day");
+    }
+    let series = store.query("cpu_x{unit!=''}", None, 1).await.unwrap();
+    assert_eq!(series[0].name, "cpu_x");
+    assert_eq!(series[0].labels, [("host".into(), "a".into()), ("unit".into(), "u/1".into())].into());
+    assert_eq!(series[0].points, [(at_ms, 1.0)]);
+    let error = store.query("cpu_x{", None, 1).await.unwrap_err();
+    assert_eq!(error.to_string(), "selector: at character 7: the name of a label is wanted");
+}
+
+#[tokio::test]
+async fn last_values_are_fresh_ones() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let points = [("a", 2, 1.0), ("a", 1, 2.0), ("b", 6, 3.0), ("c", -10, 4.0)];
+    store.append(&points.map(|(host, minutes, value)| scratch.point(host, minutes, value))).await.unwrap();
+    assert_eq!(values(&store, "m_f", None).await, [2.0, 4.0], "b has none, and c's clock is ahead");
+}
+
+#[tokio::test]
+async fn answers_are_bounded() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let points: Vec<_> = (0..1440).map(|minute| scratch.point("a", minute, f64::from(minute == 700))).collect();
+    store.append(&points).await.unwrap();
+    for points_max in [0, 1, 10, 100, 1_000, 1_440, usize::MAX] {
+        let series = store.query("m_f", scratch.day(), points_max).await.unwrap();
+        let points = &series[0].points;
+        assert!(points.len() <= points_max.max(thin::THIN_MIN), "{points_max}: {}", points.len());
+        assert!(points.iter().any(|point| point.1 == 1.0), "{points_max}: the peak is hidden");
+        assert_eq!(points.len() == 1_440, points_max >= 1_440);
+    }
+    let empty = store.query("m_f", Some((0, 1)), 10).await.unwrap();
+    assert_eq!(empty, [], "nothing was measured in 1970");
+    let one_minute = Some((scratch.now_ms - 7 * MINUTE_MS, scratch.now_ms - 6 * MINUTE_MS));
+    assert_eq!(store.query("m_f", one_minute, 10).await.unwrap()[0].points.len(), 2, "both ends are included");
+    assert!(matches!(store.query("m_f", Some((2, 1)), 10).await, Err(SeriesError::Range { .. })));
+
+    let many: Vec<_> = (0..=1_000).map(|host| scratch.point(&format!("h{host}"), 0, 1.0)).collect();
+    store.append(&many).await.unwrap();
+    assert!(matches!(store.query("m_f", None, 10).await, Err(SeriesError::TooMany { series_max: 1_000 })));
+    assert_eq!(values(&store, "m_f{host=~'h.*0'}", None).await.len(), 101);
+}
+
+#[tokio::test]
+async fn many_append_at_once() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let appends = (0..200).map(|host| {
+        let (store, point) = (store.clone(), scratch.point(&format!("h{}", host % 50), host / 50, 1.0));
+        tokio::spawn(async move { store.append(&[point]).await })
+    });
+    for append in appends.collect::<Vec<_>>() {
+        append.await.unwrap().unwrap();
+    }
+    assert_eq!(values(&store, "m_f", scratch.day()).await.len(), 200);
+    assert_eq!(store.query("m_f", scratch.day(), 10).await.unwrap().len(), 50);
+}
+
+#[tokio::test]
+async fn a_stopped_store_refuses_and_a_dropped_one_commits() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let other = store.clone();
+    store.stop().await;
+    assert!(matches!(other.append(&[scratch.point("a", 1, 1.0)]).await, Err(SeriesError::Stopped)));
+    other.stop().await;
+
+    let store = scratch.open().await;
+    let point = [scratch.point("a", 1, 1.0)];
+    // In the queue, with nobody waiting for the answer.
+    assert!(futures_util::poll!(std::pin::pin!(store.append(&point))).is_pending());
+    drop(store);
+    let store = scratch.open().await;
+    let waiting = Instant::now();
+    while values(&store, "m_f", scratch.day()).await.is_empty() {
+        assert!(waiting.elapsed() < Duration::from_secs(60), "what was appended is not committed");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_commit_that_fails_is_told_to_all_and_can_be_repeated() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let mut other = file::open(&scratch.path(), 0).await.unwrap().writer;
+    sqlx::query("ALTER TABLE head RENAME TO gone").execute(&mut other).await.unwrap();
+    let points = ["a", "b", "c"].map(|host| [scratch.point(host, 1, 1.0)]);
+    let append = || futures_util::future::join_all(points.iter().map(|points| store.append(points)));
+    for answer in append().await {
+        let error = answer.unwrap_err();
+        assert!(error.to_string().contains("no such table"), "{error}");
+    }
+    sqlx::query("ALTER TABLE gone RENAME TO head").execute(&mut other).await.unwrap();
+    for answer in append().await {
+        answer.unwrap();
+    }
+    assert_eq!(values(&store, "m_f", scratch.day()).await, [1.0; 3]);
+}
+
+#[tokio::test]
+async fn every_commit_is_synced() {
+    let scratch = Scratch::new();
+    let mut opened = file::open(&scratch.path(), 0).await.unwrap();
+    let mode: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut opened.writer).await.unwrap();
+    assert_eq!(mode, 2, "FULL");
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut opened.writer).await.unwrap();
+    assert_eq!(mode, "wal");
+    let write = sqlx::query("DELETE FROM head").execute(&opened.readers).await;
+    assert!(write.is_err(), "readers only read");
+}
+
+/// Appends, and says of each point that it is committed, until it is killed.
+#[tokio::test]
+#[ignore = "a part of what_was_acknowledged_outlives_a_kill, which runs it in a process of its own"]
+async fn append_until_killed() {
+    let store = SeriesStore::open(Path::new(&std::env::var_os(CHILD_STORE).unwrap())).await.unwrap();
+    for number in 0_i32.. {
+        let point = Point::new("m", &[], clock::now_ms() + Millis::from(number)).field("f", f64::from(number));
+        store.append(&[point]).await.unwrap();
+        println!("committed {number}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_outlives_a_kill() {
+    let scratch = Scratch::new();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "console::series::tests::append_until_killed", "--ignored", "--nocapture"])
+        .env(CHILD_STORE, scratch.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut committed = Vec::new();
+    for line in lines {
+        let number = line.split_once("committed ").and_then(|(_, number)| number.parse::<f64>().ok());
+        committed.extend(number);
+        if committed.len() == 100 {
+            // What it says before it dies is still read.
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    assert!(committed.len() >= 100, "it ended early");
+    let store = scratch.open().await;
+    assert_eq!(store.set_aside(), None);
+    let kept = store.query("m_f", Some((0, Millis::MAX)), usize::MAX).await.unwrap();
+    let kept: Vec<f64> = kept[0].points.iter().map(|point| point.1).collect();
+    assert!(committed.iter().all(|number| kept.contains(number)), "{committed:?} {kept:?}");
+}
+
+#[tokio::test]
+async fn old_points_go_in_small_steps_and_empty_series_with_them() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let mut points: Vec<_> = (0..12_000).map(|i| scratch.point("long", i, 1.0)).collect();
+    points.extend((0..10_000).map(|i| scratch.point("gone", 10_000 + i, 1.0)));
+    points.extend((0..100).map(|i| scratch.point(&format!("h{i}"), 10 + i % 2 * 20_000, 1.0)));
+    store.append(&points).await.unwrap();
+    store.stop().await;
+
+    let mut opened = file::open(&scratch.path(), 0).await.unwrap();
+    let mut sweep = Sweep::new(Duration::from_secs(1_000 * 60));
+    let (mut steps, mut gone) = (1, sweep.step(&mut opened.writer, scratch.now_ms).await.unwrap().len());
+    while sweep.pause() < Duration::from_secs(1) {
+        gone += sweep.step(&mut opened.writer, scratch.now_ms).await.unwrap().len();
+        steps += 1;
+    }
+    assert_eq!(gone, 51);
+    assert!(steps >= 5, "{steps}: more than 20,000 points in steps of 5,000");
+    for (table, left) in [("head", 1_001 + 50), ("series", 51), ("label", 102)] {
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT COUNT(*) FROM {table}")))
+            .fetch_one(&mut opened.writer)
+            .await
+            .unwrap();
+        assert_eq!(count, left, "{table}");
+    }
+    let again = sweep.step(&mut opened.writer, 0).await.unwrap();
+    assert!(again.is_empty(), "a clock that stands before everything deletes nothing");
+    drop(opened);
+    // A series comes back under another number.
+    let store = scratch.open().await;
+    store.append(&[scratch.point("gone", 1, 7.0)]).await.unwrap();
+    assert_eq!(values(&store, "m_f{host='gone'}", scratch.day()).await, [7.0]);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_set_aside() {
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 3] = [
+        ("not a database", |bytes| bytes[..16].copy_from_slice(b"something else!!")),
+        ("a page in the middle", |bytes| {
+            let middle = bytes.len() / 2 / 4096 * 4096;
+            bytes[middle..middle + 4096].fill(0xa5);
+        }),
+        ("cut short", |bytes| bytes.truncate(bytes.len() / 2)),
+    ];
+    for (damage, inflict) in damages {
+        let scratch = Scratch::new();
+        let store = scratch.open().await;
+        let points: Vec<_> = (0..5_000).map(|i| scratch.point("a", i, 1.0)).collect();
+        store.append(&points).await.unwrap();
+        store.stop().await;
+        let mut bytes = std::fs::read(scratch.path()).unwrap();
+        inflict(&mut bytes);
+        std::fs::write(scratch.path(), &bytes).unwrap();
+
+        let store = scratch.open().await;
+        let aside = store.set_aside().unwrap_or_else(|| panic!("{damage}: not noticed")).to_owned();
+        assert_eq!(std::fs::read(&aside).unwrap(), bytes, "{damage}: what was there is kept as it was");
+        assert_eq!(values(&store, "m_f", scratch.day()).await, [0.0; 0]);
+        store.append(&points[..1]).await.unwrap();
+        store.stop().await;
+
+        let store = scratch.open().await;
+        assert_eq!(store.set_aside(), None, "{damage}: the new one is sound");
+        assert_eq!(values(&store, "m_f", scratch.day()).await, [1.0]);
+        store.stop().await;
+        assert_eq!(scratch.files().len(), 2, "{damage}: {:?}", scratch.files());
+    }
+}
+
+#[tokio::test]
+async fn damage_met_while_running_is_found_at_the_next_start() {
+    let scratch = Scratch::new();
+    scratch.open().await.stop().await;
+    file::remember_damage(&scratch.path());
+    assert_eq!(scratch.files(), ["series.db", "series.db.suspect"]);
+    let store = scratch.open().await;
+    assert_eq!(store.set_aside(), None, "it was sound after all");
+    store.stop().await;
+    assert_eq!(scratch.files(), ["series.db"]);
+}
+
+#[tokio::test]
+async fn what_is_not_damage_sets_nothing_aside() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path()).unwrap();
+    assert!(matches!(SeriesStore::open(&scratch.path()).await, Err(SeriesError::Sql(_))));
+    assert_eq!(scratch.files(), ["series.db"]);
+    let nowhere = scratch.folder.path().join("none/series.db");
+    assert!(SeriesStore::open(&nowhere).await.is_err());
+}
+
+/// Prints what a build without optimisation makes of bulk data; its limits are those of patience.
+#[tokio::test]
+async fn bulk() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let (hosts, samples) = (100, 100);
+    let batches: Vec<Vec<Point>> = (0..hosts)
+        .map(|host| {
+            let host = format!("host-{host}");
+            (0..samples).map(|i| scratch.point(&host, i, f64::from(i as i32)).field("g", 0.5)).collect()
+        })
+        .collect();
+    let start = Instant::now();
+    let appends: Vec<_> = batches
+        .into_iter()
+        .map(|batch| {
+            let store = store.clone();
+            tokio::spawn(async move { store.append(&batch).await })
+        })
+        .collect();
+    for append in appends {
+        append.await.unwrap().unwrap();
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let points = 2.0 * f64::from(hosts) * samples as f64;
+    let start = Instant::now();
+    let answer = store.query("m_f", scratch.day(), 200).await.unwrap();
+    let query_ms = start.elapsed().as_secs_f64() * 1e3;
+    assert_eq!(answer.iter().map(|series| series.points.len()).sum::<usize>(), 10_000);
+    store.stop().await;
+    let bytes = std::fs::metadata(scratch.path()).unwrap().len();
+    println!(
+        "{points} points in {seconds:.3} s: {:.0} points/s, {:.1} bytes a point; 10,000 of them read in {query_ms:.1} ms",
+        points / seconds,
+        bytes as f64 / points
+    );
+}

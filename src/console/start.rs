@@ -1,0 +1,433 @@
+//! How a console starts: first everything is opened and bound, so that what cannot work is said
+//! before anything is done ([`prepare`]); then everything runs ([`Prepared::start`]).
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::Router;
+use muster_topics::role::Identity;
+use rustls::{ServerConfig, server::WebPkiClientVerifier};
+use tokio::{
+    net::TcpListener,
+    sync::{broadcast, mpsc},
+    task::JoinHandle,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Console, Error, Shared, Urls, api,
+    authority::{Authority, AuthorityError, private_folder},
+    config::Config,
+    content, dispatch, enrol, ingest,
+    link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
+    operator,
+    series::{SeriesError, SeriesStore},
+    server::Server,
+    store::{self, Store, StoreError},
+    web,
+};
+use crate::{clock::now_ms, pki};
+
+/// News that a slow reader may be behind by, before it has to look for itself.
+const CHANGES: usize = 1_024;
+/// How often what is over is swept away.
+const SWEEP: Duration = Duration::from_secs(3600);
+/// How long the console's own certificate for the broker is valid; it is made at each start.
+const CLIENT_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
+/// How long everything may take to end.
+const STOP: Duration = Duration::from_secs(10);
+
+/// Why a console cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The folder for its data cannot be made or written.
+    #[error(
+        "the console's folder {path} cannot be used: {source}\nhint: make it writable for this user, or choose another with data_dir"
+    )]
+    Folder {
+        /// Which folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another console works with the same data.
+    #[error(
+        "another console works with {path} already\nhint: stop that one first, or give this one a data_dir of its own"
+    )]
+    InUse {
+        /// Which folder.
+        path: PathBuf,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address} for {what}: {source}\nhint: {}", listen_hint(.source, .setting))]
+    Listen {
+        /// Who was meant to connect there.
+        what: &'static str,
+        /// The setting that says where.
+        setting: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The authority cannot be opened or made.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// A certificate or key that was just made cannot be used.
+    #[error("the console's own certificates cannot be used: {0}")]
+    Tls(String),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store for measurements cannot be opened.
+    #[error(transparent)]
+    Series(#[from] SeriesError),
+    /// The broker's address is none.
+    #[error("{0}\nhint: broker_url in the console's configuration says where the broker is")]
+    BrokerUrl(#[from] BrokerUrlError),
+    /// Something else went wrong; the log says what.
+    #[error(transparent)]
+    Other(#[from] Error),
+}
+
+fn listen_hint(source: &io::Error, setting: &str) -> String {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("another program listens there; choose another port with {setting}, or 0 for any")
+        }
+        io::ErrorKind::AddrNotAvailable => format!("this machine has no such address; choose another with {setting}"),
+        io::ErrorKind::PermissionDenied => format!("ports below 1024 need a privilege; choose another with {setting}"),
+        _ => format!("choose another address with {setting}"),
+    }
+}
+
+/// A console that holds its data and its ports, and does nothing yet.
+#[derive(Debug)]
+pub struct Prepared {
+    config: Config,
+    authority: Authority,
+    store: Store,
+    series: SeriesStore,
+    artifacts: PathBuf,
+    web: TcpListener,
+    hosts: TcpListener,
+    web_addr: SocketAddr,
+    hosts_addr: SocketAddr,
+    /// Held for as long as the console lives.
+    lock: File,
+}
+
+/// Opens everything that a console keeps, and binds its ports.
+///
+/// # Errors
+/// If something of it cannot be used; nothing runs then, and nothing is held.
+pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
+    let dir = config.data_dir.clone();
+    let folder = |source| StartError::Folder { path: dir.clone(), source };
+    private_folder(&dir).map_err(folder)?;
+    let lock = lock(&dir)?;
+    let web = bind("operators", "web_listen", config.web_listen).await?;
+    let hosts = bind("hosts", "hosts_listen", config.hosts_listen).await?;
+    let (web_addr, hosts_addr) = web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
+    let authority = Authority::open_or_create(&dir.join("authority"))?;
+    let artifacts = dir.join("artifacts");
+    content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
+    let store = Store::open(&dir.join("console.db")).await?;
+    let series = SeriesStore::open(&dir.join("series.db")).await?;
+    store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
+    Ok(Prepared { config, authority, store, series, artifacts, web, hosts, web_addr, hosts_addr, lock })
+}
+
+/// Takes the lock that a second console on the same data would need.
+fn lock(dir: &Path) -> Result<File, StartError> {
+    let folder = |source| StartError::Folder { path: dir.to_owned(), source };
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock")).map_err(folder)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StartError::InUse { path: dir.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(folder(source)),
+    }
+}
+
+async fn bind(what: &'static str, setting: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let error = |source| StartError::Listen { what, setting, address, source };
+    TcpListener::bind(address).await.map_err(error)
+}
+
+impl Prepared {
+    /// The authority, for whoever starts a broker that this console will connect to.
+    #[must_use]
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Where operators will reach the console.
+    #[must_use]
+    pub fn web_addr(&self) -> SocketAddr {
+        self.web_addr
+    }
+
+    /// Where hosts will reach the console.
+    #[must_use]
+    pub fn hosts_addr(&self) -> SocketAddr {
+        self.hosts_addr
+    }
+
+    /// Sets where the broker is: for whoever started it after this console was prepared, on a port
+    /// that was not known before. `public` is what hosts are told.
+    #[must_use]
+    pub fn with_broker(mut self, url: String, public: Option<String>) -> Self {
+        self.config.broker_url = url;
+        self.config.broker_public_url = public;
+        self
+    }
+
+    fn urls(&self) -> Urls {
+        let scheme = if self.web_addr.ip().is_loopback() { "http" } else { "https" };
+        let at = |address: SocketAddr| format!("{}:{}", self.config.host_in_urls(address.ip()), address.port());
+        Urls {
+            web: format!("{scheme}://{}", at(self.web_addr)),
+            hosts: format!("https://{}", at(self.hosts_addr)),
+            broker: self.config.broker_url_for_hosts().to_owned(),
+        }
+    }
+
+    /// Begins to serve and to connect.
+    ///
+    /// # Errors
+    /// If the broker's address is none, or a certificate cannot be made.
+    pub async fn start(self) -> Result<RunningConsole, StartError> {
+        let urls = self.urls();
+        let (broker_host, broker_port) = parse_broker_url(&self.config.broker_url)?;
+        let (certificate, key) = self.authority.issue_server(&self.config.certificate_names())?;
+        let hosts_tls = server_tls(&self.authority, &certificate, &key, true)?;
+        let web_tls = match self.web_addr.ip().is_loopback() {
+            true => None,
+            false => Some(server_tls(&self.authority, &certificate, &key, false)?),
+        };
+        let identity = Identity::Console(self.config.id.clone());
+        let (certificate, key) = self.authority.issue_client(&identity, CLIENT_LIFETIME)?;
+        let tls = pki::client(self.authority.certificate_pem(), &certificate, &key).map_err(tls_error)?;
+        let (dispatch, dispatch_events) = mpsc::channel(dispatch::EVENTS);
+        let (link, handle, queues) = Link::new(dispatch.clone());
+        let link_config = LinkConfig {
+            id: self.config.id.clone(),
+            host: broker_host,
+            port: broker_port,
+            prefix: self.config.prefix.clone(),
+            tls: Arc::new(tls),
+            epoch: self.store.next_epoch().await?,
+        };
+        let shutdown = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            config: self.config,
+            urls,
+            authority: self.authority,
+            store: self.store,
+            series: self.series,
+            artifacts: self.artifacts,
+            link: handle,
+            dispatch,
+            changes: broadcast::channel(CHANGES).0,
+            shutdown: shutdown.clone(),
+        });
+        let console = Console { shared: Arc::clone(&shared) };
+        let tasks = TaskTracker::new();
+        tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
+        tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
+        tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
+        tasks.spawn(link.run(link_config, shutdown.clone()));
+        tasks.spawn(sweep(Arc::clone(&shared), shutdown.clone()));
+        let web = Server { name: "web", listener: self.web, tls: web_tls, router: web_router(&console) };
+        let hosts = Server {
+            name: "hosts",
+            listener: self.hosts,
+            tls: Some(hosts_tls),
+            router: enrol::router(console.clone()),
+        };
+        let servers = [tokio::spawn(web.run(shutdown.clone())), tokio::spawn(hosts.run(shutdown.clone()))];
+        tasks.close();
+        tracing::info!(web = %shared.urls.web, hosts = %shared.urls.hosts, "the console is ready");
+        let (web_addr, hosts_addr) = (self.web_addr, self.hosts_addr);
+        Ok(RunningConsole { console, web_addr, hosts_addr, tasks, servers, shutdown, lock: self.lock })
+    }
+}
+
+/// Pages and API on one listener.
+pub(super) fn web_router(console: &Console) -> Router {
+    web::router(console.clone()).merge(api::router(console.clone()))
+}
+
+fn tls_error(error: impl std::fmt::Display) -> StartError {
+    StartError::Tls(error.to_string())
+}
+
+/// TLS for a listener. Where hosts connect, their certificates are asked for, and checked if shown.
+fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Result<Arc<ServerConfig>, StartError> {
+    let chain = pki::certificates("the console's certificate", chain).map_err(tls_error)?;
+    let key = pki::private_key("the console's key", key).map_err(tls_error)?;
+    let builder = ServerConfig::builder_with_provider(pki::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(tls_error)?;
+    let builder = if hosts {
+        let roots = Arc::new(pki::roots(authority.certificate_pem()).map_err(tls_error)?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, pki::provider()).allow_unauthenticated();
+        builder.with_client_cert_verifier(verifier.build().map_err(tls_error)?)
+    } else {
+        builder.with_no_client_auth()
+    };
+    Ok(Arc::new(builder.with_single_cert(chain, key).map_err(tls_error)?))
+}
+
+/// Forgets what is over, now and then.
+async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
+    loop {
+        let now = now_ms();
+        let before = dispatch::before(now, shared.config.command_retention());
+        let store = &shared.store;
+        let swept = async {
+            let commands = store::command::sweep(store.write(), before).await?;
+            let tokens = store::token::sweep(store.write(), before).await?;
+            let secrets = store::operator::sweep(store.write(), now).await?;
+            Ok::<_, StoreError>((commands, tokens, secrets))
+        };
+        match swept.await {
+            Ok((0, 0, 0)) => (),
+            Ok((commands, tokens, secrets)) => tracing::info!(commands, tokens, secrets, "swept away what is over"),
+            Err(error) => tracing::error!(%error, "what is over cannot be swept away"),
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(SWEEP) => (),
+        }
+    }
+}
+
+/// Opens everything, binds the ports, and begins to serve and to connect.
+///
+/// # Errors
+/// If something of it cannot be done; nothing runs then.
+pub async fn start(config: Config) -> Result<RunningConsole, StartError> {
+    prepare(config).await?.start().await
+}
+
+/// A console that runs.
+#[derive(Debug)]
+pub struct RunningConsole {
+    console: Console,
+    web_addr: SocketAddr,
+    hosts_addr: SocketAddr,
+    tasks: TaskTracker,
+    servers: [JoinHandle<()>; 2],
+    shutdown: CancellationToken,
+    lock: File,
+}
+
+impl RunningConsole {
+    /// The handle that pages and API use.
+    #[must_use]
+    pub fn console(&self) -> Console {
+        self.console.clone()
+    }
+
+    /// Where operators reach it.
+    #[must_use]
+    pub fn web_addr(&self) -> SocketAddr {
+        self.web_addr
+    }
+
+    /// Where hosts reach it.
+    #[must_use]
+    pub fn hosts_addr(&self) -> SocketAddr {
+        self.hosts_addr
+    }
+
+    /// Where operators reach it, as a URL.
+    #[must_use]
+    pub fn web_url(&self) -> String {
+        self.console.web_url().to_owned()
+    }
+
+    /// Ends: requests finish, the broker is told, the stores are closed, the data is free for another.
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        let ended = async {
+            for server in self.servers {
+                let _ = server.await;
+            }
+            self.tasks.wait().await;
+        };
+        if tokio::time::timeout(STOP, ended).await.is_err() {
+            tracing::warn!("the console's tasks do not end; they are left behind");
+        }
+        self.console.shared.store.close().await;
+        drop(self.lock);
+        tracing::info!("the console has stopped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::testing::config;
+
+    #[tokio::test]
+    async fn it_starts_stops_and_starts_again_on_the_same_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = start(config(dir.path())).await.unwrap();
+        let fingerprint = first.console().shared.authority.fingerprint().clone();
+        assert_ne!(first.web_addr().port(), 0);
+        first.stop().await;
+        let second = start(config(dir.path())).await.unwrap();
+        assert_eq!(*second.console().shared.authority.fingerprint(), fingerprint);
+        second.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_second_console_on_the_same_data_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = start(config(dir.path())).await.unwrap();
+        let second = prepare(config(dir.path())).await;
+        assert!(matches!(second, Err(StartError::InUse { .. })), "{second:?}");
+        first.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_named_with_its_setting() {
+        let dir = tempfile::tempdir().unwrap();
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config { hosts_listen: taken.local_addr().unwrap(), ..config(dir.path()) };
+        let error = prepare(config.clone()).await.unwrap_err();
+        assert!(matches!(error, StartError::Listen { what: "hosts", .. }));
+        assert!(
+            error.to_string().contains("hint: another program listens there; choose another port with hosts_listen"),
+            "{error}"
+        );
+        assert!(!dir.path().join("console/console.db").exists(), "nothing half made");
+        drop(taken);
+        prepare(config).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_cannot_be_made_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("console"), "a file").unwrap();
+        let error = prepare(config(dir.path())).await.unwrap_err();
+        assert!(matches!(error, StartError::Folder { .. }), "{error}");
+        assert!(error.to_string().contains("hint: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_broker_address_that_is_none_is_told_before_anything_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { broker_url: "tcp://x".to_owned(), ..config(dir.path()) };
+        let error = start(config).await.unwrap_err();
+        assert!(matches!(error, StartError::BrokerUrl(_)), "{error}");
+    }
+}

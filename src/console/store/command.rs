@@ -1,0 +1,400 @@
+//! The ledger of commands: what was ordered, how far each host has come, and what it put out.
+//!
+//! **Invariant: a command has at most one outcome from each host.** The first stays, whatever comes
+//! later; only `missing`, which is no outcome, gives way.
+
+use std::collections::HashMap;
+
+use muster_topics::{
+    Millis,
+    command::{Command, Target},
+    name::{CommandId, HostId},
+    outcome::{Outcome, Stream},
+};
+use sqlx::{FromRow, SqliteConnection, SqlitePool};
+
+use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
+use crate::api::{self, CommandState};
+
+/// Enters a signed command for `hosts`.
+pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u8], hosts: &[HostId]) -> Result<()> {
+    let id = command.id.to_string();
+    sqlx::query(
+        "INSERT INTO command (id, operator, issued_ms, expires_ms, broadcast, verb, signed) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    )
+    .bind(&id)
+    .bind(command.operator.as_str())
+    .bind(command.issued_ms)
+    .bind(command.expires_ms)
+    .bind(i64::from(command.target == Target::All))
+    .bind(to_json("verb", &command.verb)?)
+    .bind(signed_bytes)
+    .execute(&mut *db)
+    .await?;
+    for host in hosts {
+        sqlx::query("INSERT INTO command_host (command, host, state) VALUES ($1, $2, 'waiting')")
+            .bind(&id)
+            .bind(host.to_string())
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(())
+}
+
+/// The bytes to publish.
+pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> Result<Option<Vec<u8>>> {
+    let row: Option<(Vec<u8>,)> =
+        sqlx::query_as("SELECT signed FROM command WHERE id = $1").bind(command.to_string()).fetch_optional(db).await?;
+    Ok(row.map(|(bytes,)| bytes))
+}
+
+/// A command that some host still owes an outcome for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// The command.
+    pub id: CommandId,
+    /// When it ends.
+    pub expires_ms: Millis,
+    /// Those hosts, and whether each has said that it has the command.
+    pub hosts: Vec<(HostId, bool)>,
+}
+
+/// All open commands, oldest first: what dispatch begins with.
+pub async fn open(db: &SqlitePool) -> Result<Vec<Open>> {
+    let rows: Vec<(String, i64, String, String)> = sqlx::query_as(
+        "SELECT command.id, command.expires_ms, command_host.host, command_host.state
+         FROM command_host JOIN command ON command.id = command_host.command
+         WHERE command_host.state IN ('waiting', 'accepted', 'running')
+         ORDER BY command.id",
+    )
+    .fetch_all(db)
+    .await?;
+    let mut open: Vec<Open> = Vec::new();
+    for (id, expires_ms, host, state) in rows {
+        let id = parsed("command id", &id)?;
+        if open.last().is_none_or(|last| last.id != id) {
+            open.push(Open { id, expires_ms, hosts: Vec::new() });
+        }
+        if let Some(last) = open.last_mut() {
+            last.hosts.push((parsed("host id", &host)?, state != "waiting"));
+        }
+    }
+    Ok(open)
+}
+
+/// Whether a host was meant by a command, and how far it has come.
+pub async fn state(db: &mut SqliteConnection, command: CommandId, host: HostId) -> Result<Option<CommandState>> {
+    let row: Option<(String,)> = sqlx::query_as("SELECT state FROM command_host WHERE command = $1 AND host = $2")
+        .bind(command.to_string())
+        .bind(host.to_string())
+        .fetch_optional(db)
+        .await?;
+    row.map(|(state,)| from_word("state", &state)).transpose()
+}
+
+/// Notes that a host has come further. (Whether it has is the caller's to say.)
+pub async fn advance(db: &mut SqliteConnection, command: CommandId, host: HostId, to: CommandState) -> Result<()> {
+    sqlx::query("UPDATE command_host SET state = $3 WHERE command = $1 AND host = $2 AND state <> 'done'")
+        .bind(command.to_string())
+        .bind(host.to_string())
+        .bind(word("state", &to)?)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+/// Stores the outcome, if there is none yet. Says whether it did.
+pub async fn settle(
+    db: &mut SqliteConnection,
+    command: CommandId,
+    host: HostId,
+    outcome: &Outcome,
+    now: Millis,
+) -> Result<bool> {
+    let settled = sqlx::query(
+        "UPDATE command_host SET state = 'done', outcome = $3, outcome_ms = $4
+         WHERE command = $1 AND host = $2 AND state <> 'done'",
+    )
+    .bind(command.to_string())
+    .bind(host.to_string())
+    .bind(to_json("outcome", outcome)?)
+    .bind(now)
+    .execute(db)
+    .await?;
+    Ok(settled.rows_affected() > 0)
+}
+
+/// Notes that a command has expired without a word from these hosts.
+pub async fn miss(db: &mut SqliteConnection, command: CommandId, hosts: &[HostId]) -> Result<()> {
+    for host in hosts {
+        sqlx::query("UPDATE command_host SET state = 'missing' WHERE command = $1 AND host = $2 AND state = 'waiting'")
+            .bind(command.to_string())
+            .bind(host.to_string())
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(())
+}
+
+/// A piece of output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Its place in the order of arrival.
+    pub n: i64,
+    /// Whose it is.
+    pub host: HostId,
+    /// Which of its streams.
+    pub stream: Stream,
+    /// Where it begins.
+    pub offset_bytes: u64,
+    /// The bytes.
+    pub data: Vec<u8>,
+}
+
+/// Stores a piece of output; a repetition changes nothing.
+pub async fn add_output(
+    db: &mut SqliteConnection,
+    command: CommandId,
+    host: HostId,
+    stream: Stream,
+    offset_bytes: u64,
+    data: &[u8],
+) -> Result<bool> {
+    let added = sqlx::query(
+        "INSERT INTO output (command, host, stream, offset_bytes, data) VALUES ($1, $2, $3, $4, $5)
+         ON CONFLICT (command, host, stream, offset_bytes) DO NOTHING",
+    )
+    .bind(command.to_string())
+    .bind(host.to_string())
+    .bind(word("stream", &stream)?)
+    .bind(signed(offset_bytes))
+    .bind(data)
+    .execute(db)
+    .await?;
+    Ok(added.rows_affected() > 0)
+}
+
+/// Pieces of a command's output that came after piece `after`, in the order in which they came.
+pub async fn output_after(
+    db: &SqlitePool,
+    command: CommandId,
+    host: Option<HostId>,
+    after: i64,
+    limit: u32,
+) -> Result<Vec<Chunk>> {
+    let rows: Vec<(i64, String, String, i64, Vec<u8>)> = sqlx::query_as(
+        "SELECT n, host, stream, offset_bytes, data FROM output
+         WHERE command = $1 AND ($2 IS NULL OR host = $2) AND n > $3 ORDER BY n LIMIT $4",
+    )
+    .bind(command.to_string())
+    .bind(host.map(|id| id.to_string()))
+    .bind(after)
+    .bind(i64::from(limit))
+    .fetch_all(db)
+    .await?;
+    let chunk = |(n, host, stream, offset, data): (i64, String, String, i64, Vec<u8>)| {
+        Ok(Chunk {
+            n,
+            host: parsed("host id", &host)?,
+            stream: from_word("stream", &stream)?,
+            offset_bytes: unsigned("offset", offset)?,
+            data,
+        })
+    };
+    rows.into_iter().map(chunk).collect()
+}
+
+/// How many bytes of output are stored of a command on a host, per stream.
+pub async fn output_bytes(db: &SqlitePool, command: CommandId) -> Result<HashMap<(HostId, Stream), u64>> {
+    let rows: Vec<(String, String, i64)> =
+        sqlx::query_as("SELECT host, stream, sum(length(data)) FROM output WHERE command = $1 GROUP BY host, stream")
+            .bind(command.to_string())
+            .fetch_all(db)
+            .await?;
+    rows.into_iter()
+        .map(|(host, stream, bytes)| {
+            Ok(((parsed("host id", &host)?, from_word("stream", &stream)?), unsigned("length", bytes)?))
+        })
+        .collect()
+}
+
+#[derive(FromRow)]
+struct CommandRow {
+    id: String,
+    operator: String,
+    issued_ms: i64,
+    expires_ms: i64,
+    verb: String,
+}
+
+/// What a listing of commands is limited to.
+#[derive(Clone, Copy, Debug)]
+pub enum Which {
+    /// This one.
+    One(CommandId),
+    /// The newest.
+    Newest {
+        /// Those for this host alone.
+        host: Option<HostId>,
+        /// So many.
+        limit: u32,
+    },
+}
+
+/// Commands, newest first, with what became of each, host by host.
+pub async fn list(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
+    let (id, host, limit) = match which {
+        Which::One(id) => (Some(id), None, 1),
+        Which::Newest { host, limit } => (None, host, limit),
+    };
+    let rows: Vec<CommandRow> = sqlx::query_as(
+        "SELECT id, operator, issued_ms, expires_ms, verb FROM command
+         WHERE ($1 IS NULL OR id = $1)
+           AND ($2 IS NULL OR EXISTS (SELECT 1 FROM command_host WHERE command_host.command = command.id AND command_host.host = $2))
+         ORDER BY id DESC LIMIT $3",
+    )
+    .bind(id.map(|id| id.to_string()))
+    .bind(host.map(|host| host.to_string()))
+    .bind(i64::from(limit))
+    .fetch_all(db)
+    .await?;
+    let mut commands = Vec::with_capacity(rows.len());
+    for row in rows {
+        let hosts = hosts(db, &row.id, host).await?;
+        commands.push(api::Command {
+            id: parsed("command id", &row.id)?,
+            operator: parsed("operator", &row.operator)?,
+            issued_ms: row.issued_ms,
+            expires_ms: row.expires_ms,
+            verb: json("verb", &row.verb)?,
+            hosts,
+        });
+    }
+    Ok(commands)
+}
+
+#[derive(FromRow)]
+struct CommandHostRow {
+    host: String,
+    hostname: String,
+    state: String,
+    outcome: Option<String>,
+    outcome_ms: Option<i64>,
+}
+
+async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> Result<Vec<api::CommandHost>> {
+    let rows: Vec<CommandHostRow> = sqlx::query_as(
+        "SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS hostname,
+                command_host.state, command_host.outcome, command_host.outcome_ms
+         FROM command_host LEFT JOIN host ON host.id = command_host.host
+         WHERE command_host.command = $1 AND ($2 IS NULL OR command_host.host = $2)
+         ORDER BY 2, 1",
+    )
+    .bind(command)
+    .bind(only.map(|host| host.to_string()))
+    .fetch_all(db)
+    .await?;
+    let host = |row: CommandHostRow| {
+        let outcome = match (row.outcome, row.outcome_ms) {
+            (Some(outcome), Some(at_ms)) => Some(api::Received { at_ms, value: json("outcome", &outcome)? }),
+            _ => None,
+        };
+        Ok(api::CommandHost {
+            host: parsed("host id", &row.host)?,
+            hostname: row.hostname,
+            state: from_word("state", &row.state)?,
+            outcome,
+        })
+    };
+    rows.into_iter().map(host).collect()
+}
+
+/// Forgets commands that expired before `before` and that no host still works on.
+pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+    let gone = sqlx::query(
+        "DELETE FROM command WHERE expires_ms < $1 AND NOT EXISTS (
+             SELECT 1 FROM command_host
+             WHERE command_host.command = command.id AND command_host.state IN ('accepted', 'running'))",
+    )
+    .bind(before)
+    .execute(db)
+    .await?;
+    Ok(gone.rows_affected())
+}
+
+/// How many commands some host still owes an outcome for.
+pub async fn open_count(db: &SqlitePool) -> Result<u64> {
+    let (count,): (i64,) = sqlx::query_as(
+        "SELECT count(DISTINCT command) FROM command_host WHERE state IN ('waiting', 'accepted', 'running')",
+    )
+    .fetch_one(db)
+    .await?;
+    unsigned("count", count)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{V1, command::Verb, outcome::Output};
+
+    use super::*;
+    use crate::console::store::tests::temporary;
+
+    fn command(expires_ms: Millis) -> Command {
+        Command {
+            v: V1,
+            id: CommandId::new(),
+            target: Target::All,
+            issued_ms: 0,
+            expires_ms,
+            operator: "admin".parse().unwrap(),
+            verb: Verb::UnitRun { unit: "default/hello".parse().unwrap() },
+        }
+    }
+
+    fn outcome() -> Outcome {
+        let status = muster_topics::outcome::Status::Completed;
+        Outcome { status, started_ms: None, finished_ms: 1, stdout: Output::default(), stderr: Output::default() }
+    }
+
+    #[tokio::test]
+    async fn what_is_open_is_found_again_after_a_restart() {
+        let (dir, store) = temporary().await;
+        let hosts = [HostId::random(), HostId::random(), HostId::random()];
+        let one = command(10);
+        let mut db = store.begin().await.unwrap();
+        add(&mut db, &one, b"signed", &hosts).await.unwrap();
+        advance(&mut db, one.id, hosts[0], CommandState::Running).await.unwrap();
+        assert!(settle(&mut db, one.id, hosts[1], &outcome(), 5).await.unwrap());
+        db.commit().await.unwrap();
+        store.close().await;
+        let store = super::super::Store::open(&dir.path().join("console.db")).await.unwrap();
+        let mut found = open(store.read()).await.unwrap();
+        found[0].hosts.sort();
+        let mut wanted = vec![(hosts[0], true), (hosts[2], false)];
+        wanted.sort();
+        assert_eq!(found, [Open { id: one.id, expires_ms: 10, hosts: wanted }]);
+        assert_eq!(signed_bytes(store.read(), one.id).await.unwrap().unwrap(), b"signed");
+        assert_eq!(open_count(store.read()).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn only_what_is_over_is_swept_away_with_its_output() {
+        let (_dir, store) = temporary().await;
+        let host = HostId::random();
+        let (over, running, fresh) = (command(10), command(10), command(1_000));
+        let mut db = store.begin().await.unwrap();
+        for one in [&over, &running, &fresh] {
+            add(&mut db, one, b"", &[host]).await.unwrap();
+            assert!(add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap());
+            assert!(!add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap(), "a repetition");
+        }
+        settle(&mut db, over.id, host, &outcome(), 5).await.unwrap();
+        advance(&mut db, running.id, host, CommandState::Running).await.unwrap();
+        db.commit().await.unwrap();
+        assert_eq!(sweep(store.write(), 100).await.unwrap(), 1);
+        let left: Vec<_> = list(store.read(), Which::Newest { host: None, limit: 9 }).await.unwrap();
+        assert_eq!(left.iter().map(|one| one.id).collect::<Vec<_>>(), [fresh.id, running.id]);
+        assert!(output_after(store.read(), over.id, None, 0, 9).await.unwrap().is_empty());
+        assert_eq!(output_after(store.read(), fresh.id, Some(host), 0, 9).await.unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,169 @@
+//! Labels of artifacts, and configs.
+
+use muster_topics::{
+    Millis,
+    name::{ConfigId, Digest, Name, Version},
+};
+use sqlx::{FromRow, SqlitePool};
+
+use super::{Result, json, parsed, signed, unsigned};
+use crate::api;
+
+#[derive(FromRow)]
+struct ArtifactRow {
+    sha256: String,
+    size_bytes: i64,
+    role: String,
+    version: String,
+    added_ms: i64,
+}
+
+impl ArtifactRow {
+    fn artifact(self) -> Result<api::Artifact> {
+        Ok(api::Artifact {
+            sha256: parsed("digest", &self.sha256)?,
+            size_bytes: unsigned("size", self.size_bytes)?,
+            role: parsed("role", &self.role)?,
+            version: parsed("version", &self.version)?,
+            added_ms: self.added_ms,
+        })
+    }
+}
+
+/// Which artifacts are wanted; nothing stands for any.
+#[derive(Clone, Debug, Default)]
+pub struct ArtifactFilter {
+    /// This blob.
+    pub sha256: Option<Digest>,
+    /// This role.
+    pub role: Option<Name>,
+    /// This version.
+    pub version: Option<Version>,
+}
+
+/// Artifacts, by role, newest first.
+pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> Result<Vec<api::Artifact>> {
+    let rows: Vec<ArtifactRow> = sqlx::query_as(
+        "SELECT sha256, size_bytes, role, version, added_ms FROM artifact
+         WHERE ($1 IS NULL OR sha256 = $1) AND ($2 IS NULL OR role = $2) AND ($3 IS NULL OR version = $3)
+         ORDER BY role, added_ms DESC, version",
+    )
+    .bind(filter.sha256.as_ref().map(Digest::as_str))
+    .bind(filter.role.as_ref().map(Name::as_str))
+    .bind(filter.version.as_ref().map(Version::as_str))
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(ArtifactRow::artifact).collect()
+}
+
+/// Enters an artifact unless its role and version are taken; gives what stands there now.
+pub async fn add_artifact(db: &SqlitePool, artifact: &api::Artifact, operator: &Name) -> Result<api::Artifact> {
+    sqlx::query(
+        "INSERT INTO artifact (role, version, sha256, size_bytes, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6)
+         ON CONFLICT (role, version) DO NOTHING",
+    )
+    .bind(artifact.role.as_str())
+    .bind(artifact.version.as_str())
+    .bind(artifact.sha256.as_str())
+    .bind(signed(artifact.size_bytes))
+    .bind(operator.as_str())
+    .bind(artifact.added_ms)
+    .execute(db)
+    .await?;
+    let row: ArtifactRow = sqlx::query_as(
+        "SELECT sha256, size_bytes, role, version, added_ms FROM artifact WHERE role = $1 AND version = $2",
+    )
+    .bind(artifact.role.as_str())
+    .bind(artifact.version.as_str())
+    .fetch_one(db)
+    .await?;
+    row.artifact()
+}
+
+#[derive(FromRow)]
+struct ConfigRow {
+    id: String,
+    version: String,
+    sha256: String,
+    content: String,
+    added_ms: i64,
+}
+
+impl ConfigRow {
+    fn config(self, with_content: bool) -> Result<api::Config> {
+        Ok(api::Config {
+            id: parsed("config id", &self.id)?,
+            version: parsed("version", &self.version)?,
+            sha256: parsed("digest", &self.sha256)?,
+            added_ms: self.added_ms,
+            content: if with_content { Some(json("config", &self.content)?) } else { None },
+        })
+    }
+}
+
+/// All configs, by id, newest first, without their content.
+pub async fn configs(db: &SqlitePool) -> Result<Vec<api::Config>> {
+    let rows: Vec<ConfigRow> = sqlx::query_as(
+        "SELECT id, version, sha256, '' AS content, added_ms FROM config ORDER BY id, added_ms DESC, version",
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(|row| row.config(false)).collect()
+}
+
+/// One config, with its content.
+pub async fn config(db: &SqlitePool, id: &ConfigId, version: &Version) -> Result<Option<api::Config>> {
+    let row: Option<ConfigRow> =
+        sqlx::query_as("SELECT id, version, sha256, content, added_ms FROM config WHERE id = $1 AND version = $2")
+            .bind(id.as_str())
+            .bind(version.as_str())
+            .fetch_optional(db)
+            .await?;
+    row.map(|row| row.config(true)).transpose()
+}
+
+/// Versions of a config, for suggesting the next.
+pub async fn config_versions(db: &SqlitePool, id: &ConfigId) -> Result<Vec<String>> {
+    let rows: Vec<(String,)> =
+        sqlx::query_as("SELECT version FROM config WHERE id = $1").bind(id.as_str()).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|(version,)| version).collect())
+}
+
+/// The canonical JSON with this hash.
+pub async fn config_content(db: &SqlitePool, sha256: &Digest) -> Result<Option<String>> {
+    let row: Option<(String,)> = sqlx::query_as("SELECT content FROM config WHERE sha256 = $1 LIMIT 1")
+        .bind(sha256.as_str())
+        .fetch_optional(db)
+        .await?;
+    Ok(row.map(|(content,)| content))
+}
+
+/// A config to be entered.
+#[derive(Clone, Debug)]
+pub struct NewConfig {
+    /// Its id.
+    pub id: ConfigId,
+    /// Its version.
+    pub version: Version,
+    /// SHA-256 of `content`.
+    pub sha256: Digest,
+    /// Canonical JSON.
+    pub content: String,
+}
+
+/// Enters a config unless its id and version are taken.
+pub async fn add_config(db: &SqlitePool, config: &NewConfig, operator: &Name, now: Millis) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO config (id, version, sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6)
+         ON CONFLICT (id, version) DO NOTHING",
+    )
+    .bind(config.id.as_str())
+    .bind(config.version.as_str())
+    .bind(config.sha256.as_str())
+    .bind(&config.content)
+    .bind(operator.as_str())
+    .bind(now)
+    .execute(db)
+    .await?;
+    Ok(())
+}

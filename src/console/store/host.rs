@@ -1,0 +1,368 @@
+//! Hosts: who joined, with which certificates, and what they say of themselves.
+
+use muster_topics::{
+    Millis,
+    heartbeat::{Facts, HostState},
+    name::{HostId, UnitName},
+    presence::{Presence, PresenceState},
+    unit::UnitReport,
+};
+use serde_json::Value;
+use sqlx::{FromRow, SqliteConnection, SqlitePool};
+
+use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
+use crate::{api, console::authority::Certificate};
+
+/// A host that joins.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// Its id.
+    pub host: HostId,
+    /// The name that it gives itself.
+    pub hostname: String,
+    /// What kind of machine it is.
+    pub facts: Facts,
+}
+
+/// Enters a host, or one that joins anew. With a new key it may be a new life (a new disk, a
+/// restored image), so its older certificates are revoked, and what it said before is forgotten:
+/// its epochs may begin at 1 again.
+pub async fn join(db: &mut SqliteConnection, host: &Joining, certificate: &Certificate, now: Millis) -> Result<()> {
+    let id = host.host.to_string();
+    sqlx::query(
+        "INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, facts = excluded.facts, joined_ms = excluded.joined_ms",
+    )
+    .bind(&id)
+    .bind(&host.hostname)
+    .bind(to_json("facts", &host.facts)?)
+    .bind(now)
+    .execute(&mut *db)
+    .await?;
+    let replaced = sqlx::query(
+        "UPDATE certificate SET revoked_ms = $2 WHERE host = $1 AND key_sha256 <> $3 AND revoked_ms IS NULL",
+    )
+    .bind(&id)
+    .bind(now)
+    .bind(certificate.key.as_str())
+    .execute(&mut *db)
+    .await?
+    .rows_affected();
+    if replaced > 0 {
+        for forget in [
+            "DELETE FROM presence WHERE host = $1",
+            "DELETE FROM heartbeat WHERE host = $1",
+            "DELETE FROM unit WHERE host = $1",
+        ] {
+            sqlx::query(forget).bind(&id).execute(&mut *db).await?;
+        }
+    }
+    add_certificate(db, host.host, certificate, now).await
+}
+
+/// Remembers a certificate that a host is given.
+pub async fn add_certificate(
+    db: &mut SqliteConnection,
+    host: HostId,
+    certificate: &Certificate,
+    now: Millis,
+) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO certificate (serial, host, key_sha256, issued_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
+    )
+    .bind(&certificate.serial)
+    .bind(host.to_string())
+    .bind(certificate.key.as_str())
+    .bind(now)
+    .bind(certificate.expires_ms)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Whether a host is a member, with this certificate.
+pub async fn holds_certificate(db: &SqlitePool, host: HostId, serial: &str) -> Result<bool> {
+    let found: Option<(i64,)> =
+        sqlx::query_as("SELECT 1 FROM certificate WHERE serial = $1 AND host = $2 AND revoked_ms IS NULL")
+            .bind(serial)
+            .bind(host.to_string())
+            .fetch_optional(db)
+            .await?;
+    Ok(found.is_some())
+}
+
+/// Whether a host holds a certificate for this key.
+pub async fn holds_key(db: &mut SqliteConnection, host: HostId, key_sha256: &str) -> Result<bool> {
+    let found: Option<(i64,)> =
+        sqlx::query_as("SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2 AND revoked_ms IS NULL LIMIT 1")
+            .bind(host.to_string())
+            .bind(key_sha256)
+            .fetch_optional(db)
+            .await?;
+    Ok(found.is_some())
+}
+
+/// Whether a host has joined.
+pub async fn exists(db: &mut SqliteConnection, host: HostId) -> Result<bool> {
+    let found: Option<(i64,)> =
+        sqlx::query_as("SELECT 1 FROM host WHERE id = $1").bind(host.to_string()).fetch_optional(db).await?;
+    Ok(found.is_some())
+}
+
+/// Ids and names of all hosts.
+pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
+    let rows: Vec<(String, String)> =
+        sqlx::query_as("SELECT id, hostname FROM host ORDER BY hostname, id").fetch_all(db).await?;
+    rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
+}
+
+/// Ids and names of the hosts that `text` may mean: the one of this id, and those of this name.
+pub async fn named(db: &SqlitePool, text: &str) -> Result<Vec<(HostId, String)>> {
+    let rows: Vec<(String, String)> =
+        sqlx::query_as("SELECT id, hostname FROM host WHERE id = $1 OR hostname = $1 ORDER BY id")
+            .bind(text)
+            .fetch_all(db)
+            .await?;
+    rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
+}
+
+/// How many hosts there are, and how many are online.
+pub async fn count(db: &SqlitePool) -> Result<(u64, u64)> {
+    let (all, online): (i64, i64) =
+        sqlx::query_as("SELECT (SELECT count(*) FROM host), (SELECT count(*) FROM presence WHERE state = 'online')")
+            .fetch_one(db)
+            .await?;
+    Ok((unsigned("count", all)?, unsigned("count", online)?))
+}
+
+/// Hosts that are online.
+pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
+    let rows: Vec<(String,)> = sqlx::query_as("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
+    rows.iter().map(|(id,)| parsed("host id", id)).collect()
+}
+
+#[derive(FromRow)]
+struct HostRow {
+    id: String,
+    hostname: String,
+    joined_ms: i64,
+    certificate_expires_ms: i64,
+    presence: Option<String>,
+    epoch: Option<i64>,
+    since_ms: Option<i64>,
+    agent_version: Option<String>,
+    state: Option<String>,
+    state_ms: Option<i64>,
+}
+
+impl HostRow {
+    fn host(self) -> Result<api::Host> {
+        let presence = match (self.presence, self.epoch, self.since_ms, self.agent_version) {
+            (Some(state), Some(epoch), Some(since_ms), Some(agent_version)) => Some(api::HostPresence {
+                state: from_word::<PresenceState>("presence", &state)?,
+                epoch: unsigned("epoch", epoch)?,
+                since_ms,
+                agent_version,
+            }),
+            _ => None,
+        };
+        let state = match (self.state, self.state_ms) {
+            (Some(state), Some(at_ms)) => Some(api::Received { at_ms, value: json::<HostState>("state", &state)? }),
+            _ => None,
+        };
+        Ok(api::Host {
+            id: parsed("host id", &self.id)?,
+            hostname: self.hostname,
+            presence,
+            state,
+            joined_ms: self.joined_ms,
+            certificate_expires_ms: self.certificate_expires_ms,
+        })
+    }
+}
+
+/// All hosts, or one, sorted by hostname.
+pub async fn list(db: &SqlitePool, only: Option<HostId>) -> Result<Vec<api::Host>> {
+    let rows: Vec<HostRow> = sqlx::query_as(
+        "SELECT host.id, host.hostname, host.joined_ms,
+                COALESCE((SELECT max(expires_ms) FROM certificate
+                          WHERE certificate.host = host.id AND revoked_ms IS NULL), 0) AS certificate_expires_ms,
+                presence.state AS presence, presence.epoch, presence.since_ms, presence.agent_version,
+                heartbeat.state, heartbeat.at_ms AS state_ms
+         FROM host
+         LEFT JOIN presence ON presence.host = host.id
+         LEFT JOIN heartbeat ON heartbeat.host = host.id
+         WHERE $1 IS NULL OR host.id = $1
+         ORDER BY host.hostname, host.id",
+    )
+    .bind(only.map(|id| id.to_string()))
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(HostRow::host).collect()
+}
+
+/// The place of the stored presence in the order of [`Presence::order`].
+pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> Result<Option<(u64, u64, bool)>> {
+    let row: Option<(i64, i64, String)> = sqlx::query_as("SELECT epoch, session, state FROM presence WHERE host = $1")
+        .bind(host.to_string())
+        .fetch_optional(db)
+        .await?;
+    row.map(|(epoch, session, state)| Ok((unsigned("epoch", epoch)?, unsigned("session", session)?, state != "online")))
+        .transpose()
+}
+
+/// Stores a presence in place of the one before.
+pub async fn set_presence(db: &mut SqliteConnection, host: HostId, presence: &Presence, now: Millis) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms) VALUES ($1, $2, $3, $4, $5, $6)
+         ON CONFLICT (host) DO UPDATE SET state = excluded.state, epoch = excluded.epoch,
+             session = excluded.session, agent_version = excluded.agent_version, since_ms = excluded.since_ms",
+    )
+    .bind(host.to_string())
+    .bind(word("presence", &presence.state)?)
+    .bind(signed(presence.epoch))
+    .bind(signed(presence.session))
+    .bind(&presence.agent_version)
+    .bind(now)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// A host's state as of one heartbeat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// The life of the agent.
+    pub epoch: u64,
+    /// The newest heartbeat.
+    pub seq: u64,
+    /// The state since then.
+    pub state: Value,
+    /// The heartbeat before, that the newest delta was made from, and the state of then.
+    pub base: Option<(u64, Value)>,
+}
+
+/// What is held of a host's state.
+pub async fn held(db: &mut SqliteConnection, host: HostId) -> Result<Option<Held>> {
+    type Row = (i64, i64, String, Option<i64>, Option<String>);
+    let row: Option<Row> =
+        sqlx::query_as("SELECT epoch, seq, state, base_seq, base_state FROM heartbeat WHERE host = $1")
+            .bind(host.to_string())
+            .fetch_optional(db)
+            .await?;
+    let Some((epoch, seq, state, base_seq, base_state)) = row else { return Ok(None) };
+    let base = match (base_seq, base_state) {
+        (Some(seq), Some(state)) => Some((unsigned("seq", seq)?, json("state", &state)?)),
+        _ => None,
+    };
+    Ok(Some(Held { epoch: unsigned("epoch", epoch)?, seq: unsigned("seq", seq)?, state: json("state", &state)?, base }))
+}
+
+/// Stores a host's state in place of the one before.
+pub async fn set_held(db: &mut SqliteConnection, host: HostId, held: &Held, hostname: &str, now: Millis) -> Result<()> {
+    let base = held.base.as_ref().map(|(seq, state)| Ok::<_, super::StoreError>((*seq, to_json("state", state)?)));
+    let (base_seq, base_state) = base.transpose()?.unzip();
+    sqlx::query(
+        "INSERT INTO heartbeat (host, epoch, seq, state, base_seq, base_state, at_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
+         ON CONFLICT (host) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq, state = excluded.state,
+             base_seq = excluded.base_seq, base_state = excluded.base_state, at_ms = excluded.at_ms",
+    )
+    .bind(host.to_string())
+    .bind(signed(held.epoch))
+    .bind(signed(held.seq))
+    .bind(to_json("state", &held.state)?)
+    .bind(base_seq.map(signed))
+    .bind(base_state)
+    .bind(now)
+    .execute(&mut *db)
+    .await?;
+    sqlx::query("UPDATE host SET hostname = $2 WHERE id = $1 AND hostname <> $2")
+        .bind(host.to_string())
+        .bind(hostname)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+#[derive(FromRow)]
+struct UnitRow {
+    host: String,
+    hostname: String,
+    report: String,
+    at_ms: i64,
+}
+
+/// Units of one host or of all, or one unit; sorted by hostname and name.
+pub async fn units(db: &SqlitePool, host: Option<HostId>, unit: Option<&UnitName>) -> Result<Vec<api::Unit>> {
+    let rows: Vec<UnitRow> = sqlx::query_as(
+        "SELECT unit.host, host.hostname, unit.report, unit.at_ms
+         FROM unit JOIN host ON host.id = unit.host
+         WHERE ($1 IS NULL OR unit.host = $1) AND ($2 IS NULL OR unit.unit = $2)
+         ORDER BY host.hostname, unit.host, unit.unit",
+    )
+    .bind(host.map(|id| id.to_string()))
+    .bind(unit.map(UnitName::as_str))
+    .fetch_all(db)
+    .await?;
+    let unit = |row: UnitRow| {
+        let report: UnitReport = json("unit", &row.report)?;
+        Ok(api::Unit {
+            host: parsed("host id", &row.host)?,
+            hostname: row.hostname,
+            unit: report.unit,
+            desired: report.desired,
+            observed: report.observed,
+            hold: report.hold,
+            at_ms: row.at_ms,
+        })
+    };
+    rows.into_iter().map(unit).collect()
+}
+
+/// Stores a unit's report, unless a later one is there. Says whether it did.
+pub async fn set_unit(db: &mut SqliteConnection, host: HostId, report: &UnitReport, now: Millis) -> Result<bool> {
+    let stored = sqlx::query(
+        "INSERT INTO unit (host, unit, epoch, seq, made_ms, report, at_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
+         ON CONFLICT (host, unit) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq,
+             made_ms = excluded.made_ms, report = excluded.report, at_ms = excluded.at_ms
+         WHERE unit.epoch < excluded.epoch OR (unit.epoch = excluded.epoch AND unit.seq < excluded.seq)",
+    )
+    .bind(host.to_string())
+    .bind(report.unit.as_str())
+    .bind(signed(report.epoch))
+    .bind(signed(report.seq))
+    .bind(report.at_ms)
+    .bind(to_json("unit", report)?)
+    .bind(now)
+    .execute(db)
+    .await?;
+    Ok(stored.rows_affected() > 0)
+}
+
+/// Forgets a unit. Says whether it was there.
+pub async fn remove_unit(db: &mut SqliteConnection, host: HostId, unit: &UnitName) -> Result<bool> {
+    let gone = sqlx::query("DELETE FROM unit WHERE host = $1 AND unit = $2")
+        .bind(host.to_string())
+        .bind(unit.as_str())
+        .execute(db)
+        .await?;
+    Ok(gone.rows_affected() > 0)
+}
+
+/// Units that were reported before a heartbeat of `epoch` was made, at `made_ms` by the host's
+/// clock; if the heartbeat does not list one of them, it is gone.
+pub async fn units_before(
+    db: &mut SqliteConnection,
+    host: HostId,
+    epoch: u64,
+    made_ms: Millis,
+) -> Result<Vec<UnitName>> {
+    let rows: Vec<(String,)> =
+        sqlx::query_as("SELECT unit FROM unit WHERE host = $1 AND (epoch < $2 OR (epoch = $2 AND made_ms < $3))")
+            .bind(host.to_string())
+            .bind(signed(epoch))
+            .bind(made_ms)
+            .fetch_all(db)
+            .await?;
+    rows.iter().map(|(unit,)| parsed("unit", unit)).collect()
+}

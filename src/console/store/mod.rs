@@ -1,0 +1,222 @@
+//! What the console remembers: SQLite, with statements that PostgreSQL would take too.
+//!
+//! Modules, one for each subject: [`host`] (who joined, what they say), [`token`] (one-time
+//! passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
+//! (people and their secrets). Each is functions over a connection, so that the caller decides what
+//! belongs in one transaction.
+//!
+//! **Invariant: one connection writes.** SQLite has one writer at a time; queueing for that
+//! connection, rather than for its lock, is what keeps a busy store from failing.
+//!
+//! **Invariant: what is committed survives a power cut** (`synchronous = FULL`): hosts forget what
+//! the console acknowledges.
+
+pub mod command;
+pub mod content;
+pub mod host;
+pub mod operator;
+pub mod token;
+
+use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
+
+use sqlx::{
+    Sqlite, SqlitePool, Transaction,
+    migrate::Migrator,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+
+/// Connections that read at the same time: pages and API calls, none of which takes long.
+const READERS: u32 = 4;
+/// How long a request waits for a connection before it fails.
+const ACQUIRE: Duration = Duration::from_secs(30);
+
+static MIGRATOR: Migrator = sqlx::migrate!("src/console/store/migrations/sqlite");
+
+/// A statement or a migration failed, or a row is not what this version writes.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A statement failed.
+    #[error("the console's store: {0}")]
+    Sql(#[from] sqlx::Error),
+    /// The tables could not be brought up to date.
+    #[error("the console's store cannot be brought up to date: {0}")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// A stored value cannot be read.
+    #[error("the console's store has a {what} that cannot be read: {problem}")]
+    Row {
+        /// What was being read.
+        what: &'static str,
+        /// Why it cannot be.
+        problem: String,
+    },
+}
+
+impl StoreError {
+    /// Whether the same statement may well succeed later (a full disk, a busy file), as opposed to
+    /// one that the tables' own rules refuse.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        use sqlx::{Error, error::ErrorKind};
+        match self {
+            Self::Sql(Error::Database(error)) => matches!(error.kind(), ErrorKind::Other),
+            Self::Sql(Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed) => true,
+            Self::Sql(_) | Self::Migrate(_) | Self::Row { .. } => false,
+        }
+    }
+}
+
+/// Shorthand of this module.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// The store; a handle that can be cloned.
+#[derive(Clone, Debug)]
+pub struct Store {
+    reader: SqlitePool,
+    writer: SqlitePool,
+}
+
+impl Store {
+    /// Opens the store in `path`, makes it if there is none, and brings its tables up to date.
+    ///
+    /// # Errors
+    /// If the file cannot be used, or comes from a newer version.
+    pub async fn open(path: &Path) -> Result<Self> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(Duration::from_secs(10));
+        let writer =
+            SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_with(options.clone()).await?;
+        MIGRATOR.run(&writer).await?;
+        let reader = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .acquire_timeout(ACQUIRE)
+            .connect_with(options.read_only(true))
+            .await?;
+        Ok(Self { reader, writer })
+    }
+
+    /// For statements that only read.
+    #[must_use]
+    pub fn read(&self) -> &SqlitePool {
+        &self.reader
+    }
+
+    /// For one statement that writes.
+    #[must_use]
+    pub fn write(&self) -> &SqlitePool {
+        &self.writer
+    }
+
+    /// For several statements that take effect together.
+    ///
+    /// # Errors
+    /// If no transaction can be begun.
+    pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
+        Ok(self.writer.begin().await?)
+    }
+
+    /// Counts this life of the console, and gives its number.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn next_epoch(&self) -> Result<u64> {
+        let (epoch,): (i64,) = sqlx::query_as(
+            "INSERT INTO meta (key, value) VALUES ('epoch', 1)
+             ON CONFLICT (key) DO UPDATE SET value = meta.value + 1 RETURNING value",
+        )
+        .fetch_one(&self.writer)
+        .await?;
+        unsigned("epoch", epoch)
+    }
+
+    /// Closes all connections; what is under way is waited for.
+    pub async fn close(&self) {
+        self.reader.close().await;
+        self.writer.close().await;
+    }
+}
+
+/// Reads a stored text as what it is the text of.
+fn parsed<T: FromStr<Err: Display>>(what: &'static str, text: &str) -> Result<T> {
+    text.parse().map_err(|error: T::Err| StoreError::Row { what, problem: error.to_string() })
+}
+
+/// Reads a stored JSON document.
+fn json<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| StoreError::Row { what, problem: error.to_string() })
+}
+
+/// Writes a JSON document.
+fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| StoreError::Row { what, problem: error.to_string() })
+}
+
+/// The text of an enum that is written as a JSON string.
+fn word<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String> {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(text)) => Ok(text),
+        other => Err(StoreError::Row { what, problem: format!("{other:?} is not a word") }),
+    }
+}
+
+/// Reads an enum that is written as a JSON string.
+fn from_word<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned()))
+        .map_err(|error| StoreError::Row { what, problem: error.to_string() })
+}
+
+fn unsigned(what: &'static str, value: i64) -> Result<u64> {
+    u64::try_from(value).map_err(|error| StoreError::Row { what, problem: error.to_string() })
+}
+
+/// A number of another party as the store keeps it. What is too large for it stands last.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) async fn temporary() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("console.db")).await.unwrap();
+        (dir, store)
+    }
+
+    #[tokio::test]
+    async fn epochs_grow_over_restarts() {
+        let (dir, store) = temporary().await;
+        assert_eq!(store.next_epoch().await.unwrap(), 1);
+        store.close().await;
+        let store = Store::open(&dir.path().join("console.db")).await.unwrap();
+        assert_eq!(store.next_epoch().await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn every_table_is_strict() {
+        let (_dir, store) = temporary().await;
+        let loose: Vec<(String,)> =
+            sqlx::query_as("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE '%STRICT' AND name NOT LIKE 'sqlite%' AND name NOT LIKE '_sqlx%'")
+                .fetch_all(store.read())
+                .await
+                .unwrap();
+        assert_eq!(loose, []);
+    }
+
+    #[tokio::test]
+    async fn what_a_rule_refuses_is_not_passing() {
+        let (_dir, store) = temporary().await;
+        let refused = sqlx::query("INSERT INTO presence VALUES ($1, 'online', 1, 1, '', 1)")
+            .bind("nobody")
+            .execute(store.write())
+            .await
+            .unwrap_err();
+        assert!(!StoreError::from(refused).is_passing());
+        assert!(StoreError::from(sqlx::Error::PoolTimedOut).is_passing());
+    }
+}

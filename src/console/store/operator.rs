@@ -1,0 +1,105 @@
+//! Operators and their secrets. A secret is looked up by its SHA-256, so nothing in here can be
+//! used to sign in, and how long a look-up takes says nothing about a secret.
+
+use muster_topics::{
+    Millis,
+    name::{Digest, Name},
+};
+use sqlx::{SqliteConnection, SqlitePool};
+
+use super::{Result, parsed};
+
+/// What a secret is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// To be exchanged, once, for one of the others.
+    SignIn,
+    /// A browser's session.
+    Session,
+    /// A program's token.
+    Api,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::SignIn => "sign_in",
+            Self::Session => "session",
+            Self::Api => "api",
+        }
+    }
+}
+
+/// Makes an operator, if there is none of this name.
+pub async fn ensure(db: &SqlitePool, name: &Name, now: Millis) -> Result<()> {
+    sqlx::query("INSERT INTO operator (name, created_ms) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING")
+        .bind(name.as_str())
+        .bind(now)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+/// Whether there is such an operator.
+pub async fn exists(db: &SqlitePool, name: &Name) -> Result<bool> {
+    let found: Option<(i64,)> =
+        sqlx::query_as("SELECT 1 FROM operator WHERE name = $1").bind(name.as_str()).fetch_optional(db).await?;
+    Ok(found.is_some())
+}
+
+/// Enters a secret of an operator.
+pub async fn add_secret(
+    db: &mut SqliteConnection,
+    kind: Kind,
+    secret: &Digest,
+    operator: &Name,
+    now: Millis,
+    expires_ms: Option<Millis>,
+) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO credential (secret_sha256, kind, operator, created_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
+    )
+    .bind(secret.as_str())
+    .bind(kind.as_str())
+    .bind(operator.as_str())
+    .bind(now)
+    .bind(expires_ms)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Whose secret this is, if it is one of the kind, and its time is not over.
+pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<Name>> {
+    let row: Option<(String,)> = sqlx::query_as(
+        "SELECT operator FROM credential
+         WHERE secret_sha256 = $1 AND kind = $2 AND (expires_ms IS NULL OR expires_ms > $3)",
+    )
+    .bind(secret.as_str())
+    .bind(kind.as_str())
+    .bind(now)
+    .fetch_optional(db)
+    .await?;
+    row.map(|(name,)| parsed("operator", &name)).transpose()
+}
+
+/// Takes a secret away, and says whose it was if its time was not over. The statement is one, so two
+/// that come with the same code cannot both have it.
+pub async fn take(db: &mut SqliteConnection, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<Name>> {
+    let row: Option<(String, Option<i64>)> =
+        sqlx::query_as("DELETE FROM credential WHERE secret_sha256 = $1 AND kind = $2 RETURNING operator, expires_ms")
+            .bind(secret.as_str())
+            .bind(kind.as_str())
+            .fetch_optional(db)
+            .await?;
+    match row {
+        Some((name, expires_ms)) if expires_ms.is_none_or(|at| at > now) => parsed("operator", &name).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Forgets secrets whose time is over.
+pub async fn sweep(db: &SqlitePool, now: Millis) -> Result<u64> {
+    let gone = sqlx::query("DELETE FROM credential WHERE expires_ms <= $1").bind(now).execute(db).await?;
+    Ok(gone.rows_affected())
+}

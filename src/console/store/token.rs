@@ -1,0 +1,120 @@
+//! One-time passwords by which hosts join.
+
+use muster_topics::{
+    Millis,
+    name::{Digest, HostId, Name},
+};
+use sqlx::{FromRow, SqliteConnection, SqlitePool};
+
+use super::{Result, parsed};
+use crate::api;
+
+/// Enters a new token; the store keeps the hash of its secret alone.
+pub async fn add(
+    db: &SqlitePool,
+    id: &Name,
+    secret: &Digest,
+    operator: &Name,
+    now: Millis,
+    expires_ms: Millis,
+) -> Result<()> {
+    sqlx::query("INSERT INTO token (id, secret_sha256, operator, created_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)")
+        .bind(id.as_str())
+        .bind(secret.as_str())
+        .bind(operator.as_str())
+        .bind(now)
+        .bind(expires_ms)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+/// Uses a token up. Nothing else than this statement makes one used, so two hosts that come with the
+/// same one at the same time cannot both have it.
+pub async fn consume(db: &mut SqliteConnection, secret: &Digest, host: HostId, now: Millis) -> Result<bool> {
+    let consumed = sqlx::query(
+        "UPDATE token SET used_ms = $2, used_by = $3
+         WHERE secret_sha256 = $1 AND used_ms IS NULL AND revoked_ms IS NULL AND expires_ms > $2",
+    )
+    .bind(secret.as_str())
+    .bind(now)
+    .bind(host.to_string())
+    .execute(db)
+    .await?;
+    Ok(consumed.rows_affected() == 1)
+}
+
+/// A token that could not be used up, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// There is none with this secret.
+    Unknown,
+    /// A host has used it.
+    UsedBy(HostId),
+    /// An operator has revoked it.
+    Revoked,
+    /// Its time is over.
+    Expired,
+}
+
+/// Why [`consume`] did not take a token.
+pub async fn why_not(db: &mut SqliteConnection, secret: &Digest) -> Result<Unusable> {
+    let row: Option<(Option<String>, Option<i64>)> =
+        sqlx::query_as("SELECT used_by, revoked_ms FROM token WHERE secret_sha256 = $1")
+            .bind(secret.as_str())
+            .fetch_optional(db)
+            .await?;
+    Ok(match row {
+        None => Unusable::Unknown,
+        Some((Some(host), _)) => Unusable::UsedBy(parsed("host id", &host)?),
+        Some((None, Some(_))) => Unusable::Revoked,
+        Some((None, None)) => Unusable::Expired,
+    })
+}
+
+/// Revokes a token that was not used. Says whether there is one of this id at all.
+pub async fn revoke(db: &SqlitePool, id: &Name, now: Millis) -> Result<bool> {
+    let found = sqlx::query("UPDATE token SET revoked_ms = COALESCE(revoked_ms, $2) WHERE id = $1")
+        .bind(id.as_str())
+        .bind(now)
+        .execute(db)
+        .await?;
+    Ok(found.rows_affected() > 0)
+}
+
+#[derive(FromRow)]
+struct TokenRow {
+    id: String,
+    operator: String,
+    created_ms: i64,
+    expires_ms: i64,
+    used_ms: Option<i64>,
+    used_by: Option<String>,
+}
+
+/// Tokens that were not revoked, newest first.
+pub async fn list(db: &SqlitePool) -> Result<Vec<api::Token>> {
+    let rows: Vec<TokenRow> = sqlx::query_as(
+        "SELECT id, operator, created_ms, expires_ms, used_ms, used_by FROM token
+         WHERE revoked_ms IS NULL ORDER BY created_ms DESC, id",
+    )
+    .fetch_all(db)
+    .await?;
+    let token = |row: TokenRow| {
+        let used_by = row.used_by.map(|host| parsed("host id", &host)).transpose()?;
+        Ok(api::Token {
+            id: parsed("token id", &row.id)?,
+            operator: parsed("operator", &row.operator)?,
+            created_ms: row.created_ms,
+            expires_ms: row.expires_ms,
+            used: row.used_ms.zip(used_by),
+        })
+    };
+    rows.into_iter().map(token).collect()
+}
+
+/// Forgets tokens that ended before `before`.
+pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+    let gone = sqlx::query("DELETE FROM token WHERE expires_ms < $1").bind(before).execute(db).await?;
+    Ok(gone.rows_affected())
+}

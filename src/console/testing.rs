@@ -1,0 +1,146 @@
+//! A console for tests: real files, real listeners on free ports, and a broker that is not there.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_topics::{
+    V1,
+    command::{Exec, Verb},
+    heartbeat::Facts,
+    join::{JoinRequest, JoinToken, Membership, Problem},
+    name::{HostId, Name},
+};
+use rcgen::{CertificateParams, KeyPair};
+use reqwest::{Client, Response, StatusCode};
+
+use super::{Console, RunningConsole, Shared, config::Config, prepare};
+use crate::{api, pki};
+
+pub(super) struct Fixture {
+    pub(super) dir: tempfile::TempDir,
+    pub(super) running: RunningConsole,
+    pub(super) console: Console,
+}
+
+pub(super) fn config(dir: &std::path::Path) -> Config {
+    let free = "127.0.0.1:0".parse().unwrap();
+    Config {
+        data_dir: dir.join("console"),
+        web_listen: free,
+        hosts_listen: free,
+        // Nobody listens on port 1; the console has to work without.
+        broker_url: "mqtts://127.0.0.1:1".to_owned(),
+        artifact_max_bytes: 1024 * 1024,
+        ..Config::default()
+    }
+}
+
+impl Fixture {
+    pub(super) async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let running = prepare(config(dir.path())).await.unwrap().start().await.unwrap();
+        Self { console: running.console(), dir, running }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.console.shared
+    }
+
+    /// A token for joining.
+    pub(super) async fn token(&self) -> JoinToken {
+        let token = self.console.create_token(&admin(), api::NewToken { ttl_s: None }).await.unwrap();
+        token.token.parse().unwrap()
+    }
+
+    /// A client that shows a certificate and key, if it has them, and trusts the authority alone.
+    pub(super) fn client(&self, identity: Option<(&str, &str)>) -> Client {
+        let authority = self.shared().authority.certificate_pem();
+        let tls = match identity {
+            Some((certificate, key)) => pki::client(authority, certificate, key).unwrap(),
+            None => rustls::ClientConfig::builder_with_provider(pki::provider())
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_root_certificates(pki::roots(authority).unwrap())
+                .with_no_client_auth(),
+        };
+        let client = Client::builder().tls_backend_preconfigured(tls).timeout(Duration::from_secs(60)).no_proxy();
+        client.build().unwrap()
+    }
+
+    pub(super) fn hosts_url(&self, path: &str) -> String {
+        format!("{}{path}", self.shared().urls.hosts)
+    }
+
+    /// A member, as it is after joining with a token of its own.
+    pub(super) async fn member(&self, hostname: &str) -> Member {
+        let key = KeyPair::generate().unwrap();
+        let request = join_request(&self.token().await.secret, HostId::random(), hostname, &key);
+        let answer = self.client(None).post(self.hosts_url("/v1/join")).json(&request).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let membership: Membership = answer.json().await.unwrap();
+        Member { id: membership.host, certificate: membership.certificate, key: key.serialize_pem() }
+    }
+
+    /// A command that waits for these hosts.
+    pub(super) async fn command(&self, hosts: &[HostId]) -> api::Command {
+        let target = api::NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
+        let command = api::NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+        self.console.submit(&admin(), command).await.unwrap()
+    }
+}
+
+pub(super) struct Member {
+    pub(super) id: HostId,
+    pub(super) certificate: String,
+    pub(super) key: String,
+}
+
+impl Member {
+    pub(super) fn identity(&self) -> Option<(&str, &str)> {
+        Some((&self.certificate, &self.key))
+    }
+}
+
+pub(super) fn admin() -> Name {
+    "admin".parse().unwrap()
+}
+
+pub(super) fn exec(argv: &[&str]) -> Verb {
+    Verb::Exec(Exec {
+        argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+        cwd: None,
+        env: [].into(),
+        user: None,
+        timeout_ms: 1_000,
+        output_max_bytes: 1024,
+    })
+}
+
+pub(super) fn facts() -> Facts {
+    Facts {
+        os: "os".to_owned(),
+        kernel: "6".to_owned(),
+        arch: "x86_64".to_owned(),
+        cpus: 2,
+        cpu_model: "model".to_owned(),
+        memory_bytes: 1,
+        boot_id: "boot".to_owned(),
+        boot_ms: 0,
+    }
+}
+
+pub(super) fn csr(key: &KeyPair) -> String {
+    CertificateParams::default().serialize_request(key).unwrap().pem().unwrap()
+}
+
+pub(super) fn join_request(secret: &str, host: HostId, hostname: &str, key: &KeyPair) -> JoinRequest {
+    JoinRequest { v: V1, secret: secret.to_owned(), host, csr: csr(key), hostname: hostname.to_owned(), facts: facts() }
+}
+
+/// Status and code of an answer that must be a problem.
+pub(super) async fn problem(answer: Response) -> (u16, String) {
+    let status = answer.status().as_u16();
+    let text = answer.text().await.unwrap();
+    let problem: Problem = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{status} {text:?}: {error}"));
+    assert!(!problem.message.is_empty());
+    (status, problem.code)
+}

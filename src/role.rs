@@ -1,0 +1,305 @@
+//! The long-lived roles as processes of their own: `muster agent`, `muster console`, `muster broker`,
+//! each from a file of its own.
+
+use std::{env, path::PathBuf};
+
+use clap::Args;
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::{self, ConfigError},
+    failure::{Failure, Kind},
+};
+
+/// What every role understands.
+#[derive(Args, Clone, Debug)]
+pub struct RoleArgs {
+    /// The role's configuration (TOML); `MUSTER_<ROLE>_<KEY>` variables override its keys
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the effective configuration, with secrets as ***, and end
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+impl RoleArgs {
+    /// The role's configuration; nothing if it was only to be printed. `overrides` come last.
+    fn load<T>(&self, role: &str, overrides: impl FnOnce(&mut T) -> Result<(), Failure>) -> Result<Option<T>, Failure>
+    where
+        T: DeserializeOwned + Serialize + JsonSchema,
+    {
+        let environment =
+            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let mut config: T = config::load(role, self.config.as_deref(), environment).map_err(failure)?;
+        overrides(&mut config)?;
+        if !self.print_config {
+            return Ok(Some(config));
+        }
+        let text = config::print(&config).map_err(|error| Failure::new(Kind::Failed, error))?;
+        print_config(&text);
+        Ok(None)
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "what was asked for is data")]
+fn print_config(text: &str) {
+    print!("{text}");
+}
+
+fn failure(error: ConfigError) -> Failure {
+    Failure::told(Kind::Usage, error.to_string())
+}
+
+#[cfg(feature = "agent")]
+pub use self::agent::{AgentArgs, agent};
+
+#[cfg(feature = "agent")]
+mod agent {
+    use super::*;
+    use crate::agent::{
+        self, AgentError,
+        config::{Config, Secret},
+        join::JoinError,
+    };
+
+    /// Run this host's agent
+    #[derive(Args, Clone, Debug)]
+    #[command(
+        after_help = "Examples:\n  muster agent --join TOKEN              join with a token of `muster token create`, and stay\n  \
+                            muster agent --config /etc/muster/agent.toml\n  muster agent --print-config            every key, with its default\n\n\
+                            Yunos and commands go on when the agent stops."
+    )]
+    pub struct AgentArgs {
+        #[command(flatten)]
+        role: RoleArgs,
+        /// Where the agent keeps its key, its store and its units
+        #[arg(long, value_name = "DIR")]
+        data_dir: Option<PathBuf>,
+        /// The one-time token to join a fleet with; needed once
+        #[arg(long, value_name = "TOKEN")]
+        join: Option<String>,
+    }
+
+    /// Runs an agent until `shutdown`.
+    ///
+    /// # Errors
+    /// If it cannot start.
+    pub async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Result<(), Failure> {
+        let config = args.role.load("agent", |config: &mut Config| {
+            if let Some(data_dir) = args.data_dir {
+                config.data_dir = data_dir;
+            }
+            if let Some(token) = args.join {
+                let token = token.parse().map_err(|error| Failure::new(Kind::Usage, format!("--join: {error}")))?;
+                config.join = Some(Secret::new(token));
+            }
+            Ok(())
+        })?;
+        let Some(config) = config else { return Ok(()) };
+        let running = tokio::select! {
+            running = agent::start(config) => running.map_err(|error| start_failure(&error))?,
+            () = shutdown.cancelled() => return Ok(()),
+        };
+        shutdown.cancelled().await;
+        running.stop().await;
+        Ok(())
+    }
+
+    fn start_failure(error: &AgentError) -> Failure {
+        let kind = match error {
+            AgentError::Config(_) | AgentError::NotJoined => Kind::Usage,
+            AgentError::Join(JoinError::Refused { .. }) => Kind::Refused,
+            _ => Kind::Failed,
+        };
+        Failure::told(kind, crate::failure::with_causes(error))
+    }
+}
+
+#[cfg(feature = "console")]
+pub use self::console::{ConsoleArgs, console};
+
+#[cfg(feature = "console")]
+mod console {
+    use std::{fs, path::Path, time::Duration};
+
+    use clap::{Subcommand, ValueEnum};
+    use muster_topics::{name::Name, role::Identity};
+
+    use super::*;
+    use crate::{
+        console::{self, authority::Authority, config::Config},
+        failure::Context,
+        files,
+    };
+
+    /// Run the console of a fleet
+    #[derive(Args, Clone, Debug)]
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  muster console --config /etc/muster/console.toml\n  \
+                            muster console --print-config           every key, with its default\n  \
+                            muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker"
+    )]
+    pub struct ConsoleArgs {
+        #[command(flatten)]
+        role: RoleArgs,
+        #[command(subcommand)]
+        verb: Option<Verb>,
+    }
+
+    /// What can be done with a console's data folder alone.
+    #[derive(Subcommand, Clone, Debug)]
+    enum Verb {
+        /// Make a certificate with the fleet's authority: for a broker, or for somebody who reads the bus
+        Issue(Issue),
+    }
+
+    #[derive(Args, Clone, Debug)]
+    struct Issue {
+        #[command(flatten)]
+        role_args: RoleArgs,
+        /// The console's data folder; the authority is made if there is none yet
+        #[arg(long, value_name = "DIR")]
+        data_dir: Option<PathBuf>,
+        /// Whom it is for
+        #[arg(long, value_enum)]
+        role: IssueRole,
+        /// What to call them
+        #[arg(long)]
+        name: Name,
+        /// A name or address that a broker is reached under; may be given several times
+        #[arg(long = "san", value_name = "NAME")]
+        names: Vec<String>,
+        /// How many days a client's certificate is valid
+        #[arg(long, default_value_t = 90)]
+        days: u32,
+        /// Where to put authority.pem, certificate.pem and key.pem
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    enum IssueRole {
+        /// A broker that runs by itself
+        Broker,
+        /// Another console
+        Console,
+        /// A client that may read everything
+        Operator,
+        /// A client that only looks on, such as a bridge to a database
+        Observer,
+    }
+
+    /// Runs a console until `shutdown`, or does what can be done without one.
+    ///
+    /// # Errors
+    /// If it cannot start.
+    pub async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> Result<(), Failure> {
+        if let Some(Verb::Issue(wanted)) = args.verb {
+            return issue(wanted);
+        }
+        let Some(config) = args.role.load("console", |_: &mut Config| Ok(()))? else { return Ok(()) };
+        let running = console::start(config).await.map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
+        let link = running.console().new_sign_in_link().await.map_err(|error| Failure::new(Kind::Failed, error))?;
+        tell(&link);
+        shutdown.cancelled().await;
+        running.stop().await;
+        Ok(())
+    }
+
+    #[expect(
+        clippy::print_stderr,
+        reason = "a person who started it is told how to get in; a log is no place for a secret"
+    )]
+    fn tell(link: &str) {
+        eprintln!("sign in, once and within 15 minutes: {link}\n(in the command line: muster login LINK)");
+    }
+
+    fn issue(wanted: Issue) -> Result<(), Failure> {
+        let mut data_dir = PathBuf::new();
+        let config = wanted.role_args.load("console", |config: &mut Config| {
+            if let Some(folder) = wanted.data_dir {
+                config.data_dir = folder;
+            }
+            data_dir.clone_from(&config.data_dir);
+            Ok(())
+        })?;
+        if config.is_none() {
+            return Ok(());
+        }
+        if wanted.role == IssueRole::Broker && wanted.names.is_empty() {
+            return Err(Failure::new(Kind::Usage, "a broker's certificate needs the names that it is reached under")
+                .hint("say --san ADDRESS, once for each name and address"));
+        }
+        let authority = Authority::open_or_create(&data_dir.join("authority"))
+            .map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
+        let name = wanted.name;
+        let identity = match wanted.role {
+            IssueRole::Broker => None,
+            IssueRole::Console => Some(Identity::Console(name)),
+            IssueRole::Operator => Some(Identity::Operator(name)),
+            IssueRole::Observer => Some(Identity::Observer(name)),
+        };
+        let lifetime = Duration::from_secs(u64::from(wanted.days.max(1)) * 24 * 3600);
+        let issued = match &identity {
+            Some(identity) => authority.issue_client(identity, lifetime),
+            None => authority.issue_server(&wanted.names),
+        };
+        let (certificate, key) = issued.trying("the certificate")?;
+        write(&wanted.out, authority.certificate_pem(), &certificate, &key)
+    }
+
+    fn write(folder: &Path, authority: &str, certificate: &str, key: &str) -> Result<(), Failure> {
+        fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
+        for (name, text, mode) in [
+            ("authority.pem", authority, files::PUBLIC_MODE),
+            ("certificate.pem", certificate, files::PUBLIC_MODE),
+            ("key.pem", key, files::SECRET_MODE),
+        ] {
+            let path = folder.join(name);
+            files::write_atomically(&path, text.as_bytes(), mode)
+                .trying(format_args!("the file {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "broker")]
+pub use self::broker::{BrokerArgs, broker};
+
+#[cfg(feature = "broker")]
+mod broker {
+    use super::*;
+    use crate::broker;
+
+    /// Run the embedded broker by itself
+    #[derive(Args, Clone, Debug)]
+    #[command(
+        after_help = "Examples:\n  muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker\n  \
+                            muster broker --config /etc/muster/broker.toml\n  muster broker --print-config            every key, with its default"
+    )]
+    pub struct BrokerArgs {
+        #[command(flatten)]
+        role: RoleArgs,
+    }
+
+    /// Runs a broker until `shutdown`.
+    ///
+    /// # Errors
+    /// If it cannot start.
+    pub async fn broker(args: BrokerArgs, shutdown: CancellationToken) -> Result<(), Failure> {
+        let Some(config) = args.role.load("broker", |_: &mut broker::Config| Ok(()))? else { return Ok(()) };
+        let running = broker::start(config).await?;
+        tell(running.local_addr());
+        shutdown.cancelled().await;
+        running.stop().await;
+        Ok(())
+    }
+
+    #[expect(clippy::print_stderr, reason = "a person who started it is told where it is")]
+    fn tell(address: std::net::SocketAddr) {
+        eprintln!("the broker listens on mqtts://{address}");
+    }
+}

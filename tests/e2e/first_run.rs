@@ -1,0 +1,125 @@
+//! `muster up`: the first look, starting again, and what stands in its way.
+
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt};
+
+use nix::sys::signal::Signal;
+
+use crate::fleet::{Fleet, Home, Running, eventually};
+
+#[test]
+fn the_first_look_is_not_empty() {
+    let fleet = Fleet::start_with(&[]);
+    for words in
+        ["/sign-in?code=", "mqtts://127.0.0.1:", "muster exec", "muster yuno logs", fleet.data().to_str().unwrap()]
+    {
+        assert!(fleet.summary.contains(words), "{words} is not in {}", fleet.summary);
+    }
+    let hosts = fleet.json(&["host", "ls"]);
+    assert_eq!(hosts[0]["presence"]["state"], "online");
+    let unit = fleet.unit_in_phase("default/hello", "running");
+    assert_eq!(unit["desired"]["run"], "running");
+    eventually("a line of the sample's log", || {
+        let log = fleet.muster(&["yuno", "logs", "default/hello"]);
+        if log.code == 0 && log.stdout.contains("hello") { Ok(()) } else { Err(format!("{log:?}")) }
+    });
+}
+
+#[test]
+fn keys_and_stores_are_for_their_owner_alone() {
+    let fleet = Fleet::start();
+    let mut folders = vec![fleet.home.path().join("share"), fleet.home.path().join("config")];
+    let mut secrets = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.contains("key") || name.contains("context") || name.ends_with(".db") {
+                let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o077;
+                assert_eq!(mode, 0, "{} is open to others", path.display());
+                secrets += 1;
+            }
+        }
+    }
+    assert!(secrets >= 5, "only {secrets} secret files were found");
+}
+
+#[test]
+fn stopped_and_started_again_it_resumes() {
+    let mut fleet = Fleet::start_with(&[]);
+    let host = fleet.host();
+    let pid = fleet.unit_in_phase("default/hello", "running")["observed"]["pid"].clone();
+    let printed = fleet.stop();
+    assert!(printed.contains("default/hello"), "it does not say what it leaves running: {printed}");
+
+    fleet.again();
+    assert_eq!(fleet.host(), host);
+    let unit = fleet.unit_in_phase("default/hello", "running");
+    assert_eq!(unit["observed"]["pid"], pid, "the yuno was started a second time");
+}
+
+#[test]
+fn a_killed_muster_leaves_its_yunos_alone() {
+    let mut fleet = Fleet::start_with(&[]);
+    let pid = fleet.unit_in_phase("default/hello", "running")["observed"]["pid"].clone();
+    fleet.kill();
+    fleet.again();
+    fleet.unit("default/hello", |unit| unit["observed"]["phase"] == "running" && unit["observed"]["pid"] == pid);
+}
+
+#[test]
+fn the_sample_stays_away_once_it_was_removed() {
+    let mut fleet = Fleet::start_with(&[]);
+    fleet.unit_in_phase("default/hello", "running");
+    fleet.ok(&["yuno", "stop", "default/hello"]);
+    fleet.ok(&["yuno", "rm", "default/hello"]);
+    fleet.stop();
+    fleet.again();
+    assert_eq!(fleet.json(&["unit", "ls"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_second_instance_on_the_same_data_is_refused() {
+    let fleet = Fleet::start();
+    fleet
+        .muster(&["up", "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"])
+        .expect_code(1)
+        .expect_stderr("hint:");
+    assert_eq!(fleet.json(&["host", "ls"])[0]["presence"]["state"], "online", "the first one goes on");
+}
+
+#[test]
+fn a_taken_port_is_named_and_nothing_is_made() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for flag in ["--web-port", "--mqtt-port", "--hosts-port"] {
+        let home = Home::new();
+        let mut args = vec!["up"];
+        for other in ["--web-port", "--mqtt-port", "--hosts-port"] {
+            args.extend([other, if other == flag { &port } else { "0" }]);
+        }
+        let run = home.muster(&args).expect_code(1).expect_stderr(&port);
+        assert!(run.stderr.contains("hint:") && run.stderr.contains(flag), "{}", run.stderr);
+        assert!(!home.path().join("config/muster/context.toml").exists(), "a context of nothing was written");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_named() {
+    let home = Home::new();
+    fs::write(home.path().join("file"), "").unwrap();
+    let data = home.path().join("file/data");
+    home.muster(&["up", "--data", data.to_str().unwrap(), "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"])
+        .expect_code(1)
+        .expect_stderr(data.to_str().unwrap());
+}
+
+#[test]
+fn sigterm_is_an_orderly_end_too() {
+    let mut fleet = Fleet::start();
+    let up: &mut Running = fleet.up();
+    up.signal(Signal::SIGTERM);
+    let up = fleet.stop();
+    assert!(!up.contains("panicked"), "{up}");
+}

@@ -1,0 +1,294 @@
+//! The three roles as separate processes, and a second host behind a network of its own.
+
+use std::{fs, path::Path, process::Command};
+
+use serde_json::Value;
+
+use crate::fleet::{Fleet, Home, Run, Running, eventually};
+
+/// Broker and console, each from a file of its own.
+struct Roles {
+    broker: Option<Running>,
+    console: Option<Running>,
+    mqtt: String,
+    home: Home,
+}
+
+fn write(home: &Home, name: &str, text: &str) -> String {
+    let path = home.path().join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+impl Roles {
+    fn start() -> Self {
+        let mut roles = Self { broker: None, console: None, mqtt: String::new(), home: Home::new() };
+        let data = roles.home.path().join("console");
+        let certificates = roles.home.path().join("broker");
+        let issued = roles.home.muster(&[
+            "console",
+            "issue",
+            "--data-dir",
+            data.to_str().unwrap(),
+            "--role",
+            "broker",
+            "--name",
+            "broker",
+            "--san",
+            "127.0.0.1",
+            "--out",
+            certificates.to_str().unwrap(),
+        ]);
+        issued.expect_code(0);
+        roles.start_broker("127.0.0.1:0");
+        roles.start_console();
+        roles
+    }
+
+    fn start_broker(&mut self, listen: &str) {
+        let folder = self.home.path().join("broker");
+        let file = |name: &str| folder.join(name).display().to_string();
+        let text = format!(
+            "listen = \"{listen}\"\ncertificate = \"{}\"\nkey = \"{}\"\nauthority = \"{}\"\n",
+            file("certificate.pem"),
+            file("key.pem"),
+            file("authority.pem"),
+        );
+        let path = write(&self.home, "broker.toml", &text);
+        let mut broker = Running::start(self.home.command().args(["broker", "--config", &path]));
+        self.mqtt = broker.wait_for("the broker's address", |printed| word(printed, "mqtts://"));
+        self.broker = Some(broker);
+    }
+
+    fn start_console(&mut self) {
+        let data = self.home.path().join("console");
+        let text = format!(
+            "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:0\"\n",
+            data.display(),
+            self.mqtt,
+        );
+        let path = write(&self.home, "console.toml", &text);
+        let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
+        let link = console.wait_for("the sign-in link", |printed| word(printed, "http://"));
+        self.home.muster(&["login", &link]).expect_code(0);
+        self.console = Some(console);
+    }
+
+    fn agent(&self, more: &[&str]) -> Running {
+        let data = self.home.path().join("agent");
+        let path = write(
+            &self.home,
+            "agent.toml",
+            &format!("data_dir = \"{}\"\n[metrics]\nsample_s = 1\npublish_s = 2\n", data.display()),
+        );
+        Running::start(self.home.command().args(["agent", "--config", &path]).args(more))
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let run = self.home.muster(&[&["-o", "json"], args].concat()).expect_code(0);
+        serde_json::from_str(&run.stdout).unwrap()
+    }
+
+    fn wait_for_host(&self, state: &str) -> Value {
+        eventually(state, || {
+            let hosts = self.json(&["host", "ls"]);
+            if hosts[0]["presence"]["state"] == state { Ok(hosts[0].clone()) } else { Err(hosts.to_string()) }
+        })
+    }
+}
+
+/// The first whole word that begins with `start` in what was printed.
+fn word(printed: &str, start: &str) -> Option<String> {
+    let from = &printed[printed.find(start)?..];
+    // A word that still may go on is not whole.
+    let end = from.find(char::is_whitespace)?;
+    Some(from[..end].trim_end_matches(['"', ',', '.']).to_owned())
+}
+
+#[test]
+fn three_processes_make_a_fleet_and_lose_nothing_to_a_restart() {
+    let mut roles = Roles::start();
+    let token = roles.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    let agent = roles.agent(&["--join", &token]);
+    let host = roles.wait_for_host("online");
+    roles.home.muster(&["exec", "--", "echo", "all roads"]).expect_code(0);
+
+    // The broker comes back empty, and everybody after it.
+    let port = roles.mqtt.rsplit_once(':').unwrap().1.to_owned();
+    roles.broker.take().unwrap().kill();
+    eventually("metrics that wait for the broker", || pending_batches(&roles, 2));
+    roles.start_broker(&format!("127.0.0.1:{port}"));
+    eventually("an answer after the broker's restart", || answers(&roles));
+
+    roles.console.take().unwrap().kill();
+    eventually("metrics that wait for the console", || pending_batches(&roles, 2));
+    roles.start_console();
+    eventually("an answer after the console's restart", || answers(&roles));
+
+    agent.kill();
+    roles.wait_for_host("offline");
+    let agent = roles.agent(&[]);
+    let again = roles.wait_for_host("online");
+    assert_eq!(host["id"], again["id"]);
+    assert!(again["presence"]["epoch"].as_u64() > host["presence"]["epoch"].as_u64());
+    eventually("no metrics that wait", || match pending_batches(&roles, 1) {
+        Ok(()) => Err("some wait".to_owned()),
+        Err(_) => Ok(()),
+    });
+    let (code, _) = agent.stop();
+    assert_eq!(code, 0);
+    roles.wait_for_host("stopped");
+
+    // One point a second all the while, but for the moments in which the agent itself was down.
+    let answer = roles.json(&["metric", "query", "muster_host_load_1m", "--since", "10m"]);
+    let points = answer["series"][0]["points"].as_array().unwrap();
+    let times: Vec<i64> = points.iter().map(|point| point[0].as_i64().unwrap()).collect();
+    let gaps = times.windows(2).filter(|pair| pair[1] - pair[0] > 4_000).count();
+    assert!(gaps <= 1, "{gaps} gaps in {times:?}");
+}
+
+fn answers(roles: &Roles) -> Result<(), String> {
+    let run = roles.home.muster(&["exec", "--timeout", "5s", "--", "true"]);
+    if run.code == 0 { Ok(()) } else { Err(run.stderr) }
+}
+
+/// Whether at least `count` batches wait in the agent's store. (Read as a file: the agent has it open.)
+fn pending_batches(roles: &Roles, count: i64) -> Result<(), String> {
+    let store = roles.home.path().join("agent/agent.db");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let waiting = runtime.block_on(async {
+        use sqlx::Connection;
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&store).read_only(true);
+        let mut connection = sqlx::SqliteConnection::connect_with(&options).await.map_err(|error| error.to_string())?;
+        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM metric_batch")
+            .fetch_one(&mut connection)
+            .await
+            .map_err(|error| error.to_string())
+    })?;
+    if waiting >= count { Ok(()) } else { Err(format!("{waiting} wait")) }
+}
+
+#[test]
+fn unknown_keys_and_wrong_values_are_named() {
+    let home = Home::new();
+    for (role, text, words) in [
+        ("agent", "data_dri = \"/x\"\n", vec!["data_dri", "data_dir", "1"]),
+        ("agent", "[metrics]\nsampel_s = 3\n", vec!["sampel_s", "sample_s", "2"]),
+        ("agent", "[metrics]\nsample_s = \"often\"\n", vec!["sample_s"]),
+        ("console", "brokerurl = \"x\"\n", vec!["brokerurl", "broker_url"]),
+        ("broker", "listne = \"x\"\n", vec!["listne", "listen"]),
+        ("broker", "listen = [\n", vec!["role.toml"]),
+    ] {
+        let path = write(&home, "role.toml", text);
+        let run = home.muster(&[role, "--config", &path]).expect_code(2);
+        for word in words {
+            assert!(run.stderr.contains(word), "{role} with {text:?}: {word} is not in {}", run.stderr);
+        }
+    }
+    home.muster(&["agent", "--config", "/no/such/file.toml"]).expect_stderr("/no/such/file.toml");
+}
+
+#[test]
+fn every_key_can_come_from_the_environment_and_secrets_stay_hidden() {
+    let home = Home::new();
+    let print = |role: &str, variable: &str, value: &str| {
+        let mut command = home.command();
+        command.args([role, "--print-config"]).env(variable, value);
+        Run::of(&[role], &mut command)
+    };
+    assert!(print("agent", "MUSTER_AGENT_METRICS_SAMPLE_S", "7").expect_code(0).stdout.contains("sample_s = 7"));
+    assert!(print("broker", "MUSTER_BROKER_LISTEN", "127.0.0.1:1").expect_code(0).stdout.contains("127.0.0.1:1"));
+    let secret = print("agent", "MUSTER_AGENT_JOIN", "muster1.very-secret").expect_code(0);
+    assert!(!secret.stdout.contains("very-secret") && secret.stdout.contains("***"), "{}", secret.stdout);
+    let unknown = print("agent", "MUSTER_AGENT_METRICS_SAMPEL_S", "7");
+    assert!(unknown.code == 2 && unknown.stderr.contains("MUSTER_AGENT_METRICS_SAMPLE_S"), "{}", unknown.stderr);
+}
+
+/// A second host: a network namespace with a link of its own to this machine.
+struct Namespace {
+    name: String,
+    link: String,
+}
+
+impl Namespace {
+    fn ip(args: &[&str]) {
+        Run::of(args, Command::new("ip").args(args)).expect_code(0);
+    }
+
+    fn new() -> Self {
+        let tag = std::process::id() % 10_000;
+        let namespace = Self { name: format!("muster-{tag}"), link: format!("mus{tag}") };
+        let (name, link, peer) = (&namespace.name, &namespace.link, format!("{}p", namespace.link));
+        Self::ip(&["netns", "add", name]);
+        Self::ip(&["link", "add", link, "type", "veth", "peer", "name", &peer, "netns", name]);
+        // Documentation addresses (RFC 5737): nobody's.
+        Self::ip(&["addr", "add", "198.51.100.1/30", "dev", link]);
+        Self::ip(&["link", "set", link, "up"]);
+        Self::ip(&["-n", name, "addr", "add", "198.51.100.2/30", "dev", &peer]);
+        Self::ip(&["-n", name, "link", "set", &peer, "up"]);
+        Self::ip(&["-n", name, "link", "set", "lo", "up"]);
+        namespace
+    }
+
+    fn run(&self, home: &Home, args: &[&str]) -> Running {
+        let mut command = Command::new("ip");
+        home.dress(&mut command);
+        command.args(["netns", "exec", &self.name, crate::fleet::MUSTER]).args(args);
+        Running::start(&mut command)
+    }
+
+    fn set_link(&self, state: &str) {
+        Self::ip(&["link", "set", &self.link, state]);
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+        let _ = Command::new("ip").args(["link", "del", &self.link]).status();
+    }
+}
+
+#[test]
+fn another_host_joins_with_a_one_time_token() {
+    let namespace = Namespace::new();
+    let fleet = Fleet::start_with(&["--no-sample", "--listen", "198.51.100.1"]);
+    let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    let other = Home::new();
+    let agent = namespace.run(&other, &["agent", "--data-dir", data(&other).as_str(), "--join", &token]);
+    let hosts = eventually("two hosts", || {
+        let hosts = fleet.json(&["host", "ls"]);
+        let online = |host: &&Value| host["presence"]["state"] == "online";
+        let count = hosts.as_array().unwrap().iter().filter(online).count();
+        if count == 2 { Ok(hosts) } else { Err(hosts.to_string()) }
+    });
+    let own = fs::read_to_string(fleet.data().join("agent/host-id")).unwrap();
+    let second = hosts.as_array().unwrap().iter().find(|host| host["id"] != own.trim()).unwrap()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+
+    // Both answer; each by itself, too. With two hosts one must be named.
+    let output = fleet.ok(&["exec", "--all", "--", "echo", "here"]);
+    assert_eq!(output.matches("here").count(), 2, "{output}");
+    let output = fleet.ok(&["exec", "--host", &second, "--", "ip", "-o", "addr"]);
+    assert!(output.contains("198.51.100.2"), "{output}");
+
+    // Used once, the token is of no use to anybody else.
+    let third = Home::new();
+    let mut refused = namespace.run(&third, &["agent", "--data-dir", data(&third).as_str(), "--join", &token]);
+    refused.wait_for_end(3, "used");
+    assert_eq!(fleet.json(&["host", "ls"]).as_array().unwrap().len(), 2);
+
+    // A command for a host that is away waits for it.
+    namespace.set_link("down");
+    let exec = Running::start(fleet.home.command().args(["exec", "--host", &second, "--", "echo", "back again"]));
+    namespace.set_link("up");
+    let mut exec = exec;
+    exec.wait_for("the output of the host that was away", |printed| printed.contains("back again").then_some(()));
+    drop(agent);
+}
+
+fn data(home: &Home) -> String {
+    Path::new(home.path()).join("agent").to_str().unwrap().to_owned()
+}

@@ -1,0 +1,118 @@
+//! The invariants that a machine can hold, checked on the source text.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Every Rust file of ours below `folder`, with its text up to its unit tests.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    let mut folders = vec![root.join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+                files.push((path.strip_prefix(root).unwrap().to_owned(), code));
+            }
+        }
+    }
+    assert!(!files.is_empty(), "{folder} has no sources");
+    files
+}
+
+/// Fails with every line below `folder` that holds one of `words`, comments and `except` left out.
+#[track_caller]
+fn check_absent(why: &str, folder: &str, words: &[&str], except: &[&str]) {
+    let mut found = Vec::new();
+    for (path, code) in sources(folder) {
+        if except.iter().any(|allowed| path.starts_with(allowed)) {
+            continue;
+        }
+        for (index, line) in code.lines().enumerate() {
+            if !line.trim_start().starts_with("//") && words.iter().any(|word| line.contains(word)) {
+                found.push(format!("{}:{}: {}", path.display(), index + 1, line.trim()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{why}:\n{}", found.join("\n"));
+}
+
+#[test]
+fn the_core_is_pure() {
+    check_absent(
+        "src/rules does no IO, reads no clock and draws no randomness",
+        "src/rules",
+        &[
+            "std::fs",
+            "std::net",
+            "std::env",
+            "SystemTime",
+            "Instant",
+            "clock::",
+            "tokio::",
+            "sqlx::",
+            "rand::",
+            "async fn",
+        ],
+        &[],
+    );
+}
+
+#[test]
+fn the_contract_does_no_io() {
+    check_absent(
+        "muster-topics does no IO",
+        "topics/src",
+        &["std::fs", "std::net", "std::env", "tokio", "SystemTime", "Instant"],
+        &["topics/src/bin"],
+    );
+}
+
+#[test]
+fn topics_are_made_in_one_place() {
+    for folder in ["src", "broker/src"] {
+        check_absent(
+            "topics are formatted and parsed in topics/src/topic.rs alone",
+            folder,
+            &["\"h/", "\"cmd/", "/presence\"", "/heartbeat\"", "/outcome\""],
+            &[],
+        );
+    }
+}
+
+#[test]
+fn agent_and_console_meet_on_the_wire_alone() {
+    check_absent("the agent does not know the console's code", "src/agent", &["crate::console", "crate::api"], &[]);
+    check_absent("the console does not know the agent's code", "src/console", &["crate::agent"], &[]);
+}
+
+#[test]
+fn main_alone_picks_the_exit_code() {
+    check_absent("only main ends the process", "src", &["process::exit"], &["src/main.rs", "src/shim"]);
+}
+
+#[test]
+fn nothing_is_left_open() {
+    for folder in ["src", "broker/src", "topics/src"] {
+        check_absent("nothing is left open", folder, &["todo!(", "unimplemented!(", "FIXME", "TODO", "XXX"], &[]);
+    }
+}
+
+#[test]
+fn unsafe_code_has_its_places() {
+    check_absent(
+        "unsafe code stands in few places, each with its safety argument",
+        "src",
+        &["unsafe {", "unsafe fn", "unsafe impl"],
+        &["src/shim", "src/main.rs"],
+    );
+    for folder in ["broker/src", "topics/src"] {
+        check_absent("no unsafe code is needed here", folder, &["unsafe {", "unsafe fn", "unsafe impl"], &[]);
+    }
+}
