@@ -304,6 +304,11 @@ impl World {
         }
     }
 
+    fn is_idle(&self) -> bool {
+        let busy = self.adopting || self.removing || self.stopping;
+        !busy && self.installing.is_none() && self.launching.is_none()
+    }
+
     /// From here on everything works, and time passes as the planner asks for it.
     fn settle(&mut self) {
         for _ in 0..100 {
@@ -321,11 +326,7 @@ impl World {
                     self.now_ms = at_ms;
                     self.see(Seen::Tick);
                 }
-                None if !self.adopting && !self.removing && !self.stopping => {
-                    if self.installing.is_none() && self.launching.is_none() {
-                        return;
-                    }
-                }
+                None if self.is_idle() => return,
                 _ => {}
             }
         }

@@ -39,6 +39,8 @@ impl Unit {
                 if self.desires(&revision) {
                     self.installed = Some(revision);
                     self.install_ms = None;
+                    // It never ran as this: there is no restart to wait for.
+                    self.restart_ms = None;
                     self.install_failures = 0;
                     self.observed.error = None;
                 }

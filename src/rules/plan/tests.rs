@@ -361,7 +361,7 @@ fn check_restored(before: Bench, desired: Desired, found: Found, trail: &str, at
         pid: before.pid,
         trail: Vec::new(),
     };
-    after.see(Seen::Desired(Some(Box::new(desired)), before.unit.hold.clone()));
+    after.see(Seen::Desired(Some(Box::new(desired)), before.unit.hold));
     after.trail.clear();
     after.see(Seen::Found(found));
     after.check(trail);
