@@ -6,7 +6,9 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+#[cfg(feature = "cli")]
+use clap::CommandFactory;
+use clap::{Parser, Subcommand, ValueEnum};
 use muster::failure::{Failure, Kind};
 use muster::role;
 use tokio::{
