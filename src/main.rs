@@ -79,7 +79,8 @@ impl Verb {
             #[cfg(feature = "console")]
             Self::Console(_) => "info",
             #[cfg(feature = "broker")]
-            Self::Broker(_) => "info",
+            // The router logs each event as it would for its own developers.
+            Self::Broker(_) => "info,rumqttd=warn",
             #[cfg(feature = "cli")]
             _ => "warn",
         }
