@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+#[cfg(feature = "cli")]
+use clap::CommandFactory;
+use clap::{Parser, Subcommand, ValueEnum};
 use muster::failure::{Failure, Kind};
 use muster::role;
 use tokio::{
@@ -78,9 +80,9 @@ impl Verb {
             #[cfg(feature = "console")]
             Self::Console(_) => "info",
             #[cfg(feature = "broker")]
-            // What its router says to itself means nothing to an operator.
+            // The router logs each event as it would for its own developers.
             Self::Broker(_) => "info,rumqttd=warn",
-            // Nor that some MQTT client names an address where TLS wants a name (mosquitto_sub does).
+            // Some MQTT clients name an address where TLS wants a name (mosquitto_sub does); it is no news.
             #[cfg(feature = "cli")]
             _ => "warn,rustls=error",
         }

@@ -28,6 +28,7 @@ mod core;
 pub mod execute;
 mod facts;
 pub mod join;
+pub mod lean;
 pub mod link;
 pub mod metric;
 mod pin;

@@ -1,5 +1,7 @@
 //! The invariants that a machine can hold, checked on the source text.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -110,7 +112,7 @@ fn unsafe_code_has_its_places() {
         "unsafe code stands in few places, each with its safety argument",
         "src",
         &["unsafe {", "unsafe fn", "unsafe impl"],
-        &["src/shim", "src/main.rs"],
+        &["src/shim", "src/agent/lean.rs"],
     );
     for folder in ["broker/src", "topics/src"] {
         check_absent("no unsafe code is needed here", folder, &["unsafe {", "unsafe fn", "unsafe impl"], &[]);
