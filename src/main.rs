@@ -4,6 +4,7 @@
 use std::{
     io::{IsTerminal, Write},
     process::ExitCode,
+    time::{Duration, Instant},
 };
 
 #[cfg(feature = "cli")]
@@ -79,10 +80,11 @@ impl Verb {
             #[cfg(feature = "console")]
             Self::Console(_) => "info",
             #[cfg(feature = "broker")]
-            // The router logs each event as it would for its own developers.
+            // What its router says to itself means nothing to an operator.
             Self::Broker(_) => "info,rumqttd=warn",
+            // Nor that some MQTT client names an address where TLS wants a name (mosquitto_sub does).
             #[cfg(feature = "cli")]
-            _ => "warn",
+            _ => "warn,rustls=error",
         }
     }
 
@@ -173,18 +175,23 @@ fn start_log(program: &Program) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A token that SIGINT or SIGTERM cancels; a second signal ends the process at once.
+/// How long after the first signal another one counts as the same: who ends a group of processes often
+/// sends SIGTERM and SIGINT together, and a terminal and a wrapper may both pass one on.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
+/// A token that SIGINT or SIGTERM cancels; another signal, later than [`SAME_SIGNAL`], ends the process at once.
 fn shutdown_on_signals() -> std::io::Result<CancellationToken> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {
+        let mut first = None;
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-            if cancelled.is_cancelled() {
+            if first.get_or_insert_with(Instant::now).elapsed() > SAME_SIGNAL {
                 std::process::exit(130);
             }
             cancelled.cancel();

@@ -38,8 +38,8 @@ use super::{
 };
 use crate::rules::{
     authorise::{Channel, Policy},
+    backoff::jittered,
     presence::Verdict,
-    resend::jittered,
     time::KnownTime,
 };
 

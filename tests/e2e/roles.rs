@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
+use muster_topics::{join::JoinToken, name::Digest};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, Home, Run, Running, eventually};
@@ -69,7 +70,7 @@ impl Roles {
         );
         let path = write(&self.home, "console.toml", &text);
         let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
-        let link = console.wait_for("the sign-in link", |printed| word(printed, "http://"));
+        let link = console.wait_for("the sign-in link", |printed| sign_in_link(printed));
         self.home.muster(&["login", &link]).expect_code(0);
         self.console = Some(console);
     }
@@ -79,7 +80,7 @@ impl Roles {
         let path = write(
             &self.home,
             "agent.toml",
-            &format!("data_dir = \"{}\"\n[metrics]\nsample_s = 1\npublish_s = 2\n", data.display()),
+            &format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 1000\npublish_ms = 2000\n", data.display()),
         );
         Running::start(self.home.command().args(["agent", "--config", &path]).args(more))
     }
@@ -95,6 +96,12 @@ impl Roles {
             if hosts[0]["presence"]["state"] == state { Ok(hosts[0].clone()) } else { Err(hosts.to_string()) }
         })
     }
+}
+
+/// The sign-in link in what a console printed; its log names its address before that.
+fn sign_in_link(printed: &str) -> Option<String> {
+    let start = printed[..printed.find("/sign-in?code=")?].rfind("http://")?;
+    word(&printed[start..], "http://")
 }
 
 /// The first whole word that begins with `start` in what was printed.
@@ -173,8 +180,8 @@ fn unknown_keys_and_wrong_values_are_named() {
     let home = Home::new();
     for (role, text, words) in [
         ("agent", "data_dri = \"/x\"\n", vec!["data_dri", "data_dir", "1"]),
-        ("agent", "[metrics]\nsampel_s = 3\n", vec!["sampel_s", "sample_s", "2"]),
-        ("agent", "[metrics]\nsample_s = \"often\"\n", vec!["sample_s"]),
+        ("agent", "[metrics]\nsampel_ms = 3\n", vec!["sampel_ms", "sample_ms", "2"]),
+        ("agent", "[metrics]\nsample_ms = \"often\"\n", vec!["sample_ms"]),
         ("console", "brokerurl = \"x\"\n", vec!["brokerurl", "broker_url"]),
         ("broker", "listne = \"x\"\n", vec!["listne", "listen"]),
         ("broker", "listen = [\n", vec!["role.toml"]),
@@ -196,12 +203,21 @@ fn every_key_can_come_from_the_environment_and_secrets_stay_hidden() {
         command.args([role, "--print-config"]).env(variable, value);
         Run::of(&[role], &mut command)
     };
-    assert!(print("agent", "MUSTER_AGENT_METRICS_SAMPLE_S", "7").expect_code(0).stdout.contains("sample_s = 7"));
+    assert!(
+        print("agent", "MUSTER_AGENT_METRICS_SAMPLE_MS", "7000").expect_code(0).stdout.contains("sample_ms = 7000")
+    );
     assert!(print("broker", "MUSTER_BROKER_LISTEN", "127.0.0.1:1").expect_code(0).stdout.contains("127.0.0.1:1"));
-    let secret = print("agent", "MUSTER_AGENT_JOIN", "muster1.very-secret").expect_code(0);
-    assert!(!secret.stdout.contains("very-secret") && secret.stdout.contains("***"), "{}", secret.stdout);
-    let unknown = print("agent", "MUSTER_AGENT_METRICS_SAMPEL_S", "7");
-    assert!(unknown.code == 2 && unknown.stderr.contains("MUSTER_AGENT_METRICS_SAMPLE_S"), "{}", unknown.stderr);
+    let token = JoinToken {
+        url: "https://192.0.2.1:7443".to_owned(),
+        authority: Digest::of(b"authority"),
+        secret: "very-secret".to_owned(),
+    }
+    .to_string();
+    let shown = print("agent", "MUSTER_AGENT_JOIN", &token).expect_code(0).stdout;
+    assert!(shown.contains("join = \"***\"") && !shown.contains("muster1."), "{shown}");
+    print("agent", "MUSTER_AGENT_JOIN", "muster1.very-secret").expect_code(2).expect_stderr("MUSTER_AGENT_JOIN");
+    let unknown = print("agent", "MUSTER_AGENT_METRICS_SAMPEL_MS", "7000");
+    assert!(unknown.code == 2 && unknown.stderr.contains("MUSTER_AGENT_METRICS_SAMPLE_MS"), "{}", unknown.stderr);
 }
 
 /// A second host: a network namespace with a link of its own to this machine.
@@ -262,7 +278,7 @@ fn another_host_joins_with_a_one_time_token() {
         let count = hosts.as_array().unwrap().iter().filter(online).count();
         if count == 2 { Ok(hosts) } else { Err(hosts.to_string()) }
     });
-    let own = fs::read_to_string(fleet.data().join("agent/host-id")).unwrap();
+    let own = fs::read_to_string(fleet.data().join("agent/host")).unwrap();
     let second = hosts.as_array().unwrap().iter().find(|host| host["id"] != own.trim()).unwrap()["id"]
         .as_str()
         .unwrap()

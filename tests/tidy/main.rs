@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Every Rust file of ours below `folder`, with its text up to its unit tests.
+/// Every Rust file of ours below `folder` that is not a test, with its text up to its unit tests.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -13,9 +13,9 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() && !path.ends_with("target") {
+            if path.is_dir() && !path.ends_with("target") && !path.ends_with("tests") {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
                 files.push((path.strip_prefix(root).unwrap().to_owned(), code));

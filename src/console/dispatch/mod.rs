@@ -230,6 +230,23 @@ async fn refresh_all(shared: &Shared) {
     }
 }
 
+/// Asks one host for its whole state, at once. Nothing repeats this: a host that is away says
+/// everything when it comes back, unasked.
+pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> Result<(), Error> {
+    shared.check_operator(operator).await?;
+    let refresh = Refresh { v: V1, issued_ms: now_ms(), within_ms: 0 };
+    let bytes =
+        shared.authority.signer().sign(&refresh).map_err(|error| Error::internal("signing a message", &error))?;
+    if shared.link.publish(Topic::Host(host, HostTopic::Command), bytes) {
+        return Ok(());
+    }
+    let (code, message) = match shared.link.is_connected() {
+        true => ("busy", "too much waits for the broker"),
+        false => ("no_broker", "the console has no connection to the broker"),
+    };
+    Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message).hint("try again in a moment"))
+}
+
 async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>) -> Result<(), StoreError> {
     let mut bytes_of: HashMap<CommandId, Vec<u8>> = HashMap::new();
     for action in actions {

@@ -12,12 +12,11 @@ use super::{
     ADOPT_AGAIN_MS, Alive, Ended, Failure, Found, Instance, Over, Policy, Process, Rest, STOP_SLACK_MS, Seen, Step,
     Told, Unit, Work, to_millis,
 };
-use crate::rules::backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS, full_jitter, process_delay};
+use crate::rules::backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay};
 
 /// Waits before something is installed again: from a second, so that a console that was restarted is
 /// hardly noticed, to five minutes, so that one that is gone is not bothered.
-const INSTALL_BASE: Duration = Duration::from_secs(1);
-const INSTALL_MAX: Duration = Duration::from_secs(300);
+const INSTALL: Growth = Growth { first_ms: 1_000, max_ms: 300_000 };
 
 /// The longest error that is kept and sent: it is for people, and part of a message of limited size.
 const ERROR_MAX_CHARS: usize = 1_000;
@@ -152,10 +151,10 @@ impl Unit {
 
     fn not_installed(&mut self, failure: &Failure, random: f64, now_ms: Millis) {
         if failure.may_heal {
-            let delay = full_jitter(self.install_failures, INSTALL_BASE, INSTALL_MAX, random);
+            let delay_ms = INSTALL.full_jitter_ms(self.install_failures, random);
             self.install_failures = self.install_failures.saturating_add(1);
             // A random wait of nothing would be a busy loop; a tenth of the base is none.
-            self.install_ms = Some(after(now_ms, delay.max(INSTALL_BASE / 10)));
+            self.install_ms = Some(now_ms.saturating_add(delay_ms.max(INSTALL.first_ms / 10)));
         } else {
             self.rest = Some(Rest::Failed);
         }
