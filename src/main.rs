@@ -29,10 +29,11 @@ use tracing_subscriber::EnvFilter;
 )]
 struct Program {
     /// What to log, such as `info` or `muster=debug`
-    #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER")]
+    #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER", help_heading = "Everywhere")]
     log: Option<String>,
-    /// Form of the log, which goes to standard error
+    /// Form of the log, which goes to standard error: text or json
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(hide_possible_values = true, help_heading = "Everywhere")]
     log_format: LogFormat,
     #[cfg(feature = "cli")]
     #[command(flatten)]
