@@ -29,10 +29,11 @@ use tracing_subscriber::EnvFilter;
 )]
 struct Program {
     /// What to log, such as `info` or `muster=debug`
-    #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER")]
+    #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER", help_heading = "Everywhere")]
     log: Option<String>,
-    /// Form of the log, which goes to standard error
+    /// Form of the log, which goes to standard error: text or json
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(hide_possible_values = true, help_heading = "Everywhere")]
     log_format: LogFormat,
     #[cfg(feature = "cli")]
     #[command(flatten)]
@@ -80,9 +81,9 @@ impl Verb {
             #[cfg(feature = "console")]
             Self::Console(_) => "info",
             #[cfg(feature = "broker")]
-            // The router logs each event as it would for its own developers.
+            // What its router says to itself means nothing to an operator.
             Self::Broker(_) => "info,rumqttd=warn",
-            // Some MQTT clients name an address where TLS wants a name (mosquitto_sub does); it is no news.
+            // Nor that some MQTT client names an address where TLS wants a name (mosquitto_sub does).
             #[cfg(feature = "cli")]
             _ => "warn,rustls=error",
         }
@@ -201,6 +202,7 @@ fn shutdown_on_signals() -> std::io::Result<CancellationToken> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "cli")]
 mod tests {
     use super::*;
 
