@@ -81,9 +81,9 @@ impl Verb {
             #[cfg(feature = "console")]
             Self::Console(_) => "info",
             #[cfg(feature = "broker")]
-            // What its router says to itself means nothing to an operator.
+            // The router logs each event as it would for its own developers.
             Self::Broker(_) => "info,rumqttd=warn",
-            // Nor that some MQTT client names an address where TLS wants a name (mosquitto_sub does).
+            // Some MQTT clients name an address where TLS wants a name (mosquitto_sub does); it is no news.
             #[cfg(feature = "cli")]
             _ => "warn,rustls=error",
         }

@@ -3,6 +3,8 @@
 //!
 //! With `MUSTER_TEST_PICTURES=DIR` each page that is visited is also saved there as a picture.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
 #[path = "../fleet/mod.rs"]
 mod fleet;
 

@@ -70,7 +70,7 @@ impl Roles {
         );
         let path = write(&self.home, "console.toml", &text);
         let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
-        let link = console.wait_for("the sign-in link", |printed| sign_in_link(printed));
+        let link = console.wait_for("the sign-in link", sign_in_link);
         self.home.muster(&["login", &link]).expect_code(0);
         self.console = Some(console);
     }

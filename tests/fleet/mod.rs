@@ -5,7 +5,14 @@
 //! what must come true. What an agent leaves running on purpose (shims and yunos) is known by
 //! its folder below the home, and ended when the home goes away.
 
-#![allow(dead_code, clippy::allow_attributes, reason = "each test program uses a part of the harness")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::allow_attributes,
+    reason = "each test program uses a part of the harness; a test that cannot go on has failed"
+)]
 
 use std::{
     fs,
