@@ -81,9 +81,9 @@ impl Verb {
             #[cfg(feature = "console")]
             Self::Console(_) => "info",
             #[cfg(feature = "broker")]
-            // The router logs each event as it would for its own developers.
+            // What its router says to itself means nothing to an operator.
             Self::Broker(_) => "info,rumqttd=warn",
-            // Some MQTT clients name an address where TLS wants a name (mosquitto_sub does); it is no news.
+            // Nor that some MQTT client names an address where TLS wants a name (mosquitto_sub does).
             #[cfg(feature = "cli")]
             _ => "warn,rustls=error",
         }
@@ -202,6 +202,7 @@ fn shutdown_on_signals() -> std::io::Result<CancellationToken> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "cli")]
 mod tests {
     use super::*;
 

@@ -40,6 +40,7 @@ use super::join::Identity;
 use crate::files::sync_folder;
 
 #[cfg(test)]
+#[cfg(feature = "console")]
 mod tests;
 
 /// The longest silence of a server in the middle of something.

@@ -8,11 +8,11 @@ use serde_json::Value;
 use crate::fleet::{Fleet, Home, Run, Running, eventually};
 
 /// Broker and console, each from a file of its own.
-struct Roles {
+pub(crate) struct Roles {
     broker: Option<Running>,
     console: Option<Running>,
     mqtt: String,
-    home: Home,
+    pub(crate) home: Home,
 }
 
 fn write(home: &Home, name: &str, text: &str) -> String {
@@ -22,7 +22,7 @@ fn write(home: &Home, name: &str, text: &str) -> String {
 }
 
 impl Roles {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut roles = Self { broker: None, console: None, mqtt: String::new(), home: Home::new() };
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
@@ -75,22 +75,34 @@ impl Roles {
         self.console = Some(console);
     }
 
-    fn agent(&self, more: &[&str]) -> Running {
+    /// Writes the configuration of an agent that measures often; gives its path.
+    pub(crate) fn agent_config(&self) -> String {
         let data = self.home.path().join("agent");
-        let path = write(
-            &self.home,
-            "agent.toml",
-            &format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 1000\npublish_ms = 2000\n", data.display()),
-        );
-        Running::start(self.home.command().args(["agent", "--config", &path]).args(more))
+        let text = format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 1000\npublish_ms = 2000\n", data.display());
+        write(&self.home, "agent.toml", &text)
     }
 
-    fn json(&self, args: &[&str]) -> Value {
+    fn agent(&self, more: &[&str]) -> Running {
+        Running::start(self.home.command().args(["agent", "--config", &self.agent_config()]).args(more))
+    }
+
+    /// A token for joining.
+    pub(crate) fn token(&self) -> String {
+        self.json(&["token", "create"])["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a verb that must succeed.
+    #[track_caller]
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        self.home.muster(args).expect_code(0).stdout
+    }
+
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let run = self.home.muster(&[&["-o", "json"], args].concat()).expect_code(0);
         serde_json::from_str(&run.stdout).unwrap()
     }
 
-    fn wait_for_host(&self, state: &str) -> Value {
+    pub(crate) fn wait_for_host(&self, state: &str) -> Value {
         eventually(state, || {
             let hosts = self.json(&["host", "ls"]);
             if hosts[0]["presence"]["state"] == state { Ok(hosts[0].clone()) } else { Err(hosts.to_string()) }
@@ -115,10 +127,9 @@ fn word(printed: &str, start: &str) -> Option<String> {
 #[test]
 fn three_processes_make_a_fleet_and_lose_nothing_to_a_restart() {
     let mut roles = Roles::start();
-    let token = roles.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
-    let agent = roles.agent(&["--join", &token]);
+    let agent = roles.agent(&["--join", &roles.token()]);
     let host = roles.wait_for_host("online");
-    roles.home.muster(&["exec", "--", "echo", "all roads"]).expect_code(0);
+    roles.ok(&["exec", "--", "echo", "all roads"]);
 
     // The broker comes back empty, and everybody after it.
     let port = roles.mqtt.rsplit_once(':').unwrap().1.to_owned();
