@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     let (_, agent) = start(&[]);
     first_heartbeat(&heartbeats, |from| from == host);
     // Long enough for the first sample and batch, and for start-up's memory to be given back.
-    thread::sleep(Duration::from_secs(15));
+    thread::sleep(Duration::from_secs(20));
     let pid = agent.pid().as_raw();
     let (busy_before, since) = (busy(pid), Instant::now());
     thread::sleep(Duration::from_secs(options.seconds));

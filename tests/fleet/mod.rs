@@ -297,6 +297,13 @@ impl Fleet {
         self.summary[start..].split_whitespace().next().unwrap().to_owned()
     }
 
+    /// The one-time sign-in link in the summary.
+    #[track_caller]
+    pub(crate) fn sign_in_link(&self) -> String {
+        let word = self.summary.split_whitespace().find(|word| word.contains("/sign-in?code="));
+        word.unwrap_or_else(|| panic!("no sign-in link in {}", self.summary)).to_owned()
+    }
+
     /// Makes a client certificate with the authority of this fleet; gives its folder.
     #[track_caller]
     pub(crate) fn issue(&self, role: &str, name: &str) -> PathBuf {
