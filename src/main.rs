@@ -226,7 +226,13 @@ mod tests {
         ] {
             assert!(Program::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
-        for line in ["muster exec uname", "muster yuno stop", "muster exec --all --host a -- x", "muster unit show x"] {
+        for line in [
+            "muster exec uname",
+            "muster yuno stop",
+            "muster exec --all --host a -- x",
+            "muster exec --all --passthrough -- x",
+            "muster unit show x",
+        ] {
             assert!(Program::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

@@ -79,11 +79,13 @@ async fn authorise(shared: &Shared, operator: &Name, command: NewCommand) -> Res
     Ok(Authorised { operator: operator.clone(), command })
 }
 
-/// Signs, stores and publishes a command.
+/// Signs, stores and publishes a command. Whoever asked may hang up at any moment; between storing and
+/// publishing that must not count, or the command would lie in the store until the next start.
 pub(super) async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
-    let shared = &console.shared;
-    let authorised = authorise(shared, operator, command).await?;
-    let id = issue(shared, authorised).await?;
+    let authorised = authorise(&console.shared, operator, command).await?;
+    let shared = Arc::clone(&console.shared);
+    let issued = tokio::spawn(async move { issue(&shared, authorised).await });
+    let id = issued.await.map_err(|error| Error::internal("issuing the command", &error))??;
     console.command(id).await
 }
 
