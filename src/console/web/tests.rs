@@ -1,0 +1,4 @@
+//! What pages promise: markup that holds together, and a console that lets nobody in by mistake.
+
+mod flow;
+mod markup;
