@@ -166,7 +166,7 @@ impl Browser {
     async fn sign_in(&self, fleet: &Fleet) {
         self.client.goto(&fleet.sign_in_link()).await.unwrap();
         self.click("main button[type=submit]").await;
-        self.see(&fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap().to_owned()).await;
+        self.see(fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap()).await;
     }
 
     async fn type_into(&self, css: &str, text: &str) {

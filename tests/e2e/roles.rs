@@ -235,6 +235,8 @@ fn every_key_can_come_from_the_environment_and_secrets_stay_hidden() {
 struct Namespace {
     name: String,
     link: String,
+    /// The addresses of this machine and of the other host on that link.
+    addresses: [String; 2],
 }
 
 impl Namespace {
@@ -244,14 +246,16 @@ impl Namespace {
 
     fn new() -> Self {
         let tag = std::process::id() % 10_000;
-        let namespace = Self { name: format!("muster-{tag}"), link: format!("mus{tag}") };
+        // Documentation addresses (RFC 5737): nobody's. Four for each link, so that several runs may be under way.
+        let addresses = [1, 2].map(|host| format!("198.51.100.{}", 4 * (tag % 64) + host));
+        let namespace = Self { name: format!("muster-{tag}"), link: format!("mus{tag}"), addresses };
+        let [here, there] = namespace.addresses.each_ref().map(|address| format!("{address}/30"));
         let (name, link, peer) = (&namespace.name, &namespace.link, format!("{}p", namespace.link));
         Self::ip(&["netns", "add", name]);
         Self::ip(&["link", "add", link, "type", "veth", "peer", "name", &peer, "netns", name]);
-        // Documentation addresses (RFC 5737): nobody's.
-        Self::ip(&["addr", "add", "198.51.100.1/30", "dev", link]);
+        Self::ip(&["addr", "add", &here, "dev", link]);
         Self::ip(&["link", "set", link, "up"]);
-        Self::ip(&["-n", name, "addr", "add", "198.51.100.2/30", "dev", &peer]);
+        Self::ip(&["-n", name, "addr", "add", &there, "dev", &peer]);
         Self::ip(&["-n", name, "link", "set", &peer, "up"]);
         Self::ip(&["-n", name, "link", "set", "lo", "up"]);
         namespace
@@ -279,7 +283,8 @@ impl Drop for Namespace {
 #[test]
 fn another_host_joins_with_a_one_time_token() {
     let namespace = Namespace::new();
-    let fleet = Fleet::start_with(&["--no-sample", "--listen", "198.51.100.1"]);
+    let [here, there] = &namespace.addresses;
+    let fleet = Fleet::start_with(&["--no-sample", "--listen", here]);
     let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
     let other = Home::new();
     let agent = namespace.run(&other, &["agent", "--data-dir", data(&other).as_str(), "--join", &token]);
@@ -299,7 +304,7 @@ fn another_host_joins_with_a_one_time_token() {
     let output = fleet.ok(&["exec", "--all", "--", "echo", "here"]);
     assert_eq!(output.matches("here").count(), 2, "{output}");
     let output = fleet.ok(&["exec", "--host", &second, "--", "ip", "-o", "addr"]);
-    assert!(output.contains("198.51.100.2"), "{output}");
+    assert!(output.contains(there), "{output}");
 
     // Used once, the token is of no use to anybody else.
     let third = Home::new();
