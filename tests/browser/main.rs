@@ -209,7 +209,7 @@ fn a_first_visit_from_sign_in_to_a_stopped_yuno() {
         fleet.unit_in_phase("default/hello", "running");
         browser.see("running").await;
         browser.click("form[action$='/logs'] button").await;
-        browser.see("hello, for the").await;
+        browser.see("hello, number").await;
         browser.check_page("unit").await;
         browser.end().await;
     });
