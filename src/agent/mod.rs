@@ -22,7 +22,6 @@
 pub mod artifact;
 #[cfg(test)]
 mod bus_tests;
-mod chance;
 pub mod config;
 mod core;
 pub mod execute;
@@ -45,7 +44,7 @@ mod voice;
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -303,12 +302,12 @@ fn is_ahead(time_ms: Millis) -> bool {
 fn make_folder(folder: &Path) -> Result<(), AgentError> {
     let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
     let mode = folder_mode();
-    fs::DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(failed)?;
+    files::make_folder(folder, mode).map_err(failed)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
 }
 
 fn folder_mode() -> u32 {
-    if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 }
+    if nix::unistd::geteuid().is_root() { files::PASSABLE_FOLDER } else { files::PRIVATE_FOLDER }
 }
 
 /// One agent per folder. The lock goes with the process, however that ends; the file stays.

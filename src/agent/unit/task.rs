@@ -23,11 +23,11 @@ use super::{
     step::{Report, Stop, Worker},
 };
 use crate::{
-    agent::chance::random,
     agent::store::{
         Store, StoreError,
         unit::{StoredUnits, UnitRow},
     },
+    chance::random,
     clock::now_ms,
     rules::plan::{Kept, Seen, Step, Unit},
 };

@@ -14,7 +14,6 @@ use std::{
     collections::BTreeSet,
     ffi::CString,
     fs, io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -43,7 +42,7 @@ use crate::{
         shim::{self, Shim, ShimError, Shims},
     },
     clock::now_ms,
-    files::{PUBLIC_MODE, SECRET_MODE, write_atomically},
+    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
     rules::{
         backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
         plan::{Ended, Failure, Over, Process, Told},
@@ -78,7 +77,8 @@ struct Started {
 impl Yunos {
     pub(super) fn new(data_dir: &Path, artifacts: Artifacts, shims: Shims) -> io::Result<Self> {
         let folder = data_dir.join("units");
-        make_folder(&folder)?;
+        // A yuno that runs as another user has its configuration and its working directory below.
+        make_folder(&folder, PASSABLE_FOLDER)?;
         Ok(Self { folder, artifacts, shims })
     }
 
@@ -289,11 +289,11 @@ impl Place {
     /// Makes the folders, writes the configuration, and removes those of revisions that are past.
     fn prepare(&self, revision: &Digest, config: Option<&[u8]>) -> Result<(), Failure> {
         let prepare = || {
-            make_folder(&self.revision(revision))?;
-            make_folder(&self.work())?;
+            make_folder(&self.revision(revision), PASSABLE_FOLDER)?;
+            make_folder(&self.work(), PASSABLE_FOLDER)?;
             // The log in it may be for the agent's eyes only; the shim has its files open before it
             // becomes another user.
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(self.run())?;
+            make_folder(&self.run(), PRIVATE_FOLDER)?;
             if let Some(config) = config {
                 write_atomically(&self.config(revision), config, SECRET_MODE)?;
             }
@@ -488,12 +488,6 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
         }
     }
     Ok(names)
-}
-
-/// A folder that other users may pass through, but not list: a yuno that runs as one of them has its
-/// configuration and its working directory below.
-fn make_folder(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o711).create(folder)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
