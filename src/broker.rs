@@ -26,7 +26,7 @@ pub struct Config {
     /// The authority's certificate (PEM): who shows a certificate of this authority is let in.
     pub authority: PathBuf,
     /// The first levels of all topics.
-    pub prefix: String,
+    pub prefix: Prefix,
     /// Limits, each with its reason.
     pub limits: Limits,
 }
@@ -39,7 +39,7 @@ impl Default for Config {
             certificate: folder.join("certificate.pem"),
             key: folder.join("key.pem"),
             authority: folder.join("authority.pem"),
-            prefix: Prefix::default().as_str().to_owned(),
+            prefix: Prefix::default(),
             limits: Limits::default(),
         }
     }
@@ -57,8 +57,7 @@ pub async fn start(config: Config) -> Result<Broker, Failure> {
     };
     let tls =
         Tls { authority: read(&config.authority)?, certificate: read(&config.certificate)?, key: read(&config.key)? };
-    let prefix = config.prefix.parse().trying("the key `prefix`")?;
-    let config = muster_broker::Config { listen: config.listen, tls, prefix, limits: config.limits };
+    let config = muster_broker::Config { listen: config.listen, tls, prefix: config.prefix, limits: config.limits };
     Broker::start(config).await.map_err(|error| failure(&error, "listen"))
 }
 

@@ -1,9 +1,9 @@
-//! Writing files so that a crash leaves the old content or the new, never half of it.
+//! Writing files so that a crash leaves the old content or the new, never half of it; and who may see them.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
 
@@ -11,6 +11,18 @@ use std::{
 pub const SECRET_MODE: u32 = 0o600;
 /// Mode of what everybody may read.
 pub const PUBLIC_MODE: u32 = 0o644;
+/// Mode of a folder that only its owner may enter.
+pub const PRIVATE_FOLDER: u32 = 0o700;
+/// Mode of a folder that others may pass through, but not list.
+pub const PASSABLE_FOLDER: u32 = 0o711;
+
+/// Makes a folder, and those above it, with this mode where they are not there. One that is there stays as it is.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(mode).create(path)
+}
 
 /// Replaces the content of `path`: written beside it, synced, renamed over it, and the folder synced.
 ///

@@ -9,7 +9,7 @@
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
 //! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker
-//! - [`config`], [`pki`], [`files`], [`clock`], [`failure`]: what they have in common
+//! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
 //!
@@ -20,6 +20,8 @@ pub mod agent;
 pub mod api;
 #[cfg(feature = "broker")]
 pub mod broker;
+#[cfg(any(feature = "agent", feature = "console"))]
+pub mod chance;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;

@@ -6,10 +6,9 @@
 use std::{
     env,
     fmt::Display,
-    fs::{self, DirBuilder, File, TryLockError},
+    fs::{self, File, TryLockError},
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -187,7 +186,7 @@ fn hold(data: &Path, up: &Up) -> Result<File, Failure> {
             .hint("choose a folder that you may write with --data DIR")
     };
     let is_new = !data.exists();
-    DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(folder)?;
+    files::make_folder(data, files::PRIVATE_FOLDER).map_err(folder)?;
     let path = data.join("lock");
     let lock = File::create(&path).map_err(folder)?;
     match lock.try_lock() {

@@ -19,7 +19,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     fs::{self, File, OpenOptions, Permissions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::{Duration, SystemTime},
@@ -37,7 +37,7 @@ use ring::digest::{Context, SHA256};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::join::Identity;
-use crate::files::sync_folder;
+use crate::files::{PASSABLE_FOLDER, make_folder, sync_folder};
 
 #[cfg(test)]
 #[cfg(feature = "console")]
@@ -185,7 +185,7 @@ impl Artifacts {
     pub fn open(data_dir: &Path, identity: watch::Receiver<Arc<Identity>>) -> io::Result<Self> {
         let folder = data_dir.join("artifacts");
         // Yunos may run as other users, who must get at their program; they need not see what else there is.
-        fs::DirBuilder::new().recursive(true).mode(0o711).create(&folder)?;
+        make_folder(&folder, PASSABLE_FOLDER)?;
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
             if entry.file_name().as_encoded_bytes().ends_with(PARTIAL_SUFFIX.as_bytes()) {

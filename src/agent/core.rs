@@ -26,7 +26,6 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    chance,
     execute::{ExecEvent, Executor},
     join::Identity,
     link::{Connection, Link, LinkEvent, Me, Message},
@@ -36,6 +35,7 @@ use super::{
     unit::{UnitStates, Units},
     voice::Voice,
 };
+use crate::chance;
 use crate::rules::{
     authorise::{Channel, Policy},
     backoff::jittered,

@@ -21,9 +21,9 @@ use muster_topics::{
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{chance, pin::Pinned};
+use super::pin::Pinned;
 use crate::{
-    files,
+    chance, files,
     pki::{self, PkiError},
     rules::backoff::RECONNECT,
 };

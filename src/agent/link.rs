@@ -34,12 +34,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{
-    chance,
-    join::{Identity, causes},
-};
+use super::join::{Identity, causes};
 use crate::{
-    clock,
+    chance, clock,
     rules::backoff::{Growth, RECONNECT},
 };
 

@@ -22,7 +22,6 @@
 pub mod artifact;
 #[cfg(test)]
 mod bus_tests;
-mod chance;
 pub mod config;
 mod core;
 pub mod execute;
@@ -45,7 +44,7 @@ mod voice;
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -298,11 +297,17 @@ fn is_ahead(time_ms: Millis) -> bool {
     time_ms > clock::now_ms()
 }
 
-/// Makes the agent's folder, for its owner alone.
+/// Makes the agent's folder, for its owner alone. Where that is root, units may run as other users, and
+/// their programs and folders lie below: then others may pass through, and still not list it.
 fn make_folder(folder: &Path) -> Result<(), AgentError> {
     let failed = |source| AgentError::Folder { path: folder.to_owned(), source };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(failed)
+    let mode = folder_mode();
+    files::make_folder(folder, mode).map_err(failed)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(mode)).map_err(failed)
+}
+
+fn folder_mode() -> u32 {
+    if nix::unistd::geteuid().is_root() { files::PASSABLE_FOLDER } else { files::PRIVATE_FOLDER }
 }
 
 /// One agent per folder. The lock goes with the process, however that ends; the file stays.
@@ -345,7 +350,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("a/b");
         make_folder(&folder).unwrap();
-        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, folder_mode());
         let first = lock(&folder).unwrap();
         let second = lock(&folder).unwrap_err();
         assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");

@@ -7,12 +7,9 @@ use muster_topics::Millis;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    chance,
-    join::{self, Identity, JoinError},
-};
+use super::join::{self, Identity, JoinError};
 use crate::{
-    clock,
+    chance, clock,
     rules::backoff::{Growth, jittered},
 };
 

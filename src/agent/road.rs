@@ -22,7 +22,6 @@ use muster_topics::{
 };
 
 use super::{
-    chance,
     core::Agent,
     execute::{ExecEvent, Sent},
     link::Message,
@@ -33,7 +32,7 @@ use super::{
     },
 };
 use crate::{
-    clock,
+    chance, clock,
     rules::{
         Refusal,
         authorise::{self, Authorised, Channel, Head, Judge, Verdict},

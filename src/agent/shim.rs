@@ -9,14 +9,11 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, DirBuilder, File, TryLockError},
+    fs::{self, File, TryLockError},
     io,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::{
-            fs::{DirBuilderExt, PermissionsExt},
-            net::UnixStream as StdUnixStream,
-        },
+        unix::{fs::PermissionsExt, net::UnixStream as StdUnixStream},
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -37,7 +34,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{clock::now_ms, files::write_atomically};
+use crate::{
+    clock::now_ms,
+    files::{PRIVATE_FOLDER, make_folder, write_atomically},
+};
 
 /// The shim's program, which the build script built.
 static PROGRAM: &[u8] = include_bytes!(env!("MUSTER_SHIM_PROGRAM"));
@@ -128,7 +128,7 @@ impl Shims {
     pub async fn launch(&self, folder: &Path, launch: &Launch) -> Result<Shim, ShimError> {
         let (program, at, wanted) = (self.program.clone(), folder.to_owned(), launch.clone());
         let prepare_and_spawn = move || {
-            DirBuilder::new().recursive(true).mode(0o700).create(&at)?;
+            make_folder(&at, PRIVATE_FOLDER)?;
             let lock = wait_for_lock(&at)?.ok_or_else(|| taken("another shim is there"))?;
             if let Found::State(state) = files::read_state(&at)?
                 && is_alive(&state)

@@ -19,13 +19,12 @@ use muster_topics::{
 };
 
 use super::{
-    chance,
     link::{Connection, Me, Message},
     store::{Store, StoreError, metric, outbox},
     unit_topics::UnitTopics,
 };
 use crate::{
-    clock,
+    chance, clock,
     rules::{
         heartbeat::Beats,
         presence::{Standing, Verdict},

@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     env, fs, io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -87,7 +86,7 @@ impl Contexts {
     pub fn save(&self, path: &Path) -> Result<(), Failure> {
         let what = format!("the context file {}", path.display());
         if let Some(folder) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).trying(&what)?;
+            files::make_folder(folder, files::PRIVATE_FOLDER).trying(&what)?;
         }
         let text = toml::to_string_pretty(self).trying(&what)?;
         files::write_atomically(path, text.as_bytes(), files::SECRET_MODE).trying(&what)

@@ -30,8 +30,9 @@ use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
 use crate::{
+    chance::{self, NoRandomness},
     clock::now_ms,
-    files::{PUBLIC_MODE, SECRET_MODE, write_atomically},
+    files::{PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
 };
 
 /// The longest certificate request that is looked at; one for a P-256 key has about 400 bytes.
@@ -68,8 +69,8 @@ pub enum AuthorityError {
     #[error("a certificate could not be made: {0}")]
     Certificate(#[from] rcgen::Error),
     /// The system has no randomness to give.
-    #[error("no key could be made: the system gave no randomness")]
-    Randomness,
+    #[error("no key could be made: {0}")]
+    Randomness(#[from] NoRandomness),
 }
 
 /// A certificate request that is not granted.
@@ -174,15 +175,16 @@ impl Authority {
             let path = path.to_owned();
             move |source| AuthorityError::File { path, source }
         };
-        private_folder(dir).map_err(at(dir))?;
+        make_folder(dir, PRIVATE_FOLDER).map_err(at(dir))?;
         // Two that start at once must not make two authorities. The lock goes with the file handle.
         let lock = dir.join("lock");
         File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
             let key = Self::root_key(&dir.join("authority.key"))?;
             let certificate = Self::root_certificate(&dir.join("authority.pem"), &key)?;
             let signing = dir.join("signing.key");
-            let pkcs8 =
-                read_or_make(&signing, SECRET_MODE, || Signer::generate().map_err(|_| AuthorityError::Randomness))?;
+            let pkcs8 = read_or_make(&signing, SECRET_MODE, || {
+                Signer::generate().map_err(|_| AuthorityError::Randomness(NoRandomness))
+            })?;
             let damaged =
                 |problem: &str| AuthorityError::Damaged { path: signing.clone(), problem: problem.to_owned() };
             let signer = Signer::from_pkcs8(&pkcs8).map_err(|error| damaged(&error.to_string()))?;
@@ -312,36 +314,17 @@ fn fill(
     params.distinguished_name.push(DnType::CommonName, common_name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
-    let mut serial: [u8; 16] = random_bytes()?;
+    let mut serial: [u8; 16] = chance::bytes()?;
     // Positive, and of one length: DER would drop or add bytes otherwise.
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok(())
 }
 
-/// Random bytes for secrets.
-///
-/// # Errors
-/// If the system has none to give.
-pub fn random_bytes<const N: usize>() -> Result<[u8; N], AuthorityError> {
-    let mut bytes = [0; N];
-    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
-    filled.map(|()| bytes).map_err(|_| AuthorityError::Randomness)
-}
-
 /// Bytes as hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Makes a folder that only its owner may enter, if it is not there.
-///
-/// # Errors
-/// If it cannot be made.
-pub fn private_folder(dir: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn read_or_make(

@@ -33,8 +33,6 @@ pub struct Config {
     /// The broker as hosts are told to reach it; the same as `broker_url` if left out.
     pub broker_public_url: Option<String>,
     /// The first levels of all topics.
-    #[serde(with = "prefix")]
-    #[schemars(with = "String")]
     pub prefix: Prefix,
     /// How many days a host's certificate is valid. Agents renew theirs well before.
     pub host_certificate_days: u32,
@@ -130,19 +128,6 @@ fn own_hostname() -> Option<String> {
     let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.');
     (!name.is_empty() && name.bytes().all(plain)).then_some(name)
-}
-
-mod prefix {
-    use muster_topics::topic::Prefix;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(prefix: &Prefix, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(prefix.as_str())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     api::{Artifact, Config, NewConfig},
     clock::now_ms,
-    files::sync_folder,
+    files::{PRIVATE_FOLDER, make_folder, sync_folder},
 };
 
 /// How long an upload may bring nothing.
@@ -38,7 +38,7 @@ const UPLOAD_PREFIX: &str = ".upload-";
 
 /// Makes the folder for artifacts, and removes what an interrupted upload left.
 pub(super) fn prepare_folder(folder: &Path) -> io::Result<()> {
-    super::authority::private_folder(folder)?;
+    make_folder(folder, PRIVATE_FOLDER)?;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(UPLOAD_PREFIX) {

@@ -34,7 +34,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch;
-use crate::{clock::now_ms, rules::backoff::Growth};
+use crate::{chance, clock::now_ms, rules::backoff::Growth};
 
 /// Messages that wait for ingest, and as many for the recorder: at 64 KiB each at most 64 MiB, at
 /// the usual 500 bytes half a megabyte; a second of work for the store.
@@ -195,7 +195,7 @@ impl Link {
                 break;
             }
             attempt = if began.elapsed() > GOOD { 0 } else { attempt + 1 };
-            let retry_ms = BACKOFF.full_jitter_ms(attempt, random_fraction()).unsigned_abs();
+            let retry_ms = BACKOFF.full_jitter_ms(attempt, chance::random()).unsigned_abs();
             tracing::warn!(error = %end, retry_ms, "no connection to the broker");
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -390,12 +390,6 @@ fn presence(config: &LinkConfig, state: PresenceState) -> Vec<u8> {
     let presence = ConsolePresence { v: V1, state, epoch: config.epoch, since_ms: now_ms() };
     // A struct of numbers and words always serialises.
     serde_json::to_vec(&presence).unwrap_or_default()
-}
-
-/// A random number from 0 to below 1, for backoff.
-pub(super) fn random_fraction() -> f64 {
-    let bytes: [u8; 4] = super::authority::random_bytes().unwrap_or_default();
-    f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use muster_topics::name::{Digest, Name};
 
 use super::{
     Console, Error,
-    authority::{hex, random_bytes},
+    authority::hex,
     store::operator::{self, Kind},
 };
-use crate::clock::now_ms;
+use crate::{chance, clock::now_ms};
 
 /// How long a sign-in code is good.
 const SIGN_IN: Duration = Duration::from_secs(15 * 60);
@@ -39,7 +39,7 @@ pub(super) fn new_id() -> Result<Name, Error> {
 }
 
 fn random<const N: usize>() -> Result<[u8; N], Error> {
-    random_bytes().map_err(|error| Error::internal("drawing random bytes", &error))
+    chance::bytes().map_err(|error| Error::internal("drawing random bytes", &error))
 }
 
 fn after(now: i64, time: Duration) -> i64 {

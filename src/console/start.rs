@@ -22,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Console, Error, Shared, Urls, api,
-    authority::{Authority, AuthorityError, private_folder},
+    authority::{Authority, AuthorityError},
     config::Config,
     content, dispatch, enrol, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
@@ -32,7 +32,7 @@ use super::{
     store::{self, Store, StoreError},
     web,
 };
-use crate::{clock::now_ms, pki};
+use crate::{clock::now_ms, files, pki};
 
 /// News that a slow reader may be behind by, before it has to look for itself.
 const CHANGES: usize = 1_024;
@@ -130,7 +130,7 @@ pub struct Prepared {
 pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let dir = config.data_dir.clone();
     let folder = |source| StartError::Folder { path: dir.clone(), source };
-    private_folder(&dir).map_err(folder)?;
+    files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
     let lock = lock(&dir)?;
     let web = bind("operators", "web_listen", config.web_listen).await?;
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen).await?;

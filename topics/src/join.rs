@@ -101,23 +101,7 @@ pub struct Membership {
     /// Base of the console's interface for hosts.
     pub console_url: String,
     /// The prefix of all topics.
-    #[serde(with = "prefix")]
-    #[schemars(with = "String")]
     pub prefix: Prefix,
-}
-
-mod prefix {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    use crate::topic::Prefix;
-
-    pub(super) fn serialize<S: Serializer>(prefix: &Prefix, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(prefix.as_str())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
 }
 
 /// Why an HTTP request was not granted: the body of every answer that is not a success.

@@ -3,10 +3,15 @@
 
 use std::{fmt, str::FromStr};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::name::{HostId, Name, NameError, UnitName};
 
 /// The first levels of every topic, `muster` unless configured: one or more [`Name`]s joined by `/`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String", inline)]
 pub struct Prefix(String);
 
 impl Prefix {
@@ -46,6 +51,20 @@ impl Prefix {
 impl Default for Prefix {
     fn default() -> Self {
         Self("muster".to_owned())
+    }
+}
+
+impl From<Prefix> for String {
+    fn from(prefix: Prefix) -> Self {
+        prefix.0
+    }
+}
+
+impl TryFrom<String> for Prefix {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
     }
 }
 

@@ -158,6 +158,15 @@ impl Store {
         Ok(Life { epoch: from_sql(value("epoch")), created_ms: value("created_ms"), signed_ms: value("signed_ms") })
     }
 
+    /// When this store was made; 0 if no life of the agent has begun with it.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn created_ms(&self) -> Result<Millis, StoreError> {
+        let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(&self.pool).await?;
+        Ok(rows.iter().find(|row| row.key == "created_ms").map_or(0, |row| row.value))
+    }
+
     /// Closes the store: the write-ahead log goes into the file.
     pub async fn close(&self) {
         self.pool.close().await;

@@ -5,6 +5,7 @@ use std::io;
 
 use futures_util::future::BoxFuture;
 use muster_topics::{
+    Millis,
     name::{Digest, UnitName},
     unit::{Desired, StopSignal},
 };
@@ -21,7 +22,7 @@ pub(super) trait Kind: Send + Sync {
 
     /// All units of which there is something on this host, so that what was forgotten while the agent was
     /// away is found and removed. Called once, before any other.
-    fn traces(&self) -> io::Result<Vec<UnitName>>;
+    fn traces(&self) -> io::Result<Vec<Trace>>;
 
     /// Looks up what is in effect, and takes it over.
     fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>>;
@@ -45,6 +46,15 @@ pub(super) trait Kind: Send + Sync {
 
     /// Gives back what no unit needs any more, now and then.
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;
+}
+
+/// A unit of which there is something on this host.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    /// The unit.
+    pub(super) unit: UnitName,
+    /// When it was last installed or started.
+    pub(super) at_ms: Millis,
 }
 
 /// Something of a unit that is in effect. To drop it leaves it alone.

@@ -21,6 +21,9 @@
 //! never a second copy. Units of which there are traces on the host but no row in the store are looked up
 //! too, stopped and removed; a row that cannot be read counts as a row.
 //!
+//! **Invariant: a store that was lost ends no unit.** Traces that are older than the store are left alone: it
+//! says nothing of them. Applied again, such a unit is found again as it runs.
+//!
 //! **Invariant: what is about to be done is written down first** (the phase `starting` before the start).
 //!
 //! **Invariant: there is one slow step at a time per unit**, and each has a deadline.

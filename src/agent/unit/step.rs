@@ -14,7 +14,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::kind::{Adopted, Instance, Kind, News, NotStarted};
 use crate::{
-    agent::chance::random,
+    chance::random,
     clock::now_ms,
     rules::plan::{Ended, Failure, Found, Over, Seen},
 };

@@ -19,15 +19,15 @@ use tokio::{
 
 use super::{
     Kinds, UnitState, UnitStates,
-    kind::Kind,
+    kind::{Kind, Trace},
     step::{Report, Stop, Worker},
 };
 use crate::{
-    agent::chance::random,
     agent::store::{
         Store, StoreError,
         unit::{StoredUnits, UnitRow},
     },
+    chance::random,
     clock::now_ms,
     rules::plan::{Kept, Seen, Step, Unit},
 };
@@ -96,6 +96,7 @@ impl Task {
     /// Reads all units, and begins to look up what runs of them, and of others that left traces.
     pub(super) async fn load(&mut self) -> Result<(), StoreError> {
         let stored = self.store.units().await?;
+        let made_ms = self.store.created_ms().await?;
         let known: BTreeSet<&str> = stored.units.iter().map(|row| row.name.as_str()).collect();
         let unreadable: BTreeSet<&str> = stored.unreadable.iter().map(String::as_str).collect();
         for kind in self.kinds.iter() {
@@ -103,8 +104,17 @@ impl Task {
                 tracing::error!(kind = kind.name(), %error, "what earlier lives of the agent left cannot be listed");
                 Vec::new()
             });
-            for name in traces {
-                if !known.contains(name.as_str()) && !unreadable.contains(name.as_str()) {
+            for Trace { unit: name, at_ms } in traces {
+                if known.contains(name.as_str()) || unreadable.contains(name.as_str()) {
+                    continue;
+                }
+                if at_ms < made_ms {
+                    tracing::warn!(
+                        unit = %name,
+                        "there are traces of a unit from before the agent's store was made; they are left as they are. \
+                         hint: apply the unit again, and it is taken up as it runs"
+                    );
+                } else {
                     tracing::info!(unit = %name, "there are traces of a unit that is not known; it will be removed");
                     self.entries.insert(name, Entry::new(None, kind.clone()));
                 }

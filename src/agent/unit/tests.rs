@@ -15,7 +15,7 @@ use muster_topics::{
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    kind::{Adopted, Instance, News, NotStarted},
+    kind::{Adopted, Instance, News, NotStarted, Trace},
     *,
 };
 use crate::{
@@ -110,8 +110,9 @@ impl Kind for FakeKind {
         "yuno"
     }
 
-    fn traces(&self) -> io::Result<Vec<UnitName>> {
-        Ok(self.0.world().traces.clone())
+    fn traces(&self) -> io::Result<Vec<Trace>> {
+        let traces = self.0.world().traces.clone();
+        Ok(traces.into_iter().map(|unit| Trace { unit, at_ms: now_ms() }).collect())
     }
 
     fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>> {

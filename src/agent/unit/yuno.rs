@@ -14,7 +14,6 @@ use std::{
     collections::BTreeSet,
     ffi::CString,
     fs, io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -22,6 +21,7 @@ use std::{
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_shim::{Launch, Output, RestartOn};
 use muster_topics::{
+    Millis,
     name::{Digest, UnitName},
     unit::{ConfigRef, Desired, Exit, Restart, Spec, StopSignal, YunoSpec},
 };
@@ -33,7 +33,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    kind::{Adopted, Instance, Kind, News, NotStarted},
+    kind::{Adopted, Instance, Kind, News, NotStarted, Trace},
     log,
 };
 use crate::{
@@ -42,7 +42,7 @@ use crate::{
         shim::{self, Shim, ShimError, Shims},
     },
     clock::now_ms,
-    files::{PUBLIC_MODE, SECRET_MODE, write_atomically},
+    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
     rules::{
         backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
         plan::{Ended, Failure, Over, Process, Told},
@@ -77,7 +77,8 @@ struct Started {
 impl Yunos {
     pub(super) fn new(data_dir: &Path, artifacts: Artifacts, shims: Shims) -> io::Result<Self> {
         let folder = data_dir.join("units");
-        make_folder(&folder)?;
+        // A yuno that runs as another user has its configuration and its working directory below.
+        make_folder(&folder, PASSABLE_FOLDER)?;
         Ok(Self { folder, artifacts, shims })
     }
 
@@ -155,7 +156,7 @@ impl Yunos {
             let Spec::Yuno(spec) = spec;
             needed.insert(spec.artifact.sha256.clone());
         }
-        for unit in self.traces()? {
+        for Trace { unit, .. } in self.traces()? {
             if let Ok(started) = self.place(&unit).started() {
                 needed.insert(started.artifact);
             }
@@ -169,15 +170,19 @@ impl Kind for Yunos {
         "yuno"
     }
 
-    fn traces(&self) -> io::Result<Vec<UnitName>> {
-        let mut units = Vec::new();
+    fn traces(&self) -> io::Result<Vec<Trace>> {
+        let mut traces = Vec::new();
         for realm in names(&self.folder)? {
             for unit in names(&self.folder.join(&realm))? {
                 // Whatever else lies there was not put there by an agent.
-                units.extend(format!("{realm}/{unit}").parse::<UnitName>());
+                let Ok(unit) = format!("{realm}/{unit}").parse::<UnitName>() else { continue };
+                // Each start writes `started.json` anew, which changes the folder.
+                let changed = fs::metadata(self.place(&unit).folder)?.modified()?;
+                let since_epoch = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                traces.push(Trace { unit, at_ms: Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX) });
             }
         }
-        Ok(units)
+        Ok(traces)
     }
 
     fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>> {
@@ -284,11 +289,11 @@ impl Place {
     /// Makes the folders, writes the configuration, and removes those of revisions that are past.
     fn prepare(&self, revision: &Digest, config: Option<&[u8]>) -> Result<(), Failure> {
         let prepare = || {
-            make_folder(&self.revision(revision))?;
-            make_folder(&self.work())?;
+            make_folder(&self.revision(revision), PASSABLE_FOLDER)?;
+            make_folder(&self.work(), PASSABLE_FOLDER)?;
             // The log in it may be for the agent's eyes only; the shim has its files open before it
             // becomes another user.
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(self.run())?;
+            make_folder(&self.run(), PRIVATE_FOLDER)?;
             if let Some(config) = config {
                 write_atomically(&self.config(revision), config, SECRET_MODE)?;
             }
@@ -456,9 +461,14 @@ fn from_shim(error: ShimError) -> Failure {
             (". hint: it is no program for this machine; a script needs a first line such as #!/bin/sh", false)
         }
         Some(Errno::ENOENT) => (". hint: what its first line names, or its loader, is not on this host", false),
-        Some(Errno::EPERM) => (". hint: to run units as other users, the agent must run as root", false),
         // The system is short of something, for now.
         Some(Errno::EAGAIN | Errno::ENOMEM | Errno::ENFILE | Errno::EMFILE) => ("", true),
+        _ if source.kind() != io::ErrorKind::PermissionDenied => ("", false),
+        _ if unistd::geteuid().is_root() => {
+            (". hint: can the unit's user pass through every folder above the agent's (`data_dir`)?", false)
+        }
+        // Becoming the user; the number of the system's error is not told with it.
+        None => (". hint: to run units as other users, the agent must run as root", false),
         _ => ("", false),
     };
     Failure { error: format!("{error}{hint}"), may_heal }
@@ -478,12 +488,6 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
         }
     }
     Ok(names)
-}
-
-/// A folder that other users may pass through, but not list: a yuno that runs as one of them has its
-/// configuration and its working directory below.
-fn make_folder(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o711).create(folder)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {

@@ -1,7 +1,8 @@
 //! An operator's wish becomes a signed command, which goes out until it is answered or expires.
 //!
 //! Modules: [`check`] (can it become one), [`schedule`] (when it goes out, to whom). The rest is
-//! here: [`submit`], and the task that performs what the schedule says.
+//! here: [`submit`], and the task that performs what the schedule says. That task also calls the roll
+//! on each connection to the broker: who is sent something depends on who is there.
 //!
 //! **Invariant: a command is signed once**, and stored before it first goes out; what goes out, ever,
 //! are the stored bytes. Hosts know a repetition by its id, and a change of even one byte would have
@@ -43,6 +44,9 @@ pub(super) const EVENTS: usize = 1_024;
 const OPEN_MAX: u64 = 10_000;
 /// The clock may be set while we sleep, so we look at it at least this often.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// How long after it was asked a host may take to say everything: its throttle of 5 s, and repetitions
+/// where brokers lose something.
+const ROLL_CALL: Duration = Duration::from_secs(60);
 /// What waits after the store failed.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -169,19 +173,28 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             () = tokio::time::sleep(STORE_PAUSE) => (),
         }
     };
+    let mut roll_call = None;
     loop {
-        let wake = schedule
-            .next_ms()
+        let next_ms =
+            [schedule.next_ms(), roll_call.map(|RollCall { until_ms, .. }| until_ms)].into_iter().flatten().min();
+        let wake = next_ms
             .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX));
         let mut actions = Vec::new();
         tokio::select! {
             // Cancel-safe: an event is taken or it stays.
             event = events.recv() => match event {
-                Some(event) => actions.extend(take(&shared, &mut schedule, event).await),
+                Some(Event::Connected) => {
+                    roll_call = refresh_all(&shared).await;
+                    schedule.connected(now_ms());
+                }
+                Some(event) => actions.extend(take(&mut schedule, event)),
                 None => return,
             },
             () = tokio::time::sleep(wake) => (),
             () = shutdown.cancelled() => return,
+        }
+        if let Some(called) = roll_call.take_if(|called| called.until_ms <= now_ms()) {
+            roll_call = close_roll_call(&shared, &mut schedule, called).await;
         }
         actions.extend(schedule.due(now_ms()));
         if let Err(error) = perform(&shared, &mut schedule, actions).await {
@@ -205,30 +218,66 @@ async fn load(shared: &Shared) -> Result<Schedule, StoreError> {
     Ok(schedule)
 }
 
-async fn take(shared: &Shared, schedule: &mut Schedule, event: Event) -> Option<Action> {
+fn take(schedule: &mut Schedule, event: Event) -> Option<Action> {
     let now = now_ms();
     match event {
         Event::Submitted { open, broadcast } => return schedule.open(open, broadcast, now),
         Event::Answered(command, host) => schedule.answered(command, host),
         Event::Settled(command, host) => schedule.settled(command, host),
         Event::Presence(host, online) => schedule.presence(host, online, now),
-        Event::Connected => {
-            refresh_all(shared).await;
-            schedule.connected(now);
-        }
+        Event::Connected => schedule.connected(now),
     }
     None
 }
 
+/// Every host was asked to speak up.
+#[derive(Clone, Copy, Debug)]
+struct RollCall {
+    since_ms: Millis,
+    /// Who has said nothing by then is away.
+    until_ms: Millis,
+}
+
 /// Asks every host for its whole state, each after a random part of a time that grows with the
-/// fleet: at 2 ms a host, ten thousand answer within 20 s, 500 a second.
-async fn refresh_all(shared: &Shared) {
+/// fleet: at 2 ms a host, ten thousand answer within 20 s, 500 a second. Nothing if it did not go out.
+async fn refresh_all(shared: &Shared) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
     let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
-    let refresh = Refresh { v: V1, issued_ms: now_ms(), within_ms };
+    let since_ms = now_ms();
+    let refresh = Refresh { v: V1, issued_ms: since_ms, within_ms };
     match shared.authority.signer().sign(&refresh) {
-        Ok(bytes) => drop(shared.link.publish(Topic::CommandAll, bytes)),
-        Err(error) => tracing::error!(%error, "a message cannot be signed"),
+        Ok(bytes) => shared.link.publish(Topic::CommandAll, bytes).then(|| RollCall {
+            since_ms,
+            until_ms: since_ms + to_ms(ROLL_CALL) + Millis::try_from(within_ms).unwrap_or(0),
+        }),
+        Err(error) => {
+            tracing::error!(%error, "a message cannot be signed");
+            None
+        }
+    }
+}
+
+/// Takes down who has not answered. A host that ended while nobody was connected, or whose last will went
+/// down with its broker, would count as online for ever. Gives the roll call back if it is to be closed later.
+async fn close_roll_call(shared: &Shared, schedule: &mut Schedule, called: RollCall) -> Option<RollCall> {
+    if !shared.link.is_connected() {
+        // Nobody can answer. The next connection calls anew.
+        return None;
+    }
+    let now = now_ms();
+    match host::take_offline(shared.store.write(), called.since_ms, now).await {
+        Ok(hosts) => {
+            for host in hosts {
+                tracing::info!(host.id = %host, "a host that was online does not answer: it counts as offline");
+                schedule.presence(host, false, now);
+                shared.changed(Change::Host(host));
+            }
+            None
+        }
+        Err(error) => {
+            tracing::error!(%error, "who is away cannot be stored; trying again");
+            Some(RollCall { until_ms: now + to_ms(STORE_PAUSE), ..called })
+        }
     }
 }
 
@@ -285,7 +334,11 @@ async fn miss(shared: &Shared, command: CommandId, hosts: &[HostId]) -> Result<(
     Ok(())
 }
 
-/// A point in time that is this far away.
+/// A point in time that lies this far back.
 pub(super) fn before(now: Millis, time: Duration) -> Millis {
-    now.saturating_sub(Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX))
+    now.saturating_sub(to_ms(time))
+}
+
+fn to_ms(time: Duration) -> Millis {
+    Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX)
 }

@@ -87,7 +87,7 @@ async fn heartbeat(
     now: Millis,
     effects: &mut Effects,
 ) -> Result<()> {
-    let (epoch, made_ms) = (heartbeat.epoch, heartbeat.at_ms);
+    let (epoch, made_ms, is_final) = (heartbeat.epoch, heartbeat.at_ms, heartbeat.is_final);
     let verdict = decide::heartbeat(host::held(db, id).await?, heartbeat).inspect_err(|_| {
         // Whatever the host thinks that we hold is not what it means: begin anew.
         effects.refresh.insert(id);
@@ -98,6 +98,11 @@ async fn heartbeat(
             forget_units(db, id, epoch, made_ms, &state, effects).await?;
             effects.acks(id).heartbeat = Some(Numbered { epoch, seq: held.seq });
             effects.changes.push(Change::Host(id));
+            // Taken down as offline by mistake: it shows its presence again if it is asked to.
+            let offline = host::presence_order(db, id).await?.is_some_and(|(held, _, off)| off && held <= epoch);
+            if offline && !is_final {
+                effects.refresh.insert(id);
+            }
         }
         Verdict::Known { seq } => effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
         Verdict::Old => (),

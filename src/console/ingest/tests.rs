@@ -11,6 +11,7 @@ use crate::{
     console::{
         Change,
         link::Receipt,
+        store,
         testing::{Fixture, facts},
     },
 };
@@ -21,7 +22,7 @@ fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
 }
 
 async fn stored(fixture: &Fixture, batch: &[Inbound]) -> Effects {
-    store(fixture.shared(), batch).await.unwrap()
+    super::store(fixture.shared(), batch).await.unwrap()
 }
 
 fn presence(epoch: u64, session: u64, state: &str) -> Value {
@@ -71,6 +72,27 @@ async fn presence_follows_the_order_of_sessions() {
     assert_eq!((presence.state, presence.epoch), (muster_topics::presence::PresenceState::Offline, 1));
     let status = fixture.console.status().await.unwrap();
     assert_eq!((status.hosts, status.hosts_online, status.broker_connected), (1, 0, false));
+}
+
+#[tokio::test]
+async fn who_does_not_answer_the_roll_is_offline_until_it_speaks_up() {
+    let fixture = Fixture::new().await;
+    let (here, away) = (fixture.member("here").await.id, fixture.member("away").await.id);
+    let online = |host| message(host, HostTopic::Presence, &presence(1, 1, "online"));
+    stored(&fixture, &[online(here), online(away)]).await;
+    let since_ms = now_ms() + 1;
+    while now_ms() < since_ms {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    stored(&fixture, &[message(here, HostTopic::Heartbeat, &heartbeat(1, 1, &json!({})))]).await;
+    let taken = async || store::host::take_offline(fixture.shared().store.write(), since_ms, now_ms()).await.unwrap();
+    assert_eq!(taken().await, [away]);
+    assert_eq!(taken().await, []);
+
+    // It was only slow: it is asked to show its presence, in the same session, and that counts.
+    let effects = stored(&fixture, &[message(away, HostTopic::Heartbeat, &heartbeat(1, 1, &json!({})))]).await;
+    assert!(effects.refresh.contains(&away) && !effects.refresh.contains(&here));
+    assert_eq!(stored(&fixture, &[online(away), online(here)]).await.presences, [(away, true)]);
 }
 
 #[tokio::test]

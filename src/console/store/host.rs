@@ -293,6 +293,23 @@ pub async fn set_presence(db: &mut SqliteConnection, host: HostId, presence: &Pr
     Ok(())
 }
 
+/// Takes down as offline the hosts that were online before `since` and have said nothing from then on.
+/// Each is put before the session that it was in: if it speaks up in that session after all, or the last
+/// will of that comes, this counts as later.
+pub async fn take_offline(db: &SqlitePool, since: Millis, now: Millis) -> Result<Vec<HostId>> {
+    let rows: Vec<(String,)> = sqlx::query_as(
+        "UPDATE presence SET state = 'offline', session = session - 1, since_ms = $2
+         WHERE state = 'online' AND session > 0 AND since_ms < $1
+           AND NOT EXISTS (SELECT 1 FROM heartbeat WHERE heartbeat.host = presence.host AND heartbeat.at_ms >= $1)
+         RETURNING host",
+    )
+    .bind(since)
+    .bind(now)
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|(id,)| parsed("host id", id)).collect()
+}
+
 /// A host's state as of one heartbeat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {

@@ -325,6 +325,43 @@ async fn a_new_revision_takes_the_place_of_the_old_one() {
 }
 
 #[tokio::test]
+async fn a_store_that_was_lost_ends_no_unit() {
+    let mut host = Host::start().await;
+    let unit = unit();
+    let verb = host.apply(&unit, SERVICE, json!({}));
+    host.verb(&unit, &verb).await.unwrap();
+    let before = host.until_phase(&unit, Phase::Running).await;
+    host.stop_agent().await;
+    host.store.close().await;
+    host.store = Store::open(&host.folder.path().join("another.db")).await.unwrap();
+    host.store.begin_life(now_ms() + 1).await.unwrap();
+    (host.units, host.shutdown) = Host::agent(&host.store, host.folder.path()).await;
+    assert!(host.units.states().borrow().is_empty());
+    host.verb(&unit, &verb).await.unwrap();
+    let after = host.until_phase(&unit, Phase::Running).await;
+    assert_eq!(after.process, before.process);
+    host.stop(&unit).await;
+}
+
+#[tokio::test]
+async fn another_user_needs_the_way_to_its_program() {
+    if !unistd::geteuid().is_root() {
+        return;
+    }
+    let host = Host::start().await;
+    let unit = unit();
+    for (mode, phase) in [(0o700, Phase::Failed), (0o711, Phase::Running)] {
+        fs::set_permissions(host.folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let fields = json!({"user": "nobody", "args": [mode.to_string()]});
+        host.verb(&unit, &host.apply(&unit, SERVICE, fields)).await.unwrap();
+        let state = host.until_phase(&unit, phase).await;
+        let hinted = state.observed.error.is_some_and(|error| error.contains("pass through"));
+        assert_eq!(hinted, phase == Phase::Failed);
+    }
+    host.stop(&unit).await;
+}
+
+#[tokio::test]
 async fn a_process_of_a_unit_that_nobody_knows_is_stopped_and_removed() {
     let mut host = Host::start().await;
     let unit = unit();
