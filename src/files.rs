@@ -1,9 +1,9 @@
 //! Writing files so that a crash leaves the old content or the new, never half of it.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::Path,
 };
 
@@ -33,6 +33,21 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
     }
     written?;
     sync_folder(folder)
+}
+
+/// Makes a file that only its owner may read, if there is none, and sees to that if there is one. For
+/// what others will write by its name: SQLite makes its files readable by all, and gives those beside
+/// a store the mode of the store.
+///
+/// # Errors
+/// If it cannot be made, or is somebody else's.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(SECRET_MODE).open(path);
+    made.and_then(|file| {
+        let mode = file.metadata()?.permissions().mode();
+        if mode & 0o077 == 0 { Ok(()) } else { file.set_permissions(Permissions::from_mode(SECRET_MODE)) }
+    })
+    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 /// Makes renames and new files in a folder last.

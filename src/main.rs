@@ -4,9 +4,12 @@
 use std::{
     io::{IsTerminal, Write},
     process::ExitCode,
+    time::{Duration, Instant},
 };
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+#[cfg(feature = "cli")]
+use clap::CommandFactory;
+use clap::{Parser, Subcommand, ValueEnum};
 use muster::failure::{Failure, Kind};
 use muster::role;
 use tokio::{
@@ -26,10 +29,11 @@ use tracing_subscriber::EnvFilter;
 )]
 struct Program {
     /// What to log, such as `info` or `muster=debug`
-    #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER")]
+    #[arg(long, global = true, env = "MUSTER_LOG", value_name = "FILTER", help_heading = "Everywhere")]
     log: Option<String>,
-    /// Form of the log, which goes to standard error
+    /// Form of the log, which goes to standard error: text or json
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORM")]
+    #[arg(hide_possible_values = true, help_heading = "Everywhere")]
     log_format: LogFormat,
     #[cfg(feature = "cli")]
     #[command(flatten)]
@@ -77,9 +81,11 @@ impl Verb {
             #[cfg(feature = "console")]
             Self::Console(_) => "info",
             #[cfg(feature = "broker")]
-            Self::Broker(_) => "info",
+            // What its router says to itself means nothing to an operator.
+            Self::Broker(_) => "info,rumqttd=warn",
+            // Nor that some MQTT client names an address where TLS wants a name (mosquitto_sub does).
             #[cfg(feature = "cli")]
-            _ => "warn",
+            _ => "warn,rustls=error",
         }
     }
 
@@ -170,18 +176,23 @@ fn start_log(program: &Program) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A token that SIGINT or SIGTERM cancels; a second signal ends the process at once.
+/// How long after the first signal another one counts as the same: who ends a group of processes often
+/// sends SIGTERM and SIGINT together, and a terminal and a wrapper may both pass one on.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
+/// A token that SIGINT or SIGTERM cancels; another signal, later than [`SAME_SIGNAL`], ends the process at once.
 fn shutdown_on_signals() -> std::io::Result<CancellationToken> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {
+        let mut first = None;
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-            if cancelled.is_cancelled() {
+            if first.get_or_insert_with(Instant::now).elapsed() > SAME_SIGNAL {
                 std::process::exit(130);
             }
             cancelled.cancel();
@@ -191,6 +202,7 @@ fn shutdown_on_signals() -> std::io::Result<CancellationToken> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "cli")]
 mod tests {
     use super::*;
 
@@ -214,7 +226,13 @@ mod tests {
         ] {
             assert!(Program::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
-        for line in ["muster exec uname", "muster yuno stop", "muster exec --all --host a -- x", "muster unit show x"] {
+        for line in [
+            "muster exec uname",
+            "muster yuno stop",
+            "muster exec --all --host a -- x",
+            "muster exec --all --passthrough -- x",
+            "muster unit show x",
+        ] {
             assert!(Program::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

@@ -95,12 +95,18 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
         .await
         .map_err(|error| start_failure(&error))?;
     steps.done("console");
-    let agent = match start_agent(&data.join("agent"), &console, &urls.1).await {
-        Ok(agent) => agent,
-        Err(failure) => {
+    // Joining goes on for as long as the console's address leads nowhere, so it must be possible to end it.
+    let folder = data.join("agent");
+    let started = tokio::select! {
+        started = start_agent(&folder, &console, &urls.1) => started.map(Some),
+        () = shutdown.cancelled() => Ok(None),
+    };
+    let agent = match started {
+        Ok(Some(agent)) => agent,
+        ended => {
             console.stop().await;
             broker.stop().await;
-            return Err(failure);
+            return ended.map(drop);
         }
     };
     let parts = Parts { broker, console, agent };
@@ -211,13 +217,15 @@ fn hold(data: &Path, up: &Up) -> Result<File, Failure> {
 fn is_free(what: &str, flag: &str, address: SocketAddr) -> Result<(), Failure> {
     TcpListener::bind(address).map(drop).map_err(|error| {
         let failure = Failure::new(Kind::Failed, format!("cannot listen on {address} for {what}: {error}"));
+        let other = format!("choose another port with {flag} PORT (0 takes a free one)");
         match error.kind() {
             io::ErrorKind::AddrNotAvailable => {
-                failure.hint("this machine has no such address; choose another with --listen")
+                let flag = if flag == "--web-port" { "--web-listen" } else { "--listen" };
+                failure.hint(format!("this machine has no such address; choose another with {flag} ADDRESS"))
             }
-            _ => failure.hint(format!(
-                "another program listens there; choose another port with {flag} PORT (0 takes a free one)"
-            )),
+            io::ErrorKind::AddrInUse => failure.hint(format!("another program listens there; {other}")),
+            io::ErrorKind::PermissionDenied => failure.hint(format!("ports below 1024 need a privilege; {other}")),
+            _ => failure.hint(other),
         }
     })
 }
@@ -342,9 +350,11 @@ async fn write_context(up: &Up, data: &Path, running: &RunningConsole, host: Hos
     contexts.save(&path)
 }
 
-/// `local` for the usual folder; another installation has a context of its own, named after its folder.
+/// `local` for the usual folder; another installation has a context of its own, named after its folder
+/// (also where that was said as `.` or `..`).
 fn context_name(up: &Up, data: &Path) -> String {
-    match (&up.data, data.file_name()) {
+    let whole = data.canonicalize().unwrap_or_else(|_| data.to_owned());
+    match (&up.data, whole.file_name()) {
         (Some(_), Some(name)) => name.to_string_lossy().into_owned(),
         _ => "local".to_owned(),
     }

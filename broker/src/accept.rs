@@ -20,11 +20,9 @@ use crate::{
     Shared,
     access::{Access, Refusal, owns},
     codec::{self, Answer, Connect, Malformed, Version, Welcome},
-    connection::Connection,
-    message::Message,
-    registry::{Full, Ticket},
+    connection::{Admitted, Connection},
+    registry::Full,
     router::ROUTER_TIMEOUT,
-    session::{Session, Window},
     tls::{self, NobodyError},
 };
 
@@ -93,6 +91,8 @@ enum Turned {
     Will { identity: Identity, topic: String, refusal: Refusal },
     #[error("{identity} finds no place: {full}")]
     Full { identity: Identity, full: Full },
+    #[error("the router is being replaced")]
+    NoRouter,
     #[error("the earlier session of {client_id:?} does not end")]
     Predecessor { client_id: String },
     #[error("a newer connection of {client_id:?} has come meanwhile")]
@@ -107,7 +107,7 @@ impl Turned {
         match self {
             Self::Nobody(_) | Self::Will { .. } => Some(Welcome::NotAuthorized),
             Self::ClientId { .. } => Some(Welcome::ClientIdRefused),
-            Self::Full { .. } | Self::Predecessor { .. } => Some(Welcome::Unavailable),
+            Self::Full { .. } | Self::NoRouter | Self::Predecessor { .. } => Some(Welcome::Unavailable),
             _ => None,
         }
     }
@@ -161,13 +161,8 @@ async fn greet(socket: TcpStream, acceptor: TlsAcceptor, shared: &Arc<Shared>) -
             return Err(malformed.into());
         }
     };
-    let admitted = admit(&stream, &connect, shared).await;
-    match admitted {
-        Ok(Admitted { access, ticket, will }) => {
-            let session = Session::new(connect.version, access, Window::new(limits.inflight_max));
-            let silence = limits.silence(connect.keep_alive_s);
-            Ok(Connection::new(stream, input, session, connect.version, ticket, will, silence, Arc::clone(shared)))
-        }
+    match admit(&stream, &connect, shared).await {
+        Ok(admitted) => Ok(Connection::new(stream, input, admitted, Arc::clone(shared))),
         Err(turned) => {
             if let Some(welcome) = turned.welcome() {
                 refuse(stream, connect.version, welcome).await;
@@ -199,12 +194,6 @@ fn parse_connect(packet: &[u8], max_bytes: usize) -> Result<Connect<'_>, Malform
     codec::connect(&frame)
 }
 
-struct Admitted {
-    access: Access,
-    ticket: Ticket,
-    will: Option<Message>,
-}
-
 /// Decides whether a CONNECT makes a client, and ends the session that its client id had.
 async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Shared) -> Result<Admitted, Turned> {
     let identity = tls::identity(stream.get_ref().1.peer_certificates())?;
@@ -224,6 +213,9 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
             }
         },
     };
+    if !shared.hub.is_ready() {
+        return Err(Turned::NoRouter);
+    }
     let ticket =
         shared.registry.enter(identity.clone(), connect.client_id).map_err(|full| Turned::Full { identity, full })?;
     if ticket.replaces() {
@@ -232,11 +224,12 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
         if timeout(2 * ROUTER_TIMEOUT, ticket.turn()).await.is_err() {
             return Err(Turned::Predecessor { client_id: ticket.client_id().to_owned() });
         }
-        if ticket.taken_over().is_cancelled() {
+        if ticket.ended().is_cancelled() {
             return Err(Turned::TakenOver { client_id: ticket.client_id().to_owned() });
         }
     }
-    Ok(Admitted { access, ticket, will })
+    let silence = shared.limits.silence(connect.keep_alive_s);
+    Ok(Admitted { version: connect.version, access, ticket, will, silence })
 }
 
 async fn refuse(stream: TlsStream<TcpStream>, version: Version, welcome: Welcome) {

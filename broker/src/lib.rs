@@ -120,6 +120,14 @@ struct Shared {
     stop: CancellationToken,
 }
 
+impl Shared {
+    /// Tells everything that runs to end.
+    fn end(&self) {
+        self.stop.cancel();
+        self.registry.end_all();
+    }
+}
+
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("prefix", &self.prefix).field("limits", &self.limits).finish_non_exhaustive()
@@ -178,7 +186,7 @@ impl Broker {
 
     /// Stops taking connections and ends those that there are, without their last wills: nobody is left to read them.
     pub async fn stop(self) {
-        self.shared.stop.cancel();
+        self.shared.end();
         self.tasks.close();
         if tokio::time::timeout(STOP_GRACE, self.tasks.wait()).await.is_err() {
             tracing::warn!(connections = self.tasks.len(), "some connections did not end in time");
@@ -191,8 +199,19 @@ impl Broker {
 impl Drop for Broker {
     /// A broker that is dropped without [`Broker::stop`] ends as well, in its own time.
     fn drop(&mut self) {
-        self.shared.stop.cancel();
+        self.shared.end();
         self.tasks.close();
         self.shared.hub.stop();
     }
 }
+
+#[cfg(test)]
+extern crate self as muster_broker;
+
+#[cfg(test)]
+#[path = "../tests/broker/fixture.rs"]
+#[expect(dead_code, reason = "most of it is for the tests outside")]
+mod fixture;
+
+#[cfg(test)]
+mod tests;

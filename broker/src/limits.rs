@@ -52,7 +52,8 @@ pub struct Limits {
     pub log_host_bytes: usize,
     /// What any other filter may hold for its subscribers. A subscriber that falls further behind is disconnected.
     /// A console reads its five from every host at once: this is some 30,000 metric batches, ten seconds of a fleet
-    /// that comes back.
+    /// that comes back. Topics and payloads count; the router adds some 350 bytes to each message, so a log of very
+    /// small ones takes three times this.
     pub log_wide_bytes: usize,
 }
 

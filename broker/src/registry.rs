@@ -35,7 +35,7 @@ struct Present {
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    taken_over: CancellationToken,
+    ended: CancellationToken,
     gone: CancellationToken,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Ticket {
     registry: Arc<Registry>,
     key: Key,
     number: u64,
-    taken_over: CancellationToken,
+    ended: CancellationToken,
     gone: CancellationToken,
     before: Option<CancellationToken>,
 }
@@ -95,13 +95,20 @@ impl Registry {
         present.next += 1;
         present.tickets += 1;
         *present.per_identity.entry(key.0.clone()).or_default() += 1;
-        let (taken_over, gone) = (CancellationToken::new(), CancellationToken::new());
-        let entry = Entry { number, taken_over: taken_over.clone(), gone: gone.clone() };
+        let (ended, gone) = (CancellationToken::new(), CancellationToken::new());
+        let entry = Entry { number, ended: ended.clone(), gone: gone.clone() };
         let before = present.sessions.insert(key.clone(), entry).map(|old| {
-            old.taken_over.cancel();
+            old.ended.cancel();
             old.gone
         });
-        Ok(Ticket { registry: Arc::clone(self), key, number, taken_over, gone, before })
+        Ok(Ticket { registry: Arc::clone(self), key, number, ended, gone, before })
+    }
+
+    /// Tells every session to end.
+    pub(crate) fn end_all(&self) {
+        for entry in self.present().sessions.values() {
+            entry.ended.cancel();
+        }
     }
 
     fn leave(&self, key: &Key, number: u64) {
@@ -132,9 +139,10 @@ impl Ticket {
         }
     }
 
-    /// Cancelled when a newer session wants to begin.
-    pub(crate) fn taken_over(&self) -> &CancellationToken {
-        &self.taken_over
+    /// Cancelled when a newer session wants to begin, or by [`Registry::end_all`]. It is this session's own, so that
+    /// waiting for it costs no lock that others wait for too.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.ended
     }
 
     pub(crate) fn client_id(&self) -> &str {
@@ -172,9 +180,9 @@ mod tests {
         let first = registry.enter(console("a"), "x").unwrap();
         assert!(first.turn().now_or_never().is_some() && !first.replaces());
         let second = registry.enter(console("a"), "x").unwrap();
-        assert!(first.taken_over().is_cancelled() && second.replaces());
+        assert!(first.ended().is_cancelled() && second.replaces());
         let third = registry.enter(console("a"), "x").unwrap();
-        assert!(second.taken_over().is_cancelled() && !third.taken_over().is_cancelled());
+        assert!(second.ended().is_cancelled() && !third.ended().is_cancelled());
         // The third waits for the second, which waits for the first.
         assert!(second.turn().now_or_never().is_none() && third.turn().now_or_never().is_none());
         drop(first);
@@ -187,11 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn all_can_be_told_to_end() {
+        let registry = registry(10, 10);
+        let tickets: Vec<_> = (0..3).map(|_| registry.enter(console("a"), "").unwrap()).collect();
+        registry.end_all();
+        assert!(tickets.iter().all(|ticket| ticket.ended().is_cancelled()));
+    }
+
+    #[test]
     fn another_identity_is_another_client() {
         let registry = registry(10, 10);
         let first = registry.enter(console("a-b"), "console-a-b").unwrap();
         let second = registry.enter(console("a"), "console-a-b").unwrap();
-        assert!(!first.taken_over().is_cancelled() && !second.replaces());
+        assert!(!first.ended().is_cancelled() && !second.replaces());
         let (third, fourth) = (registry.enter(console("a"), "").unwrap(), registry.enter(console("a"), "").unwrap());
         assert_ne!(third.client_id(), fourth.client_id());
     }
@@ -205,7 +221,7 @@ mod tests {
         let third = registry.enter(console("b"), "1").unwrap();
         assert_eq!(registry.enter(console("c"), "1").unwrap_err(), Full::Broker);
         let newer = registry.enter(console("a"), "1").unwrap();
-        assert!(first.taken_over().is_cancelled());
+        assert!(first.ended().is_cancelled());
         drop((first, third));
         assert_eq!(registry.enter(console("a"), "3").unwrap_err(), Full::Identity);
         drop(newer);

@@ -59,10 +59,10 @@ pub(crate) const ROUTER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause before a dead router is replaced, so that something that kills each of them does not spin.
 const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 
-/// Publishes that the router has not taken yet, in bytes, over all clients. The router reads everything that waits before
-/// it serves subscribers, so this much may be appended to a log between two reads of a prompt subscriber; it has to be
-/// well below `log_wide_bytes`.
-const INTAKE_MAX_BYTES: usize = 2 * 1024 * 1024;
+/// Publishes that the router has not taken yet, in bytes, over all clients: this part of `log_wide_bytes`. The router
+/// reads everything that waits before it serves subscribers, so that much may be appended to a log between two reads of a
+/// prompt subscriber, who is not to lose by it.
+const INTAKE_PART: usize = 4;
 
 /// Messages that the router hands to a link at a time; it pauses a link once some 200 wait for it.
 const HANDED_OVER_MAX: u64 = 100;
@@ -75,6 +75,7 @@ pub(crate) struct Gone;
 /// The door to the router and the retained messages.
 pub(crate) struct Hub {
     config: RouterConfig,
+    intake_max_bytes: usize,
     filters_max: usize,
     counters: Arc<Counters>,
     retained: Mutex<Retained>,
@@ -91,9 +92,11 @@ impl Hub {
     /// Starts the router, and the task that replaces it when it dies.
     pub(crate) async fn start(limits: &Limits, prefix: &Prefix, counters: Arc<Counters>) -> Result<Arc<Self>, Gone> {
         let config = router_config(limits, prefix);
-        let (first, intake) = Generation::start(config.clone(), INTAKE_MAX_BYTES).await?;
+        let intake_max_bytes = limits.log_wide_bytes / INTAKE_PART;
+        let (first, intake) = Generation::start(config.clone(), intake_max_bytes).await?;
         let hub = Arc::new(Self {
             config,
+            intake_max_bytes,
             filters_max: limits.filters_max,
             counters,
             retained: Mutex::new(Retained::new(limits)),
@@ -126,7 +129,7 @@ impl Hub {
             if self.stop.run_until_cancelled(tokio::time::sleep(REPLACE_PAUSE)).await.is_none() {
                 return;
             }
-            match Generation::start(self.config.clone(), INTAKE_MAX_BYTES).await {
+            match Generation::start(self.config.clone(), self.intake_max_bytes).await {
                 Ok((generation, intake)) => {
                     // Told to stop meanwhile: then nobody may find this one.
                     if self.stop.is_cancelled() {
@@ -146,6 +149,11 @@ impl Hub {
 
     fn current(&self) -> Result<Arc<Generation>, Gone> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Gone)
+    }
+
+    /// Whether there is a router to serve a new client.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.current().is_ok()
     }
 
     /// Hands messages to the router, in order; what is to be kept is kept. The answer comes when the router has them.

@@ -39,7 +39,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::join::Identity;
 use crate::files::sync_folder;
 
-#[cfg(all(test, feature = "console"))]
+#[cfg(test)]
+#[cfg(feature = "console")]
 mod tests;
 
 /// The longest silence of a server in the middle of something.

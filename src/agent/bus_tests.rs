@@ -5,7 +5,7 @@ use muster_topics::{
     command::{Command, Refresh, Target, Verb},
     heartbeat::{Content as Beat, Heartbeat},
     name::{CommandId, HostId},
-    outcome::{CHUNK_MAX_BYTES, Content, RefusalCode, Status},
+    outcome::{CHUNK_MAX_BYTES, Content, RefusalCode, Report, Status},
     presence::{Presence, PresenceState},
     topic::HostTopic,
     unit::Exit,
@@ -73,6 +73,33 @@ async fn long_output_comes_in_pieces_that_fit_together() {
     }
     assert_eq!(output, vec![0; 100_000]);
     assert!(output.len() > CHUNK_MAX_BYTES);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_store_does_not_take_is_done_once_it_does() {
+    use sqlx::{Connection, sqlite::SqliteConnectOptions};
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let agent = fleet.working("agent").await;
+    let options = SqliteConnectOptions::new().filename(fleet.config("agent").data_dir.join("agent.db"));
+    let mut store = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+    let full = "CREATE TRIGGER full BEFORE INSERT ON journal BEGIN SELECT raise(ABORT, 'full'); END";
+    sqlx::query(full).execute(&mut store).await.unwrap();
+
+    // More than a broker lets anybody owe it: if they were forgotten, nothing more would come.
+    let commands: Vec<Command> = (0..30).map(|_| fleet.exec(&["/bin/true"])).collect();
+    for command in &commands {
+        console.publish(HostTopic::Command, false, fleet.sign(command)).await;
+    }
+    a_moment().await;
+    assert!(console.reports_so_far().is_empty());
+    sqlx::query("DROP TRIGGER full").execute(&mut store).await.unwrap();
+    let mut open: std::collections::BTreeSet<CommandId> = commands.iter().map(|command| command.id).collect();
+    while !open.is_empty() {
+        let done = |report: &Report| matches!(report.content, Content::Done { .. });
+        open.remove(&console.next(HostTopic::Outcome, done).await.command);
+    }
     agent.stop().await;
 }
 

@@ -38,15 +38,15 @@ use super::{
 };
 use crate::rules::{
     authorise::{Channel, Policy},
+    backoff::jittered,
     presence::Verdict,
-    resend::jittered,
     time::KnownTime,
 };
 
 /// Facts that are taken in at once, to be stored in one transaction.
 const FACTS_MAX: usize = 32;
-/// Commands that are held back while it is not clear whether this agent may work. The console sends
-/// again what is dropped.
+/// Messages that are held back while it is not clear whether this agent may work, or while the store
+/// takes nothing. The console sends again what is dropped.
 const HELD_MAX: usize = 64;
 /// How often the machine is looked at again (interfaces come and go).
 const LOOK_MS: Millis = 5 * 60_000;
@@ -105,6 +105,8 @@ pub(super) struct Agent {
     former: Vec<Uuid>,
     portrait: Portrait,
     held: VecDeque<Message>,
+    /// When messages that the store did not take are tried again.
+    held_ms: Option<Millis>,
     began: Instant,
     look_ms: Millis,
     prune_ms: Millis,
@@ -166,6 +168,7 @@ impl Agent {
             former: parts.former,
             portrait: parts.portrait,
             held: VecDeque::new(),
+            held_ms: None,
             began: Instant::now(),
             look_ms: jittered(LOOK_MS, chance::random()),
             prune_ms: jittered(60_000, chance::random()),
@@ -229,6 +232,7 @@ impl Agent {
             Some(self.look_ms),
             Some(self.prune_ms),
             self.facts_ms,
+            self.held_ms,
             self.refresh_due_ms,
             self.slow_ms(),
             self.voice.next_ms(self.now_ms()),
@@ -274,29 +278,61 @@ impl Agent {
         self.voice.down();
         // They were not acknowledged, and the console sends them again.
         self.held.clear();
+        self.held_ms = None;
         self.ready.send_replace(false);
     }
 
     async fn message(&mut self, message: Message) -> Result<(), StoreError> {
+        if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
+            let now_ms = self.now_ms();
+            let verdict = self.voice.heard_presence(message.payload(), now_ms);
+            self.voice.done(message);
+            return self.stand(verdict).await;
+        }
+        // What came before and still waits comes first.
+        if !self.voice.is_sole() || !self.held.is_empty() {
+            self.hold(message);
+            return Ok(());
+        }
+        self.order(message).await
+    }
+
+    /// A message on a topic of signed ones. One that the store does not take is kept and tried again: if it
+    /// were dropped, the broker would wait for its acknowledgement, and brokers send nothing more to whoever
+    /// owes them too many.
+    async fn order(&mut self, message: Message) -> Result<(), StoreError> {
         let channel = match &message.topic {
-            Topic::Host(_, HostTopic::Presence) => {
-                let now_ms = self.now_ms();
-                let verdict = self.voice.heard_presence(message.payload(), now_ms);
-                self.voice.done(message);
-                return self.stand(verdict).await;
-            }
             Topic::CommandAll | Topic::CommandGroup(_) => Channel::Broadcast,
             _ => Channel::Own,
         };
-        if !self.voice.is_sole() {
-            if self.held.len() < HELD_MAX {
-                self.held.push_back(message);
+        let done = self.signed(&message, channel).await;
+        match &done {
+            Ok(()) => self.voice.done(message),
+            Err(_) => {
+                self.hold(message);
+                self.held_ms = Some(self.now_ms() + STORE_RETRY_MS);
             }
-            return Ok(());
         }
-        self.signed(&message, channel).await?;
-        self.voice.done(message);
-        Ok(())
+        done
+    }
+
+    fn hold(&mut self, message: Message) {
+        if self.held.len() < HELD_MAX {
+            self.held.push_back(message);
+        }
+    }
+
+    /// Takes up what was held back, in its order, as far as the store takes it.
+    async fn take_held_up(&mut self) -> Result<(), StoreError> {
+        self.held_ms = None;
+        let mut rest = std::mem::take(&mut self.held);
+        let mut done = Ok(());
+        while let (Ok(()), Some(message)) = (&done, rest.pop_front()) {
+            done = self.order(message).await;
+        }
+        // The one that failed is the only one that is held now, and the first.
+        self.held.append(&mut rest);
+        done
     }
 
     /// Acts on what the presence topic shows.
@@ -320,10 +356,7 @@ impl Agent {
                 self.observe_units();
                 self.voice.begin(now_ms);
                 self.ready.send_replace(true);
-                for message in std::mem::take(&mut self.held) {
-                    // Not recursion without end: this agent is the only one now, so nothing is held.
-                    Box::pin(self.message(message)).await?;
-                }
+                return self.take_held_up().await;
             }
         }
         Ok(())
@@ -349,6 +382,9 @@ impl Agent {
         self.tell_slow();
         let verdict = self.voice.tick(now_ms);
         self.stand(verdict).await?;
+        if self.voice.is_sole() && self.held_ms.is_some_and(|held_ms| now_ms >= held_ms) {
+            self.take_held_up().await?;
+        }
         if now_ms >= self.prune_ms {
             self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
             let forgotten = journal::prune(&self.store, self.time.signed_ms()).await?;

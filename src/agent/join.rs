@@ -25,7 +25,7 @@ use super::{chance, pin::Pinned};
 use crate::{
     files,
     pki::{self, PkiError},
-    rules::resend::RECONNECT,
+    rules::backoff::RECONNECT,
 };
 
 const HOST_FILE: &str = "host";

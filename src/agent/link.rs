@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     clock,
-    rules::resend::{Growth, RECONNECT},
+    rules::backoff::{Growth, RECONNECT},
 };
 
 /// Publishes that the broker has not acknowledged. Each keeps its payload in memory; at a round

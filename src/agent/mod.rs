@@ -10,7 +10,7 @@
 //!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent
 //! - [`unit`], [`artifact`]: units, and where their programs come from
-//! - `metric`: measurements
+//! - [`metric`]: measurements; [`lean`]: giving memory back
 //!
 //! # Tasks
 //!
@@ -28,6 +28,7 @@ mod core;
 pub mod execute;
 mod facts;
 pub mod join;
+pub mod lean;
 pub mod link;
 pub mod metric;
 mod pin;

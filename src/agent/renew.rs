@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock,
-    rules::resend::{Growth, jittered},
+    rules::backoff::{Growth, jittered},
 };
 
 /// Between attempts that fail. A third of a life is left when they begin, so an hour is often enough.

@@ -37,7 +37,7 @@ use crate::{
     rules::{
         Refusal,
         authorise::{self, Authorised, Channel, Head, Judge, Verdict},
-        resend,
+        backoff,
     },
 };
 
@@ -156,7 +156,7 @@ impl Agent {
         self.refreshed_ms = refresh.issued_ms;
         self.time.saw(refresh.issued_ms, clock::now_ms());
         let within_ms = Millis::try_from(refresh.within_ms.min(REFRESH_WITHIN_MAX_MS)).unwrap_or_default();
-        let due_ms = self.now_ms() + resend::share(within_ms, chance::random());
+        let due_ms = self.now_ms() + backoff::share(within_ms, chance::random());
         self.refresh_due_ms = Some(self.refresh_due_ms.map_or(due_ms, |already_ms| already_ms.min(due_ms)));
     }
 

@@ -27,7 +27,7 @@ pub struct Exec {
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
     /// Every host of the fleet
-    #[arg(long, conflicts_with = "hosts")]
+    #[arg(long, conflicts_with_all = ["hosts", "passthrough"])]
     pub all: bool,
     /// How long it may run before it is ended with everything that it started
     #[arg(long, default_value = "60s", value_name = "TIME")]
@@ -76,6 +76,9 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
         (false, false) => NewTarget::Hosts(exec.hosts.clone()),
         (false, true) => NewTarget::Hosts(vec![host::one(session, None).await?]),
     };
+    if exec.passthrough && matches!(&target, NewTarget::Hosts(hosts) if hosts.len() > 1) {
+        return Err(Failure::new(Kind::Usage, "--passthrough needs exactly one host"));
+    }
     let verb = Verb::Exec(ExecVerb {
         argv: exec.argv,
         cwd: exec.cwd,
@@ -86,9 +89,6 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
     });
     let wanted = NewCommand { target, expires_in_ms: Some(millis(exec.expires.into())), verb };
     let command: Command = session.client.post("commands", &wanted).await?;
-    if exec.passthrough && command.hosts.len() != 1 {
-        return Err(Failure::new(Kind::Usage, "--passthrough needs exactly one host"));
-    }
     if exec.no_wait {
         return print::write_out(&format!("{}\n", command.id));
     }

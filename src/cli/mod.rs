@@ -37,11 +37,12 @@ use crate::failure::Failure;
 /// What every verb understands.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Form of what is printed
+    /// Form of what is printed: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, global = true, value_name = "FORM")]
+    #[arg(hide_possible_values = true, help_heading = "Everywhere")]
     pub output: Format,
     /// The console to speak with, by its name in the context file
-    #[arg(long, global = true, env = "MUSTER_CONTEXT", value_name = "NAME")]
+    #[arg(long, global = true, env = "MUSTER_CONTEXT", value_name = "NAME", help_heading = "Everywhere")]
     pub context: Option<String>,
 }
 

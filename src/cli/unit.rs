@@ -384,8 +384,11 @@ async fn change(session: &Session, which: Change, action: Action) -> Result<(), 
     }
     let mut first_failure = Ok(());
     for unit in picked {
-        let command = submit(session, vec![unit.host], action.asks(unit)).await?;
-        if let Err(failure) = settle(session, &command, which.wait).await {
+        let done = match submit(session, vec![unit.host], action.asks(unit)).await {
+            Ok(command) => settle(session, &command, which.wait).await,
+            Err(failure) => Err(failure),
+        };
+        if let Err(failure) = done {
             // The others are done all the same; each failure is told, and the first one decides.
             if first_failure.is_ok() {
                 first_failure = Err(failure);
@@ -405,7 +408,16 @@ async fn submit(session: &Session, hosts: Vec<HostId>, verb: Asked) -> Result<Co
 
 /// Waits for a command's outcomes and then until each unit is as desired.
 async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Result<(), Failure> {
-    let hosts = exec::follow(session, command).await?;
+    let limit: Duration = waiting.timeout.into();
+    // The command itself lives longer: for a host that is away it waits until it expires.
+    let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, command)).await else {
+        let away = format!("there is no answer after {}", humantime::format_duration(limit));
+        return Err(Failure::new(Kind::Failed, away).hint(format!(
+            "is the host online (`muster host ls`)? The command still waits for it; `muster command show {}` tells what became of it",
+            command.id
+        )));
+    };
+    let hosts = hosts?;
     report(command, &hosts)?;
     if waiting.no_wait {
         return Ok(());
@@ -414,7 +426,7 @@ async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Resul
         let status = host.outcome.as_ref().map(|outcome| &outcome.value.status);
         match (&command.verb, status) {
             (Asked::UnitRm { unit }, Some(Status::Completed)) => {
-                wait::until_gone(session, host.host, unit, waiting.timeout.into()).await?;
+                wait::until_gone(session, host.host, unit, limit).await?;
                 print::say(format_args!("{unit} on {}: forgotten", host.hostname));
             }
             (
@@ -423,7 +435,7 @@ async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Resul
                 | Asked::UnitStop { unit }
                 | Asked::UnitRestart { unit },
                 Some(Status::Applied { generation, .. }),
-            ) => wait::until_reached(session, host.host, unit, *generation, waiting.timeout.into()).await?,
+            ) => wait::until_reached(session, host.host, unit, *generation, limit).await?,
             _ => {}
         }
     }

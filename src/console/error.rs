@@ -39,6 +39,15 @@ impl Error {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
+    /// 400: the same, of an error that says its hint itself.
+    fn told(code: &str, error: &dyn std::error::Error) -> Self {
+        let text = error.to_string();
+        match text.split_once(". hint: ") {
+            Some((message, hint)) => Self::invalid(code, message).hint(hint),
+            None => Self::invalid(code, text),
+        }
+    }
+
     /// 404: there is no such thing.
     #[must_use]
     pub fn not_found(code: &str, message: impl Into<String>) -> Self {
@@ -86,6 +95,9 @@ impl From<SeriesError> for Error {
         match error {
             SeriesError::Selector(problem) => Self::invalid("bad_selector", problem.to_string())
                 .hint("such as muster_host_cpu_busy_ratio{host=\"…\"}"),
+            SeriesError::Range { .. } => Self::told("bad_range", &error),
+            SeriesError::TooMany { .. } => Self::told("too_many_series", &error),
+            SeriesError::Deadline(_) => Self::told("too_much", &error),
             other => Self::internal("the time-series store", &other),
         }
     }
@@ -99,5 +111,25 @@ impl IntoResponse for Error {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_that_cannot_be_answered_is_the_askers() {
+        for (error, code) in [
+            (SeriesError::Range { start_ms: 2, end_ms: 1 }, "bad_range"),
+            (SeriesError::TooMany { series_max: 5 }, "too_many_series"),
+            (SeriesError::Deadline(std::time::Duration::from_secs(5)), "too_much"),
+        ] {
+            let (text, refusal) = (error.to_string(), Error::from(error));
+            assert_eq!((refusal.status, refusal.problem.code.as_str()), (400, code));
+            assert_eq!(refusal.problem.hint.is_some(), text.contains("hint:"), "{text}");
+            assert!(!refusal.problem.message.contains("hint:"), "{text}");
+        }
+        assert_eq!(Error::from(SeriesError::Stopped).status, 500);
     }
 }

@@ -34,7 +34,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch;
-use crate::{clock::now_ms, rules::backoff::full_jitter};
+use crate::{clock::now_ms, rules::backoff::Growth};
 
 /// Messages that wait for ingest, and as many for the recorder: at 64 KiB each at most 64 MiB, at
 /// the usual 500 bytes half a megabyte; a second of work for the store.
@@ -56,8 +56,8 @@ const FULL: Duration = Duration::from_secs(15);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long the farewell may take.
 const FAREWELL: Duration = Duration::from_secs(2);
-const BACKOFF_BASE: Duration = Duration::from_millis(250);
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Waits between connections. A fleet has few consoles, so they may be in more of a hurry than hosts.
+const BACKOFF: Growth = Growth { first_ms: 250, max_ms: 30_000 };
 /// A connection that lasted this long was a good one: the next try comes soon.
 const GOOD: Duration = Duration::from_secs(30);
 
@@ -195,12 +195,11 @@ impl Link {
                 break;
             }
             attempt = if began.elapsed() > GOOD { 0 } else { attempt + 1 };
-            let pause = full_jitter(attempt, BACKOFF_BASE, BACKOFF_MAX, random_fraction());
-            let retry_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+            let retry_ms = BACKOFF.full_jitter_ms(attempt, random_fraction()).unsigned_abs();
             tracing::warn!(error = %end, retry_ms, "no connection to the broker");
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                () = tokio::time::sleep(pause) => (),
+                () = tokio::time::sleep(Duration::from_millis(retry_ms)) => (),
             }
         }
     }

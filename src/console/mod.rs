@@ -198,6 +198,11 @@ impl Console {
         dispatch::submit(self, operator, command).await
     }
 
+    /// Asks a host, by id or by a hostname that only one has, to say everything anew.
+    pub async fn refresh(&self, operator: &Name, host: &str) -> Result<(), Error> {
+        dispatch::refresh(&self.shared, operator, self.resolve_host(host).await?).await
+    }
+
     /// Makes a one-time password for a host that shall join.
     pub async fn create_token(&self, operator: &Name, token: types::NewToken) -> Result<types::CreatedToken, Error> {
         let ttl_s = token.ttl_s.unwrap_or(TOKEN_TTL_S);

@@ -366,6 +366,8 @@ impl RunningConsole {
         if tokio::time::timeout(STOP, ended).await.is_err() {
             tracing::warn!("the console's tasks do not end; they are left behind");
         }
+        // After the recorder, which has stored by now what it took.
+        self.console.shared.series.stop().await;
         self.console.shared.store.close().await;
         drop(self.lock);
         tracing::info!("the console has stopped");

@@ -1,7 +1,8 @@
 //! How long to wait before something is tried again, and when to give up.
 //!
-//! Two policies: [`full_jitter`] for what many hosts do at once against one server (reconnecting,
-//! fetching), and [`process_delay`] for a process that ends by itself, which bothers nobody but its host.
+//! Two policies: a [`Growth`] with full jitter for what many hosts do at once against one server
+//! (reconnecting, fetching), and [`process_delay`] for a process that ends by itself, which bothers
+//! nobody but its host.
 //!
 //! **Invariant: every wait is bounded**, and none ever shrinks to a busy loop: the immediate restarts
 //! are counted.
@@ -14,11 +15,8 @@ use muster_topics::Millis;
 /// so that the agent is not needed for it.
 pub const IMMEDIATE_RESTARTS: u32 = 3;
 
-/// The first wait after the immediate restarts.
-const FIRST_DELAY: Duration = Duration::from_secs(30);
-
-/// The longest wait between two restarts.
-const DELAY_MAX: Duration = Duration::from_secs(16 * 60);
+/// The waits after the immediate restarts.
+const RESTART: Growth = Growth { first_ms: 30_000, max_ms: 16 * 60_000 };
 
 /// After this many restarts in a row a unit is held as `broken`. The waits before that add up to a
 /// little over two days: longer than an outage of whatever the process needs should last, and short
@@ -36,22 +34,56 @@ pub fn process_delay(attempts: u32) -> Option<Duration> {
         return None;
     }
     let Some(doublings) = attempts.checked_sub(IMMEDIATE_RESTARTS) else { return Some(Duration::ZERO) };
-    Some(exponential(doublings, FIRST_DELAY, DELAY_MAX))
+    Some(Duration::from_millis(RESTART.bound_ms(doublings).unsigned_abs()))
 }
 
-/// A random wait between nothing and `base` × 2^`attempt`, at most `max`. Parties that failed at the
-/// same moment come back evenly spread, whatever they have in common.
-///
-/// `random` is drawn evenly from 0 to 1; what is outside of that counts as the nearer end.
+/// Exponential growth up to a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// The first wait.
+    pub first_ms: Millis,
+    /// The longest.
+    pub max_ms: Millis,
+}
+
+/// Attempts to reach the broker or the console. A minute at the most: a fleet of ten thousand then
+/// tries 330 times a second on average, a third of what one core can shake hands with.
+pub const RECONNECT: Growth = Growth { first_ms: 1_000, max_ms: 60_000 };
+
+impl Growth {
+    /// The wait after so many attempts, without any chance in it.
+    #[must_use]
+    pub fn bound_ms(self, attempts: u32) -> Millis {
+        // 2^30 times anything here is beyond the limit already.
+        self.first_ms.saturating_mul(1 << attempts.min(30)).min(self.max_ms)
+    }
+
+    /// Full jitter, for what many do at once: anything from nothing to the bound, so that parties
+    /// which failed at the same moment come back evenly spread, whatever they have in common.
+    /// `random` is drawn evenly from `0..1`; what is outside of that counts as the nearer end.
+    #[must_use]
+    pub fn full_jitter_ms(self, attempts: u32, random: f64) -> Millis {
+        share(self.bound_ms(attempts), random)
+    }
+
+    /// A little jitter, for what should not come much too early: within a quarter of the bound.
+    #[must_use]
+    pub fn jittered_ms(self, attempts: u32, random: f64) -> Millis {
+        jittered(self.bound_ms(attempts), random)
+    }
+}
+
+/// A period within a quarter around its nominal length, so that hosts that start together drift apart.
 #[must_use]
-pub fn full_jitter(attempt: u32, base: Duration, max: Duration, random: f64) -> Duration {
-    let random = if random.is_nan() { 1.0 } else { random.clamp(0.0, 1.0) };
-    exponential(attempt, base, max).mul_f64(random)
+pub fn jittered(period_ms: Millis, random: f64) -> Millis {
+    period_ms - period_ms / 4 + share(period_ms / 2, random)
 }
 
-fn exponential(doublings: u32, base: Duration, max: Duration) -> Duration {
-    // From 2^31 on, any base that is worth waiting for is over any sensible maximum.
-    base.saturating_mul(1 << doublings.min(31)).min(max)
+/// A random part of `whole_ms`.
+#[must_use]
+pub fn share(whole_ms: Millis, random: f64) -> Millis {
+    // Times here are far below 2^52, and random below 1.
+    (whole_ms as f64 * random.clamp(0.0, 1.0)) as Millis
 }
 
 #[cfg(test)]
@@ -78,22 +110,33 @@ mod tests {
     }
 
     #[test]
+    fn waits_double_up_to_the_limit() {
+        let growth = Growth { first_ms: 5_000, max_ms: 300_000 };
+        let waits: Vec<_> = (0..8).map(|attempts| growth.bound_ms(attempts) / 1000).collect();
+        assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(growth.bound_ms(u32::MAX), growth.max_ms);
+    }
+
+    #[test]
     fn jitter_spreads_over_a_doubling_range() {
-        let (base, max) = (Duration::from_secs(1), Duration::from_secs(60));
-        for (attempt, random, millis) in
+        for (attempts, random, millis) in
             [(0, 0.0, 0), (0, 1.0, 1_000), (3, 0.5, 4_000), (3, 1.0, 8_000), (6, 1.0, 60_000), (u32::MAX, 0.25, 15_000)]
         {
-            assert_eq!(full_jitter(attempt, base, max, random), Duration::from_millis(millis), "{attempt}, {random}");
+            assert_eq!(RECONNECT.full_jitter_ms(attempts, random), millis, "{attempts}, {random}");
         }
     }
 
     proptest! {
         #[test]
-        fn jitter_never_exceeds_its_maximum_nor_panics(
-            attempt: u32, base_ms in 0u64..u64::MAX / 2, max_ms in 0u64..1_000_000_000, random: f64
+        fn jitter_stays_in_its_bounds(
+            attempts: u32, first_ms in 0..Millis::MAX, max_ms in 0..1_000_000_000_000i64, random: f64
         ) {
-            let max = Duration::from_millis(max_ms);
-            prop_assert!(full_jitter(attempt, Duration::from_millis(base_ms), max, random) <= max);
+            let growth = Growth { first_ms, max_ms };
+            let bound = growth.bound_ms(attempts);
+            prop_assert!((0..=bound).contains(&growth.full_jitter_ms(attempts, random)));
+            let near = growth.jittered_ms(attempts, random);
+            // One more for what the two divisions round away.
+            prop_assert!(near >= bound - bound / 4 && near <= bound + bound / 4 + 1);
         }
 
         #[test]

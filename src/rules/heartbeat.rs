@@ -13,7 +13,7 @@ use muster_topics::{
 };
 use serde_json::{Map, Value};
 
-use super::resend::{REPEAT, jittered};
+use super::{backoff::jittered, resend::REPEAT};
 
 /// A JSON merge patch (RFC 7396) that makes `old` into `new`. No object in `new` may hold a null:
 /// the format has no way to say it.

@@ -65,7 +65,7 @@ pub struct Unit {
     rest: Option<Rest>,
     /// When it is started again, after it ended by itself.
     restart_ms: Option<Millis>,
-    /// When it is installed again, after that has failed.
+    /// When it is installed (or removed) again, after that has failed.
     install_ms: Option<Millis>,
     /// How often in a row installing has failed.
     install_failures: u32,
@@ -209,7 +209,7 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     /// What is desired now.
-    Desired(Option<Desired>, Option<Hold>),
+    Desired(Option<Box<Desired>>, Option<Hold>),
     /// A step has begun.
     Began(Step),
     /// What was looked up.
@@ -239,7 +239,7 @@ pub enum Seen {
     /// What has become of the instance.
     Told(Told),
     /// The instance has ended, for good.
-    Ended(Ended),
+    Ended(Over),
     /// Everything has been removed.
     Removed,
     /// Not everything could be removed.
@@ -259,7 +259,7 @@ pub enum Found {
     /// Something of this revision is in effect.
     Alive(Digest, Told),
     /// Something was, and has ended.
-    Ended(Ended),
+    Ended(Over),
 }
 
 /// What has become of an instance.
@@ -271,6 +271,15 @@ pub struct Told {
     pub restarts: u32,
     /// How its last process ended, if one did.
     pub last: Option<Ended>,
+}
+
+/// The end of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// See [`Told::restarts`]; some of these may not have been told before.
+    pub restarts: u32,
+    /// How its last process ended.
+    pub last: Ended,
 }
 
 /// How a process ended.

@@ -2,16 +2,17 @@
 
 use std::{fs, path::Path, process::Command};
 
+use muster_topics::{join::JoinToken, name::Digest};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, Home, Run, Running, eventually};
 
 /// Broker and console, each from a file of its own.
-struct Roles {
+pub(crate) struct Roles {
     broker: Option<Running>,
     console: Option<Running>,
     mqtt: String,
-    home: Home,
+    pub(crate) home: Home,
 }
 
 fn write(home: &Home, name: &str, text: &str) -> String {
@@ -21,7 +22,7 @@ fn write(home: &Home, name: &str, text: &str) -> String {
 }
 
 impl Roles {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut roles = Self { broker: None, console: None, mqtt: String::new(), home: Home::new() };
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
@@ -69,32 +70,50 @@ impl Roles {
         );
         let path = write(&self.home, "console.toml", &text);
         let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
-        let link = console.wait_for("the sign-in link", |printed| word(printed, "http://"));
+        let link = console.wait_for("the sign-in link", sign_in_link);
         self.home.muster(&["login", &link]).expect_code(0);
         self.console = Some(console);
     }
 
-    fn agent(&self, more: &[&str]) -> Running {
+    /// Writes the configuration of an agent that measures often; gives its path.
+    pub(crate) fn agent_config(&self) -> String {
         let data = self.home.path().join("agent");
-        let path = write(
-            &self.home,
-            "agent.toml",
-            &format!("data_dir = \"{}\"\n[metrics]\nsample_s = 1\npublish_s = 2\n", data.display()),
-        );
-        Running::start(self.home.command().args(["agent", "--config", &path]).args(more))
+        let text = format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 1000\npublish_ms = 2000\n", data.display());
+        write(&self.home, "agent.toml", &text)
     }
 
-    fn json(&self, args: &[&str]) -> Value {
+    fn agent(&self, more: &[&str]) -> Running {
+        Running::start(self.home.command().args(["agent", "--config", &self.agent_config()]).args(more))
+    }
+
+    /// A token for joining.
+    pub(crate) fn token(&self) -> String {
+        self.json(&["token", "create"])["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a verb that must succeed.
+    #[track_caller]
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        self.home.muster(args).expect_code(0).stdout
+    }
+
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let run = self.home.muster(&[&["-o", "json"], args].concat()).expect_code(0);
         serde_json::from_str(&run.stdout).unwrap()
     }
 
-    fn wait_for_host(&self, state: &str) -> Value {
+    pub(crate) fn wait_for_host(&self, state: &str) -> Value {
         eventually(state, || {
             let hosts = self.json(&["host", "ls"]);
             if hosts[0]["presence"]["state"] == state { Ok(hosts[0].clone()) } else { Err(hosts.to_string()) }
         })
     }
+}
+
+/// The sign-in link in what a console printed; its log names its address before that.
+fn sign_in_link(printed: &str) -> Option<String> {
+    let start = printed[..printed.find("/sign-in?code=")?].rfind("http://")?;
+    word(&printed[start..], "http://")
 }
 
 /// The first whole word that begins with `start` in what was printed.
@@ -108,10 +127,9 @@ fn word(printed: &str, start: &str) -> Option<String> {
 #[test]
 fn three_processes_make_a_fleet_and_lose_nothing_to_a_restart() {
     let mut roles = Roles::start();
-    let token = roles.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
-    let agent = roles.agent(&["--join", &token]);
+    let agent = roles.agent(&["--join", &roles.token()]);
     let host = roles.wait_for_host("online");
-    roles.home.muster(&["exec", "--", "echo", "all roads"]).expect_code(0);
+    roles.ok(&["exec", "--", "echo", "all roads"]);
 
     // The broker comes back empty, and everybody after it.
     let port = roles.mqtt.rsplit_once(':').unwrap().1.to_owned();
@@ -173,8 +191,8 @@ fn unknown_keys_and_wrong_values_are_named() {
     let home = Home::new();
     for (role, text, words) in [
         ("agent", "data_dri = \"/x\"\n", vec!["data_dri", "data_dir", "1"]),
-        ("agent", "[metrics]\nsampel_s = 3\n", vec!["sampel_s", "sample_s", "2"]),
-        ("agent", "[metrics]\nsample_s = \"often\"\n", vec!["sample_s"]),
+        ("agent", "[metrics]\nsampel_ms = 3\n", vec!["sampel_ms", "sample_ms", "2"]),
+        ("agent", "[metrics]\nsample_ms = \"often\"\n", vec!["sample_ms"]),
         ("console", "brokerurl = \"x\"\n", vec!["brokerurl", "broker_url"]),
         ("broker", "listne = \"x\"\n", vec!["listne", "listen"]),
         ("broker", "listen = [\n", vec!["role.toml"]),
@@ -196,12 +214,21 @@ fn every_key_can_come_from_the_environment_and_secrets_stay_hidden() {
         command.args([role, "--print-config"]).env(variable, value);
         Run::of(&[role], &mut command)
     };
-    assert!(print("agent", "MUSTER_AGENT_METRICS_SAMPLE_S", "7").expect_code(0).stdout.contains("sample_s = 7"));
+    assert!(
+        print("agent", "MUSTER_AGENT_METRICS_SAMPLE_MS", "7000").expect_code(0).stdout.contains("sample_ms = 7000")
+    );
     assert!(print("broker", "MUSTER_BROKER_LISTEN", "127.0.0.1:1").expect_code(0).stdout.contains("127.0.0.1:1"));
-    let secret = print("agent", "MUSTER_AGENT_JOIN", "muster1.very-secret").expect_code(0);
-    assert!(!secret.stdout.contains("very-secret") && secret.stdout.contains("***"), "{}", secret.stdout);
-    let unknown = print("agent", "MUSTER_AGENT_METRICS_SAMPEL_S", "7");
-    assert!(unknown.code == 2 && unknown.stderr.contains("MUSTER_AGENT_METRICS_SAMPLE_S"), "{}", unknown.stderr);
+    let token = JoinToken {
+        url: "https://192.0.2.1:7443".to_owned(),
+        authority: Digest::of(b"authority"),
+        secret: "very-secret".to_owned(),
+    }
+    .to_string();
+    let shown = print("agent", "MUSTER_AGENT_JOIN", &token).expect_code(0).stdout;
+    assert!(shown.contains("join = \"***\"") && !shown.contains("muster1."), "{shown}");
+    print("agent", "MUSTER_AGENT_JOIN", "muster1.very-secret").expect_code(2).expect_stderr("MUSTER_AGENT_JOIN");
+    let unknown = print("agent", "MUSTER_AGENT_METRICS_SAMPEL_MS", "7000");
+    assert!(unknown.code == 2 && unknown.stderr.contains("MUSTER_AGENT_METRICS_SAMPLE_MS"), "{}", unknown.stderr);
 }
 
 /// A second host: a network namespace with a link of its own to this machine.
@@ -262,7 +289,7 @@ fn another_host_joins_with_a_one_time_token() {
         let count = hosts.as_array().unwrap().iter().filter(online).count();
         if count == 2 { Ok(hosts) } else { Err(hosts.to_string()) }
     });
-    let own = fs::read_to_string(fleet.data().join("agent/host-id")).unwrap();
+    let own = fs::read_to_string(fleet.data().join("agent/host")).unwrap();
     let second = hosts.as_array().unwrap().iter().find(|host| host["id"] != own.trim()).unwrap()["id"]
         .as_str()
         .unwrap()

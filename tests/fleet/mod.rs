@@ -5,7 +5,14 @@
 //! what must come true. What an agent leaves running on purpose (shims and yunos) is known by
 //! its folder below the home, and ended when the home goes away.
 
-#![allow(dead_code, clippy::allow_attributes, reason = "each test program uses a part of the harness")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::allow_attributes,
+    reason = "each test program uses a part of the harness; a test that cannot go on has failed"
+)]
 
 use std::{
     fs,
@@ -25,14 +32,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// The program under test.
-pub const MUSTER: &str = env!("CARGO_BIN_EXE_muster");
+pub(crate) const MUSTER: &str = env!("CARGO_BIN_EXE_muster");
 
 /// How long anything may take before a test gives up on it: far more than it needs on two busy cores.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Waits until `probe` gives something; fails with what it last said otherwise.
 #[track_caller]
-pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> T {
     let started = Instant::now();
     loop {
         match probe() {
@@ -44,28 +51,28 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -
 }
 
 /// A folder that plays a user's home. Processes that still run from below it are ended with it.
-pub struct Home(TempDir);
+pub(crate) struct Home(TempDir);
 
 impl Home {
     /// A new, empty one.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::Builder::new().prefix("muster-").tempdir().unwrap())
     }
 
     /// Its path.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// `muster` with this home, and nothing else of the environment but the search path.
-    pub fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(MUSTER);
         self.dress(&mut command);
         command
     }
 
     /// Gives any command this home, and nothing else of the environment but the search path.
-    pub fn dress(&self, command: &mut Command) {
+    pub(crate) fn dress(&self, command: &mut Command) {
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -77,7 +84,7 @@ impl Home {
     }
 
     /// Runs `muster` with `args` to its end.
-    pub fn muster(&self, args: &[&str]) -> Run {
+    pub(crate) fn muster(&self, args: &[&str]) -> Run {
         Run::of(args, self.command().args(args))
     }
 
@@ -109,19 +116,19 @@ impl Drop for Home {
 
 /// A program that ran to its end.
 #[derive(Debug)]
-pub struct Run {
+pub(crate) struct Run {
     args: String,
     /// Its exit code; -1 if a signal ended it.
-    pub code: i32,
+    pub(crate) code: i32,
     /// What it wrote to standard output.
-    pub stdout: String,
+    pub(crate) stdout: String,
     /// What it wrote to standard error.
-    pub stderr: String,
+    pub(crate) stderr: String,
 }
 
 impl Run {
     /// Runs a command to its end.
-    pub fn of(args: &[&str], command: &mut Command) -> Self {
+    pub(crate) fn of(args: &[&str], command: &mut Command) -> Self {
         let output = command.output().unwrap();
         Self {
             args: args.join(" "),
@@ -133,28 +140,28 @@ impl Run {
 
     /// Its standard output, after an exit code that must be `code`.
     #[track_caller]
-    pub fn expect_code(self, code: i32) -> Self {
+    pub(crate) fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.code, code, "muster {}\nstdout: {}\nstderr: {}", self.args, self.stdout, self.stderr);
         self
     }
 
     /// Fails unless standard error holds `words`.
     #[track_caller]
-    pub fn expect_stderr(self, words: &str) -> Self {
+    pub(crate) fn expect_stderr(self, words: &str) -> Self {
         assert!(self.stderr.contains(words), "muster {}: {words:?} is not in stderr: {}", self.args, self.stderr);
         self
     }
 }
 
 /// A process that goes on, with everything that it prints.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     printed: Arc<Mutex<String>>,
 }
 
 impl Running {
     /// Starts a command and collects what it prints.
-    pub fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let printed = Arc::new(Mutex::new(String::new()));
         collect(child.stdout.take().unwrap(), Arc::clone(&printed));
@@ -163,13 +170,13 @@ impl Running {
     }
 
     /// Everything that it has printed so far.
-    pub fn printed(&self) -> String {
+    pub(crate) fn printed(&self) -> String {
         self.printed.lock().unwrap().clone()
     }
 
     /// Waits for a word among those that it prints which `pick` takes.
     #[track_caller]
-    pub fn wait_for<T>(&mut self, what: &str, pick: impl Fn(&str) -> Option<T>) -> T {
+    pub(crate) fn wait_for<T>(&mut self, what: &str, pick: impl Fn(&str) -> Option<T>) -> T {
         eventually(what, || {
             let printed = self.printed();
             if let Some(value) = pick(&printed) {
@@ -184,7 +191,7 @@ impl Running {
 
     /// Waits for it to end by itself, with this exit code, after printing `words`.
     #[track_caller]
-    pub fn wait_for_end(&mut self, code: i32, words: &str) {
+    pub(crate) fn wait_for_end(&mut self, code: i32, words: &str) {
         let ended = eventually("its end", || match self.child.try_wait().unwrap() {
             Some(status) => Ok(status.code().unwrap_or(-1)),
             None => Err(self.printed()),
@@ -195,18 +202,18 @@ impl Running {
     }
 
     /// Its process id.
-    pub fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).unwrap();
     }
 
     /// Asks it to end with SIGINT; gives its exit code and all that it printed.
     #[track_caller]
-    pub fn stop(mut self) -> (i32, String) {
+    pub(crate) fn stop(mut self) -> (i32, String) {
         self.signal(Signal::SIGINT);
         let code = eventually("the end after SIGINT", || match self.child.try_wait().unwrap() {
             Some(status) => Ok(status.code().unwrap_or(-1)),
@@ -216,7 +223,7 @@ impl Running {
     }
 
     /// Ends it with SIGKILL.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -246,24 +253,24 @@ fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) {
 }
 
 /// A `muster up` with a home of its own.
-pub struct Fleet {
+pub(crate) struct Fleet {
     // Ended before the home goes away.
     up: Option<Running>,
     flags: Vec<String>,
     /// What it printed until it was ready, the last time that it was started.
-    pub summary: String,
+    pub(crate) summary: String,
     /// The home that it runs in.
-    pub home: Home,
+    pub(crate) home: Home,
 }
 
 impl Fleet {
     /// Starts one with the sample yuno left out.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(&["--no-sample"])
     }
 
     /// Starts one with more flags.
-    pub fn start_with(flags: &[&str]) -> Self {
+    pub(crate) fn start_with(flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let mut fleet = Self { up: None, flags, summary: String::new(), home: Home::new() };
         fleet.again();
@@ -272,7 +279,7 @@ impl Fleet {
 
     /// Starts it (again).
     #[track_caller]
-    pub fn again(&mut self) {
+    pub(crate) fn again(&mut self) {
         let mut command = self.home.command();
         command.args(["up", "--web-port", "0", "--mqtt-port", "0", "--hosts-port", "0"]).args(&self.flags);
         let mut up = Running::start(&mut command);
@@ -285,14 +292,21 @@ impl Fleet {
 
     /// The address in the summary that begins with `scheme`.
     #[track_caller]
-    pub fn address(&self, scheme: &str) -> String {
+    pub(crate) fn address(&self, scheme: &str) -> String {
         let start = self.summary.find(scheme).unwrap_or_else(|| panic!("no {scheme} in {}", self.summary));
         self.summary[start..].split_whitespace().next().unwrap().to_owned()
     }
 
+    /// The one-time sign-in link in the summary.
+    #[track_caller]
+    pub(crate) fn sign_in_link(&self) -> String {
+        let word = self.summary.split_whitespace().find(|word| word.contains("/sign-in?code="));
+        word.unwrap_or_else(|| panic!("no sign-in link in {}", self.summary)).to_owned()
+    }
+
     /// Makes a client certificate with the authority of this fleet; gives its folder.
     #[track_caller]
-    pub fn issue(&self, role: &str, name: &str) -> PathBuf {
+    pub(crate) fn issue(&self, role: &str, name: &str) -> PathBuf {
         let folder = self.home.path().join(format!("{role}-{name}"));
         let console = self.data().join("console");
         let (console, out) = (console.to_str().unwrap(), folder.to_str().unwrap());
@@ -302,49 +316,49 @@ impl Fleet {
 
     /// The process.
     #[track_caller]
-    pub fn up(&mut self) -> &mut Running {
+    pub(crate) fn up(&mut self) -> &mut Running {
         self.up.as_mut().unwrap()
     }
 
     /// Ends it in order; gives all that it printed.
     #[track_caller]
-    pub fn stop(&mut self) -> String {
+    pub(crate) fn stop(&mut self) -> String {
         let (code, printed) = self.up.take().unwrap().stop();
         assert_eq!(code, 0, "{printed}");
         printed
     }
 
     /// Ends it with SIGKILL.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.up.take().unwrap().kill();
     }
 
     /// The folder of all its data.
-    pub fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.home.path().join("share/muster")
     }
 
     /// Runs a verb to its end.
-    pub fn muster(&self, args: &[&str]) -> Run {
+    pub(crate) fn muster(&self, args: &[&str]) -> Run {
         self.home.muster(args)
     }
 
     /// Runs a verb that must succeed; gives its standard output.
     #[track_caller]
-    pub fn ok(&self, args: &[&str]) -> String {
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
         self.muster(args).expect_code(0).stdout
     }
 
     /// Runs a verb that must succeed, with `-o json`; gives what it answers.
     #[track_caller]
-    pub fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let stdout = self.ok(&[&["-o", "json"], args].concat());
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{args:?} printed no JSON ({error}): {stdout}"))
     }
 
     /// The id of the one host.
     #[track_caller]
-    pub fn host(&self) -> String {
+    pub(crate) fn host(&self) -> String {
         match self.json(&["host", "ls"]).as_array().unwrap().as_slice() {
             [host] => host["id"].as_str().unwrap().to_owned(),
             hosts => panic!("one host is wanted: {hosts:?}"),
@@ -353,7 +367,7 @@ impl Fleet {
 
     /// A unit of the one host, as the console shows it, once `wanted` holds.
     #[track_caller]
-    pub fn unit(&self, unit: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn unit(&self, unit: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         eventually(unit, || {
             let run = self.muster(&["-o", "json", "unit", "show", unit]);
             let shown: Value = serde_json::from_str(&run.stdout).map_err(|_| run.stderr.clone())?;
@@ -363,13 +377,13 @@ impl Fleet {
 
     /// A unit, once it has this phase.
     #[track_caller]
-    pub fn unit_in_phase(&self, unit: &str, phase: &str) -> Value {
+    pub(crate) fn unit_in_phase(&self, unit: &str, phase: &str) -> Value {
         self.unit(unit, |shown| shown["observed"]["phase"] == phase)
     }
 }
 
 /// Writes a file below a home and gives its path.
-pub fn file(home: &Home, name: &str, content: &str) -> String {
+pub(crate) fn file(home: &Home, name: &str, content: &str) -> String {
     use std::os::unix::fs::PermissionsExt;
     let path = home.path().join(name);
     fs::write(&path, content).unwrap();

@@ -1,11 +1,13 @@
 //! The invariants that a machine can hold, checked on the source text.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Every Rust file of ours below `folder`, with its text up to its unit tests.
+/// Every Rust file of ours below `folder` that is not a test, with its text up to its unit tests.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -13,9 +15,9 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() && !path.ends_with("target") {
+            if path.is_dir() && !path.ends_with("target") && !path.ends_with("tests") {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
                 files.push((path.strip_prefix(root).unwrap().to_owned(), code));
@@ -110,7 +112,7 @@ fn unsafe_code_has_its_places() {
         "unsafe code stands in few places, each with its safety argument",
         "src",
         &["unsafe {", "unsafe fn", "unsafe impl"],
-        &["src/shim", "src/main.rs"],
+        &["src/shim", "src/agent/lean.rs"],
     );
     for folder in ["broker/src", "topics/src"] {
         check_absent("no unsafe code is needed here", folder, &["unsafe {", "unsafe fn", "unsafe impl"], &[]);

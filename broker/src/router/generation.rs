@@ -96,6 +96,11 @@ impl Generation {
         self.dead.cancel();
     }
 
+    /// A token of one's own that is cancelled when the router dies.
+    pub(super) fn death(&self) -> CancellationToken {
+        self.dead.child_token()
+    }
+
     /// `work`, unless the router dies before it is done.
     pub(super) async fn while_alive<T>(&self, work: impl Future<Output = T>) -> Result<T, Gone> {
         self.dead.run_until_cancelled(work).await.ok_or(Gone)

@@ -9,6 +9,7 @@ use rumqttd::{
     protocol::{self, Packet, PingReq, RetainForwardRule, Subscribe, SubscribeProperties, Unsubscribe},
 };
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Gone, ROUTER_TIMEOUT,
@@ -39,12 +40,15 @@ pub(crate) struct Link {
     rx: LinkRx,
     filters: Vec<String>,
     filters_max: usize,
+    /// The router's death, of which waiting costs no lock that other links wait for too.
+    dead: CancellationToken,
 }
 
 impl Link {
     pub(super) async fn open(generation: Arc<Generation>, filters_max: usize) -> Result<Self, Gone> {
         let (slot, (tx, rx)) = generation.connect().await?;
-        Ok(Self { generation, slot, tx, rx, filters: Vec::new(), filters_max })
+        let dead = generation.death();
+        Ok(Self { generation, slot, tx, rx, filters: Vec::new(), filters_max, dead })
     }
 
     /// Whether the router may have one more filter, if it does not know this one.
@@ -86,7 +90,7 @@ impl Link {
     /// The next event. Nothing is lost if this is dropped before it is done.
     pub(crate) async fn next(&mut self) -> Result<Event, Gone> {
         loop {
-            let notification = self.generation.while_alive(self.rx.next()).await?.map_err(|_| Gone)?;
+            let notification = self.dead.run_until_cancelled(self.rx.next()).await.ok_or(Gone)?.map_err(|_| Gone)?;
             if let Some(event) = self.sort(notification)? {
                 return Ok(event);
             }

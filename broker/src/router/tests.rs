@@ -162,7 +162,9 @@ async fn what_is_unsubscribed_ends_and_filters_are_limited() {
 async fn a_stopped_hub_is_gone() {
     let hub = hub(Limits::default()).await;
     let mut link = subscribe(&hub, "muster/a").await;
+    assert!(hub.is_ready());
     hub.stop();
+    assert!(!hub.is_ready());
     assert!(matches!(hub.publish(vec![message("muster/a", "x")]).await, Err(Gone)));
     assert!(hub.link().await.is_err());
     assert!(link.unsubscribe(vec!["muster/a".to_owned()]).await.is_ok());

@@ -18,7 +18,7 @@ async fn bad_bytes_end_a_connection_and_no_other() {
     let mut console = fixture.console().await;
     console.subscribe("muster/#", QoS::AtLeastOnce).await;
     let first_packets = [
-        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser that was given the wrong port\r\n\r\n".to_vec(),
         publish(&event(), b"before CONNECT"),
         packet(0x10, b"\0\x04MQ"),
         packet(0x11, b"\0\x04MQTT\x04\x02\0\x1e\0\x01a"),

@@ -92,13 +92,13 @@ async fn silence_beyond_the_keep_alive_ends_a_session_even_while_messages_flow_t
     let mut quiet = fixture.raw(HOST).await;
     quiet.send(&connect_will(&format!("{HOST}-1"), 1, &presence(), "silent")).await;
     quiet.expect(&[0x20, 2, 0, 0]).await;
+    let started = std::time::Instant::now();
     quiet.send(&subscribe(1, format!("muster/h/{HOST}/cmd").as_bytes(), 0)).await;
     quiet.expect(&[0x90, 3, 0, 1, 0]).await;
     // Another one pings and stays.
     let mut lively = fixture.raw(OTHER).await;
     lively.connect(&format!("{OTHER}-1"), 1).await;
     let mut sender = fixture.client("console-other", "console-other").await;
-    let started = std::time::Instant::now();
     loop {
         sender.publish(&format!("muster/h/{HOST}/cmd"), false, "traffic").await;
         lively.send(&packet(0xc0, &[])).await;

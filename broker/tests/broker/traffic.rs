@@ -83,7 +83,7 @@ async fn acknowledgements_keep_the_order_of_publishing() {
 async fn the_lower_quality_of_the_two_sides_counts() {
     let fixture = Fixture::new().await;
     let topic = format!("muster/h/{HOST}/event");
-    let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
+    let host = fixture.client(HOST, &format!("{HOST}-1")).await;
     for granted in [QoS::AtMostOnce, QoS::AtLeastOnce] {
         let mut console = fixture.client("console-main", &format!("console-main-{}", granted as u8)).await;
         console.subscribe(&topic, granted).await;

@@ -1,4 +1,5 @@
 //! Fetching from a real HTTPS server that wants a client certificate, as the console's does.
+#![cfg(feature = "console")]
 
 use std::{
     convert::Infallible,

@@ -19,7 +19,7 @@ use std::{
 
 use muster_topics::Millis;
 use sqlx::{
-    Sqlite, SqlitePool, Transaction,
+    ConnectOptions, Connection, Sqlite, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
@@ -92,9 +92,9 @@ impl Store {
     /// # Errors
     /// If it cannot be opened or brought up to date.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
+        check(path).await?;
         let options = SqliteConnectOptions::new()
             .filename(path)
-            .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             // What is acknowledged must survive a power cut.
             .synchronous(SqliteSynchronous::Full)
@@ -102,10 +102,11 @@ impl Store {
             // The agent's budget is small, and so are its tables: 512 KiB of pages is plenty.
             .pragma("cache_size", "-512");
         let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
-        let store = Self { pool };
-        store.check().await?;
-        sqlx::migrate!("src/agent/store/migrations").run(&store.pool).await?;
-        Ok(store)
+        if let Err(error) = sqlx::migrate!("src/agent/store/migrations").run(&pool).await {
+            pool.close().await;
+            return Err(error.into());
+        }
+        Ok(Self { pool })
     }
 
     /// Opens the store in `path`; one that is damaged is set aside first, and a new one made.
@@ -124,13 +125,6 @@ impl Store {
              acknowledged is in the old one. hint: apply the units again; check this host's disk"
         );
         Self::open(path).await
-    }
-
-    /// Has SQLite read every page, so that damage shows now rather than in the middle of something.
-    /// The store is small: this takes a few milliseconds.
-    async fn check(&self) -> Result<(), StoreError> {
-        let found: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&self.pool).await?;
-        if found == "ok" { Ok(()) } else { Err(StoreError::Damaged(found)) }
     }
 
     /// Begins a transaction. There is one connection: end it before the next is asked for.
@@ -168,6 +162,22 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Has SQLite read every page, so that damage shows now rather than in the middle of something; the
+/// file is made if there is none. The store is small: this takes a few milliseconds.
+///
+/// This has a connection of its own, which is closed before anything else happens: one that closes
+/// deletes the write-ahead log by its name, which a new store may have taken by then. (The pragmas of
+/// the store's own connection would meet the damage first, and then drop it rather than close it.)
+async fn check(path: &Path) -> Result<(), StoreError> {
+    files::make_private(path).map_err(sqlx::Error::Io)?;
+    let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
+    let found = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&mut connection).await;
+    let closed = connection.close().await;
+    let found: String = found?;
+    closed?;
+    if found == "ok" { Ok(()) } else { Err(StoreError::Damaged(found)) }
 }
 
 /// Remembers the latest signed time that was seen, in somebody's transaction.

@@ -174,7 +174,13 @@ pub async fn edit(
     verb: &Verb,
     now_ms: Millis,
 ) -> Result<Result<Option<Applied>, Refusal>, StoreError> {
-    let row = find(connection, unit).await?;
+    let row = match find(connection, unit).await {
+        Err(StoreError::Content { what, source }) => {
+            let message = format!("the {what} of {unit} cannot be read by this version of the agent: {source}");
+            return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
+        }
+        other => other?,
+    };
     let current = row.as_ref().map(|row| Current {
         desired: &row.desired,
         held: row.hold.is_some(),
@@ -375,5 +381,7 @@ mod tests {
         let StoredUnits { units, unreadable } = store.units().await.unwrap();
         assert_eq!(units.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["default/hello"]);
         assert_eq!(unreadable, ["default/bad"]);
+        let rm = Verb::UnitRm { unit: bad.clone() };
+        assert_eq!(done(&store, &bad, &rm).await.unwrap_err().code, RefusalCode::Conflict);
     }
 }

@@ -9,7 +9,7 @@ use muster_topics::{
     unit::{Desired, StopSignal},
 };
 
-use crate::rules::plan::{Ended, Failure, Told};
+use crate::rules::plan::{Failure, Over, Told};
 
 /// A kind of unit: how it is installed, started, found again and removed.
 ///
@@ -62,7 +62,7 @@ pub(super) enum News {
     /// It goes on, like this.
     Told(Told),
     /// It has ended, for good.
-    Ended(Ended),
+    Ended(Over),
 }
 
 /// What was found of a unit.
@@ -79,7 +79,7 @@ pub(super) enum Adopted {
         instance: Box<dyn Instance>,
     },
     /// It was, and has ended.
-    Ended(Ended),
+    Ended(Over),
 }
 
 /// Why a unit is not in effect after it was started.

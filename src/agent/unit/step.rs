@@ -14,8 +14,9 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::kind::{Adopted, Instance, Kind, News, NotStarted};
 use crate::{
-    clock::{now_ms, random},
-    rules::plan::{Ended, Failure, Found, Seen},
+    agent::chance::random,
+    clock::now_ms,
+    rules::plan::{Ended, Failure, Found, Over, Seen},
 };
 
 /// A step's deadline. What has not come about by then is given up and tried again.
@@ -61,7 +62,7 @@ impl Worker {
     pub(super) async fn adopt(self, stops: mpsc::Receiver<Stop>) {
         match self.look_up().await {
             Ok(Adopted::Nothing) => self.report(Seen::Found(Found::Nothing)).await,
-            Ok(Adopted::Ended(ended)) => self.report(Seen::Found(Found::Ended(ended))).await,
+            Ok(Adopted::Ended(over)) => self.report(Seen::Found(Found::Ended(over))).await,
             Ok(Adopted::Alive { revision, told, instance }) => {
                 self.report(Seen::Found(Found::Alive(revision, told))).await;
                 self.stay_with(instance, stops).await;
@@ -113,7 +114,7 @@ impl Worker {
                 // Cancel-safe, as its contract says.
                 news = instance.next() => match news {
                     Some(News::Told(told)) => self.report(Seen::Told(told)).await,
-                    Some(News::Ended(ended)) => return self.report(Seen::Ended(ended)).await,
+                    Some(News::Ended(over)) => return self.report(Seen::Ended(over)).await,
                     None => match self.find_again().await {
                         Ok((told, again)) => {
                             instance = again;
@@ -123,7 +124,7 @@ impl Worker {
                                 self.stop(&mut *instance, stop).await;
                             }
                         }
-                        Err(ended) => return self.report(Seen::Ended(ended)).await,
+                        Err(over) => return self.report(Seen::Ended(over)).await,
                     },
                 },
                 // A channel's receive is cancel-safe.
@@ -145,14 +146,17 @@ impl Worker {
 
     /// Finds an instance that cannot be heard any more. It is not given up while it may live: that would be a
     /// second copy.
-    async fn find_again(&self) -> Result<(Seen, Box<dyn Instance>), Ended> {
+    async fn find_again(&self) -> Result<(Seen, Box<dyn Instance>), Over> {
         let mut waits = FIND_AGAIN.into_iter();
         let mut wait = FIND_AGAIN[0];
         loop {
             match self.look_up().await {
                 Ok(Adopted::Alive { told, instance, .. }) => return Ok((Seen::Told(told), instance)),
-                Ok(Adopted::Ended(ended)) => return Err(ended),
-                Ok(Adopted::Nothing) => return Err(Ended { exit: Exit::Unknown, started_ms: None, at_ms: now_ms() }),
+                Ok(Adopted::Ended(over)) => return Err(over),
+                Ok(Adopted::Nothing) => {
+                    let last = Ended { exit: Exit::Unknown, started_ms: None, at_ms: now_ms() };
+                    return Err(Over { restarts: 0, last });
+                }
                 Err(failure) => {
                     tracing::warn!(unit = %self.unit, error = %failure.error, "a unit cannot be found again, yet");
                     wait = waits.next().unwrap_or(wait);

@@ -23,11 +23,12 @@ use super::{
     step::{Report, Stop, Worker},
 };
 use crate::{
+    agent::chance::random,
     agent::store::{
         Store, StoreError,
         unit::{StoredUnits, UnitRow},
     },
-    clock::{now_ms, random},
+    clock::now_ms,
     rules::plan::{Kept, Seen, Step, Unit},
 };
 
@@ -192,7 +193,7 @@ impl Task {
         if generation(&entry.unit.desired) == generation(&desired) {
             return false;
         }
-        entry.unit.observe(Seen::Desired(desired, hold), now_ms());
+        entry.unit.observe(Seen::Desired(desired.map(Box::new), hold), now_ms());
         true
     }
 

@@ -1,1 +1,417 @@
+//! The task, with a kind of units whose world is in memory: what it starts lives on when the task ends.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, future::BoxFuture};
+use muster_topics::{
+    command::Verb,
+    name::Digest,
+    unit::{Exit, Phase, Run, StopSignal},
+};
+use tokio::sync::{Notify, broadcast};
+
+use super::{
+    kind::{Adopted, Instance, News, NotStarted},
+    *,
+};
+use crate::{
+    agent::store,
+    clock::now_ms,
+    rules::plan::{Ended, Failure, Over, Process, Told},
+};
+
+/// A host's instances, by unit, and how its steps go.
+#[derive(Default)]
+struct World {
+    alive: BTreeMap<UnitName, (Digest, Told)>,
+    traces: Vec<UnitName>,
+    last: BTreeMap<UnitName, Over>,
+    starts: u32,
+    installs: Vec<UnitName>,
+    /// The next installs fail like this.
+    failures: Vec<Failure>,
+    removed: Vec<UnitName>,
+}
+
+struct Fake {
+    world: Mutex<World>,
+    news: broadcast::Sender<(UnitName, News)>,
+    /// An install of a unit of this name waits.
+    slow: Notify,
+}
+
+impl Fake {
+    fn new() -> Arc<Self> {
+        let (news, _) = broadcast::channel(64);
+        Arc::new(Self { world: Mutex::default(), news, slow: Notify::new() })
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+
+    /// The unit's process ends by itself.
+    fn end(&self, unit: &UnitName, exit: Exit) {
+        let last = Ended { exit, started_ms: Some(now_ms()), at_ms: now_ms() };
+        let over = Over { restarts: 0, last };
+        let mut world = self.world();
+        if world.alive.remove(unit).is_some() {
+            world.last.insert(unit.clone(), over);
+            let _ = self.news.send((unit.clone(), News::Ended(over)));
+        }
+    }
+}
+
+struct FakeInstance {
+    unit: UnitName,
+    first: Option<Told>,
+    fake: Arc<Fake>,
+    news: broadcast::Receiver<(UnitName, News)>,
+}
+
+impl Instance for FakeInstance {
+    fn next(&mut self) -> BoxFuture<'_, Option<News>> {
+        async move {
+            if let Some(told) = self.first.take() {
+                return Some(News::Told(told));
+            }
+            loop {
+                let (unit, news) = self.news.recv().await.ok()?;
+                if unit == self.unit {
+                    return Some(news);
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn stop(&mut self, _: StopSignal, _: u64) -> BoxFuture<'_, Result<(), Failure>> {
+        self.fake.end(&self.unit, Exit::Signal(15));
+        async { Ok(()) }.boxed()
+    }
+}
+
+/// The kind itself: a handle to the world, for instances need one too.
+struct FakeKind(Arc<Fake>);
+
+impl FakeKind {
+    fn instance(&self, unit: &UnitName, first: Option<Told>) -> Box<dyn Instance> {
+        let news = self.0.news.subscribe();
+        Box::new(FakeInstance { unit: unit.clone(), first, fake: self.0.clone(), news })
+    }
+}
+
+impl Kind for FakeKind {
+    fn name(&self) -> &'static str {
+        "yuno"
+    }
+
+    fn traces(&self) -> io::Result<Vec<UnitName>> {
+        Ok(self.0.world().traces.clone())
+    }
+
+    fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>> {
+        async move {
+            let (alive, last) = {
+                let world = self.0.world();
+                (world.alive.get(unit).cloned(), world.last.get(unit).copied())
+            };
+            Ok(match (alive, last) {
+                (Some((revision, told)), _) => Adopted::Alive { revision, told, instance: self.instance(unit, None) },
+                (None, Some(over)) => Adopted::Ended(over),
+                (None, None) => Adopted::Nothing,
+            })
+        }
+        .boxed()
+    }
+
+    fn install<'a>(&'a self, unit: &'a UnitName, _: &'a Desired) -> BoxFuture<'a, Result<(), Failure>> {
+        async move {
+            let failure = {
+                let mut world = self.0.world();
+                world.installs.push(unit.clone());
+                world.failures.pop()
+            };
+            if unit.name().as_str() == "slow" {
+                self.0.slow.notified().await;
+            }
+            failure.map_or(Ok(()), Err)
+        }
+        .boxed()
+    }
+
+    fn start<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        _: u32,
+    ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
+        async move {
+            let mut world = self.0.world();
+            assert!(!world.alive.contains_key(unit), "a second copy of {unit}");
+            world.starts += 1;
+            let pid = 1_000 + i32::try_from(world.starts).unwrap();
+            let process = Some(Process { pid, start_ticks: 1, started_ms: now_ms() });
+            let told = Told { process, restarts: 0, last: None };
+            world.alive.insert(unit.clone(), (desired.revision.clone(), told));
+            Ok(self.instance(unit, Some(told)))
+        }
+        .boxed()
+    }
+
+    fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
+        async move {
+            let mut world = self.0.world();
+            assert!(!world.alive.contains_key(unit), "{unit} is removed while it runs");
+            world.last.remove(unit);
+            world.removed.push(unit.clone());
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn logs<'a>(&'a self, _: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
+        async move { Ok(format!("{lines} lines").into_bytes()) }.boxed()
+    }
+
+    fn sweep(&self, _: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+/// A host: its store and world outlive the agent.
+struct Host {
+    fake: Arc<Fake>,
+    store: Store,
+    units: Units,
+    shutdown: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+impl Host {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
+        let fake = Fake::new();
+        let (units, shutdown) = Self::agent(&store, &fake).await;
+        Self { fake, store, units, shutdown, _folder: folder }
+    }
+
+    async fn agent(store: &Store, fake: &Arc<Fake>) -> (Units, CancellationToken) {
+        let shutdown = CancellationToken::new();
+        let kinds = Kinds(Arc::new([Arc::new(FakeKind(fake.clone())) as Arc<dyn Kind>]));
+        (Units::keep(store.clone(), kinds, shutdown.clone()).await.unwrap(), shutdown)
+    }
+
+    /// As a crash: no goodbye, and what runs goes on.
+    async fn stop(&mut self) {
+        self.shutdown.cancel();
+        let mut states = self.units.states();
+        // The sender goes with the task.
+        while states.changed().await.is_ok() {}
+    }
+
+    async fn restart(&mut self) {
+        self.stop().await;
+        (self.units, self.shutdown) = Self::agent(&self.store, &self.fake).await;
+    }
+
+    async fn verb(&self, verb: &Verb) -> Result<Option<store::unit::Applied>, Refusal> {
+        let (Verb::UnitApply { unit, .. }
+        | Verb::UnitRun { unit }
+        | Verb::UnitStop { unit }
+        | Verb::UnitRestart { unit }
+        | Verb::UnitRm { unit }) = verb
+        else {
+            panic!("not for units")
+        };
+        let mut tx = self.store.begin().await.unwrap();
+        let result = store::unit::edit(&mut tx, unit, verb, now_ms()).await.unwrap();
+        tx.commit().await.unwrap();
+        self.units.desired_changed();
+        result
+    }
+
+    /// Waits until a unit is like this.
+    async fn until(&self, unit: &UnitName, what: impl Fn(&UnitState) -> bool) -> UnitState {
+        let mut states = self.units.states();
+        let found = states.wait_for(|states| states.get(unit).is_some_and(&what));
+        match tokio::time::timeout(Duration::from_secs(60), found).await {
+            Ok(states) => states.unwrap()[unit].clone(),
+            Err(_) => panic!("{unit} is not as it should be: {:#?}", self.units.states().borrow().get(unit)),
+        }
+    }
+
+    async fn until_gone(&self, unit: &UnitName) {
+        let mut states = self.units.states();
+        states.wait_for(|states| !states.contains_key(unit)).await.unwrap();
+    }
+
+    /// Waits until a unit has come to this, as it is desired now.
+    async fn until_phase(&self, unit: &UnitName, phase: Phase) -> UnitState {
+        let rows = self.store.units().await.unwrap().units;
+        let generation = rows.iter().find(|row| row.name == *unit).unwrap().desired.generation;
+        self.until(unit, |state| state.observed.phase == phase && state.observed.generation == generation).await
+    }
+}
+
+pub(super) fn unit(name: &str) -> UnitName {
+    format!("default/{name}").parse().unwrap()
+}
+
+fn apply(unit: &UnitName, artifact: &str, run: Run) -> Verb {
+    let sha256 = Digest::of(artifact.as_bytes());
+    let spec = serde_json::json!({
+        "kind": "yuno",
+        "artifact": {"sha256": sha256, "size_bytes": 1, "role": "a", "version": "1"},
+        "started_after_ms": 1,
+    });
+    Verb::UnitApply { unit: unit.clone(), spec: Box::new(serde_json::from_value(spec).unwrap()), run: Some(run) }
+}
+
+#[tokio::test]
+async fn a_unit_lives_its_life() {
+    let host = Host::start().await;
+    let unit = unit("hello");
+    host.verb(&apply(&unit, "a", Run::Stopped)).await.unwrap();
+    let state = host.until_phase(&unit, Phase::Stopped).await;
+    assert_eq!(state.observed.revision.as_ref(), Some(&state.desired.revision));
+
+    host.verb(&Verb::UnitRun { unit: unit.clone() }).await.unwrap();
+    let state = host.until_phase(&unit, Phase::Running).await;
+    assert_eq!((state.observed.pid, state.process), (Some(1_001), Some((1_001, 1))));
+    assert_eq!(host.units.logs(&unit, 7).await.unwrap(), b"7 lines");
+    assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap_err().code, RefusalCode::Conflict);
+
+    host.fake.end(&unit, Exit::Signal(11));
+    let state = host.until(&unit, |state| state.observed.pid == Some(1_002)).await;
+    assert_eq!((state.observed.exit, state.observed.attempts), (Some(Exit::Signal(11)), 1));
+
+    host.verb(&Verb::UnitRestart { unit: unit.clone() }).await.unwrap();
+    let restarted = host.until(&unit, |state| state.observed.pid == Some(1_003)).await;
+    assert_ne!(restarted.desired.revision, state.desired.revision);
+    host.until_phase(&unit, Phase::Running).await;
+
+    host.verb(&Verb::UnitStop { unit: unit.clone() }).await.unwrap();
+    let state = host.until_phase(&unit, Phase::Stopped).await;
+    assert_eq!((state.observed.exit, state.observed.pid), (Some(Exit::Signal(15)), None));
+    assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await, Ok(None));
+    host.until_gone(&unit).await;
+    assert_eq!(host.units.logs(&unit, 7).await.unwrap_err().code, RefusalCode::NotFound);
+    // One of the same name is another one.
+    host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
+    host.until_phase(&unit, Phase::Running).await;
+    assert_eq!(host.fake.world().removed, [unit]);
+}
+
+#[tokio::test]
+async fn a_slow_unit_blocks_no_other() {
+    let host = Host::start().await;
+    let (slow, quick) = (unit("slow"), unit("quick"));
+    host.verb(&apply(&slow, "a", Run::Running)).await.unwrap();
+    host.until(&slow, |state| state.observed.phase == Phase::Installing).await;
+    host.verb(&apply(&quick, "a", Run::Running)).await.unwrap();
+    host.until_phase(&quick, Phase::Running).await;
+    assert_eq!(host.units.states().borrow()[&slow].observed.phase, Phase::Installing);
+    host.fake.slow.notify_one();
+    host.until_phase(&slow, Phase::Running).await;
+}
+
+#[tokio::test]
+async fn an_install_that_is_not_wanted_any_more_is_given_up() {
+    let host = Host::start().await;
+    let slow = unit("slow");
+    host.verb(&apply(&slow, "a", Run::Stopped)).await.unwrap();
+    host.until(&slow, |state| state.observed.phase == Phase::Installing).await;
+    host.verb(&Verb::UnitRm { unit: slow.clone() }).await.unwrap();
+    host.until_gone(&slow).await;
+    host.verb(&apply(&slow, "b", Run::Running)).await.unwrap();
+    host.until(&slow, |state| state.observed.phase == Phase::Installing).await;
+    host.fake.slow.notify_one();
+    host.until_phase(&slow, Phase::Running).await;
+    assert_eq!(host.fake.world().removed, [slow]);
+}
+
+#[tokio::test]
+async fn what_runs_outlives_the_agent_and_is_taken_over() {
+    let mut host = Host::start().await;
+    let (one, two, three) = (unit("one"), unit("two"), unit("three"));
+    for unit in [&one, &two, &three] {
+        host.verb(&apply(unit, "a", Run::Running)).await.unwrap();
+    }
+    for unit in [&one, &two, &three] {
+        host.until_phase(unit, Phase::Running).await;
+    }
+    let before = host.units.states().borrow().clone();
+    host.stop().await;
+    // While the agent is away one goes on, one ends, and one shall stop.
+    host.fake.end(&two, Exit::Code(3));
+    host.verb(&Verb::UnitStop { unit: three.clone() }).await.unwrap();
+    host.restart().await;
+    assert_eq!(host.until(&one, |state| state.process.is_some()).await, before[&one]);
+    let state = host.until(&two, |state| state.observed.pid != before[&two].observed.pid).await;
+    assert_eq!((state.observed.exit, state.observed.attempts), (Some(Exit::Code(3)), 1));
+    host.until_phase(&three, Phase::Stopped).await;
+    assert_eq!(host.fake.world().starts, 4);
+
+    // And an end that is known is not news once more.
+    host.until_phase(&two, Phase::Running).await;
+    let before = host.units.states().borrow().clone();
+    host.restart().await;
+    for unit in [&one, &two, &three] {
+        assert_eq!(host.until(unit, |state| state.process == before[unit].process).await, before[unit]);
+    }
+    assert_eq!(host.fake.world().starts, 4);
+}
+
+#[tokio::test]
+async fn what_nobody_knows_any_more_is_stopped_and_removed() {
+    let mut host = Host::start().await;
+    let (known, forgotten, unreadable) = (unit("known"), unit("forgotten"), unit("unreadable"));
+    for unit in [&known, &forgotten, &unreadable] {
+        host.verb(&apply(unit, "a", Run::Running)).await.unwrap();
+        host.until_phase(unit, Phase::Running).await;
+    }
+    host.stop().await;
+    let mut tx = host.store.begin().await.unwrap();
+    sqlx::query("DELETE FROM unit WHERE name = 'default/forgotten'").execute(&mut *tx).await.unwrap();
+    sqlx::query("UPDATE unit SET spec = '{}' WHERE name = 'default/unreadable'").execute(&mut *tx).await.unwrap();
+    tx.commit().await.unwrap();
+    host.fake.world().traces = vec![known.clone(), forgotten.clone(), unreadable.clone()];
+    host.restart().await;
+    host.until_phase(&known, Phase::Running).await;
+    eventually(|| host.fake.world().removed == [forgotten.clone()]).await;
+    let alive: Vec<UnitName> = host.fake.world().alive.keys().cloned().collect();
+    assert_eq!(alive, [known, unreadable]);
+}
+
+#[tokio::test]
+async fn what_fails_for_good_waits_for_somebody_and_what_heals_is_tried_again() {
+    let mut host = Host::start().await;
+    let unit = unit("hello");
+    let failure = |may_heal| Failure { error: "it cannot be had".to_owned(), may_heal };
+    host.fake.world().failures = vec![failure(false), failure(true)];
+    host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
+    let state = host.until_phase(&unit, Phase::Failed).await;
+    assert_eq!(state.observed.error.as_deref(), Some("it cannot be had"));
+    assert_eq!(host.fake.world().installs.len(), 2);
+    // Nor does another life of the agent make it better.
+    host.restart().await;
+    assert_eq!(host.until_phase(&unit, Phase::Failed).await, state);
+    host.verb(&Verb::UnitRun { unit: unit.clone() }).await.unwrap();
+    let state = host.until_phase(&unit, Phase::Running).await;
+    assert_eq!((state.observed.error, host.fake.world().installs.len()), (None, 3));
+}
+
+async fn eventually(what: impl Fn() -> bool) {
+    let waited = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waited).await.expect("should come about");
+}

@@ -45,9 +45,12 @@ use crate::{
     files::{PUBLIC_MODE, SECRET_MODE, write_atomically},
     rules::{
         backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
-        plan::{Ended, Failure, Process, Told},
+        plan::{Ended, Failure, Over, Process, Told},
     },
 };
+
+#[cfg(test)]
+mod tests;
 
 /// Where programs are looked for by those that name no path, unless the spec says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -100,10 +103,7 @@ impl Yunos {
         let place = self.place(unit);
         // Almost always all is there; but somebody may have tidied up by hand.
         self.install(unit, desired).await?;
-        if !matches!(
-            self.shims.adopt(&place.run()).await.map_err(from_shim)?,
-            shim::Adopted::Nothing | shim::Adopted::Ended(_)
-        ) {
+        if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
         let user = spec.user.as_deref().map(find_user).transpose()?;
@@ -113,8 +113,16 @@ impl Yunos {
         let program = self.artifacts.path(&spec.artifact.sha256);
         let launch = launch(unit, desired, spec, &place, &program, user, attempts);
         place.write_started(&Started { revision: desired.revision.clone(), artifact: spec.artifact.sha256.clone() })?;
-        let shim = self.shims.launch(&place.run(), &launch).await.map_err(from_shim)?;
-        Ok(Yuno { shim })
+        match self.shims.launch(&place.run(), &launch).await {
+            Ok(shim) => Ok(Yuno { shim }),
+            Err(error @ ShimError::Start { .. }) => Err(from_shim(error).into()),
+            // Whether anything came to run is not certain then; if not, waiting is right.
+            Err(error) => match self.shims.adopt(&place.run()).await {
+                Ok(shim::Adopted::Alive(shim)) => Ok(Yuno { shim }),
+                Ok(shim::Adopted::Nothing | shim::Adopted::Ended(_)) => Err(from_shim(error).into()),
+                Err(_) => Err(NotStarted::Unknown),
+            },
+        }
     }
 
     async fn adopt(&self, unit: &UnitName) -> Result<Adopted, Failure> {
@@ -124,14 +132,16 @@ impl Yunos {
         }
         match self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             shim::Adopted::Nothing => Ok(Adopted::Nothing),
-            shim::Adopted::Ended(ended) => Ok(Adopted::Ended(from_ended(&ended))),
+            shim::Adopted::Ended(ended) => {
+                Ok(Adopted::Ended(Over { restarts: place.restarts(), last: from_ended(&ended) }))
+            }
             shim::Adopted::Alive(shim) => {
                 let mut yuno = Yuno { shim };
                 // What cannot be told is no revision that anybody desires, and will be replaced.
                 let revision = place.started().map_or_else(|_| Digest::of(b""), |started| started.revision);
                 match yuno.hear().await {
                     Some(News::Told(told)) => Ok(Adopted::Alive { revision, told, instance: Box::new(yuno) }),
-                    Some(News::Ended(ended)) => Ok(Adopted::Ended(ended)),
+                    Some(News::Ended(over)) => Ok(Adopted::Ended(over)),
                     None => Err(may_heal("its shim was there, and is gone")),
                 }
             }
@@ -245,6 +255,14 @@ struct Place {
 impl Place {
     fn run(&self) -> PathBuf {
         self.folder.join("run")
+    }
+
+    /// How often a shim that is gone had started its program again.
+    fn restarts(&self) -> u32 {
+        match muster_shim::files::read_state(&self.run()) {
+            Ok(muster_shim::files::Found::State(state)) => state.restarts,
+            _ => 0,
+        }
     }
 
     fn work(&self) -> PathBuf {
@@ -404,7 +422,7 @@ fn from_state(state: &muster_shim::State) -> News {
     let last = state.last.as_ref().map(from_ended);
     if state.over {
         let unknown = Ended { exit: Exit::Unknown, started_ms: None, at_ms: now_ms() };
-        return News::Ended(last.unwrap_or(unknown));
+        return News::Ended(Over { restarts: state.restarts, last: last.unwrap_or(unknown) });
     }
     let process = state.main.as_ref().map(|main| Process {
         pid: main.pid,

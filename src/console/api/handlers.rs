@@ -50,6 +50,15 @@ pub(super) async fn host(State(console): State<Console>, Segments(host): Segment
     Ok(Json(console.host(&host).await?))
 }
 
+pub(super) async fn refresh(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Segments(host): Segments<String>,
+) -> Result<StatusCode, Error> {
+    console.refresh(&operator, &host).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 pub(super) async fn unit(
     State(console): State<Console>,
     Segments((host, realm, name)): Segments<(String, Name, Name)>,

@@ -5,7 +5,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::{Method, Route, routes};
+use super::{Route, routes};
 use crate::api::Problem;
 
 /// The document, as it is served.
@@ -110,7 +110,7 @@ fn operation(route: &Route, problem: &Schema, generator: &mut SchemaGenerator) -
         json!({ "name": parameter.name, "in": "query", "description": parameter.about, "schema": { "type": kind } })
     });
     let parameters: Vec<Value> = in_path.chain(in_query).collect();
-    let status = if route.method == Method::Delete { "204" } else { "200" };
+    let status = if matches!(route.response, Shape::Nothing) { "204" } else { "200" };
     let mut done = json!({ "description": "Done." });
     if let Some(content) = route.response.content(generator) {
         done["content"] = content;

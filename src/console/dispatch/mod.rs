@@ -79,11 +79,13 @@ async fn authorise(shared: &Shared, operator: &Name, command: NewCommand) -> Res
     Ok(Authorised { operator: operator.clone(), command })
 }
 
-/// Signs, stores and publishes a command.
+/// Signs, stores and publishes a command. Whoever asked may hang up at any moment; between storing and
+/// publishing that must not count, or the command would lie in the store until the next start.
 pub(super) async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
-    let shared = &console.shared;
-    let authorised = authorise(shared, operator, command).await?;
-    let id = issue(shared, authorised).await?;
+    let authorised = authorise(&console.shared, operator, command).await?;
+    let shared = Arc::clone(&console.shared);
+    let issued = tokio::spawn(async move { issue(&shared, authorised).await });
+    let id = issued.await.map_err(|error| Error::internal("issuing the command", &error))??;
     console.command(id).await
 }
 
@@ -228,6 +230,23 @@ async fn refresh_all(shared: &Shared) {
         Ok(bytes) => drop(shared.link.publish(Topic::CommandAll, bytes)),
         Err(error) => tracing::error!(%error, "a message cannot be signed"),
     }
+}
+
+/// Asks one host for its whole state, at once. Nothing repeats this: a host that is away says
+/// everything when it comes back, unasked.
+pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> Result<(), Error> {
+    shared.check_operator(operator).await?;
+    let refresh = Refresh { v: V1, issued_ms: now_ms(), within_ms: 0 };
+    let bytes =
+        shared.authority.signer().sign(&refresh).map_err(|error| Error::internal("signing a message", &error))?;
+    if shared.link.publish(Topic::Host(host, HostTopic::Command), bytes) {
+        return Ok(());
+    }
+    let (code, message) = match shared.link.is_connected() {
+        true => ("busy", "too much waits for the broker"),
+        false => ("no_broker", "the console has no connection to the broker"),
+    };
+    Err(Error::new(StatusCode::SERVICE_UNAVAILABLE, code, message).hint("try again in a moment"))
 }
 
 async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>) -> Result<(), StoreError> {

@@ -1,6 +1,8 @@
 //! Measurements: batches of hosts are unpacked and parsed where that keeps nobody waiting, committed
 //! to the time-series store, and then acknowledged.
 //!
+//! **Invariant: a batch is acknowledged to its host after its commit**, and not if that failed.
+//!
 //! The tag `host` of a point is what its topic says, whatever the batch says.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -20,14 +22,13 @@ use crate::{
     console::{
         Change, Shared,
         link::Inbound,
-        series::SeriesError,
         store::{self, StoreError},
     },
 };
 
 /// The most batches that are committed together. One has about 60 values.
 const BATCHES_MAX: usize = 128;
-/// What waits after the store failed.
+/// What waits after the store failed, so that a full disk does not fill the log too.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A batch as it came: who sent it, and the bytes.
@@ -71,12 +72,19 @@ pub(in crate::console) async fn run(
                 continue;
             }
         };
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = commit(&shared, &batches) => (),
-        }
+        // Not cut short by a shutdown: what was taken is stored before the store is closed.
+        let stored = shared.series.append(&points(&batches)).await;
         for receipt in receipts {
             receipt.acknowledge();
+        }
+        if let Err(error) = stored {
+            // It is never the batches' fault (`SeriesStore::append`). Only the broker is told that they came:
+            // their hosts keep them, and send them again, ever more seldom, until they are acknowledged.
+            tracing::error!(%error, batches = batches.len(), "measurements cannot be stored; they have to come again");
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(STORE_PAUSE) => continue,
+            }
         }
         let mut effects = Effects::default();
         for batch in batches {
@@ -144,37 +152,8 @@ async fn known(shared: &Shared, hosts: BTreeSet<HostId>) -> Result<BTreeSet<Host
     Ok(known)
 }
 
-/// Commits batches, trying again for as long as the store fails. If it refuses them together, each
-/// is tried alone, and one that is refused alone is dropped.
-async fn commit(shared: &Shared, batches: &[Batch]) {
-    let points: Vec<Point> = batches.iter().flat_map(|batch| batch.points.iter().cloned()).collect();
-    while !points.is_empty() {
-        match shared.series.append(&points).await {
-            Ok(()) => return,
-            Err(error) if is_passing(&error) => {
-                tracing::error!(%error, points = points.len(), "measurements cannot be stored; trying again");
-                tokio::time::sleep(STORE_PAUSE).await;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "measurements are refused together; trying them one by one");
-                for batch in batches {
-                    if let Err(error) = shared.series.append(&batch.points).await {
-                        tracing::warn!(host.id = %batch.host, %error, "a batch of measurements is dropped");
-                    }
-                }
-                return;
-            }
-        }
-    }
-}
-
-fn is_passing(error: &SeriesError) -> bool {
-    use sqlx::{Error, error::ErrorKind};
-    match error {
-        SeriesError::Sql(Error::Database(error)) => matches!(error.kind(), ErrorKind::Other),
-        SeriesError::Sql(Error::Io(_) | Error::PoolTimedOut) => true,
-        _ => false,
-    }
+fn points(batches: &[Batch]) -> Vec<Point> {
+    batches.iter().flat_map(|batch| batch.points.iter().cloned()).collect()
 }
 
 #[cfg(test)]

@@ -54,7 +54,8 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<Opened, SeriesEr
 
 async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {
     let to_check = suspicion(path).exists() || fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_MAX_BYTES);
-    let mut writer = options(path).create_if_missing(true).connect().await?;
+    files::make_private(path).map_err(sqlx::Error::Io)?;
+    let mut writer = options(path).connect().await?;
     match prepare(&mut writer, to_check).await {
         Ok(()) => Ok(writer),
         Err(error) => {

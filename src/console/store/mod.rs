@@ -81,9 +81,9 @@ impl Store {
     /// # Errors
     /// If the file cannot be used, or comes from a newer version.
     pub async fn open(path: &Path) -> Result<Self> {
+        crate::files::make_private(path).map_err(sqlx::Error::Io)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
-            .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)

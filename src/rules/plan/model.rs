@@ -161,7 +161,7 @@ impl World {
 
     fn desire(&mut self) {
         let (desired, hold) = self.row.clone().unzip();
-        self.see(Seen::Desired(desired, hold.flatten()));
+        self.see(Seen::Desired(desired.map(Box::new), hold.flatten()));
     }
 
     fn spawn(&mut self, revision: Digest) {
@@ -232,10 +232,10 @@ impl World {
 
     fn exit(&mut self, code: i32) {
         let known = matches!(self.unit.instance, Instance::Alive(_));
-        if let Some((_, ended)) = self.end(Exit::Code(code)) {
+        if let Some((_, last)) = self.end(Exit::Code(code)) {
             self.stopping = false;
             if known {
-                self.see(Seen::Ended(ended));
+                self.see(Seen::Ended(Over { restarts: self.restarts, last }));
             }
         }
     }
@@ -245,7 +245,7 @@ impl World {
         if std::mem::take(&mut self.adopting) {
             let found = match (&self.process, self.last) {
                 (Some((revision, _)), _) => Found::Alive(revision.clone(), self.tell()),
-                (None, Some(ended)) => Found::Ended(ended),
+                (None, Some(last)) => Found::Ended(Over { restarts: self.restarts, last }),
                 (None, None) => Found::Nothing,
             };
             self.see(Seen::Found(found));
@@ -304,6 +304,11 @@ impl World {
         }
     }
 
+    fn is_idle(&self) -> bool {
+        let busy = self.adopting || self.removing || self.stopping;
+        !busy && self.installing.is_none() && self.launching.is_none()
+    }
+
     /// From here on everything works, and time passes as the planner asks for it.
     fn settle(&mut self) {
         for _ in 0..100 {
@@ -321,11 +326,7 @@ impl World {
                     self.now_ms = at_ms;
                     self.see(Seen::Tick);
                 }
-                None if !self.adopting && !self.removing && !self.stopping => {
-                    if self.installing.is_none() && self.launching.is_none() {
-                        return;
-                    }
-                }
+                None if self.is_idle() => return,
                 _ => {}
             }
         }

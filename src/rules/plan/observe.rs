@@ -9,15 +9,14 @@ use muster_topics::{
 };
 
 use super::{
-    ADOPT_AGAIN_MS, Alive, Ended, Failure, Found, Instance, Policy, Process, Rest, STOP_SLACK_MS, Seen, Step, Told,
-    Unit, Work, to_millis,
+    ADOPT_AGAIN_MS, Alive, Ended, Failure, Found, Instance, Over, Policy, Process, Rest, STOP_SLACK_MS, Seen, Step,
+    Told, Unit, Work, to_millis,
 };
-use crate::rules::backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS, full_jitter, process_delay};
+use crate::rules::backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay};
 
 /// Waits before something is installed again: from a second, so that a console that was restarted is
 /// hardly noticed, to five minutes, so that one that is gone is not bothered.
-const INSTALL_BASE: Duration = Duration::from_secs(1);
-const INSTALL_MAX: Duration = Duration::from_secs(300);
+const INSTALL: Growth = Growth { first_ms: 1_000, max_ms: 300_000 };
 
 /// The longest error that is kept and sent: it is for people, and part of a message of limited size.
 const ERROR_MAX_CHARS: usize = 1_000;
@@ -26,7 +25,7 @@ impl Unit {
     /// Takes in what was seen; what others see of the unit follows from it.
     pub fn observe(&mut self, seen: Seen, now_ms: Millis) {
         match seen {
-            Seen::Desired(desired, hold) => self.desire(desired, hold),
+            Seen::Desired(desired, hold) => self.desire(desired.map(|desired| *desired), hold),
             Seen::Began(step) => self.begin(step, now_ms),
             Seen::Found(found) => self.found(found, now_ms),
             Seen::NotLookedUp { error } => {
@@ -39,6 +38,8 @@ impl Unit {
                 if self.desires(&revision) {
                     self.installed = Some(revision);
                     self.install_ms = None;
+                    // It never ran as this: there is no restart to wait for.
+                    self.restart_ms = None;
                     self.install_failures = 0;
                     self.observed.error = None;
                 }
@@ -53,7 +54,7 @@ impl Unit {
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
             Seen::Told(told) => self.told(told),
-            Seen::Ended(ended) => self.ended(ended, now_ms),
+            Seen::Ended(over) => self.ended(over, now_ms),
             Seen::Removed => {
                 self.work = None;
                 self.installed = None;
@@ -103,6 +104,7 @@ impl Unit {
             Step::Start { .. } => {
                 if let Some(desired) = &self.desired {
                     self.instance = Instance::Launching(desired.revision.clone());
+                    self.kept_restarts = 0;
                 }
                 if self.restart_ms.take().is_some() {
                     self.observed.attempts = self.observed.attempts.saturating_add(1);
@@ -132,9 +134,10 @@ impl Unit {
                 self.told(told);
             }
             // Its end is news only if it was alive when the agent last looked.
-            Found::Ended(ended) if was_alive => {
+            Found::Ended(over) if was_alive => {
+                self.count(over.restarts.saturating_sub(self.kept_restarts), over.last);
                 let revision = self.observed.revision.clone();
-                self.take_end(ended, phase == Phase::Stopping, revision.as_ref(), now_ms);
+                self.take_end(over.last, phase == Phase::Stopping, revision.as_ref(), now_ms);
             }
             Found::Ended(_) => self.instance = Instance::None,
         }
@@ -148,10 +151,10 @@ impl Unit {
 
     fn not_installed(&mut self, failure: &Failure, random: f64, now_ms: Millis) {
         if failure.may_heal {
-            let delay = full_jitter(self.install_failures, INSTALL_BASE, INSTALL_MAX, random);
+            let delay_ms = INSTALL.full_jitter_ms(self.install_failures, random);
             self.install_failures = self.install_failures.saturating_add(1);
             // A random wait of nothing would be a busy loop; a tenth of the base is none.
-            self.install_ms = Some(after(now_ms, delay.max(INSTALL_BASE / 10)));
+            self.install_ms = Some(now_ms.saturating_add(delay_ms.max(INSTALL.first_ms / 10)));
         } else {
             self.rest = Some(Rest::Failed);
         }
@@ -190,19 +193,24 @@ impl Unit {
         alive.restarts = told.restarts;
         if let Some(last) = told.last {
             self.observed.exit = Some(last.exit);
-            if more > 0 {
-                if was_good(last) {
-                    self.observed.attempts = 0;
-                }
-                self.observed.attempts = self.observed.attempts.saturating_add(more);
-            }
+            self.count(more, last);
         }
     }
 
-    fn ended(&mut self, ended: Ended, now_ms: Millis) {
+    /// Counts restarts that were not the agent's, `last` being the end before the newest of them or after.
+    fn count(&mut self, more: u32, last: Ended) {
+        if more > 0 && was_good(last) {
+            self.observed.attempts = 0;
+        }
+        self.observed.attempts = self.observed.attempts.saturating_add(more);
+    }
+
+    fn ended(&mut self, over: Over, now_ms: Millis) {
         let Instance::Alive(alive) = &self.instance else { return };
         let (asked, revision) = (alive.ends_by_ms.is_some(), alive.revision.clone());
-        self.take_end(ended, asked, Some(&revision), now_ms);
+        let more = over.restarts.saturating_sub(alive.restarts);
+        self.count(more, over.last);
+        self.take_end(over.last, asked, Some(&revision), now_ms);
     }
 
     /// Nothing runs any more: because it was `asked` to end, or by itself.
@@ -302,7 +310,7 @@ impl Unit {
             Instance::Alive(_) => Phase::Starting,
             Instance::None if self.rest == Some(Rest::Failed) || self.hold.is_some() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
-            Instance::None if self.install_ms.is_some() => Phase::Backoff,
+            Instance::None if self.install_ms.is_some() && self.desired.is_some() => Phase::Backoff,
             Instance::None if self.restart_ms.is_some() && self.wants_running() => Phase::Backoff,
             Instance::None => match (&self.installed, &self.desired) {
                 (Some(installed), Some(desired)) if *installed == desired.revision => Phase::Stopped,

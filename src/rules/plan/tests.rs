@@ -1,1 +1,440 @@
+//! What is planned, and what others see, in cases: each a script of what is seen, with the step that it
+//! leads to and the phase that it makes.
 
+use muster_topics::unit::HoldReason;
+
+use super::*;
+use crate::rules::backoff::RESTARTS_MAX;
+
+const SECOND: Millis = 1_000;
+
+fn spec(artifact: &str, change: impl FnOnce(&mut muster_topics::unit::YunoSpec)) -> Spec {
+    let sha256 = Digest::of(artifact.as_bytes());
+    let text = format!(r#"{{"artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}}}}"#);
+    let mut spec = serde_json::from_str(&text).unwrap();
+    change(&mut spec);
+    Spec::Yuno(spec)
+}
+
+fn desired(generation: u64, spec: Spec, run: Run) -> Desired {
+    Desired { generation, revision: spec.revision().unwrap(), spec, run }
+}
+
+fn wants(desired: Desired) -> Seen {
+    Seen::Desired(Some(Box::new(desired)), None)
+}
+
+/// A unit on a host where everything works at once, unless a test says otherwise.
+struct Bench {
+    unit: Unit,
+    now_ms: Millis,
+    pid: i32,
+    trail: Vec<String>,
+}
+
+impl Bench {
+    fn new(desired: Desired) -> Self {
+        let mut bench = Self { unit: Unit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
+        bench.see(wants(desired));
+        bench.see(Seen::Found(Found::Nothing));
+        bench
+    }
+
+    fn running() -> Self {
+        let mut bench = Self::new(desired(1, spec("a", |_| ()), Run::Running));
+        bench.install();
+        bench.start();
+        bench.pass(SECOND);
+        bench.trail.clear();
+        bench
+    }
+
+    fn see(&mut self, seen: Seen) {
+        self.unit.observe(seen, self.now_ms);
+        while let Some(step) = self.unit.plan(self.now_ms) {
+            if matches!(step, Step::WaitUntil(_)) {
+                break;
+            }
+            self.unit.observe(Seen::Began(step), self.now_ms);
+            self.trail.push(match step {
+                Step::Stop { signal, grace_ms } => format!("stop {signal:?} {grace_ms}"),
+                Step::Start { attempts } => format!("start {attempts}"),
+                other => format!("{other:?}"),
+            });
+        }
+        let phase = format!("{:?}", self.unit.observed.phase).to_uppercase();
+        if self.trail.last() != Some(&phase) {
+            self.trail.push(phase);
+        }
+    }
+
+    fn install(&mut self) {
+        let revision = self.unit.desired.as_ref().unwrap().revision.clone();
+        self.see(Seen::Installed(revision));
+    }
+
+    fn fail_install(&mut self, may_heal: bool) {
+        let revision = self.unit.desired.as_ref().unwrap().revision.clone();
+        let failure = Failure { error: "no".to_owned(), may_heal };
+        self.see(Seen::NotInstalled { revision, failure, random: 1.0 });
+    }
+
+    fn told(&mut self, restarts: u32, last: Option<Ended>) {
+        self.pid += 1;
+        let process = Some(Process { pid: self.pid, start_ticks: 1, started_ms: self.now_ms });
+        self.see(Seen::Told(Told { process, restarts, last }));
+    }
+
+    fn start(&mut self) {
+        self.see(Seen::Started);
+        self.told(0, None);
+    }
+
+    fn ended(&self, exit: Exit, up_ms: Millis) -> Ended {
+        Ended { exit, started_ms: Some(self.now_ms - up_ms), at_ms: self.now_ms }
+    }
+
+    fn end(&mut self, code: i32) {
+        let last = self.ended(Exit::Code(code), 0);
+        let restarts = self.unit.kept().restarts;
+        self.see(Seen::Ended(Over { restarts, last }));
+    }
+
+    fn pass(&mut self, ms: Millis) {
+        self.now_ms += ms;
+        self.see(Seen::Tick);
+    }
+
+    #[track_caller]
+    fn check(&mut self, trail: &str) {
+        assert_eq!(std::mem::take(&mut self.trail).join(", "), trail);
+    }
+
+    fn reached(&self) -> u64 {
+        self.unit.observed.generation
+    }
+}
+
+#[test]
+fn from_nothing_to_running() {
+    let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
+    bench.check("Adopt, ABSENT, Install, INSTALLING");
+    bench.install();
+    bench.check("start 0, STARTING");
+    bench.start();
+    assert_eq!(bench.unit.plan(bench.now_ms), Some(Step::WaitUntil(SECOND)));
+    assert_eq!(bench.reached(), 0);
+    bench.pass(SECOND);
+    bench.check("STARTING, RUNNING");
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (1, None));
+}
+
+#[test]
+fn one_that_shall_not_run_is_installed_all_the_same() {
+    let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Stopped));
+    bench.install();
+    bench.check("Adopt, ABSENT, Install, INSTALLING, STOPPED");
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (1, None));
+}
+
+#[test]
+fn a_new_revision_is_there_before_the_old_one_goes() {
+    let mut bench = Bench::running();
+    bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
+    bench.check("Install, RUNNING");
+    assert_eq!(bench.reached(), 1, "what runs is still the old one");
+    bench.install();
+    bench.check("stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.check("start 0, STARTING");
+    bench.start();
+    bench.pass(SECOND);
+    bench.check("STARTING, RUNNING");
+    assert_eq!((bench.reached(), bench.unit.observed.attempts), (2, 0));
+}
+
+#[test]
+fn a_new_revision_that_cannot_be_had_leaves_the_old_one_running() {
+    let mut bench = Bench::running();
+    bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
+    bench.fail_install(false);
+    bench.check("Install, RUNNING, FAILED");
+    assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
+    assert!(bench.unit.observed.error.as_ref().unwrap().contains("goes on running"));
+    bench.see(wants(desired(3, spec("a", |_| ()), Run::Running)));
+    bench.check("RUNNING");
+    assert_eq!((bench.reached(), &bench.unit.observed.error), (3, &None));
+}
+
+#[test]
+fn what_applies_in_place_touches_no_process() {
+    let mut bench = Bench::running();
+    bench.see(wants(desired(2, spec("a", |spec| spec.grace_ms = 5), Run::Running)));
+    bench.check("RUNNING");
+    assert_eq!(bench.reached(), 2);
+    bench.see(wants(desired(3, spec("a", |spec| spec.grace_ms = 5), Run::Stopped)));
+    bench.check("stop Term 5, STOPPING");
+}
+
+#[test]
+fn what_does_not_end_is_asked_again_without_grace() {
+    let mut bench = Bench::running();
+    bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
+    bench.check("stop Term 30000, STOPPING");
+    bench.pass(59 * SECOND);
+    bench.check("STOPPING");
+    bench.pass(2 * SECOND);
+    bench.check("stop Kill 0, STOPPING");
+    bench.end(0);
+    bench.check("STOPPED");
+}
+
+#[test]
+fn crashes_are_counted_mended_and_forgiven() {
+    let mut bench = Bench::running();
+    // The shim starts it again by itself.
+    let ended = bench.ended(Exit::Signal(11), SECOND);
+    bench.told(1, Some(ended));
+    bench.check("STARTING");
+    assert_eq!((bench.unit.observed.attempts, bench.unit.observed.exit), (1, Some(Exit::Signal(11))));
+    bench.pass(SECOND);
+    bench.check("RUNNING");
+    assert_eq!(bench.unit.plan(bench.now_ms), Some(Step::WaitUntil(bench.now_ms - SECOND + GOOD_AFTER_MS)));
+    bench.pass(GOOD_AFTER_MS);
+    assert_eq!((bench.unit.observed.attempts, bench.unit.plan(bench.now_ms)), (0, None));
+}
+
+#[test]
+fn one_that_always_crashes_waits_ever_longer_and_is_held_at_last() {
+    let mut bench = Bench::running();
+    for restarts in 1..=3 {
+        let ended = bench.ended(Exit::Code(3), 0);
+        bench.told(restarts, Some(ended));
+    }
+    bench.trail.clear();
+    bench.end(3);
+    bench.check("BACKOFF");
+    let observed = &bench.unit.observed;
+    assert_eq!((observed.attempts, observed.retry_ms), (3, Some(bench.now_ms + 30 * SECOND)));
+    assert_eq!(observed.error.as_deref(), Some("ended by itself: exit code 3"));
+    bench.pass(30 * SECOND);
+    bench.check("start 3, STARTING");
+    while bench.unit.hold.is_none() {
+        bench.start();
+        bench.end(3);
+        bench.pass(16 * 60 * SECOND);
+        assert!(bench.unit.observed.attempts <= RESTARTS_MAX);
+    }
+    assert_eq!(bench.unit.hold.as_ref().unwrap().reason, HoldReason::Broken);
+    assert_eq!(bench.unit.observed.attempts, RESTARTS_MAX);
+    assert_eq!((bench.unit.observed.phase, bench.unit.plan(bench.now_ms)), (Phase::Failed, None));
+    assert!(bench.unit.observed.error.as_ref().unwrap().contains("hint:"));
+    // To run it makes a new generation, without the hold.
+    bench.trail.clear();
+    bench.see(wants(desired(2, spec("a", |_| ()), Run::Running)));
+    bench.check("start 0, STARTING");
+}
+
+#[test]
+fn restarts_that_were_never_told_count_as_well() {
+    let mut bench = Bench::running();
+    let last = bench.ended(Exit::Code(3), 0);
+    bench.see(Seen::Ended(Over { restarts: 3, last }));
+    bench.check("BACKOFF");
+    assert_eq!(bench.unit.observed.attempts, 3);
+}
+
+#[test]
+fn how_it_ended_decides_whether_it_is_started_again() {
+    for (restart, code, trail) in [
+        (Restart::Always, 0, "BACKOFF"),
+        (Restart::OnFailure, 0, "STOPPED"),
+        (Restart::OnFailure, 1, "BACKOFF"),
+        (Restart::Never, 0, "STOPPED"),
+        (Restart::Never, 1, "FAILED"),
+    ] {
+        let mut bench = Bench::new(desired(1, spec("a", |spec| spec.restart = restart), Run::Running));
+        bench.install();
+        bench.start();
+        bench.unit.observed.attempts = 3;
+        bench.trail.clear();
+        bench.end(code);
+        bench.check(trail);
+        assert_eq!(bench.reached(), 1);
+    }
+}
+
+#[test]
+fn installing_heals_with_growing_waits_or_fails() {
+    let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
+    bench.trail.clear();
+    for seconds in [1, 2, 4, 8] {
+        bench.fail_install(true);
+        assert_eq!(bench.unit.observed.retry_ms, Some(bench.now_ms + seconds * SECOND));
+        bench.check("BACKOFF");
+        bench.pass(seconds * SECOND);
+        bench.check("Install, INSTALLING");
+    }
+    bench.fail_install(false);
+    bench.check("FAILED");
+    assert_eq!(bench.unit.observed.error.as_deref(), Some("no"));
+    bench.pass(SECOND);
+    bench.check("FAILED");
+}
+
+#[test]
+fn a_start_that_fails() {
+    for (may_heal, trail) in [(true, "BACKOFF"), (false, "FAILED")] {
+        let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
+        bench.install();
+        bench.trail.clear();
+        bench.see(Seen::NotStarted(Failure { error: "not executable".to_owned(), may_heal }));
+        bench.check(trail);
+        assert_eq!(bench.unit.observed.error.as_deref(), Some("not executable"));
+        // Stopped, it is what it is: there, and not running.
+        bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
+        bench.check("STOPPED");
+    }
+}
+
+#[test]
+fn what_failed_under_an_older_revision_does_not_count() {
+    let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
+    bench.install();
+    bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
+    bench.trail.clear();
+    bench.see(Seen::NotStarted(Failure { error: "not executable".to_owned(), may_heal: false }));
+    bench.check("Install, INSTALLING");
+    assert_eq!(bench.unit.observed.error, None);
+    // Nor does the late report of a download that was given up.
+    let revision = spec("a", |_| ()).revision().unwrap();
+    let failure = Failure { error: "gone".to_owned(), may_heal: false };
+    bench.see(Seen::NotInstalled { revision, failure, random: 0.0 });
+    bench.check("INSTALLING");
+}
+
+#[test]
+fn a_start_that_nobody_saw_the_end_of_is_looked_up() {
+    let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Running));
+    bench.install();
+    bench.trail.clear();
+    bench.see(Seen::StartUnknown);
+    bench.check("Adopt, STARTING");
+    let revision = bench.unit.desired.as_ref().unwrap().revision.clone();
+    let process = Some(Process { pid: 9, start_ticks: 1, started_ms: 0 });
+    bench.now_ms = 5 * SECOND;
+    bench.see(Seen::Found(Found::Alive(revision, Told { process, restarts: 0, last: None })));
+    bench.check("RUNNING");
+    assert_eq!(bench.unit.observed.pid, Some(9));
+}
+
+#[test]
+fn what_cannot_be_looked_up_is_not_started() {
+    let mut bench = Bench { unit: Unit::new(None, 0), now_ms: 0, pid: 0, trail: Vec::new() };
+    bench.see(wants(desired(1, spec("a", |_| ()), Run::Running)));
+    for _ in 0..3 {
+        bench.see(Seen::NotLookedUp { error: "no".to_owned() });
+        bench.pass(ADOPT_AGAIN_MS);
+    }
+    bench.check("Adopt, ABSENT, Adopt, ABSENT, Adopt, ABSENT, Adopt, ABSENT");
+}
+
+#[test]
+fn what_is_forgotten_is_stopped_and_removed() {
+    let mut bench = Bench::running();
+    bench.see(Seen::Desired(None, None));
+    bench.check("stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.check("Remove, ABSENT");
+    bench.see(Seen::NotRemoved { error: "busy".to_owned() });
+    bench.check("ABSENT");
+    bench.pass(ADOPT_AGAIN_MS);
+    bench.check("Remove, ABSENT");
+}
+
+/// Another life of the agent, with what was kept.
+#[track_caller]
+fn check_restored(before: Bench, desired: Desired, found: Found, trail: &str, attempts: u32) {
+    let mut after = Bench {
+        unit: Unit::new(Some(before.unit.kept()), before.now_ms),
+        now_ms: before.now_ms,
+        pid: before.pid,
+        trail: Vec::new(),
+    };
+    after.see(Seen::Desired(Some(Box::new(desired)), before.unit.hold));
+    after.trail.clear();
+    after.see(Seen::Found(found));
+    after.check(trail);
+    assert_eq!(after.unit.observed.attempts, attempts);
+}
+
+#[test]
+fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
+    let wanted = |run| desired(1, spec("a", |_| ()), run);
+    let revision = || wanted(Run::Running).revision;
+    let process = Some(Process { pid: 1, start_ticks: 1, started_ms: 0 });
+    let told = |restarts, last| Told { process, restarts, last };
+
+    let bench = Bench::running();
+    check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(0, None)), "RUNNING", 0);
+    // Its shim started it again meanwhile: once, and then the count is as before.
+    let bench = Bench::running();
+    let last = Some(bench.ended(Exit::Code(1), 0));
+    check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(1, last)), "RUNNING", 1);
+    let mut bench = Bench::running();
+    let last = bench.ended(Exit::Code(1), 0);
+    bench.told(2, Some(last));
+    check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(2, Some(last))), "RUNNING", 2);
+
+    // It ended meanwhile: started again at once. It had ended before: that is known.
+    let bench = Bench::running();
+    let ended = bench.ended(Exit::Unknown, 0);
+    check_restored(
+        bench,
+        wanted(Run::Running),
+        Found::Ended(Over { restarts: 0, last: ended }),
+        "start 0, STARTING",
+        1,
+    );
+    let mut bench = Bench::running();
+    bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
+    bench.end(0);
+    let ended = bench.ended(Exit::Code(0), 0);
+    check_restored(
+        bench,
+        desired(2, spec("a", |_| ()), Run::Stopped),
+        Found::Ended(Over { restarts: 0, last: ended }),
+        "STOPPED",
+        0,
+    );
+
+    // It was about to be stopped: no crash.
+    let mut bench = Bench::running();
+    bench.see(wants(desired(2, spec("b", |_| ()), Run::Running)));
+    bench.install();
+    let ended = bench.ended(Exit::Code(0), 0);
+    check_restored(
+        bench,
+        desired(2, spec("b", |_| ()), Run::Running),
+        Found::Ended(Over { restarts: 0, last: ended }),
+        "Install, INSTALLING",
+        0,
+    );
+
+    // It waits, and goes on waiting.
+    let mut bench = Bench::running();
+    bench.unit.observed.attempts = 5;
+    bench.end(1);
+    let ended = bench.ended(Exit::Code(1), 0);
+    check_restored(bench, wanted(Run::Running), Found::Ended(Over { restarts: 0, last: ended }), "BACKOFF", 5);
+}
+
+#[test]
+fn what_is_kept_comes_back_from_its_text() {
+    let mut bench = Bench::running();
+    let ended = bench.ended(Exit::Signal(9), 0);
+    bench.told(2, Some(ended));
+    let kept = bench.unit.kept();
+    assert_eq!(kept.restarts, 2);
+    assert_eq!(serde_json::from_str::<Kept>(&serde_json::to_string(&kept).unwrap()).unwrap(), kept);
+}

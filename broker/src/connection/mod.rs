@@ -12,11 +12,15 @@
 //! **Invariant: the last will is published unless the client said DISCONNECT** or the broker stops, and before the
 //! ticket is given back, so before a session that takes over begins.
 
-use std::{fmt, io, mem, net::SocketAddr, sync::Arc, time::Duration};
+mod bytes;
+mod clock;
+mod end;
 
-use bytes::{Buf, BytesMut};
+use std::{fmt, io, mem, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+
+use ::bytes::{Buf, BytesMut};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
+    io::{AsyncWriteExt, ReadHalf, WriteHalf},
     net::TcpStream,
     select,
     sync::oneshot,
@@ -24,21 +28,20 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
+use self::{
+    bytes::{READ_MIN_BYTES, read, write},
+    clock::{Clock, Overdue, State},
+    end::End,
+};
 use crate::{
     Shared,
-    access::{Filter, Refusal},
-    codec::{self, Answer, Malformed, Publication, Request, Version, Welcome},
+    access::{Access, Filter},
+    codec::{self, Answer, Publication, Request, Version, Welcome},
     message::{Message, QoS},
     registry::Ticket,
-    router::{Event, Gone, Link, ROUTER_TIMEOUT, Taken},
-    session::{Gap, OUTPUT_HIGH_BYTES, Session},
+    router::{Event, Gone, Link, Taken},
+    session::{OUTPUT_HIGH_BYTES, Session, Window},
 };
-
-/// Room for reading from a client that sends little.
-const READ_MIN_BYTES: usize = 1024;
-
-/// Room for reading from a client that fills what it is given.
-const READ_MAX_BYTES: usize = 64 * 1024;
 
 /// Output above which the client is not read: a full buffer of messages, and as much again of acknowledgements.
 const OUTPUT_MAX_BYTES: usize = 2 * OUTPUT_HIGH_BYTES;
@@ -54,51 +57,6 @@ const SUBSCRIBING_MAX: usize = 64;
 
 /// How long the end of a connection may take: TLS wants to say goodbye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-enum End {
-    #[error("the client disconnected")]
-    Disconnect,
-    #[error("the client closed the connection")]
-    Closed,
-    #[error("the connection broke: {0}")]
-    Broken(io::Error),
-    #[error("the client was silent for longer than its keep-alive")]
-    Silent,
-    #[error("the client took nothing of what waits for it")]
-    NotTaking,
-    #[error("the client acknowledged nothing")]
-    NotAcknowledging,
-    #[error("the client fell behind: {0}")]
-    Behind(#[from] Gap),
-    #[error("the client sent {0}")]
-    Malformed(#[from] Malformed),
-    #[error("the client sent too many subscribes at once")]
-    Subscribing,
-    #[error("a publish to {topic:?} is refused: {refusal}")]
-    Publish { topic: String, refusal: Refusal },
-    #[error("a newer connection has the same client id")]
-    TakenOver,
-    #[error("the broker stops")]
-    Stopping,
-    #[error(transparent)]
-    Router(#[from] Gone),
-}
-
-impl End {
-    fn is_slow(&self) -> bool {
-        matches!(self, Self::NotTaking | Self::NotAcknowledging | Self::Behind(_))
-    }
-
-    fn is_expected(&self) -> bool {
-        matches!(self, Self::Disconnect | Self::Closed | Self::Broken(_) | Self::TakenOver | Self::Stopping)
-    }
-
-    fn leaves_will(&self) -> bool {
-        !matches!(self, Self::Disconnect | Self::Stopping)
-    }
-}
 
 /// Publishes on their way to the router.
 #[derive(Default)]
@@ -148,24 +106,22 @@ pub(crate) struct Connection {
     under_way: Option<UnderWay>,
     subscribing: Vec<Subscribing>,
     clock: Clock,
+    timer: Pin<Box<Sleep>>,
 }
 
-/// The moments from which the deadlines count.
-struct Clock {
-    silence: Duration,
-    /// When the client was last heard, or last not listened to.
-    heard: Instant,
-    /// Since when output waits without a byte being taken.
-    stuck: Option<Instant>,
-    /// Since when the client owes acknowledgements and gave none.
-    owing: Option<Instant>,
-    timer: std::pin::Pin<Box<Sleep>>,
+/// What the answer to a CONNECT found out about a client.
+pub(crate) struct Admitted {
+    pub(crate) version: Version,
+    pub(crate) access: Access,
+    pub(crate) ticket: Ticket,
+    pub(crate) will: Option<Message>,
+    /// How long it may be silent.
+    pub(crate) silence: Duration,
 }
 
 /// What woke the task.
 enum Wake {
-    TakenOver,
-    Stopping,
+    Ended,
     Read(io::Result<usize>),
     Written(io::Result<()>),
     Taken(Result<(), oneshot::error::RecvError>),
@@ -175,28 +131,18 @@ enum Wake {
 
 impl Connection {
     /// A client whose CONNECT was accepted; it is told so first thing. `input` is what followed the CONNECT.
-    #[expect(clippy::too_many_arguments, reason = "each is one thing that the greeting found out; one caller")]
-    pub(crate) fn new(
-        stream: TlsStream<TcpStream>,
-        input: BytesMut,
-        session: Session,
-        version: Version,
-        ticket: Ticket,
-        will: Option<Message>,
-        silence: Duration,
-        shared: Arc<Shared>,
-    ) -> Self {
+    pub(crate) fn new(stream: TlsStream<TcpStream>, input: BytesMut, admitted: Admitted, shared: Arc<Shared>) -> Self {
+        let Admitted { version, access, ticket, will, silence } = admitted;
         let (reader, writer) = tokio::io::split(stream);
-        let now = Instant::now();
-        let timer = Box::pin(sleep_until(now + silence));
+        let limits = &shared.limits;
+        let clock = Clock::new(Instant::now(), silence, limits);
         let mut output = BytesMut::new();
         version.encode(&Answer::ConnAck(Welcome::Accepted), &mut output);
         Self {
-            shared,
             version,
             ticket,
             will,
-            session,
+            session: Session::new(version, access, Window::new(limits.inflight_max)),
             reader,
             writer,
             input,
@@ -206,7 +152,9 @@ impl Connection {
             link: None,
             under_way: None,
             subscribing: Vec::new(),
-            clock: Clock { silence, heard: now, stuck: None, owing: None, timer },
+            timer: Box::pin(sleep_until(clock.deadline().0)),
+            clock,
+            shared,
         }
     }
 
@@ -215,6 +163,10 @@ impl Connection {
         self.shared.counters.connected.add(1);
         tracing::info!(%peer, client.id = self.ticket.client_id(), client.identity = %self.session.access.identity(), "connected");
         let end = loop {
+            // Whoever entered while all were told to end was not told.
+            if self.shared.stop.is_cancelled() {
+                break End::Stopping;
+            }
             if let Err(end) = self.turn().await {
                 break end;
             }
@@ -268,16 +220,16 @@ impl Connection {
         self.shared.counters.sent.add(sent);
         self.arm();
         match self.wait().await {
-            Wake::TakenOver => Err(End::TakenOver),
-            Wake::Stopping => Err(End::Stopping),
+            Wake::Ended if self.shared.stop.is_cancelled() => Err(End::Stopping),
+            Wake::Ended => Err(End::TakenOver),
             Wake::Read(Ok(0)) => Err(End::Closed),
             Wake::Read(Ok(_)) => {
-                self.clock.heard = Instant::now();
+                self.clock.heard(Instant::now());
                 Ok(())
             }
             Wake::Read(Err(error)) | Wake::Written(Err(error)) => Err(End::Broken(error)),
             Wake::Written(Ok(())) => {
-                self.clock.stuck = None;
+                self.clock.taken();
                 Ok(())
             }
             Wake::Taken(taken) => {
@@ -302,62 +254,41 @@ impl Connection {
         let Self { reader, writer, input, output, unflushed, reads_much, link, under_way, .. } = self;
         let writes = !output.is_empty() || *unflushed;
         select! {
-            () = self.ticket.taken_over().cancelled() => Wake::TakenOver,
-            () = self.shared.stop.cancelled() => Wake::Stopping,
+            () = self.ticket.ended().cancelled() => Wake::Ended,
             read = read(reader, input, reads_much), if listens => Wake::Read(read),
             written = write(writer, output, unflushed), if writes => Wake::Written(written),
             taken = taken(under_way) => Wake::Taken(taken),
             event = next_event(link), if takes => Wake::Event(event),
-            () = &mut self.clock.timer => Wake::Timer,
+            () = &mut self.timer => Wake::Timer,
         }
     }
 
-    /// The nearest deadline, and what has passed if it has.
-    fn deadline(&self) -> (Instant, End) {
-        let (limits, clock) = (&self.shared.limits, &self.clock);
-        let mut nearest = (clock.heard + clock.silence, End::Silent);
-        if let Some(under_way) = &self.under_way {
-            nearest = (under_way.since + ROUTER_TIMEOUT, End::Router(Gone));
-        }
-        for (since, limit, end) in [
-            (clock.stuck, limits.write_timeout(), End::NotTaking),
-            (clock.owing, limits.ack_timeout(), End::NotAcknowledging),
-        ] {
-            if let Some(since) = since
-                && since + limit < nearest.0
-            {
-                nearest = (since + limit, end);
-            }
-        }
-        nearest
-    }
-
-    /// Brings the clock up to date. The timer is only ever moved forward here: one that goes off too early costs
-    /// less than moving it with each packet.
+    /// Brings the clock up to date. The timer is only ever brought forward here: one that goes off too early costs less
+    /// than moving it with each packet.
     fn arm(&mut self) {
-        let now = Instant::now();
-        if !self.listens() {
-            self.clock.heard = now;
-        }
-        let waits = !self.output.is_empty() || self.unflushed;
-        self.clock.stuck = waits.then(|| self.clock.stuck.unwrap_or(now));
-        self.clock.owing = (!self.session.window.is_empty()).then(|| self.clock.owing.unwrap_or(now));
-        let (deadline, _) = self.deadline();
-        if deadline < self.clock.timer.deadline() {
-            self.clock.timer.as_mut().reset(deadline);
+        let state = State {
+            listens: self.listens(),
+            has_output: !self.output.is_empty() || self.unflushed,
+            is_owed: !self.session.window.is_empty(),
+            submitted: self.under_way.as_ref().map(|under_way| under_way.since),
+        };
+        self.clock.update(Instant::now(), state);
+        let (deadline, _) = self.clock.deadline();
+        if deadline < self.timer.deadline() {
+            self.timer.as_mut().reset(deadline);
         }
     }
 
     fn check_deadlines(&mut self) -> Result<(), End> {
-        let (deadline, end) = self.deadline();
+        let (deadline, overdue) = self.clock.deadline();
         if deadline > Instant::now() {
-            self.clock.timer.as_mut().reset(deadline);
+            self.timer.as_mut().reset(deadline);
             return Ok(());
         }
-        if matches!(end, End::Router(_)) {
+        if overdue == Overdue::Router {
             self.shared.hub.is_hung();
         }
-        Err(end)
+        Err(overdue.into())
     }
 
     /// Handles the whole packets in the read buffer, up to a batch of publishes.
@@ -397,7 +328,7 @@ impl Connection {
             Request::PubAck(packet_id) => {
                 // One that is not owed is a client's mistake that harms nobody.
                 if self.session.window.acknowledge(packet_id) {
-                    self.clock.owing = None;
+                    self.clock.acknowledged();
                 }
             }
             Request::Subscribe { packet_id, filters } => self.subscribe(packet_id, &filters).await?,
@@ -538,7 +469,7 @@ impl Connection {
         while let Some(event) = next {
             match event {
                 Event::Message { subscription, place, message } => {
-                    self.session.deliver(subscription, place, message)?
+                    self.session.deliver(subscription, place, message)?;
                 }
                 Event::Subscribed(packet_id) => {
                     // A client that uses an id twice gets its answers in order, as the router gives them.
@@ -575,42 +506,4 @@ async fn next_event(link: &mut Option<Link>) -> Result<Event, Gone> {
         Some(link) => link.next().await,
         None => std::future::pending().await,
     }
-}
-
-/// Reads into `input`, giving it room for what a packet that has begun still needs.
-async fn read(
-    reader: &mut ReadHalf<TlsStream<TcpStream>>,
-    input: &mut BytesMut,
-    reads_much: &mut bool,
-) -> io::Result<usize> {
-    let least = if *reads_much { READ_MAX_BYTES } else { READ_MIN_BYTES };
-    input.reserve(codec::missing(input).clamp(least, READ_MAX_BYTES));
-    let room = input.capacity() - input.len();
-    let count = reader.read_buf(input).await?;
-    *reads_much = count == room;
-    Ok(count)
-}
-
-/// Writes some of `output`, or flushes what TLS holds if there is nothing more.
-async fn write(
-    writer: &mut WriteHalf<TlsStream<TcpStream>>,
-    output: &mut BytesMut,
-    unflushed: &mut bool,
-) -> io::Result<()> {
-    if output.is_empty() {
-        writer.flush().await?;
-        *unflushed = false;
-        return Ok(());
-    }
-    let count = writer.write(output).await?;
-    if count == 0 {
-        return Err(io::ErrorKind::WriteZero.into());
-    }
-    *unflushed = true;
-    output.advance(count);
-    if output.is_empty() {
-        // A quiet client is not to keep the room that a large message took.
-        if output.capacity() > READ_MIN_BYTES { *output = BytesMut::new() } else { output.clear() }
-    }
-    Ok(())
 }

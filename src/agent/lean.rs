@@ -1,0 +1,89 @@
+//! Giving memory back that only the start, or a rare deed, needed.
+//!
+//! Most of an agent's resident memory is its own program: code that ran once (joining, opening the
+//! store, the first handshake) and what the kernel mapped around it, by the 64 KiB. Those pages are
+//! clean copies of the file. Let go, they cost nobody anything, and come back one by one when they run again.
+
+#![expect(unsafe_code, reason = "madvise takes an address; its safety argument stands beside the call")]
+
+use std::{ffi::c_void, fs, io, ptr::NonNull, time::Duration};
+
+use nix::sys::mman::{MmapAdvise, madvise};
+use tokio_util::sync::CancellationToken;
+
+/// When the start is over: connected, first samples taken, first batch acknowledged.
+const AFTER_START: Duration = Duration::from_secs(10);
+/// How often what was rarely needed since is let go. The faults that follow cost about a millisecond.
+const PERIOD: Duration = Duration::from_secs(600);
+
+/// Gives code pages back after the start and then now and again, until `shutdown`.
+pub async fn stay_lean(shutdown: CancellationToken) {
+    let mut wait = AFTER_START;
+    while shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() {
+        if let Err(error) = give_code_back() {
+            // A kernel that does not want them back is no reason to stop working.
+            tracing::debug!(%error, "code pages stay resident");
+            return;
+        }
+        wait = PERIOD;
+    }
+}
+
+/// Lets go of the pages of this program's code.
+///
+/// # Errors
+/// If the kernel does not say where they are, or does not take them.
+pub fn give_code_back() -> io::Result<()> {
+    let program = fs::read_link("/proc/self/exe")?;
+    for (start, end) in code_mappings(&fs::read_to_string("/proc/self/maps")?, &program.to_string_lossy()) {
+        let Some(address) = NonNull::new(std::ptr::with_exposed_provenance_mut::<c_void>(start)) else { continue };
+        // SAFETY: the range is a private, file-backed mapping of this program's file that is executable and
+        // not writable, as the kernel has just said. Nothing can have written to it (the linker relocates
+        // data, not code), so its pages equal the file's, and MADV_DONTNEED makes the next access read the
+        // file again. The mapping itself stays, for it is never unmapped while the program runs.
+        unsafe { madvise(address, end - start, MmapAdvise::MADV_DONTNEED) }?;
+    }
+    Ok(())
+}
+
+/// Start and end of each private mapping of `program` that is executable and not writable.
+fn code_mappings(maps: &str, program: &str) -> Vec<(usize, usize)> {
+    let mapping = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (mode, rest) = rest.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let file = rest.splitn(4, ' ').nth(3)?.trim_start();
+        let is_code = mode == "r-xp" && file == program;
+        is_code.then_some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+    };
+    maps.lines().filter_map(mapping).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_programs_own_code_is_named() {
+        let maps = "\
+            55d000000000-55d000100000 r--p 00000000 fe:00 123                        /usr/bin/muster\n\
+            55d000100000-55d000200000 r-xp 00100000 fe:00 123                        /usr/bin/muster\n\
+            55d000200000-55d000300000 rw-p 00200000 fe:00 123                        /usr/bin/muster\n\
+            7f0000000000-7f0000100000 r-xp 00000000 fe:00 456                        /usr/lib/libc.so.6\n\
+            7f0000200000-7f0000201000 r-xp 00000000 00:00 0                          [vdso]\n\
+            nonsense\n";
+        assert_eq!(code_mappings(maps, "/usr/bin/muster"), [(0x55d0_0010_0000, 0x55d0_0020_0000)]);
+    }
+
+    #[test]
+    fn a_program_goes_on_without_its_pages() {
+        let resident = || {
+            let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+            let line = rollup.lines().find(|line| line.starts_with("Rss:")).unwrap().to_owned();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+        };
+        let before = resident();
+        give_code_back().unwrap();
+        assert!(resident() < before);
+    }
+}
