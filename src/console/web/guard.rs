@@ -112,11 +112,6 @@ pub(super) struct Session {
 }
 
 impl Session {
-    #[cfg(test)]
-    pub(super) fn new(operator: Name, secret: &str) -> Self {
-        Self { operator, secret: secret.to_owned() }
-    }
-
     /// What has to be known to look the session up again, or to end it.
     pub(super) fn secret(&self) -> &str {
         &self.secret

@@ -52,7 +52,7 @@
     };
   }
   document.addEventListener("htmx:sseOpen", () => say("live", false));
-  document.addEventListener("htmx:sseError", () => say("reconnecting…", true));
+  document.addEventListener("htmx:sseError", () => say("not live", true));
 
   let hiding = 0;
   document.addEventListener("visibilitychange", () => {
@@ -151,6 +151,14 @@
   // Round numbers for bytes are powers of two.
   const binarySteps = Array.from({ length: 60 }, (_, exponent) => Math.pow(2, exponent));
 
+  function clock(seconds, step) {
+    const two = (part) => String(part).padStart(2, "0");
+    const time = new Date(seconds * 1000);
+    if (step >= 86400) return two(time.getMonth() + 1) + "-" + two(time.getDate());
+    const minutes = two(time.getHours()) + ":" + two(time.getMinutes());
+    return step < 60 ? minutes + ":" + two(time.getSeconds()) : minutes;
+  }
+
   function colour(name) {
     return getComputedStyle(root).getPropertyValue(name).trim();
   }
@@ -174,16 +182,17 @@
         y: { range: () => [0, highest(shown.chart)] },
       },
       axes: [
-        Object.assign({ space: 60, size: 30 }, axis),
+        Object.assign({ space: 60, size: 30, values: (_, splits, _axis, _space, step) => splits.map((at) => clock(at, step)) }, axis),
         Object.assign({ size: 62, values: (_, values) => values.map(scale.text) }, axis,
           scale.base === 2 ? { incrs: binarySteps } : {}),
       ],
-      series: [{ label: "time", value: (_, v) => (v === null ? "–" : new Date(v * 1000).toLocaleTimeString()) }].concat(
+      series: [{ label: "time", value: (_, v) => (v === null ? "–" : clock(v, 1)) }].concat(
         shown.chart.lines.map((one, index) => ({
           label: one.label,
           stroke: colour("--chart-" + (index % 6 + 1)),
           width: 1.5,
-          points: { show: false },
+          // A point alone makes no line.
+          points: { show: (u, index) => u.data[index].filter((value) => typeof value === "number").length < 3 },
           value: (_, v) => scale.text(v),
         }))),
     };

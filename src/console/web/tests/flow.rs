@@ -5,6 +5,7 @@ use reqwest::{Client, Response, StatusCode, header, redirect::Policy};
 use crate::{
     api::{NewCommand, NewTarget},
     console::testing::{Fixture, admin, exec},
+    pki,
 };
 
 /// A browser, as far as it matters here.
@@ -20,8 +21,15 @@ const SECURITY: [(&str, &str); 3] =
 impl Browser {
     /// One that nobody signed in with.
     async fn stranger() -> Self {
-        let client = Client::builder().redirect(Policy::none()).no_proxy().build().unwrap();
-        Self { fixture: Fixture::new().await, client, cookie: String::new() }
+        let fixture = Fixture::new().await;
+        // Everything here is plain HTTP; without a word about TLS a client cannot be made.
+        let tls = rustls::ClientConfig::builder_with_provider(pki::provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let client = Client::builder().tls_backend_preconfigured(tls).redirect(Policy::none()).no_proxy();
+        Self { fixture, client: client.build().unwrap(), cookie: String::new() }
     }
 
     /// One with a session.

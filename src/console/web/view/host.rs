@@ -134,11 +134,13 @@ impl HostView {
     }
 }
 
+/// Those that can be reached: machines have many that never are.
 fn interfaces(interfaces: &std::collections::BTreeMap<String, muster_topics::heartbeat::Interface>) -> Markup {
+    let reachable: Vec<_> = interfaces.iter().filter(|(_, interface)| !interface.addresses.is_empty()).collect();
     html! {
-        @if interfaces.is_empty() { "none" } @else {
+        @if reachable.is_empty() { "no addresses" } @else {
             ul.plain {
-                @for (name, interface) in interfaces { li { (name) " " (interface.addresses.join(", ")) } }
+                @for (name, interface) in reachable { li { (name) " " (interface.addresses.join(", ")) } }
             }
         }
     }

@@ -156,7 +156,7 @@ impl RunView {
                     input #timeout type="number" name="timeout_s" value=(timeout_s) min="1" max="604800" required inputmode="numeric";
                 }
                 div.field {
-                    label for="expires" { "Waits for a host that is away (min)" }
+                    label for="expires" { "Waits for hosts (min)" }
                     input #expires type="number" name="expires_min" value=(expires_min) min="1" max="10080" required inputmode="numeric";
                 }
                 div.field {

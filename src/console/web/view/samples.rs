@@ -129,7 +129,8 @@ fn name(index: usize) -> UnitName {
     ["default/hello", "shop/till", "shop/scanner_gateway-2"][index % 3].parse().unwrap()
 }
 
-fn host(hostname: &str, index: usize) -> Host {
+/// One host; four of them differ.
+pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
     let presence = match index % 4 {
         3 => PresenceState::Offline,
         2 => PresenceState::Stopped,
@@ -197,7 +198,8 @@ fn hosts(hostname: &str, count: usize) -> HostsView {
     }
 }
 
-fn unit(hostname: &str, index: usize) -> Unit {
+/// One unit; an odd one is in trouble.
+pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
     let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
     let failed = index % 2 == 1;
     let spec = YunoSpec {
