@@ -171,7 +171,9 @@ fn a_full_disk_is_said_and_healed_by_making_room() {
     disk.fill(&roles.home, 1_000_000);
     roles.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run", "--no-wait"]);
     let shown = eventually("what is wrong", || {
-        let shown = roles.json(&["unit", "show", "default/till"]);
+        let run = roles.home.muster(&["-o", "json", "unit", "show", "default/till"]);
+        // The console may not have heard of it yet.
+        let shown: Value = serde_json::from_str(&run.stdout).map_err(|_| run.stderr)?;
         if shown["observed"]["error"].is_string() { Ok(shown) } else { Err(shown.to_string()) }
     });
     let error = shown["observed"]["error"].as_str().unwrap();
