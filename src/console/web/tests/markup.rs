@@ -185,3 +185,27 @@ fn environments_show_names_alone() {
     let html = unit.into_string();
     assert!(html.contains("LOG_LEVEL") && !html.contains("secret"));
 }
+
+/// What the module's prose promises, as far as the source text shows it.
+#[test]
+fn views_are_pure_and_text_is_never_called_markup() {
+    let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/console/web");
+    let mut files = 0;
+    for folder in ["", "page", "view"] {
+        for entry in std::fs::read_dir(web.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let Ok(text) = std::fs::read_to_string(&path) else { continue };
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let forbidden: &[&str] = if folder == "view" {
+                &["PreEscaped", "clock::", "async ", "std::fs", "Console>"]
+            } else {
+                &["PreEscaped"]
+            };
+            for line in code {
+                assert!(!forbidden.iter().any(|word| line.contains(word)), "{}: {line}", path.display());
+            }
+            files += 1;
+        }
+    }
+    assert!(files > 30, "{files} files");
+}

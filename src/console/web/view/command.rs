@@ -132,7 +132,7 @@ impl CommandView {
         let open = command.hosts.iter().any(is_open);
         html! {
             dl.facts {
-                div { dt { "State" } dd role="status" { (summary(&command.hosts)) } }
+                div { dt { "State" } dd { (summary(&command.hosts)) } }
                 div { dt { "Ordered" } dd { (ago(command.issued_ms, frame.now_ms)) " by " (command.operator) } }
                 @if open { div { dt { "Expires" } dd { (ago(command.expires_ms, frame.now_ms)) } } }
                 div { dt { "Id" } dd { code { (command.id) } } }
@@ -246,7 +246,7 @@ fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &Shown)
                 span.age { (bytes(shown.whole_bytes as u64)) ", " a href=(file) download { "download" } }
             }
             @if shown.whole_bytes > shown.tail.len() { p.note { "The end of it:" } }
-            pre.terminal id={ (word) "-" (line.host) } tabindex="0" aria-label={ (word) " of " (line.hostname) } { (shown.tail) }
+            pre.terminal id={ (word) "-" (line.host) } role="region" tabindex="0" aria-label={ (word) " of " (line.hostname) } { (shown.tail) }
         }
         @if dropped > 0 { p.note { (bytes(dropped)) " of " (word) " more were dropped: over the limit." } }
     }

@@ -116,7 +116,7 @@ impl View for ConfigView {
                 div { dt { "Added" } dd { (ago(self.config.added_ms, frame.now_ms)) } }
                 div { dt { "SHA-256" } dd { code { (self.config.sha256) } } }
             }
-            pre.terminal tabindex="0" aria-label="Content" { (content.unwrap_or_default()) }
+            pre.terminal role="region" tabindex="0" aria-label="Content" { (content.unwrap_or_default()) }
         }
     }
 }

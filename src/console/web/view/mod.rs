@@ -199,13 +199,14 @@ fn menu(here: Option<Section>) -> Markup {
     }
 }
 
-/// A region that is fetched again on these events: `url` is the page's own address.
+/// A region that is fetched again on these events: `url` is the page's own address. While one fetch is
+/// under way another one waits: were it aborted instead, many changes and a slow line would show nothing.
 pub(super) fn region(url: &str, name: &str, events: &[&str], content: Markup) -> Markup {
     let joint = if url.contains('?') { '&' } else { '?' };
     let triggers: Vec<String> = events.iter().chain(&["sync"]).map(|event| format!("sse:{event}")).collect();
     html! {
         div.region id=(name) hx-get={ (url) (joint) "part=" (name) } hx-trigger={ (triggers.join(", ")) ", again" }
-            hx-swap="innerHTML" hx-sync="this:replace" { (content) }
+            hx-swap="innerHTML" hx-sync="this:queue last" { (content) }
     }
 }
 

@@ -144,7 +144,7 @@ impl RunView {
     fn is_ticked(&self, host: HostId) -> bool {
         let id = host.to_string();
         // Where there is one host, there is no choice to make.
-        self.found == 1 || self.input.ticked.iter().any(|ticked| *ticked == id)
+        self.found == 1 || self.input.ticked.contains(&id)
     }
 
     fn options(&self) -> Markup {

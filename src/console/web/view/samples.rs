@@ -107,9 +107,12 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
     pages
 }
 
-/// Every region of a page must be given alone too.
-pub(in crate::console::web) fn parts() -> Vec<(&'static str, Vec<(&'static str, Option<Markup>)>)> {
-    fn each(view: &impl View, names: &[&'static str]) -> Vec<(&'static str, Option<Markup>)> {
+/// Regions by name, as a page gives each alone.
+pub(in crate::console::web) type Regions = Vec<(&'static str, Option<Markup>)>;
+
+/// Pages that have regions.
+pub(in crate::console::web) fn parts() -> Vec<(&'static str, Regions)> {
+    fn each(view: &impl View, names: &[&'static str]) -> Regions {
         names.iter().map(|name| (*name, view.part(&frame(), name))).collect()
     }
     vec![

@@ -67,7 +67,7 @@ impl View for UnitView {
                 (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
                 (frame.form(&format!("{url}/restart"), html! { button type="submit" { "Restart" } }))
             }
-            (region(&self.asked_url(), "asked", &["command"], self.asked(frame)))
+            div aria-live="polite" { (region(&self.asked_url(), "asked", &["command"], self.asked(frame))) }
             (region(&url, "state", &["unit", "host"], self.state(frame)))
             section {
                 h2 { "Log" }
@@ -115,7 +115,7 @@ impl UnitView {
     fn asked(&self, frame: &Frame) -> Markup {
         html! {
             @if let Some(asked) = &self.asked {
-                p.notice role="status" {
+                p.notice {
                     a href=(commands::url(asked.id)) { (commands::what(&asked.verb)) } " "
                     (commands::summary(&asked.hosts)) " " (ago(asked.issued_ms, frame.now_ms))
                     @for line in &asked.hosts {
@@ -131,7 +131,7 @@ impl UnitView {
         html! {
             @match &self.log {
                 None => p.note { "The log stays on the host; its last lines are fetched when you ask for them." },
-                Some(log) if log.whole_bytes > 0 => pre #log-text .terminal tabindex="0" aria-label="Log" { (log.tail) },
+                Some(log) if log.whole_bytes > 0 => pre #log-text .terminal role="region" tabindex="0" aria-label="Log" { (log.tail) },
                 Some(_) if open => p.note { "Asking the host…" },
                 Some(_) => p.note { "The host gave no lines." },
             }
