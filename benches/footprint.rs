@@ -10,6 +10,7 @@
     missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     clippy::print_stdout,
     clippy::allow_attributes,
     reason = "a program to be run by hand"
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
     let (_, agent) = start(&[]);
     first_heartbeat(&heartbeats, |from| from == host);
     // Long enough for the first sample and batch, and for start-up's memory to be given back.
-    thread::sleep(Duration::from_secs(15));
+    thread::sleep(Duration::from_secs(20));
     let pid = agent.pid().as_raw();
     let (busy_before, since) = (busy(pid), Instant::now());
     thread::sleep(Duration::from_secs(options.seconds));
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
     let (pss_mb, rss_mb) = (rollup_mb(pid, "Pss:"), rollup_mb(pid, "Rss:"));
     agent.stop();
 
-    let binary_mb = fs::metadata(&self::agent_path()).unwrap().len() as f64 / 1e6;
+    let binary_mb = fs::metadata(self::agent_path()).unwrap().len() as f64 / 1e6;
     println!("agent at rest, without units; {} starts, {} s of rest\n", options.starts, options.seconds);
     println!("{:<34} {:>10} {:>10}", "", "measured", "budget");
     let rows = [

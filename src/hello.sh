@@ -6,6 +6,6 @@ echo
 n=0
 while :; do
     n=$((n + 1))
-    echo "hello, for the ${n}th time"
+    echo "hello, number $n"
     sleep 10
 done

@@ -202,6 +202,7 @@ fn shutdown_on_signals() -> std::io::Result<CancellationToken> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "cli")]
 mod tests {
     use super::*;
 

@@ -133,6 +133,21 @@ impl Console {
         Ok(host::list(self.shared.store.read(), None).await?)
     }
 
+    /// Some of the hosts that are looked for, sorted by hostname, and how many there are in all.
+    pub async fn hosts_page(
+        &self,
+        search: &host::Search,
+        offset: u64,
+        limit: u32,
+    ) -> Result<(Vec<types::Host>, u64), Error> {
+        Ok(host::page(self.shared.store.read(), search, offset, limit).await?)
+    }
+
+    /// Units that are held, failed, or wait to be started again: the first ones, and how many there are.
+    pub async fn troubled_units(&self, limit: u32) -> Result<(Vec<types::Unit>, u64), Error> {
+        Ok(host::troubled_units(self.shared.store.read(), limit).await?)
+    }
+
     /// One host, by id or by a hostname that only one has.
     pub async fn host(&self, name: &str) -> Result<types::Host, Error> {
         let id = self.resolve_host(name).await?;

@@ -3,16 +3,34 @@
 //!
 //! With `MUSTER_TEST_PICTURES=DIR` each page that is visited is also saved there as a picture.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
 #[path = "../fleet/mod.rs"]
 mod fleet;
 
-use std::{env, fs, future::Future, path::PathBuf, process::Command, time::Duration};
+use std::{env, fs, future::Future, path::PathBuf, process::Command, str::FromStr, time::Duration};
 
-use fantoccini::{Client, ClientBuilder, Locator};
+use fantoccini::{Client, ClientBuilder, Locator, wd::WebDriverCompatibleCommand};
 use fleet::{Fleet, PATIENCE, Running};
 use hyper_util::client::legacy::connect::HttpConnector;
+use reqwest::Url;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+/// What the browser has logged since it was asked last: script errors, refused resources, violations of the
+/// content security policy.
+#[derive(Debug)]
+struct BrowserLog;
+
+impl WebDriverCompatibleCommand for BrowserLog {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, <Url as FromStr>::Err> {
+        base.join(&format!("session/{}/se/log", session.unwrap_or_default()))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (hyper::Method, Option<String>) {
+        (hyper::Method::POST, Some(json!({ "type": "browser" }).to_string()))
+    }
+}
 
 /// A browser with a profile of its own.
 struct Browser {
@@ -50,7 +68,11 @@ impl Browser {
             options["mobileEmulation"] =
                 json!({ "deviceMetrics": { "width": width, "height": 800, "pixelRatio": 1.0 } });
         }
-        let capabilities = json!({ "browserName": "chrome", "goog:chromeOptions": options });
+        let capabilities = json!({
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": { "browser": "ALL" },
+        });
         let client = ClientBuilder::new(HttpConnector::new())
             .capabilities(capabilities.as_object().unwrap().clone())
             .connect(&format!("http://127.0.0.1:{port}"))
@@ -111,12 +133,23 @@ impl Browser {
     async fn check_page(&self, picture: &str) {
         let script = "return [document.querySelectorAll('h1').length, document.documentElement.scrollWidth - window.innerWidth, \
                       document.documentElement.lang, [...document.querySelectorAll('input:not([type=hidden]),select,textarea')]\
-                      .filter(e => !e.labels?.length && !e.ariaLabel).map(e => e.name), window.musterErrors || []]";
+                      .filter(e => !e.labels?.length && !e.ariaLabel).map(e => e.name)]";
         let answer = self.client.execute(script, vec![]).await.unwrap();
         assert_eq!(answer[0], 1, "{picture}: one h1");
         assert!(answer[1].as_i64().unwrap() <= 0, "{picture}: {} pixels too wide", answer[1]);
         assert_eq!(answer[2], "en", "{picture}");
         assert_eq!(answer[3], json!([]), "{picture}: inputs without a label");
+        let log = self.client.issue_cmd(BrowserLog).await.unwrap();
+        // These two pages say what they are in their status, and the browser notes that.
+        let expected = match picture {
+            "sign-in" => "status of 401",
+            "narrow-dark-nowhere" => "status of 404",
+            _ => "(nothing)",
+        };
+        let is_fault =
+            |entry: &&Value| entry["level"] == "SEVERE" && !entry["message"].as_str().unwrap().contains(expected);
+        let faults: Vec<&Value> = log.as_array().unwrap().iter().filter(is_fault).collect();
+        assert!(faults.is_empty(), "{picture}: {faults:?}");
         if let Some(folder) = env::var_os("MUSTER_TEST_PICTURES").map(PathBuf::from) {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join(format!("{picture}.png")), self.client.screenshot().await.unwrap()).unwrap();
@@ -130,4 +163,129 @@ impl Browser {
 
 fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+}
+
+impl Browser {
+    /// Signs in with the link that `muster up` printed.
+    async fn sign_in(&self, fleet: &Fleet) {
+        self.client.goto(&fleet.sign_in_link()).await.unwrap();
+        self.click("main button[type=submit]").await;
+        self.see(fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap()).await;
+    }
+
+    async fn type_into(&self, css: &str, text: &str) {
+        let field = self.find(css).await;
+        field.clear().await.unwrap();
+        field.send_keys(text).await.unwrap();
+    }
+}
+
+#[test]
+fn a_first_visit_from_sign_in_to_a_stopped_yuno() {
+    let fleet = Fleet::start_with(&[]);
+    fleet.unit_in_phase("default/hello", "running");
+    run(async {
+        let browser = Browser::start(false, 1200).await;
+        browser.client.goto(&fleet.address("http://")).await.unwrap();
+        browser.see("Sign in").await;
+        browser.check_page("sign-in").await;
+        browser.sign_in(&fleet).await;
+        browser.check_page("hosts").await;
+
+        // One host: facts, units, charts that are drawn.
+        let hosts = fleet.json(&["host", "ls"]);
+        browser.follow(hosts[0]["hostname"].as_str().unwrap()).await;
+        browser.see("default/hello").await;
+        browser.find("main .uplot canvas").await;
+        browser.check_page("host").await;
+
+        // The yuno, stopped and started by hand, and its log; the page follows by itself.
+        browser.follow("default/hello").await;
+        browser.see("running").await;
+        browser.click("form[action$='/stop'] button").await;
+        fleet.unit_in_phase("default/hello", "stopped");
+        browser.see("stopped").await;
+        browser.click("form[action$='/start'] button").await;
+        fleet.unit_in_phase("default/hello", "running");
+        browser.see("running").await;
+        browser.click("form[action$='/logs'] button").await;
+        browser.see("hello, number").await;
+        browser.check_page("unit").await;
+        browser.end().await;
+    });
+}
+
+#[test]
+fn a_command_shows_its_output_while_it_runs() {
+    let fleet = Fleet::start();
+    let gate = fleet.home.path().join("gate");
+    run(async {
+        let browser = Browser::start(false, 1200).await;
+        browser.sign_in(&fleet).await;
+        browser.follow("Commands").await;
+        browser.see("muster exec").await;
+        browser.check_page("commands-empty").await;
+        browser.follow("Run").await;
+        let script =
+            format!("echo first; while ! test -e {}; do sleep 0.1; done; echo '<b>second</b>'; exit 3", gate.display());
+        browser.type_into("#command", &format!("sh -c \"{script}\"")).await;
+        browser.check_page("run").await;
+        browser.click("main button.primary").await;
+        browser.see("first").await;
+        assert!(!browser.text().await.contains("</b>\n"), "the second line came too early");
+        fs::write(&gate, "").unwrap();
+        browser.see("<b>second</b>\n").await;
+        browser.see("exit code 3").await;
+        browser.check_page("command").await;
+        browser.end().await;
+    });
+}
+
+#[test]
+fn every_page_fits_a_telephone_in_the_dark() {
+    let fleet = Fleet::start_with(&[]);
+    fleet.unit_in_phase("default/hello", "running");
+    fleet.ok(&["exec", "--", "uname", "-a"]);
+    let host = fleet.host();
+    let command = fleet.json(&["command", "ls"])[0]["id"].as_str().unwrap().to_owned();
+    run(async {
+        let browser = Browser::start(true, 360).await;
+        browser.sign_in(&fleet).await;
+        let base = fleet.address("http://");
+        for (name, path) in [
+            ("hosts", "/".to_owned()),
+            ("host", format!("/host/{host}")),
+            ("unit", format!("/host/{host}/unit/default/hello")),
+            ("commands", "/commands".to_owned()),
+            ("command", format!("/command/{command}")),
+            ("run", "/run".to_owned()),
+            ("join", "/join".to_owned()),
+            ("artifacts", "/artifacts".to_owned()),
+            ("configs", "/configs".to_owned()),
+            ("config", "/config/hello.main/1".to_owned()),
+            ("nowhere", "/no/such/page".to_owned()),
+        ] {
+            browser.client.goto(&format!("{base}{path}")).await.unwrap();
+            browser.find("main h1").await;
+            browser.check_page(&format!("narrow-dark-{name}")).await;
+        }
+        browser.end().await;
+    });
+}
+
+#[test]
+fn a_token_for_another_host_is_shown_once() {
+    let fleet = Fleet::start();
+    run(async {
+        let browser = Browser::start(false, 800).await;
+        browser.sign_in(&fleet).await;
+        browser.follow("Join").await;
+        browser.click("main form[action='/join'] button").await;
+        browser.see("muster1.").await;
+        browser.check_page("join").await;
+        browser.client.goto(&format!("{}/join", fleet.address("http://"))).await.unwrap();
+        browser.find("main h1").await;
+        assert!(!browser.text().await.contains("muster1."), "the token is shown a second time");
+        browser.end().await;
+    });
 }

@@ -1,27 +1,59 @@
 //! What an operator or a host may get wrong: one clear answer, nothing half made, and the right thing works afterwards.
 
-use std::fs;
+use std::{fs, io::Write, path::Path, process::Command};
 
-use crate::fleet::{Fleet, Home, Running, file};
+use muster_topics::{join::JoinToken, name::Digest};
+use nix::sys::statvfs::statvfs;
+use serde_json::Value;
+
+use crate::{
+    fleet::{Fleet, Home, MUSTER, Running, eventually, file},
+    roles::Roles,
+};
+
+/// An agent of its own that joins with a token, and the home that it lives in.
+struct Joining {
+    // Ended before its home goes away.
+    agent: Running,
+    _home: Home,
+}
+
+fn join(token: &str) -> Joining {
+    let home = Home::new();
+    let data = home.path().join("agent");
+    let agent = Running::start(home.command().args(["agent", "--data-dir", data.to_str().unwrap(), "--join", token]));
+    Joining { agent, _home: home }
+}
 
 #[test]
 fn a_wrong_token_joins_nobody() {
     let fleet = Fleet::start();
-    let good = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
-    let other_fleet = Fleet::start();
-    let foreign = other_fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
-    fleet.ok(&["token", "revoke", fleet.json(&["token", "ls"])[0]["id"].as_str().unwrap()]);
+    let create = || fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    let (revoked, good) = (create(), create());
+    // Newest first.
+    fleet.ok(&["token", "revoke", fleet.json(&["token", "ls"])[1]["id"].as_str().unwrap()]);
     let cut = &good[..good.len() - 9];
-    for (token, code, words) in [("nonsense", 2, "token"), (cut, 2, "token"), (good.as_str(), 3, "revoked")] {
-        let home = Home::new();
-        let data = home.path().join("agent");
-        let mut agent =
-            Running::start(home.command().args(["agent", "--data-dir", data.to_str().unwrap(), "--join", token]));
-        agent.wait_for_end(code, words);
+    let parsed: JoinToken = good.parse().unwrap();
+    let guessed = JoinToken { secret: "0".repeat(64), ..parsed.clone() }.to_string();
+    let astray = JoinToken { authority: Digest::of(b"another fleet"), ..parsed }.to_string();
+    for (token, code, words) in [
+        ("nonsense", 2, "token"),
+        (cut, 2, "token"),
+        (revoked.as_str(), 3, "revoked"),
+        (guessed.as_str(), 3, "hint:"),
+        (astray.as_str(), 1, "not of the fleet"),
+    ] {
+        join(token).agent.wait_for_end(code, words);
     }
     assert_eq!(fleet.json(&["host", "ls"]).as_array().unwrap().len(), 1);
-    drop(other_fleet);
-    drop(foreign);
+
+    // None of this has used up the good one.
+    let joined = join(&good);
+    eventually("two hosts", || {
+        let hosts = fleet.json(&["host", "ls"]);
+        let online = hosts.as_array().unwrap().iter().filter(|host| host["presence"]["state"] == "online").count();
+        if online == 2 { Ok(()) } else { Err(format!("{hosts} {}", joined.agent.printed())) }
+    });
 }
 
 #[test]
@@ -66,4 +98,112 @@ fn without_a_console_the_command_line_says_so() {
     let mut fleet = Fleet::start();
     fleet.stop();
     fleet.muster(&["host", "ls"]).expect_code(4).expect_stderr("hint:");
+}
+
+#[test]
+fn a_download_that_ends_early_is_tried_again() {
+    let fleet = Fleet::start();
+    let program = file(&fleet.home, "server", &format!("#!/bin/sh\nexec sleep 1000\n{}", "#".repeat(100_000)));
+    fleet.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);
+    let sha256 = fleet.json(&["artifact", "ls"])[0]["sha256"].as_str().unwrap().to_owned();
+    let stored = fleet.data().join("console/artifacts").join(sha256);
+    let whole = fs::read(&stored).unwrap();
+    let replace = |content: &[u8]| fs::remove_file(&stored).and_then(|()| fs::write(&stored, content)).unwrap();
+    replace(&whole[..whole.len() / 2]);
+    fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run", "--no-wait"]);
+    let unit = fleet.unit("default/till", |unit| unit["observed"]["error"].is_string());
+    assert!(unit["observed"]["error"].as_str().unwrap().contains("server@1"), "{unit}");
+    assert!(!fleet.data().join("agent/artifacts").join(stored.file_name().unwrap()).exists());
+
+    replace(&whole);
+    let unit = fleet.unit_in_phase("default/till", "running");
+    assert!(unit["observed"]["error"].is_null(), "{unit}");
+}
+
+/// An agent whose whole folder is a small disk of its own, in a mount namespace of its own.
+struct SmallDisk {
+    agent: Running,
+}
+
+impl SmallDisk {
+    fn start(roles: &Roles, size: &str) -> Self {
+        let config = roles.agent_config();
+        let script = r#"mkdir -p "$1" && mount -t tmpfs -o "size=$2,mode=0700" muster-test "$1" && exec "$3" agent --config "$4" --join "$5""#;
+        let mut command = Command::new("unshare");
+        roles.home.dress(&mut command);
+        command.args(["--mount", "--propagation", "private", "sh", "-ec", script, "sh"]);
+        command.arg(roles.home.path().join("agent")).args([size, MUSTER, &config, &roles.token()]);
+        Self { agent: Running::start(&mut command) }
+    }
+
+    /// The disk, as the agent sees it.
+    fn path(&self, home: &Home, name: &str) -> std::path::PathBuf {
+        let inside = home.path().join("agent").join(name);
+        Path::new(&format!("/proc/{}/root", self.agent.pid())).join(inside.strip_prefix("/").unwrap())
+    }
+
+    /// Takes all but some bytes of it.
+    fn fill(&self, home: &Home, left: u64) {
+        let free = statvfs(&self.path(home, "")).unwrap();
+        let free = free.blocks_available() * free.fragment_size();
+        let mut ballast = fs::File::create(self.path(home, "ballast")).unwrap();
+        let block = [0; 4096];
+        for _ in 0..free.saturating_sub(left) / 4096 {
+            // The agent may take the last of it first.
+            if ballast.write_all(&block).is_err() {
+                break;
+            }
+        }
+    }
+
+    fn make_room(&self, home: &Home) {
+        fs::remove_file(self.path(home, "ballast")).unwrap();
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_and_healed_by_making_room() {
+    let roles = Roles::start();
+    let disk = SmallDisk::start(&roles, "16m");
+    roles.wait_for_host("online");
+    let program = file(&roles.home, "server", &format!("#!/bin/sh\nexec sleep 1000\n{}", "#".repeat(3_000_000)));
+    roles.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);
+    disk.fill(&roles.home, 1_000_000);
+    roles.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run", "--no-wait"]);
+    let shown = eventually("what is wrong", || {
+        let shown = roles.json(&["unit", "show", "default/till"]);
+        if shown["observed"]["error"].is_string() { Ok(shown) } else { Err(shown.to_string()) }
+    });
+    let error = shown["observed"]["error"].as_str().unwrap();
+    assert!(error.contains("server@1") && error.contains("hint: make room"), "{error}");
+    // Nothing of it is left to keep the disk full, so the agent goes on.
+    roles.ok(&["exec", "--", "true"]);
+    disk.make_room(&roles.home);
+    roles.ok(&["yuno", "run", "default/till"]);
+    let shown = roles.json(&["unit", "show", "default/till"]);
+    assert_eq!(
+        (&shown["observed"]["phase"], &shown["observed"]["error"]),
+        (&"running".into(), &Value::Null),
+        "{shown}"
+    );
+
+    // With no room at all not even a command can be journalled: it is not run, and comes again.
+    let mark = roles.home.path().join("runs");
+    disk.fill(&roles.home, 0);
+    roles.ok(&["exec", "--no-wait", "--", "sh", "-c", &format!("echo run >> {}", mark.display())]);
+    eventually("the agent's own words", || {
+        let printed = disk.agent.printed();
+        if printed.contains("full") { Ok(()) } else { Err(printed) }
+    });
+    disk.make_room(&roles.home);
+    eventually("the outcome", || {
+        let commands = roles.json(&["command", "ls"]);
+        if commands[0]["hosts"][0]["state"] == "done" { Ok(()) } else { Err(commands.to_string()) }
+    });
+    assert_eq!(fs::read_to_string(&mark).unwrap(), "run\n");
+
+    // Nor does it keep an agent from its end.
+    disk.fill(&roles.home, 0);
+    let (code, printed) = disk.agent.stop();
+    assert_eq!(code, 0, "{printed}");
 }

@@ -1,6 +1,8 @@
 //! End to end: the real program as an operator uses it, with real processes, sockets and files.
 //! Each module is one part of the promise; the harness is in `tests/fleet/`.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 #[path = "../fleet/mod.rs"]
 mod fleet;
 

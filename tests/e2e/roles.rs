@@ -8,11 +8,11 @@ use serde_json::Value;
 use crate::fleet::{Fleet, Home, Run, Running, eventually};
 
 /// Broker and console, each from a file of its own.
-struct Roles {
+pub(crate) struct Roles {
     broker: Option<Running>,
     console: Option<Running>,
     mqtt: String,
-    home: Home,
+    pub(crate) home: Home,
 }
 
 fn write(home: &Home, name: &str, text: &str) -> String {
@@ -22,7 +22,7 @@ fn write(home: &Home, name: &str, text: &str) -> String {
 }
 
 impl Roles {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut roles = Self { broker: None, console: None, mqtt: String::new(), home: Home::new() };
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
@@ -70,27 +70,39 @@ impl Roles {
         );
         let path = write(&self.home, "console.toml", &text);
         let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
-        let link = console.wait_for("the sign-in link", |printed| sign_in_link(printed));
+        let link = console.wait_for("the sign-in link", sign_in_link);
         self.home.muster(&["login", &link]).expect_code(0);
         self.console = Some(console);
     }
 
-    fn agent(&self, more: &[&str]) -> Running {
+    /// Writes the configuration of an agent that measures often; gives its path.
+    pub(crate) fn agent_config(&self) -> String {
         let data = self.home.path().join("agent");
-        let path = write(
-            &self.home,
-            "agent.toml",
-            &format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 1000\npublish_ms = 2000\n", data.display()),
-        );
-        Running::start(self.home.command().args(["agent", "--config", &path]).args(more))
+        let text = format!("data_dir = \"{}\"\n[metrics]\nsample_ms = 1000\npublish_ms = 2000\n", data.display());
+        write(&self.home, "agent.toml", &text)
     }
 
-    fn json(&self, args: &[&str]) -> Value {
+    fn agent(&self, more: &[&str]) -> Running {
+        Running::start(self.home.command().args(["agent", "--config", &self.agent_config()]).args(more))
+    }
+
+    /// A token for joining.
+    pub(crate) fn token(&self) -> String {
+        self.json(&["token", "create"])["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a verb that must succeed.
+    #[track_caller]
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        self.home.muster(args).expect_code(0).stdout
+    }
+
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let run = self.home.muster(&[&["-o", "json"], args].concat()).expect_code(0);
         serde_json::from_str(&run.stdout).unwrap()
     }
 
-    fn wait_for_host(&self, state: &str) -> Value {
+    pub(crate) fn wait_for_host(&self, state: &str) -> Value {
         eventually(state, || {
             let hosts = self.json(&["host", "ls"]);
             if hosts[0]["presence"]["state"] == state { Ok(hosts[0].clone()) } else { Err(hosts.to_string()) }
@@ -115,10 +127,9 @@ fn word(printed: &str, start: &str) -> Option<String> {
 #[test]
 fn three_processes_make_a_fleet_and_lose_nothing_to_a_restart() {
     let mut roles = Roles::start();
-    let token = roles.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
-    let agent = roles.agent(&["--join", &token]);
+    let agent = roles.agent(&["--join", &roles.token()]);
     let host = roles.wait_for_host("online");
-    roles.home.muster(&["exec", "--", "echo", "all roads"]).expect_code(0);
+    roles.ok(&["exec", "--", "echo", "all roads"]);
 
     // The broker comes back empty, and everybody after it.
     let port = roles.mqtt.rsplit_once(':').unwrap().1.to_owned();
@@ -224,6 +235,8 @@ fn every_key_can_come_from_the_environment_and_secrets_stay_hidden() {
 struct Namespace {
     name: String,
     link: String,
+    /// The addresses of this machine and of the other host on that link.
+    addresses: [String; 2],
 }
 
 impl Namespace {
@@ -233,14 +246,16 @@ impl Namespace {
 
     fn new() -> Self {
         let tag = std::process::id() % 10_000;
-        let namespace = Self { name: format!("muster-{tag}"), link: format!("mus{tag}") };
+        // Documentation addresses (RFC 5737): nobody's. Four for each link, so that several runs may be under way.
+        let addresses = [1, 2].map(|host| format!("198.51.100.{}", 4 * (tag % 64) + host));
+        let namespace = Self { name: format!("muster-{tag}"), link: format!("mus{tag}"), addresses };
+        let [here, there] = namespace.addresses.each_ref().map(|address| format!("{address}/30"));
         let (name, link, peer) = (&namespace.name, &namespace.link, format!("{}p", namespace.link));
         Self::ip(&["netns", "add", name]);
         Self::ip(&["link", "add", link, "type", "veth", "peer", "name", &peer, "netns", name]);
-        // Documentation addresses (RFC 5737): nobody's.
-        Self::ip(&["addr", "add", "198.51.100.1/30", "dev", link]);
+        Self::ip(&["addr", "add", &here, "dev", link]);
         Self::ip(&["link", "set", link, "up"]);
-        Self::ip(&["-n", name, "addr", "add", "198.51.100.2/30", "dev", &peer]);
+        Self::ip(&["-n", name, "addr", "add", &there, "dev", &peer]);
         Self::ip(&["-n", name, "link", "set", &peer, "up"]);
         Self::ip(&["-n", name, "link", "set", "lo", "up"]);
         namespace
@@ -268,7 +283,8 @@ impl Drop for Namespace {
 #[test]
 fn another_host_joins_with_a_one_time_token() {
     let namespace = Namespace::new();
-    let fleet = Fleet::start_with(&["--no-sample", "--listen", "198.51.100.1"]);
+    let [here, there] = &namespace.addresses;
+    let fleet = Fleet::start_with(&["--no-sample", "--listen", here]);
     let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
     let other = Home::new();
     let agent = namespace.run(&other, &["agent", "--data-dir", data(&other).as_str(), "--join", &token]);
@@ -288,7 +304,7 @@ fn another_host_joins_with_a_one_time_token() {
     let output = fleet.ok(&["exec", "--all", "--", "echo", "here"]);
     assert_eq!(output.matches("here").count(), 2, "{output}");
     let output = fleet.ok(&["exec", "--host", &second, "--", "ip", "-o", "addr"]);
-    assert!(output.contains("198.51.100.2"), "{output}");
+    assert!(output.contains(there), "{output}");
 
     // Used once, the token is of no use to anybody else.
     let third = Home::new();

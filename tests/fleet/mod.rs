@@ -5,7 +5,14 @@
 //! what must come true. What an agent leaves running on purpose (shims and yunos) is known by
 //! its folder below the home, and ended when the home goes away.
 
-#![allow(dead_code, clippy::allow_attributes, reason = "each test program uses a part of the harness")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::allow_attributes,
+    reason = "each test program uses a part of the harness; a test that cannot go on has failed"
+)]
 
 use std::{
     fs,
@@ -288,6 +295,13 @@ impl Fleet {
     pub(crate) fn address(&self, scheme: &str) -> String {
         let start = self.summary.find(scheme).unwrap_or_else(|| panic!("no {scheme} in {}", self.summary));
         self.summary[start..].split_whitespace().next().unwrap().to_owned()
+    }
+
+    /// The one-time sign-in link in the summary.
+    #[track_caller]
+    pub(crate) fn sign_in_link(&self) -> String {
+        let word = self.summary.split_whitespace().find(|word| word.contains("/sign-in?code="));
+        word.unwrap_or_else(|| panic!("no sign-in link in {}", self.summary)).to_owned()
     }
 
     /// Makes a client certificate with the authority of this fleet; gives its folder.

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use muster_broker::{Broker, Config, Limits, Tls};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rumqttc::{AsyncClient, Event, LastWill, MqttOptions, Packet, Publish, QoS, TlsConfiguration, Transport};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -49,7 +49,13 @@ impl Authority {
     }
 
     pub(crate) fn issue(&self, common_name: &str) -> Pair {
+        self.issue_for(common_name, 1975, 4096)
+    }
+
+    /// One that is valid from the beginning of a year to that of another.
+    pub(crate) fn issue_for(&self, common_name: &str, from_year: i32, to_year: i32) -> Pair {
         let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (date_time_ymd(from_year, 1, 1), date_time_ymd(to_year, 1, 1));
         params.distinguished_name.push(DnType::CommonName, common_name);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();

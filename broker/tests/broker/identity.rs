@@ -12,7 +12,9 @@ const GRANTED: SubscribeReasonCode = SubscribeReasonCode::Success(QoS::AtLeastOn
 async fn only_certificates_of_the_authority_get_in() {
     let fixture = Fixture::new().await;
     let foreign = Authority::new().issue("console-main");
-    for pair in [None, Some(&foreign)] {
+    let expired = fixture.authority.issue_for("console-main", 2024, 2025);
+    let early = fixture.authority.issue_for("console-main", 4000, 4001);
+    for pair in [None, Some(&foreign), Some(&expired), Some(&early)] {
         let config = fixture.authority.client(pair);
         // TLS 1.3 tells a client of its refusal only after the client thinks it is done.
         if let Ok(mut raw) = fixture.raw_with(config).await {
@@ -20,7 +22,7 @@ async fn only_certificates_of_the_authority_get_in() {
             assert_eq!(raw.rest().await, b"");
         }
     }
-    fixture.until("two refusals", |stats| stats.refused_total == 2 && stats.connected_total == 0).await;
+    fixture.until("four refusals", |stats| stats.refused_total == 4 && stats.connected_total == 0).await;
     fixture.console().await.disconnect().await;
 }
 

@@ -9,6 +9,7 @@ use super::*;
 use crate::{
     api::CommandState,
     console::{
+        Change,
         link::Receipt,
         store,
         testing::{Fixture, facts},
@@ -228,4 +229,28 @@ async fn a_faulty_message_does_not_keep_the_others() {
     assert_eq!(effects.presences, [(host, true)]);
     assert_eq!(effects.acks(host).heartbeat, Some(Numbered { epoch: 1, seq: 1 }));
     assert!(fixture.console.host(&stranger.to_string()).await.is_err());
+}
+
+#[tokio::test]
+async fn measurements_are_acknowledged_after_their_commit_alone() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let mut changes = fixture.console.changes();
+    let (batches, queue) = mpsc::channel(4);
+    let recorder = tokio::spawn(record(Arc::clone(fixture.shared()), queue, CancellationToken::new()));
+    let batch = |seq: u64| {
+        let payload = format!("# v=1 epoch=1 seq={seq}\nmuster_test value={seq} {}\n", now_ms());
+        Inbound { topic: Topic::Host(host, HostTopic::Metric), payload: payload.into_bytes(), receipt: Receipt::none() }
+    };
+    batches.send(batch(1)).await.unwrap();
+    while changes.recv().await.unwrap() != Change::Metrics(host) {}
+    let answer = fixture.console.series("muster_test_value", None, 1).await.unwrap();
+    assert_eq!(answer.series.len(), 1);
+
+    // What is told to pages is told together with the acknowledgement.
+    fixture.shared().series.stop().await;
+    batches.send(batch(2)).await.unwrap();
+    drop(batches);
+    recorder.await.unwrap();
+    assert!(changes.try_recv().is_err(), "a batch that is not stored was acknowledged");
 }

@@ -181,24 +181,88 @@ impl HostRow {
     }
 }
 
+/// The columns of [`HostRow`]; conditions, order and limits follow.
+macro_rules! select_hosts {
+    ($rest:literal) => {
+        concat!(
+            "SELECT host.id, host.hostname, host.joined_ms,
+                    COALESCE((SELECT max(expires_ms) FROM certificate
+                              WHERE certificate.host = host.id AND revoked_ms IS NULL), 0) AS certificate_expires_ms,
+                    presence.state AS presence, presence.epoch, presence.since_ms, presence.agent_version,
+                    heartbeat.state, heartbeat.at_ms AS state_ms
+             FROM host
+             LEFT JOIN presence ON presence.host = host.id
+             LEFT JOIN heartbeat ON heartbeat.host = host.id ",
+            $rest
+        )
+    };
+}
+
 /// All hosts, or one, sorted by hostname.
 pub async fn list(db: &SqlitePool, only: Option<HostId>) -> Result<Vec<api::Host>> {
-    let rows: Vec<HostRow> = sqlx::query_as(
-        "SELECT host.id, host.hostname, host.joined_ms,
-                COALESCE((SELECT max(expires_ms) FROM certificate
-                          WHERE certificate.host = host.id AND revoked_ms IS NULL), 0) AS certificate_expires_ms,
-                presence.state AS presence, presence.epoch, presence.since_ms, presence.agent_version,
-                heartbeat.state, heartbeat.at_ms AS state_ms
-         FROM host
-         LEFT JOIN presence ON presence.host = host.id
-         LEFT JOIN heartbeat ON heartbeat.host = host.id
-         WHERE $1 IS NULL OR host.id = $1
-         ORDER BY host.hostname, host.id",
+    let rows: Vec<HostRow> =
+        sqlx::query_as(select_hosts!("WHERE $1 IS NULL OR host.id = $1 ORDER BY host.hostname, host.id"))
+            .bind(only.map(|id| id.to_string()))
+            .fetch_all(db)
+            .await?;
+    rows.into_iter().map(HostRow::host).collect()
+}
+
+/// Which hosts are looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Search {
+    /// A part of the hostname, or the beginning of the id; upper and lower case are the same.
+    pub text: String,
+    /// Those that are online, or those that are not.
+    pub online: Option<bool>,
+}
+
+impl Search {
+    /// Patterns for hostname and id, with `!` before what would have a meaning in `LIKE`.
+    fn patterns(&self) -> (String, String) {
+        let mut escaped = String::with_capacity(self.text.len());
+        for c in self.text.to_lowercase().chars() {
+            escaped.extend(matches!(c, '%' | '_' | '!').then_some('!').into_iter().chain([c]));
+        }
+        (format!("%{escaped}%"), format!("{escaped}%"))
+    }
+
+    /// 1 for those online, 0 for the others.
+    fn online(&self) -> Option<i64> {
+        self.online.map(i64::from)
+    }
+}
+
+/// Some of the hosts that are looked for, sorted by hostname, and how many there are.
+pub async fn page(db: &SqlitePool, search: &Search, offset: u64, limit: u32) -> Result<(Vec<api::Host>, u64)> {
+    let (hostname, id) = search.patterns();
+    let (count,): (i64,) = sqlx::query_as(
+        "SELECT count(*) FROM host LEFT JOIN presence ON presence.host = host.id
+         WHERE (lower(host.hostname) LIKE $1 ESCAPE '!' OR host.id LIKE $2 ESCAPE '!')
+           AND ($3 IS NULL OR (COALESCE(presence.state, '') = 'online') = ($3 = 1))",
     )
-    .bind(only.map(|id| id.to_string()))
+    .bind(&hostname)
+    .bind(&id)
+    .bind(search.online())
+    .fetch_one(db)
+    .await?;
+    // The page's ids come first, so that states are joined to these alone.
+    let rows: Vec<HostRow> = sqlx::query_as(select_hosts!(
+        "WHERE host.id IN (
+             SELECT host.id FROM host LEFT JOIN presence ON presence.host = host.id
+             WHERE (lower(host.hostname) LIKE $1 ESCAPE '!' OR host.id LIKE $2 ESCAPE '!')
+               AND ($3 IS NULL OR (COALESCE(presence.state, '') = 'online') = ($3 = 1))
+             ORDER BY host.hostname, host.id LIMIT $4 OFFSET $5)
+         ORDER BY host.hostname, host.id"
+    ))
+    .bind(&hostname)
+    .bind(&id)
+    .bind(search.online())
+    .bind(i64::from(limit))
+    .bind(signed(offset))
     .fetch_all(db)
     .await?;
-    rows.into_iter().map(HostRow::host).collect()
+    Ok((rows.into_iter().map(HostRow::host).collect::<Result<_>>()?, unsigned("count", count)?))
 }
 
 /// The place of the stored presence in the order of [`Presence::order`].
@@ -309,6 +373,21 @@ struct UnitRow {
     at_ms: i64,
 }
 
+impl UnitRow {
+    fn unit(self) -> Result<api::Unit> {
+        let report: UnitReport = json("unit", &self.report)?;
+        Ok(api::Unit {
+            host: parsed("host id", &self.host)?,
+            hostname: self.hostname,
+            unit: report.unit,
+            desired: report.desired,
+            observed: report.observed,
+            hold: report.hold,
+            at_ms: self.at_ms,
+        })
+    }
+}
+
 /// Units of one host or of all, or one unit; sorted by hostname and name.
 pub async fn units(db: &SqlitePool, host: Option<HostId>, unit: Option<&UnitName>) -> Result<Vec<api::Unit>> {
     let rows: Vec<UnitRow> = sqlx::query_as(
@@ -321,19 +400,21 @@ pub async fn units(db: &SqlitePool, host: Option<HostId>, unit: Option<&UnitName
     .bind(unit.map(UnitName::as_str))
     .fetch_all(db)
     .await?;
-    let unit = |row: UnitRow| {
-        let report: UnitReport = json("unit", &row.report)?;
-        Ok(api::Unit {
-            host: parsed("host id", &row.host)?,
-            hostname: row.hostname,
-            unit: report.unit,
-            desired: report.desired,
-            observed: report.observed,
-            hold: report.hold,
-            at_ms: row.at_ms,
-        })
-    };
-    rows.into_iter().map(unit).collect()
+    rows.into_iter().map(UnitRow::unit).collect()
+}
+
+/// Units that are held, failed, or wait to be started again: the first ones, and how many there are.
+pub async fn troubled_units(db: &SqlitePool, limit: u32) -> Result<(Vec<api::Unit>, u64)> {
+    let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM unit WHERE troubled").fetch_one(db).await?;
+    let rows: Vec<UnitRow> = sqlx::query_as(
+        "SELECT unit.host, host.hostname, unit.report, unit.at_ms
+         FROM unit JOIN host ON host.id = unit.host
+         WHERE unit.troubled ORDER BY host.hostname, unit.host, unit.unit LIMIT $1",
+    )
+    .bind(i64::from(limit))
+    .fetch_all(db)
+    .await?;
+    Ok((rows.into_iter().map(UnitRow::unit).collect::<Result<_>>()?, unsigned("count", count)?))
 }
 
 /// Stores a unit's report, unless a later one is there. Says whether it did.

@@ -1,6 +1,99 @@
-//! The web pages. (Being written.)
+//! The web pages: what a browser is shown and may ask for, drawn on the server.
+//!
+//! A page is a function from a view struct to markup ([`view`]); a handler ([`page`]) reads through
+//! [`Console`], fills the view and draws it. Every page works without scripts. With them, regions of
+//! a page are fetched again (htmx, the page's own address with `part=`) when [`live`] says that
+//! something changed, and charts are drawn from [`chart`].
+//!
+//! Modules, in reading order:
+//!
+//! - [`guard`]: headers of every answer, sessions, and what makes a form's request believable
+//! - [`answer`]: pages, parts of pages and problems as HTTP answers; [`extract`]: what addresses say
+//! - [`view`]: view structs and their markup; [`page`]: one module of handlers for each
+//! - [`argv`]: a line of text as a program and its arguments
+//! - [`chart`]: measurements as charts and as a table; [`live`]: server-sent events; [`assets`]
+//!
+//! **Invariant: nothing but the sign-in page and the assets is shown without a session**: every other
+//! route, known or not, lies behind [`guard::signed_in`].
+//!
+//! **Invariant: a handler of a form runs only after origin and token were checked**; it gets at the
+//! fields only through what [`guard::checked_form`] left for it.
+//!
+//! **Invariant: `view` does no IO and reads no clock**, and nowhere is text taken for markup: maud's
+//! `PreEscaped` is not used.
+
+mod answer;
+mod argv;
+mod assets;
+mod chart;
+mod extract;
+mod guard;
+mod live;
+mod page;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::FromRef,
+    middleware,
+    routing::{get, post},
+};
+use tokio::sync::Semaphore;
+
+use self::{
+    guard::Cookie,
+    page::{command, commands, content, host, hosts, join, run, sign_in, unit},
+};
+use super::Console;
+
+/// What handlers share.
+#[derive(Clone, Debug)]
+struct Web {
+    console: Console,
+    cookie: Arc<Cookie>,
+    /// Places for connections that follow changes.
+    followers: Arc<Semaphore>,
+}
+
+impl FromRef<Web> for Console {
+    fn from_ref(web: &Web) -> Self {
+        web.console.clone()
+    }
+}
 
 /// The pages, to be merged at `/`.
-pub fn router(_console: super::Console) -> axum::Router {
-    axum::Router::new()
+pub fn router(console: Console) -> Router {
+    let cookie = Arc::new(Cookie::of(console.web_url()));
+    let web = Web { console, cookie, followers: Arc::new(Semaphore::new(live::FOLLOWERS_MAX)) };
+    Router::new()
+        .route("/", get(hosts::show))
+        .route("/host/{host}", get(host::show))
+        .route("/host/{host}/series", get(chart::host))
+        .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
+        .route("/host/{host}/unit/{realm}/{name}/series", get(chart::unit))
+        .route("/host/{host}/unit/{realm}/{name}/{action}", post(unit::act))
+        .route("/commands", get(commands::show))
+        .route("/command/{id}", get(command::show))
+        .route("/command/{id}/host/{host}/{stream}", get(command::download))
+        .route("/run", get(run::show).post(run::submit))
+        .route("/join", get(join::show).post(join::create))
+        .route("/join/{id}/revoke", post(join::revoke))
+        .route("/artifacts", get(content::artifacts))
+        .route("/configs", get(content::configs))
+        .route("/config/{id}/{version}", get(content::config))
+        .route("/sign-out", post(sign_in::sign_out))
+        .route("/live", get(live::follow))
+        .fallback(answer::no_such_page)
+        .method_not_allowed_fallback(answer::wrong_method)
+        // The last layer is the first to see a request: who asks, then whether a form is believable.
+        .layer(middleware::from_fn(guard::checked_form))
+        .layer(middleware::from_fn_with_state(web.clone(), guard::signed_in))
+        .route("/sign-in", get(sign_in::show).post(sign_in::sign_in))
+        .route("/assets/{hash}/{name}", get(assets::serve))
+        .layer(middleware::from_fn(guard::headers))
+        .with_state(web)
 }

@@ -1,0 +1,75 @@
+//! One command, and its output as files.
+
+use axum::{
+    extract::State,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use muster_topics::{
+    name::{CommandId, HostId},
+    outcome::Stream,
+};
+use serde::Deserialize;
+
+use crate::console::{
+    Console, Error,
+    web::{
+        answer,
+        extract::{Params, Segments},
+        guard::Session,
+        view::command::{CommandView, Shown, with_output},
+    },
+};
+
+/// What of it.
+#[derive(Debug, Deserialize)]
+pub(in crate::console::web) struct Asked {
+    host: Option<HostId>,
+    page: Option<usize>,
+    part: Option<String>,
+}
+
+/// The page.
+pub(in crate::console::web) async fn show(
+    State(console): State<Console>,
+    session: Session,
+    Segments(id): Segments<CommandId>,
+    Params(asked): Params<Asked>,
+) -> Response {
+    let view = view(&console, id, &asked).await;
+    answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
+}
+
+async fn view(console: &Console, id: CommandId, asked: &Asked) -> Result<CommandView, Error> {
+    let command = console.command(id).await?;
+    let only = asked.host.filter(|_| command.hosts.len() > 1);
+    let mut outputs = Vec::new();
+    for host in with_output(&command, only) {
+        let (stdout, stderr) = console.output(id, host).await?;
+        outputs.push((host, Shown::of(&stdout), Shown::of(&stderr)));
+    }
+    if asked.host.is_some_and(|host| command.hosts.iter().all(|line| line.host != host)) {
+        return Err(Error::not_found("unknown_host", "this command was not for that host"));
+    }
+    Ok(CommandView { command, only, outputs, page: asked.page.unwrap_or(1).max(1) })
+}
+
+/// All of a stream, as a file: a browser is told to save it, not to show it.
+pub(in crate::console::web) async fn download(
+    State(console): State<Console>,
+    session: Session,
+    Segments((id, host, stream)): Segments<(CommandId, HostId, Stream)>,
+) -> Response {
+    let answer = async {
+        let (stdout, stderr) = console.output(id, host).await?;
+        let (word, bytes) = match stream {
+            Stream::Stdout => ("stdout", stdout),
+            Stream::Stderr => ("stderr", stderr),
+        };
+        let name = format!("attachment; filename=\"{id}-{host}.{word}.txt\"");
+        let name = HeaderValue::from_str(&name).map_err(|error| Error::internal("naming a file", &error))?;
+        let kind = HeaderValue::from_static("application/octet-stream");
+        Ok(([(header::CONTENT_TYPE, kind), (header::CONTENT_DISPOSITION, name)], bytes).into_response())
+    };
+    answer::or_problem(&session, answer.await)
+}

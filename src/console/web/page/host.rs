@@ -1,0 +1,51 @@
+//! One host.
+
+use axum::{extract::State, response::Response};
+use serde::Deserialize;
+
+use crate::console::{
+    Console, Error,
+    web::{
+        answer,
+        chart::{self, Range},
+        extract::{Params, Segments},
+        guard::Session,
+        view::{
+            bits,
+            host::{HostView, RECENT},
+        },
+    },
+};
+
+/// What of it.
+#[derive(Debug, Deserialize)]
+pub(in crate::console::web) struct Asked {
+    #[serde(default)]
+    range: Range,
+    part: Option<String>,
+}
+
+/// The page; a hostname leads to the page of the host that has it.
+pub(in crate::console::web) async fn show(
+    State(console): State<Console>,
+    session: Session,
+    Segments(name): Segments<String>,
+    Params(asked): Params<Asked>,
+) -> Response {
+    let answer = async {
+        let view = view(&console, &name, asked.range).await?;
+        if view.host.id.to_string() != name {
+            return Ok(answer::see(&bits::host_url(view.host.id)));
+        }
+        Ok(answer::page(&session, &view, asked.part.as_deref()))
+    };
+    answer::or_problem(&session, answer.await)
+}
+
+async fn view(console: &Console, name: &str, range: Range) -> Result<HostView, Error> {
+    let host = console.host(name).await?;
+    let units = console.units(Some(host.id)).await?;
+    let commands = console.commands(Some(host.id), RECENT).await?;
+    let latest = chart::latest(console, host.id, None).await?;
+    Ok(HostView { host, units, commands, latest, range })
+}

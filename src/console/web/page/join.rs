@@ -1,0 +1,56 @@
+//! Joining.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use muster_topics::name::Name;
+
+use crate::{
+    api::{CreatedToken, NewToken},
+    console::{
+        Console, Error,
+        web::{
+            answer,
+            extract::Segments,
+            guard::{Fields, Session},
+            view::join::JoinView,
+        },
+    },
+};
+
+async fn view(console: &Console, created: Option<CreatedToken>) -> Result<JoinView, Error> {
+    Ok(JoinView { tokens: console.tokens().await?, created, problem: None })
+}
+
+/// The page.
+pub(in crate::console::web) async fn show(State(console): State<Console>, session: Session) -> Response {
+    let view = view(&console, None).await;
+    answer::or_problem(&session, view.map(|view| answer::page(&session, &view, None)))
+}
+
+/// Makes a token. The answer itself shows it: nothing that could be asked for later does.
+pub(in crate::console::web) async fn create(
+    State(console): State<Console>,
+    session: Session,
+    fields: Fields,
+) -> Response {
+    let answer = async {
+        let ttl = fields.one("ttl_s");
+        let ttl_s = ttl.parse().map_err(|_| Error::invalid("bad_ttl", format!("{ttl:?} is no number of seconds")))?;
+        let created = console.create_token(&session.operator, NewToken { ttl_s: Some(ttl_s) }).await?;
+        let view = view(&console, Some(created)).await?;
+        Ok(answer::html(StatusCode::OK, session.frame().page(&view)))
+    };
+    answer::or_problem(&session, answer.await)
+}
+
+/// Makes a token useless.
+pub(in crate::console::web) async fn revoke(
+    State(console): State<Console>,
+    session: Session,
+    Segments(id): Segments<Name>,
+) -> Response {
+    let answer = async {
+        console.revoke_token(&id).await?;
+        Ok(answer::see("/join"))
+    };
+    answer::or_problem(&session, answer.await)
+}

@@ -1,0 +1,20 @@
+//! Handlers, one module for each page: each reads through [`Console`](crate::console::Console), fills
+//! a view, and draws it.
+
+pub(super) mod command;
+pub(super) mod commands;
+pub(super) mod content;
+pub(super) mod host;
+pub(super) mod hosts;
+pub(super) mod join;
+pub(super) mod run;
+pub(super) mod sign_in;
+pub(super) mod unit;
+
+use serde::Deserialize;
+
+/// The query of a page that has nothing but regions.
+#[derive(Debug, Deserialize)]
+pub(super) struct Part {
+    part: Option<String>,
+}

@@ -1,0 +1,176 @@
+//! Running a command.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use muster_topics::{
+    command::{Exec, Verb, output_max_bytes},
+    name::{CommandId, HostId},
+};
+use serde::Deserialize;
+
+use crate::{
+    api::{NewCommand, NewTarget, Problem},
+    console::{
+        Console, Error,
+        store::host::Search,
+        web::{
+            answer, argv,
+            extract::Params,
+            guard::{Fields, Session},
+            view::{
+                commands::url,
+                run::{Input, RunView, TICKED_MAX},
+            },
+        },
+    },
+};
+
+/// What the form begins with.
+#[derive(Debug, Deserialize)]
+pub(in crate::console::web) struct Asked {
+    /// This host ticked.
+    host: Option<HostId>,
+    /// What an earlier command was.
+    again: Option<CommandId>,
+}
+
+/// The form.
+pub(in crate::console::web) async fn show(
+    State(console): State<Console>,
+    session: Session,
+    Params(asked): Params<Asked>,
+) -> Response {
+    let view = async {
+        let mut input = match asked.again {
+            Some(id) => again(&console, id).await?,
+            None => Input::default(),
+        };
+        input.ticked.extend(asked.host.map(|host| host.to_string()));
+        form(&console, input, None).await
+    };
+    answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
+}
+
+/// The same as an earlier command. Its environment is not in the form, and so is left out.
+async fn again(console: &Console, id: CommandId) -> Result<Input, Error> {
+    let command = console.command(id).await?;
+    let Verb::Exec(exec) = command.verb else { return Ok(Input::default()) };
+    Ok(Input {
+        ticked: command.hosts.iter().map(|line| line.host.to_string()).collect(),
+        command: argv::join(&exec.argv),
+        timeout_s: exec.timeout_ms.div_ceil(1000).to_string(),
+        user: exec.user.unwrap_or_default(),
+        cwd: exec.cwd.unwrap_or_default(),
+        ..Input::default()
+    })
+}
+
+/// The form, filled in. A host that is ticked and not among the first ones is named instead.
+async fn form(console: &Console, mut input: Input, problem: Option<Problem>) -> Result<RunView, Error> {
+    let (hosts, found) = console.hosts_page(&Search::default(), 0, TICKED_MAX).await?;
+    let listed = |ticked: &String| hosts.iter().any(|host| host.id.to_string() == *ticked);
+    let (ticked, others): (Vec<String>, Vec<String>) = input.ticked.into_iter().partition(listed);
+    input.ticked = ticked;
+    let named: Vec<String> = input.named.split_whitespace().map(str::to_owned).chain(others).collect();
+    input.named = named.join(" ");
+    Ok(RunView { hosts, found, input, problem })
+}
+
+/// Runs it, and leads to the command's page; or shows the form again, as it was filled in.
+pub(in crate::console::web) async fn submit(
+    State(console): State<Console>,
+    session: Session,
+    fields: Fields,
+) -> Response {
+    let input = input(&fields);
+    let submitted = match new_command(&input) {
+        Ok(command) => console.submit(&session.operator, command).await,
+        Err(error) => Err(error),
+    };
+    let error = match submitted {
+        Ok(command) => return answer::see(&url(command.id)),
+        Err(error) => error,
+    };
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    match form(&console, input, Some(error.problem)).await {
+        Ok(view) => answer::html(status, session.frame().page(&view)),
+        Err(error) => answer::problem(&session.frame(), &error),
+    }
+}
+
+fn input(fields: &Fields) -> Input {
+    let text = |name: &str| fields.one(name).to_owned();
+    Input {
+        all: fields.one("target") == "all",
+        ticked: fields.all("host").map(str::to_owned).collect(),
+        named: text("named"),
+        command: fields.raw("command").to_owned(),
+        timeout_s: text("timeout_s"),
+        expires_min: text("expires_min"),
+        user: text("user"),
+        cwd: text("cwd"),
+    }
+}
+
+/// What was typed, as a command.
+fn new_command(input: &Input) -> Result<NewCommand, Error> {
+    let argv = argv::split(&input.command)
+        .map_err(|error| Error::invalid("bad_command", error.to_string()).hint(argv::RULE))?;
+    let hosts: Vec<String> =
+        input.ticked.iter().cloned().chain(input.named.split_whitespace().map(str::to_owned)).collect();
+    let target = match (input.all, hosts.is_empty()) {
+        (true, _) => NewTarget::All,
+        (false, true) => return Err(Error::invalid("no_target", "no host is chosen").hint("tick one, or choose all")),
+        (false, false) => NewTarget::Hosts(hosts),
+    };
+    let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let exec = Exec {
+        argv,
+        cwd: given(&input.cwd),
+        env: [].into(),
+        user: given(&input.user),
+        timeout_ms: number("the time limit", &input.timeout_s)?.saturating_mul(1000),
+        output_max_bytes: output_max_bytes(),
+    };
+    let expires_in_ms = Some(number("the time until it expires", &input.expires_min)?.saturating_mul(60_000));
+    Ok(NewCommand { target, expires_in_ms, verb: Verb::Exec(exec) })
+}
+
+fn number(what: &str, text: &str) -> Result<u64, Error> {
+    let number = text.parse().ok().filter(|number| (1..=u64::from(u32::MAX)).contains(number));
+    number.ok_or_else(|| Error::invalid("bad_number", format!("{what} must be a whole number above 0")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled() -> Input {
+        Input { ticked: vec!["a".to_owned()], command: "uname -a".to_owned(), ..Input::default() }
+    }
+
+    #[test]
+    fn a_filled_form_is_a_command() {
+        let input = Input { named: "b  c".to_owned(), user: "nobody".to_owned(), ..filled() };
+        let command = new_command(&input).unwrap();
+        let hosts = ["a", "b", "c"].map(str::to_owned).to_vec();
+        assert_eq!(command.target, NewTarget::Hosts(hosts));
+        assert_eq!(command.expires_in_ms, Some(600_000));
+        let Verb::Exec(exec) = command.verb else { panic!("{:?}", command.verb) };
+        assert_eq!((exec.argv.as_slice(), exec.timeout_ms), (&["uname".to_owned(), "-a".to_owned()][..], 60_000));
+        assert_eq!((exec.user.as_deref(), exec.cwd), (Some("nobody"), None));
+        let all = new_command(&Input { all: true, ..filled() }).unwrap();
+        assert_eq!(all.target, NewTarget::All);
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let check = |input: Input, code: &str| assert_eq!(new_command(&input).unwrap_err().problem.code, code);
+        check(Input { command: "echo 'a".to_owned(), ..filled() }, "bad_command");
+        check(Input { command: String::new(), ..filled() }, "bad_command");
+        check(Input { ticked: Vec::new(), ..filled() }, "no_target");
+        for wrong in ["", "0", "-1", "1.5", "x", "99999999999"] {
+            check(Input { timeout_s: wrong.to_owned(), ..filled() }, "bad_number");
+            check(Input { expires_min: wrong.to_owned(), ..filled() }, "bad_number");
+        }
+    }
+}

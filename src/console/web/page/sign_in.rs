@@ -1,0 +1,63 @@
+//! Signing in and out.
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Deserialize;
+
+use crate::{
+    clock::now_ms,
+    console::{
+        Console, Error,
+        web::{
+            Web, answer,
+            extract::Params,
+            guard::{self, Session},
+            view::{Frame, sign_in::SignInView},
+        },
+    },
+};
+
+/// What a sign-in link carries.
+#[derive(Debug, Deserialize)]
+pub(in crate::console::web) struct Link {
+    code: Option<String>,
+}
+
+/// Shows the button; looking at the page uses nothing up.
+pub(in crate::console::web) async fn show(Params(link): Params<Link>) -> Response {
+    let view = SignInView { code: link.code.filter(|code| !code.is_empty()), problem: None };
+    answer::html(StatusCode::OK, Frame::stranger(now_ms()).page(&view))
+}
+
+/// Uses the code up. There is no session yet, so no token either: the code is the secret.
+pub(in crate::console::web) async fn sign_in(State(web): State<Web>, request: Request) -> Response {
+    match new_session(&web.console, request).await {
+        Ok(secret) => answer::with_cookie(answer::see("/"), &web.cookie.begin(&secret)),
+        Err(error) => {
+            let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            let view = SignInView { code: None, problem: Some(error.problem) };
+            answer::html(status, Frame::stranger(now_ms()).page(&view))
+        }
+    }
+}
+
+async fn new_session(console: &Console, request: Request) -> Result<String, Error> {
+    let (parts, body) = request.into_parts();
+    guard::same_origin(&parts.headers)?;
+    let fields = guard::fields(&parts.headers, body).await?;
+    let given = fields.one("code");
+    // People paste the whole link as well as its code.
+    let code = given.rsplit_once("code=").map_or(given, |(_, code)| code);
+    console.sign_in(code).await
+}
+
+/// Ends the session.
+pub(in crate::console::web) async fn sign_out(State(web): State<Web>, session: Session) -> Response {
+    match web.console.sign_out(session.secret()).await {
+        Ok(()) => answer::with_cookie(answer::see("/sign-in"), &web.cookie.end()),
+        Err(error) => answer::problem(&session.frame(), &error),
+    }
+}

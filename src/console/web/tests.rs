@@ -1,0 +1,5 @@
+//! What pages promise: markup that holds together, and a console that lets nobody in by mistake.
+
+mod fleet;
+mod flow;
+mod markup;

@@ -1,0 +1,100 @@
+//! The first page of a large fleet: paging, searching, and what is in trouble.
+
+use std::time::Instant;
+
+use muster_topics::{
+    V1,
+    name::{HostId, UnitName},
+    unit::{Phase, UnitReport},
+};
+
+use crate::{
+    api::Host,
+    console::{
+        store::host::{self, Search},
+        testing::Fixture,
+        web::view::samples,
+    },
+};
+
+/// Enters hosts with presence and state, straight into the store: `shop-00000` and so on, of which
+/// every tenth is offline, and every hundredth has a unit in trouble.
+async fn enter(fixture: &Fixture, hosts: usize) -> Vec<HostId> {
+    let shared = fixture.shared();
+    let mut transaction = shared.store.begin().await.unwrap();
+    let mut ids = Vec::new();
+    for index in 0..hosts {
+        let Host { id, state, .. } = samples::host("", 1);
+        let (name, state) = (format!("shop-{index:05}"), serde_json::to_string(&state.unwrap().value).unwrap());
+        let rows = [
+            sqlx::query("INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, $2, '{}', 1)")
+                .bind(id.to_string())
+                .bind(name),
+            sqlx::query("INSERT INTO presence VALUES ($1, $2, 1, 1, '0.1.0', 1)")
+                .bind(id.to_string())
+                .bind(if index % 10 == 0 { "offline".to_owned() } else { "online".to_owned() }),
+            sqlx::query("INSERT INTO heartbeat (host, epoch, seq, state, at_ms) VALUES ($1, 1, 1, $2, 1)")
+                .bind(id.to_string())
+                .bind(state),
+        ];
+        for row in rows {
+            row.execute(&mut *transaction).await.unwrap();
+        }
+        for name in ["default/hello", "shop/till"] {
+            let report = report(name.parse().unwrap(), index % 100 == 0 && name == "shop/till");
+            host::set_unit(&mut transaction, id, &report, 1).await.unwrap();
+        }
+        ids.push(id);
+    }
+    transaction.commit().await.unwrap();
+    ids
+}
+
+fn report(unit: UnitName, troubled: bool) -> UnitReport {
+    let sample = samples::unit("", usize::from(troubled));
+    let mut observed = sample.observed;
+    // Either is enough.
+    if troubled {
+        observed.phase = Phase::Stopped;
+    }
+    UnitReport { v: V1, epoch: 1, seq: 1, at_ms: 1, unit, desired: sample.desired, observed, hold: sample.hold }
+}
+
+#[tokio::test]
+async fn a_large_fleet_comes_in_pages() {
+    // To measure: MUSTER_HOSTS=10000 with a release build.
+    let count = std::env::var("MUSTER_HOSTS").ok().and_then(|count| count.parse().ok()).unwrap_or(250);
+    let fixture = Fixture::new().await;
+    let ids = enter(&fixture, count).await;
+    let console = &fixture.console;
+    let check = async |text: &str, online: Option<bool>, wanted: usize| {
+        let search = Search { text: text.to_owned(), online };
+        let (hosts, found) = console.hosts_page(&search, 0, 100).await.unwrap();
+        assert_eq!((hosts.len(), found), (wanted.min(100), wanted as u64), "{search:?}");
+        assert!(hosts.is_sorted_by_key(|host| host.hostname.clone()));
+    };
+    check("", None, count).await;
+    check("", Some(false), count / 10).await;
+    check("", Some(true), count - count / 10).await;
+    check("SHOP-0001", None, 10).await;
+    check("shop-0001", Some(false), 1).await;
+    check(&ids[7].to_string(), None, 1).await;
+    check(&ids[7].to_string()[..13], None, 1).await;
+    for nobody in ["nobody", "%", "_", "!", "shop_00001", "' OR 1 --"] {
+        check(nobody, None, 0).await;
+    }
+    let (last, _) = console.hosts_page(&Search::default(), count as u64 - 50, 100).await.unwrap();
+    assert_eq!((last.len(), last[49].hostname.as_str()), (50, &*format!("shop-{:05}", count - 1)));
+    assert!(last[0].state.is_some() && last[0].presence.is_some());
+    assert!(console.hosts_page(&Search::default(), u64::MAX, 100).await.unwrap().0.is_empty());
+    let (troubled, troubled_count) = console.troubled_units(2).await.unwrap();
+    assert_eq!((troubled.len(), troubled_count), (2, count.div_ceil(100) as u64));
+    assert_eq!((troubled[0].hostname.as_str(), troubled[0].unit.as_str()), ("shop-00000", "shop/till"));
+    let begin = Instant::now();
+    for offset in [0, count as u64 / 2] {
+        console.hosts_page(&Search::default(), offset, 100).await.unwrap();
+        console.troubled_units(10).await.unwrap();
+        console.status().await.unwrap();
+    }
+    println!("a page of {count} hosts: {:?}", begin.elapsed() / 2);
+}

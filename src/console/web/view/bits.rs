@@ -1,0 +1,270 @@
+//! What all pages share: ages, states, sizes, empty states.
+//!
+//! A state is a word with a colour, never a colour alone; a value has its age beside it.
+
+use maud::{Markup, html};
+use muster_topics::{
+    Millis,
+    name::HostId,
+    outcome::Status,
+    presence::PresenceState,
+    unit::{Hold, HoldReason, Phase, Run},
+};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::api::{CommandHost, CommandState, HostPresence};
+
+/// The colour that goes with a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::console::web) enum Tone {
+    /// It needs somebody's eye.
+    Bad,
+    /// It may need one, or is on its way.
+    Busy,
+    /// Nothing to say about it.
+    Idle,
+    /// As it should be.
+    Good,
+}
+
+impl Tone {
+    fn class(self) -> &'static str {
+        match self {
+            Self::Bad => "state bad",
+            Self::Busy => "state busy",
+            Self::Idle => "state idle",
+            Self::Good => "state good",
+        }
+    }
+}
+
+/// A state.
+pub(in crate::console::web) fn state(tone: Tone, word: &str) -> Markup {
+    html! { span class=(tone.class()) { (word) } }
+}
+
+/// How long ago something was, or how far ahead it is, for people.
+pub(in crate::console::web) fn age(at_ms: Millis, now_ms: Millis) -> String {
+    let difference_ms = now_ms.saturating_sub(at_ms);
+    let span = span(difference_ms.unsigned_abs());
+    if difference_ms < 0 { format!("in {span}") } else { format!("{span} ago") }
+}
+
+/// A length of time with one unit.
+pub(in crate::console::web) fn span(ms: u64) -> String {
+    match ms / 1000 {
+        s @ 0..60 => format!("{s} s"),
+        s @ 60..3_600 => format!("{} min", s / 60),
+        s @ 3_600..172_800 => format!("{} h", s / 3_600),
+        s => format!("{} days", s / 86_400),
+    }
+}
+
+/// How long something took.
+pub(in crate::console::web) fn took(ms: Millis) -> String {
+    match u64::try_from(ms).unwrap_or(0) {
+        ms @ 0..1_000 => format!("{ms} ms"),
+        ms @ 1_000..60_000 => format!("{:.1} s", ms as f64 / 1000.0),
+        ms => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
+    }
+}
+
+/// A time, written out.
+pub(in crate::console::web) fn written(at_ms: Millis) -> String {
+    let nanos = i128::from(at_ms) * 1_000_000;
+    let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok().and_then(|time| time.format(&Rfc3339).ok());
+    time.unwrap_or_else(|| format!("{at_ms} ms"))
+}
+
+/// A time as its age, which a script keeps true.
+pub(in crate::console::web) fn ago(at_ms: Millis, now_ms: Millis) -> Markup {
+    let written = written(at_ms);
+    html! { time.age datetime=(written) title=(written) data-ms=(at_ms) { (age(at_ms, now_ms)) } }
+}
+
+/// A number of bytes with one unit.
+pub(in crate::console::web) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let (mut value, mut unit) = (count as f64 / 1024.0, 0);
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
+}
+
+/// A share of a whole.
+pub(in crate::console::web) fn percent(ratio: f64) -> String {
+    let percent = ratio * 100.0;
+    if percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}
+
+/// A number with a separator, and what it counts.
+pub(in crate::console::web) fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(number), if number == 1 { one } else { many })
+}
+
+/// `12,345`.
+pub(in crate::console::web) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Whether a host is there.
+pub(in crate::console::web) fn presence(presence: Option<&HostPresence>) -> Markup {
+    match presence.map(|presence| presence.state) {
+        Some(PresenceState::Online) => state(Tone::Good, "online"),
+        Some(PresenceState::Offline) => state(Tone::Bad, "offline"),
+        Some(PresenceState::Stopped) => state(Tone::Idle, "stopped"),
+        None => state(Tone::Busy, "never connected"),
+    }
+}
+
+/// Whether a host is there, and since when.
+pub(in crate::console::web) fn presence_since(found: Option<&HostPresence>, now_ms: Millis) -> Markup {
+    html! {
+        (presence(found))
+        @if let Some(found) = found { " " (ago(found.since_ms, now_ms)) }
+    }
+}
+
+/// What a unit is doing.
+pub(in crate::console::web) fn phase(phase: Phase) -> Markup {
+    match phase {
+        Phase::Absent => state(Tone::Idle, "absent"),
+        Phase::Installing => state(Tone::Busy, "installing"),
+        Phase::Stopped => state(Tone::Idle, "stopped"),
+        Phase::Starting => state(Tone::Busy, "starting"),
+        Phase::Running => state(Tone::Good, "running"),
+        Phase::Stopping => state(Tone::Busy, "stopping"),
+        Phase::Backoff => state(Tone::Bad, "waits to restart"),
+        Phase::Failed => state(Tone::Bad, "failed"),
+    }
+}
+
+/// Whether a unit should run.
+pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
+    match run {
+        Run::Stopped => "stopped",
+        Run::Running => "running",
+    }
+}
+
+/// Why a unit is held.
+pub(in crate::console::web) fn held(hold: &Hold, now_ms: Millis) -> Markup {
+    let why = match hold.reason {
+        HoldReason::Broken => "held: broken",
+    };
+    html! { (state(Tone::Bad, why)) " " (ago(hold.since_ms, now_ms)) }
+}
+
+/// How far a command has come on a host, or how it ended.
+pub(in crate::console::web) fn progress(line: &CommandHost) -> (Tone, String) {
+    match (line.state, &line.outcome) {
+        (CommandState::Done, Some(outcome)) => outcome_words(&outcome.value.status),
+        (CommandState::Done, None) => (Tone::Good, "done".to_owned()),
+        (CommandState::Waiting, _) => (Tone::Busy, "waiting".to_owned()),
+        (CommandState::Accepted, _) => (Tone::Busy, "accepted".to_owned()),
+        (CommandState::Running, _) => (Tone::Busy, "running".to_owned()),
+        (CommandState::Missing, _) => (Tone::Bad, "no answer".to_owned()),
+    }
+}
+
+fn outcome_words(status: &Status) -> (Tone, String) {
+    let tone = if status.is_success() { Tone::Good } else { Tone::Bad };
+    let words = match status {
+        Status::Exited { exit } => exit.to_string(),
+        Status::TimedOut => "timed out".to_owned(),
+        Status::Applied { generation, .. } => format!("applied (generation {generation})"),
+        Status::Completed => "done".to_owned(),
+        Status::Refused { .. } => "refused".to_owned(),
+        Status::Failed { .. } => "failed".to_owned(),
+        Status::Lost => "lost".to_owned(),
+    };
+    (tone, words)
+}
+
+/// What an outcome says beyond its state.
+pub(in crate::console::web) fn reason(line: &CommandHost) -> Option<&str> {
+    match &line.outcome.as_ref()?.value.status {
+        Status::Refused { message, .. } | Status::Failed { message } => Some(message),
+        Status::Lost => Some("the agent began it, and cannot know what became of it; it is not run again"),
+        _ => None,
+    }
+}
+
+/// The page of a host.
+pub(in crate::console::web) fn host_url(host: HostId) -> String {
+    format!("/host/{host}")
+}
+
+/// A command line to copy.
+pub(in crate::console::web) fn cli(line: &str) -> Markup {
+    html! { pre.cli tabindex="0" { code { (line) } } }
+}
+
+/// What stands where a list is empty: what it would hold, and how to begin.
+pub(in crate::console::web) fn empty(what: &str, next: &str, line: &str) -> Markup {
+    html! {
+        div.empty {
+            p { strong { (what) } " " (next) }
+            (cli(line))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages() {
+        for (ms, wanted) in [
+            (0, "0 s ago"),
+            (3_900, "3 s ago"),
+            (59_999, "59 s ago"),
+            (60_000, "1 min ago"),
+            (3_600_000, "1 h ago"),
+            (47 * 3_600_000, "47 h ago"),
+            (48 * 3_600_000, "2 days ago"),
+            (-5_000, "in 5 s"),
+        ] {
+            assert_eq!(age(1_000_000_000_000 - ms, 1_000_000_000_000), wanted);
+        }
+        assert_eq!(age(i64::MIN, i64::MAX), format!("{} days ago", i64::MAX / 86_400_000));
+    }
+
+    #[test]
+    fn sizes() {
+        for (size, wanted) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (10_239, "10 KiB"),
+            (1_048_000, "1.0 MiB"),
+            (123 * 1024 * 1024, "123 MiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(bytes(size), wanted, "{size}");
+        }
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0.0, 0.031, 0.0999, 1.0].map(percent), ["0.0 %", "3.1 %", "10 %", "100 %"]);
+        assert_eq!([5, 1_250, 61_500].map(took), ["5 ms", "1.2 s", "1 min 1 s"]);
+    }
+
+    #[test]
+    fn times_are_written_out() {
+        assert_eq!(written(1_700_000_000_123), "2023-11-14T22:13:20.123Z");
+        assert_eq!(written(i64::MAX), format!("{} ms", i64::MAX));
+    }
+}

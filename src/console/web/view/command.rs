@@ -1,0 +1,285 @@
+//! One command: what became of it, host by host, while it happens.
+
+use maud::{Markup, html};
+use muster_topics::{
+    command::Verb,
+    name::{CommandId, HostId},
+    outcome::Stream,
+};
+
+use super::{
+    Frame, Section, View, Watch,
+    bits::{self, ago, bytes, count, state, written},
+    commands::{summary, url, what},
+    region,
+};
+use crate::{
+    api::{Command, CommandHost, CommandState},
+    console::web::argv,
+};
+
+/// Up to so many hosts show their output on the command's own page; of more, each has a page.
+pub(in crate::console::web) const OUTPUTS_MAX: usize = 8;
+/// How much of a stream is shown: its end. All of it can be fetched.
+pub(in crate::console::web) const TAIL_BYTES: usize = 64 * 1024;
+/// Hosts on one page of a command for many.
+const PAGE_LINES: usize = 100;
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct CommandView {
+    /// The command; with `only`, that host alone is shown.
+    pub(in crate::console::web) command: Command,
+    /// One host of several.
+    pub(in crate::console::web) only: Option<HostId>,
+    /// Output, of the hosts that show it.
+    pub(in crate::console::web) outputs: Vec<(HostId, Shown, Shown)>,
+    /// Which page of the hosts, from 1.
+    pub(in crate::console::web) page: usize,
+}
+
+/// What is shown of one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::console::web) struct Shown {
+    /// Its end, as text.
+    pub(in crate::console::web) tail: String,
+    /// How much of it there is.
+    pub(in crate::console::web) whole_bytes: usize,
+}
+
+impl Shown {
+    /// The end of a stream. What is not UTF-8 shows as replacement characters.
+    pub(in crate::console::web) fn of(whole: &[u8]) -> Self {
+        let from = whole.len().saturating_sub(TAIL_BYTES);
+        let mut tail = &whole[from..];
+        if from > 0 {
+            // It begins at a line, and not within a character.
+            let line = tail.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            tail = &tail[if line < tail.len() { line } else { 0 }..];
+        }
+        Self { tail: String::from_utf8_lossy(tail).into_owned(), whole_bytes: whole.len() }
+    }
+}
+
+/// The hosts whose output is shown: the one that was asked for, or all if there are few.
+pub(in crate::console::web) fn with_output(command: &Command, only: Option<HostId>) -> Vec<HostId> {
+    let hosts = command.hosts.iter().map(|line| line.host);
+    match only {
+        Some(only) => hosts.filter(|host| *host == only).collect(),
+        None if command.hosts.len() <= OUTPUTS_MAX => hosts.collect(),
+        None => Vec::new(),
+    }
+}
+
+impl View for CommandView {
+    fn title(&self) -> String {
+        what(&self.command.verb)
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Commands)
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        Some(Watch { command: Some(self.command.id), host: None })
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        let again = matches!(self.command.verb, Verb::Exec(_)).then(|| format!("/run?again={}", self.command.id));
+        html! {
+            div.head {
+                h1 { "Command" }
+                @if let Some(again) = again { a.button href=(again) { "Run again" } }
+            }
+            (full_text(&self.command.verb))
+            (region(&self.url(), "progress", &["command"], self.progress(frame)))
+        }
+    }
+
+    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+        (name == "progress").then(|| self.progress(frame))
+    }
+}
+
+impl CommandView {
+    fn url(&self) -> String {
+        let base = url(self.command.id);
+        match self.only {
+            Some(host) => format!("{base}?host={host}"),
+            None if self.page > 1 => format!("{base}?page={}", self.page),
+            None => base,
+        }
+    }
+
+    fn progress(&self, frame: &Frame) -> Markup {
+        html! {
+            (self.facts(frame))
+            @if self.only.is_some() {
+                p { a href=(url(self.command.id)) { "← " (count(self.command.hosts.len() as u64, "host", "hosts")) } }
+            }
+            @if self.outputs.is_empty() { (self.table(frame)) } @else {
+                @for (host, stdout, stderr) in &self.outputs {
+                    @if let Some(line) = self.command.hosts.iter().find(|line| line.host == *host) {
+                        (self.host(line, stdout, stderr, frame))
+                    }
+                }
+            }
+        }
+    }
+
+    fn facts(&self, frame: &Frame) -> Markup {
+        let command = &self.command;
+        let open = command.hosts.iter().any(is_open);
+        html! {
+            dl.facts {
+                div { dt { "State" } dd role="status" { (summary(&command.hosts)) } }
+                div { dt { "Ordered" } dd { (ago(command.issued_ms, frame.now_ms)) " by " (command.operator) } }
+                @if open { div { dt { "Expires" } dd { (ago(command.expires_ms, frame.now_ms)) } } }
+                div { dt { "Id" } dd { code { (command.id) } } }
+            }
+        }
+    }
+
+    fn host(&self, line: &CommandHost, stdout: &Shown, stderr: &Shown, frame: &Frame) -> Markup {
+        html! {
+            section.output {
+                h2 { a href=(bits::host_url(line.host)) { (line.hostname) } " " (outcome(line, frame)) }
+                @if let Some(reason) = bits::reason(line) { p.why { (reason) } }
+                @if line.state == CommandState::Waiting {
+                    p.note { "It goes out as soon as the host is there, until it expires." }
+                }
+                (stream(self.command.id, line, Stream::Stdout, stdout))
+                (stream(self.command.id, line, Stream::Stderr, stderr))
+                @if stdout.whole_bytes + stderr.whole_bytes == 0 {
+                    p.note { @if is_open(line) { "No output yet." } @else { "No output." } }
+                }
+            }
+        }
+    }
+
+    fn table(&self, frame: &Frame) -> Markup {
+        let mut lines: Vec<&CommandHost> = self.command.hosts.iter().collect();
+        // What needs an eye comes first; within that, the order of names stays.
+        lines.sort_by_key(|line| bits::progress(line).0);
+        let pages = lines.len().div_ceil(PAGE_LINES).max(1);
+        let page = self.page.clamp(1, pages);
+        let shown = lines.iter().skip((page - 1) * PAGE_LINES).take(PAGE_LINES);
+        let base = url(self.command.id);
+        html! {
+            table.cards {
+                caption.visually-hidden { "Outcomes, host by host" }
+                thead { tr { th scope="col" { "Host" } th scope="col" { "State" } th scope="col" { "Output" } } }
+                tbody {
+                    @for line in shown {
+                        tr {
+                            th scope="row" { a href={ (base) "?host=" (line.host) } { (line.hostname) } }
+                            td data-label="State" { (outcome(line, frame)) }
+                            td data-label="Output" { code.line { (first_line(line)) } }
+                        }
+                    }
+                }
+            }
+            @if pages > 1 {
+                nav.pages aria-label="Pages of hosts" {
+                    @if page > 1 { a href={ (base) "?page=" (page - 1) } rel="prev" { "← previous" } }
+                    span { "page " (page) " of " (pages) }
+                    @if page < pages { a href={ (base) "?page=" (page + 1) } rel="next" { "next →" } }
+                }
+            }
+        }
+    }
+}
+
+/// Whether something may still come.
+pub(in crate::console::web) fn is_open(line: &CommandHost) -> bool {
+    !matches!(line.state, CommandState::Done | CommandState::Missing)
+}
+
+/// The whole of what was ordered: for a program each argument is visible as one.
+fn full_text(verb: &Verb) -> Markup {
+    html! {
+        @match verb {
+            Verb::Exec(exec) => {
+                pre.command tabindex="0" { code { (argv::join(&exec.argv)) } }
+                p.note {
+                    "up to " (bits::span(exec.timeout_ms))
+                    @if let Some(user) = &exec.user { ", as user " code { (user) } }
+                    @if let Some(cwd) = &exec.cwd { ", in " code { (cwd) } }
+                }
+            }
+            other => pre.command { code { (what(other)) } },
+        }
+    }
+}
+
+/// A state, and how long it took or since when.
+fn outcome(line: &CommandHost, frame: &Frame) -> Markup {
+    let (tone, words) = bits::progress(line);
+    html! {
+        (state(tone, &words))
+        @if let Some(outcome) = &line.outcome {
+            " "
+            span.age title=(written(outcome.at_ms)) {
+                @if let Some(started_ms) = outcome.value.started_ms {
+                    "took " (bits::took(outcome.value.finished_ms.saturating_sub(started_ms))) ", "
+                }
+                (ago(outcome.at_ms, frame.now_ms))
+            }
+        }
+    }
+}
+
+fn stream(command: CommandId, line: &CommandHost, stream: Stream, shown: &Shown) -> Markup {
+    let word = match stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    };
+    let dropped = line.outcome.as_ref().map_or(0, |outcome| match stream {
+        Stream::Stdout => outcome.value.stdout.dropped_bytes,
+        Stream::Stderr => outcome.value.stderr.dropped_bytes,
+    });
+    let file = format!("{}/host/{}/{word}", url(command), line.host);
+    html! {
+        @if shown.whole_bytes > 0 {
+            h3 {
+                (word) " "
+                span.age { (bytes(shown.whole_bytes as u64)) ", " a href=(file) download { "download" } }
+            }
+            @if shown.whole_bytes > shown.tail.len() { p.note { "The end of it:" } }
+            pre.terminal id={ (word) "-" (line.host) } tabindex="0" aria-label={ (word) " of " (line.hostname) } { (shown.tail) }
+        }
+        @if dropped > 0 { p.note { (bytes(dropped)) " of " (word) " more were dropped: over the limit." } }
+    }
+}
+
+/// The first line of what came with an outcome, or why there is none.
+fn first_line(line: &CommandHost) -> String {
+    const MAX_CHARS: usize = 120;
+    let said = line.outcome.as_ref().and_then(|outcome| {
+        let outcome = &outcome.value;
+        let rest = [&outcome.stdout, &outcome.stderr].into_iter().find_map(|output| output.rest.as_ref())?;
+        let bytes = rest.to_bytes().ok()?;
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * MAX_CHARS)]).into_owned();
+        text.lines().find(|line| !line.trim().is_empty()).map(|line| line.chars().take(MAX_CHARS).collect())
+    });
+    bits::reason(line).map(str::to_owned).or(said).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_stream_begins_at_a_line() {
+        assert_eq!(Shown::of(b"short"), Shown { tail: "short".to_owned(), whole_bytes: 5 });
+        let long = "äöü line\n".repeat(TAIL_BYTES / 4);
+        let shown = Shown::of(long.as_bytes());
+        assert!(shown.tail.starts_with("äöü line\n") && shown.tail.len() <= TAIL_BYTES, "{:?}", &shown.tail[..40]);
+        assert_eq!(shown.whole_bytes, long.len());
+        let one_line = vec![b'x'; TAIL_BYTES + 7];
+        assert_eq!(Shown::of(&one_line).tail.len(), TAIL_BYTES);
+        let ends_with_line = [vec![b'x'; TAIL_BYTES + 7], vec![b'\n']].concat();
+        assert_eq!(Shown::of(&ends_with_line).tail.len(), TAIL_BYTES);
+        assert_eq!(Shown::of(b"\xff\xfe").tail, "\u{fffd}\u{fffd}");
+    }
+}

@@ -1,0 +1,151 @@
+//! The ledger: commands, newest first.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use muster_topics::{command::Verb, name::CommandId};
+
+use super::{
+    Frame, Section, View, Watch,
+    bits::{self, Tone, ago, count, empty, state},
+    region,
+};
+use crate::{
+    api::{Command, CommandHost},
+    console::web::argv,
+};
+
+/// How many commands a listing shows.
+pub(in crate::console::web) const LISTED: u32 = 50;
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct CommandsView {
+    /// The newest ones.
+    pub(in crate::console::web) commands: Vec<Command>,
+}
+
+impl View for CommandsView {
+    fn title(&self) -> String {
+        "Commands".to_owned()
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Commands)
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        Some(Watch::default())
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        html! {
+            div.head {
+                h1 { "Commands" }
+                a.button href="/run" { "Run a command" }
+            }
+            (region("/commands", "commands", &["command"], self.list(frame)))
+        }
+    }
+
+    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+        (name == "commands").then(|| self.list(frame))
+    }
+}
+
+impl CommandsView {
+    fn list(&self, frame: &Frame) -> Markup {
+        html! {
+            @if self.commands.is_empty() {
+                (empty("Nothing has been ordered yet.", "Run a program on a host, and its outcome is kept here:",
+                       "muster exec --all -- uname -a"))
+            } @else {
+                (table(&self.commands, frame))
+                @if self.commands.len() >= LISTED as usize {
+                    p.note { "The newest " (LISTED) " are shown; older ones: " code { "muster command ls" } }
+                }
+            }
+        }
+    }
+}
+
+/// Where a command is shown.
+pub(in crate::console::web) fn url(id: CommandId) -> String {
+    format!("/command/{id}")
+}
+
+/// A table of commands.
+pub(in crate::console::web) fn table(commands: &[Command], frame: &Frame) -> Markup {
+    html! {
+        table.cards {
+            caption.visually-hidden { "Commands" }
+            thead {
+                tr { th scope="col" { "Command" } th scope="col" { "State" } th scope="col" { "Hosts" } th scope="col" { "By" }
+                     th scope="col" { "Ordered" } }
+            }
+            tbody {
+                @for command in commands {
+                    tr {
+                        th scope="row" { a href=(url(command.id)) { code.line { (what(&command.verb)) } } }
+                        td data-label="State" { (summary(&command.hosts)) }
+                        td data-label="Hosts" { (hosts(&command.hosts)) }
+                        td data-label="By" { (command.operator) }
+                        td data-label="Ordered" { (ago(command.issued_ms, frame.now_ms)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The longest text of a command in a listing, in characters: longer ones are cut by the styles anyway,
+/// and a command may have 64 KiB.
+const WHAT_MAX_CHARS: usize = 200;
+
+/// What a command does, on one line.
+pub(in crate::console::web) fn what(verb: &Verb) -> String {
+    let text = match verb {
+        Verb::Exec(exec) => argv::join(&exec.argv).replace('\n', "⏎"),
+        Verb::UnitApply { unit, .. } => format!("change {unit}"),
+        Verb::UnitRun { unit } => format!("start {unit}"),
+        Verb::UnitStop { unit } => format!("stop {unit}"),
+        Verb::UnitRestart { unit } => format!("restart {unit}"),
+        Verb::UnitRm { unit } => format!("forget {unit}"),
+        Verb::UnitLogs { unit, lines } => format!("last {lines} lines of the log of {unit}"),
+    };
+    match text.char_indices().nth(WHAT_MAX_CHARS) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text,
+    }
+}
+
+fn hosts(lines: &[CommandHost]) -> Markup {
+    html! {
+        @match lines {
+            [] => "none",
+            [one] => (one.hostname),
+            [first, rest @ ..] => { (first.hostname) " and " (count(rest.len() as u64, "other", "others")) }
+        }
+    }
+}
+
+/// How far a command has come on all hosts: one state for each kind of progress, what needs an eye first.
+pub(in crate::console::web) fn summary(lines: &[CommandHost]) -> Markup {
+    let mut kinds: BTreeMap<(Tone, String), u64> = BTreeMap::new();
+    for line in lines {
+        *kinds.entry(bits::progress(line)).or_default() += 1;
+    }
+    let alone = lines.len() == 1;
+    html! {
+        span.summary {
+            @for ((tone, word), number) in kinds.iter().take(SUMMARY_MAX) {
+                @if alone { (state(*tone, word)) } @else { (state(*tone, &format!("{} {word}", bits::grouped(*number)))) }
+                " "
+            }
+            @if kinds.len() > SUMMARY_MAX { "…" }
+        }
+    }
+}
+
+/// Kinds of progress in a summary: beyond these (many exit codes), the command's own page says more.
+const SUMMARY_MAX: usize = 5;

@@ -1,0 +1,122 @@
+//! Artifacts and configs: what yunos are made of.
+
+use maud::{Markup, html};
+
+use super::{
+    Frame, Section, View,
+    bits::{ago, bytes, empty},
+};
+use crate::api::{Artifact, Config};
+
+/// The list of artifacts.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct ArtifactsView {
+    /// By role, newest first.
+    pub(in crate::console::web) artifacts: Vec<Artifact>,
+}
+
+impl View for ArtifactsView {
+    fn title(&self) -> String {
+        "Artifacts".to_owned()
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Artifacts)
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        html! {
+            h1 { "Artifacts" }
+            @if self.artifacts.is_empty() {
+                (empty("There are no artifacts.", "An artifact is a program that yunos run, known by its SHA-256. Add one:",
+                       "muster artifact add ./server --role server --version 1"))
+            } @else {
+                table.cards {
+                    caption.visually-hidden { "Artifacts" }
+                    thead { tr { th scope="col" { "Artifact" } th scope="col" { "Size" } th scope="col" { "SHA-256" } th scope="col" { "Added" } } }
+                    tbody {
+                        @for artifact in &self.artifacts {
+                            tr {
+                                th scope="row" { (artifact.role) "@" (artifact.version) }
+                                td.number data-label="Size" { (bytes(artifact.size_bytes)) }
+                                td data-label="SHA-256" { code title=(artifact.sha256) { (artifact.sha256.short()) } }
+                                td data-label="Added" { (ago(artifact.added_ms, frame.now_ms)) }
+                            }
+                        }
+                    }
+                }
+                p.note { "To run one: " code { "muster yuno create HOST:default/NAME --artifact ROLE@VERSION --run" } }
+            }
+        }
+    }
+}
+
+/// The list of configs.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct ConfigsView {
+    /// All of them, without their content.
+    pub(in crate::console::web) configs: Vec<Config>,
+}
+
+impl View for ConfigsView {
+    fn title(&self) -> String {
+        "Configs".to_owned()
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Configs)
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        html! {
+            h1 { "Configs" }
+            @if self.configs.is_empty() {
+                (empty("There are no configs.", "A config is a JSON document for a yuno; a version of it never changes. Add one:",
+                       "muster config add server.main 1 server.json"))
+            } @else {
+                table.cards {
+                    caption.visually-hidden { "Configs" }
+                    thead { tr { th scope="col" { "Config" } th scope="col" { "SHA-256" } th scope="col" { "Added" } } }
+                    tbody {
+                        @for config in &self.configs {
+                            tr {
+                                th scope="row" { a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } }
+                                td data-label="SHA-256" { code title=(config.sha256) { (config.sha256.short()) } }
+                                td data-label="Added" { (ago(config.added_ms, frame.now_ms)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One config.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct ConfigView {
+    /// With its content.
+    pub(in crate::console::web) config: Config,
+}
+
+impl View for ConfigView {
+    fn title(&self) -> String {
+        format!("{}@{}", self.config.id, self.config.version)
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Configs)
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        let content = self.config.content.as_ref().and_then(|content| serde_json::to_string_pretty(content).ok());
+        html! {
+            h1 { (self.config.id) "@" (self.config.version) }
+            dl.facts {
+                div { dt { "Added" } dd { (ago(self.config.added_ms, frame.now_ms)) } }
+                div { dt { "SHA-256" } dd { code { (self.config.sha256) } } }
+            }
+            pre.terminal tabindex="0" aria-label="Content" { (content.unwrap_or_default()) }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! One host: facts, measurements, units, recent commands.
+
+use maud::{Markup, html};
+
+use super::{
+    Frame, Section, View, Watch,
+    bits::{self, Tone, ago, bytes, empty, presence_since, state},
+    commands, region, unit,
+};
+use crate::{
+    api::{Command, Host, Unit},
+    console::web::chart::{Latest, Panel, Range},
+};
+
+/// How many commands a host's page lists.
+pub(in crate::console::web) const RECENT: u32 = 10;
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct HostView {
+    /// The host.
+    pub(in crate::console::web) host: Host,
+    /// Its units.
+    pub(in crate::console::web) units: Vec<Unit>,
+    /// The newest commands for it.
+    pub(in crate::console::web) commands: Vec<Command>,
+    /// Its newest measurements.
+    pub(in crate::console::web) latest: Vec<Latest>,
+    /// What its charts show.
+    pub(in crate::console::web) range: Range,
+}
+
+impl View for HostView {
+    fn title(&self) -> String {
+        self.host.hostname.clone()
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Hosts)
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        Some(Watch { host: Some(self.host.id), command: None })
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        let url = bits::host_url(self.host.id);
+        html! {
+            div.head {
+                h1 { (self.host.hostname) }
+                a.button href={ "/run?host=" (self.host.id) } { "Run a command" }
+            }
+            (region(&url, "facts", &["host"], self.facts(frame)))
+            section {
+                h2 { "Units" }
+                (region(&url, "units", &["unit"], self.units(frame)))
+            }
+            section {
+                div.head {
+                    h2 { "Measurements" }
+                    (self.range.links(&url))
+                }
+                (charts(&url, &Panel::OF_HOST, self.range))
+                (region(&url, "latest", &["metrics"], latest(&self.latest, frame)))
+            }
+            section {
+                h2 { "Recent commands" }
+                (region(&url, "recent", &["command"], self.recent(frame)))
+            }
+        }
+    }
+
+    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+        match name {
+            "facts" => Some(self.facts(frame)),
+            "units" => Some(self.units(frame)),
+            "latest" => Some(latest(&self.latest, frame)),
+            "recent" => Some(self.recent(frame)),
+            _ => None,
+        }
+    }
+}
+
+impl HostView {
+    fn facts(&self, frame: &Frame) -> Markup {
+        let (host, now_ms) = (&self.host, frame.now_ms);
+        html! {
+            dl.facts {
+                div { dt { "State" } dd { (presence_since(host.presence.as_ref(), now_ms)) } }
+                @if let Some(said) = &host.state {
+                    @let (facts, at_ms) = (&said.value.facts, said.at_ms);
+                    div { dt { "Last news" } dd { (ago(at_ms, now_ms)) } }
+                    div { dt { "Booted" } dd { (ago(facts.boot_ms, now_ms)) } }
+                    div { dt { "System" } dd { (facts.os) ", kernel " (facts.kernel) ", " (facts.arch) } }
+                    div { dt { "Machine" } dd { (facts.cpus) " × " (facts.cpu_model) ", " (bytes(facts.memory_bytes)) " memory" } }
+                    div { dt { "Network" } dd { (interfaces(&said.value.interfaces)) } }
+                    @if !said.value.labels.is_empty() {
+                        div { dt { "Labels" } dd { @for (name, value) in &said.value.labels { code { (name) "=" (value) } " " } } }
+                    }
+                    div { dt { "Realms" } dd { @for realm in &said.value.realms { (realm) " " } } }
+                }
+                @if let Some(presence) = &host.presence { div { dt { "Agent" } dd { "muster " (presence.agent_version) } } }
+                div { dt { "Joined" } dd { (ago(host.joined_ms, now_ms)) } }
+                div { dt { "Certificate" } dd { (certificate(host.certificate_expires_ms, now_ms)) } }
+                div { dt { "Id" } dd { code { (host.id) } } }
+            }
+            @if host.presence.is_none() {
+                p.note { "It joined, and its agent has never connected to the broker. On the host, its log says why." }
+            }
+        }
+    }
+
+    fn units(&self, frame: &Frame) -> Markup {
+        html! {
+            @if self.units.is_empty() {
+                (empty("No units here.", "Give it a program to keep running:", &format!(
+                    "muster artifact add ./server --role server --version 1\n\
+                     muster yuno create {}:default/server --artifact server@1 --run", self.host.hostname)))
+            } @else {
+                (unit::table(&self.units, frame))
+            }
+        }
+    }
+
+    fn recent(&self, frame: &Frame) -> Markup {
+        html! {
+            @if self.commands.is_empty() {
+                (empty("Nothing has been ordered of this host yet.", "Run a program on it:",
+                       &format!("muster exec --host {} -- uname -a", self.host.hostname)))
+            } @else {
+                (commands::table(&self.commands, frame))
+            }
+        }
+    }
+}
+
+/// Those that can be reached: machines have many that never are.
+fn interfaces(interfaces: &std::collections::BTreeMap<String, muster_topics::heartbeat::Interface>) -> Markup {
+    let reachable: Vec<_> = interfaces.iter().filter(|(_, interface)| !interface.addresses.is_empty()).collect();
+    html! {
+        @if reachable.is_empty() { "no addresses" } @else {
+            ul.plain {
+                @for (name, interface) in reachable { li { (name) " " (interface.addresses.join(", ")) } }
+            }
+        }
+    }
+}
+
+fn certificate(expires_ms: i64, now_ms: i64) -> Markup {
+    html! {
+        @if expires_ms <= now_ms { (state(Tone::Bad, "expired")) " " } @else { "expires " }
+        @if expires_ms > 0 { (ago(expires_ms, now_ms)) }
+    }
+}
+
+/// Places for charts; a script fills them, and without it the table below says the newest values.
+pub(in crate::console::web) fn charts(url: &str, panels: &[Panel], range: Range) -> Markup {
+    html! {
+        div.charts {
+            @for panel in panels {
+                figure.chart data-chart={ (url) "/series?metric=" (panel.word()) "&range=" (range.word()) } {
+                    figcaption { (panel.title()) }
+                    div.plot role="img" aria-label={ (panel.title()) ", last " (range.word()) } {}
+                }
+            }
+        }
+    }
+}
+
+/// The newest measurements, as a table.
+pub(in crate::console::web) fn latest(latest: &[Latest], frame: &Frame) -> Markup {
+    html! {
+        @if latest.is_empty() {
+            p.note { "No measurements within the last five minutes. An agent sends them every 30 s." }
+        } @else {
+            table.latest {
+                caption.visually-hidden { "Newest measurements" }
+                thead.visually-hidden { tr { th scope="col" { "What" } th scope="col" { "Value" } th scope="col" { "Share" } th scope="col" { "Age" } } }
+                tbody {
+                    @for one in latest {
+                        tr {
+                            th scope="row" { (one.label) }
+                            td.number { (one.value) }
+                            td { @if let Some(share) = one.share {
+                                meter min="0" max="1" high="0.9" low="0.9" optimum="0" value=(format!("{share:.3}"))
+                                    aria-label=(one.label) { (bits::percent(share)) }
+                            } }
+                            td { (ago(one.at_ms, frame.now_ms)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

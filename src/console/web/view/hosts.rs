@@ -1,0 +1,235 @@
+//! All hosts: the first page, which answers "is all well, and if not, where?"
+
+use maud::{Markup, html};
+use muster_topics::unit::Phase;
+
+use super::{
+    Frame, Section, View, Watch,
+    bits::{self, Tone, ago, count, empty, grouped, presence_since, state},
+    encoded, region,
+};
+use crate::api::{Host, Status, Unit};
+
+/// The hosts of one page: what a screen or two show, and what stays fast on a telephone.
+pub(in crate::console::web) const PAGE_HOSTS: u32 = 100;
+
+/// Which hosts are shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::console::web) struct Shown {
+    /// What was searched for.
+    pub(in crate::console::web) text: String,
+    /// Those that are online, or those that are not.
+    pub(in crate::console::web) online: Option<bool>,
+    /// Which page, from 1.
+    pub(in crate::console::web) page: u64,
+}
+
+impl Shown {
+    /// The address of this listing.
+    pub(in crate::console::web) fn url(&self) -> String {
+        let text = (!self.text.is_empty()).then(|| format!("q={}", encoded(&self.text)));
+        let online = self.online.map(|online| format!("show={}", if online { "online" } else { "away" }));
+        let page = (self.page > 1).then(|| format!("page={}", self.page));
+        let query: Vec<_> = [text, online, page].into_iter().flatten().collect();
+        if query.is_empty() { "/".to_owned() } else { format!("/?{}", query.join("&")) }
+    }
+
+    fn all(&self) -> bool {
+        self.text.is_empty() && self.online.is_none()
+    }
+}
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct HostsView {
+    /// The installation.
+    pub(in crate::console::web) status: Status,
+    /// Which hosts are shown.
+    pub(in crate::console::web) shown: Shown,
+    /// The hosts of this page.
+    pub(in crate::console::web) hosts: Vec<Host>,
+    /// How many there are on all pages.
+    pub(in crate::console::web) found: u64,
+    /// Units that need somebody's eye: the first ones.
+    pub(in crate::console::web) troubled: Vec<Unit>,
+    /// How many of them there are.
+    pub(in crate::console::web) troubled_count: u64,
+}
+
+impl View for HostsView {
+    fn title(&self) -> String {
+        "Hosts".to_owned()
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Hosts)
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        Some(Watch::default())
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        html! {
+            div.head {
+                h1 { "Hosts" }
+                (self.search())
+            }
+            (region(&self.shown.url(), "fleet", &["host", "unit"], self.fleet(frame)))
+        }
+    }
+
+    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+        (name == "fleet").then(|| self.fleet(frame))
+    }
+}
+
+impl HostsView {
+    fn search(&self) -> Markup {
+        let options = [("all", None), ("online", Some(true)), ("away", Some(false))];
+        html! {
+            form.search method="get" action="/" role="search" {
+                label.visually-hidden for="q" { "Part of a hostname, or the beginning of an id" }
+                input #q type="search" name="q" value=(self.shown.text) placeholder="hostname or id" autocapitalize="none" spellcheck="false";
+                label.visually-hidden for="show" { "Which hosts" }
+                select #show name="show" {
+                    @for (word, online) in options {
+                        option value=(word) selected[online == self.shown.online] { (word) }
+                    }
+                }
+                button type="submit" { "Find" }
+            }
+        }
+    }
+
+    fn fleet(&self, frame: &Frame) -> Markup {
+        html! {
+            (self.tiles())
+            (self.trouble(frame))
+            @if self.hosts.is_empty() { (self.nothing()) } @else {
+                (self.table(frame))
+                (self.pages())
+            }
+        }
+    }
+
+    fn tiles(&self) -> Markup {
+        let Status { hosts, hosts_online, broker_connected, .. } = self.status;
+        let away = hosts.saturating_sub(hosts_online);
+        html! {
+            ul.tiles {
+                li { a href="/?show=online" { span.number { (grouped(hosts_online)) } " " (state(Tone::Good, "online")) } }
+                li {
+                    a href="/?show=away" {
+                        span.number { (grouped(away)) } " " (state(if away > 0 { Tone::Bad } else { Tone::Idle }, "away"))
+                    }
+                }
+                li {
+                    span.number { (grouped(self.troubled_count)) } " "
+                    (state(if self.troubled_count > 0 { Tone::Bad } else { Tone::Idle }, "units in trouble"))
+                }
+                li {
+                    "broker "
+                    @if broker_connected { (state(Tone::Good, "connected")) } @else { (state(Tone::Bad, "not connected")) }
+                }
+            }
+        }
+    }
+
+    fn trouble(&self, frame: &Frame) -> Markup {
+        html! {
+            @if !self.troubled.is_empty() {
+                section {
+                    h2 { "Units in trouble" }
+                    ul.plain {
+                        @for unit in &self.troubled {
+                            li {
+                                a href=(super::unit::url(unit.host, &unit.unit)) { (unit.unit) } " on "
+                                a href=(bits::host_url(unit.host)) { (unit.hostname) } " "
+                                (bits::phase(unit.observed.phase)) " " (ago(unit.observed.since_ms, frame.now_ms))
+                                @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
+                                @if let Some(error) = &unit.observed.error { p.why { (error) } }
+                            }
+                        }
+                    }
+                    @if self.troubled_count > self.troubled.len() as u64 {
+                        p.note { "and " (count(self.troubled_count - self.troubled.len() as u64, "more", "more")) }
+                    }
+                }
+            }
+        }
+    }
+
+    fn nothing(&self) -> Markup {
+        html! {
+            @if self.shown.all() && self.shown.page <= 1 {
+                (empty("No host has joined yet.", "Make a one-time token, and start an agent with it on the new host:",
+                       "muster token create"))
+                p { a.button href="/join" { "Join a host" } }
+            } @else {
+                div.empty {
+                    p { strong { "No host matches." } " " a href="/" { "Show all hosts" } }
+                }
+            }
+        }
+    }
+
+    fn table(&self, frame: &Frame) -> Markup {
+        html! {
+            table.cards {
+                caption.visually-hidden { "Hosts" }
+                thead {
+                    tr { th scope="col" { "Host" } th scope="col" { "State" } th scope="col" { "Units" } th scope="col" { "System" }
+                         th scope="col" { "Agent" } th scope="col" { "Last news" } }
+                }
+                tbody { @for host in &self.hosts { (row(host, frame)) } }
+            }
+        }
+    }
+
+    fn pages(&self) -> Markup {
+        let per_page = u64::from(PAGE_HOSTS);
+        let page = self.shown.page.max(1);
+        let first = (page - 1) * per_page + 1;
+        let last = first + (self.hosts.len() as u64).saturating_sub(1);
+        let to = |page: u64| Shown { page, ..self.shown.clone() }.url();
+        html! {
+            nav.pages aria-label="Pages of hosts" {
+                @if page > 1 { a href=(to(page - 1)) rel="prev" { "← previous" } }
+                span { (grouped(first)) "–" (grouped(last)) " of " (grouped(self.found)) }
+                @if last < self.found { a href=(to(page + 1)) rel="next" { "next →" } }
+            }
+        }
+    }
+}
+
+fn row(host: &Host, frame: &Frame) -> Markup {
+    let state = host.state.as_ref();
+    html! {
+        tr {
+            th scope="row" { a href=(bits::host_url(host.id)) { (host.hostname) } }
+            td data-label="State" { (presence_since(host.presence.as_ref(), frame.now_ms)) }
+            td data-label="Units" { @if let Some(state) = state { (units(&state.value.units)) } @else { "–" } }
+            td data-label="System" {
+                @if let Some(state) = state { (state.value.facts.os) ", " (state.value.facts.arch) } @else { "–" }
+            }
+            td data-label="Agent" { @if let Some(presence) = &host.presence { (presence.agent_version) } @else { "–" } }
+            td data-label="Last news" {
+                @if let Some(state) = state { (ago(state.at_ms, frame.now_ms)) }
+                @else { "joined " (ago(host.joined_ms, frame.now_ms)) }
+            }
+        }
+    }
+}
+
+fn units<K>(units: &std::collections::BTreeMap<K, muster_topics::heartbeat::UnitSummary>) -> Markup {
+    let troubled = units
+        .values()
+        .filter(|unit| unit.hold.is_some() || matches!(unit.phase, Phase::Failed | Phase::Backoff))
+        .count();
+    let running = units.values().filter(|unit| unit.phase == Phase::Running).count();
+    html! {
+        @if units.is_empty() { "none" } @else { (running) " of " (units.len()) " running" }
+        @if troubled > 0 { " " (state(Tone::Bad, &format!("{troubled} in trouble"))) }
+    }
+}

@@ -1,0 +1,114 @@
+//! Joining: a one-time token for a new host, and the tokens that there are.
+
+use maud::{Markup, html};
+
+use super::{
+    Frame, Section, View,
+    bits::{self, Tone, ago, state},
+    problem::notice,
+};
+use crate::api::{CreatedToken, Problem, Token};
+
+/// How long a token may be used: the choices, in seconds.
+pub(in crate::console::web) const TTLS: [(u64, &str); 4] =
+    [(900, "15 minutes"), (3_600, "1 hour"), (86_400, "1 day"), (604_800, "7 days")];
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct JoinView {
+    /// All tokens, newest first.
+    pub(in crate::console::web) tokens: Vec<Token>,
+    /// The one that was just made: this is the only time that it can be shown.
+    pub(in crate::console::web) created: Option<CreatedToken>,
+    /// Why none was made.
+    pub(in crate::console::web) problem: Option<Problem>,
+}
+
+impl View for JoinView {
+    fn title(&self) -> String {
+        "Join a host".to_owned()
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Join)
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        html! {
+            h1 { "Join a host" }
+            @if let Some(problem) = &self.problem { (notice(problem)) }
+            @if let Some(created) = &self.created { (once(created, frame)) }
+            p { "A host joins with a one-time token, which also tells it whom to trust. Make one, and run the command that "
+                "it comes with on the new host." }
+            (frame.form("/join", html! {
+                div.row {
+                    label for="ttl" { "Good for" }
+                    select #ttl name="ttl_s" {
+                        @for (seconds, words) in TTLS { option value=(seconds) selected[seconds == 3_600] { (words) } }
+                    }
+                    button.primary type="submit" { "Make a token" }
+                }
+            }))
+            section {
+                h2 { "Tokens" }
+                @if self.tokens.is_empty() {
+                    (bits::empty("There are no tokens.", "Make one above, or on the command line:", "muster token create"))
+                } @else { (self.table(frame)) }
+            }
+        }
+    }
+}
+
+/// What to do with a new token.
+fn once(created: &CreatedToken, frame: &Frame) -> Markup {
+    html! {
+        section.notice.good role="status" {
+            h2 { "Run this on the new host" }
+            (bits::cli(&format!("muster agent --join {}", created.token)))
+            p { "It is shown this once, is good for one host, and ends " (ago(created.expires_ms, frame.now_ms))
+                ". The host then appears under " a href="/" { "Hosts" } "." }
+        }
+    }
+}
+
+impl JoinView {
+    fn table(&self, frame: &Frame) -> Markup {
+        html! {
+            table.cards {
+                caption.visually-hidden { "Tokens" }
+                thead {
+                    tr { th scope="col" { "Token" } th scope="col" { "State" } th scope="col" { "Made" } th scope="col" { "Revoke" } }
+                }
+                tbody {
+                    @for token in &self.tokens {
+                        tr {
+                            th scope="row" { code { (token.id) } }
+                            td data-label="State" { (token_state(token, frame)) }
+                            td data-label="Made" { (ago(token.created_ms, frame.now_ms)) " by " (token.operator) }
+                            td data-label="Revoke" {
+                                @if token.used.is_none() && token.expires_ms > frame.now_ms {
+                                    (frame.form(&format!("/join/{}/revoke", token.id), html! {
+                                        button type="submit" aria-label={ "Revoke " (token.id) } { "Revoke" }
+                                    }))
+                                } @else { "–" }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn token_state(token: &Token, frame: &Frame) -> Markup {
+    html! {
+        @match token.used {
+            Some((at_ms, host)) => {
+                (state(Tone::Idle, "used")) " " (ago(at_ms, frame.now_ms)) " by "
+                a href=(bits::host_url(host)) { code { (host) } }
+            }
+            None if token.expires_ms <= frame.now_ms => { (state(Tone::Idle, "ended")) " " (ago(token.expires_ms, frame.now_ms)) }
+            None => { (state(Tone::Good, "unused")) " ends " (ago(token.expires_ms, frame.now_ms)) }
+        }
+    }
+}

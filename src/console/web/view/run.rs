@@ -1,0 +1,173 @@
+//! Running a command: the form.
+
+use maud::{Markup, html};
+use muster_topics::name::HostId;
+
+use super::{
+    Frame, Section, View,
+    bits::{self, count},
+    problem::notice,
+};
+use crate::{
+    api::{Host, Problem},
+    console::web::argv,
+};
+
+/// So many hosts can be ticked; others are named.
+pub(in crate::console::web) const TICKED_MAX: u32 = 50;
+
+/// What the form holds, as it was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::console::web) struct Input {
+    /// Every host.
+    pub(in crate::console::web) all: bool,
+    /// Hosts that are ticked, by id.
+    pub(in crate::console::web) ticked: Vec<String>,
+    /// Hosts that are named.
+    pub(in crate::console::web) named: String,
+    /// Program and arguments.
+    pub(in crate::console::web) command: String,
+    /// Seconds.
+    pub(in crate::console::web) timeout_s: String,
+    /// Minutes.
+    pub(in crate::console::web) expires_min: String,
+    /// Whose program it is to be.
+    pub(in crate::console::web) user: String,
+    /// Where it is to run.
+    pub(in crate::console::web) cwd: String,
+}
+
+impl Default for Input {
+    fn default() -> Self {
+        Self {
+            all: false,
+            ticked: Vec::new(),
+            named: String::new(),
+            command: String::new(),
+            timeout_s: "60".to_owned(),
+            expires_min: "10".to_owned(),
+            user: String::new(),
+            cwd: String::new(),
+        }
+    }
+}
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct RunView {
+    /// Hosts to tick: the first ones by name.
+    pub(in crate::console::web) hosts: Vec<Host>,
+    /// How many hosts there are.
+    pub(in crate::console::web) found: u64,
+    /// What was typed.
+    pub(in crate::console::web) input: Input,
+    /// Why it was not taken.
+    pub(in crate::console::web) problem: Option<Problem>,
+}
+
+impl View for RunView {
+    fn title(&self) -> String {
+        "Run a command".to_owned()
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Run)
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        html! {
+            h1 { "Run a command" }
+            @if let Some(problem) = &self.problem { (notice(problem)) }
+            @if self.found == 0 {
+                (bits::empty("There is no host to run it on.", "Let one join first:", "muster token create"))
+            } @else {
+                (frame.form("/run", html! {
+                    div.run {
+                        (self.what())
+                        (self.targets(frame))
+                        (self.options())
+                        button.primary type="submit" { "Run" }
+                    }
+                }))
+            }
+        }
+    }
+}
+
+impl RunView {
+    fn what(&self) -> Markup {
+        html! {
+            div.field {
+                label for="command" { "Command" }
+                textarea #command name="command" rows="3" required autofocus spellcheck="false" autocapitalize="none"
+                    autocomplete="off" aria-describedby="command-rule" placeholder="uname -a" { (self.input.command) }
+                p #command-rule .note { (argv::RULE) }
+            }
+        }
+    }
+
+    fn targets(&self, frame: &Frame) -> Markup {
+        let more = self.found > self.hosts.len() as u64 || !self.input.named.is_empty();
+        html! {
+            fieldset.targets {
+                legend { "On" }
+                label.choice { input #these type="radio" name="target" value="these" checked[!self.input.all]; " these hosts" }
+                ul.ticks {
+                    @for host in &self.hosts {
+                        li { (self.tick(host, frame)) }
+                    }
+                }
+                @if more {
+                    div.field {
+                        label for="named" { "Other hosts, by name or id, with blanks between them" }
+                        input #named type="text" name="named" value=(self.input.named) autocapitalize="none" spellcheck="false";
+                    }
+                }
+                label.choice {
+                    input #all type="radio" name="target" value="all" checked[self.input.all];
+                    " every host of the fleet (" (count(self.found, "host", "hosts")) ")"
+                }
+            }
+        }
+    }
+
+    fn tick(&self, host: &Host, _: &Frame) -> Markup {
+        let ticked = self.is_ticked(host.id);
+        html! {
+            label.choice {
+                input type="checkbox" name="host" value=(host.id) checked[ticked];
+                " " (host.hostname) " " (bits::presence(host.presence.as_ref()))
+            }
+        }
+    }
+
+    fn is_ticked(&self, host: HostId) -> bool {
+        let id = host.to_string();
+        // Where there is one host, there is no choice to make.
+        self.found == 1 || self.input.ticked.iter().any(|ticked| *ticked == id)
+    }
+
+    fn options(&self) -> Markup {
+        let Input { timeout_s, expires_min, user, cwd, .. } = &self.input;
+        html! {
+            div.options {
+                div.field {
+                    label for="timeout" { "Ended after (s)" }
+                    input #timeout type="number" name="timeout_s" value=(timeout_s) min="1" max="604800" required inputmode="numeric";
+                }
+                div.field {
+                    label for="expires" { "Waits for hosts (min)" }
+                    input #expires type="number" name="expires_min" value=(expires_min) min="1" max="10080" required inputmode="numeric";
+                }
+                div.field {
+                    label for="user" { "As user" }
+                    input #user type="text" name="user" value=(user) placeholder="the agent's own" autocapitalize="none" autocomplete="off" spellcheck="false";
+                }
+                div.field {
+                    label for="cwd" { "In folder" }
+                    input #cwd type="text" name="cwd" value=(cwd) placeholder="/" autocapitalize="none" autocomplete="off" spellcheck="false";
+                }
+            }
+        }
+    }
+}

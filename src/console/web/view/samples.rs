@@ -1,0 +1,374 @@
+//! Values of each view, as tests draw them: the usual, the empty, and the hostile, in which every text
+//! that comes from elsewhere tries to be markup.
+
+use std::collections::BTreeMap;
+
+use maud::Markup;
+use muster_topics::{
+    Millis,
+    command::{Exec, Verb, output_max_bytes},
+    heartbeat::{Facts, HostState, Interface, UnitSummary},
+    name::{CommandId, Digest, HostId, UnitName},
+    outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
+    presence::PresenceState,
+    unit::{ArtifactRef, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Restart, Run, Spec, YunoSpec},
+};
+
+use super::{
+    Frame, View,
+    command::{CommandView, Shown as Text},
+    commands::CommandsView,
+    content::{ArtifactsView, ConfigView, ConfigsView},
+    host::HostView,
+    hosts::{HostsView, Shown},
+    join::JoinView,
+    problem::ProblemView,
+    run::{Input, RunView},
+    sign_in::SignInView,
+    unit::UnitView,
+};
+use crate::{
+    api::{
+        Artifact, Command, CommandHost, CommandState, Config, CreatedToken, Host, HostPresence, Problem, Received,
+        Status, Token, Unit,
+    },
+    console::web::chart::{Latest, Range},
+};
+
+/// A text that would be noticed if it were taken for markup.
+pub(in crate::console::web) const HOSTILE: &str = "\"><script>alert('x')</script><img src=x onerror=alert(1)>&amp;";
+
+const NOW: Millis = 1_700_000_000_000;
+
+fn ago(seconds: i64) -> Millis {
+    NOW - seconds * 1000
+}
+
+fn frame() -> Frame {
+    Frame { operator: Some("admin".parse().unwrap()), token: "00ff".repeat(16), now_ms: NOW }
+}
+
+/// Every page, drawn.
+pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
+    let mut pages = vec![
+        ("sign-in", Frame::stranger(NOW).page(&SignInView { code: Some("ab12".repeat(16)), problem: None })),
+        ("sign-in-hostile", Frame::stranger(NOW).page(&SignInView { code: Some(HOSTILE.to_owned()), problem: None })),
+        ("sign-in-first", Frame::stranger(NOW).page(&SignInView { code: None, problem: Some(problem(HOSTILE)) })),
+    ];
+    let mut add = |name, view: &dyn Fn() -> Markup| pages.push((name, view()));
+    add("hosts", &|| frame().page(&hosts("shop-7", 12)));
+    add("hosts-empty", &|| frame().page(&hosts("", 0)));
+    add("hosts-none-found", &|| {
+        let shown = Shown { text: HOSTILE.to_owned(), online: Some(false), page: 3 };
+        frame().page(&HostsView { shown, ..hosts("", 0) })
+    });
+    add("hosts-hostile", &|| frame().page(&hosts(HOSTILE, 3)));
+    add("host", &|| frame().page(&host_view("shop-7.example", 2)));
+    add("host-empty", &|| {
+        let host = Host { presence: None, state: None, ..host("fresh", 0) };
+        let empty = HostView { host, units: vec![], commands: vec![], latest: vec![], range: Range::Hour };
+        frame().page(&empty)
+    });
+    add("host-hostile", &|| frame().page(&host_view(HOSTILE, 2)));
+    add("unit", &|| frame().page(&unit_view("shop-7", "GET /till 200 in 3 ms\n")));
+    add("unit-plain", &|| {
+        frame().page(&UnitView { asked: None, log: None, latest: vec![], ..unit_view("shop-7", "") })
+    });
+    add("unit-hostile", &|| frame().page(&unit_view(HOSTILE, HOSTILE)));
+    add("commands", &|| frame().page(&CommandsView { commands: commands("shop-7") }));
+    add("commands-empty", &|| frame().page(&CommandsView { commands: vec![] }));
+    add("commands-hostile", &|| frame().page(&CommandsView { commands: commands(HOSTILE) }));
+    add("command", &|| frame().page(&command_view("shop-7", "Linux shop-7 6.1.0-18-amd64 #1 SMP x86_64 GNU/Linux\n")));
+    add("command-hostile", &|| frame().page(&command_view(HOSTILE, HOSTILE)));
+    add("command-many", &|| {
+        let command = command("uname", "shop", 240);
+        frame().page(&CommandView { command, only: None, outputs: vec![], page: 2 })
+    });
+    add("run", &|| frame().page(&run("shop-7", Input { command: "uname -a".to_owned(), ..Input::default() }, None)));
+    add("run-refused", &|| {
+        let text = || HOSTILE.to_owned();
+        let input =
+            Input { command: text(), named: text(), user: text(), cwd: text(), timeout_s: text(), ..Input::default() };
+        frame().page(&run(HOSTILE, input, Some(problem(HOSTILE))))
+    });
+    add("run-nowhere", &|| frame().page(&RunView { hosts: vec![], found: 0, input: Input::default(), problem: None }));
+    add("join", &|| frame().page(&JoinView { tokens: tokens(), created: None, problem: None }));
+    add("join-made", &|| {
+        frame().page(&JoinView { tokens: tokens(), created: Some(created()), problem: Some(problem("x")) })
+    });
+    add("join-empty", &|| frame().page(&JoinView { tokens: vec![], created: None, problem: None }));
+    add("artifacts", &|| frame().page(&ArtifactsView { artifacts: vec![artifact("1.0.0"), artifact("1.1.0")] }));
+    add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));
+    add("configs", &|| frame().page(&ConfigsView { configs: vec![config(None)] }));
+    add("configs-empty", &|| frame().page(&ConfigsView { configs: vec![] }));
+    add("config", &|| frame().page(&ConfigView { config: config(Some(serde_json::json!({"greeting": HOSTILE}))) }));
+    add("not-found", &|| frame().page(&ProblemView { status: 404, problem: problem("there is no such page") }));
+    add("failed", &|| frame().page(&ProblemView { status: 500, problem: problem(HOSTILE) }));
+    pages
+}
+
+/// Every region of a page must be given alone too.
+pub(in crate::console::web) fn parts() -> Vec<(&'static str, Vec<(&'static str, Option<Markup>)>)> {
+    fn each(view: &impl View, names: &[&'static str]) -> Vec<(&'static str, Option<Markup>)> {
+        names.iter().map(|name| (*name, view.part(&frame(), name))).collect()
+    }
+    vec![
+        ("hosts", each(&hosts("shop-7", 3), &["fleet"])),
+        ("host", each(&host_view("shop-7", 2), &["facts", "units", "latest", "recent"])),
+        ("unit", each(&unit_view("shop-7", "line\n"), &["asked", "state", "log", "latest"])),
+        ("commands", each(&CommandsView { commands: commands("shop-7") }, &["commands"])),
+        ("command", each(&command_view("shop-7", "x"), &["progress"])),
+    ]
+}
+
+fn problem(message: &str) -> Problem {
+    Problem { code: "sample".to_owned(), message: message.to_owned(), hint: Some(format!("try {message}")) }
+}
+
+fn name(index: usize) -> UnitName {
+    ["default/hello", "shop/till", "shop/scanner_gateway-2"][index % 3].parse().unwrap()
+}
+
+/// One host; four of them differ.
+pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
+    let presence = match index % 4 {
+        3 => PresenceState::Offline,
+        2 => PresenceState::Stopped,
+        _ => PresenceState::Online,
+    };
+    let facts = Facts {
+        os: if hostname == HOSTILE { HOSTILE } else { "Debian GNU/Linux 12" }.to_owned(),
+        kernel: "6.1.0-18-amd64".to_owned(),
+        arch: "x86_64".to_owned(),
+        cpus: 4,
+        cpu_model: "Intel(R) Celeron(R) J4125 CPU @ 2.00GHz".to_owned(),
+        memory_bytes: 8_243_429_376,
+        boot_id: "boot".to_owned(),
+        boot_ms: ago(380_000),
+    };
+    let interface = Interface {
+        mac: "02:00:00:00:00:01".to_owned(),
+        addresses: vec!["192.0.2.7/24".to_owned(), "2001:db8::7/64".to_owned()],
+    };
+    let summary = |phase, hold| UnitSummary { generation: 3, run: Run::Running, phase, hold };
+    let hold = Hold { reason: HoldReason::Broken, since_ms: ago(700) };
+    let units =
+        BTreeMap::from([(name(0), summary(Phase::Running, None)), (name(1), summary(Phase::Failed, Some(hold)))]);
+    let state = HostState {
+        hostname: hostname.to_owned(),
+        agent_version: "0.1.0".to_owned(),
+        facts,
+        interfaces: BTreeMap::from([("eth0".to_owned(), interface)]),
+        labels: BTreeMap::from([("site".parse().unwrap(), hostname.to_owned())]),
+        realms: vec!["default".parse().unwrap(), "shop".parse().unwrap()],
+        units: if index % 4 == 1 { units } else { BTreeMap::new() },
+    };
+    Host {
+        id: HostId::random(),
+        hostname: hostname.to_owned(),
+        presence: Some(HostPresence {
+            state: presence,
+            epoch: 1,
+            since_ms: ago(4_000),
+            agent_version: "0.1.0".to_owned(),
+        }),
+        state: Some(Received { at_ms: ago(3), value: state }),
+        joined_ms: ago(90_000),
+        certificate_expires_ms: ago(-2_500_000),
+    }
+}
+
+fn hosts(hostname: &str, count: usize) -> HostsView {
+    let hosts: Vec<_> = (0..count).map(|index| host(&format!("{hostname}{index}"), index)).collect();
+    let troubled = if count == 0 { vec![] } else { vec![unit(hostname, 1)] };
+    HostsView {
+        status: Status {
+            version: "0.1.0".to_owned(),
+            broker_connected: count != 0,
+            hosts: count as u64 * 100,
+            hosts_online: count as u64 * 60,
+            broker_url: "mqtts://192.0.2.1:8883".to_owned(),
+            console_url: "https://192.0.2.1:7443".to_owned(),
+        },
+        shown: Shown { page: 1, ..Shown::default() },
+        hosts,
+        found: count as u64 * 100,
+        troubled_count: troubled.len() as u64 * 3,
+        troubled,
+    }
+}
+
+/// One unit; an odd one is in trouble.
+pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
+    let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
+    let failed = index % 2 == 1;
+    let spec = YunoSpec {
+        artifact: ArtifactRef {
+            sha256: Digest::of(b"till"),
+            size_bytes: 4_812_344,
+            role: "till".parse().unwrap(),
+            version: "2.4.1".parse().unwrap(),
+        },
+        config: Some(ConfigRef {
+            id: "till.main".parse().unwrap(),
+            version: "7".parse().unwrap(),
+            sha256: Digest::of(b"{}"),
+        }),
+        args: vec!["--config".to_owned(), text("{config}")],
+        env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
+        user: Some(text("till")),
+        restart_epoch: 0,
+        restart: Restart::Always,
+        stop_signal: Default::default(),
+        grace_ms: 30_000,
+        started_after_ms: 1_000,
+    };
+    Unit {
+        host: HostId::random(),
+        hostname: hostname.to_owned(),
+        unit: name(index),
+        desired: Desired { generation: 4, revision: Digest::of(b"new"), spec: Spec::Yuno(spec), run: Run::Running },
+        observed: Observed {
+            generation: if failed { 3 } else { 4 },
+            revision: Some(Digest::of(if failed { b"old" } else { b"new" })),
+            phase: if failed { Phase::Backoff } else { Phase::Running },
+            since_ms: ago(312),
+            pid: (!failed).then_some(4711),
+            exit: failed.then_some(Exit::Signal(11)),
+            attempts: u32::from(failed) * 4,
+            retry_ms: failed.then_some(ago(-42)),
+            error: failed.then(|| text("it ended within a second, four times in a row")),
+        },
+        hold: failed.then_some(Hold { reason: HoldReason::Broken, since_ms: ago(300) }),
+        at_ms: ago(5),
+    }
+}
+
+fn latest(label: &str) -> Vec<Latest> {
+    let one = |value: &str, share| Latest { label: label.to_owned(), value: value.to_owned(), share, at_ms: ago(12) };
+    vec![one("3.1 %", Some(0.031)), one("1.2 GiB of 7.7 GiB", Some(0.96)), one("14 KiB/s", None)]
+}
+
+fn host_view(hostname: &str, units: usize) -> HostView {
+    HostView {
+        host: host(hostname, 1),
+        units: (0..units).map(|index| unit(hostname, index)).collect(),
+        commands: commands(hostname),
+        latest: latest(if hostname == HOSTILE { HOSTILE } else { "Memory" }),
+        range: Range::SixHours,
+    }
+}
+
+fn unit_view(hostname: &str, log: &str) -> UnitView {
+    let ordered = Verb::UnitLogs { unit: name(1), lines: 200 };
+    let asked = Command { verb: ordered, ..command("logs", hostname, 1) };
+    let log = Text { tail: log.repeat(30), whole_bytes: log.len() * 30 };
+    UnitView {
+        unit: unit(hostname, 1),
+        asked: Some(asked),
+        log: Some(log),
+        latest: latest("Memory"),
+        range: Range::Hour,
+    }
+}
+
+fn outcome(status: Ended, stdout: &str) -> Outcome {
+    let stdout = Output { sent_bytes: 0, rest: Some(Data::Text(stdout.to_owned())), dropped_bytes: 4096 };
+    Outcome { status, started_ms: Some(ago(9)), finished_ms: ago(7), stdout, stderr: Output::default() }
+}
+
+fn line(hostname: &str, index: usize) -> CommandHost {
+    let done = |status| (CommandState::Done, Some(Received { at_ms: ago(6), value: outcome(status, hostname) }));
+    let (state, outcome) = match index % 8 {
+        0 => done(Ended::Exited { exit: Exit::Code(0) }),
+        1 => done(Ended::Exited { exit: Exit::Code(3) }),
+        2 => done(Ended::TimedOut),
+        3 => done(Ended::Refused { code: RefusalCode::Denied, message: hostname.to_owned() }),
+        4 => (CommandState::Waiting, None),
+        5 => (CommandState::Running, None),
+        6 => (CommandState::Missing, None),
+        _ => done(Ended::Lost),
+    };
+    CommandHost { host: HostId::random(), hostname: format!("{hostname}{index}"), state, outcome }
+}
+
+fn command(program: &str, hostname: &str, hosts: usize) -> Command {
+    let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
+    let exec = Exec {
+        argv: vec![program.to_owned(), text("two words")],
+        cwd: Some(text("/srv")),
+        env: BTreeMap::new(),
+        user: Some(text("nobody")),
+        timeout_ms: 60_000,
+        output_max_bytes: output_max_bytes(),
+    };
+    Command {
+        id: CommandId::new(),
+        operator: "admin".parse().unwrap(),
+        issued_ms: ago(10),
+        expires_ms: ago(-590),
+        verb: Verb::Exec(exec),
+        hosts: (0..hosts).map(|index| line(hostname, index)).collect(),
+    }
+}
+
+fn commands(hostname: &str) -> Vec<Command> {
+    let restart = Command { verb: Verb::UnitRestart { unit: name(1) }, ..command("", hostname, 1) };
+    vec![command("uname", hostname, 1), command("df", hostname, 24), restart, command("true", hostname, 0)]
+}
+
+fn command_view(hostname: &str, output: &str) -> CommandView {
+    let command = command("uname", hostname, 6);
+    let text = |text: &str| Text { tail: text.to_owned(), whole_bytes: text.len() };
+    let outputs = command.hosts.iter().map(|line| (line.host, text(output), text(""))).collect();
+    CommandView { command, only: None, outputs, page: 1 }
+}
+
+fn run(hostname: &str, mut input: Input, problem: Option<Problem>) -> RunView {
+    let hosts: Vec<_> = (0..6).map(|index| host(&format!("{hostname}{index}"), index)).collect();
+    input.ticked = vec![hosts[1].id.to_string()];
+    RunView { hosts, found: 60, input, problem }
+}
+
+fn tokens() -> Vec<Token> {
+    let token = |id: &str, expires_ms, used| Token {
+        id: id.parse().unwrap(),
+        operator: "admin".parse().unwrap(),
+        created_ms: ago(1_000),
+        expires_ms,
+        used,
+    };
+    vec![
+        token("0a1b2c3d4e", ago(-2_600), None),
+        token("1a1b2c3d4e", ago(-600), Some((ago(500), HostId::random()))),
+        token("2a1b2c3d4e", ago(60), None),
+    ]
+}
+
+fn created() -> CreatedToken {
+    CreatedToken {
+        id: "0a1b2c3d4e".parse().unwrap(),
+        token: format!("muster1.{}", "eyJ1cmwiOiJodHRwczovLzE5Mi4w".repeat(7)),
+        expires_ms: ago(-3_600),
+    }
+}
+
+fn artifact(version: &str) -> Artifact {
+    Artifact {
+        sha256: Digest::of(version.as_bytes()),
+        size_bytes: 4_812_344,
+        role: "till".parse().unwrap(),
+        version: version.parse().unwrap(),
+        added_ms: ago(86_000),
+    }
+}
+
+fn config(content: Option<serde_json::Value>) -> Config {
+    Config {
+        id: "till.main".parse().unwrap(),
+        version: "7".parse().unwrap(),
+        sha256: Digest::of(b"{}"),
+        added_ms: ago(5_000),
+        content,
+    }
+}

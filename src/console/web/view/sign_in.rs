@@ -1,0 +1,55 @@
+//! Signing in. The page of a sign-in link has one button, so that whatever looks at links before
+//! people do (previews, scanners) does not use it up.
+
+use maud::{Markup, html};
+
+use super::{Frame, View, bits, problem::notice};
+use crate::api::Problem;
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct SignInView {
+    /// The code of the link.
+    pub(in crate::console::web) code: Option<String>,
+    /// Why the code before was not taken.
+    pub(in crate::console::web) problem: Option<Problem>,
+}
+
+impl View for SignInView {
+    fn title(&self) -> String {
+        "Sign in".to_owned()
+    }
+
+    fn body(&self, _: &Frame) -> Markup {
+        html! {
+            section.narrow {
+                h1 { "Sign in" }
+                @if let Some(problem) = &self.problem { (notice(problem)) }
+                @if let Some(code) = &self.code { (with_code(code)) } @else { (without_code()) }
+            }
+        }
+    }
+}
+
+fn with_code(code: &str) -> Markup {
+    html! {
+        p { "This link signs one browser in, once." }
+        form method="post" action="/sign-in" {
+            input type="hidden" name="code" value=(code);
+            button.primary type="submit" autofocus { "Sign in" }
+        }
+    }
+}
+
+fn without_code() -> Markup {
+    html! {
+        p { "You are not signed in. A new sign-in link is printed each time that muster starts:" }
+        (bits::cli("muster up"))
+        form method="post" action="/sign-in" {
+            label for="code" { "Sign-in link, or its code" }
+            input #code name="code" type="text" required autocomplete="off" spellcheck="false" autocapitalize="none";
+            button.primary type="submit" { "Sign in" }
+        }
+        p.note { "Signed in already, and came here by a link from elsewhere? " a href="/" { "Open muster" } }
+    }
+}

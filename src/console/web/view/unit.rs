@@ -1,0 +1,224 @@
+//! One unit: what it should be beside what it is, and what can be done about it.
+
+use maud::{Markup, html};
+use muster_topics::{
+    name::{HostId, UnitName},
+    unit::{Run, Spec, YunoSpec},
+};
+
+use super::{
+    Frame, Section, View, Watch,
+    bits::{self, Tone, ago, bytes, state},
+    command::{Shown, is_open},
+    commands, host, region,
+};
+use crate::{
+    api::{Command, Unit},
+    console::web::chart::{Latest, Panel, Range},
+};
+
+/// How many lines of a log are asked for, unless it is said.
+pub(in crate::console::web) const LINES: u32 = 200;
+/// At most so many.
+pub(in crate::console::web) const LINES_MAX: u32 = 5_000;
+
+/// Where a unit is shown.
+pub(in crate::console::web) fn url(host: HostId, unit: &UnitName) -> String {
+    format!("/host/{host}/unit/{}/{}", unit.realm(), unit.name())
+}
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct UnitView {
+    /// The unit.
+    pub(in crate::console::web) unit: Unit,
+    /// What was just ordered here.
+    pub(in crate::console::web) asked: Option<Command>,
+    /// The end of the log, if that is what was ordered.
+    pub(in crate::console::web) log: Option<Shown>,
+    /// Its newest measurements.
+    pub(in crate::console::web) latest: Vec<Latest>,
+    /// What its charts show.
+    pub(in crate::console::web) range: Range,
+}
+
+impl View for UnitView {
+    fn title(&self) -> String {
+        format!("{} on {}", self.unit.unit, self.unit.hostname)
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Hosts)
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        Some(Watch { host: Some(self.unit.host), command: None })
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        let url = url(self.unit.host, &self.unit.unit);
+        html! {
+            div.head {
+                h1 { (self.unit.unit) }
+                p { (self.unit.desired.spec.kind()) " on " a href=(bits::host_url(self.unit.host)) { (self.unit.hostname) } }
+            }
+            div.actions {
+                (frame.form(&format!("{url}/start"), html! { button type="submit" { "Start" } }))
+                (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
+                (frame.form(&format!("{url}/restart"), html! { button type="submit" { "Restart" } }))
+            }
+            (region(&self.asked_url(), "asked", &["command"], self.asked(frame)))
+            (region(&url, "state", &["unit", "host"], self.state(frame)))
+            section {
+                h2 { "Log" }
+                (frame.form(&format!("{url}/logs"), html! {
+                    div.row {
+                        label for="lines" { "Last lines" }
+                        input #lines type="number" name="lines" value=(LINES) min="1" max=(LINES_MAX) inputmode="numeric";
+                        button type="submit" { "Show the log" }
+                    }
+                }))
+                (region(&self.asked_url(), "log", &["command"], self.log()))
+            }
+            section {
+                div.head {
+                    h2 { "Measurements" }
+                    (self.range.links(&url))
+                }
+                (host::charts(&url, &Panel::OF_UNIT, self.range))
+                (region(&url, "latest", &["metrics"], host::latest(&self.latest, frame)))
+            }
+        }
+    }
+
+    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+        match name {
+            "asked" => Some(self.asked(frame)),
+            "state" => Some(self.state(frame)),
+            "log" => Some(self.log()),
+            "latest" => Some(host::latest(&self.latest, frame)),
+            _ => None,
+        }
+    }
+}
+
+impl UnitView {
+    fn asked_url(&self) -> String {
+        let url = url(self.unit.host, &self.unit.unit);
+        match &self.asked {
+            Some(asked) => format!("{url}?asked={}", asked.id),
+            None => url,
+        }
+    }
+
+    /// What was just ordered, and how far it has come.
+    fn asked(&self, frame: &Frame) -> Markup {
+        html! {
+            @if let Some(asked) = &self.asked {
+                p.notice role="status" {
+                    a href=(commands::url(asked.id)) { (commands::what(&asked.verb)) } " "
+                    (commands::summary(&asked.hosts)) " " (ago(asked.issued_ms, frame.now_ms))
+                    @for line in &asked.hosts {
+                        @if let Some(reason) = bits::reason(line) { span.why { (reason) } }
+                    }
+                }
+            }
+        }
+    }
+
+    fn log(&self) -> Markup {
+        let open = self.asked.as_ref().is_some_and(|asked| asked.hosts.iter().any(is_open));
+        html! {
+            @match &self.log {
+                None => p.note { "The log stays on the host; its last lines are fetched when you ask for them." },
+                Some(log) if log.whole_bytes > 0 => pre #log-text .terminal tabindex="0" aria-label="Log" { (log.tail) },
+                Some(_) if open => p.note { "Asking the host…" },
+                Some(_) => p.note { "The host gave no lines." },
+            }
+        }
+    }
+
+    fn state(&self, frame: &Frame) -> Markup {
+        let Unit { desired, observed, hold, at_ms, .. } = &self.unit;
+        let now_ms = frame.now_ms;
+        html! {
+            @if let Some(error) = &observed.error {
+                div.notice.bad { p { strong { (error) } } }
+            }
+            table.compare {
+                caption.visually-hidden { "What the unit should be, and what it is" }
+                thead { tr { td {} th scope="col" { "Desired" } th scope="col" { "Observed " (ago(*at_ms, now_ms)) } } }
+                tbody {
+                    tr { th scope="row" { "State" } td { (bits::wanted(desired.run)) }
+                         td { (bits::phase(observed.phase)) " " (ago(observed.since_ms, now_ms)) } }
+                    tr { th scope="row" { "Generation" } td { (desired.generation) }
+                         td { (observed.generation) (behind(desired.generation != observed.generation)) } }
+                    tr { th scope="row" { "Revision" } td { code { (desired.revision.short()) } }
+                         td {
+                             @if let Some(revision) = &observed.revision {
+                                 code { (revision.short()) } (behind(*revision != desired.revision))
+                             } @else { "none" }
+                         } }
+                }
+            }
+            dl.facts {
+                @if let Some(hold) = hold { div { dt { "Hold" } dd { (bits::held(hold, now_ms)) } } }
+                @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
+                @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
+                @if observed.attempts > 0 { div { dt { "Restarts by itself" } dd { (observed.attempts) } } }
+                @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (ago(retry_ms, now_ms)) } } }
+                (spec(&desired.spec))
+            }
+        }
+    }
+}
+
+fn behind(behind: bool) -> Markup {
+    html! { @if behind { " " (state(Tone::Busy, "not there yet")) } }
+}
+
+fn spec(spec: &Spec) -> Markup {
+    let Spec::Yuno(YunoSpec { artifact, config, args, env, user, grace_ms, .. }) = spec;
+    html! {
+        div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
+        @if let Some(config) = config {
+            div { dt { "Config" } dd { a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } } }
+        }
+        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::console::web::argv::join(args)) } } } }
+        @if !env.is_empty() {
+            // Values may be secrets; names say what is set.
+            div { dt { "Environment" } dd { @for name in env.keys() { code { (name) } " " } } }
+        }
+        @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
+        div { dt { "Grace" } dd { (bits::span(*grace_ms)) } }
+    }
+}
+
+/// A table of units of one host.
+pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
+    html! {
+        table.cards {
+            caption.visually-hidden { "Units" }
+            thead {
+                tr { th scope="col" { "Unit" } th scope="col" { "Should be" } th scope="col" { "Is" } th scope="col" { "What" }
+                     th scope="col" { "Last news" } }
+            }
+            tbody {
+                @for unit in units {
+                    @let Spec::Yuno(yuno) = &unit.desired.spec;
+                    tr {
+                        th scope="row" { a href=(url(unit.host, &unit.unit)) { (unit.unit) } }
+                        td data-label="Should be" { (bits::wanted(unit.desired.run)) }
+                        td data-label="Is" {
+                            (bits::phase(unit.observed.phase)) " " (ago(unit.observed.since_ms, frame.now_ms))
+                            @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
+                            @if let (Run::Running, Some(error)) = (unit.desired.run, &unit.observed.error) { p.why { (error) } }
+                        }
+                        td data-label="What" { (yuno.artifact.role) "@" (yuno.artifact.version) }
+                        td data-label="Last news" { (ago(unit.at_ms, frame.now_ms)) }
+                    }
+                }
+            }
+        }
+    }
+}
