@@ -138,6 +138,7 @@ async fn refusal(response: Response) -> Failure {
         hint: None,
     });
     let (kind, hint) = match status {
+        _ if is_usage(&problem.code) => (Kind::Usage, None),
         StatusCode::UNAUTHORIZED => (Kind::Refused, Some("sign in with `muster login LINK`".to_owned())),
         StatusCode::FORBIDDEN => (Kind::Refused, None),
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => {
@@ -146,6 +147,20 @@ async fn refusal(response: Response) -> Failure {
         _ => (Kind::Failed, None),
     };
     Failure { kind, message: Some(problem.message), hint: problem.hint.or(hint) }
+}
+
+/// Whether what the console refuses is a flag, rather than what a flag leads to.
+fn is_usage(code: &str) -> bool {
+    matches!(
+        code,
+        "ambiguous_host"
+            | "bad_expiry"
+            | "bad_lines"
+            | "bad_timeout"
+            | "bad_ttl"
+            | "env_in_broadcast"
+            | "too_many_hosts"
+    )
 }
 
 /// Server-sent events of a command.
@@ -174,11 +189,8 @@ impl Events {
                 }
                 Some(Ok(_)) => return Err(Failure::new(Kind::Failed, "an event from the console is too long")),
                 Some(Err(error)) => {
-                    return Err(Failure::new(
-                        Kind::Unreachable,
-                        format!("the connection to the console broke: {}", with_causes(&error)),
-                    )
-                    .hint("the command goes on; `muster command show ID` tells what became of it"));
+                    let message = format!("the connection to the console broke: {}", with_causes(&error));
+                    return Err(Failure::new(Kind::Unreachable, message));
                 }
             }
         }

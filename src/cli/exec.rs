@@ -106,10 +106,16 @@ fn millis(duration: Duration) -> u64 {
 /// # Errors
 /// If the console cannot be reached.
 pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandHost>, Failure> {
-    let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
+    let goes_on = |failure: Failure| match failure.kind {
+        Kind::Unreachable => {
+            failure.hint(format!("the command goes on; `muster command show {}` tells what became of it", command.id))
+        }
+        _ => failure,
+    };
+    let mut events = session.client.events(&format!("commands/{}/events", command.id)).await.map_err(goes_on)?;
     let mut hosts: BTreeMap<HostId, CommandHost> = command.hosts.iter().map(|host| (host.host, host.clone())).collect();
     let mut output = Printed::new(&command.hosts);
-    while let Some(event) = events.next().await? {
+    while let Some(event) = events.next().await.map_err(goes_on)? {
         match event {
             CommandEvent::Output { host, stream, offset_bytes, data } => {
                 output.take(host, stream, offset_bytes, data.to_bytes().unwrap_or_default())?;
@@ -126,8 +132,7 @@ pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandH
             }
         }
     }
-    Err(Failure::new(Kind::Unreachable, "the console ended the connection")
-        .hint(format!("the command goes on; `muster command show {}` tells what became of it", command.id)))
+    Err(goes_on(Failure::new(Kind::Unreachable, "the console ended the connection")))
 }
 
 /// What has been printed of each stream. Pieces come in any order, and more than once.

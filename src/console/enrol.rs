@@ -7,6 +7,9 @@
 //!
 //! **Invariant: a token is used up in the transaction that enters its host**, so there is neither a
 //! used token without a host nor a host without one.
+//!
+//! **Invariant: a token takes no host that is there away from its owner.** The id is the joiner's to say, so
+//! whoever has a token could name another's; a host that is online has no need to join with another key.
 
 use std::ops::RangeInclusive;
 
@@ -112,6 +115,12 @@ async fn join(
             tracing::warn!(host.id = %host, reason = ?unusable, "a host may not join");
             return Err(refused(unusable));
         }
+    }
+    let online = host::presence_order(&mut transaction, host).await?.is_some_and(|(_, _, is_off)| !is_off);
+    if online && !host::holds_key(&mut transaction, host, certificate.key.as_str()).await? {
+        tracing::warn!(host.id = %host, "a host that is online was to be joined with another key");
+        return Err(Error::conflict("host_online", format!("host {host} is a member, and online with another key"))
+            .hint("stop the agent that has this id first; a copy of a disk needs an empty data folder to be a host of its own"));
     }
     host::join(&mut transaction, &joining, &certificate, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;

@@ -23,7 +23,7 @@ use muster_topics::{
 };
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{ExecEvent, Sent, piece::whole_characters};
@@ -34,6 +34,10 @@ const STREAM_AFTER: Duration = Duration::from_secs(1);
 /// How long output that fills no piece may wait for more: each piece is a message and a row in the
 /// outbox. Somebody who watches hardly sees the difference.
 const GATHER: Duration = Duration::from_millis(250);
+
+/// Waits between tries to find out what became of a command. What is in the way (no file handle to be had, a
+/// disk that sleeps) mostly passes, and `lost` is for good.
+const FIND_OUT: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
 
 /// One stream of a command.
 #[derive(Debug)]
@@ -143,13 +147,20 @@ impl Follower {
     }
 
     async fn adopt(&self, shims: &Shims) -> Option<Adopted> {
-        match shims.adopt(&self.folder).await {
-            Ok(found) => Some(found),
-            Err(error) => {
-                tracing::error!(command.id = %self.id, %error, "what became of the command cannot be found out");
-                None
+        for wait in FIND_OUT {
+            match shims.adopt(&self.folder).await {
+                Ok(found) => return Some(found),
+                Err(error) => tracing::warn!(command.id = %self.id, %error, "a command cannot be found again, yet"),
             }
+            sleep(wait).await;
         }
+        shims
+            .adopt(&self.folder)
+            .await
+            .inspect_err(|error| {
+                tracing::error!(command.id = %self.id, %error, "what became of the command cannot be found out");
+            })
+            .ok()
     }
 
     /// Follows what a shim tells; nothing if the shim is gone.

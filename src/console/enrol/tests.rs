@@ -170,6 +170,25 @@ async fn who_joins_anew_locks_its_old_certificate_out() {
 }
 
 #[tokio::test]
+async fn a_host_that_is_online_is_not_taken_away_with_a_token() {
+    use muster_topics::presence::PresenceState::{Offline, Online};
+    let fixture = Fixture::new().await;
+    let member = fixture.member("h").await;
+    let request = join_request(&fixture.token().await.secret, member.id, "thief", &KeyPair::generate().unwrap());
+    for (session, state, wanted) in [(1, Online, 409), (2, Offline, 200)] {
+        let presence = serde_json::json!({
+            "v": 1, "state": state, "instance": uuid::Uuid::nil(), "epoch": 1, "session": session,
+            "agent_version": "1", "capabilities": [], "since_ms": 1,
+        });
+        let mut db = fixture.shared().store.begin().await.unwrap();
+        let presence = serde_json::from_value(presence).unwrap();
+        store::host::set_presence(&mut db, member.id, &presence, now_ms()).await.unwrap();
+        db.commit().await.unwrap();
+        assert_eq!(join_with(&fixture, &request).await.status().as_u16(), wanted, "{state:?}");
+    }
+}
+
+#[tokio::test]
 async fn content_goes_to_members_whole_or_in_parts() {
     let fixture = Fixture::new().await;
     let member = fixture.member("h").await;
