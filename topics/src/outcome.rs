@@ -21,8 +21,8 @@ pub struct Report {
     pub v: V1,
     /// The command that this answers.
     pub command: CommandId,
-    /// Numbers the messages about one command, from 0; a repetition keeps its number. What is not
-    /// kept until it is acknowledged (`accepted`, `running`) has number 0.
+    /// Numbers the messages about one command that are kept until they are acknowledged, from 1; a
+    /// repetition keeps its number. The others (`accepted`, `running`) have number 0.
     pub seq: u64,
     /// When it was made, by the agent's clock.
     pub at_ms: Millis,
