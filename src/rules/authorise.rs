@@ -46,6 +46,7 @@ pub struct Policy {
     /// Realms whose units nobody may touch on this host.
     pub deny_realms: BTreeSet<Name>,
     /// Users that no program may run as, by name. The agent's own user counts where a command names none.
+    /// With any of them, no command may give a user as a number: nobody can tell here whose that is.
     pub deny_users: BTreeSet<String>,
 }
 
@@ -205,8 +206,14 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
 /// What many read must not carry what may be secret.
 fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
     let broadcast = channel == Channel::Broadcast || command.target == Target::All;
-    let secret = matches!(&command.verb, Verb::Exec(exec) if !exec.env.is_empty());
-    if broadcast && secret {
+    let env = match &command.verb {
+        Verb::Exec(exec) => Some(&exec.env),
+        Verb::UnitApply { spec, .. } => match &**spec {
+            Spec::Yuno(spec) => Some(&spec.env),
+        },
+        _ => None,
+    };
+    if broadcast && env.is_some_and(|env| !env.is_empty()) {
         return refuse(
             RefusalCode::Invalid,
             "a broadcast carries no environment, for every host reads it. hint: name the hosts one by one",
@@ -234,6 +241,12 @@ fn forbidden(verb: &Verb, judge: &Judge<'_>) -> Option<Refusal> {
     let user = user(verb)?.unwrap_or(judge.user);
     if policy.deny_users.contains(user) {
         return refuse(RefusalCode::Denied, format!("this host's own policy forbids programs of the user {user}"));
+    }
+    if !policy.deny_users.is_empty() && user.parse::<u32>().is_ok() {
+        return refuse(
+            RefusalCode::Denied,
+            "this host's own policy forbids some users by name. hint: give the user by name, not as a number",
+        );
     }
     None
 }
@@ -408,6 +421,12 @@ mod tests {
         let mine = || Target::Hosts(vec![host()]);
         check_own(with_env(mine()), None);
         check_own(with_env(Target::All), Some(RefusalCode::Invalid));
+        let mut unit = Command { target: Target::All, ..apply_as("shop") };
+        check_own(unit.clone(), None);
+        let Verb::UnitApply { spec, .. } = &mut unit.verb else { panic!("an apply") };
+        let Spec::Yuno(spec) = &mut **spec;
+        spec.env.insert("PASSWORD".to_owned(), "x".to_owned());
+        check_own(unit, Some(RefusalCode::Invalid));
         let judged = judged(with_env(mine()), Channel::Broadcast, KnownTime::new(0), NOW);
         assert_eq!(judged, Some(RefusalCode::Invalid));
     }
@@ -426,6 +445,9 @@ mod tests {
             command
         };
         check_own(as_user("root"), Some(Denied));
+        check_own(as_user("0"), Some(Denied));
+        check_own(as_user("+0"), Some(Denied));
+        check_own(apply_as("0"), Some(Denied));
         check_own(as_user("shop"), None);
     }
 

@@ -35,6 +35,7 @@ use tokio::{
 };
 
 use self::follow::Follower;
+pub(super) use self::prepare::SEARCH_PATH;
 use super::shim::{Adopted, ShimError, Shims};
 use crate::rules::Refusal;
 

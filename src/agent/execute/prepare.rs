@@ -16,9 +16,9 @@ use nix::{
 
 use crate::rules::Refusal;
 
-/// Where programs are looked for by name, and what they find in `PATH`: fixed, so that a command means
-/// the same however the agent was started.
-pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where programs are looked for by name, and what they (and yunos) find in `PATH`: fixed, so that a command
+/// means the same however the agent was started.
+pub(in crate::agent) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How long a command out of time may take to end after SIGTERM. Short, for somebody waits.
 const GRACE_MS: u64 = 5_000;

@@ -39,6 +39,7 @@ use super::{
 use crate::{
     agent::{
         artifact::{ArtifactError, Artifacts},
+        execute::SEARCH_PATH,
         shim::{self, Shim, ShimError, Shims},
     },
     clock::now_ms,
@@ -51,9 +52,6 @@ use crate::{
 
 #[cfg(test)]
 mod tests;
-
-/// Where programs are looked for by those that name no path, unless the spec says otherwise.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A log is rotated at this size, and three old ones are kept: 16 MiB per unit are days of an
 /// ordinary service, and 256 units of them 4 GiB.
@@ -362,8 +360,9 @@ fn launch(
 ) -> Launch {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let config = spec.config.as_ref().map(|_| text(&place.config(&desired.revision)));
-    let mut env: std::collections::BTreeMap<_, _> =
-        [("HOME", text(&place.work())), ("PATH", PATH.to_owned())].map(|(name, value)| (name.to_owned(), value)).into();
+    let mut env: std::collections::BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
     env.extend(spec.env.clone());
     env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
     env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
