@@ -372,6 +372,10 @@ async fn change(session: &Session, which: Change, action: Action) -> Result<(), 
             .filter(|unit| which.hosts.is_empty() || which.hosts.iter().any(|host| target::is_host(unit, host)))
             .collect();
     }
+    if let (true, Some(host)) = (picked.is_empty(), which.hosts.first()) {
+        return Err(Failure::new(Kind::Failed, format!("there is no unit on {host}"))
+            .hint("`muster unit ls` lists what there is"));
+    }
     if picked.len() > 1 && action != Action::Run && !which.yes {
         let names: String = picked.iter().map(|unit| format!("\n  {} on {}", unit.unit, unit.hostname)).collect();
         if !print::confirm(&format!("{} {} units?{names}\n", action.word(), picked.len())) {
