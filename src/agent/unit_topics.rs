@@ -5,7 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use muster_topics::{Millis, V1, name::UnitName, unit::UnitReport};
+use muster_topics::{
+    Millis, V1,
+    name::UnitName,
+    unit::{Desired, UnitReport},
+};
 
 use super::unit::UnitStates;
 
@@ -67,7 +71,7 @@ impl UnitTopics {
             seq: self.seq + 1,
             at_ms,
             unit: unit.clone(),
-            desired: state.desired.clone(),
+            desired: Desired { spec: state.desired.spec.masked(), ..state.desired.clone() },
             observed: state.observed.clone(),
             hold: state.hold.clone(),
         });

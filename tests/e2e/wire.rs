@@ -133,3 +133,27 @@ fn a_host_gone_without_a_word_shows_as_offline() {
     });
     reader.stop();
 }
+
+#[test]
+fn what_may_be_secret_is_in_no_report_and_no_listing() {
+    let fleet = Fleet::start();
+    let program = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nexec sleep 1000\n");
+    fleet.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);
+    fleet.ok(&["yuno", "create", "default/a", "--artifact", "server", "--env", "PASSWORD=hunter2", "--run"]);
+    fleet.ok(&["exec", "--env", "PASSWORD=hunter2", "--", "sh", "-c", "test $PASSWORD = hunter2"]);
+    let pid = fleet.unit_in_phase("default/a", "running")["observed"]["pid"].to_string();
+    let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    assert!(environment.contains("PASSWORD=hunter2"), "the program has it");
+
+    let listings = [fleet.json(&["unit", "ls"]), fleet.json(&["command", "ls"]), fleet.json(&["host", "show"])];
+    let observer = fleet.issue("observer", "reader");
+    let host = fleet.host();
+    let topic = format!("muster/h/{host}/unit/default/a");
+    let mut reader = Running::start(mosquitto("mosquitto_sub", &fleet, &observer).args(["-v", "-t", &topic]));
+    let report = reader.wait_for("the retained unit", |printed| payloads(printed, &topic).pop());
+    for told in listings.iter().chain([&report]) {
+        assert!(!told.to_string().contains("hunter2"), "{told}");
+    }
+    assert_eq!(report["desired"]["spec"]["env"]["PASSWORD"], "***");
+    reader.stop();
+}

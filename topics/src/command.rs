@@ -9,7 +9,7 @@ use crate::{
     Millis, V1,
     envelope::{Body, Kind},
     name::{CommandId, HostId, Name, UnitName},
-    unit::{Run, Spec},
+    unit::{Run, Spec, mask},
 };
 
 /// The longest time between a command's issue and its expiry: seven days.
@@ -111,6 +111,18 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// The same with the values of environments hidden, for listings.
+    #[must_use]
+    pub fn masked(&self) -> Self {
+        match self {
+            Self::Exec(exec) => Self::Exec(Exec { env: mask(&exec.env), ..exec.clone() }),
+            Self::UnitApply { unit, spec, run } => {
+                Self::UnitApply { unit: unit.clone(), spec: Box::new(spec.masked()), run: *run }
+            }
+            other => other.clone(),
+        }
+    }
+
     /// The verb's name, as in the JSON form.
     #[must_use]
     pub fn name(&self) -> &'static str {

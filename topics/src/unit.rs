@@ -28,6 +28,15 @@ impl Spec {
         }
     }
 
+    /// The same with the values of its environment hidden: for reports and listings, which more may read
+    /// than may know a secret. The names stay, for they tell what is set.
+    #[must_use]
+    pub fn masked(&self) -> Self {
+        match self {
+            Self::Yuno(spec) => Self::Yuno(YunoSpec { env: mask(&spec.env), ..spec.clone() }),
+        }
+    }
+
     /// The revision: SHA-256 over the canonical JSON of the fields that make this spec what it is.
     /// Two specs of one revision differ only in what can be changed while the unit runs.
     ///
@@ -46,6 +55,15 @@ impl Spec {
             }),
         }
     }
+}
+
+/// What stands where a secret may be.
+pub const MASK: &str = "***";
+
+/// An environment with its values hidden.
+#[must_use]
+pub fn mask(env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    env.keys().map(|name| (name.clone(), MASK.to_owned())).collect()
 }
 
 /// The identity fields of a yuno: a change in one of these is a new revision, so a new process.
@@ -321,7 +339,7 @@ pub struct Desired {
     pub generation: u64,
     /// The revision of `spec`.
     pub revision: Digest,
-    /// What it should be.
+    /// What it should be. In reports and listings the values of its environment are hidden.
     pub spec: Spec,
     /// Whether it should run.
     pub run: Run,
@@ -354,6 +372,14 @@ mod tests {
         check(false, |spec| drop(spec.env.insert("A".to_owned(), "b".to_owned())));
         check(false, |spec| spec.user = Some("nobody".to_owned()));
         check(false, |spec| spec.restart_epoch += 1);
+    }
+
+    #[test]
+    fn what_may_be_secret_is_hidden() {
+        let mut spec = spec();
+        spec.env.insert("PASSWORD".to_owned(), "hunter2".to_owned());
+        let masked = serde_json::to_string(&Spec::Yuno(spec).masked()).unwrap();
+        assert!(masked.contains("PASSWORD") && !masked.contains("hunter2"), "{masked}");
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u
     .bind(command.issued_ms)
     .bind(command.expires_ms)
     .bind(i64::from(command.target == Target::All))
-    .bind(to_json("verb", &command.verb)?)
+    // What goes out is in the signed bytes; this is for listings.
+    .bind(to_json("verb", &command.verb.masked())?)
     .bind(signed_bytes)
     .execute(&mut *db)
     .await?;
