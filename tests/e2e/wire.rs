@@ -140,7 +140,7 @@ fn what_may_be_secret_is_in_no_report_and_no_listing() {
     let program = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nexec sleep 1000\n");
     fleet.ok(&["artifact", "add", &program, "--role", "server", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/a", "--artifact", "server", "--env", "PASSWORD=hunter2", "--run"]);
-    fleet.ok(&["exec", "--env", "PASSWORD=hunter2", "--", "sh", "-c", "test $PASSWORD = hunter2"]);
+    fleet.ok(&["exec", "--env", "PASSWORD=hunter2", "--", "sh", "-c", "test -n \"$PASSWORD\""]);
     let pid = fleet.unit_in_phase("default/a", "running")["observed"]["pid"].to_string();
     let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
     assert!(environment.contains("PASSWORD=hunter2"), "the program has it");
