@@ -115,7 +115,20 @@ pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandH
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await.map_err(goes_on)?;
     let mut hosts: BTreeMap<HostId, CommandHost> = command.hosts.iter().map(|host| (host.host, host.clone())).collect();
     let mut output = Printed::new(&command.hosts);
-    while let Some(event) = events.next().await.map_err(goes_on)? {
+    let mut told = false;
+    loop {
+        let next = tokio::time::timeout(SILENCE, events.next()).await;
+        let event = match next {
+            Ok(event) => event.map_err(goes_on)?,
+            // Nothing is lost with the time limit: what has come stays with the stream.
+            Err(_) => {
+                if !std::mem::replace(&mut told, true) {
+                    tell_waiting(command, hosts.values());
+                }
+                continue;
+            }
+        };
+        let Some(event) = event else { break };
         match event {
             CommandEvent::Output { host, stream, offset_bytes, data } => {
                 output.take(host, stream, offset_bytes, data.to_bytes().unwrap_or_default())?;
@@ -133,6 +146,25 @@ pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandH
         }
     }
     Err(goes_on(Failure::new(Kind::Unreachable, "the console ended the connection")))
+}
+
+/// After this much silence people are told whom the command waits for.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Names of hosts that one line may hold.
+const NAMED_MAX: usize = 5;
+
+fn tell_waiting<'a>(command: &Command, hosts: impl Iterator<Item = &'a CommandHost>) {
+    let waiting: Vec<&str> =
+        hosts.filter(|host| host.state == CommandState::Waiting).map(|host| host.hostname.as_str()).collect();
+    if waiting.is_empty() {
+        return;
+    }
+    let named = waiting.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    let more =
+        if waiting.len() > NAMED_MAX { format!(" and {} more", waiting.len() - NAMED_MAX) } else { String::new() };
+    let until = print::age(command.expires_ms, crate::clock::now_ms());
+    print::say(format_args!("waiting for {named}{more}; the command expires {until} (Ctrl-C leaves it to wait)"));
 }
 
 /// What has been printed of each stream. Pieces come in any order, and more than once.
