@@ -400,6 +400,7 @@ async fn summary(data: &Path, parts: &Parts, broker_url: &str) -> Result<String,
     let console = parts.console.console();
     let link = console.new_sign_in_link().await.trying("a sign-in link")?;
     let status = console.status().await.trying("the console")?;
+    let program = program();
     Ok(format!(
         "
 muster is up.
@@ -413,15 +414,20 @@ muster is up.
 
 Try, in another terminal:
 
-  muster exec -- uname -a
-  muster yuno logs default/hello
-  muster host show
+  {program} exec -- uname -a
+  {program} yuno logs default/hello
+  {program} host show
 
-Ctrl-C ends muster and leaves yunos running; to stop those too, `muster yuno stop --all --yes` first.
+Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} yuno stop --all --yes` first.
 ",
         parts.console.web_url(),
         status.console_url,
         data.display(),
         parts.agent.host(),
     ))
+}
+
+/// This program as it was called, so that what is printed can be typed.
+fn program() -> String {
+    env::args_os().next().map_or_else(|| "muster".to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -91,7 +91,8 @@ fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     for row in rows {
         table.add_row(row);
     }
-    let lines = table.lines().map(|line| line.trim_end().trim_start_matches(' ').to_owned());
+    // Each cell is padded by one space; that of the first is no indentation.
+    let lines = table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
     lines.fold(String::new(), |text, line| text + &line + "\n")
 }
 
@@ -212,5 +213,7 @@ mod tests {
     fn tables_line_up() {
         let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["longer".to_owned(), "2".to_owned()]];
         assert_eq!(table(&["NAME", "N"], rows.into_iter()), "NAME    N\na       1\nlonger  2\n");
+        let rows = [vec!["content".to_owned(), "{\n  \"a\": 1\n}".to_owned()]];
+        assert_eq!(table(&[], rows.into_iter()), "content  {\n           \"a\": 1\n         }\n");
     }
 }
