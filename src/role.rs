@@ -102,7 +102,7 @@ mod agent {
             running = agent::start(config) => running.map_err(|error| start_failure(&error))?,
             () = shutdown.cancelled() => return Ok(()),
         };
-        tokio::spawn(agent::lean::stay_lean(shutdown.clone()));
+        tokio::spawn(agent::lean::stay_lean(running.measured(), shutdown.clone()));
         shutdown.cancelled().await;
         running.stop().await;
         Ok(())

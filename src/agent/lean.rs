@@ -9,24 +9,27 @@
 use std::{ffi::c_void, fs, io, ptr::NonNull, time::Duration};
 
 use nix::sys::mman::{MmapAdvise, madvise};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// When the start is over: connected, first samples taken, first batch acknowledged.
-const AFTER_START: Duration = Duration::from_secs(10);
-/// How often what was needed since is let go: once for each batch of measurements, which is the most that an
-/// agent at rest does. The faults that follow cost less than a millisecond of processor time.
-const PERIOD: Duration = Duration::from_secs(30);
+/// After a batch of measurements was stored: long enough for it to be sent and acknowledged, after which an
+/// agent at rest does next to nothing until the next one.
+const AFTER_BATCH: Duration = Duration::from_secs(2);
 
-/// Gives pages of the program back after the start and then now and again, until `shutdown`.
-pub async fn stay_lean(shutdown: CancellationToken) {
-    let mut wait = AFTER_START;
-    while shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() {
+/// Gives pages of the program back after each batch of measurements (`stored` tells of them), until
+/// `shutdown`. The faults that follow cost less than a millisecond of processor time.
+pub async fn stay_lean(mut stored: watch::Receiver<u64>, shutdown: CancellationToken) {
+    let mut batch = async || {
+        let changed = stored.changed().await;
+        tokio::time::sleep(AFTER_BATCH).await;
+        changed
+    };
+    while let Some(Ok(())) = shutdown.run_until_cancelled(batch()).await {
         if let Err(error) = give_pages_back() {
             // A kernel that does not want them back is no reason to stop working.
             tracing::debug!(%error, "pages of the program stay resident");
             return;
         }
-        wait = PERIOD;
     }
 }
 

@@ -156,6 +156,12 @@ impl RunningAgent {
         self.ready.clone()
     }
 
+    /// Grows with each batch of measurements that is stored.
+    #[must_use]
+    pub fn measured(&self) -> watch::Receiver<u64> {
+        self.metrics.stored()
+    }
+
     /// Stops it: a last heartbeat, the presence `stopped`, and the end of the connection. Whatever
     /// runs for units and commands goes on.
     pub async fn stop(mut self) {
