@@ -116,17 +116,25 @@ impl Browser {
     }
 
     async fn click(&self, css: &str) {
-        self.find(css).await.click().await.unwrap();
+        self.click_at(Locator::Css(css)).await;
     }
 
     async fn follow(&self, link: &str) {
-        let wait = self.client.wait().at_most(PATIENCE);
-        wait.for_element(Locator::LinkText(link))
-            .await
-            .unwrap_or_else(|error| panic!("{link}: {error}"))
-            .click()
-            .await
-            .unwrap();
+        self.click_at(Locator::LinkText(link)).await;
+    }
+
+    /// Clicks an element once it is there. A live region may be replaced between finding and clicking; then
+    /// the one that stands there now is meant.
+    async fn click_at(&self, place: Locator<'_>) {
+        loop {
+            let wait = self.client.wait().at_most(PATIENCE);
+            let element = wait.for_element(place).await.unwrap_or_else(|error| panic!("{place:?}: {error}"));
+            match element.click().await {
+                Ok(()) => return,
+                Err(error) if error.is_stale_element_reference() => {}
+                Err(error) => panic!("{place:?}: {error}"),
+            }
+        }
     }
 
     /// What must hold on every page.
