@@ -109,7 +109,7 @@ impl Load for Stream {
                     out.extend_from_slice(&wire::puback(packet_id));
                 }
                 // A clock is read a few times per turn rather than for each message.
-                if self.received % 64 == 0 || self.received == self.sent {
+                if self.received.is_multiple_of(64) || self.received == self.sent {
                     self.last = Instant::now();
                 }
             }

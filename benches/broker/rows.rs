@@ -333,7 +333,7 @@ fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
             swarm.open(1, 1, LIMIT, |_| subject.hello_tls("operator-bench-0", pki.reader()))?;
             swarm.ask(0x90, LIMIT, |_| wire::subscribe(["muster/h/+/presence"], 1))?;
         }
-        let says = (first..first + share).map(|number| words(number)).collect();
+        let says = (first..first + share).map(words).collect();
         let unseen = if reads == 1 { count } else { 0 };
         let mut load = Return { says, first: reads, answers: 0, unseen, accepted: 0, refused: None };
         swarm.open_for(&mut load, share, WINDOW / TLS_THREADS, LIMIT, |who| {

@@ -46,8 +46,11 @@ pub(crate) fn puback(packet_id: [u8; 2]) -> [u8; 4] {
     [0x40, 2, packet_id[0], packet_id[1]]
 }
 
-/// Topic, packet id (for QoS 1) and payload of a PUBLISH that came.
-pub(crate) fn read_publish(first: u8, body: &[u8]) -> Option<(&[u8], Option<[u8; 2]>, &[u8])> {
+/// A PUBLISH that came: its topic, its packet id if it has QoS 1, and its payload.
+pub(crate) type Arrived<'a> = (&'a [u8], Option<[u8; 2]>, &'a [u8]);
+
+/// Takes a PUBLISH apart.
+pub(crate) fn read_publish(first: u8, body: &[u8]) -> Option<Arrived<'_>> {
     let (length, rest) = body.split_first_chunk::<2>()?;
     let (topic, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
     if first & 0x06 == 0 {
@@ -57,8 +60,11 @@ pub(crate) fn read_publish(first: u8, body: &[u8]) -> Option<(&[u8], Option<[u8;
     Some((topic, Some(*packet_id), payload))
 }
 
-/// The first packet of what came, if it is there whole: first byte, body, and the length of all of it.
-pub(crate) fn frame(input: &[u8]) -> Result<Option<(u8, &[u8], usize)>, &'static str> {
+/// A packet: its first byte, its body, and the length of all of it.
+pub(crate) type Frame<'a> = (u8, &'a [u8], usize);
+
+/// The first packet of what came, if it is there whole.
+pub(crate) fn frame(input: &[u8]) -> Result<Option<Frame<'_>>, &'static str> {
     let Some((first, rest)) = input.split_first() else { return Ok(None) };
     let mut length = 0;
     for index in 0..4 {
