@@ -70,10 +70,8 @@ fn serve(address: &str, pki: &Path) -> Result<()> {
             })
         })
         .collect();
-    for thread in threads {
-        thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
-    }
-    Ok(())
+    // They go on until this process is ended.
+    threads.into_iter().try_for_each(|thread| thread.join()).map_err(|_| anyhow::anyhow!("a thread panicked"))
 }
 
 fn one(
