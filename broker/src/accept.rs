@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::{
     Shared,
     access::{Access, Refusal, owns},
-    codec::{self, Answer, Connect, Malformed, Version, Welcome},
+    codec::{self, Answer, ConnAck, Connect, Malformed, Reason, Version},
     connection::{Admitted, Connection},
     registry::Full,
     router::ROUTER_TIMEOUT,
@@ -103,11 +103,11 @@ enum Turned {
 
 impl Turned {
     /// The CONNACK that says so, if a client is there to read it.
-    fn welcome(&self) -> Option<Welcome> {
+    fn reason(&self) -> Option<Reason> {
         match self {
-            Self::Nobody(_) | Self::Will { .. } => Some(Welcome::NotAuthorized),
-            Self::ClientId { .. } => Some(Welcome::ClientIdRefused),
-            Self::Full { .. } | Self::NoRouter | Self::Predecessor { .. } => Some(Welcome::Unavailable),
+            Self::Nobody(_) | Self::Will { .. } => Some(Reason::NotAuthorized),
+            Self::ClientId { .. } => Some(Reason::ClientIdentifierNotValid),
+            Self::Full { .. } | Self::NoRouter | Self::Predecessor { .. } => Some(Reason::ServerUnavailable),
             _ => None,
         }
     }
@@ -164,8 +164,8 @@ async fn greet(socket: TcpStream, acceptor: TlsAcceptor, shared: &Arc<Shared>) -
     match admit(&stream, &connect, shared).await {
         Ok(admitted) => Ok(Connection::new(stream, input, admitted, Arc::clone(shared))),
         Err(turned) => {
-            if let Some(welcome) = turned.welcome() {
-                refuse(stream, connect.version, welcome).await;
+            if let Some(reason) = turned.reason() {
+                refuse(stream, connect.version, reason).await;
             }
             Err(turned)
         }
@@ -191,7 +191,11 @@ async fn read_connect(
 
 fn parse_connect(packet: &[u8], max_bytes: usize) -> Result<Connect<'_>, Malformed> {
     let (frame, _) = codec::frame(packet, max_bytes)?.ok_or(Malformed::Short)?;
-    codec::connect(&frame)
+    match codec::connect(&frame)? {
+        // The connection does not know its rules yet.
+        Connect { version: Version::V5, .. } => Err(Malformed::Level(5)),
+        connect => Ok(connect),
+    }
 }
 
 /// Decides whether a CONNECT makes a client, and ends the session that its client id had.
@@ -205,11 +209,15 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
     let access = Access::new(identity.clone(), shared.prefix.clone());
     let will = match &connect.will {
         None => None,
-        Some(will) => match access.publish(will) {
+        Some(will) => match access.publish(&will.publication) {
             Ok(message) => Some(message),
             Err(refusal) => {
                 shared.counters.denied.add(1);
-                return Err(Turned::Will { identity, topic: will.topic.chars().take(200).collect(), refusal });
+                return Err(Turned::Will {
+                    identity,
+                    topic: will.publication.topic.chars().take(200).collect(),
+                    refusal,
+                });
             }
         },
     };
@@ -232,9 +240,9 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
     Ok(Admitted { version: connect.version, access, ticket, will, silence })
 }
 
-async fn refuse(stream: TlsStream<TcpStream>, version: Version, welcome: Welcome) {
+async fn refuse(stream: TlsStream<TcpStream>, version: Version, reason: Reason) {
     let mut out = BytesMut::new();
-    version.encode(&Answer::ConnAck(welcome), &mut out);
+    version.encode(&Answer::ConnAck(ConnAck::refused(reason)), &mut out);
     say_goodbye(stream, &out).await;
 }
 

@@ -138,7 +138,15 @@ mod tests {
             ("console-main", format!("muster/h/{HOST}/cmd"), Ok(())),
             ("operator-anna", format!("muster/h/{HOST}/cmd"), Err(Denied)),
         ] {
-            let publication = Publication { topic: &topic, payload: b"x", qos: QoS::AtLeastOnce, retain: false };
+            let publication = Publication {
+                topic: &topic,
+                payload: b"x",
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                properties: Default::default(),
+                expiry_s: None,
+                alias: None,
+            };
             assert_eq!(access(who).publish(&publication).map(drop), expected, "{who} {topic}");
         }
     }

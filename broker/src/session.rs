@@ -12,7 +12,7 @@ use bytes::BytesMut;
 
 use crate::{
     access::{Access, Filter, lesser},
-    codec::{Answer, Version},
+    codec::{Answer, Delivery as Packet, Version},
     message::{Message, QoS},
 };
 
@@ -217,8 +217,17 @@ impl Session {
                     None => break,
                 },
             };
-            let answer = Answer::Publish { packet_id, message: &delivery.message, retained: delivery.retained };
-            self.version.encode(&answer, out);
+            let packet = Packet {
+                packet_id,
+                dup: false,
+                retain: delivery.retained,
+                topic: delivery.message.topic(),
+                payload: delivery.message.payload(),
+                properties: &[],
+                expiry_s: None,
+                subscription_id: None,
+            };
+            self.version.encode(&Answer::Publish(packet), out);
             self.waiting.pop_front();
             moved += 1;
         }

@@ -36,7 +36,7 @@ use self::{
 use crate::{
     Shared,
     access::{Access, Filter},
-    codec::{self, Answer, Publication, Request, Version, Welcome},
+    codec::{self, Answer, ConnAck, Options, Publication, Reason, Request, Version},
     message::{Message, QoS},
     registry::Ticket,
     router::{Event, Gone, Link, Taken},
@@ -137,7 +137,7 @@ impl Connection {
         let limits = &shared.limits;
         let clock = Clock::new(Instant::now(), silence, limits);
         let mut output = BytesMut::new();
-        version.encode(&Answer::ConnAck(Welcome::Accepted), &mut output);
+        version.encode(&Answer::ConnAck(ConnAck::refused(Reason::Success)), &mut output);
         Self {
             version,
             ticket,
@@ -331,10 +331,10 @@ impl Connection {
                     self.clock.acknowledged();
                 }
             }
-            Request::Subscribe { packet_id, filters } => self.subscribe(packet_id, &filters).await?,
+            Request::Subscribe { packet_id, filters, .. } => self.subscribe(packet_id, &filters).await?,
             Request::Unsubscribe { packet_id, filters } => self.unsubscribe(packet_id, &filters).await?,
             Request::Ping => self.answer(&Answer::Pong),
-            Request::Disconnect => return Err(End::Disconnect),
+            Request::Disconnect { .. } => return Err(End::Disconnect),
         }
         Ok(())
     }
@@ -370,16 +370,16 @@ impl Connection {
         let under_way = self.under_way.take();
         taken.map_err(|_| Gone)?;
         for packet_id in under_way.into_iter().flat_map(|under_way| under_way.acks) {
-            self.answer(&Answer::PubAck(packet_id));
+            self.answer(&Answer::PubAck { packet_id, reason: Reason::Success });
         }
         Ok(())
     }
 
-    async fn subscribe(&mut self, packet_id: u16, asked: &[(&str, QoS)]) -> Result<(), End> {
+    async fn subscribe(&mut self, packet_id: u16, asked: &[(&str, Options)]) -> Result<(), End> {
         let mut granted = Vec::with_capacity(asked.len());
         let mut filters = Vec::new();
         let mut fresh = Vec::new();
-        for &(text, qos) in asked {
+        for &(text, Options { qos, .. }) in asked {
             let filter = self.permitted(text).await?;
             granted.push(filter.as_ref().map(|_| qos));
             if let Some(filter) = filter {
@@ -440,7 +440,8 @@ impl Connection {
 
     fn subscribed(&mut self, subscribing: Subscribing) {
         let Subscribing { packet_id, granted, filters } = subscribing;
-        self.answer(&Answer::SubAck { packet_id, granted: &granted });
+        let reasons: Vec<_> = granted.iter().map(|granted| reason(*granted)).collect();
+        self.answer(&Answer::SubAck { packet_id, reasons: &reasons });
         for filter in filters {
             self.session.subscribed(filter);
         }
@@ -459,7 +460,7 @@ impl Connection {
         if let Some(link) = &mut self.link {
             link.unsubscribe(ended).await?;
         }
-        self.answer(&Answer::UnsubAck(packet_id));
+        self.answer(&Answer::UnsubAck { packet_id, reasons: &[] });
         Ok(())
     }
 
@@ -489,6 +490,15 @@ impl Connection {
             };
         }
         Ok(())
+    }
+}
+
+/// What a SUBACK says of a filter.
+fn reason(granted: Option<QoS>) -> Reason {
+    match granted {
+        Some(QoS::AtMostOnce) => Reason::Success,
+        Some(QoS::AtLeastOnce) => Reason::GrantedQoS1,
+        None => Reason::NotAuthorized,
     }
 }
 
