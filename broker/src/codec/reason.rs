@@ -56,7 +56,7 @@ impl Reason {
             Self::UnsupportedProtocolVersion => 1,
             Self::ClientIdentifierNotValid => 2,
             Self::BadUserNameOrPassword => 4,
-            Self::NotAuthorized | Self::Banned | Self::BadAuthenticationMethod => 5,
+            Self::NotAuthorized | Self::Banned | Self::BadAuthenticationMethod | Self::TopicNameInvalid => 5,
             // "Server unavailable" is the one that says nothing about the client.
             _ => 3,
         }
