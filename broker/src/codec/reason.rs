@@ -67,3 +67,51 @@ impl Reason {
         if self.is_failure() { 0x80 } else { self.code() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every reason, and what a 3.1.1 CONNACK and SUBACK say.
+    #[test]
+    fn codes() {
+        use Reason::*;
+        for (reason, code, return_code) in [
+            (Success, 0x00, 0),
+            (GrantedQoS1, 0x01, 0),
+            (NoMatchingSubscribers, 0x10, 0),
+            (NoSubscriptionExisted, 0x11, 0),
+            (UnspecifiedError, 0x80, 3),
+            (MalformedPacket, 0x81, 3),
+            (ProtocolError, 0x82, 3),
+            (ImplementationSpecificError, 0x83, 3),
+            (UnsupportedProtocolVersion, 0x84, 1),
+            (ClientIdentifierNotValid, 0x85, 2),
+            (BadUserNameOrPassword, 0x86, 4),
+            (NotAuthorized, 0x87, 5),
+            (ServerUnavailable, 0x88, 3),
+            (ServerBusy, 0x89, 3),
+            (Banned, 0x8a, 5),
+            (ServerShuttingDown, 0x8b, 3),
+            (BadAuthenticationMethod, 0x8c, 5),
+            (KeepAliveTimeout, 0x8d, 3),
+            (SessionTakenOver, 0x8e, 3),
+            (TopicFilterInvalid, 0x8f, 3),
+            (TopicNameInvalid, 0x90, 3),
+            (PacketIdentifierInUse, 0x91, 3),
+            (ReceiveMaximumExceeded, 0x93, 3),
+            (TopicAliasInvalid, 0x94, 3),
+            (PacketTooLarge, 0x95, 3),
+            (MessageRateTooHigh, 0x96, 3),
+            (QuotaExceeded, 0x97, 3),
+            (AdministrativeAction, 0x98, 3),
+            (QoSNotSupported, 0x9b, 3),
+            (SharedSubscriptionsNotSupported, 0x9e, 3),
+            (ConnectionRateExceeded, 0x9f, 3),
+        ] {
+            assert_eq!((reason.code(), reason.return_code()), (code, return_code), "{reason:?}");
+            assert_eq!(reason.is_failure(), code >= 0x80, "{reason:?}");
+            assert_eq!(reason.subscribe_code(), code.min(0x80), "{reason:?}");
+        }
+    }
+}

@@ -320,3 +320,6 @@ pub(super) fn delivery_len(delivery: &Delivery<'_>) -> usize {
     let packet_id = delivery.packet_id.map_or(0, |_| 2);
     bytes_len(delivery.topic.as_bytes()) + packet_id + length_len(properties) + properties + delivery.payload.len()
 }
+
+#[cfg(test)]
+mod tests;
