@@ -33,6 +33,7 @@
 
 mod accept;
 mod access;
+mod admit;
 mod codec;
 mod connection;
 mod limits;
@@ -40,8 +41,10 @@ mod message;
 mod registry;
 mod retained;
 mod router;
+mod scratch;
 mod session;
 mod stats;
+mod stream;
 mod text;
 mod tls;
 
@@ -142,7 +145,7 @@ impl Broker {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let Config { listen, tls, prefix, limits } = config;
         limits.check()?;
-        let acceptor = tls.acceptor()?;
+        let server = tls.server()?;
         let bind = |source| StartError::Bind { address: listen, source };
         let listener = accept::bind(listen).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
@@ -152,7 +155,7 @@ impl Broker {
         let stop = CancellationToken::new();
         let shared = Arc::new(Shared { prefix, limits, counters, registry, hub, stop });
         let tasks = TaskTracker::new();
-        tasks.spawn(accept::run(listener, acceptor, Arc::clone(&shared), tasks.clone()));
+        tasks.spawn(accept::run(listener, server, Arc::clone(&shared), tasks.clone()));
         tracing::info!(%address, "the broker takes connections");
         Ok(Self { address, shared, tasks })
     }

@@ -4,13 +4,9 @@
 use std::io;
 
 use bytes::{Buf, BytesMut};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
-    net::TcpStream,
-};
-use tokio_rustls::server::TlsStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
-use crate::codec;
+use crate::{codec, stream::Stream};
 
 /// Room for reading from a client that sends little.
 pub(super) const READ_MIN_BYTES: usize = 1024;
@@ -20,7 +16,7 @@ const READ_MAX_BYTES: usize = 64 * 1024;
 
 /// Reads into `input`, giving it room for what a packet that has begun still needs.
 pub(super) async fn read(
-    reader: &mut ReadHalf<TlsStream<TcpStream>>,
+    reader: &mut ReadHalf<Stream>,
     input: &mut BytesMut,
     reads_much: &mut bool,
 ) -> io::Result<usize> {
@@ -34,7 +30,7 @@ pub(super) async fn read(
 
 /// Writes some of `output`, or flushes what TLS holds if there is nothing more.
 pub(super) async fn write(
-    writer: &mut WriteHalf<TlsStream<TcpStream>>,
+    writer: &mut WriteHalf<Stream>,
     output: &mut BytesMut,
     unflushed: &mut bool,
 ) -> io::Result<()> {

@@ -21,12 +21,10 @@ use std::{fmt, io, mem, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 use ::bytes::{Buf, BytesMut};
 use tokio::{
     io::{AsyncWriteExt, ReadHalf, WriteHalf},
-    net::TcpStream,
     select,
     sync::oneshot,
     time::{Instant, Sleep, sleep_until, timeout},
 };
-use tokio_rustls::server::TlsStream;
 
 use self::{
     bytes::{READ_MIN_BYTES, read, write},
@@ -41,6 +39,7 @@ use crate::{
     registry::Ticket,
     router::{Event, Gone, Link, Taken},
     session::{OUTPUT_HIGH_BYTES, Session, Window},
+    stream::Stream,
 };
 
 /// Output above which the client is not read: a full buffer of messages, and as much again of acknowledgements.
@@ -94,8 +93,8 @@ pub(crate) struct Connection {
     ticket: Ticket,
     will: Option<Message>,
     session: Session,
-    reader: ReadHalf<TlsStream<TcpStream>>,
-    writer: WriteHalf<TlsStream<TcpStream>>,
+    reader: ReadHalf<Stream>,
+    writer: WriteHalf<Stream>,
     input: BytesMut,
     /// Whether the last read filled all the room that it had.
     reads_much: bool,
@@ -131,7 +130,7 @@ enum Wake {
 
 impl Connection {
     /// A client whose CONNECT was accepted; it is told so first thing. `input` is what followed the CONNECT.
-    pub(crate) fn new(stream: TlsStream<TcpStream>, input: BytesMut, admitted: Admitted, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(stream: Stream, input: BytesMut, admitted: Admitted, shared: Arc<Shared>) -> Self {
         let Admitted { version, access, ticket, will, silence } = admitted;
         let (reader, writer) = tokio::io::split(stream);
         let limits = &shared.limits;
