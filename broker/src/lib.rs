@@ -8,50 +8,68 @@
 //! Tasks and threads, and what flows between them:
 //!
 //! ```text
-//! accept ── one task per connection ──┬─ publishes ──▶ intake ──▶ router (a thread) ──▶ link per subscriber ─┐
-//!              ▲                      └─ retained store, in the same order                                   │
-//!              └──────────────────────── messages, at the pace at which the client takes them ───────────────┘
+//! accept ─ admit ─ one task per connection ── publishes ──▶ hub ──▶ router (a thread: one log) ──▶ exchange (one task)
+//!                        ▲                                                                            │      │
+//!                        └── messages, at the pace at which the client takes them ── mailbox ◀────────┘      ▼
+//!                                                                                                        retained
 //! ```
 //!
 //! Modules, in reading order:
 //!
 //! - [`limits`](Limits): a limit on everything, each with its reason
 //! - `text`, `codec`, `message`: what is well formed; bytes to packets and back; a message that was let in
-//! - `tls`, `access`: who a client is; what it may do
-//! - `accept`: from a TCP connection to a client
-//! - `registry`: who is connected; takeover
-//! - `session`, `connection`: a client's state, without IO; its task
-//! - `retained`, `router`: messages that stay; rumqttd's router, and its replacement when it dies
+//! - `accept`, `tls`, `stream`: from a TCP connection to a guest, of whom the transport says who it is
+//! - `admit`, `access`: from a guest to a client; what it may do
+//! - `registry`, `pace`: who is connected, and whose session waits; takeover; how fast one may send
+//! - `session`, `mailbox`: a client's state, without IO; what waits for it, and what happens if that is too much
+//! - `connection`: a client's task; what remains of it when it ends
+//! - `router`: rumqttd's router, and its replacement when it dies
+//! - `exchange`, `tree`, `retained`: who gets what; subscriptions by topic; messages that stay
+//! - `stats`, `system`, `logged`: what is counted, and where it can be read; what stands in the log only once
 //!
 //! **Invariant: no byte from outside panics.** The codec reads checked; clippy denies `unwrap` and friends.
 //!
-//! **Invariant: a broker with nothing to do does nothing.** No task polls; each connection has one timer, for the nearest
-//! of its deadlines.
+//! **Invariant: a broker with nothing to do does next to nothing.** No task polls but the router's canary, every five
+//! seconds; each connection has one timer, for the nearest of its deadlines.
 //!
 //! **Invariant: nothing is lost silently.** A client that does not keep up is disconnected; what was refused is refused
 //! in the protocol's words where it has any, and otherwise ends the connection.
 
 mod accept;
 mod access;
+mod admit;
+mod clock;
 mod codec;
 mod connection;
+mod exchange;
 mod limits;
+mod logged;
+mod mailbox;
 mod message;
+mod pace;
 mod registry;
 mod retained;
 mod router;
+mod scratch;
 mod session;
 mod stats;
+mod stream;
+mod system;
 mod text;
 mod tls;
+mod tree;
+mod who;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use muster_topics::topic::Prefix;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use self::{
+    access::Rules, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry, retained::Retained,
+    router::Hub, stats::Counters,
+};
 pub use self::{limits::Limits, stats::Stats, tls::Tls};
-use self::{registry::Registry, router::Hub, stats::Counters};
 
 /// How long connections may take to end when the broker stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -112,11 +130,16 @@ pub struct Broker {
 
 /// What all connections share.
 struct Shared {
-    prefix: Prefix,
+    rules: Arc<Rules>,
     limits: Limits,
+    started_ms: u64,
     counters: Arc<Counters>,
     registry: Arc<Registry>,
     hub: Arc<Hub>,
+    exchange: Arc<Exchange>,
+    /// What waits for all sessions together.
+    pool: Arc<Pool>,
+    logged: Logged,
     stop: CancellationToken,
 }
 
@@ -126,11 +149,30 @@ impl Shared {
         self.stop.cancel();
         self.registry.end_all();
     }
+
+    fn stats(&self) -> Stats {
+        let counters = &self.counters;
+        let (retained, retained_bytes) = self.exchange.retained_size();
+        Stats {
+            connections: self.registry.connections() as u64,
+            connected_total: counters.connected.get(),
+            refused_total: counters.refused.get(),
+            takeovers_total: counters.takeovers.get(),
+            received_total: counters.received.get(),
+            sent_total: counters.sent.get(),
+            denied_total: counters.denied.get(),
+            slow_total: counters.slow.get(),
+            retained: retained as u64,
+            retained_bytes: retained_bytes as u64,
+            retained_refused_total: counters.retained_refused.get(),
+            router_deaths_total: counters.router_deaths.get(),
+        }
+    }
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("prefix", &self.prefix).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Shared").field("rules", &self.rules).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
@@ -142,17 +184,29 @@ impl Broker {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let Config { listen, tls, prefix, limits } = config;
         limits.check()?;
-        let acceptor = tls.acceptor()?;
+        let server = tls.server()?;
         let bind = |source| StartError::Bind { address: listen, source };
         let listener = accept::bind(listen).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
         let counters = Arc::new(Counters::default());
-        let hub = Hub::start(&limits, &prefix, Arc::clone(&counters)).await.map_err(|_| StartError::Router)?;
-        let registry = Registry::new(&limits);
-        let stop = CancellationToken::new();
-        let shared = Arc::new(Shared { prefix, limits, counters, registry, hub, stop });
+        let hub = Hub::new(&limits, Arc::clone(&counters));
+        let outlet = hub.start().await.map_err(|_| StartError::Router)?;
+        let shared = Arc::new(Shared {
+            rules: Rules::new(prefix, &limits),
+            started_ms: clock::unix_ms(),
+            registry: Registry::new(&limits),
+            exchange: Exchange::new(Retained::new(&limits), Arc::clone(&counters)),
+            pool: Pool::new(limits.queues_max_bytes),
+            logged: Logged::default(),
+            stop: CancellationToken::new(),
+            limits,
+            counters,
+            hub,
+        });
+        let exchange = Arc::clone(&shared.exchange);
+        tokio::spawn(Arc::clone(&shared.hub).run(outlet, move |messages| exchange.deal(messages)));
         let tasks = TaskTracker::new();
-        tasks.spawn(accept::run(listener, acceptor, Arc::clone(&shared), tasks.clone()));
+        tasks.spawn(accept::run(listener, server, Arc::clone(&shared), tasks.clone()));
         tracing::info!(%address, "the broker takes connections");
         Ok(Self { address, shared, tasks })
     }
@@ -166,22 +220,7 @@ impl Broker {
     /// What it has counted.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let counters = &self.shared.counters;
-        let (retained, retained_bytes) = self.shared.hub.retained_size();
-        Stats {
-            connections: self.shared.registry.connections() as u64,
-            connected_total: counters.connected.get(),
-            refused_total: counters.refused.get(),
-            takeovers_total: counters.takeovers.get(),
-            received_total: counters.received.get(),
-            sent_total: counters.sent.get(),
-            denied_total: counters.denied.get(),
-            slow_total: counters.slow.get(),
-            retained: retained as u64,
-            retained_bytes: retained_bytes as u64,
-            retained_refused_total: counters.retained_refused.get(),
-            router_deaths_total: counters.router_deaths.get(),
-        }
+        self.shared.stats()
     }
 
     /// Stops taking connections and ends those that there are, without their last wills: nobody is left to read them.

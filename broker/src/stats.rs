@@ -59,4 +59,9 @@ pub(crate) struct Counters {
     pub(crate) slow: Counter,
     pub(crate) retained_refused: Counter,
     pub(crate) router_deaths: Counter,
+    pub(crate) expired: Counter,
+    pub(crate) dropped: Counter,
+    pub(crate) too_large: Counter,
+    pub(crate) bytes_received: Counter,
+    pub(crate) bytes_sent: Counter,
 }
