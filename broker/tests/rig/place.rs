@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::PathBuf,
     sync::{Arc, Mutex},
 };
 
@@ -141,10 +142,14 @@ impl Ours {
     }
 }
 
-/// What the embedded broker needs to know.
+/// What the embedded broker needs to know, with a certificate of this authority.
 pub(crate) fn config(authority: &Arc<Authority>, limits: Limits) -> (Config, Arc<Authority>) {
-    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    (Config { listen, tls: authority.tls(), prefix: Default::default(), limits }, Arc::clone(authority))
+    (broker_config(authority.tls(), limits, None), Arc::clone(authority))
+}
+
+/// The same, for who has a certificate, and perhaps a folder.
+pub(crate) fn broker_config(tls: Tls, limits: Limits, _store: Option<PathBuf>) -> Config {
+    Config { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), tls, prefix: Default::default(), limits }
 }
 
 /// An address that was free a moment ago, for those who cannot say which one they took.

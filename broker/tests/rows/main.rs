@@ -7,12 +7,18 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod delivery;
 mod killers;
+mod manners;
+mod queues;
+mod retained;
+mod sessions;
 
 use std::time::Duration;
 
 use rig::{
     HOST,
+    child::{OursApart, Rumqttd},
     client::{Failed, Mqtt},
     place::Place,
     wire::{Connect, Publish, Version},
@@ -21,7 +27,7 @@ use rig::{
 /// Not a test of its own: what the others start in a process of its own.
 #[test]
 fn child() {
-    rig::child::play(&[("rumqttd", rig::child::Rumqttd::run)]);
+    rig::child::play(&[("rumqttd", Rumqttd::run), ("muster", OursApart::run)]);
 }
 
 /// A broker that answers nobody for this long is dead: one that lives does so in milliseconds.
