@@ -65,7 +65,7 @@ impl Access {
             return Err(Refusal::Invalid);
         }
         self.may(Action::Publish, publication.topic)?;
-        Ok(Message::new(publication.topic, publication.payload, publication.qos, publication.retain))
+        Ok(Message::new(publication, 0, 0))
     }
 
     /// A filter to subscribe to.
@@ -138,7 +138,15 @@ mod tests {
             ("console-main", format!("muster/h/{HOST}/cmd"), Ok(())),
             ("operator-anna", format!("muster/h/{HOST}/cmd"), Err(Denied)),
         ] {
-            let publication = Publication { topic: &topic, payload: b"x", qos: QoS::AtLeastOnce, retain: false };
+            let publication = Publication {
+                topic: &topic,
+                payload: b"x",
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                properties: Default::default(),
+                expiry_s: None,
+                alias: None,
+            };
             assert_eq!(access(who).publish(&publication).map(drop), expected, "{who} {topic}");
         }
     }
@@ -167,7 +175,7 @@ mod tests {
 
     #[test]
     fn receiving() {
-        let message = Message::new(&format!("muster/h/{HOST}/cmd"), b"", QoS::AtMostOnce, false);
+        let message = Message::plain(&format!("muster/h/{HOST}/cmd"), "", false);
         assert_eq!(access(HOST).receive(&message), Ok(()));
         assert_eq!(access(OTHER).receive(&message), Err(Refusal::Denied));
         assert_eq!(access("console-main").receive(&message), Ok(()));

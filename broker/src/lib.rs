@@ -45,13 +45,22 @@ mod stats;
 mod text;
 mod tls;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use muster_topics::topic::Prefix;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::{limits::Limits, stats::Stats, tls::Tls};
-use self::{registry::Registry, router::Hub, stats::Counters};
+pub use self::{
+    limits::Limits,
+    stats::{Journal, Stats},
+    tls::Tls,
+};
+use self::{
+    registry::Registry,
+    retained::Retained,
+    router::{Hub, unix_ms},
+    stats::Counters,
+};
 
 /// How long connections may take to end when the broker stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -63,6 +72,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Its certificate, and whom it lets in.
     pub tls: Tls,
+    /// The folder in which retained messages outlive the broker. None: they do not.
+    pub store: Option<PathBuf>,
     /// The first levels of every topic. What is outside is denied.
     pub prefix: Prefix,
     /// Its limits.
@@ -96,6 +107,30 @@ pub enum StartError {
         name: &'static str,
         /// What holds for it.
         rule: &'static str,
+    },
+    /// The folder of retained messages cannot be used.
+    #[error("cannot {trying} the folder {folder}", folder = folder.display())]
+    Store {
+        /// The folder.
+        folder: PathBuf,
+        /// What was tried with it.
+        trying: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another broker has it.
+    #[error("another broker uses the folder {folder}", folder = folder.display())]
+    StoreHeld {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The journal is of another version.
+    #[error("the journal {path} is of version {version}, which this program does not know", path = path.display())]
+    StoreVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
     },
     /// The router's threads do not start.
     #[error("the message router does not start")]
@@ -140,14 +175,16 @@ impl Broker {
     /// # Errors
     /// If the TLS material is unusable, a limit makes no sense, or the address cannot be had.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let Config { listen, tls, prefix, limits } = config;
+        let Config { listen, tls, store, prefix, limits } = config;
         limits.check()?;
         let acceptor = tls.acceptor()?;
         let bind = |source| StartError::Bind { address: listen, source };
         let listener = accept::bind(listen).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
         let counters = Arc::new(Counters::default());
-        let hub = Hub::start(&limits, &prefix, Arc::clone(&counters)).await.map_err(|_| StartError::Router)?;
+        let retained = open_retained(store, limits.clone()).await?;
+        let hub =
+            Hub::start(&limits, &prefix, Arc::clone(&counters), retained).await.map_err(|_| StartError::Router)?;
         let registry = Registry::new(&limits);
         let stop = CancellationToken::new();
         let shared = Arc::new(Shared { prefix, limits, counters, registry, hub, stop });
@@ -168,6 +205,7 @@ impl Broker {
     pub fn stats(&self) -> Stats {
         let counters = &self.shared.counters;
         let (retained, retained_bytes) = self.shared.hub.retained_size();
+        let (expired, journal) = self.shared.hub.retained_figures();
         Stats {
             connections: self.shared.registry.connections() as u64,
             connected_total: counters.connected.get(),
@@ -180,6 +218,8 @@ impl Broker {
             retained: retained as u64,
             retained_bytes: retained_bytes as u64,
             retained_refused_total: counters.retained_refused.get(),
+            retained_expired_total: expired,
+            journal: journal.map(Into::into),
             router_deaths_total: counters.router_deaths.get(),
         }
     }
@@ -192,8 +232,18 @@ impl Broker {
             tracing::warn!(connections = self.tasks.len(), "some connections did not end in time");
         }
         self.shared.hub.stop();
+        let hub = Arc::clone(&self.shared.hub);
+        if tokio::task::spawn_blocking(move || hub.close_retained()).await.is_err() {
+            tracing::error!("the retained messages could not be closed");
+        }
         tracing::info!(address = %self.address, "the broker has stopped");
     }
+}
+
+/// Reads the retained messages on a thread that may wait for the disk.
+async fn open_retained(store: Option<PathBuf>, limits: Limits) -> Result<Retained, StartError> {
+    let opening = tokio::task::spawn_blocking(move || Retained::open(store.as_deref(), &limits, unix_ms()));
+    opening.await.unwrap_or(Err(StartError::Router))
 }
 
 impl Drop for Broker {

@@ -26,8 +26,8 @@ mod link;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError, RwLock},
-    time::Duration,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::{Duration, SystemTime},
 };
 
 use muster_topics::{
@@ -44,7 +44,7 @@ use crate::{
     access::Filter,
     limits::Limits,
     message::Message,
-    retained::{Kept, Retained},
+    retained::{Figures, Kept, Retained},
     stats::Counters,
 };
 
@@ -90,7 +90,12 @@ pub(crate) type Taken = oneshot::Receiver<()>;
 
 impl Hub {
     /// Starts the router, and the task that replaces it when it dies.
-    pub(crate) async fn start(limits: &Limits, prefix: &Prefix, counters: Arc<Counters>) -> Result<Arc<Self>, Gone> {
+    pub(crate) async fn start(
+        limits: &Limits,
+        prefix: &Prefix,
+        counters: Arc<Counters>,
+        retained: Retained,
+    ) -> Result<Arc<Self>, Gone> {
         let config = router_config(limits, prefix);
         let intake_max_bytes = limits.log_wide_bytes / INTAKE_PART;
         let (first, intake) = Generation::start(config.clone(), intake_max_bytes).await?;
@@ -99,11 +104,12 @@ impl Hub {
             intake_max_bytes,
             filters_max: limits.filters_max,
             counters,
-            retained: Mutex::new(Retained::new(limits)),
+            retained: Mutex::new(retained),
             current: RwLock::new(Some(Arc::clone(&first))),
             stop: CancellationToken::new(),
         });
         tokio::spawn(Arc::clone(&hub).keep_alive(first, intake));
+        tokio::spawn(Arc::clone(&hub).tend());
         Ok(hub)
     }
 
@@ -112,6 +118,23 @@ impl Hub {
     pub(crate) fn stop(&self) {
         self.stop.cancel();
         self.set_current(None);
+    }
+
+    /// Sees to the disk of the retained messages.
+    async fn tend(self: Arc<Self>) {
+        let alarm = self.lock_retained().alarm();
+        while self.stop.run_until_cancelled(alarm.notified()).await.is_some() {
+            self.lock_retained().tend(unix_ms());
+        }
+    }
+
+    fn lock_retained(&self) -> MutexGuard<'_, Retained> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the retained messages are on the disk.
+    pub(crate) fn close_retained(&self) {
+        self.lock_retained().close();
     }
 
     /// Serves the intake's acknowledgements of one router after the other.
@@ -179,10 +202,10 @@ impl Hub {
     }
 
     fn keep(&self, message: &Message) {
-        if !message.retain {
+        if !message.retain() {
             return;
         }
-        let kept = self.retained.lock().unwrap_or_else(PoisonError::into_inner).keep(message);
+        let kept = self.lock_retained().keep(message, unix_ms());
         if kept == Kept::Full {
             self.counters.retained_refused.add(1);
             tracing::warn!(
@@ -194,12 +217,18 @@ impl Hub {
 
     /// The retained messages that a new subscription to `filter` is to be sent.
     pub(crate) fn retained(&self, filter: &Filter) -> Vec<Message> {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner).matching(filter)
+        self.lock_retained().matching(filter.as_str(), unix_ms())
     }
 
     /// How many retained messages there are, and their bytes.
     pub(crate) fn retained_size(&self) -> (usize, usize) {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner).size()
+        self.lock_retained().size()
+    }
+
+    /// How many retained messages expired, and what can be said about their file.
+    pub(crate) fn retained_figures(&self) -> (u64, Option<Figures>) {
+        let retained = self.lock_retained();
+        (retained.expired(), retained.figures())
     }
 
     /// A new subscriber's link.
@@ -213,6 +242,12 @@ impl Hub {
             generation.declare_dead();
         }
     }
+}
+
+/// The time, for what expires.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Filters that some router was ever given; each has a log in it.

@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn message(payload: &str) -> Message {
-        Message::new("muster/a", payload.as_bytes(), QoS::AtLeastOnce, false)
+        Message::plain("muster/a", payload, false)
     }
 
     fn nothing(_: &Filter) -> Vec<Message> {

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::retained::Figures;
+
 /// A snapshot of what the broker has seen since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -29,8 +31,35 @@ pub struct Stats {
     pub retained_bytes: u64,
     /// Retained messages that were delivered but not kept, for want of room.
     pub retained_refused_total: u64,
+    /// Retained messages that were taken out because they had expired.
+    pub retained_expired_total: u64,
+    /// The file of retained messages, if there is one.
+    pub journal: Option<Journal>,
     /// Times that the router died and was replaced.
     pub router_deaths_total: u64,
+}
+
+/// About the file of retained messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Journal {
+    /// How long it is.
+    pub bytes: u64,
+    /// Times that it could not be written.
+    pub errors_total: u64,
+    /// Changes that were not written when they came, because the disk was full, or too slow.
+    pub missed_total: u64,
+    /// Times that it was written anew.
+    pub rewrites_total: u64,
+    /// Whether it has everything that is kept. If not, it is going to be written anew.
+    pub is_whole: bool,
+}
+
+impl From<Figures> for Journal {
+    fn from(figures: Figures) -> Self {
+        let Figures { file_bytes, errors, missed, rewrites, is_whole } = figures;
+        Self { bytes: file_bytes, errors_total: errors, missed_total: missed, rewrites_total: rewrites, is_whole }
+    }
 }
 
 /// One number that only grows.

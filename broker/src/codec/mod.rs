@@ -10,6 +10,8 @@
 mod reader;
 pub(crate) mod v311;
 
+use std::borrow::Cow;
+
 use bytes::BytesMut;
 
 use self::reader::Reader;
@@ -83,12 +85,16 @@ pub(crate) struct Connect<'a> {
 }
 
 /// A message as a client sent it: nothing about it was checked but its form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Publication<'a> {
     pub(crate) topic: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
+    /// Properties that are passed on, encoded.
+    pub(crate) properties: Cow<'a, [u8]>,
+    pub(crate) expiry_s: Option<u32>,
+    pub(crate) alias: Option<u16>,
 }
 
 /// What a connected client may send.

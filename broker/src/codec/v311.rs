@@ -57,7 +57,15 @@ pub(super) fn connect(mut reader: Reader<'_>) -> Result<Connect<'_>, Malformed> 
         let (topic, payload) = (reader.text()?, reader.bytes()?);
         // Subscriptions are granted 1 at most, so a will of 2 is one that is delivered with 1.
         let qos = if flags.will_qos() == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
-        Some(Publication { topic, payload, qos, retain: flags.bit(5) })
+        Some(Publication {
+            topic,
+            payload,
+            qos,
+            retain: flags.bit(5),
+            properties: Default::default(),
+            expiry_s: None,
+            alias: None,
+        })
     } else {
         None
     };
@@ -131,7 +139,18 @@ fn publish(flags: u8, mut reader: Reader<'_>) -> Result<Request<'_>, Malformed> 
         QoS::AtMostOnce => None,
         QoS::AtLeastOnce => Some(reader.packet_id()?),
     };
-    Ok(Request::Publish { packet_id, publication: Publication { topic, payload: reader.rest(), qos, retain } })
+    Ok(Request::Publish {
+        packet_id,
+        publication: Publication {
+            topic,
+            payload: reader.rest(),
+            qos,
+            retain,
+            properties: Default::default(),
+            expiry_s: None,
+            alias: None,
+        },
+    })
 }
 
 pub(super) fn encode(answer: &Answer<'_>, out: &mut BytesMut) {
@@ -213,7 +232,15 @@ mod tests {
     #[test]
     fn connects() {
         let plain = Connect { version: Version::V311, client_id: "id", clean: true, keep_alive_s: 60, will: None };
-        let will = Publication { topic: "t", payload: b"w", qos: QoS::AtLeastOnce, retain: true };
+        let will = Publication {
+            topic: "t",
+            payload: b"w",
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            properties: Default::default(),
+            expiry_s: None,
+            alias: None,
+        };
         check_connect(0b10, &[b"id"], Ok(plain.clone()));
         check_connect(0, &[b"id"], Ok(Connect { clean: false, ..plain.clone() }));
         check_connect(0b10, &[b""], Ok(Connect { client_id: "", ..plain.clone() }));
@@ -236,11 +263,19 @@ mod tests {
 
     #[test]
     fn requests() {
-        let publication = Publication { topic: "t", payload: b"p", qos: QoS::AtMostOnce, retain: false };
-        check(0x30, b"\0\x01tp", Ok(Request::Publish { packet_id: None, publication }));
+        let publication = Publication {
+            topic: "t",
+            payload: b"p",
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: Default::default(),
+            expiry_s: None,
+            alias: None,
+        };
+        check(0x30, b"\0\x01tp", Ok(Request::Publish { packet_id: None, publication: publication.clone() }));
         let publication = Publication { payload: b"", qos: QoS::AtLeastOnce, retain: true, ..publication };
-        check(0x33, b"\0\x01t\0\x07", Ok(Request::Publish { packet_id: Some(7), publication }));
-        check(0x3b, b"\0\x01t\0\x07", Ok(Request::Publish { packet_id: Some(7), publication }));
+        check(0x33, b"\0\x01t\0\x07", Ok(Request::Publish { packet_id: Some(7), publication: publication.clone() }));
+        check(0x3b, b"\0\x01t\0\x07", Ok(Request::Publish { packet_id: Some(7), publication: publication.clone() }));
         check(0x38, b"\0\x01tp", Err(Malformed::Flags));
         check(0x34, b"\0\x01t\0\x07", Err(Malformed::QoS2));
         check(0x36, b"\0\x01t\0\x07", Err(Malformed::QoS));
@@ -286,7 +321,7 @@ mod tests {
         /// What is sent to a client reads back as what was meant.
         #[test]
         fn deliveries(length in 0_usize..70_000, packet_id in proptest::option::of(1_u16..), retained: bool) {
-            let message = Message::new("a/b", &vec![7; length], QoS::AtMostOnce, false);
+            let message = Message::new(&crate::message::publication("a/b", &vec![7; length]), 0, 0);
             let mut out = BytesMut::new();
             encode(&Answer::Publish { packet_id, message: &message, retained }, &mut out);
             let (frame, used) = codec::frame(&out, codec::PACKET_MAX_BYTES).unwrap().unwrap();

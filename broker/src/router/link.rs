@@ -181,7 +181,7 @@ fn subscribe(packet_id: u16, (number, filter): (u32, &Filter)) -> Packet {
 fn message(forward: Forward) -> Option<Event> {
     let number = *forward.properties?.subscription_identifiers.first()?;
     let (_, place) = forward.cursor?;
-    let message = Message::from_parts(forward.publish.topic, forward.publish.payload, false)?;
+    let message = Message::from_parts(forward.publish.payload)?;
     Some(Event::Message { subscription: u32::try_from(number).ok()?, place, message })
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::{access::Access, message::QoS};
 
 async fn hub(limits: Limits) -> Arc<Hub> {
-    Hub::start(&limits, &Prefix::default(), Arc::default()).await.unwrap()
+    Hub::start(&limits, &Prefix::default(), Arc::default(), Retained::open(None, &limits, 0).unwrap()).await.unwrap()
 }
 
 fn filter(text: &str) -> Filter {
@@ -12,7 +12,7 @@ fn filter(text: &str) -> Filter {
 }
 
 fn message(topic: &str, payload: &str) -> Message {
-    Message::new(topic, payload.as_bytes(), QoS::AtLeastOnce, false)
+    Message::plain(topic, payload, false)
 }
 
 async fn subscribe(hub: &Hub, text: &str) -> Link {
@@ -122,8 +122,7 @@ async fn links_come_and_go_on_a_busy_topic() {
 #[tokio::test]
 async fn a_router_that_dies_is_noticed_and_replaced() {
     let hub = hub(Limits::default()).await;
-    let mut kept = message("muster/kept", "still here");
-    kept.retain = true;
+    let kept = Message::plain("muster/kept", "still here", true);
     hub.publish(vec![kept]).await.unwrap().await.unwrap();
     let mut subscriber = subscribe(&hub, "muster/#").await;
     hub.link().await.unwrap().kill_router().await;
