@@ -27,6 +27,10 @@ pub struct Config {
     pub authority: PathBuf,
     /// Folder of what outlives the broker: retained messages. Only its owner may read it.
     pub data_dir: PathBuf,
+    /// Where Prometheus finds the broker's metrics (`GET /metrics`, plain HTTP, no password); not at all if it is not
+    /// given. Port 0 takes a free one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub monitor: Option<SocketAddr>,
     /// The first levels of all topics.
     pub prefix: Prefix,
     /// Limits, each with its reason.
@@ -42,6 +46,7 @@ impl Default for Config {
             key: folder.join("key.pem"),
             authority: folder.join("authority.pem"),
             data_dir: PathBuf::from("/var/lib/muster/broker"),
+            monitor: None,
             prefix: Prefix::default(),
             limits: Limits::default(),
         }
@@ -64,6 +69,7 @@ pub async fn start(config: Config) -> Result<Broker, Failure> {
         listen: config.listen,
         tls,
         store: Some(config.data_dir),
+        monitor: config.monitor,
         prefix: config.prefix,
         limits: config.limits,
     };
@@ -77,6 +83,9 @@ pub fn failure(error: &StartError, setting: &str) -> Failure {
     match error {
         StartError::Bind { .. } => {
             failure.hint(format!("choose another address or port with {setting}; port 0 takes a free one"))
+        }
+        StartError::BindMonitor { .. } => {
+            failure.hint("choose another address or port with monitor; port 0 takes a free one")
         }
         StartError::Store { .. } => failure.hint("choose a folder that this user may write with data_dir"),
         StartError::StoreHeld { .. } => failure.hint("stop the other one, or give each a data_dir of its own"),

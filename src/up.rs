@@ -262,6 +262,7 @@ async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broke
         listen: SocketAddr::new(up.listen, up.mqtt_port),
         tls: Tls { authority: authority.certificate_pem().to_owned(), certificate, key },
         store: Some(data.join("broker")),
+        monitor: None,
         prefix: Prefix::default(),
         limits: Limits::default(),
     };

@@ -23,6 +23,7 @@ use crate::{
     connection::{Admitted, Connection},
     registry::Full,
     router::ROUTER_TIMEOUT,
+    stats::{Beginning, Refused},
     tls::{self, NobodyError},
 };
 
@@ -102,6 +103,22 @@ enum Turned {
 }
 
 impl Turned {
+    /// As which it is counted.
+    fn beginning(&self) -> Beginning {
+        match self {
+            Self::Socket(_) | Self::Ended => Beginning::Closed,
+            Self::Tls(_) => Beginning::Tls,
+            Self::TlsTimeout | Self::ConnectTimeout => Beginning::Timeout,
+            Self::Malformed(_) => Beginning::Malformed,
+            Self::Nobody(_) => Beginning::Identity,
+            Self::ClientId { .. } => Beginning::ClientId,
+            Self::Will { .. } => Beginning::Will,
+            Self::Full { .. } => Beginning::Full,
+            Self::NoRouter | Self::Predecessor { .. } | Self::TakenOver { .. } => Beginning::Overtaken,
+            Self::Stopping => Beginning::Stopping,
+        }
+    }
+
     /// The CONNACK that says so, if a client is there to read it.
     fn welcome(&self) -> Option<Welcome> {
         match self {
@@ -132,7 +149,7 @@ async fn serve(
             connection.run(peer).await;
         }
         Err(turned) => {
-            shared.counters.refused.add(1);
+            shared.counters.begun.count(turned.beginning());
             tracing::info!(%peer, "refused a connection: {turned}");
         }
     }
@@ -208,7 +225,7 @@ async fn admit(stream: &TlsStream<TcpStream>, connect: &Connect<'_>, shared: &Sh
         Some(will) => match access.publish(will) {
             Ok(message) => Some(message),
             Err(refusal) => {
-                shared.counters.denied.add(1);
+                shared.counters.refusals.count(Refused::Publish);
                 return Err(Turned::Will { identity, topic: will.topic.chars().take(200).collect(), refusal });
             }
         },

@@ -21,6 +21,7 @@
 //! - `accept`: from a TCP connection to a client
 //! - `registry`: who is connected; takeover
 //! - `session`, `connection`: a client's state, without IO; its task
+//! - `stats`, `system`, `monitor`: what is counted, and where it can be read: in MQTT, and by Prometheus
 //! - `retained`, `router`: messages that stay; rumqttd's router, and its replacement when it dies
 //!
 //! **Invariant: no byte from outside panics.** The codec reads checked; clippy denies `unwrap` and friends.
@@ -37,22 +38,32 @@ mod codec;
 mod connection;
 mod limits;
 mod message;
+mod monitor;
 mod registry;
 mod retained;
 mod router;
 mod session;
 mod stats;
+#[cfg_attr(not(test), expect(dead_code, reason = "the exchange deals it out"))]
+mod system;
 mod text;
 mod tls;
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_topics::topic::Prefix;
+use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::{
     limits::Limits,
-    stats::{Journal, Stats},
+    stats::{Beginning, Counts, Journal, Kind, Refused, Stats},
     tls::Tls,
 };
 use self::{
@@ -74,6 +85,8 @@ pub struct Config {
     pub tls: Tls,
     /// The folder in which retained messages outlive the broker. None: they do not.
     pub store: Option<PathBuf>,
+    /// Where Prometheus finds the metrics: `GET /metrics`, plain HTTP. None: nowhere.
+    pub monitor: Option<SocketAddr>,
     /// The first levels of every topic. What is outside is denied.
     pub prefix: Prefix,
     /// Its limits.
@@ -87,6 +100,14 @@ pub enum StartError {
     /// The address is taken, not this machine's, or not permitted.
     #[error("cannot listen on {address}")]
     Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The same, for the metrics.
+    #[error("cannot listen on {address} for the metrics")]
+    BindMonitor {
         /// The address.
         address: SocketAddr,
         /// Why not.
@@ -141,6 +162,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Broker {
     address: SocketAddr,
+    monitor: Option<SocketAddr>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
 }
@@ -153,6 +175,7 @@ struct Shared {
     registry: Arc<Registry>,
     hub: Arc<Hub>,
     stop: CancellationToken,
+    started: Instant,
 }
 
 impl Shared {
@@ -160,6 +183,22 @@ impl Shared {
     fn end(&self) {
         self.stop.cancel();
         self.registry.end_all();
+    }
+}
+
+impl Shared {
+    fn stats(&self) -> Stats {
+        let (retained, retained_bytes) = self.hub.retained_size();
+        let (expired, journal) = self.hub.retained_figures();
+        Stats {
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            connections: self.registry.connections() as u64,
+            retained: retained as u64,
+            retained_bytes: retained_bytes as u64,
+            retained_expired_total: expired,
+            journal: journal.map(Into::into),
+            ..self.counters.stats()
+        }
     }
 }
 
@@ -175,23 +214,32 @@ impl Broker {
     /// # Errors
     /// If the TLS material is unusable, a limit makes no sense, or the address cannot be had.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let Config { listen, tls, store, prefix, limits } = config;
+        let Config { listen, tls, store, monitor, prefix, limits } = config;
         limits.check()?;
         let acceptor = tls.acceptor()?;
         let bind = |source| StartError::Bind { address: listen, source };
         let listener = accept::bind(listen).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
+        let metrics = monitor.map(bind_monitor).transpose()?;
         let counters = Arc::new(Counters::default());
         let retained = open_retained(store, limits.clone()).await?;
         let hub =
             Hub::start(&limits, &prefix, Arc::clone(&counters), retained).await.map_err(|_| StartError::Router)?;
         let registry = Registry::new(&limits);
         let stop = CancellationToken::new();
-        let shared = Arc::new(Shared { prefix, limits, counters, registry, hub, stop });
+        let started = Instant::now();
+        let shared = Arc::new(Shared { prefix, limits, counters, registry, hub, stop, started });
         let tasks = TaskTracker::new();
         tasks.spawn(accept::run(listener, acceptor, Arc::clone(&shared), tasks.clone()));
+        let monitor = metrics.as_ref().map(|(_, address)| *address);
+        if let Some((listener, address)) = metrics {
+            let (told, stop) = (Arc::clone(&shared), shared.stop.clone());
+            let serve = monitor::run(listener, move || told.stats(), tasks.clone());
+            tasks.spawn(async move { stop.run_until_cancelled(serve).await });
+            tracing::info!(%address, "the broker's metrics can be read");
+        }
         tracing::info!(%address, "the broker takes connections");
-        Ok(Self { address, shared, tasks })
+        Ok(Self { address, monitor, shared, tasks })
     }
 
     /// Where it listens, with the real port.
@@ -200,28 +248,16 @@ impl Broker {
         self.address
     }
 
+    /// Where the metrics are, with the real port.
+    #[must_use]
+    pub fn monitor_addr(&self) -> Option<SocketAddr> {
+        self.monitor
+    }
+
     /// What it has counted.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let counters = &self.shared.counters;
-        let (retained, retained_bytes) = self.shared.hub.retained_size();
-        let (expired, journal) = self.shared.hub.retained_figures();
-        Stats {
-            connections: self.shared.registry.connections() as u64,
-            connected_total: counters.connected.get(),
-            refused_total: counters.refused.get(),
-            takeovers_total: counters.takeovers.get(),
-            received_total: counters.received.get(),
-            sent_total: counters.sent.get(),
-            denied_total: counters.denied.get(),
-            slow_total: counters.slow.get(),
-            retained: retained as u64,
-            retained_bytes: retained_bytes as u64,
-            retained_refused_total: counters.retained_refused.get(),
-            retained_expired_total: expired,
-            journal: journal.map(Into::into),
-            router_deaths_total: counters.router_deaths.get(),
-        }
+        self.shared.stats()
     }
 
     /// Stops taking connections and ends those that there are, without their last wills: nobody is left to read them.
@@ -238,6 +274,13 @@ impl Broker {
         }
         tracing::info!(address = %self.address, "the broker has stopped");
     }
+}
+
+fn bind_monitor(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let bind = |source| StartError::BindMonitor { address, source };
+    let listener = accept::bind(address).map_err(bind)?;
+    let address = listener.local_addr().map_err(bind)?;
+    Ok((listener, address))
 }
 
 /// Reads the retained messages on a thread that may wait for the disk.

@@ -94,6 +94,10 @@ pub const TABLE: &[Rule] = {
     ]
 };
 
+/// Who may read what a broker tells of itself, below `$SYS`. That stands outside of every prefix, so [`TABLE`] has no
+/// words for it.
+pub const SYSTEM_READERS: &[Role] = &[Role::Operator];
+
 impl Identity {
     /// The role that this identity has.
     #[must_use]

@@ -35,12 +35,13 @@ use self::{
 };
 use crate::{
     Shared,
-    access::{Access, Filter},
+    access::{Access, Filter, Refusal},
     codec::{self, Answer, Publication, Request, Version, Welcome},
     message::{Message, QoS},
     registry::Ticket,
     router::{Event, Gone, Link, Taken},
     session::{OUTPUT_HIGH_BYTES, Session, Window},
+    stats::{Beginning, Refused},
 };
 
 /// Output above which the client is not read: a full buffer of messages, and as much again of acknowledgements.
@@ -160,7 +161,7 @@ impl Connection {
 
     /// Serves the client until one of the two has had enough.
     pub(crate) async fn run(mut self, peer: SocketAddr) {
-        self.shared.counters.connected.add(1);
+        self.shared.counters.begun.count(Beginning::Accepted);
         tracing::info!(%peer, client.id = self.ticket.client_id(), client.identity = %self.session.access.identity(), "connected");
         let end = loop {
             // Whoever entered while all were told to end was not told.
@@ -345,7 +346,10 @@ impl Connection {
 
     fn publish(&mut self, packet_id: Option<u16>, publication: &Publication<'_>, batch: &mut Batch) -> Result<(), End> {
         let message = self.session.access.publish(publication).map_err(|refusal| {
-            self.shared.counters.denied.add(1);
+            self.shared.counters.refusals.count(match refusal {
+                Refusal::Invalid => Refused::Topic,
+                Refusal::Denied => Refused::Publish,
+            });
             // 3.1.1 can only acknowledge what it throws away, or close the connection.
             End::Publish { topic: publication.topic.chars().take(200).collect(), refusal }
         })?;
@@ -415,7 +419,10 @@ impl Connection {
         let filter = match self.session.access.subscribe(text) {
             Ok(filter) => filter,
             Err(refusal) => {
-                self.shared.counters.denied.add(1);
+                self.shared.counters.refusals.count(match refusal {
+                    Refusal::Invalid => Refused::Filter,
+                    Refusal::Denied => Refused::Subscribe,
+                });
                 refuse(&refusal);
                 return Ok(None);
             }

@@ -194,6 +194,7 @@ impl Disk {
         let state = &self.state;
         Figures {
             file_bytes: state.file_bytes.load(Ordering::Relaxed),
+            queued_bytes: state.queued_bytes.load(Ordering::Relaxed) as u64,
             errors: state.errors.load(Ordering::Relaxed),
             missed: state.missed.load(Ordering::Relaxed),
             rewrites: state.rewrites.load(Ordering::Relaxed),
@@ -206,6 +207,8 @@ impl Disk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) file_bytes: u64,
+    /// What is on its way there.
+    pub(crate) queued_bytes: u64,
     /// Times that it could not be written.
     pub(crate) errors: u64,
     /// Changes that were not written when they came.
@@ -255,6 +258,8 @@ struct Writer {
     pause: Duration,
     /// The other side was told that the file lacks something, and has not answered yet.
     has_alarmed: bool,
+    /// The file's length when the other side was last asked whether it is too long.
+    looked_at_bytes: u64,
     /// Released when the thread has ended.
     _lock: File,
 }
@@ -282,6 +287,7 @@ impl Writer {
             hold_until: None,
             pause: PAUSE_MIN,
             has_alarmed: false,
+            looked_at_bytes: 0,
             _lock: lock,
         })
     }
@@ -347,6 +353,11 @@ impl Writer {
             next = queue.try_recv().ok();
         }
         self.write();
+        let bytes = self.state.file_bytes.load(Ordering::Acquire);
+        if bytes > self.looked_at_bytes + DEAD_MIN_BYTES {
+            self.looked_at_bytes = bytes;
+            self.state.alarm.notify_one();
+        }
     }
 
     fn add(&mut self, record: &Record) {
@@ -412,6 +423,7 @@ impl Writer {
                 // Whatever waits for the old file is in the new one.
                 self.batch.clear();
                 (self.file, self.salt, self.sync_at) = (file, salt, None);
+                self.looked_at_bytes = bytes;
                 self.state.file_bytes.store(bytes, Ordering::Release);
                 self.state.rewrites.fetch_add(1, Ordering::Relaxed);
                 if self.state.is_broken.swap(false, Ordering::AcqRel) {

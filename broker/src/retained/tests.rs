@@ -289,7 +289,9 @@ fn the_dead_are_cleared_away() {
         }
         retained.keep(&message(&format!("t/{round}"), "x"), 0);
     }
-    until("a new file", &mut retained, |figures| figures.rewrites > 0 && figures.file_bytes < 3_000_000);
+    until("a new file", &mut retained, |figures| {
+        figures.queued_bytes == 0 && figures.rewrites > 0 && figures.file_bytes < 3_000_000
+    });
     assert!(retained.figures().unwrap().is_whole);
     retained.close();
     assert!(fs::metadata(journal_of(&folder)).unwrap().len() < 3_000_000);

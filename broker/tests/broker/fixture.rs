@@ -103,6 +103,7 @@ impl Fixture {
             listen: "127.0.0.1:0".parse().unwrap(),
             tls: authority.tls(),
             store: None,
+            monitor: None,
             prefix: Default::default(),
             limits,
         };

@@ -153,6 +153,7 @@ async fn a_start_that_fails_says_why() {
         listen: "127.0.0.1:0".parse().unwrap(),
         tls,
         store: None,
+        monitor: None,
         prefix: Default::default(),
         limits: Limits::default(),
     };
@@ -194,6 +195,7 @@ async fn a_stop_ends_every_connection_and_frees_the_address() {
         listen: address,
         tls: authority.tls(),
         store: None,
+        monitor: None,
         prefix: Default::default(),
         limits: Limits::default(),
     };
