@@ -9,6 +9,7 @@
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
 //! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker
+//! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
@@ -30,6 +31,8 @@ pub mod config;
 pub mod console;
 pub mod failure;
 pub mod files;
+#[cfg(feature = "console")]
+pub mod issue;
 pub mod pki;
 pub mod role;
 pub mod rules;
