@@ -157,7 +157,7 @@ mod tests {
     use crate::{
         console::{
             store::issued::{Issued, IssuedRole},
-            testing::{Fixture, admin, csr, join_request},
+            testing::{Fixture, admin, join_request},
         },
         pki,
     };
@@ -220,7 +220,6 @@ mod tests {
         assert_eq!(serials(&list.borrow_and_update()).len(), 1);
         let authority = fixture.shared().authority.certificate_pem();
         assert!(!is_let_in(authority, &list.borrow(), &member.certificate));
-        let _ = csr;
     }
 
     #[tokio::test]
