@@ -21,6 +21,7 @@
 //! - `accept`: from a TCP connection to a client
 //! - `registry`: who is connected; takeover
 //! - `session`, `connection`: a client's state, without IO; its task
+//! - [`render`]: the same rules for other brokers
 //! - `retained`, `router`: messages that stay; rumqttd's router, and its replacement when it dies
 //!
 //! **Invariant: no byte from outside panics.** The codec reads checked; clippy denies `unwrap` and friends.
@@ -38,6 +39,7 @@ mod connection;
 mod limits;
 mod message;
 mod registry;
+pub mod render;
 mod retained;
 mod router;
 mod session;
