@@ -195,18 +195,33 @@ pub use self::broker::{BrokerArgs, broker};
 
 #[cfg(feature = "broker")]
 mod broker {
+    use clap::Subcommand;
+
     use super::*;
-    use crate::broker;
+    use crate::{
+        broker,
+        render::{self, Render},
+    };
 
     /// Run the embedded broker by itself
     #[derive(Args, Clone, Debug)]
     #[command(
+        args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker\n  \
                             muster broker --config /etc/muster/broker.toml\n  muster broker --print-config            every key, with its default"
     )]
     pub struct BrokerArgs {
         #[command(flatten)]
         role: RoleArgs,
+        #[command(subcommand)]
+        verb: Option<Verb>,
+    }
+
+    /// What needs no broker to run.
+    #[derive(Subcommand, Clone, Debug)]
+    enum Verb {
+        /// Write another broker's configuration with the same rules
+        Render(Render),
     }
 
     /// Runs a broker until `shutdown`.
@@ -214,6 +229,9 @@ mod broker {
     /// # Errors
     /// If it cannot start.
     pub async fn broker(args: BrokerArgs, shutdown: CancellationToken) -> Result<(), Failure> {
+        if let Some(Verb::Render(wanted)) = args.verb {
+            return render::run(&wanted);
+        }
         let Some(config) = args.role.load("broker", |_: &mut broker::Config| Ok(()))? else { return Ok(()) };
         let running = broker::start(config).await?;
         tell(running.local_addr());

@@ -32,7 +32,7 @@ fn configuration(maker: &Maker<'_>) -> String {
             "Everybody must be named, hosts too (--host). To add or lock out one: make this file anew with all of them, and \
              `nats-server --signal reload`.",
             IDS,
-            "Not expressed: the revocation list.",
+            "Not expressed: the revocation list, and the longest message: max_payload bounds NATS's own protocol alone.",
         ],
     );
     let (folder, listen) = (&maker.folder, maker.fleet.listen);
@@ -73,7 +73,7 @@ mqtt {{
   max_ack_pending: {ACK_PENDING}
 }}
 
-# The largest message of the protocol, and as much again for NATS's own headers.
+# In NATS's own protocol: the largest message of muster's, and as much again for headers.
 max_payload: {payload}
 
 authorization {{

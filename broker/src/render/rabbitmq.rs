@@ -26,7 +26,7 @@ pub(super) fn files(maker: &Maker<'_>) -> Vec<File> {
 }
 
 const NAMED: &str = "Everybody must be named, hosts too (--host). To add one: make definitions.json anew with all of them, and \
-                     `rabbitmqctl import_definitions FILE`; to lock one out at once: `rabbitmqctl delete_user ID`.";
+                     `rabbitmqctl import_definitions FILE`; to lock one out: `rabbitmqctl delete_user ID`.";
 const WILDCARDS: &str = "Different: a retained message does not reach a subscription with a wildcard. muster does not count on it: a \
                          console asks, and agents say everything when they connect.";
 
@@ -41,8 +41,8 @@ fn configuration(maker: &Maker<'_>) -> String {
             NAMED,
             IDS,
             WILDCARDS,
-            "Not expressed: the revocation list, and the longest message. (RabbitMQ ends the connection of whoever does \
-             what is not permitted.)",
+            "Different: a message that is too long is not passed on, but neither acknowledged nor refused.",
+            "Not expressed: the revocation list.",
         ],
     );
     let (folder, listen) = (&maker.folder, maker.fleet.listen);
@@ -69,7 +69,7 @@ mqtt.exchange = amq.topic
 mqtt.prefetch = {PREFETCH}
 # Retained messages outlive a restart.
 mqtt.retained_message_store = rabbit_mqtt_retained_msg_store_dets
-# No message of the protocol is larger; this bounds those of other protocols, of which none listens.
+# No message of the protocol is larger.
 max_message_size = {PAYLOAD_MAX_BYTES}
 # Users and their permissions. As there are some, RabbitMQ makes no guest with a well-known password.
 load_definitions = {folder}/definitions.json

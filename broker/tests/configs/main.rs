@@ -10,13 +10,18 @@ mod cases;
 mod client;
 mod server;
 
-use std::{env, fs, path::Path};
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::Path,
+};
 
 use muster_broker::render::{Fleet, Kind, default_listen, render};
 use muster_topics::topic::Prefix;
 
 use self::{
-    cases::{CASES, Outcome, WIDE, bring, outcomes, speaks},
+    cases::{CASES, Outcome, WIDE, bring, knows_whom_it_has, outcomes, speaks, takes_too_much},
     server::Server,
 };
 
@@ -73,6 +78,9 @@ fn check_rules(server: &Server) {
     for (who, filter, topic) in WIDE {
         assert!(!bring(server, who, filter, topic), "{}: {who} has {filter}, and so {topic}", server.name());
     }
+    knows_whom_it_has(server);
+    let is_bounded = server.name() != "NATS";
+    assert_eq!(takes_too_much(server), !is_bounded, "{}: what its configuration says of long messages", server.name());
 }
 
 #[test]
@@ -110,4 +118,17 @@ fn nats_speaks_the_protocol_and_keeps_the_rules() {
     let server = Server::nats();
     speaks(&server, true);
     check_rules(&server);
+}
+
+/// NATS's own port is one more way in, to users who have no passwords.
+#[test]
+fn nats_asks_for_certificates_on_its_other_port_too() {
+    let server = Server::nats();
+    let mut socket = TcpStream::connect(server.other_address()).unwrap();
+    let greeting = BufReader::new(socket.try_clone().unwrap()).lines().next().unwrap().unwrap();
+    assert!(greeting.starts_with("INFO ") && greeting.contains("\"tls_required\":true"), "{greeting}");
+    socket.write_all(b"CONNECT {\"verbose\":false,\"user\":\"CN=console-main\",\"pass\":\"\"}\r\nPING\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer);
+    assert!(!String::from_utf8_lossy(&answer).contains("PONG"), "{answer:?}");
 }

@@ -32,7 +32,7 @@ use tempfile::TempDir;
 
 use crate::{
     HOST, OTHER,
-    client::{Client, Will},
+    client::{Client, More},
 };
 
 /// How long a broker may take to start. Erlang takes its time.
@@ -145,6 +145,7 @@ enum Inside {
 pub(crate) struct Server {
     name: &'static str,
     address: SocketAddr,
+    other_address: Option<SocketAddr>,
     authority: Authority,
     pairs: HashMap<&'static str, Pair>,
     _inside: Inside,
@@ -226,7 +227,8 @@ impl Setup {
     fn ready(self, name: &'static str, processes: Vec<Process>) -> Server {
         let Self { authority, pairs, folder, address } = self;
         let inside = Inside::Processes(processes);
-        let mut server = Server { name, address, authority, pairs, _inside: inside, _folder: folder };
+        let mut server =
+            Server { name, address, other_address: None, authority, pairs, _inside: inside, _folder: folder };
         let started = Instant::now();
         loop {
             let Err(error) = server.client("console-main", "console-main") else { return server };
@@ -271,7 +273,7 @@ impl Server {
         ready.recv().unwrap();
         let Setup { authority, pairs, folder, address } = setup;
         let inside = Inside::Own { _stop: stop, _thread: thread };
-        Self { name: "muster", address, authority, pairs, _inside: inside, _folder: folder }
+        Self { name: "muster", address, other_address: None, authority, pairs, _inside: inside, _folder: folder }
     }
 
     /// Mosquitto.
@@ -296,10 +298,10 @@ impl Server {
     /// NATS.
     pub(crate) fn nats() -> Self {
         let setup = Setup::new();
-        let (data, own) = (setup.subfolder("data"), free_address().to_string());
-        setup.write_files(Kind::Nats, &[("/var/lib/nats", &data), ("127.0.0.1:4222", &own)]);
+        let (data, own) = (setup.subfolder("data"), free_address());
+        setup.write_files(Kind::Nats, &[("/var/lib/nats", &data), ("127.0.0.1:4222", &own.to_string())]);
         let process = Process::start(Command::new("nats-server").arg("-c").arg(setup.path("nats-server.conf")));
-        setup.ready("NATS", vec![process])
+        Self { other_address: Some(own), ..setup.ready("NATS", vec![process]) }
     }
 
     /// RabbitMQ, with an epmd (Erlang's directory of nodes) of its own.
@@ -326,7 +328,7 @@ impl Server {
             .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2")
             .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
             // Erlang takes the shell's place, so that it is the process that is ended.
-            .env("RABBITMQ_ALLOW_INPUT", "true")
+            .env("RUNNING_UNDER_SYSTEMD", "true")
             .current_dir(&data);
         let rabbitmq = Process::start(&mut command);
         setup.ready("RabbitMQ", vec![rabbitmq, epmd])
@@ -337,23 +339,35 @@ impl Server {
         self.name
     }
 
+    /// Where it listens for another protocol.
+    pub(crate) fn other_address(&self) -> SocketAddr {
+        self.other_address.unwrap()
+    }
+
     /// A connected client of the identity `who`.
     pub(crate) fn client(&self, who: &str, client_id: &str) -> io::Result<Client> {
-        self.mortal(who, client_id, None)
+        self.client_with(who, client_id, More::default())
     }
 
-    /// The same, with a last will.
-    pub(crate) fn mortal(&self, who: &str, client_id: &str, will: Will<'_>) -> io::Result<Client> {
-        Client::connect(self.address, self.tls(&self.pairs[who]), client_id, will)
+    /// The same, with a last will, or with a user name.
+    pub(crate) fn client_with(&self, who: &str, client_id: &str, more: More<'_>) -> io::Result<Client> {
+        Client::connect(self.address, self.tls(self.pairs.get(who)), client_id, more)
     }
 
-    fn tls(&self, pair: &Pair) -> Arc<ClientConfig> {
+    /// A client with a certificate of another authority.
+    pub(crate) fn foreigner(&self, who: &str, client_id: &str) -> io::Result<Client> {
+        let pair = Authority::new().issue(who, ExtendedKeyUsagePurpose::ClientAuth);
+        Client::connect(self.address, self.tls(Some(&pair)), client_id, More::default())
+    }
+
+    fn tls(&self, pair: Option<&Pair>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.certificate.as_bytes()).unwrap()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots);
+        let Some(pair) = pair else { return Arc::new(builder.with_no_client_auth()) };
         let chain = vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
         Arc::new(builder.with_client_auth_cert(chain, key).unwrap())
