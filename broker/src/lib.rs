@@ -27,6 +27,7 @@
 //! - `exchange`, `tree`, `retained`: who gets what; subscriptions by topic; messages that stay
 //! - `stats`, `system`, `monitor`, `logged`: what is counted, and where it can be read: in MQTT, by Prometheus; what
 //!   stands in the log only once
+//! - [`render`]: the same rules for other brokers
 //!
 //! **Invariant: no byte from outside panics.** The codec reads checked; clippy denies `unwrap` and friends.
 //!
@@ -50,6 +51,7 @@ mod message;
 mod monitor;
 mod pace;
 mod registry;
+pub mod render;
 mod retained;
 mod router;
 mod scratch;
