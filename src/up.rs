@@ -85,7 +85,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
 
     let prepared = prepare(&up, &data).await?;
     steps.done("authority, stores and ports");
-    let broker = start_broker(&up, &prepared).await?;
+    let broker = start_broker(&up, &data, &prepared).await?;
     steps.done("broker");
     let urls = broker_urls(up.listen, broker.local_addr().port());
     let console = prepared
@@ -251,7 +251,7 @@ fn start_failure(error: &StartError) -> Failure {
     }
 }
 
-async fn start_broker(up: &Up, prepared: &Prepared) -> Result<Broker, Failure> {
+async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broker, Failure> {
     let authority = prepared.authority();
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
@@ -261,6 +261,8 @@ async fn start_broker(up: &Up, prepared: &Prepared) -> Result<Broker, Failure> {
     let config = muster_broker::Config {
         listen: SocketAddr::new(up.listen, up.mqtt_port),
         tls: Tls { authority: authority.certificate_pem().to_owned(), certificate, key },
+        store: Some(data.join("broker")),
+        monitor: None,
         prefix: Prefix::default(),
         limits: Limits::default(),
     };

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Shared, admit,
+    stats::Beginning,
     stream::Stream,
     tls::{self, NobodyError, TlsStream},
 };
@@ -85,6 +86,18 @@ enum Turned {
     Stopping,
 }
 
+impl Turned {
+    /// As which it is counted.
+    fn beginning(&self) -> Beginning {
+        match self {
+            Self::Socket(_) => Beginning::Closed,
+            Self::Tls(_) => Beginning::Tls,
+            Self::TlsTimeout => Beginning::Timeout,
+            Self::Stopping => Beginning::Stopping,
+        }
+    }
+}
+
 /// One connection, from its first byte to its last.
 async fn serve(
     socket: TcpStream,
@@ -102,7 +115,7 @@ async fn serve(
     match opened {
         Ok(guest) => admit::serve(guest, shared, place).await,
         Err(turned) => {
-            shared.counters.refused.add(1);
+            shared.counters.begun.count(turned.beginning());
             tracing::info!(%peer, "refused a connection: {turned}");
         }
     }

@@ -13,6 +13,7 @@ use muster_topics::{
 use crate::{
     codec::Reason,
     limits::Limits,
+    stats::Refused,
     text::{self, Form},
 };
 
@@ -40,6 +41,25 @@ impl Refusal {
             Self::Filter => Reason::TopicFilterInvalid,
             Self::Denied => Reason::NotAuthorized,
             Self::Shared => Reason::SharedSubscriptionsNotSupported,
+        }
+    }
+}
+
+impl Refusal {
+    /// As what a publish or last will is counted that is refused for this.
+    pub(crate) fn publish_kind(self) -> Refused {
+        match self {
+            Self::Topic | Self::Filter | Self::Shared => Refused::Topic,
+            Self::Denied => Refused::Publish,
+        }
+    }
+
+    /// As what a subscribe is counted that is refused for this.
+    pub(crate) fn subscribe_kind(self) -> Refused {
+        match self {
+            Self::Topic | Self::Filter => Refused::Filter,
+            Self::Denied => Refused::Subscribe,
+            Self::Shared => Refused::Shared,
         }
     }
 }

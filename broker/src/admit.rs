@@ -20,6 +20,7 @@ use crate::{
     message::Message,
     registry::{Former, Full, Ticket},
     session::{Reach, Session},
+    stats::Beginning,
     stream::Stream,
     tls::NobodyError,
     who::Serial,
@@ -63,6 +64,21 @@ enum Turned {
 }
 
 impl Turned {
+    /// As which it is counted.
+    fn beginning(&self) -> Beginning {
+        match self {
+            Self::Socket(_) | Self::Ended => Beginning::Closed,
+            Self::ConnectTimeout => Beginning::Timeout,
+            Self::Malformed(_) => Beginning::Malformed,
+            Self::Nobody(_) | Self::Method => Beginning::Identity,
+            Self::ClientId { .. } => Beginning::ClientId,
+            Self::Will { .. } => Beginning::Will,
+            Self::Full { .. } => Beginning::Full,
+            Self::Predecessor { .. } | Self::TakenOver { .. } => Beginning::Overtaken,
+            Self::Stopping => Beginning::Stopping,
+        }
+    }
+
     /// The reason in the CONNACK, if a client is there to read it.
     fn reason(&self) -> Option<Reason> {
         match self {
@@ -88,7 +104,7 @@ pub(crate) async fn serve(guest: Guest, shared: Arc<Shared>, place: OwnedSemapho
     match admitted {
         Ok(connection) => connection.run(peer).await,
         Err(turned) => {
-            shared.counters.refused.add(1);
+            shared.counters.begun.count(turned.beginning());
             tracing::info!(%peer, "turned away: {turned}");
         }
     }
@@ -205,7 +221,7 @@ async fn welcome(
     let (identity, serial) = who(connect, proof, shared).await?;
     let access = Arc::new(Access::new(identity.clone(), Arc::clone(&shared.rules)));
     let client_id = client_id(connect, &identity, shared)?;
-    let will = connect.will.as_ref().map(|will| last_will(will, &access)).transpose()?;
+    let will = connect.will.as_ref().map(|will| last_will(will, &access, shared)).transpose()?;
     let full = |full| Turned::Full { identity: identity.clone(), full };
     let ticket = shared.registry.enter(identity.clone(), client_id, serial).map_err(full)?;
     if ticket.replaces() {
@@ -257,13 +273,13 @@ fn client_id(connect: &Connect<'_>, identity: &Identity, shared: &Shared) -> Res
     Ok(format!("{identity}-{:x}-{:x}", shared.started_ms, shared.registry.number()))
 }
 
-fn last_will(will: &Will<'_>, access: &Access) -> Result<LastWill, Turned> {
+fn last_will(will: &Will<'_>, access: &Access, shared: &Shared) -> Result<LastWill, Turned> {
     let publication = &will.publication;
-    access.publish(publication.topic).map_err(|refusal| Turned::Will {
-        identity: access.identity().clone(),
-        topic: publication.topic.chars().take(200).collect(),
-        refusal,
-    })?;
+    if let Err(refusal) = access.publish(publication.topic) {
+        shared.counters.refusals.count(refusal.publish_kind());
+        let (identity, topic) = (access.identity().clone(), publication.topic.chars().take(200).collect());
+        return Err(Turned::Will { identity, topic, refusal });
+    }
     let expiry_s = publication.expiry_s;
     let message = Message::new(&codec::Publication { expiry_s: None, ..publication.clone() }, 0, 0);
     Ok(LastWill { message, expiry_s, delay_s: will.delay_s })

@@ -11,13 +11,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use tokio::sync::Notify;
+
 use crate::{
     access::{Access, Filter},
     clock::unix_ms,
-    codec::RetainHandling,
+    codec::{Options, RetainHandling},
     mailbox::{Mailbox, Parcel, Put},
     message::Message,
-    retained::{Kept, Retained},
+    retained::{self, Kept, Retained},
     session::{Session, Subscription},
     stats::Counters,
     text,
@@ -37,6 +39,16 @@ struct State {
     system: usize,
 }
 
+/// What there is in an exchange.
+pub(crate) struct Figures {
+    pub(crate) subscriptions: usize,
+    /// Messages, and their bytes.
+    pub(crate) retained: (usize, usize),
+    /// Retained messages that had to go.
+    pub(crate) expired: u64,
+    pub(crate) journal: Option<retained::Figures>,
+}
+
 /// One subscription, with the way to its client.
 #[derive(Debug)]
 struct Subscriber {
@@ -44,7 +56,7 @@ struct Subscriber {
     session: u64,
     mailbox: Arc<Mailbox>,
     access: Arc<Access>,
-    options: crate::codec::Options,
+    options: Options,
     id: Option<NonZeroU32>,
 }
 
@@ -169,13 +181,29 @@ impl Exchange {
         self.state().system > 0
     }
 
-    /// How many subscriptions there are.
-    pub(crate) fn subscriptions(&self) -> usize {
-        self.state().tree.len()
+    /// What there is now.
+    pub(crate) fn figures(&self) -> Figures {
+        let state = self.state();
+        Figures {
+            subscriptions: state.tree.len(),
+            retained: state.retained.size(),
+            expired: state.retained.expired(),
+            journal: state.retained.figures(),
+        }
     }
 
-    /// How many retained messages there are, and their bytes.
-    pub(crate) fn retained_size(&self) -> (usize, usize) {
-        self.state().retained.size()
+    /// Sounds when [`Self::tend`] has something to do.
+    pub(crate) fn alarm(&self) -> Arc<Notify> {
+        self.state().retained.alarm()
+    }
+
+    /// Sees to the retained messages and their file.
+    pub(crate) fn tend(&self) {
+        self.state().retained.tend(unix_ms());
+    }
+
+    /// Returns when the retained messages are on the disk. Blocks as long as that takes.
+    pub(crate) fn close(&self) {
+        self.state().retained.close();
     }
 }

@@ -25,7 +25,9 @@
 //! - `connection`: a client's task; what remains of it when it ends
 //! - `router`: rumqttd's router, and its replacement when it dies
 //! - `exchange`, `tree`, `retained`: who gets what; subscriptions by topic; messages that stay
-//! - `stats`, `system`, `logged`: what is counted, and where it can be read; what stands in the log only once
+//! - `stats`, `system`, `monitor`, `logged`: what is counted, and where it can be read: in MQTT, by Prometheus; what
+//!   stands in the log only once
+//! - [`render`]: the same rules for other brokers
 //!
 //! **Invariant: no byte from outside panics.** The codec reads checked; clippy denies `unwrap` and friends.
 //!
@@ -46,8 +48,10 @@ mod limits;
 mod logged;
 mod mailbox;
 mod message;
+mod monitor;
 mod pace;
 mod registry;
+pub mod render;
 mod retained;
 mod router;
 mod scratch;
@@ -60,16 +64,27 @@ mod tls;
 mod tree;
 mod who;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_topics::topic::Prefix;
+use tokio::{net::TcpListener, time::interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    access::Rules, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry, retained::Retained,
-    router::Hub, stats::Counters,
+    access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
+    retained::Retained, router::Hub, stats::Counters,
 };
-pub use self::{limits::Limits, stats::Stats, tls::Tls};
+pub use self::{
+    limits::Limits,
+    stats::{Beginning, Counts, Journal, Kind, Refused, Stats},
+    tls::Tls,
+};
 
 /// How long connections may take to end when the broker stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -81,6 +96,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Its certificate, and whom it lets in.
     pub tls: Tls,
+    /// The folder in which retained messages outlive the broker. None: they do not.
+    pub store: Option<PathBuf>,
+    /// Where Prometheus finds the metrics: `GET /metrics`, plain HTTP. None: nowhere.
+    pub monitor: Option<SocketAddr>,
     /// The first levels of every topic. What is outside is denied.
     pub prefix: Prefix,
     /// Its limits.
@@ -94,6 +113,14 @@ pub enum StartError {
     /// The address is taken, not this machine's, or not permitted.
     #[error("cannot listen on {address}")]
     Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The same, for the metrics.
+    #[error("cannot listen on {address} for the metrics")]
+    BindMonitor {
         /// The address.
         address: SocketAddr,
         /// Why not.
@@ -115,6 +142,30 @@ pub enum StartError {
         /// What holds for it.
         rule: &'static str,
     },
+    /// The folder of retained messages cannot be used.
+    #[error("cannot {trying} the folder {folder}", folder = folder.display())]
+    Store {
+        /// The folder.
+        folder: PathBuf,
+        /// What was tried with it.
+        trying: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another broker has it.
+    #[error("another broker uses the folder {folder}", folder = folder.display())]
+    StoreHeld {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The journal is of another version.
+    #[error("the journal {path} is of version {version}, which this program does not know", path = path.display())]
+    StoreVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
     /// The router's threads do not start.
     #[error("the message router does not start")]
     Router,
@@ -124,6 +175,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Broker {
     address: SocketAddr,
+    monitor: Option<SocketAddr>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
 }
@@ -132,6 +184,7 @@ pub struct Broker {
 struct Shared {
     rules: Arc<Rules>,
     limits: Limits,
+    started: Instant,
     started_ms: u64,
     counters: Arc<Counters>,
     registry: Arc<Registry>,
@@ -151,21 +204,42 @@ impl Shared {
     }
 
     fn stats(&self) -> Stats {
-        let counters = &self.counters;
-        let (retained, retained_bytes) = self.exchange.retained_size();
+        let exchange = self.exchange.figures();
+        let (retained, retained_bytes) = exchange.retained;
         Stats {
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             connections: self.registry.connections() as u64,
-            connected_total: counters.connected.get(),
-            refused_total: counters.refused.get(),
-            takeovers_total: counters.takeovers.get(),
-            received_total: counters.received.get(),
-            sent_total: counters.sent.get(),
-            denied_total: counters.denied.get(),
-            slow_total: counters.slow.get(),
+            connections_v5: self.counters.connections_v5.get(),
+            sessions_asleep: self.registry.asleep() as u64,
+            subscriptions: exchange.subscriptions as u64,
+            mailbox_bytes: self.pool.used() as u64,
             retained: retained as u64,
             retained_bytes: retained_bytes as u64,
-            retained_refused_total: counters.retained_refused.get(),
-            router_deaths_total: counters.router_deaths.get(),
+            retained_expired_total: exchange.expired,
+            journal: exchange.journal.map(Into::into),
+            ..self.counters.stats()
+        }
+    }
+
+    /// Publishes what the broker tells of itself while somebody reads it.
+    async fn tell(self: Arc<Self>) {
+        let mut every = interval(system::EVERY);
+        let tell = async {
+            loop {
+                every.tick().await;
+                if self.exchange.is_watched() {
+                    system::messages(&self.stats()).iter().for_each(|message| self.exchange.deal_system(message));
+                }
+            }
+        };
+        self.stop.run_until_cancelled(tell).await;
+    }
+
+    /// Sees to the disk of the retained messages.
+    async fn tend(self: Arc<Self>) {
+        let alarm = self.exchange.alarm();
+        while self.stop.run_until_cancelled(alarm.notified()).await.is_some() {
+            self.exchange.tend();
         }
     }
 }
@@ -182,20 +256,23 @@ impl Broker {
     /// # Errors
     /// If the TLS material is unusable, a limit makes no sense, or the address cannot be had.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let Config { listen, tls, prefix, limits } = config;
+        let Config { listen, tls, store, monitor, prefix, limits } = config;
         limits.check()?;
         let server = tls.server()?;
         let bind = |source| StartError::Bind { address: listen, source };
         let listener = accept::bind(listen).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
+        let metrics = monitor.map(bind_monitor).transpose()?;
         let counters = Arc::new(Counters::default());
+        let retained = open_retained(store, limits.clone()).await?;
         let hub = Hub::new(&limits, Arc::clone(&counters));
         let outlet = hub.start().await.map_err(|_| StartError::Router)?;
         let shared = Arc::new(Shared {
             rules: Rules::new(prefix, &limits),
-            started_ms: clock::unix_ms(),
+            started: Instant::now(),
+            started_ms: unix_ms(),
             registry: Registry::new(&limits),
-            exchange: Exchange::new(Retained::new(&limits), Arc::clone(&counters)),
+            exchange: Exchange::new(retained, Arc::clone(&counters)),
             pool: Pool::new(limits.queues_max_bytes),
             logged: Logged::default(),
             stop: CancellationToken::new(),
@@ -206,15 +283,30 @@ impl Broker {
         let exchange = Arc::clone(&shared.exchange);
         tokio::spawn(Arc::clone(&shared.hub).run(outlet, move |messages| exchange.deal(messages)));
         let tasks = TaskTracker::new();
+        tasks.spawn(Arc::clone(&shared).tell());
+        tasks.spawn(Arc::clone(&shared).tend());
         tasks.spawn(accept::run(listener, server, Arc::clone(&shared), tasks.clone()));
+        let monitor = metrics.as_ref().map(|(_, address)| *address);
+        if let Some((listener, address)) = metrics {
+            let (told, stop) = (Arc::clone(&shared), shared.stop.clone());
+            let serve = monitor::run(listener, move || told.stats(), tasks.clone());
+            tasks.spawn(async move { stop.run_until_cancelled(serve).await });
+            tracing::info!(%address, "the broker's metrics can be read");
+        }
         tracing::info!(%address, "the broker takes connections");
-        Ok(Self { address, shared, tasks })
+        Ok(Self { address, monitor, shared, tasks })
     }
 
     /// Where it listens, with the real port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where the metrics are, with the real port.
+    #[must_use]
+    pub fn monitor_addr(&self) -> Option<SocketAddr> {
+        self.monitor
     }
 
     /// What it has counted.
@@ -231,8 +323,25 @@ impl Broker {
             tracing::warn!(connections = self.tasks.len(), "some connections did not end in time");
         }
         self.shared.hub.stop();
+        let exchange = Arc::clone(&self.shared.exchange);
+        if tokio::task::spawn_blocking(move || exchange.close()).await.is_err() {
+            tracing::error!("the retained messages could not be closed");
+        }
         tracing::info!(address = %self.address, "the broker has stopped");
     }
+}
+
+fn bind_monitor(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let bind = |source| StartError::BindMonitor { address, source };
+    let listener = accept::bind(address).map_err(bind)?;
+    let address = listener.local_addr().map_err(bind)?;
+    Ok((listener, address))
+}
+
+/// Reads the retained messages on a thread that may wait for the disk.
+async fn open_retained(store: Option<PathBuf>, limits: Limits) -> Result<Retained, StartError> {
+    let opening = tokio::task::spawn_blocking(move || Retained::open(store.as_deref(), &limits, unix_ms()));
+    opening.await.unwrap_or(Err(StartError::Router))
 }
 
 impl Drop for Broker {

@@ -69,18 +69,9 @@ pub(crate) fn matches(filter: &str, topic: &str) -> bool {
     topic.next().is_none()
 }
 
-/// The part of `filter` before its first wildcard: every topic that matches begins with it (or, for `a/#`, is `a`).
-pub(crate) fn literal_prefix(filter: &str) -> &str {
-    let end = filter.find(['+', '#']).unwrap_or(filter.len());
-    let prefix = filter.get(..end).unwrap_or_default();
-    // "a/#" also matches "a" itself.
-    if filter.get(end..) == Some("#") { prefix.strip_suffix('/').unwrap_or(prefix) } else { prefix }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const FORM: Form = Form { max_bytes: 20, max_levels: 4 };
 
@@ -141,15 +132,6 @@ mod tests {
             ("$SYS/+", "$SYS/a", true),
         ] {
             assert_eq!(matches(filter, topic), expected, "{filter} {topic}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn what_matches_begins_with_the_literal_prefix(filter in "[ab+]{0,2}(/[ab+#]{0,2}){0,3}", topic in "[ab]{0,2}(/[ab]{0,2}){0,3}") {
-            if FORM.is_filter(&filter) && FORM.is_topic(&topic) && matches(&filter, &topic) {
-                prop_assert!(topic.starts_with(literal_prefix(&filter)), "{} {}", filter, topic);
-            }
         }
     }
 }

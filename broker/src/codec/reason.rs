@@ -97,7 +97,7 @@ mod tests {
             (KeepAliveTimeout, 0x8d, 3),
             (SessionTakenOver, 0x8e, 3),
             (TopicFilterInvalid, 0x8f, 3),
-            (TopicNameInvalid, 0x90, 3),
+            (TopicNameInvalid, 0x90, 5),
             (PacketIdentifierInUse, 0x91, 3),
             (ReceiveMaximumExceeded, 0x93, 3),
             (TopicAliasInvalid, 0x94, 3),

@@ -45,9 +45,10 @@ use crate::{
     Shared,
     access::Access,
     clock::unix_ms,
-    codec::{Answer, ConnAck},
+    codec::{Answer, ConnAck, Version},
     registry::{Cause, Ticket},
     session::{Filled, OUTPUT_HIGH_BYTES, Reach, Session},
+    stats::Beginning,
     stream::Stream,
 };
 
@@ -131,7 +132,12 @@ impl Connection {
 
     /// Serves the client until one of the two has had enough.
     pub(crate) async fn run(mut self: Box<Self>, peer: SocketAddr) {
-        self.shared.counters.connected.add(1);
+        let shared = Arc::clone(&self.shared);
+        shared.counters.begun.count(Beginning::Accepted);
+        let is_v5 = self.reach.version == Version::V5;
+        if is_v5 {
+            shared.counters.connections_v5.grow();
+        }
         tracing::info!(%peer, client.id = self.ticket.client_id(), client.identity = %self.access.identity(), "connected");
         let end = loop {
             // Whoever entered while all were told to end was not told.
@@ -144,9 +150,12 @@ impl Connection {
         };
         self.log(&end, peer);
         if end.is_slow() {
-            self.shared.counters.slow.add(1);
+            shared.counters.slow.add(1);
         }
         self.finish(end).await;
+        if is_v5 {
+            shared.counters.connections_v5.shrink();
+        }
     }
 
     fn log(&self, end: &End, peer: SocketAddr) {

@@ -12,6 +12,7 @@ use crate::{
     message::{Message, QoS},
     router::Taken,
     session::Subscription,
+    stats::Refused,
     system, text,
 };
 
@@ -157,7 +158,7 @@ impl Connection {
     fn publish(&mut self, packet_id: Option<u16>, publication: &Publication<'_>, batch: &mut Batch) -> Result<(), End> {
         let topic = self.aliases.resolve(publication, self.shared.limits.topic_aliases_max)?;
         if let Err(refusal) = self.access.publish(topic) {
-            self.shared.counters.denied.add(1);
+            self.shared.counters.refusals.count(refusal.publish_kind());
             // MQTT 3.1.1 can only acknowledge what it throws away, or close the connection; and nobody is told of what
             // is refused of QoS 0 but by that.
             return match packet_id.filter(|_| self.reach.version == Version::V5) {
@@ -223,13 +224,14 @@ impl Connection {
         let filter = match self.access.subscribe(text) {
             Ok(filter) => filter,
             Err(refusal) => {
-                self.shared.counters.denied.add(1);
+                self.shared.counters.refusals.count(refusal.subscribe_kind());
                 self.log_refusal(refusal, &shorten(text));
                 return refusal.reason();
             }
         };
         let subscriptions = &self.session.subscriptions;
         if subscriptions.len() >= self.shared.limits.subscriptions_max && !subscriptions.contains(text) {
+            self.shared.counters.refusals.count(Refused::Subscriptions);
             tracing::warn!(
                 client.id = self.ticket.client_id(),
                 filter = shorten(text),

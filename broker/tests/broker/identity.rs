@@ -152,6 +152,8 @@ async fn a_start_that_fails_says_why() {
     let config = |tls: Tls| Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         tls,
+        store: None,
+        monitor: None,
         prefix: Default::default(),
         limits: Limits::default(),
     };
@@ -189,6 +191,13 @@ async fn a_stop_ends_every_connection_and_frees_the_address() {
     console.ended().await;
     assert_eq!(raw.rest().await, b"");
     drop(silent);
-    let again = Config { listen: address, tls: authority.tls(), prefix: Default::default(), limits: Limits::default() };
+    let again = Config {
+        listen: address,
+        tls: authority.tls(),
+        store: None,
+        monitor: None,
+        prefix: Default::default(),
+        limits: Limits::default(),
+    };
     Broker::start(again).await.unwrap().stop().await;
 }

@@ -57,7 +57,14 @@ mod with_a_broker {
         let authority = prepared.authority().certificate_pem().to_owned();
         let tls = Tls { authority, certificate, key };
         let listen = listen.parse().unwrap();
-        let config = muster_broker::Config { listen, tls, prefix: Prefix::default(), limits: Limits::default() };
+        let config = muster_broker::Config {
+            listen,
+            tls,
+            store: None,
+            monitor: None,
+            prefix: Prefix::default(),
+            limits: Limits::default(),
+        };
         Broker::start(config).await.unwrap()
     }
 
@@ -196,7 +203,14 @@ mod with_a_broker {
         assert!(!fixture.console.status().await.unwrap().broker_connected);
         let member = fixture.member("h").await;
         let (host, id) = (member.id, fixture.command(&[member.id]).await.id);
-        let config = muster_broker::Config { listen, tls, prefix: Prefix::default(), limits: Limits::default() };
+        let config = muster_broker::Config {
+            listen,
+            tls,
+            store: None,
+            monitor: None,
+            prefix: Prefix::default(),
+            limits: Limits::default(),
+        };
         let second = Broker::start(config).await.unwrap();
         let mut agent = Agent::connect(&fixture, &second, member).await;
         agent.online(1).await;
