@@ -33,7 +33,10 @@
 
 mod accept;
 mod access;
-#[cfg_attr(not(test), expect(dead_code, reason = "MQTT 5 and what else is new is taken up by the connection next"))]
+#[cfg_attr(
+    not(any(test, feature = "fuzzing")),
+    expect(dead_code, reason = "MQTT 5 and what else is new is taken up by the connection next")
+)]
 mod codec;
 mod connection;
 mod limits;
@@ -51,6 +54,9 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use muster_topics::topic::Prefix;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use self::codec::fuzzing;
 pub use self::{limits::Limits, stats::Stats, tls::Tls};
 use self::{registry::Registry, router::Hub, stats::Counters};
 

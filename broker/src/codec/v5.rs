@@ -233,7 +233,8 @@ pub(super) fn encode(answer: &Answer<'_>, out: &mut BytesMut) {
         Answer::SubAck { packet_id, reasons } => acknowledge(kind::SUBACK, *packet_id, reasons, out),
         Answer::UnsubAck { packet_id, reasons } => acknowledge(kind::UNSUBACK, *packet_id, reasons, out),
         Answer::Pong => out.extend_from_slice(&[kind::PINGRESP << 4, 0]),
-        Answer::Disconnect(reason) => out.extend_from_slice(&[kind::DISCONNECT << 4, 1, reason.code()]),
+        // The length of no properties may be left out, but not every client knows that.
+        Answer::Disconnect(reason) => out.extend_from_slice(&[kind::DISCONNECT << 4, 2, reason.code(), 0]),
     }
 }
 

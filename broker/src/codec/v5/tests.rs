@@ -423,7 +423,7 @@ fn answers() {
             b"\xb0\x05\0\x04\0\0\x11",
         ),
         (Answer::Pong, b"\xd0\0"),
-        (Answer::Disconnect(Reason::SessionTakenOver), b"\xe0\x01\x8e"),
+        (Answer::Disconnect(Reason::SessionTakenOver), b"\xe0\x02\x8e\0"),
     ] {
         let mut out = BytesMut::new();
         encode(&answer, &mut out);
