@@ -217,7 +217,7 @@ proptest! {
         let (frame, used) = frame(&out, MAX as usize).unwrap().unwrap();
         prop_assert_eq!(used, out.len());
         let read = super::connect(&frame).unwrap();
-        let said = connect.properties.unwrap_or_else(v5::ConnectProperties::new);
+        let said = connect.properties.unwrap_or_default();
         prop_assert_eq!((read.version, read.client_id, read.clean), (Version::V5, &connect.client_id[..], clean_start));
         prop_assert_eq!(read.keep_alive_s, keep_alive);
         prop_assert_eq!(read.session_expiry_s, said.session_expiry_interval.unwrap_or(0));
@@ -366,4 +366,26 @@ fn acknowledgements_are_understood() {
     let refused = encode(Version::V5, &Answer::ConnAck(ConnAck::refused(Reason::ServerBusy)));
     let v5::Packet::ConnAck(read) = read_v5(&refused) else { panic!() };
     assert_eq!((read.code, read.session_present), (v5::ConnectReturnCode::ServerBusy, false));
+}
+
+/// No packet says what it has no code for: every reason in every packet is one that another codec knows.
+#[test]
+fn reasons_are_understood() {
+    for (reason, ..) in reason::tests::ALL {
+        let reasons = &[reason];
+        let (packet_id, is_failure) = (1, reason.is_failure());
+        if is_failure {
+            read_v5(&encode(Version::V5, &Answer::ConnAck(ConnAck::refused(reason))));
+        }
+        for answer in [
+            Answer::PubAck { packet_id, reason },
+            Answer::SubAck { packet_id, reasons },
+            Answer::UnsubAck { packet_id, reasons },
+            Answer::Disconnect(reason),
+        ] {
+            let out = encode(Version::V5, &answer);
+            read_v5(&out);
+            assert!(!is_failure || out.iter().any(|byte| *byte >= 0x80), "{answer:?}");
+        }
+    }
 }
