@@ -8,46 +8,61 @@
 //! Tasks and threads, and what flows between them:
 //!
 //! ```text
-//! accept ── one task per connection ──┬─ publishes ──▶ intake ──▶ router (a thread) ──▶ link per subscriber ─┐
-//!              ▲                      └─ retained store, in the same order                                   │
-//!              └──────────────────────── messages, at the pace at which the client takes them ───────────────┘
+//! accept ─ admit ─ one task per connection ── publishes ──▶ hub ──▶ router (a thread: one log) ──▶ exchange (one task)
+//!                        ▲                                                                            │      │
+//!                        └── messages, at the pace at which the client takes them ── mailbox ◀────────┘      ▼
+//!                                                                                                        retained
 //! ```
 //!
 //! Modules, in reading order:
 //!
 //! - [`limits`](Limits): a limit on everything, each with its reason
 //! - `text`, `codec`, `message`: what is well formed; bytes to packets and back; a message that was let in
-//! - `tls`, `access`: who a client is; what it may do
-//! - `accept`: from a TCP connection to a client
-//! - `registry`: who is connected; takeover
-//! - `session`, `connection`: a client's state, without IO; its task
-//! - `stats`, `system`, `monitor`: what is counted, and where it can be read: in MQTT, and by Prometheus
-//! - `retained`, `router`: messages that stay; rumqttd's router, and its replacement when it dies
+//! - `accept`, `tls`, `stream`: from a TCP connection to a guest, of whom the transport says who it is
+//! - `admit`, `access`: from a guest to a client; what it may do
+//! - `registry`, `pace`: who is connected, and whose session waits; takeover; how fast one may send
+//! - `session`, `mailbox`: a client's state, without IO; what waits for it, and what happens if that is too much
+//! - `connection`: a client's task; what remains of it when it ends
+//! - `router`: rumqttd's router, and its replacement when it dies
+//! - `exchange`, `tree`, `retained`: who gets what; subscriptions by topic; messages that stay
+//! - `stats`, `system`, `monitor`, `logged`: what is counted, and where it can be read: in MQTT, by Prometheus; what
+//!   stands in the log only once
+//! - [`render`]: the same rules for other brokers
 //!
 //! **Invariant: no byte from outside panics.** The codec reads checked; clippy denies `unwrap` and friends.
 //!
-//! **Invariant: a broker with nothing to do does nothing.** No task polls; each connection has one timer, for the nearest
-//! of its deadlines.
+//! **Invariant: a broker with nothing to do does next to nothing.** No task polls but the router's canary, every five
+//! seconds; each connection has one timer, for the nearest of its deadlines.
 //!
 //! **Invariant: nothing is lost silently.** A client that does not keep up is disconnected; what was refused is refused
 //! in the protocol's words where it has any, and otherwise ends the connection.
 
 mod accept;
 mod access;
+mod admit;
+mod clock;
 mod codec;
 mod connection;
+mod exchange;
 mod limits;
+mod logged;
+mod mailbox;
 mod message;
 mod monitor;
+mod pace;
 mod registry;
+pub mod render;
 mod retained;
 mod router;
+mod scratch;
 mod session;
 mod stats;
-#[cfg_attr(not(test), expect(dead_code, reason = "the exchange deals it out"))]
+mod stream;
 mod system;
 mod text;
 mod tls;
+mod tree;
+mod who;
 
 use std::{
     io,
@@ -58,19 +73,17 @@ use std::{
 };
 
 use muster_topics::topic::Prefix;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use self::{
+    access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
+    retained::Retained, router::Hub, stats::Counters,
+};
 pub use self::{
     limits::Limits,
     stats::{Beginning, Counts, Journal, Kind, Refused, Stats},
     tls::Tls,
-};
-use self::{
-    registry::Registry,
-    retained::Retained,
-    router::{Hub, unix_ms},
-    stats::Counters,
 };
 
 /// How long connections may take to end when the broker stops.
@@ -169,13 +182,18 @@ pub struct Broker {
 
 /// What all connections share.
 struct Shared {
-    prefix: Prefix,
+    rules: Arc<Rules>,
     limits: Limits,
+    started: Instant,
+    started_ms: u64,
     counters: Arc<Counters>,
     registry: Arc<Registry>,
     hub: Arc<Hub>,
+    exchange: Arc<Exchange>,
+    /// What waits for all sessions together.
+    pool: Arc<Pool>,
+    logged: Logged,
     stop: CancellationToken,
-    started: Instant,
 }
 
 impl Shared {
@@ -184,27 +202,51 @@ impl Shared {
         self.stop.cancel();
         self.registry.end_all();
     }
-}
 
-impl Shared {
     fn stats(&self) -> Stats {
-        let (retained, retained_bytes) = self.hub.retained_size();
-        let (expired, journal) = self.hub.retained_figures();
+        let exchange = self.exchange.figures();
+        let (retained, retained_bytes) = exchange.retained;
         Stats {
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             connections: self.registry.connections() as u64,
+            connections_v5: self.counters.connections_v5.get(),
+            sessions_asleep: self.registry.asleep() as u64,
+            subscriptions: exchange.subscriptions as u64,
+            mailbox_bytes: self.pool.used() as u64,
             retained: retained as u64,
             retained_bytes: retained_bytes as u64,
-            retained_expired_total: expired,
-            journal: journal.map(Into::into),
+            retained_expired_total: exchange.expired,
+            journal: exchange.journal.map(Into::into),
             ..self.counters.stats()
+        }
+    }
+
+    /// Publishes what the broker tells of itself while somebody reads it.
+    async fn tell(self: Arc<Self>) {
+        let mut every = interval(system::EVERY);
+        let tell = async {
+            loop {
+                every.tick().await;
+                if self.exchange.is_watched() {
+                    system::messages(&self.stats()).iter().for_each(|message| self.exchange.deal_system(message));
+                }
+            }
+        };
+        self.stop.run_until_cancelled(tell).await;
+    }
+
+    /// Sees to the disk of the retained messages.
+    async fn tend(self: Arc<Self>) {
+        let alarm = self.exchange.alarm();
+        while self.stop.run_until_cancelled(alarm.notified()).await.is_some() {
+            self.exchange.tend();
         }
     }
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("prefix", &self.prefix).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Shared").field("rules", &self.rules).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
@@ -216,21 +258,34 @@ impl Broker {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let Config { listen, tls, store, monitor, prefix, limits } = config;
         limits.check()?;
-        let acceptor = tls.acceptor()?;
+        let server = tls.server()?;
         let bind = |source| StartError::Bind { address: listen, source };
         let listener = accept::bind(listen).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
         let metrics = monitor.map(bind_monitor).transpose()?;
         let counters = Arc::new(Counters::default());
         let retained = open_retained(store, limits.clone()).await?;
-        let hub =
-            Hub::start(&limits, &prefix, Arc::clone(&counters), retained).await.map_err(|_| StartError::Router)?;
-        let registry = Registry::new(&limits);
-        let stop = CancellationToken::new();
-        let started = Instant::now();
-        let shared = Arc::new(Shared { prefix, limits, counters, registry, hub, stop, started });
+        let hub = Hub::new(&limits, Arc::clone(&counters));
+        let outlet = hub.start().await.map_err(|_| StartError::Router)?;
+        let shared = Arc::new(Shared {
+            rules: Rules::new(prefix, &limits),
+            started: Instant::now(),
+            started_ms: unix_ms(),
+            registry: Registry::new(&limits),
+            exchange: Exchange::new(retained, Arc::clone(&counters)),
+            pool: Pool::new(limits.queues_max_bytes),
+            logged: Logged::default(),
+            stop: CancellationToken::new(),
+            limits,
+            counters,
+            hub,
+        });
+        let exchange = Arc::clone(&shared.exchange);
+        tokio::spawn(Arc::clone(&shared.hub).run(outlet, move |messages| exchange.deal(messages)));
         let tasks = TaskTracker::new();
-        tasks.spawn(accept::run(listener, acceptor, Arc::clone(&shared), tasks.clone()));
+        tasks.spawn(Arc::clone(&shared).tell());
+        tasks.spawn(Arc::clone(&shared).tend());
+        tasks.spawn(accept::run(listener, server, Arc::clone(&shared), tasks.clone()));
         let monitor = metrics.as_ref().map(|(_, address)| *address);
         if let Some((listener, address)) = metrics {
             let (told, stop) = (Arc::clone(&shared), shared.stop.clone());
@@ -268,8 +323,8 @@ impl Broker {
             tracing::warn!(connections = self.tasks.len(), "some connections did not end in time");
         }
         self.shared.hub.stop();
-        let hub = Arc::clone(&self.shared.hub);
-        if tokio::task::spawn_blocking(move || hub.close_retained()).await.is_err() {
+        let exchange = Arc::clone(&self.shared.exchange);
+        if tokio::task::spawn_blocking(move || exchange.close()).await.is_err() {
             tracing::error!("the retained messages could not be closed");
         }
         tracing::info!(address = %self.address, "the broker has stopped");

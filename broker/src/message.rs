@@ -53,6 +53,24 @@ impl Message {
         Self(all.freeze())
     }
 
+    /// The same message, published by another session.
+    pub(crate) fn published_by(&self, from: u64) -> Self {
+        self.with(1, from)
+    }
+
+    /// The same message, of use until a moment of Unix time.
+    pub(crate) fn expiring(&self, expires_ms: u64) -> Self {
+        self.with(9, expires_ms.max(1))
+    }
+
+    fn with(&self, at: usize, number: u64) -> Self {
+        let mut all = BytesMut::from(&self.0[..]);
+        if let Some(place) = all.get_mut(at..at + 8) {
+            place.copy_from_slice(&number.to_be_bytes());
+        }
+        Self(all.freeze())
+    }
+
     /// What [`Self::as_bytes`] gave, checked.
     pub(crate) fn from_bytes(bytes: Bytes) -> Option<Self> {
         let message = Self(bytes);
@@ -115,7 +133,6 @@ impl Message {
     }
 
     /// The number of the session that published it; 0 for the broker itself.
-    #[cfg(test)]
     pub(crate) fn from(&self) -> u64 {
         self.array(1).map(u64::from_be_bytes).unwrap_or_default()
     }
@@ -128,16 +145,6 @@ impl Message {
     /// Whether nobody wants it any more.
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_ms().is_some_and(|expires_ms| expires_ms <= now_ms)
-    }
-
-    /// What [`Self::into_parts`] took apart.
-    pub(crate) fn from_parts(body: Bytes) -> Option<Self> {
-        Self::from_bytes(body)
-    }
-
-    /// Topic and all of it, for the router.
-    pub(crate) fn into_parts(self) -> (Bytes, Bytes) {
-        (self.0.slice_ref(self.topic().as_bytes()), self.0)
     }
 
     /// Bytes that it holds on to.
@@ -198,5 +205,10 @@ mod tests {
         assert!(!message.is_expired(2999) && message.is_expired(3000));
         assert!(!Message::plain("a", "", false).is_expired(u64::MAX));
         assert_eq!(Message::from_bytes(Bytes::from_static(b"too short")), None);
+        let later = Message::plain("a", "b", true).expiring(7);
+        assert_eq!(
+            (later.topic(), later.payload(), later.retain(), later.expires_ms()),
+            ("a", &b"b"[..], true, Some(7))
+        );
     }
 }

@@ -219,6 +219,25 @@ impl Counter {
     }
 }
 
+/// One number that grows and shrinks.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge(AtomicU64);
+
+impl Gauge {
+    pub(crate) fn grow(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// To be called once for each [`Self::grow`].
+    pub(crate) fn shrink(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A counter for each kind.
 #[derive(Debug)]
 pub(crate) struct ByKind<K>(Box<[Counter]>, PhantomData<K>);
@@ -246,6 +265,8 @@ impl<K: Kind> ByKind<K> {
 pub(crate) struct Counters {
     /// Once for each connection, when it is a client's, or when it is sure that it will not be.
     pub(crate) begun: ByKind<Beginning>,
+    /// Connections now.
+    pub(crate) connections_v5: Gauge,
     pub(crate) takeovers: Counter,
     pub(crate) received: Counter,
     pub(crate) sent: Counter,

@@ -14,7 +14,6 @@ use crate::{
 };
 
 /// How often it is published while somebody reads it: as often as Mosquitto does by default.
-#[expect(dead_code, reason = "the exchange deals it out")]
 pub(crate) const EVERY: Duration = Duration::from_secs(10);
 
 /// Topics and what they say now.
