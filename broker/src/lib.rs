@@ -106,6 +106,14 @@ pub struct Config {
     pub limits: Limits,
 }
 
+impl Config {
+    /// A broker with one listener, the default prefix and limits, and nothing that outlives it.
+    #[must_use]
+    pub fn new(listen: SocketAddr, tls: Tls) -> Self {
+        Self { listen, tls, store: None, monitor: None, prefix: Prefix::default(), limits: Limits::default() }
+    }
+}
+
 /// Why a broker does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -108,14 +108,7 @@ impl Fixture {
 
     pub(crate) async fn with(limits: Limits) -> Self {
         let authority = Authority::new();
-        let config = Config {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            tls: authority.tls(),
-            store: None,
-            monitor: None,
-            prefix: Default::default(),
-            limits,
-        };
+        let config = Config { limits, ..Config::new("127.0.0.1:0".parse().unwrap(), authority.tls()) };
         Self { broker: Broker::start(config).await.unwrap(), authority }
     }
 

@@ -14,12 +14,9 @@ use crate::fixture::{Authority, Fixture, HOST, patiently};
 
 fn config(authority: &Authority, folder: &Path) -> Config {
     Config {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        tls: authority.tls(),
         store: Some(folder.to_owned()),
         monitor: Some("127.0.0.1:0".parse().unwrap()),
-        prefix: Default::default(),
-        limits: Default::default(),
+        ..Config::new("127.0.0.1:0".parse().unwrap(), authority.tls())
     }
 }
 

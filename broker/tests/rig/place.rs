@@ -144,7 +144,7 @@ impl Ours {
 /// What the embedded broker needs to know.
 pub(crate) fn config(authority: &Arc<Authority>, limits: Limits) -> (Config, Arc<Authority>) {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    (Config { listen, tls: authority.tls(), prefix: Default::default(), limits }, Arc::clone(authority))
+    (Config { limits, ..Config::new(listen, authority.tls()) }, Arc::clone(authority))
 }
 
 /// An address that was free a moment ago, for those who cannot say which one they took.
