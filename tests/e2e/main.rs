@@ -10,6 +10,7 @@ mod bad_input;
 mod exec;
 mod first_run;
 mod metric;
+mod revoke;
 mod roles;
 mod wire;
 mod yuno;

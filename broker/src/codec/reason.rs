@@ -61,7 +61,7 @@ impl Reason {
             Self::UnsupportedProtocolVersion => 1,
             Self::ClientIdentifierNotValid => 2,
             Self::BadUserNameOrPassword => 4,
-            Self::NotAuthorized | Self::Banned | Self::BadAuthenticationMethod => 5,
+            Self::NotAuthorized | Self::Banned | Self::BadAuthenticationMethod | Self::TopicNameInvalid => 5,
             // "Server unavailable" is the one that says nothing about the client.
             _ => 3,
         }
@@ -101,7 +101,7 @@ pub(super) mod tests {
         (KeepAliveTimeout, 0x8d, 3),
         (SessionTakenOver, 0x8e, 3),
         (TopicFilterInvalid, 0x8f, 3),
-        (TopicNameInvalid, 0x90, 3),
+        (TopicNameInvalid, 0x90, 5),
         (PacketIdentifierInUse, 0x91, 3),
         (ReceiveMaximumExceeded, 0x93, 3),
         (TopicAliasInvalid, 0x94, 3),

@@ -6,7 +6,7 @@ use muster_broker::{Broker, Config, Limits, Tls};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rumqttc::{AsyncClient, Event, LastWill, MqttOptions, Packet, Publish, QoS, TlsConfiguration, Transport};
 use rustls::{
-    ClientConfig, RootCertStore,
+    ClientConfig, DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
@@ -69,10 +69,19 @@ impl Authority {
 
     /// A client's side of TLS, with a certificate or without.
     pub(crate) fn client(&self, pair: Option<&Pair>) -> Arc<ClientConfig> {
+        self.client_of(DEFAULT_VERSIONS, pair)
+    }
+
+    /// The same for some versions of TLS.
+    pub(crate) fn client_of(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        pair: Option<&Pair>,
+    ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots);
         Arc::new(match pair {
@@ -99,8 +108,7 @@ impl Fixture {
 
     pub(crate) async fn with(limits: Limits) -> Self {
         let authority = Authority::new();
-        let config =
-            Config { listen: "127.0.0.1:0".parse().unwrap(), tls: authority.tls(), prefix: Default::default(), limits };
+        let config = Config { limits, ..Config::new("127.0.0.1:0".parse().unwrap(), authority.tls()) };
         Self { broker: Broker::start(config).await.unwrap(), authority }
     }
 

@@ -7,4 +7,5 @@ mod hostile;
 mod identity;
 mod retained;
 mod sessions;
+mod store;
 mod traffic;
