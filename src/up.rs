@@ -14,11 +14,10 @@ use std::{
 };
 
 use clap::Args;
-use muster_broker::{Broker, Limits, Tls};
+use muster_broker::{Broker, Tls};
 use muster_topics::{
     command::Verb,
     name::{HostId, Name, UnitName},
-    topic::Prefix,
     unit::{ArtifactRef, ConfigRef, Phase, Restart, Run, Spec, StopSignal, YunoSpec, started_after_ms},
 };
 use tokio_util::sync::CancellationToken;
@@ -258,13 +257,10 @@ async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broke
     names.sort();
     names.dedup();
     let (certificate, key) = authority.issue_server(&names).trying("the broker's certificate")?;
+    let tls = Tls { authority: authority.certificate_pem().to_owned(), certificate, key };
     let config = muster_broker::Config {
-        listen: SocketAddr::new(up.listen, up.mqtt_port),
-        tls: Tls { authority: authority.certificate_pem().to_owned(), certificate, key },
         store: Some(data.join("broker")),
-        monitor: None,
-        prefix: Prefix::default(),
-        limits: Limits::default(),
+        ..muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls)
     };
     Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))
 }

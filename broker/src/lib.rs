@@ -76,6 +76,9 @@ use muster_topics::topic::Prefix;
 use tokio::{net::TcpListener, time::interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use self::codec::fuzzing;
 use self::{
     access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
     retained::Retained, router::Hub, stats::Counters,
@@ -104,6 +107,14 @@ pub struct Config {
     pub prefix: Prefix,
     /// Its limits.
     pub limits: Limits,
+}
+
+impl Config {
+    /// A broker with one listener, the default prefix and limits, and nothing that outlives it.
+    #[must_use]
+    pub fn new(listen: SocketAddr, tls: Tls) -> Self {
+        Self { listen, tls, store: None, monitor: None, prefix: Prefix::default(), limits: Limits::default() }
+    }
 }
 
 /// Why a broker does not start.

@@ -7,14 +7,21 @@
 //! - `connect`, `reason`, `malformed`: what a client says first; how something went; what is wrong with bytes
 //! - `reader`, `writer`: what packets consist of
 //! - `v311`; `property` and `v5`: the versions
+//! - for tests: `client`, the other direction; `fuzzing`, what must hold for any bytes; `peers`, another codec's view
 //!
 //! **Invariant: nothing here trusts a byte.** Every read is checked against what is there, lengths against limits
 //! before anything is kept, and there is no indexing.
 //!
 //! Numbers such as [MQTT-3.1.2-4] are the standard's: OASIS, MQTT 3.1.1 of 29 October 2014, or MQTT 5.0 of 7 March 2019.
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod client;
 mod connect;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod malformed;
+#[cfg(test)]
+mod peers;
 mod property;
 mod reader;
 mod reason;
@@ -370,7 +377,6 @@ impl Version {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[track_caller]
     fn check(bytes: &[u8], expected: Result<Option<(u8, usize)>, Malformed>) {
@@ -446,31 +452,6 @@ mod tests {
             let mut out = BytesMut::new();
             refuse(&frame, connect(&frame).unwrap_err(), &mut out);
             assert_eq!(&out[..], expected, "{level} {flags}");
-        }
-    }
-
-    proptest! {
-        /// Whatever comes, it is a packet or an error.
-        #[test]
-        fn hostile_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = missing(&bytes);
-            if let Ok(Some((frame, used))) = frame(&bytes, 1000) {
-                prop_assert!(used <= bytes.len());
-                let _ = connect(&frame);
-                let _ = Version::V311.decode(&frame);
-                let _ = Version::V5.decode(&frame);
-            }
-        }
-
-        /// The same, with bytes that get past the first checks.
-        #[test]
-        fn hostile_bodies(kind in 1_u8..15, flags in 0_u8..16, body in proptest::collection::vec(prop_oneof![0_u8..4, any::<u8>()], 0..60)) {
-            let frame = Frame { kind, flags, overlong: false, body: &body };
-            for (version, level) in [(Version::V311, 4), (Version::V5, 5)] {
-                let _ = version.decode(&frame);
-                let start = [&[0, 4][..], b"MQTT", &[level], &body].concat();
-                let _ = connect(&Frame { kind: 1, flags: 0, overlong: false, body: &start });
-            }
         }
     }
 }

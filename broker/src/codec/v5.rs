@@ -15,12 +15,30 @@ use crate::message::QoS;
 /// What a shared subscription begins with.
 const SHARE: &str = "$share/";
 
-/// The reason codes that a PUBACK may have (table 3-4 of the standard).
-const PUBACK_REASONS: [u8; 9] = [0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99];
-
-/// The reason codes that a client's DISCONNECT may have (table 3-10).
-const DISCONNECT_REASONS: [u8; 14] =
+/// The reason codes that a client's DISCONNECT may have (table 3-10 of the standard).
+const CLIENT_DISCONNECT: [u8; 14] =
     [0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99];
+
+/// A PUBACK's, in both directions (table 3-4).
+const PUBACK: [u8; 9] = [0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99];
+
+/// A CONNACK's (table 3-1).
+const CONNACK: [u8; 22] = [
+    0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8c, 0x90, 0x95, 0x97, 0x99, 0x9a, 0x9b,
+    0x9c, 0x9d, 0x9f,
+];
+
+/// A SUBACK's (table 3-8).
+const SUBACK: [u8; 12] = [0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8f, 0x91, 0x97, 0x9e, 0xa1, 0xa2];
+
+/// An UNSUBACK's (table 3-9).
+const UNSUBACK: [u8; 7] = [0x00, 0x11, 0x80, 0x83, 0x87, 0x8f, 0x91];
+
+/// A server's DISCONNECT's (table 3-10).
+const DISCONNECT: [u8; 28] = [
+    0x00, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8b, 0x8d, 0x8e, 0x8f, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99,
+    0x9a, 0x9b, 0x9c, 0x9d, 0x9e, 0x9f, 0xa0, 0xa1, 0xa2,
+];
 
 /// Reads what follows the protocol level in a CONNECT.
 pub(super) fn connect(mut reader: Reader<'_>) -> Result<Connect<'_>, Malformed> {
@@ -139,7 +157,7 @@ fn publish<'a>(frame: &Frame<'a>, mut reader: Reader<'a>) -> Result<Request<'a>,
 fn puback(mut reader: Reader<'_>) -> Result<Request<'_>, Malformed> {
     let packet_id = reader.packet_id()?;
     if !reader.is_empty() {
-        reason(&mut reader, &PUBACK_REASONS)?;
+        reason(&mut reader, &PUBACK)?;
     }
     if !reader.is_empty() {
         Properties::take(&mut reader, property::PUBACK)?.skip()?;
@@ -196,7 +214,7 @@ fn options(bits: u8) -> Result<Options, Malformed> {
 
 /// Section 3.14: an end before the reason code is a normal disconnection, one after it no properties.
 fn disconnect(mut reader: Reader<'_>) -> Result<Request<'_>, Malformed> {
-    let code = if reader.is_empty() { 0 } else { reason(&mut reader, &DISCONNECT_REASONS)? };
+    let code = if reader.is_empty() { 0 } else { reason(&mut reader, &CLIENT_DISCONNECT)? };
     let mut session_expiry_s = None;
     if !reader.is_empty() {
         let mut properties = Properties::take(&mut reader, property::DISCONNECT)?;
@@ -228,19 +246,24 @@ pub(super) fn encode(answer: &Answer<'_>, out: &mut BytesMut) {
         Answer::PubAck { packet_id, reason } => {
             out.extend_from_slice(&[kind::PUBACK << 4, 3]);
             out.put_u16(*packet_id);
-            out.put_u8(reason.code());
+            out.put_u8(reason.within(&PUBACK, Reason::UnspecifiedError));
         }
-        Answer::SubAck { packet_id, reasons } => acknowledge(kind::SUBACK, *packet_id, reasons, out),
-        Answer::UnsubAck { packet_id, reasons } => acknowledge(kind::UNSUBACK, *packet_id, reasons, out),
+        Answer::SubAck { packet_id, reasons } => acknowledge(kind::SUBACK, *packet_id, reasons, &SUBACK, out),
+        Answer::UnsubAck { packet_id, reasons } => acknowledge(kind::UNSUBACK, *packet_id, reasons, &UNSUBACK, out),
         Answer::Pong => out.extend_from_slice(&[kind::PINGRESP << 4, 0]),
-        Answer::Disconnect(reason) => out.extend_from_slice(&[kind::DISCONNECT << 4, 1, reason.code()]),
+        // The length of no properties may be left out, but not every client knows that.
+        Answer::Disconnect(reason) => {
+            let code = reason.within(&DISCONNECT, Reason::UnspecifiedError);
+            out.extend_from_slice(&[kind::DISCONNECT << 4, 2, code, 0]);
+        }
     }
 }
 
 fn connack(ack: &ConnAck<'_>, out: &mut BytesMut) {
     if ack.reason.is_failure() {
-        // [MQTT-3.2.2-6]
-        out.extend_from_slice(&[kind::CONNACK << 4, 3, 0, ack.reason.code(), 0]);
+        // [MQTT-3.2.2-6], [MQTT-3.2.2-8]
+        let code = ack.reason.within(&CONNACK, Reason::ServerUnavailable);
+        out.extend_from_slice(&[kind::CONNACK << 4, 3, 0, code, 0]);
         return;
     }
     let mut properties = BytesMut::new();
@@ -273,18 +296,18 @@ fn connack(ack: &ConnAck<'_>, out: &mut BytesMut) {
     }
     out.put_u8(kind::CONNACK << 4);
     put_length(2 + length_len(properties.len()) + properties.len(), out);
-    out.extend_from_slice(&[ack.session_present.into(), ack.reason.code()]);
+    out.extend_from_slice(&[ack.session_present.into(), Reason::Success.code()]);
     put_length(properties.len(), out);
     out.put_slice(&properties);
 }
 
 /// A SUBACK or UNSUBACK, without properties.
-fn acknowledge(kind: u8, packet_id: u16, reasons: &[Reason], out: &mut BytesMut) {
+fn acknowledge(kind: u8, packet_id: u16, reasons: &[Reason], codes: &[u8], out: &mut BytesMut) {
     out.put_u8(kind << 4);
     put_length(3 + reasons.len(), out);
     out.put_u16(packet_id);
     out.put_u8(0);
-    out.extend(reasons.iter().map(|reason| reason.code()));
+    out.extend(reasons.iter().map(|reason| reason.within(codes, Reason::UnspecifiedError)));
 }
 
 fn publish_to(delivery: &Delivery<'_>, out: &mut BytesMut) {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use muster_broker::{
-    Broker, Config, Limits, Tls,
+    Broker, Config, Tls,
     render::{Fleet, Kind, render},
 };
 use muster_topics::topic::Prefix;
@@ -253,12 +253,9 @@ impl Server {
     pub(crate) fn own() -> Self {
         let setup = Setup::new();
         let own = setup.authority.issue("localhost", ExtendedKeyUsagePurpose::ServerAuth);
-        let config = Config {
-            listen: setup.address,
-            tls: Tls { authority: setup.authority.certificate.clone(), certificate: own.certificate, key: own.key },
-            prefix: Prefix::default(),
-            limits: Limits::default(),
-        };
+        let authority = setup.authority.certificate.clone();
+        let tls = Tls { authority, certificate: own.certificate, key: own.key };
+        let config = Config::new(setup.address, tls);
         let (started, ready) = mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let thread = thread::spawn(move || {

@@ -413,7 +413,7 @@ fn answers() {
         ),
         (Answer::ConnAck(refused), b"\x20\x03\0\x87\0"),
         (Answer::PubAck { packet_id: 258, reason: Reason::Success }, b"\x40\x02\x01\x02"),
-        (Answer::PubAck { packet_id: 258, reason: Reason::NoMatchingSubscribers }, b"\x40\x03\x01\x02\x10"),
+        (Answer::PubAck { packet_id: 258, reason: Reason::NotAuthorized }, b"\x40\x03\x01\x02\x87"),
         (
             Answer::SubAck { packet_id: 3, reasons: &[Reason::Success, Reason::GrantedQoS1, Reason::NotAuthorized] },
             b"\x90\x06\0\x03\0\0\x01\x87",
@@ -422,8 +422,14 @@ fn answers() {
             Answer::UnsubAck { packet_id: 4, reasons: &[Reason::Success, Reason::NoSubscriptionExisted] },
             b"\xb0\x05\0\x04\0\0\x11",
         ),
+        // What a packet has no code for is said less exactly.
+        (Answer::ConnAck(ConnAck::refused(Reason::ServerShuttingDown)), b"\x20\x03\0\x88\0"),
+        (
+            Answer::UnsubAck { packet_id: 4, reasons: &[Reason::SharedSubscriptionsNotSupported] },
+            b"\xb0\x04\0\x04\0\x80",
+        ),
         (Answer::Pong, b"\xd0\0"),
-        (Answer::Disconnect(Reason::SessionTakenOver), b"\xe0\x01\x8e"),
+        (Answer::Disconnect(Reason::SessionTakenOver), b"\xe0\x02\x8e\0"),
     ] {
         let mut out = BytesMut::new();
         encode(&answer, &mut out);
