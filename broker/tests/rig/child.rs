@@ -111,8 +111,11 @@ fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) {
     });
 }
 
+/// What a child can be: a name, and what it does with the settings behind that.
+pub(crate) type Role = (&'static str, fn(&str));
+
 /// Plays a role, if this process was started for one.
-pub(crate) fn play(roles: &[(&str, fn(&str))]) {
+pub(crate) fn play(roles: &[Role]) {
     let Ok(asked) = std::env::var(ROLE) else { return };
     let (name, settings) = asked.split_once(' ').unwrap_or((&asked, ""));
     let (_, role) = roles.iter().find(|(known, _)| *known == name).expect("a known role");

@@ -150,7 +150,7 @@ pub(crate) fn config(authority: &Arc<Authority>, limits: Limits) -> (Config, Arc
 /// The same, for who has a certificate, and perhaps a folder.
 pub(crate) fn broker_config(tls: Tls, limits: Limits, store: Option<PathBuf>) -> Config {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    Config { listen, tls, store, monitor: None, prefix: Default::default(), limits }
+    Config { store, limits, ..Config::new(listen, tls) }
 }
 
 /// An address that was free a moment ago, for those who cannot say which one they took.

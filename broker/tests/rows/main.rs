@@ -4,6 +4,8 @@
 //! A test does the same to both. What the embedded broker lets nobody do in the first place (topics outside the fleet's,
 //! strange client ids) is tried on it as well, and then the nearest thing that it permits.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
 #[path = "../rig/mod.rs"]
 mod rig;
 
