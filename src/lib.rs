@@ -9,7 +9,7 @@
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
 //! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker;
-//!   [`render`]: other brokers' configurations
+//!   [`render`]: other brokers' configurations; [`password`]: lines of its users file
 //! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
 //!
@@ -34,6 +34,8 @@ pub mod failure;
 pub mod files;
 #[cfg(feature = "console")]
 pub mod issue;
+#[cfg(feature = "broker")]
+pub mod password;
 pub mod pki;
 #[cfg(feature = "broker")]
 pub mod render;

@@ -86,7 +86,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
     steps.done("authority, stores and ports");
     let broker = start_broker(&up, &data, &prepared).await?;
     steps.done("broker");
-    let urls = broker_urls(up.listen, broker.local_addr().port());
+    let urls = broker_urls(up.listen, broker.broker().local_addr().port());
     let console = prepared
         .with_broker(urls.0.clone(), Some(urls.1.clone()))
         .start()
@@ -122,7 +122,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
 
 /// What runs, once all of it does.
 struct Parts {
-    broker: Broker,
+    broker: broker::Running,
     console: RunningConsole,
     agent: RunningAgent,
 }
@@ -250,7 +250,7 @@ fn start_failure(error: &StartError) -> Failure {
     }
 }
 
-async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broker, Failure> {
+async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<broker::Running, Failure> {
     let authority = prepared.authority();
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
@@ -262,7 +262,8 @@ async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broke
         store: Some(data.join("broker")),
         ..muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls)
     };
-    Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))
+    let broker = Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))?;
+    Ok(broker::following(broker, prepared.revocations()))
 }
 
 /// The broker's address for this process, and for hosts.

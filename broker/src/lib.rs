@@ -53,6 +53,7 @@ mod pace;
 mod registry;
 pub mod render;
 mod retained;
+mod revoked;
 mod router;
 mod scratch;
 mod session;
@@ -62,6 +63,8 @@ mod system;
 mod text;
 mod tls;
 mod tree;
+mod users;
+mod websocket;
 mod who;
 
 use std::{
@@ -80,13 +83,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[doc(hidden)]
 pub use self::codec::fuzzing;
 use self::{
-    access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
-    retained::Retained, router::Hub, stats::Counters,
+    accept::Door, access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
+    retained::Retained, revoked::Revoked, router::Hub, stats::Counters,
 };
 pub use self::{
     limits::Limits,
+    revoked::RevocationError,
     stats::{Beginning, Counts, Journal, Kind, Refused, Stats},
     tls::Tls,
+    users::{Users, UsersError, password_line},
 };
 
 /// How long connections may take to end when the broker stops.
@@ -99,6 +104,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Its certificate, and whom it lets in.
     pub tls: Tls,
+    /// Where they connect with MQTT over WebSocket (and TLS), if anywhere.
+    pub websocket: Option<SocketAddr>,
+    /// Where they connect without TLS, if anywhere.
+    pub plain: Option<Plain>,
     /// The folder in which retained messages outlive the broker. None: they do not.
     pub store: Option<PathBuf>,
     /// Where Prometheus finds the metrics: `GET /metrics`, plain HTTP. None: nowhere.
@@ -110,11 +119,21 @@ pub struct Config {
 }
 
 impl Config {
-    /// A broker with one listener, the default prefix and limits, and nothing that outlives it.
+    /// A broker that only speaks MQTT over TLS, with the usual prefix and limits, of which nothing outlives it.
     #[must_use]
     pub fn new(listen: SocketAddr, tls: Tls) -> Self {
-        Self { listen, tls, store: None, monitor: None, prefix: Prefix::default(), limits: Limits::default() }
+        let (prefix, limits) = (Prefix::default(), Limits::default());
+        Self { listen, tls, websocket: None, plain: None, store: None, monitor: None, prefix, limits }
     }
+}
+
+/// A way in without TLS, for programs on the same host: nobody can listen there, and a password shows who it is.
+#[derive(Clone, Debug)]
+pub struct Plain {
+    /// Where. An address that others can reach is refused.
+    pub listen: SocketAddr,
+    /// Who may come in.
+    pub users: Users,
 }
 
 /// Why a broker does not start.
@@ -137,6 +156,9 @@ pub enum StartError {
         /// Why not.
         source: io::Error,
     },
+    /// The address for connections without TLS is not this host's alone.
+    #[error("without TLS the broker does not listen on {0}, which others can reach")]
+    NotLoopback(SocketAddr),
     /// A certificate or key is unusable.
     #[error("{what} cannot be used for TLS")]
     Tls {
@@ -186,9 +208,30 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Broker {
     address: SocketAddr,
+    websocket: Option<SocketAddr>,
+    plain: Option<SocketAddr>,
     monitor: Option<SocketAddr>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
+}
+
+/// What takes a running broker's revocation list.
+#[derive(Clone, Debug)]
+pub struct Revocations(Arc<Shared>);
+
+impl Revocations {
+    /// Puts another list (X.509, in PEM) in force, and ends the connections of those who are on it. Tells how many
+    /// certificates are revoked. A list that is not taken changes nothing.
+    ///
+    /// # Errors
+    /// If it cannot be read, is not the authority's, is out of date or only part of one.
+    pub fn replace(&self, list: &str) -> Result<usize, RevocationError> {
+        let shared = &self.0;
+        let count = shared.revoked.replace(list)?;
+        let ended = shared.registry.end_revoked(|serial| shared.revoked.contains(serial));
+        tracing::info!(revoked = count, ended, "a revocation list is in force");
+        Ok(count)
+    }
 }
 
 /// What all connections share.
@@ -198,6 +241,9 @@ struct Shared {
     started: Instant,
     started_ms: u64,
     counters: Arc<Counters>,
+    revoked: Arc<Revoked>,
+    /// Who may come in with a password.
+    users: Option<Users>,
     registry: Arc<Registry>,
     hub: Arc<Hub>,
     exchange: Arc<Exchange>,
@@ -267,12 +313,13 @@ impl Broker {
     /// # Errors
     /// If the TLS material is unusable, a limit makes no sense, or the address cannot be had.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let Config { listen, tls, store, monitor, prefix, limits } = config;
+        let Config { listen, tls, websocket, plain, store, monitor, prefix, limits } = config;
         limits.check()?;
-        let server = tls.server()?;
-        let bind = |source| StartError::Bind { address: listen, source };
-        let listener = accept::bind(listen).map_err(bind)?;
-        let address = listener.local_addr().map_err(bind)?;
+        let (server, revoked) = tls.server()?;
+        let tls = Door::Tls(Arc::clone(&server)).open(listen)?;
+        let websocket = websocket.map(|address| Door::WebSocket(server).open(address)).transpose()?;
+        let (plain, users) = plain.map(|plain| (plain.listen, plain.users)).unzip();
+        let plain = plain.map(|address| Door::Plain.open(address)).transpose()?;
         let metrics = monitor.map(bind_monitor).transpose()?;
         let counters = Arc::new(Counters::default());
         let retained = open_retained(store, limits.clone()).await?;
@@ -282,6 +329,8 @@ impl Broker {
             rules: Rules::new(prefix, &limits),
             started: Instant::now(),
             started_ms: unix_ms(),
+            revoked,
+            users,
             registry: Registry::new(&limits),
             exchange: Exchange::new(retained, Arc::clone(&counters)),
             pool: Pool::new(limits.queues_max_bytes),
@@ -291,27 +340,59 @@ impl Broker {
             counters,
             hub,
         });
+        let broker = Self {
+            address: tls.address,
+            websocket: websocket.as_ref().map(|open| open.address),
+            plain: plain.as_ref().map(|open| open.address),
+            monitor: metrics.as_ref().map(|(_, address)| *address),
+            shared,
+            tasks: TaskTracker::new(),
+        };
+        broker.begin(outlet, metrics.map(|(listener, _)| listener), [Some(tls), websocket, plain]);
+        Ok(broker)
+    }
+
+    /// Starts what runs beside the connections, and lets these in.
+    fn begin(&self, outlet: router::Outlet, metrics: Option<TcpListener>, doors: [Option<accept::Open>; 3]) {
+        let Self { shared, tasks, .. } = self;
         let exchange = Arc::clone(&shared.exchange);
         tokio::spawn(Arc::clone(&shared.hub).run(outlet, move |messages| exchange.deal(messages)));
-        let tasks = TaskTracker::new();
-        tasks.spawn(Arc::clone(&shared).tell());
-        tasks.spawn(Arc::clone(&shared).tend());
-        tasks.spawn(accept::run(listener, server, Arc::clone(&shared), tasks.clone()));
-        let monitor = metrics.as_ref().map(|(_, address)| *address);
-        if let Some((listener, address)) = metrics {
-            let (told, stop) = (Arc::clone(&shared), shared.stop.clone());
+        tasks.spawn(Arc::clone(shared).tell());
+        tasks.spawn(Arc::clone(shared).tend());
+        if let Some(listener) = metrics {
+            let (told, stop) = (Arc::clone(shared), shared.stop.clone());
             let serve = monitor::run(listener, move || told.stats(), tasks.clone());
             tasks.spawn(async move { stop.run_until_cancelled(serve).await });
-            tracing::info!(%address, "the broker's metrics can be read");
         }
-        tracing::info!(%address, "the broker takes connections");
-        Ok(Self { address, monitor, shared, tasks })
+        let strangers = accept::Strangers::new(&shared.limits);
+        for open in doors.into_iter().flatten() {
+            tracing::info!(address = %open.address, transport = open.door.name(), "the broker takes connections");
+            tasks.spawn(open.run(strangers.clone(), Arc::clone(shared), tasks.clone()));
+        }
     }
 
     /// Where it listens, with the real port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it takes MQTT over WebSocket, if it does.
+    #[must_use]
+    pub fn websocket_addr(&self) -> Option<SocketAddr> {
+        self.websocket
+    }
+
+    /// Where it takes connections without TLS, if it does.
+    #[must_use]
+    pub fn plain_addr(&self) -> Option<SocketAddr> {
+        self.plain
+    }
+
+    /// What takes its revocation list.
+    #[must_use]
+    pub fn revocations(&self) -> Revocations {
+        Revocations(Arc::clone(&self.shared))
     }
 
     /// Where the metrics are, with the real port.
@@ -344,7 +425,7 @@ impl Broker {
 
 fn bind_monitor(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     let bind = |source| StartError::BindMonitor { address, source };
-    let listener = accept::bind(address).map_err(bind)?;
+    let listener = accept::listen(address).map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
     Ok((listener, address))
 }
@@ -371,6 +452,9 @@ extern crate self as muster_broker;
 #[path = "../tests/broker/fixture.rs"]
 #[expect(dead_code, reason = "most of it is for the tests outside")]
 mod fixture;
+
+#[cfg(test)]
+mod choppy;
 
 #[cfg(test)]
 mod tests;

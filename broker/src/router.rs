@@ -29,7 +29,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::generation::{Generation, Outlet};
+use self::generation::Generation;
+pub(crate) use self::generation::Outlet;
 use crate::{
     codec::Publication,
     limits::Limits,
