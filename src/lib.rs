@@ -8,7 +8,7 @@
 //! - [`api`]: the types of the console's REST API, shared by its two ends
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
-//! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker
+//! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker; [`password`]: lines of its users file
 //! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
@@ -30,6 +30,8 @@ pub mod config;
 pub mod console;
 pub mod failure;
 pub mod files;
+#[cfg(feature = "broker")]
+pub mod password;
 pub mod pki;
 pub mod role;
 pub mod rules;

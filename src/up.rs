@@ -14,7 +14,7 @@ use std::{
 };
 
 use clap::Args;
-use muster_broker::{Broker, Limits, Tls};
+use muster_broker::{Broker, Tls};
 use muster_topics::{
     command::Verb,
     name::{HostId, Name, UnitName},
@@ -258,12 +258,8 @@ async fn start_broker(up: &Up, prepared: &Prepared) -> Result<Broker, Failure> {
     names.sort();
     names.dedup();
     let (certificate, key) = authority.issue_server(&names).trying("the broker's certificate")?;
-    let config = muster_broker::Config {
-        listen: SocketAddr::new(up.listen, up.mqtt_port),
-        tls: Tls { authority: authority.certificate_pem().to_owned(), certificate, key },
-        prefix: Prefix::default(),
-        limits: Limits::default(),
-    };
+    let tls = Tls { authority: authority.certificate_pem().to_owned(), certificate, key };
+    let config = muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls);
     Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))
 }
 

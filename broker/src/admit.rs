@@ -1,14 +1,10 @@
 //! From a guest to a client: CONNECT, and the answer to it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
 use bytes::BytesMut;
 use muster_topics::role::Identity;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    sync::OwnedSemaphorePermit,
-    time::timeout,
-};
+use tokio::{io::AsyncReadExt, sync::OwnedSemaphorePermit, time::timeout};
 
 use crate::{
     Shared,
@@ -18,12 +14,9 @@ use crate::{
     connection::{Admitted, Connection},
     registry::Full,
     router::ROUTER_TIMEOUT,
-    stream::Stream,
-    tls::NobodyError,
+    stream::{Stream, farewell},
+    who::{NobodyError, Serial},
 };
-
-/// How long a refused client may take to read why.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Why a guest does not become a client.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +31,14 @@ enum Turned {
     Malformed(#[from] Malformed),
     #[error(transparent)]
     Nobody(#[from] NobodyError),
+    #[error("the certificate {0} is revoked")]
+    Revoked(Serial),
+    #[error("it names no user; hint: without TLS a client needs a user name and a password")]
+    NoUser,
+    #[error("there is no user {user:?} with this password")]
+    Password { user: String },
+    #[error("its password could not be checked in time")]
+    PasswordTimeout,
     #[error(
         "client id {client_id:?} is not one of {identity}; hint: a host's is <host>-<instance>, any other's begins with the common name"
     )]
@@ -60,9 +61,12 @@ impl Turned {
     /// The CONNACK that says so, if a client is there to read it.
     fn welcome(&self) -> Option<Welcome> {
         match self {
-            Self::Nobody(_) | Self::Will { .. } => Some(Welcome::NotAuthorized),
+            Self::Nobody(_) | Self::NoUser | Self::Revoked(_) | Self::Will { .. } => Some(Welcome::NotAuthorized),
+            Self::Password { .. } => Some(Welcome::BadCredentials),
             Self::ClientId { .. } => Some(Welcome::ClientIdRefused),
-            Self::Full { .. } | Self::NoRouter | Self::Predecessor { .. } => Some(Welcome::Unavailable),
+            Self::Full { .. } | Self::NoRouter | Self::Predecessor { .. } | Self::PasswordTimeout => {
+                Some(Welcome::Unavailable)
+            }
             _ => None,
         }
     }
@@ -102,7 +106,7 @@ async fn greet(guest: Guest, shared: &Arc<Shared>) -> Result<Connection, Turned>
             if let Malformed::Level(level) = malformed {
                 let mut out = BytesMut::new();
                 codec::refuse_level(level, &mut out);
-                say_goodbye(stream, &out).await;
+                farewell(&mut stream, &out).await;
             }
             return Err(malformed.into());
         }
@@ -136,12 +140,24 @@ fn parse_connect(packet: &[u8], max_bytes: usize) -> Result<Connect<'_>, Malform
     codec::connect(&frame)
 }
 
+/// Who a guest is: what its transport has shown of that, or what it knows.
+async fn who(proof: Proof, connect: &Connect<'_>, shared: &Shared) -> Result<(Identity, Option<Serial>), Turned> {
+    match proof {
+        Proof::Certificate { identity, serial } => Ok((identity, Some(serial))),
+        Proof::Nobody(nobody) => Err(nobody.into()),
+        Proof::Password => {
+            let (Some(users), Some(user)) = (&shared.users, connect.user) else { return Err(Turned::NoUser) };
+            let found =
+                timeout(shared.limits.connect_timeout(), users.admit(user, connect.password.unwrap_or_default()));
+            let identity = found.await.map_err(|_| Turned::PasswordTimeout)?;
+            Ok((identity.ok_or_else(|| Turned::Password { user: user.chars().take(200).collect() })?, None))
+        }
+    }
+}
+
 /// Decides whether a CONNECT makes a client, and ends the session that its client id had.
 async fn admit(proof: Proof, connect: &Connect<'_>, shared: &Shared) -> Result<Admitted, Turned> {
-    let identity = match proof {
-        Proof::Certificate { identity } => identity,
-        Proof::Nobody(nobody) => return Err(nobody.into()),
-    };
+    let (identity, serial) = who(proof, connect, shared).await?;
     // A client may leave it to the broker to name it, if it wants no session kept. A host's instance means something.
     let unnamed = connect.client_id.is_empty() && connect.clean && !matches!(identity, Identity::Host(_));
     if !unnamed && !owns(&identity, connect.client_id) {
@@ -161,8 +177,14 @@ async fn admit(proof: Proof, connect: &Connect<'_>, shared: &Shared) -> Result<A
     if !shared.hub.is_ready() {
         return Err(Turned::NoRouter);
     }
-    let ticket =
-        shared.registry.enter(identity.clone(), connect.client_id).map_err(|full| Turned::Full { identity, full })?;
+    let ticket = shared
+        .registry
+        .enter(identity.clone(), connect.client_id, serial)
+        .map_err(|full| Turned::Full { identity, full })?;
+    // Who is in the registry is found there if it is revoked from now on, and who was before is found here.
+    if let Some(serial) = serial.filter(|serial| shared.revoked.contains(serial)) {
+        return Err(Turned::Revoked(serial));
+    }
     if ticket.replaces() {
         shared.counters.takeovers.add(1);
         // A chain of takeovers moves one session at a time, each of which may have a will for the router.
@@ -177,22 +199,8 @@ async fn admit(proof: Proof, connect: &Connect<'_>, shared: &Shared) -> Result<A
     Ok(Admitted { version: connect.version, access, ticket, will, silence })
 }
 
-async fn refuse(stream: Stream, version: Version, welcome: Welcome) {
+async fn refuse(mut stream: Stream, version: Version, welcome: Welcome) {
     let mut out = BytesMut::new();
     version.encode(&Answer::ConnAck(welcome), &mut out);
-    say_goodbye(stream, &out).await;
-}
-
-/// Sends `last` and ends the connection, but not before the other side had time to read it: a socket that is closed with
-/// unread data in it takes back what it sent.
-async fn say_goodbye(mut stream: Stream, last: &[u8]) {
-    let goodbye = async {
-        stream.write_all(last).await?;
-        stream.shutdown().await?;
-        let mut ignored = [0; 512];
-        while stream.read(&mut ignored).await? != 0 {}
-        io::Result::Ok(())
-    };
-    // Who does not stay for the reason has none.
-    let _ = timeout(LINGER, goodbye).await;
+    farewell(&mut stream, &out).await;
 }

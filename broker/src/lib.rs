@@ -17,8 +17,10 @@
 //!
 //! - [`limits`](Limits): a limit on everything, each with its reason
 //! - `text`, `codec`, `message`: what is well formed; bytes to packets and back; a message that was let in
-//! - `tls`, `access`: who a client is; what it may do
-//! - `accept`: from a TCP connection to a client
+//! - `accept`: from a TCP connection to a guest, of whom it is known how to tell who it is
+//! - `stream`, `scratch`, `tls`, `websocket`: the transports, which hold nothing for idle clients
+//! - `who`, `revoked`, `users`: whom a certificate is for; which are good no more; names and passwords
+//! - `admit`, `access`: from a guest to a client; what it may do
 //! - `registry`: who is connected; takeover
 //! - `session`, `connection`: a client's state, without IO; its task
 //! - `retained`, `router`: messages that stay; rumqttd's router, and its replacement when it dies
@@ -40,6 +42,7 @@ mod limits;
 mod message;
 mod registry;
 mod retained;
+mod revoked;
 mod router;
 mod scratch;
 mod session;
@@ -47,14 +50,23 @@ mod stats;
 mod stream;
 mod text;
 mod tls;
+mod users;
+mod websocket;
+mod who;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use muster_topics::topic::Prefix;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::{limits::Limits, stats::Stats, tls::Tls};
-use self::{registry::Registry, router::Hub, stats::Counters};
+use self::{accept::Door, registry::Registry, revoked::Revoked, router::Hub, stats::Counters};
+pub use self::{
+    limits::Limits,
+    revoked::RevocationError,
+    stats::Stats,
+    tls::Tls,
+    users::{Users, UsersError, password_line},
+};
 
 /// How long connections may take to end when the broker stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -66,10 +78,31 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Its certificate, and whom it lets in.
     pub tls: Tls,
+    /// Where they connect with MQTT over WebSocket (and TLS), if anywhere.
+    pub websocket: Option<SocketAddr>,
+    /// Where they connect without TLS, if anywhere.
+    pub plain: Option<Plain>,
     /// The first levels of every topic. What is outside is denied.
     pub prefix: Prefix,
     /// Its limits.
     pub limits: Limits,
+}
+
+impl Config {
+    /// A broker that only speaks MQTT over TLS, with the usual prefix and limits.
+    #[must_use]
+    pub fn new(listen: SocketAddr, tls: Tls) -> Self {
+        Self { listen, tls, websocket: None, plain: None, prefix: Prefix::default(), limits: Limits::default() }
+    }
+}
+
+/// A way in without TLS, for programs on the same host: nobody can listen there, and a password shows who it is.
+#[derive(Clone, Debug)]
+pub struct Plain {
+    /// Where. An address that others can reach is refused.
+    pub listen: SocketAddr,
+    /// Who may come in.
+    pub users: Users,
 }
 
 /// Why a broker does not start.
@@ -84,6 +117,9 @@ pub enum StartError {
         /// Why not.
         source: io::Error,
     },
+    /// The address for connections without TLS is not this host's alone.
+    #[error("without TLS the broker does not listen on {0}, which others can reach")]
+    NotLoopback(SocketAddr),
     /// A certificate or key is unusable.
     #[error("{what} cannot be used for TLS")]
     Tls {
@@ -109,8 +145,29 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Broker {
     address: SocketAddr,
+    websocket: Option<SocketAddr>,
+    plain: Option<SocketAddr>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
+}
+
+/// What takes a running broker's revocation list.
+#[derive(Clone, Debug)]
+pub struct Revocations(Arc<Shared>);
+
+impl Revocations {
+    /// Puts another list (X.509, in PEM) in force, and ends the connections of those who are on it. Tells how many
+    /// certificates are revoked. A list that is not taken changes nothing.
+    ///
+    /// # Errors
+    /// If it cannot be read, is not the authority's, is out of date or only part of one.
+    pub fn replace(&self, list: &str) -> Result<usize, RevocationError> {
+        let shared = &self.0;
+        let count = shared.revoked.replace(list)?;
+        let ended = shared.registry.end_revoked(|serial| shared.revoked.contains(serial));
+        tracing::info!(revoked = count, ended, "a revocation list is in force");
+        Ok(count)
+    }
 }
 
 /// What all connections share.
@@ -118,6 +175,9 @@ struct Shared {
     prefix: Prefix,
     limits: Limits,
     counters: Arc<Counters>,
+    revoked: Arc<Revoked>,
+    /// Who may come in with a password.
+    users: Option<Users>,
     registry: Arc<Registry>,
     hub: Arc<Hub>,
     stop: CancellationToken,
@@ -143,27 +203,56 @@ impl Broker {
     /// # Errors
     /// If the TLS material is unusable, a limit makes no sense, or the address cannot be had.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let Config { listen, tls, prefix, limits } = config;
+        let Config { listen, tls, websocket, plain, prefix, limits } = config;
         limits.check()?;
-        let server = tls.server()?;
-        let bind = |source| StartError::Bind { address: listen, source };
-        let listener = accept::bind(listen).map_err(bind)?;
-        let address = listener.local_addr().map_err(bind)?;
+        let (server, revoked) = tls.server()?;
+        let tls = Door::Tls(Arc::clone(&server)).open(listen)?;
+        let websocket = websocket.map(|address| Door::WebSocket(server).open(address)).transpose()?;
+        let (plain, users) = plain.map(|plain| (plain.listen, plain.users)).unzip();
+        let plain = plain.map(|address| Door::Plain.open(address)).transpose()?;
         let counters = Arc::new(Counters::default());
         let hub = Hub::start(&limits, &prefix, Arc::clone(&counters)).await.map_err(|_| StartError::Router)?;
         let registry = Registry::new(&limits);
         let stop = CancellationToken::new();
-        let shared = Arc::new(Shared { prefix, limits, counters, registry, hub, stop });
+        let shared = Arc::new(Shared { prefix, limits, counters, revoked, users, registry, hub, stop });
         let tasks = TaskTracker::new();
-        tasks.spawn(accept::run(listener, server, Arc::clone(&shared), tasks.clone()));
-        tracing::info!(%address, "the broker takes connections");
-        Ok(Self { address, shared, tasks })
+        let broker = Self {
+            address: tls.address,
+            websocket: websocket.as_ref().map(|open| open.address),
+            plain: plain.as_ref().map(|open| open.address),
+            shared,
+            tasks,
+        };
+        let strangers = accept::Strangers::new(&broker.shared.limits);
+        for open in [Some(tls), websocket, plain].into_iter().flatten() {
+            tracing::info!(address = %open.address, transport = open.door.name(), "the broker takes connections");
+            broker.tasks.spawn(open.run(strangers.clone(), Arc::clone(&broker.shared), broker.tasks.clone()));
+        }
+        Ok(broker)
     }
 
     /// Where it listens, with the real port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it takes MQTT over WebSocket, if it does.
+    #[must_use]
+    pub fn websocket_addr(&self) -> Option<SocketAddr> {
+        self.websocket
+    }
+
+    /// Where it takes connections without TLS, if it does.
+    #[must_use]
+    pub fn plain_addr(&self) -> Option<SocketAddr> {
+        self.plain
+    }
+
+    /// What takes its revocation list.
+    #[must_use]
+    pub fn revocations(&self) -> Revocations {
+        Revocations(Arc::clone(&self.shared))
     }
 
     /// What it has counted.
@@ -215,6 +304,9 @@ extern crate self as muster_broker;
 #[path = "../tests/broker/fixture.rs"]
 #[expect(dead_code, reason = "most of it is for the tests outside")]
 mod fixture;
+
+#[cfg(test)]
+mod choppy;
 
 #[cfg(test)]
 mod tests;

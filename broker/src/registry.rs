@@ -11,7 +11,7 @@ use std::{
 use muster_topics::role::Identity;
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::Limits;
+use crate::{limits::Limits, who::Serial};
 
 /// Whose session it is. The identity belongs to it, so that no client id reaches another identity's session.
 type Key = (Identity, String);
@@ -35,6 +35,7 @@ struct Present {
 #[derive(Debug)]
 struct Entry {
     number: u64,
+    serial: Option<Serial>,
     ended: CancellationToken,
     gone: CancellationToken,
 }
@@ -78,7 +79,12 @@ impl Registry {
     }
 
     /// Takes a place, and ends the session that this client id had. An empty client id stands for a new one.
-    pub(crate) fn enter(self: &Arc<Self>, identity: Identity, client_id: &str) -> Result<Ticket, Full> {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        identity: Identity,
+        client_id: &str,
+        serial: Option<Serial>,
+    ) -> Result<Ticket, Full> {
         let mut present = self.present();
         let number = present.next;
         // No client can choose an id with this sign in it.
@@ -96,7 +102,7 @@ impl Registry {
         present.tickets += 1;
         *present.per_identity.entry(key.0.clone()).or_default() += 1;
         let (ended, gone) = (CancellationToken::new(), CancellationToken::new());
-        let entry = Entry { number, ended: ended.clone(), gone: gone.clone() };
+        let entry = Entry { number, serial, ended: ended.clone(), gone: gone.clone() };
         let before = present.sessions.insert(key.clone(), entry).map(|old| {
             old.ended.cancel();
             old.gone
@@ -109,6 +115,13 @@ impl Registry {
         for entry in self.present().sessions.values() {
             entry.ended.cancel();
         }
+    }
+
+    /// Ends the connections of certificates that are revoked, and says how many these are.
+    pub(crate) fn end_revoked(&self, is_revoked: impl Fn(&Serial) -> bool) -> usize {
+        let present = self.present();
+        let revoked = present.sessions.values().filter(|entry| entry.serial.as_ref().is_some_and(&is_revoked));
+        revoked.map(|entry| entry.ended.cancel()).count()
     }
 
     fn leave(&self, key: &Key, number: u64) {
@@ -177,11 +190,11 @@ mod tests {
     #[test]
     fn sessions_of_one_client_follow_each_other() {
         let registry = registry(10, 10);
-        let first = registry.enter(console("a"), "x").unwrap();
+        let first = registry.enter(console("a"), "x", None).unwrap();
         assert!(first.turn().now_or_never().is_some() && !first.replaces());
-        let second = registry.enter(console("a"), "x").unwrap();
+        let second = registry.enter(console("a"), "x", None).unwrap();
         assert!(first.ended().is_cancelled() && second.replaces());
-        let third = registry.enter(console("a"), "x").unwrap();
+        let third = registry.enter(console("a"), "x", None).unwrap();
         assert!(second.ended().is_cancelled() && !third.ended().is_cancelled());
         // The third waits for the second, which waits for the first.
         assert!(second.turn().now_or_never().is_none() && third.turn().now_or_never().is_none());
@@ -191,13 +204,13 @@ mod tests {
         assert!(third.turn().now_or_never().is_some());
         drop(third);
         assert_eq!(registry.connections(), 0);
-        assert!(!registry.enter(console("a"), "x").unwrap().replaces());
+        assert!(!registry.enter(console("a"), "x", None).unwrap().replaces());
     }
 
     #[test]
     fn all_can_be_told_to_end() {
         let registry = registry(10, 10);
-        let tickets: Vec<_> = (0..3).map(|_| registry.enter(console("a"), "").unwrap()).collect();
+        let tickets: Vec<_> = (0..3).map(|_| registry.enter(console("a"), "", None).unwrap()).collect();
         registry.end_all();
         assert!(tickets.iter().all(|ticket| ticket.ended().is_cancelled()));
     }
@@ -205,26 +218,27 @@ mod tests {
     #[test]
     fn another_identity_is_another_client() {
         let registry = registry(10, 10);
-        let first = registry.enter(console("a-b"), "console-a-b").unwrap();
-        let second = registry.enter(console("a"), "console-a-b").unwrap();
+        let first = registry.enter(console("a-b"), "console-a-b", None).unwrap();
+        let second = registry.enter(console("a"), "console-a-b", None).unwrap();
         assert!(!first.ended().is_cancelled() && !second.replaces());
-        let (third, fourth) = (registry.enter(console("a"), "").unwrap(), registry.enter(console("a"), "").unwrap());
+        let (third, fourth) =
+            (registry.enter(console("a"), "", None).unwrap(), registry.enter(console("a"), "", None).unwrap());
         assert_ne!(third.client_id(), fourth.client_id());
     }
 
     #[test]
     fn limits_hold_and_a_takeover_needs_no_place_of_its_own() {
         let registry = registry(3, 2);
-        let first = registry.enter(console("a"), "1").unwrap();
-        let _second = registry.enter(console("a"), "2").unwrap();
-        assert_eq!(registry.enter(console("a"), "3").unwrap_err(), Full::Identity);
-        let third = registry.enter(console("b"), "1").unwrap();
-        assert_eq!(registry.enter(console("c"), "1").unwrap_err(), Full::Broker);
-        let newer = registry.enter(console("a"), "1").unwrap();
+        let first = registry.enter(console("a"), "1", None).unwrap();
+        let _second = registry.enter(console("a"), "2", None).unwrap();
+        assert_eq!(registry.enter(console("a"), "3", None).unwrap_err(), Full::Identity);
+        let third = registry.enter(console("b"), "1", None).unwrap();
+        assert_eq!(registry.enter(console("c"), "1", None).unwrap_err(), Full::Broker);
+        let newer = registry.enter(console("a"), "1", None).unwrap();
         assert!(first.ended().is_cancelled());
         drop((first, third));
-        assert_eq!(registry.enter(console("a"), "3").unwrap_err(), Full::Identity);
+        assert_eq!(registry.enter(console("a"), "3", None).unwrap_err(), Full::Identity);
         drop(newer);
-        registry.enter(console("a"), "3").unwrap();
+        registry.enter(console("a"), "3", None).unwrap();
     }
 }

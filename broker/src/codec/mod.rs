@@ -80,6 +80,8 @@ pub(crate) struct Connect<'a> {
     pub(crate) clean: bool,
     pub(crate) keep_alive_s: u16,
     pub(crate) will: Option<Publication<'a>>,
+    pub(crate) user: Option<&'a str>,
+    pub(crate) password: Option<&'a [u8]>,
 }
 
 /// A message as a client sent it: nothing about it was checked but its form.
@@ -121,6 +123,8 @@ pub(crate) enum Welcome {
     ClientIdRefused,
     /// A limit is reached, or the broker is not ready.
     Unavailable,
+    /// User name or password are wrong.
+    BadCredentials,
     NotAuthorized,
 }
 

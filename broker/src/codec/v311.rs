@@ -46,8 +46,7 @@ impl ConnectFlags {
     }
 }
 
-/// Reads what follows the protocol level in a CONNECT. User name and password are read and ignored: the certificate has
-/// already said who this is.
+/// Reads what follows the protocol level in a CONNECT.
 pub(super) fn connect(mut reader: Reader<'_>) -> Result<Connect<'_>, Malformed> {
     let flags = ConnectFlags(reader.u8()?);
     flags.check()?;
@@ -61,14 +60,10 @@ pub(super) fn connect(mut reader: Reader<'_>) -> Result<Connect<'_>, Malformed> 
     } else {
         None
     };
-    if flags.bit(7) {
-        reader.text()?;
-    }
-    if flags.bit(6) {
-        reader.bytes()?;
-    }
+    let user = if flags.bit(7) { Some(reader.text()?) } else { None };
+    let password = if flags.bit(6) { Some(reader.bytes()?) } else { None };
     reader.end()?;
-    Ok(Connect { version: Version::V311, client_id, clean: flags.bit(1), keep_alive_s, will })
+    Ok(Connect { version: Version::V311, client_id, clean: flags.bit(1), keep_alive_s, will, user, password })
 }
 
 pub(super) fn decode<'a>(frame: &Frame<'a>) -> Result<Request<'a>, Malformed> {
@@ -141,6 +136,7 @@ pub(super) fn encode(answer: &Answer<'_>, out: &mut BytesMut) {
                 Welcome::Accepted => 0,
                 Welcome::ClientIdRefused => 2,
                 Welcome::Unavailable => 3,
+                Welcome::BadCredentials => 4,
                 Welcome::NotAuthorized => 5,
             };
             // No session outlives its connection, so none is ever present.
@@ -212,13 +208,25 @@ mod tests {
 
     #[test]
     fn connects() {
-        let plain = Connect { version: Version::V311, client_id: "id", clean: true, keep_alive_s: 60, will: None };
+        let plain = Connect {
+            version: Version::V311,
+            client_id: "id",
+            clean: true,
+            keep_alive_s: 60,
+            will: None,
+            user: None,
+            password: None,
+        };
         let will = Publication { topic: "t", payload: b"w", qos: QoS::AtLeastOnce, retain: true };
         check_connect(0b10, &[b"id"], Ok(plain.clone()));
         check_connect(0, &[b"id"], Ok(Connect { clean: false, ..plain.clone() }));
         check_connect(0b10, &[b""], Ok(Connect { client_id: "", ..plain.clone() }));
         check_connect(0b0010_1110, &[b"id", b"t", b"w"], Ok(Connect { will: Some(will), ..plain.clone() }));
-        check_connect(0b1100_0010, &[b"id", b"user", b"\xff"], Ok(plain));
+        check_connect(
+            0b1100_0010,
+            &[b"id", b"user", b"\xff"],
+            Ok(Connect { user: Some("user"), password: Some(b"\xff"), ..plain }),
+        );
         check_connect(0b11, &[b"id"], Err(Malformed::ConnectFlags));
         check_connect(0b0001_1110, &[b"id", b"t", b"w"], Err(Malformed::ConnectFlags));
         check_connect(0b0000_1010, &[b"id"], Err(Malformed::ConnectFlags));

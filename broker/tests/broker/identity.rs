@@ -149,12 +149,7 @@ async fn an_identity_has_a_few_connections() {
 #[tokio::test]
 async fn a_start_that_fails_says_why() {
     let authority = Authority::new();
-    let config = |tls: Tls| Config {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        tls,
-        prefix: Default::default(),
-        limits: Limits::default(),
-    };
+    let config = |tls: Tls| Config::new("127.0.0.1:0".parse().unwrap(), tls);
     let running = Broker::start(config(authority.tls())).await.unwrap();
     let taken = Config { listen: running.local_addr(), ..config(authority.tls()) };
     match Broker::start(taken).await {
@@ -189,6 +184,6 @@ async fn a_stop_ends_every_connection_and_frees_the_address() {
     console.ended().await;
     assert_eq!(raw.rest().await, b"");
     drop(silent);
-    let again = Config { listen: address, tls: authority.tls(), prefix: Default::default(), limits: Limits::default() };
+    let again = Config::new(address, authority.tls());
     Broker::start(again).await.unwrap().stop().await;
 }

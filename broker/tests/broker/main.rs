@@ -2,9 +2,13 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[expect(dead_code, reason = "some of it is for the tests inside")]
 mod fixture;
 mod hostile;
 mod identity;
+mod plain;
 mod retained;
+mod revoked;
 mod sessions;
 mod traffic;
+mod websocket;
