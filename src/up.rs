@@ -18,7 +18,6 @@ use muster_broker::{Broker, Tls};
 use muster_topics::{
     command::Verb,
     name::{HostId, Name, UnitName},
-    topic::Prefix,
     unit::{ArtifactRef, ConfigRef, Phase, Restart, Run, Spec, StopSignal, YunoSpec, started_after_ms},
 };
 use tokio_util::sync::CancellationToken;
