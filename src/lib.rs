@@ -8,7 +8,10 @@
 //! - [`api`]: the types of the console's REST API, shared by its two ends
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
-//! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker; [`password`]: lines of its users file
+//! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker;
+//!   [`revoked`]: what follows its revocation list; [`password`]: lines of its users file; [`render`]: other brokers'
+//!   configurations
+//! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
@@ -30,9 +33,15 @@ pub mod config;
 pub mod console;
 pub mod failure;
 pub mod files;
+#[cfg(feature = "console")]
+pub mod issue;
 #[cfg(feature = "broker")]
 pub mod password;
 pub mod pki;
+#[cfg(feature = "broker")]
+pub mod render;
+#[cfg(feature = "broker")]
+pub mod revoked;
 pub mod role;
 pub mod rules;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]

@@ -32,7 +32,7 @@ use crate::{
     },
     console::{self, Console, Prepared, RunningConsole, StartError, config::Config},
     failure::{Context as _, Failure, Kind},
-    files,
+    files, revoked,
 };
 
 /// How long the agent may take to connect before that is said.
@@ -84,7 +84,8 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
 
     let prepared = prepare(&up, &data).await?;
     steps.done("authority, stores and ports");
-    let broker = start_broker(&up, &prepared).await?;
+    let broker = start_broker(&up, &data, &prepared).await?;
+    let _revoked = revoked::follow(prepared.revocations(), broker.revocations());
     steps.done("broker");
     let urls = broker_urls(up.listen, broker.local_addr().port());
     let console = prepared
@@ -250,7 +251,7 @@ fn start_failure(error: &StartError) -> Failure {
     }
 }
 
-async fn start_broker(up: &Up, prepared: &Prepared) -> Result<Broker, Failure> {
+async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broker, Failure> {
     let authority = prepared.authority();
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
@@ -258,7 +259,10 @@ async fn start_broker(up: &Up, prepared: &Prepared) -> Result<Broker, Failure> {
     names.dedup();
     let (certificate, key) = authority.issue_server(&names).trying("the broker's certificate")?;
     let tls = Tls { authority: authority.certificate_pem().to_owned(), certificate, key };
-    let config = muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls);
+    let config = muster_broker::Config {
+        store: Some(data.join("broker")),
+        ..muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls)
+    };
     Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))
 }
 

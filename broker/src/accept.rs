@@ -8,7 +8,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use muster_topics::role::Identity;
-use rustls::ServerConfig;
+use rustls::{CertificateError, ServerConfig};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Limits, Shared, StartError, admit,
+    stats::Beginning,
     stream::Stream,
     tls::TlsStream,
     websocket::{WebSocket, WebSocketError},
@@ -95,7 +96,8 @@ impl Door {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens, with room for many who come at once.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A broker that is started again need not wait for the last one's connections to be forgotten.
     socket.set_reuseaddr(true)?;
@@ -134,12 +136,36 @@ enum Turned {
     Socket(#[from] io::Error),
     #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),
+    #[error("the client's certificate is revoked")]
+    Revoked,
     #[error("the TLS handshake took too long")]
     TlsTimeout,
     #[error("no WebSocket: {0}")]
     WebSocket(#[from] WebSocketError),
     #[error("the broker stops")]
     Stopping,
+}
+
+impl Turned {
+    fn tls(error: io::Error) -> Self {
+        let told = error.get_ref().and_then(|error| error.downcast_ref());
+        match told {
+            Some(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => Self::Revoked,
+            _ => Self::Tls(error),
+        }
+    }
+
+    /// As which it is counted.
+    fn beginning(&self) -> Beginning {
+        match self {
+            Self::Socket(_) => Beginning::Closed,
+            Self::Tls(_) => Beginning::Tls,
+            Self::Revoked => Beginning::Revoked,
+            Self::TlsTimeout => Beginning::Timeout,
+            Self::WebSocket(_) => Beginning::WebSocket,
+            Self::Stopping => Beginning::Stopping,
+        }
+    }
 }
 
 /// One connection, from its first byte to its last.
@@ -153,7 +179,7 @@ async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shar
     match entered {
         Ok(guest) => admit::serve(guest, shared, place).await,
         Err(turned) => {
-            shared.counters.refused.add(1);
+            shared.counters.begun.count(turned.beginning());
             tracing::info!(%peer, "refused a connection: {turned}");
         }
     }
@@ -185,7 +211,7 @@ async fn shake_hands(
     server: Arc<ServerConfig>,
     patience: Duration,
 ) -> Result<Box<TlsStream<TcpStream>>, Turned> {
-    timeout(patience, TlsStream::accept(socket, server)).await.map_err(|_| Turned::TlsTimeout)?.map_err(Turned::Tls)
+    timeout(patience, TlsStream::accept(socket, server)).await.map_err(|_| Turned::TlsTimeout)?.map_err(Turned::tls)
 }
 
 fn proof(stream: &TlsStream<TcpStream>) -> Proof {

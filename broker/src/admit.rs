@@ -1,6 +1,6 @@
 //! From a guest to a client: CONNECT, and the answer to it.
 
-use std::{io, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use muster_topics::role::Identity;
@@ -10,19 +10,25 @@ use crate::{
     Shared,
     accept::{Guest, Proof},
     access::{Access, Refusal, owns},
-    codec::{self, Answer, Connect, Malformed, Version, Welcome},
-    connection::{Admitted, Connection},
-    registry::Full,
-    router::ROUTER_TIMEOUT,
+    codec::{self, Answer, ConnAck, Connect, Malformed, Reason, Version, Will},
+    connection::{self, Admitted, Connection, LastWill},
+    mailbox::Mailbox,
+    message::Message,
+    registry::{Former, Full, Ticket},
+    session::{Reach, Session},
+    stats::Beginning,
     stream::{Stream, farewell},
     who::{NobodyError, Serial},
 };
 
-/// Why a guest does not become a client.
+/// How long the end of an earlier connection may take: its last will is dealt out, and its router may be replaced.
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a connection does not become a client.
 #[derive(Debug, thiserror::Error)]
 enum Turned {
-    #[error("the connection broke: {0}")]
-    Broken(#[from] io::Error),
+    #[error("the socket failed: {0}")]
+    Socket(#[from] io::Error),
     #[error("no CONNECT came in time")]
     ConnectTimeout,
     #[error("the connection ended before a CONNECT")]
@@ -39,6 +45,8 @@ enum Turned {
     Password { user: String },
     #[error("its password could not be checked in time")]
     PasswordTimeout,
+    #[error("it names an authentication method, of which there are none")]
+    Method,
     #[error(
         "client id {client_id:?} is not one of {identity}; hint: a host's is <host>-<instance>, any other's begins with the common name"
     )]
@@ -47,9 +55,7 @@ enum Turned {
     Will { identity: Identity, topic: String, refusal: Refusal },
     #[error("{identity} finds no place: {full}")]
     Full { identity: Identity, full: Full },
-    #[error("the router is being replaced")]
-    NoRouter,
-    #[error("the earlier session of {client_id:?} does not end")]
+    #[error("the earlier connection of {client_id:?} does not end")]
     Predecessor { client_id: String },
     #[error("a newer connection of {client_id:?} has come meanwhile")]
     TakenOver { client_id: String },
@@ -58,149 +64,250 @@ enum Turned {
 }
 
 impl Turned {
-    /// The CONNACK that says so, if a client is there to read it.
-    fn welcome(&self) -> Option<Welcome> {
+    /// As which it is counted.
+    fn beginning(&self) -> Beginning {
         match self {
-            Self::Nobody(_) | Self::NoUser | Self::Revoked(_) | Self::Will { .. } => Some(Welcome::NotAuthorized),
-            Self::Password { .. } => Some(Welcome::BadCredentials),
-            Self::ClientId { .. } => Some(Welcome::ClientIdRefused),
-            Self::Full { .. } | Self::NoRouter | Self::Predecessor { .. } | Self::PasswordTimeout => {
-                Some(Welcome::Unavailable)
-            }
-            _ => None,
+            Self::Socket(_) | Self::Ended => Beginning::Closed,
+            Self::ConnectTimeout | Self::PasswordTimeout => Beginning::Timeout,
+            Self::Malformed(_) => Beginning::Malformed,
+            Self::Nobody(_) | Self::NoUser | Self::Password { .. } | Self::Method => Beginning::Identity,
+            Self::Revoked(_) => Beginning::Revoked,
+            Self::ClientId { .. } => Beginning::ClientId,
+            Self::Will { .. } => Beginning::Will,
+            Self::Full { .. } => Beginning::Full,
+            Self::Predecessor { .. } | Self::TakenOver { .. } => Beginning::Overtaken,
+            Self::Stopping => Beginning::Stopping,
+        }
+    }
+
+    /// The reason in the CONNACK, if a client is there to read it.
+    fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Nobody(_) | Self::NoUser | Self::Revoked(_) => Some(Reason::NotAuthorized),
+            Self::Password { .. } => Some(Reason::BadUserNameOrPassword),
+            Self::Will { refusal, .. } => Some(refusal.reason()),
+            Self::ClientId { .. } => Some(Reason::ClientIdentifierNotValid),
+            Self::Method => Some(Reason::BadAuthenticationMethod),
+            Self::Full { full: Full::Broker, .. } => Some(Reason::ServerBusy),
+            Self::Full { full: Full::Identity, .. } => Some(Reason::QuotaExceeded),
+            Self::Predecessor { .. } | Self::PasswordTimeout => Some(Reason::ServerUnavailable),
+            Self::TakenOver { .. } => Some(Reason::SessionTakenOver),
+            Self::Stopping => Some(Reason::ServerShuttingDown),
+            Self::Socket(_) | Self::ConnectTimeout | Self::Ended | Self::Malformed(_) => None,
         }
     }
 }
 
-/// A guest, until it is refused or its session has ended. `place` is one among those who are not clients yet.
+/// One connection, from its first packet to its last. `place` is its place among those that are no clients yet.
 pub(crate) async fn serve(guest: Guest, shared: Arc<Shared>, place: OwnedSemaphorePermit) {
     let peer = guest.peer;
-    // In memory of its own, which a session does not need.
-    let greeting = Box::pin(greet(guest, &shared));
-    let greeted = match shared.stop.run_until_cancelled(greeting).await {
-        Some(greeted) => greeted,
-        None => Err(Turned::Stopping),
-    };
-    match greeted {
-        Ok(connection) => {
-            drop(place);
-            connection.run(peer).await;
-        }
+    // The way in is longer than what a client's task has to remember.
+    let admitted = Box::pin(admit(guest, &shared, place)).await;
+    match admitted {
+        Ok(connection) => connection.run(peer).await,
         Err(turned) => {
-            shared.counters.refused.add(1);
-            tracing::info!(%peer, "refused a connection: {turned}");
+            shared.counters.begun.count(turned.beginning());
+            tracing::info!(%peer, "turned away: {turned}");
         }
     }
 }
 
-async fn greet(guest: Guest, shared: &Arc<Shared>) -> Result<Connection, Turned> {
-    let Guest { mut stream, peer: _, proof } = guest;
-    let limits = &shared.limits;
+async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) -> Result<Box<Connection>, Turned> {
+    let Guest { mut stream, peer, proof } = guest;
     let mut input = BytesMut::new();
-    let reading = read_connect(&mut stream, &mut input, limits.packet_max_bytes);
-    let length = timeout(limits.connect_timeout(), reading).await.map_err(|_| Turned::ConnectTimeout)??;
-    let packet = input.split_to(length);
-    let connect = match parse_connect(&packet, limits.packet_max_bytes) {
+    let frame = timeout(shared.limits.connect_timeout(), first_packet(&mut stream, &mut input, shared));
+    let used = match shared.stop.run_until_cancelled(frame).await {
+        Some(used) => used.map_err(|_| Turned::ConnectTimeout)??,
+        None => return Err(Turned::Stopping),
+    };
+    let first = input.split_to(used);
+    let connect = match connect(&first, shared) {
         Ok(connect) => connect,
         Err(malformed) => {
-            if let Malformed::Level(level) = malformed {
-                let mut out = BytesMut::new();
-                codec::refuse_level(level, &mut out);
-                farewell(&mut stream, &out).await;
-            }
+            let mut output = BytesMut::new();
+            refuse(&first, malformed, shared, &mut output);
+            farewell(&mut stream, &output).await;
             return Err(malformed.into());
         }
     };
-    match admit(proof, &connect, shared).await {
-        Ok(admitted) => Ok(Connection::new(stream, input, admitted, Arc::clone(shared))),
+    match welcome(&connect, proof, peer, place, shared).await {
+        Ok((admitted, answer)) => {
+            Ok(Connection::new(stream, input, admitted, answer.connack(&connect, shared), Arc::clone(shared)))
+        }
         Err(turned) => {
-            if let Some(welcome) = turned.welcome() {
-                refuse(stream, connect.version, welcome).await;
+            if let Some(reason) = turned.reason() {
+                let mut output = BytesMut::new();
+                connect.version.encode(&Answer::ConnAck(ConnAck::refused(reason)), &mut output);
+                farewell(&mut stream, &output).await;
             }
             Err(turned)
         }
     }
 }
 
-/// Reads until a whole packet is there, and gives its length.
-async fn read_connect(stream: &mut Stream, input: &mut BytesMut, max_bytes: usize) -> Result<usize, Turned> {
+/// Reads the first packet, and says how many bytes it has.
+async fn first_packet(stream: &mut Stream, input: &mut BytesMut, shared: &Shared) -> Result<usize, Turned> {
     loop {
-        if let Some((_, length)) = codec::frame(input, max_bytes)? {
-            return Ok(length);
+        if let Some((_, used)) = codec::frame(input, shared.limits.packet_max_bytes)? {
+            return Ok(used);
         }
-        input.reserve(codec::missing(input).clamp(1024, max_bytes));
+        input.reserve(codec::missing(input).clamp(256, 64 * 1024));
         if stream.read_buf(input).await? == 0 {
             return Err(Turned::Ended);
         }
     }
 }
 
-fn parse_connect(packet: &[u8], max_bytes: usize) -> Result<Connect<'_>, Malformed> {
-    let (frame, _) = codec::frame(packet, max_bytes)?.ok_or(Malformed::Short)?;
-    codec::connect(&frame)
+fn connect<'a>(first: &'a [u8], shared: &Shared) -> Result<Connect<'a>, Malformed> {
+    match codec::frame(first, shared.limits.packet_max_bytes)? {
+        Some((frame, _)) => codec::connect(&frame),
+        None => Err(Malformed::Short),
+    }
 }
 
-/// Who a guest is: what its transport has shown of that, or what it knows.
-async fn who(proof: Proof, connect: &Connect<'_>, shared: &Shared) -> Result<(Identity, Option<Serial>), Turned> {
-    match proof {
-        Proof::Certificate { identity, serial } => Ok((identity, Some(serial))),
-        Proof::Nobody(nobody) => Err(nobody.into()),
-        Proof::Password => {
-            let (Some(users), Some(user)) = (&shared.users, connect.user) else { return Err(Turned::NoUser) };
-            let found =
-                timeout(shared.limits.connect_timeout(), users.admit(user, connect.password.unwrap_or_default()));
-            let identity = found.await.map_err(|_| Turned::PasswordTimeout)?;
-            Ok((identity.ok_or_else(|| Turned::Password { user: user.chars().take(200).collect() })?, None))
+/// What a CONNECT that cannot be read is answered.
+fn refuse(first: &[u8], malformed: Malformed, shared: &Shared, output: &mut BytesMut) {
+    if let Ok(Some((frame, _))) = codec::frame(first, shared.limits.packet_max_bytes) {
+        codec::refuse(&frame, malformed, output);
+    }
+}
+
+/// What the CONNACK says beyond the limits.
+struct Welcome {
+    session_present: bool,
+    assigned_client_id: Option<String>,
+    session_expiry_s: u32,
+}
+
+impl Welcome {
+    fn connack<'a>(&'a self, connect: &Connect<'_>, shared: &Shared) -> ConnAck<'a> {
+        let limits = &shared.limits;
+        let asked_s = connect.keep_alive_s;
+        ConnAck {
+            reason: Reason::Success,
+            session_present: self.session_present,
+            assigned_client_id: self.assigned_client_id.as_deref(),
+            server_keep_alive_s: (asked_s == 0 || asked_s > limits.keep_alive_max_s).then_some(limits.keep_alive_max_s),
+            session_expiry_s: (self.session_expiry_s != connect.session_expiry_s).then_some(self.session_expiry_s),
+            receive_max: limits.inflight_max,
+            packet_max_bytes: u32::try_from(limits.packet_max_bytes).unwrap_or(u32::MAX),
+            alias_max: limits.topic_aliases_max,
         }
     }
 }
 
-/// Decides whether a CONNECT makes a client, and ends the session that its client id had.
-async fn admit(proof: Proof, connect: &Connect<'_>, shared: &Shared) -> Result<Admitted, Turned> {
-    let (identity, serial) = who(proof, connect, shared).await?;
-    // A client may leave it to the broker to name it, if it wants no session kept. A host's instance means something.
-    let unnamed = connect.client_id.is_empty() && connect.clean && !matches!(identity, Identity::Host(_));
-    if !unnamed && !owns(&identity, connect.client_id) {
-        return Err(Turned::ClientId { identity, client_id: connect.client_id.chars().take(200).collect() });
+async fn welcome(
+    connect: &Connect<'_>,
+    proof: Proof,
+    peer: SocketAddr,
+    place: OwnedSemaphorePermit,
+    shared: &Arc<Shared>,
+) -> Result<(Admitted, Welcome), Turned> {
+    if connect.extended_auth {
+        return Err(Turned::Method);
     }
-    let access = Access::new(identity.clone(), shared.prefix.clone());
-    let will = match &connect.will {
-        None => None,
-        Some(will) => match access.publish(will) {
-            Ok(message) => Some(message),
-            Err(refusal) => {
-                shared.counters.denied.add(1);
-                return Err(Turned::Will { identity, topic: will.topic.chars().take(200).collect(), refusal });
-            }
-        },
-    };
-    if !shared.hub.is_ready() {
-        return Err(Turned::NoRouter);
-    }
-    let ticket = shared
-        .registry
-        .enter(identity.clone(), connect.client_id, serial)
-        .map_err(|full| Turned::Full { identity, full })?;
+    let (identity, serial) = who(connect, proof, shared).await?;
+    // It is no stranger any more; what follows waits for nothing that one controls.
+    drop(place);
+    let access = Arc::new(Access::new(identity.clone(), Arc::clone(&shared.rules)));
+    let client_id = client_id(connect, &identity, shared)?;
+    let will = connect.will.as_ref().map(|will| last_will(will, &access, shared)).transpose()?;
+    let full = |full| Turned::Full { identity: identity.clone(), full };
+    let ticket = shared.registry.enter(identity.clone(), client_id, serial).map_err(full)?;
     // Who is in the registry is found there if it is revoked from now on, and who was before is found here.
     if let Some(serial) = serial.filter(|serial| shared.revoked.contains(serial)) {
         return Err(Turned::Revoked(serial));
     }
     if ticket.replaces() {
         shared.counters.takeovers.add(1);
-        // A chain of takeovers moves one session at a time, each of which may have a will for the router.
-        if timeout(2 * ROUTER_TIMEOUT, ticket.turn()).await.is_err() {
-            return Err(Turned::Predecessor { client_id: ticket.client_id().to_owned() });
-        }
-        if ticket.ended().is_cancelled() {
-            return Err(Turned::TakenOver { client_id: ticket.client_id().to_owned() });
-        }
+        tracing::info!(%peer, client.id = ticket.client_id(), client.identity = %identity, "takes over");
+        wait_for_turn(&ticket).await?;
     }
+    let session_expiry_s = connect.session_expiry_s.min(shared.limits.session_expiry_max_s);
+    let (session, session_present) = session(connect, &ticket, shared).await;
+    let reach = Reach {
+        version: connect.version,
+        window: connect.receive_max.min(shared.limits.inflight_max),
+        packet_max_bytes: connect.packet_max_bytes.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX)),
+        stays: session_expiry_s > 0,
+    };
+    let assigned = connect.client_id.is_empty().then(|| ticket.client_id().to_owned());
     let silence = shared.limits.silence(connect.keep_alive_s);
-    Ok(Admitted { version: connect.version, access, ticket, will, silence })
+    // A will belongs to the session, and carries its number.
+    let will = will.map(|will| LastWill { message: will.message.published_by(session.number), ..will });
+    Ok((
+        Admitted { ticket, access, reach, will, session, session_expiry_s, silence },
+        Welcome { session_present, assigned_client_id: assigned, session_expiry_s },
+    ))
 }
 
-async fn refuse(mut stream: Stream, version: Version, welcome: Welcome) {
-    let mut out = BytesMut::new();
-    version.encode(&Answer::ConnAck(welcome), &mut out);
-    farewell(&mut stream, &out).await;
+/// Who a client is, by its certificate or its password.
+async fn who(connect: &Connect<'_>, proof: Proof, shared: &Shared) -> Result<(Identity, Option<Serial>), Turned> {
+    match proof {
+        Proof::Certificate { identity, serial } => Ok((identity, Some(serial))),
+        Proof::Nobody(nobody) => Err(nobody.into()),
+        Proof::Password => {
+            let (Some(users), Some(user)) = (&shared.users, connect.user) else { return Err(Turned::NoUser) };
+            let check =
+                timeout(shared.limits.connect_timeout(), users.admit(user, connect.password.unwrap_or_default()));
+            let identity = check.await.map_err(|_| Turned::PasswordTimeout)?;
+            Ok((identity.ok_or_else(|| Turned::Password { user: user.chars().take(200).collect() })?, None))
+        }
+    }
+}
+
+/// The client id that was asked for, or one that the broker chooses.
+fn client_id(connect: &Connect<'_>, identity: &Identity, shared: &Shared) -> Result<String, Turned> {
+    let refused =
+        || Turned::ClientId { identity: identity.clone(), client_id: connect.client_id.chars().take(200).collect() };
+    if !connect.client_id.is_empty() {
+        return if owns(identity, connect.client_id) { Ok(connect.client_id.to_owned()) } else { Err(refused()) };
+    }
+    // A host says which instance of its agent it is; and in 3.1.1 who has no name cannot come back to a session.
+    if matches!(identity, Identity::Host(_)) || (connect.version == Version::V311 && !connect.clean) {
+        return Err(refused());
+    }
+    Ok(format!("{identity}-{:x}-{:x}", shared.started_ms, shared.registry.number()))
+}
+
+fn last_will(will: &Will<'_>, access: &Access, shared: &Shared) -> Result<LastWill, Turned> {
+    let publication = &will.publication;
+    if let Err(refusal) = access.publish(publication.topic) {
+        shared.counters.refusals.count(refusal.publish_kind());
+        let (identity, topic) = (access.identity().clone(), publication.topic.chars().take(200).collect());
+        return Err(Turned::Will { identity, topic, refusal });
+    }
+    let expiry_s = publication.expiry_s;
+    let message = Message::new(&codec::Publication { expiry_s: None, ..publication.clone() }, 0, 0);
+    Ok(LastWill { message, expiry_s, delay_s: will.delay_s })
+}
+
+/// Waits until the earlier connection of the same client has ended.
+async fn wait_for_turn(ticket: &Ticket) -> Result<(), Turned> {
+    let client_id = || ticket.client_id().to_owned();
+    tokio::select! {
+        turn = timeout(PREDECESSOR_TIMEOUT, ticket.turn()) => turn.map_err(|_| Turned::Predecessor { client_id: client_id() }),
+        cause = ticket.ending().told() => Err(match cause {
+            crate::registry::Cause::Stopping => Turned::Stopping,
+            _ => Turned::TakenOver { client_id: client_id() },
+        }),
+    }
+}
+
+/// The session that waited for this client, or a new one; and whether it was there.
+async fn session(connect: &Connect<'_>, ticket: &Ticket, shared: &Arc<Shared>) -> (Session, bool) {
+    match shared.registry.wake(ticket) {
+        // One that could not take a message is thrown away: its client has to know that it missed something.
+        Some(former) if connect.clean || former.session.mailbox.is_over() => connection::let_go(shared, former).await,
+        Some(Former { mut session, .. }) => {
+            session.wake();
+            return (session, true);
+        }
+        None => (),
+    }
+    let max_bytes = match &ticket.key().0 {
+        Identity::Host(_) => shared.limits.queue_host_max_bytes,
+        Identity::Console(_) | Identity::Operator(_) | Identity::Observer(_) => shared.limits.queue_max_bytes,
+    };
+    (Session::new(shared.registry.number(), Mailbox::new(max_bytes, Arc::clone(&shared.pool))), false)
 }

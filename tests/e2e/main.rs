@@ -7,9 +7,11 @@
 mod fleet;
 
 mod bad_input;
+mod brokers;
 mod exec;
 mod first_run;
 mod metric;
+mod revoke;
 mod roles;
 mod wire;
 mod yuno;
