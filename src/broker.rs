@@ -1,26 +1,21 @@
-//! The broker's role: from its configuration to a running [`muster_broker::Broker`], and what follows its revocation
-//! list while it runs.
+//! The broker's role: from its configuration to a running [`muster_broker::Broker`].
 
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
 };
 
-use muster_broker::{Broker, Limits, Plain, Revocations, StartError, Tls, Users};
+use muster_broker::{Broker, Limits, Plain, StartError, Tls, Users};
 use muster_topics::topic::Prefix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    sync::watch,
-    time::{MissedTickBehavior, interval},
-};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::failure::{Context, Failure, Kind, with_causes};
+use crate::{
+    failure::{Context, Failure, Kind, with_causes},
+    revoked,
+};
 
 /// Configuration of `muster broker`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -34,22 +29,25 @@ pub struct Config {
     pub key: PathBuf,
     /// The authority's certificate (PEM): who shows a certificate of this authority is let in.
     pub authority: PathBuf,
+    /// The authority's revocation list (PEM): whose certificate is on it is not let in. The console keeps one, `revoked.pem`
+    /// in its data folder. A change of the file takes effect within seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<PathBuf>,
+    /// Where clients connect with MQTT over WebSocket (and TLS), at the path /mqtt; nowhere unless it is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub websocket: Option<SocketAddr>,
+    /// Where programs of this host connect without TLS, with a name and a password of `users`; nowhere unless it is set.
+    /// A loopback address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plain: Option<SocketAddr>,
+    /// Who may connect there: lines of `muster broker password NAME`.
+    pub users: PathBuf,
     /// Folder of what outlives the broker: retained messages. Only its owner may read it.
     pub data_dir: PathBuf,
     /// Where Prometheus finds the broker's metrics (`GET /metrics`, plain HTTP, no password); not at all if it is not
     /// given. Port 0 takes a free one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub monitor: Option<SocketAddr>,
-    /// The authority's revocation list (PEM): whose certificate is on it is not let in. The console keeps one, `revoked.pem`
-    /// in its data folder. A change of the file takes effect within seconds.
-    pub revoked: Option<PathBuf>,
-    /// Where clients connect with MQTT over WebSocket (and TLS), at the path /mqtt; nowhere unless it is set.
-    pub websocket: Option<SocketAddr>,
-    /// Where programs of this host connect without TLS, with a name and a password of `users`; nowhere unless it is set.
-    /// A loopback address.
-    pub plain: Option<SocketAddr>,
-    /// Who may connect there: lines of `muster broker password NAME`.
-    pub users: PathBuf,
     /// The first levels of all topics.
     pub prefix: Prefix,
     /// Limits, each with its reason.
@@ -64,12 +62,12 @@ impl Default for Config {
             certificate: folder.join("certificate.pem"),
             key: folder.join("key.pem"),
             authority: folder.join("authority.pem"),
-            data_dir: PathBuf::from("/var/lib/muster/broker"),
-            monitor: None,
             revoked: None,
             websocket: None,
             plain: None,
             users: folder.join("users"),
+            data_dir: PathBuf::from("/var/lib/muster/broker"),
+            monitor: None,
             prefix: Prefix::default(),
             limits: Limits::default(),
         }
@@ -125,7 +123,7 @@ pub async fn start(config: Config) -> Result<Running, Failure> {
     let broker = Broker::start(broker).await.map_err(|error| failure(&error, "listen"))?;
     let watch = match config.revoked {
         None => None,
-        Some(path) => match follow(path, broker.revocations()).await {
+        Some(path) => match revoked::watch(path, broker.revocations()).await {
             Ok(task) => Some(task),
             Err(failure) => {
                 broker.stop().await;
@@ -134,26 +132,6 @@ pub async fn start(config: Config) -> Result<Running, Failure> {
         },
     };
     Ok(Running { broker, watch })
-}
-
-/// A broker that follows the list of a console in the same process.
-#[must_use]
-pub fn following(broker: Broker, mut list: watch::Receiver<Arc<str>>) -> Running {
-    let revocations = broker.revocations();
-    let put_in_force = move |list: &str| {
-        if let Err(error) = revocations.replace(list) {
-            tracing::error!("the console's revocation list is not taken: {}", with_causes(&error));
-        }
-    };
-    // The first one before anybody has had the time to connect.
-    put_in_force(&list.borrow_and_update());
-    let follow = async move {
-        while list.changed().await.is_ok() {
-            let list = Arc::clone(&list.borrow_and_update());
-            put_in_force(&list);
-        }
-    };
-    Running { broker, watch: Some(AbortOnDropHandle::new(tokio::spawn(follow))) }
 }
 
 fn users(path: &Path) -> Result<Users, Failure> {
@@ -172,6 +150,9 @@ pub fn failure(error: &StartError, setting: &str) -> Failure {
         StartError::Bind { .. } => {
             failure.hint(format!("choose another address or port with {setting}; port 0 takes a free one"))
         }
+        StartError::NotLoopback(_) => {
+            failure.hint("set `plain` to an address such as 127.0.0.1:1883; others connect with TLS")
+        }
         StartError::BindMonitor { .. } => {
             failure.hint("choose another address or port with monitor; port 0 takes a free one")
         }
@@ -181,79 +162,6 @@ pub fn failure(error: &StartError, setting: &str) -> Failure {
             "another version of muster wrote it: start that one, or move the file away (every party publishes what is its \
              own again)",
         ),
-        StartError::NotLoopback(_) => {
-            failure.hint("set `plain` to an address such as 127.0.0.1:1883; others connect with TLS")
-        }
         _ => failure,
     }
-}
-
-/// How often the revocation list's file is looked at.
-const LOOK: Duration = Duration::from_secs(2);
-
-/// A revocation list that is larger is somebody's mistake: this is half a million certificates.
-const LIST_MAX_BYTES: u64 = 32 * 1024 * 1024;
-
-/// Puts the list in force, and each that replaces it.
-async fn follow(path: PathBuf, revocations: Revocations) -> Result<AbortOnDropHandle<()>, Failure> {
-    let mut list = List { path, revocations, seen: None };
-    list.look().await.map_err(|why| {
-        Failure::new(Kind::Failed, format!("the revocation list {}: {why}", list.path.display())).hint(HINT)
-    })?;
-    let hang_up = signal(SignalKind::hangup()).trying("to hear of SIGHUP")?;
-    Ok(AbortOnDropHandle::new(tokio::spawn(list.follow(hang_up))))
-}
-
-const HINT: &str = "the console keeps its authority's list as revoked.pem in its data folder; copy it from there whole";
-
-/// A revocation list's file.
-struct List {
-    path: PathBuf,
-    revocations: Revocations,
-    /// What was in it last, or why it could not be read.
-    seen: Option<Result<Vec<u8>, String>>,
-}
-
-impl List {
-    /// Looks at the file now and then, and on SIGHUP. It ends with its task.
-    async fn follow(mut self, mut hang_up: Signal) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            // Both lose nothing when the other comes first.
-            tokio::select! {
-                _ = looks.tick() => (),
-                Some(()) = hang_up.recv() => (),
-            }
-            if let Err(why) = self.look().await {
-                let path = self.path.display();
-                tracing::warn!(%path, "the revocation list is not taken, the one before stays in force: {why}; hint: {HINT}");
-            }
-        }
-    }
-
-    /// Takes the list if the file has changed. Tells of each mistake once.
-    async fn look(&mut self) -> Result<(), String> {
-        let content = read_list(&self.path).await;
-        if self.seen.as_ref() == Some(&content) {
-            return Ok(());
-        }
-        let taken = match &content {
-            Err(why) => Err(why.clone()),
-            Ok(bytes) => match std::str::from_utf8(bytes) {
-                Err(_) => Err("it is not text".to_owned()),
-                Ok(text) => self.revocations.replace(text).map(drop).map_err(|error| with_causes(&error)),
-            },
-        };
-        self.seen = Some(content);
-        taken
-    }
-}
-
-async fn read_list(path: &Path) -> Result<Vec<u8>, String> {
-    let length = tokio::fs::metadata(path).await.map_err(|error| error.to_string())?.len();
-    if length > LIST_MAX_BYTES {
-        return Err(format!("it has {length} bytes, and may have {LIST_MAX_BYTES}"));
-    }
-    tokio::fs::read(path).await.map_err(|error| error.to_string())
 }

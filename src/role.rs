@@ -217,7 +217,7 @@ mod broker {
         verb: Option<Verb>,
     }
 
-    /// What needs no broker to run.
+    /// What can be done without a broker.
     #[derive(Subcommand, Clone, Debug)]
     enum Verb {
         /// Write another broker's configuration with the same rules
@@ -239,7 +239,7 @@ mod broker {
         match args.verb {
             Some(Verb::Render(wanted)) => return render::run(&wanted),
             Some(Verb::Password { name }) => return password::print_line(&name, &shutdown).await,
-            None => (),
+            None => {}
         }
         let Some(config) = args.role.load("broker", |_: &mut broker::Config| Ok(()))? else { return Ok(()) };
         let running = broker::start(config).await?;

@@ -87,7 +87,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
     let broker = start_broker(&up, &data, &prepared).await?;
     let _revoked = revoked::follow(prepared.revocations(), broker.revocations());
     steps.done("broker");
-    let urls = broker_urls(up.listen, broker.broker().local_addr().port());
+    let urls = broker_urls(up.listen, broker.local_addr().port());
     let console = prepared
         .with_broker(urls.0.clone(), Some(urls.1.clone()))
         .start()
@@ -123,7 +123,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
 
 /// What runs, once all of it does.
 struct Parts {
-    broker: broker::Running,
+    broker: Broker,
     console: RunningConsole,
     agent: RunningAgent,
 }
@@ -251,7 +251,7 @@ fn start_failure(error: &StartError) -> Failure {
     }
 }
 
-async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<broker::Running, Failure> {
+async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broker, Failure> {
     let authority = prepared.authority();
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
@@ -263,8 +263,7 @@ async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<broke
         store: Some(data.join("broker")),
         ..muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls)
     };
-    let broker = Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))?;
-    Ok(broker::following(broker, prepared.revocations()))
+    Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))
 }
 
 /// The broker's address for this process, and for hosts.

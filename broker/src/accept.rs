@@ -8,7 +8,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use muster_topics::role::Identity;
-use rustls::ServerConfig;
+use rustls::{CertificateError, ServerConfig};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -96,6 +96,7 @@ impl Door {
     }
 }
 
+/// Listens, with room for many who come at once.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A broker that is started again need not wait for the last one's connections to be forgotten.
@@ -135,6 +136,8 @@ enum Turned {
     Socket(#[from] io::Error),
     #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),
+    #[error("the client's certificate is revoked")]
+    Revoked,
     #[error("the TLS handshake took too long")]
     TlsTimeout,
     #[error("no WebSocket: {0}")]
@@ -144,11 +147,20 @@ enum Turned {
 }
 
 impl Turned {
+    fn tls(error: io::Error) -> Self {
+        let told = error.get_ref().and_then(|error| error.downcast_ref());
+        match told {
+            Some(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => Self::Revoked,
+            _ => Self::Tls(error),
+        }
+    }
+
     /// As which it is counted.
     fn beginning(&self) -> Beginning {
         match self {
             Self::Socket(_) => Beginning::Closed,
             Self::Tls(_) => Beginning::Tls,
+            Self::Revoked => Beginning::Revoked,
             Self::TlsTimeout => Beginning::Timeout,
             Self::WebSocket(_) => Beginning::WebSocket,
             Self::Stopping => Beginning::Stopping,
@@ -199,7 +211,7 @@ async fn shake_hands(
     server: Arc<ServerConfig>,
     patience: Duration,
 ) -> Result<Box<TlsStream<TcpStream>>, Turned> {
-    timeout(patience, TlsStream::accept(socket, server)).await.map_err(|_| Turned::TlsTimeout)?.map_err(Turned::Tls)
+    timeout(patience, TlsStream::accept(socket, server)).await.map_err(|_| Turned::TlsTimeout)?.map_err(Turned::tls)
 }
 
 fn proof(stream: &TlsStream<TcpStream>) -> Proof {

@@ -68,10 +68,10 @@ impl Turned {
     fn beginning(&self) -> Beginning {
         match self {
             Self::Socket(_) | Self::Ended => Beginning::Closed,
+            Self::ConnectTimeout | Self::PasswordTimeout => Beginning::Timeout,
             Self::Malformed(_) => Beginning::Malformed,
             Self::Nobody(_) | Self::NoUser | Self::Password { .. } | Self::Method => Beginning::Identity,
             Self::Revoked(_) => Beginning::Revoked,
-            Self::ConnectTimeout | Self::PasswordTimeout => Beginning::Timeout,
             Self::ClientId { .. } => Beginning::ClientId,
             Self::Will { .. } => Beginning::Will,
             Self::Full { .. } => Beginning::Full,
@@ -130,7 +130,7 @@ async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) 
             return Err(malformed.into());
         }
     };
-    match welcome(&connect, proof, peer, shared, place).await {
+    match welcome(&connect, proof, peer, place, shared).await {
         Ok((admitted, answer)) => {
             Ok(Connection::new(stream, input, admitted, answer.connack(&connect, shared), Arc::clone(shared)))
         }
@@ -200,14 +200,14 @@ async fn welcome(
     connect: &Connect<'_>,
     proof: Proof,
     peer: SocketAddr,
-    shared: &Arc<Shared>,
     place: OwnedSemaphorePermit,
+    shared: &Arc<Shared>,
 ) -> Result<(Admitted, Welcome), Turned> {
     if connect.extended_auth {
         return Err(Turned::Method);
     }
     let (identity, serial) = who(connect, proof, shared).await?;
-    // Nobody is a stranger any more; what follows may wait for an earlier connection of the same client.
+    // It is no stranger any more; what follows waits for nothing that one controls.
     drop(place);
     let access = Arc::new(Access::new(identity.clone(), Arc::clone(&shared.rules)));
     let client_id = client_id(connect, &identity, shared)?;
@@ -241,16 +241,16 @@ async fn welcome(
     ))
 }
 
-/// Who a guest is: what its transport has shown of that, or what it knows.
+/// Who a client is, by its certificate or its password.
 async fn who(connect: &Connect<'_>, proof: Proof, shared: &Shared) -> Result<(Identity, Option<Serial>), Turned> {
     match proof {
         Proof::Certificate { identity, serial } => Ok((identity, Some(serial))),
         Proof::Nobody(nobody) => Err(nobody.into()),
         Proof::Password => {
             let (Some(users), Some(user)) = (&shared.users, connect.user) else { return Err(Turned::NoUser) };
-            let found =
+            let check =
                 timeout(shared.limits.connect_timeout(), users.admit(user, connect.password.unwrap_or_default()));
-            let identity = found.await.map_err(|_| Turned::PasswordTimeout)?;
+            let identity = check.await.map_err(|_| Turned::PasswordTimeout)?;
             Ok((identity.ok_or_else(|| Turned::Password { user: user.chars().take(200).collect() })?, None))
         }
     }

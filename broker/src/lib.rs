@@ -18,7 +18,9 @@
 //!
 //! - [`limits`](Limits): a limit on everything, each with its reason
 //! - `text`, `codec`, `message`: what is well formed; bytes to packets and back; a message that was let in
-//! - `accept`, `tls`, `stream`: from a TCP connection to a guest, of whom the transport says who it is
+//! - `accept`: from a TCP connection to a guest, of whom it is known how to tell who it is
+//! - `stream`, `tls`, `websocket`, `scratch`: the transports, which hold no buffers for idle clients
+//! - `who`, `revoked`, `users`: whom a certificate is for; which are good no more; names and passwords
 //! - `admit`, `access`: from a guest to a client; what it may do
 //! - `registry`, `pace`: who is connected, and whose session waits; takeover; how fast one may send
 //! - `session`, `mailbox`: a client's state, without IO; what waits for it, and what happens if that is too much
@@ -83,8 +85,17 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[doc(hidden)]
 pub use self::codec::fuzzing;
 use self::{
-    accept::Door, access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
-    retained::Retained, revoked::Revoked, router::Hub, stats::Counters,
+    accept::{Door, Strangers},
+    access::Rules,
+    clock::unix_ms,
+    exchange::Exchange,
+    logged::Logged,
+    mailbox::Pool,
+    registry::Registry,
+    retained::Retained,
+    revoked::Revoked,
+    router::Hub,
+    stats::Counters,
 };
 pub use self::{
     limits::Limits,
@@ -104,9 +115,9 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Its certificate, and whom it lets in.
     pub tls: Tls,
-    /// Where they connect with MQTT over WebSocket (and TLS), if anywhere.
+    /// Where they connect with MQTT over WebSocket (and TLS). None: nowhere.
     pub websocket: Option<SocketAddr>,
-    /// Where they connect without TLS, if anywhere.
+    /// Where they connect without TLS. None: nowhere.
     pub plain: Option<Plain>,
     /// The folder in which retained messages outlive the broker. None: they do not.
     pub store: Option<PathBuf>,
@@ -119,11 +130,19 @@ pub struct Config {
 }
 
 impl Config {
-    /// A broker that only speaks MQTT over TLS, with the usual prefix and limits, of which nothing outlives it.
+    /// A broker with one listener, the default prefix and limits, and nothing that outlives it.
     #[must_use]
     pub fn new(listen: SocketAddr, tls: Tls) -> Self {
-        let (prefix, limits) = (Prefix::default(), Limits::default());
-        Self { listen, tls, websocket: None, plain: None, store: None, monitor: None, prefix, limits }
+        Self {
+            listen,
+            tls,
+            websocket: None,
+            plain: None,
+            store: None,
+            monitor: None,
+            prefix: Prefix::default(),
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -329,8 +348,6 @@ impl Broker {
             rules: Rules::new(prefix, &limits),
             started: Instant::now(),
             started_ms: unix_ms(),
-            revoked,
-            users,
             registry: Registry::new(&limits),
             exchange: Exchange::new(retained, Arc::clone(&counters)),
             pool: Pool::new(limits.queues_max_bytes),
@@ -338,37 +355,30 @@ impl Broker {
             stop: CancellationToken::new(),
             limits,
             counters,
+            revoked,
+            users,
             hub,
         });
-        let broker = Self {
-            address: tls.address,
-            websocket: websocket.as_ref().map(|open| open.address),
-            plain: plain.as_ref().map(|open| open.address),
-            monitor: metrics.as_ref().map(|(_, address)| *address),
-            shared,
-            tasks: TaskTracker::new(),
-        };
-        broker.begin(outlet, metrics.map(|(listener, _)| listener), [Some(tls), websocket, plain]);
-        Ok(broker)
-    }
-
-    /// Starts what runs beside the connections, and lets these in.
-    fn begin(&self, outlet: router::Outlet, metrics: Option<TcpListener>, doors: [Option<accept::Open>; 3]) {
-        let Self { shared, tasks, .. } = self;
         let exchange = Arc::clone(&shared.exchange);
         tokio::spawn(Arc::clone(&shared.hub).run(outlet, move |messages| exchange.deal(messages)));
-        tasks.spawn(Arc::clone(shared).tell());
-        tasks.spawn(Arc::clone(shared).tend());
-        if let Some(listener) = metrics {
-            let (told, stop) = (Arc::clone(shared), shared.stop.clone());
+        let tasks = TaskTracker::new();
+        tasks.spawn(Arc::clone(&shared).tell());
+        tasks.spawn(Arc::clone(&shared).tend());
+        let monitor = metrics.as_ref().map(|(_, address)| *address);
+        if let Some((listener, address)) = metrics {
+            let (told, stop) = (Arc::clone(&shared), shared.stop.clone());
             let serve = monitor::run(listener, move || told.stats(), tasks.clone());
             tasks.spawn(async move { stop.run_until_cancelled(serve).await });
+            tracing::info!(%address, "the broker's metrics can be read");
         }
-        let strangers = accept::Strangers::new(&shared.limits);
-        for open in doors.into_iter().flatten() {
+        let address_of = |open: &accept::Open| open.address;
+        let (address, ws, tcp) = (tls.address, websocket.as_ref().map(address_of), plain.as_ref().map(address_of));
+        let strangers = Strangers::new(&shared.limits);
+        for open in [Some(tls), websocket, plain].into_iter().flatten() {
             tracing::info!(address = %open.address, transport = open.door.name(), "the broker takes connections");
-            tasks.spawn(open.run(strangers.clone(), Arc::clone(shared), tasks.clone()));
+            tasks.spawn(open.run(strangers.clone(), Arc::clone(&shared), tasks.clone()));
         }
+        Ok(Self { address, websocket: ws, plain: tcp, monitor, shared, tasks })
     }
 
     /// Where it listens, with the real port.
@@ -377,13 +387,13 @@ impl Broker {
         self.address
     }
 
-    /// Where it takes MQTT over WebSocket, if it does.
+    /// Where it takes MQTT over WebSocket, with the real port.
     #[must_use]
     pub fn websocket_addr(&self) -> Option<SocketAddr> {
         self.websocket
     }
 
-    /// Where it takes connections without TLS, if it does.
+    /// Where it takes connections without TLS, with the real port.
     #[must_use]
     pub fn plain_addr(&self) -> Option<SocketAddr> {
         self.plain

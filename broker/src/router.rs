@@ -29,8 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::generation::Generation;
-pub(crate) use self::generation::Outlet;
+use self::generation::{Generation, Outlet};
 use crate::{
     codec::Publication,
     limits::Limits,
