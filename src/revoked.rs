@@ -25,7 +25,6 @@ const LIST_MAX_BYTES: u64 = 32 * 1024 * 1024;
 const HINT: &str = "the console keeps its authority's list as revoked.pem in its data folder; copy it from there whole";
 
 /// Puts the list of a console in the same process in force, and each that replaces it, until the handle is dropped.
-#[must_use]
 pub fn follow(mut lists: watch::Receiver<Arc<str>>, revocations: Revocations) -> AbortOnDropHandle<()> {
     let replace = move |list: &Arc<str>| {
         // The console made it for this very authority, so that this is a mistake of its own.
