@@ -78,15 +78,21 @@ pub(crate) async fn refused_publish(kind: Kind) {
     assert_eq!(reader.message().await.text(), "truth");
 }
 
+/// The reason for which the broker ended a connection, as far as its client tells: paho reads one only if something
+/// follows it, which nothing has to.
+fn as_told_by(kind: Kind, reason: u8) -> Option<u8> {
+    Some(if matches!(kind, Kind::Paho(_)) { 0 } else { reason })
+}
+
 pub(crate) async fn told_why(kind: Kind) {
     let stage = Stage::new().await;
     let mut first = stage.console(kind).await;
     let _second = stage.console(kind).await;
-    assert_eq!(first.end().await, Some(0x8e));
+    assert_eq!(first.end().await, as_told_by(kind, 0x8e));
     let mut third = stage.host(kind).await;
     let ended = tokio::spawn(async move { third.end().await });
     stage.ours.broker.stop().await;
-    assert_eq!(ended.await.unwrap(), Some(0x8b));
+    assert_eq!(ended.await.unwrap(), as_told_by(kind, 0x8b));
 }
 
 pub(crate) async fn own_messages(kind: Kind) {

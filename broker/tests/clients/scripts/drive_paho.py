@@ -19,6 +19,8 @@ NAMES = {
     "alias": "TopicAlias",
 }
 
+OLD_CODES = {0: 0, 132: 1, 133: 2, 136: 3, 134: 4, 135: 5}
+
 
 class Driver:
     def __init__(self):
@@ -77,7 +79,8 @@ class Driver:
         client.connect("localhost", asked["port"], keepalive=60, **more)
         client.loop_start()
         present, code = self.answers.get(timeout=PATIENCE_S)
-        return {"session_present": present, "code": code}
+        # paho tells MQTT 3.1.1's return codes in MQTT 5's words.
+        return {"session_present": present, "code": code if self.five else OLD_CODES[code]}
 
     def subscribe(self, asked):
         if self.five:
