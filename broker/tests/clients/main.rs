@@ -4,7 +4,7 @@
 //! paho and MQTT.js run in processes of their own, which take requests and give answers as lines of JSON; rumqttc is here.
 //! [`peer`] hides which is which; [`scenarios`] say what must hold for each of them, with raw MQTT on the other side.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 #[path = "../rig/mod.rs"]
 mod rig;
@@ -63,7 +63,7 @@ clients! {
         scenarios::{every_quality, retained, last_will, resumed, refused_client_id, refused_filter, unsubscribed},
         five::{
             properties, properties_of_a_will, expiry, refused_publish, told_why, own_messages, retain_handling,
-            as_published, subscription_ids, alias,
+            as_published, subscription_ids, alias, alias_of_the_broker,
         }
     ];
 }

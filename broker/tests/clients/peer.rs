@@ -159,12 +159,12 @@ impl Stage {
             Kind::Paho(version) => {
                 let mut script = Script::paho();
                 let accepted = script.connect(self, version, common_name, &connect).await;
-                (Peer::Script(script), accepted)
+                (Peer::Script(Box::new(script)), accepted)
             }
             Kind::MqttJs(version) => {
                 let mut script = Script::mqttjs();
                 let accepted = script.connect(self, version, common_name, &connect).await;
-                (Peer::Script(script), accepted)
+                (Peer::Script(Box::new(script)), accepted)
             }
             Kind::Rumqttc(Version::V4) => {
                 let (client, accepted) = Four::connect(self.place(), common_name, &connect).await;
@@ -197,7 +197,7 @@ impl Stage {
 
 /// A connected client.
 pub(crate) enum Peer {
-    Script(Script),
+    Script(Box<Script>),
     Four(Four),
     Five(Five),
 }
