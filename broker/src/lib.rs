@@ -76,13 +76,13 @@ use muster_topics::topic::Prefix;
 use tokio::{net::TcpListener, time::interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use self::codec::fuzzing;
 use self::{
     access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
     retained::Retained, router::Hub, stats::Counters,
 };
-#[cfg(any(test, feature = "fuzzing"))]
-#[doc(hidden)]
-pub use self::codec::fuzzing;
 pub use self::{
     limits::Limits,
     stats::{Beginning, Counts, Journal, Kind, Refused, Stats},

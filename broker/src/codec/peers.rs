@@ -334,7 +334,7 @@ fn acknowledgements_are_understood() {
     let (packet_id, pkid) = (0x0102, 0x0102);
     for (reason, theirs) in [
         (Reason::Success, PubAckReason::Success),
-        (Reason::NoMatchingSubscribers, PubAckReason::NoMatchingSubscribers),
+        (Reason::QuotaExceeded, PubAckReason::QuotaExceeded),
         (Reason::NotAuthorized, PubAckReason::NotAuthorized),
     ] {
         let read = read_v5(&encode(Version::V5, &Answer::PubAck { packet_id, reason }));

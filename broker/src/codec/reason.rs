@@ -7,35 +7,27 @@ pub(crate) enum Reason {
     /// Also: normal disconnection, granted QoS 0.
     Success = 0x00,
     GrantedQoS1 = 0x01,
-    NoMatchingSubscribers = 0x10,
     NoSubscriptionExisted = 0x11,
     UnspecifiedError = 0x80,
     MalformedPacket = 0x81,
     ProtocolError = 0x82,
-    ImplementationSpecificError = 0x83,
     UnsupportedProtocolVersion = 0x84,
     ClientIdentifierNotValid = 0x85,
     BadUserNameOrPassword = 0x86,
     NotAuthorized = 0x87,
     ServerUnavailable = 0x88,
     ServerBusy = 0x89,
-    Banned = 0x8a,
     ServerShuttingDown = 0x8b,
     BadAuthenticationMethod = 0x8c,
     KeepAliveTimeout = 0x8d,
     SessionTakenOver = 0x8e,
     TopicFilterInvalid = 0x8f,
     TopicNameInvalid = 0x90,
-    PacketIdentifierInUse = 0x91,
-    ReceiveMaximumExceeded = 0x93,
     TopicAliasInvalid = 0x94,
     PacketTooLarge = 0x95,
-    MessageRateTooHigh = 0x96,
     QuotaExceeded = 0x97,
-    AdministrativeAction = 0x98,
     QoSNotSupported = 0x9b,
     SharedSubscriptionsNotSupported = 0x9e,
-    ConnectionRateExceeded = 0x9f,
 }
 
 impl Reason {
@@ -61,7 +53,7 @@ impl Reason {
             Self::UnsupportedProtocolVersion => 1,
             Self::ClientIdentifierNotValid => 2,
             Self::BadUserNameOrPassword => 4,
-            Self::NotAuthorized | Self::Banned | Self::BadAuthenticationMethod | Self::TopicNameInvalid => 5,
+            Self::NotAuthorized | Self::BadAuthenticationMethod | Self::TopicNameInvalid => 5,
             // "Server unavailable" is the one that says nothing about the client.
             _ => 3,
         }
@@ -80,38 +72,30 @@ pub(super) mod tests {
     use Reason::*;
 
     /// Every reason, its code, and what a 3.1.1 CONNACK says.
-    pub(in crate::codec) const ALL: [(Reason, u8, u8); 31] = [
+    pub(in crate::codec) const ALL: [(Reason, u8, u8); 23] = [
         (Success, 0x00, 0),
         (GrantedQoS1, 0x01, 0),
-        (NoMatchingSubscribers, 0x10, 0),
         (NoSubscriptionExisted, 0x11, 0),
         (UnspecifiedError, 0x80, 3),
         (MalformedPacket, 0x81, 3),
         (ProtocolError, 0x82, 3),
-        (ImplementationSpecificError, 0x83, 3),
         (UnsupportedProtocolVersion, 0x84, 1),
         (ClientIdentifierNotValid, 0x85, 2),
         (BadUserNameOrPassword, 0x86, 4),
         (NotAuthorized, 0x87, 5),
         (ServerUnavailable, 0x88, 3),
         (ServerBusy, 0x89, 3),
-        (Banned, 0x8a, 5),
         (ServerShuttingDown, 0x8b, 3),
         (BadAuthenticationMethod, 0x8c, 5),
         (KeepAliveTimeout, 0x8d, 3),
         (SessionTakenOver, 0x8e, 3),
         (TopicFilterInvalid, 0x8f, 3),
         (TopicNameInvalid, 0x90, 5),
-        (PacketIdentifierInUse, 0x91, 3),
-        (ReceiveMaximumExceeded, 0x93, 3),
         (TopicAliasInvalid, 0x94, 3),
         (PacketTooLarge, 0x95, 3),
-        (MessageRateTooHigh, 0x96, 3),
         (QuotaExceeded, 0x97, 3),
-        (AdministrativeAction, 0x98, 3),
         (QoSNotSupported, 0x9b, 3),
         (SharedSubscriptionsNotSupported, 0x9e, 3),
-        (ConnectionRateExceeded, 0x9f, 3),
     ];
 
     #[test]
