@@ -22,6 +22,7 @@
 pub mod artifact;
 #[cfg(test)]
 mod bus_tests;
+mod capability;
 pub mod config;
 mod core;
 pub mod execute;

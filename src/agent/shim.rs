@@ -34,6 +34,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use super::capability::name as capability_name;
 use crate::{
     clock::now_ms,
     files::{PRIVATE_FOLDER, make_folder, write_atomically},
@@ -144,8 +145,8 @@ impl Shims {
         let mut shim = Shim::new(folder, stream).map_err(failed)?;
         match shim.report().await.map_err(failed)? {
             Report::Started | Report::Over => Ok(shim),
-            Report::Failed { step: Step::Prepare, errno } => Err(failed(io::Error::from_raw_os_error(errno))),
-            Report::Failed { step, errno } => Err(start_error(launch, step, errno)),
+            Report::Failed { step: Step::Prepare, errno, .. } => Err(failed(io::Error::from_raw_os_error(errno))),
+            Report::Failed { step, which, errno } => Err(start_error(launch, step, which, errno)),
         }
     }
 
@@ -380,12 +381,27 @@ fn io_error(folder: &Path, source: io::Error) -> ShimError {
     ShimError::Io { folder: folder.display().to_string(), source }
 }
 
-fn start_error(launch: &Launch, step: Step, errno: i32) -> ShimError {
+fn start_error(launch: &Launch, step: Step, which: Option<u8>, errno: i32) -> ShimError {
     let source = io::Error::from_raw_os_error(errno);
-    let source = match step {
-        Step::Cwd => io::Error::new(source.kind(), format!("working directory {}: {source}", launch.cwd)),
-        Step::User => io::Error::new(source.kind(), format!("becoming its user: {source}")),
-        Step::Prepare | Step::Exec => source,
+    let what = match step {
+        Step::Prepare | Step::Exec => None,
+        Step::Nice => Some(format!("nice value {}", launch.attributes.nice.unwrap_or_default())),
+        Step::Rlimit => {
+            let limit = which.and_then(|place| launch.attributes.rlimits.get(usize::from(place)));
+            let name = limit.map(|limit| format!("{:?}", limit.resource).to_lowercase());
+            Some(format!("limit {}", name.unwrap_or_default()))
+        }
+        Step::Capabilities => Some(match which {
+            Some(number) => format!("capability {}", capability_name(number)),
+            None => "capabilities".to_owned(),
+        }),
+        Step::User => Some("becoming its user".to_owned()),
+        Step::NoNewPrivs => Some("no_new_privs".to_owned()),
+        Step::Cwd => Some(format!("working directory {}", launch.cwd)),
+    };
+    let source = match what {
+        Some(what) => io::Error::new(source.kind(), format!("{what}: {source}")),
+        None => source,
     };
     ShimError::Start { program: launch.argv.first().cloned().unwrap_or_default(), source }
 }

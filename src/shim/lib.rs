@@ -10,6 +10,7 @@
 //! Modules, in reading order:
 //!
 //! - this one: what passes between the two
+//! - [`attributes`]: what a process is given beside its arguments
 //! - [`files`]: the files in a shim's folder, and the promise that `state.json` keeps
 //! - [`proc`]: which boot this is, and which process a number means
 //!
@@ -23,10 +24,13 @@
 //! **Invariant: there is at most one shim in a folder.** Its lock is taken by the agent before the
 //! shim is started, and held by the shim for as long as it may start a program.
 
+pub mod attributes;
 pub mod files;
 pub mod proc;
 
 use serde::{Deserialize, Serialize};
+
+pub use attributes::Attributes;
 
 /// Version of this protocol and of the files.
 pub const VERSION: u32 = 1;
@@ -47,6 +51,9 @@ pub struct Launch {
     pub cwd: String,
     /// The user to become; the shim's own if there is none.
     pub user: Option<User>,
+    /// Further attributes of its process.
+    #[serde(default)]
+    pub attributes: Attributes,
     /// What to do with its output.
     pub output: Output,
     /// How often to start it again by itself.
@@ -84,6 +91,10 @@ pub enum Output {
         max_bytes: u64,
         /// How many old files to keep.
         keep: u32,
+        /// When to begin a new file even if this one is not full: at the first line that comes when
+        /// it is so old. Never, if there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_age_ms: Option<u64>,
     },
     /// Each stream into a file of its own; what is over the limit is dropped and counted.
     ///
@@ -151,6 +162,10 @@ pub enum Report {
     Failed {
         /// What was being done.
         step: Step,
+        /// Which one of several: the place of a limit among the rlimits of the launch, or the number
+        /// of a capability.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        which: Option<u8>,
         /// Why it failed, as an error number of the system.
         errno: i32,
     },
@@ -162,8 +177,16 @@ pub enum Report {
 pub enum Step {
     /// Preparing itself: its folder, files and socket.
     Prepare,
+    /// Setting its nice value.
+    Nice,
+    /// Setting one of its limits.
+    Rlimit,
+    /// Dropping capabilities, or keeping one.
+    Capabilities,
     /// Becoming the program's user.
     User,
+    /// Having it gain nothing by executing a file.
+    NoNewPrivs,
     /// Entering the program's working directory.
     Cwd,
     /// Executing the program.

@@ -375,7 +375,8 @@ fn launch(
         env: env.into_iter().collect(),
         cwd: text(&place.work()),
         user,
-        output: Output::Log { max_bytes: LOG_MAX_BYTES, keep: LOGS_KEPT },
+        attributes: muster_shim::Attributes::default(),
+        output: Output::Log { max_bytes: LOG_MAX_BYTES, keep: LOGS_KEPT, max_age_ms: None },
         restart: muster_shim::Restart {
             on: match spec.restart {
                 Restart::Always => RestartOn::Always,

@@ -169,6 +169,7 @@ pub(crate) fn command(script: &str) -> Launch {
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
         cwd: "/".into(),
         user: None,
+        attributes: muster_shim::Attributes::default(),
         output: Output::Capture { max_bytes: 1024 * 1024 },
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },
         timeout_ms: Some(60_000),
@@ -179,7 +180,7 @@ pub(crate) fn command(script: &str) -> Launch {
 
 pub(crate) fn service(script: &str, budget: u32) -> Launch {
     Launch {
-        output: Output::Log { max_bytes: 1024 * 1024, keep: 2 },
+        output: Output::Log { max_bytes: 1024 * 1024, keep: 2, max_age_ms: None },
         restart: Restart { on: RestartOn::Always, budget, reset_after_ms: 60_000 },
         timeout_ms: None,
         ..command(script)

@@ -31,7 +31,7 @@ fn what_cannot_be_started_is_told_exactly_and_leaves_nothing() {
         (Launch { v: 2, ..command("") }, Step::Prepare, eproto),
     ] {
         let mut rig = Rig::new();
-        assert_eq!(rig.start(&launch, false), Report::Failed { step, errno }, "{launch:?}");
+        assert_eq!(rig.start(&launch, false), Report::Failed { step, which: None, errno }, "{launch:?}");
         assert_eq!(rig.event(), None);
         assert_eq!(files::read_state(rig.folder.path()).unwrap(), Found::Nothing);
         assert!(!rig.path(files::SOCKET).exists());
@@ -73,7 +73,7 @@ fn another_user() {
     let script = "id -u; id -g; id -G; echo named > /dev/stdout";
     let report = rig.start(&Launch { user: user.clone(), ..command(script) }, false);
     if proc_uid() != 0 {
-        assert_eq!(report, Report::Failed { step: Step::User, errno: 1 });
+        assert_eq!(report, Report::Failed { step: Step::User, which: None, errno: 1 });
         return;
     }
     assert_eq!(report, Report::Started);
@@ -84,7 +84,7 @@ fn another_user() {
     let locked = tempfile::tempdir().unwrap();
     fs::set_permissions(locked.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let launch = Launch { user, cwd: locked.path().to_str().unwrap().into(), ..command("exit 0") };
-    assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, errno: 13 });
+    assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, which: None, errno: 13 });
 }
 
 fn proc_uid() -> u32 {
