@@ -7,7 +7,7 @@ use std::{
     convert::Infallible,
     ffi::CString,
     fs::File,
-    io::{Read, Write},
+    io::{self, Read, Write},
 };
 
 use muster_shim::{Attributes, Launch, Step, User, attributes};
@@ -48,6 +48,8 @@ pub(crate) struct Prepared<'a> {
     env: Vec<CString>,
     cwd: CString,
     user: Option<(&'a User, Vec<Gid>)>,
+    /// Its cgroup is entered by these.
+    doors: Vec<File>,
     attributes: &'a Attributes,
     /// The capabilities to keep, as bits.
     keep: Option<u64>,
@@ -67,6 +69,7 @@ impl<'a> Prepared<'a> {
             env: launch.env.iter().map(|(name, value)| text(&format!("{name}={value}"))).collect::<Result<_, _>>()?,
             cwd: text(&launch.cwd)?,
             user: launch.user.as_ref().map(|user| (user, gids(user))),
+            doors: launch.cgroup.doors().map_err(|error| in_cgroup(&error))?,
             attributes,
             keep: attributes.capabilities.as_deref().map(bits).transpose()?,
         })
@@ -86,6 +89,10 @@ impl<'a> Prepared<'a> {
 
     fn execute(&self, [stdin, stdout, stderr]: &Stdio) -> Result<Infallible, Failure> {
         setsid()?;
+        // First of all: from here on everything counts as the program's.
+        for mut door in &self.doors {
+            door.write_all(b"0").map_err(|error| in_cgroup(&error))?;
+        }
         // All other descriptors close when the program is executed.
         dup2_stdin(stdin)?;
         dup2_stdout(stdout)?;
@@ -155,6 +162,10 @@ fn drop_others(keep: u64) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn in_cgroup(error: &io::Error) -> Failure {
+    Failure { step: Step::Cgroup, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
 }
 
 fn at(step: Step) -> impl Fn(Errno) -> Failure {

@@ -11,6 +11,7 @@
 //!
 //! - this one: what passes between the two
 //! - [`attributes`]: what a process is given beside its arguments
+//! - [`cgroup`]: what it may use, and whatever belongs to it
 //! - [`files`]: the files in a shim's folder, and the promise that `state.json` keeps
 //! - [`proc`]: which boot this is, and which process a number means
 //!
@@ -25,12 +26,14 @@
 //! shim is started, and held by the shim for as long as it may start a program.
 
 pub mod attributes;
+pub mod cgroup;
 pub mod files;
 pub mod proc;
 
 use serde::{Deserialize, Serialize};
 
 pub use attributes::Attributes;
+use cgroup::Cgroup;
 
 /// Version of this protocol and of the files.
 pub const VERSION: u32 = 1;
@@ -54,6 +57,9 @@ pub struct Launch {
     /// Further attributes of its process.
     #[serde(default)]
     pub attributes: Attributes,
+    /// The cgroup that it shall be in, which is there, and empty; the shim removes it when it is over.
+    #[serde(default, skip_serializing_if = "Cgroup::is_none")]
+    pub cgroup: Cgroup,
     /// What to do with its output.
     pub output: Output,
     /// How often to start it again by itself.
@@ -148,6 +154,10 @@ pub enum Request {
         /// Which.
         signal: i32,
     },
+    /// Suspend the program and everything that descends from it, until it is thawed or stopped.
+    Freeze,
+    /// Let it go on.
+    Thaw,
 }
 
 /// How the start of a shim went: the first line that it writes, to the agent that started it.
@@ -177,6 +187,8 @@ pub enum Report {
 pub enum Step {
     /// Preparing itself: its folder, files and socket.
     Prepare,
+    /// Entering its cgroup.
+    Cgroup,
     /// Setting its nice value.
     Nice,
     /// Setting one of its limits.
@@ -225,6 +237,9 @@ pub struct State {
     pub over: bool,
     /// What was dropped of stdout and of stderr because it was over the limit.
     pub dropped_bytes: (u64, u64),
+    /// It is suspended. (One that is just about to be, or just not any more, says so too.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub frozen: bool,
 }
 
 /// A running process, by everything that tells it from a later one with the same number.
@@ -249,6 +264,38 @@ pub struct Ended {
     pub at_ms: i64,
     /// It was ended because its time had run out.
     pub timed_out: bool,
+    /// It left a core file, or the host's handler of such has taken it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub core_dumped: bool,
+    /// The kernel has killed it, or something of it, because it had used up the memory of its cgroup.
+    /// Without a limit for its memory nobody can tell.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oom_killed: bool,
+}
+
+impl Ended {
+    /// An end of which nothing more is known.
+    #[must_use]
+    pub fn new(exit: Exit, started_ms: Option<i64>, at_ms: i64) -> Self {
+        Self { exit, started_ms, at_ms, timed_out: false, core_dumped: false, oom_killed: false }
+    }
+}
+
+impl State {
+    /// A program of this boot that has not been started yet.
+    #[must_use]
+    pub fn new(boot_id: String) -> Self {
+        Self {
+            v: VERSION,
+            boot_id,
+            main: None,
+            restarts: 0,
+            last: None,
+            over: false,
+            dropped_bytes: (0, 0),
+            frozen: false,
+        }
+    }
 }
 
 /// How a process ended.

@@ -115,6 +115,11 @@ impl Life {
         self.timed_out
     }
 
+    /// Whether the program runs, and nobody wants it to end.
+    pub(crate) fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
     /// Whether the program is over.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
@@ -260,6 +265,7 @@ mod tests {
             cwd: "/".into(),
             user: None,
             attributes: muster_shim::Attributes::default(),
+            cgroup: muster_shim::cgroup::Cgroup::default(),
             output,
             restart,
             timeout_ms: None,

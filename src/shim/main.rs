@@ -8,13 +8,14 @@
 //!
 //! - [`supervise`]: the loop, which takes in what happens and performs what follows
 //! - [`life`]: what follows, as a plain function of state and time
-//! - [`program`]: processes; [`child`]: one that is about to be the program; [`sys`]: the system calls
+//! - [`body`]: what of a program is alive; [`program`]: its processes; [`child`]: one that is about to be the program; [`sys`]: the system calls
 //!   that have no safe form elsewhere
 //! - [`output`]: from FIFOs into files; [`log`]: one that is rotated
 //! - [`peer`]: the agent's connection
 //!
 //! Usage: `muster-shim FOLDER [--adopt]`, as the `muster_shim` library says.
 
+mod body;
 mod child;
 mod life;
 mod log;

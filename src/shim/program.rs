@@ -191,7 +191,8 @@ impl Program {
         if let Some(adopted) = &mut self.adopted
             && proc::is_alive(&self.main)
         {
-            adopted.others = descendants(&self.main);
+            let (pid, others) = (self.main.pid, &mut adopted.others);
+            *others = descendants(pid, pid).into_iter().map(|(_, process)| process).collect();
         }
     }
 
@@ -217,21 +218,22 @@ pub(crate) fn kill_others(others: &mut Vec<OwnedFd>) {
     others.retain(|other| sys::pidfd_kill(other, SIGKILL).is_ok());
 }
 
-/// Handles of what belongs to a main process that is alive: its session, and whatever descends from it.
-fn descendants(main: &Main) -> Vec<OwnedFd> {
+/// Handles of what belongs to a process that is alive, by number: whatever descends from it, and what is in
+/// a session.
+pub(crate) fn descendants(ancestor: i32, session: i32) -> Vec<(i32, OwnedFd)> {
     let all: Vec<(i32, Stat)> =
         proc::pids().unwrap_or_default().into_iter().filter_map(|pid| Some((pid, proc::stat(pid)?))).collect();
     let parent = |pid: i32| all.iter().find(|(other, _)| *other == pid).map_or(0, |(_, stat)| stat.ppid);
     let descends = |pid: i32| {
         let mut ancestors = std::iter::successors(Some(pid), |pid| Some(parent(*pid)).filter(|pid| *pid > 1));
         // No chain is longer than there are processes, even if they change while they are read.
-        ancestors.by_ref().take(all.len()).any(|pid| pid == main.pid)
+        ancestors.by_ref().take(all.len()).any(|pid| pid == ancestor)
     };
     all.iter()
-        .filter(|(pid, stat)| *pid != main.pid && (stat.session == main.pid || descends(*pid)))
+        .filter(|(pid, stat)| *pid != ancestor && (descends(*pid) || stat.session == session && session > 0))
         .filter_map(|(pid, stat)| {
             let handle = sys::pidfd_open(*pid).ok()?;
-            proc::stat(*pid).is_some_and(|now| now.start_ticks == stat.start_ticks).then_some(handle)
+            proc::stat(*pid).is_some_and(|now| now.start_ticks == stat.start_ticks).then_some((*pid, handle))
         })
         .collect()
 }

@@ -21,8 +21,8 @@ pub(crate) enum Waited {
     AllAlive,
     /// There are no children.
     NoChildren,
-    /// This one has ended.
-    Ended(i32, Exit),
+    /// This one has ended, and left a core file or not.
+    Ended { pid: i32, exit: Exit, core_dumped: bool },
 }
 
 /// Forks. The child may do whatever its parent may: the shim has one thread.
@@ -211,8 +211,8 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, flags: WaitPidFlag) -> io::Result<
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     Ok(match info.si_code {
         _ if pid == 0 => Waited::AllAlive,
-        libc::CLD_EXITED => Waited::Ended(pid, Exit::Code(status)),
-        _ => Waited::Ended(pid, Exit::Signal(status)),
+        libc::CLD_EXITED => Waited::Ended { pid, exit: Exit::Code(status), core_dumped: false },
+        code => Waited::Ended { pid, exit: Exit::Signal(status), core_dumped: code == libc::CLD_DUMPED },
     })
 }
 

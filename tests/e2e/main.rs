@@ -9,6 +9,7 @@ mod fleet;
 mod bad_input;
 mod exec;
 mod first_run;
+mod limits;
 mod metric;
 mod roles;
 mod wire;

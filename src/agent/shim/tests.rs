@@ -31,6 +31,7 @@ fn sh(script: &str, folder: &Path) -> Launch {
         cwd: "/".into(),
         user: None,
         attributes: muster_shim::Attributes::default(),
+        cgroup: muster_shim::cgroup::Cgroup::default(),
         output: Output::Log { max_bytes: 100_000, keep: 1, max_age_ms: None },
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: None,
@@ -202,15 +203,7 @@ async fn what_another_boot_left_is_not_alive() {
     let folder = tempfile::tempdir().unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
     let main = Main { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 77 };
-    let state = State {
-        v: muster_shim::VERSION,
-        boot_id: "another".into(),
-        main: Some(main),
-        restarts: 0,
-        last: None,
-        over: false,
-        dropped_bytes: (0, 0),
-    };
+    let state = State { main: Some(main), ..State::new("another".into()) };
     File::create(folder.path().join(files::LOCK)).unwrap();
     files::write_state(folder.path(), &state, true).unwrap();
     let Adopted::Ended(ended) = shims().adopt(folder.path()).await.unwrap() else { panic!() };
