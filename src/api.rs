@@ -69,7 +69,7 @@ pub struct Host {
     pub state: Option<Received<HostState>>,
     /// When it joined.
     pub joined_ms: Millis,
-    /// When its certificate ends.
+    /// When its certificate ends; 0 if it was revoked.
     pub certificate_expires_ms: Millis,
 }
 

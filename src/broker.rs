@@ -25,6 +25,12 @@ pub struct Config {
     pub key: PathBuf,
     /// The authority's certificate (PEM): who shows a certificate of this authority is let in.
     pub authority: PathBuf,
+    /// Folder of what outlives the broker: retained messages. Only its owner may read it.
+    pub data_dir: PathBuf,
+    /// Where Prometheus finds the broker's metrics (`GET /metrics`, plain HTTP, no password); not at all if it is not
+    /// given. Port 0 takes a free one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub monitor: Option<SocketAddr>,
     /// The first levels of all topics.
     pub prefix: Prefix,
     /// Limits, each with its reason.
@@ -39,6 +45,8 @@ impl Default for Config {
             certificate: folder.join("certificate.pem"),
             key: folder.join("key.pem"),
             authority: folder.join("authority.pem"),
+            data_dir: PathBuf::from("/var/lib/muster/broker"),
+            monitor: None,
             prefix: Prefix::default(),
             limits: Limits::default(),
         }
@@ -57,7 +65,14 @@ pub async fn start(config: Config) -> Result<Broker, Failure> {
     };
     let tls =
         Tls { authority: read(&config.authority)?, certificate: read(&config.certificate)?, key: read(&config.key)? };
-    let config = muster_broker::Config { listen: config.listen, tls, prefix: config.prefix, limits: config.limits };
+    let config = muster_broker::Config {
+        listen: config.listen,
+        tls,
+        store: Some(config.data_dir),
+        monitor: config.monitor,
+        prefix: config.prefix,
+        limits: config.limits,
+    };
     Broker::start(config).await.map_err(|error| failure(&error, "listen"))
 }
 
@@ -69,6 +84,15 @@ pub fn failure(error: &StartError, setting: &str) -> Failure {
         StartError::Bind { .. } => {
             failure.hint(format!("choose another address or port with {setting}; port 0 takes a free one"))
         }
+        StartError::BindMonitor { .. } => {
+            failure.hint("choose another address or port with monitor; port 0 takes a free one")
+        }
+        StartError::Store { .. } => failure.hint("choose a folder that this user may write with data_dir"),
+        StartError::StoreHeld { .. } => failure.hint("stop the other one, or give each a data_dir of its own"),
+        StartError::StoreVersion { .. } => failure.hint(
+            "another version of muster wrote it: start that one, or move the file away (every party publishes what is its \
+             own again)",
+        ),
         _ => failure,
     }
 }

@@ -8,7 +8,9 @@
 //! - [`api`]: the types of the console's REST API, shared by its two ends
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
-//! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker
+//! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker;
+//!   [`render`]: other brokers' configurations
+//! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
@@ -30,7 +32,11 @@ pub mod config;
 pub mod console;
 pub mod failure;
 pub mod files;
+#[cfg(feature = "console")]
+pub mod issue;
 pub mod pki;
+#[cfg(feature = "broker")]
+pub mod render;
 pub mod role;
 pub mod rules;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]

@@ -26,7 +26,11 @@ pub struct RoleArgs {
 
 impl RoleArgs {
     /// The role's configuration; nothing if it was only to be printed. `overrides` come last.
-    fn load<T>(&self, role: &str, overrides: impl FnOnce(&mut T) -> Result<(), Failure>) -> Result<Option<T>, Failure>
+    pub(crate) fn load<T>(
+        &self,
+        role: &str,
+        overrides: impl FnOnce(&mut T) -> Result<(), Failure>,
+    ) -> Result<Option<T>, Failure>
     where
         T: DeserializeOwned + Serialize + JsonSchema,
     {
@@ -123,16 +127,12 @@ pub use self::console::{ConsoleArgs, console};
 
 #[cfg(feature = "console")]
 mod console {
-    use std::{fs, path::Path, time::Duration};
-
-    use clap::{Subcommand, ValueEnum};
-    use muster_topics::{name::Name, role::Identity};
+    use clap::Subcommand;
 
     use super::*;
     use crate::{
-        console::{self, authority::Authority, config::Config},
-        failure::Context,
-        files,
+        console::{self, config::Config},
+        issue::{self, Issue, Issued, Revoke},
     };
 
     /// Run the console of a fleet
@@ -155,42 +155,10 @@ mod console {
     enum Verb {
         /// Make a certificate with the fleet's authority: for a broker, or for somebody who reads the bus
         Issue(Issue),
-    }
-
-    #[derive(Args, Clone, Debug)]
-    struct Issue {
-        #[command(flatten)]
-        role_args: RoleArgs,
-        /// The console's data folder; the authority is made if there is none yet
-        #[arg(long, value_name = "DIR")]
-        data_dir: Option<PathBuf>,
-        /// Whom it is for
-        #[arg(long, value_enum)]
-        role: IssueRole,
-        /// What to call them
-        #[arg(long)]
-        name: Name,
-        /// A name or address that a broker is reached under; may be given several times
-        #[arg(long = "san", value_name = "NAME")]
-        names: Vec<String>,
-        /// How many days a client's certificate is valid
-        #[arg(long, default_value_t = 90)]
-        days: u32,
-        /// Where to put authority.pem, certificate.pem and key.pem
-        #[arg(long, value_name = "DIR")]
-        out: PathBuf,
-    }
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-    enum IssueRole {
-        /// A broker that runs by itself
-        Broker,
-        /// Another console
-        Console,
-        /// A client that may read everything
-        Operator,
-        /// A client that only looks on, such as a bridge to a database
-        Observer,
+        /// List the certificates that were made so and have not expired
+        Issued(Issued),
+        /// Revoke a certificate; a console that runs hears of it within five seconds
+        Revoke(Revoke),
     }
 
     /// Runs a console until `shutdown`, or does what can be done without one.
@@ -198,8 +166,11 @@ mod console {
     /// # Errors
     /// If it cannot start.
     pub async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> Result<(), Failure> {
-        if let Some(Verb::Issue(wanted)) = args.verb {
-            return issue(wanted);
+        match args.verb {
+            Some(Verb::Issue(wanted)) => return issue::issue(wanted).await,
+            Some(Verb::Issued(wanted)) => return issue::list(wanted).await,
+            Some(Verb::Revoke(wanted)) => return issue::revoke(wanted).await,
+            None => {}
         }
         let Some(config) = args.role.load("console", |_: &mut Config| Ok(()))? else { return Ok(()) };
         let running = console::start(config).await.map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
@@ -217,54 +188,6 @@ mod console {
     fn tell(link: &str) {
         eprintln!("sign in, once and within 15 minutes: {link}\n(in the command line: muster login LINK)");
     }
-
-    fn issue(wanted: Issue) -> Result<(), Failure> {
-        let mut data_dir = PathBuf::new();
-        let config = wanted.role_args.load("console", |config: &mut Config| {
-            if let Some(folder) = wanted.data_dir {
-                config.data_dir = folder;
-            }
-            data_dir.clone_from(&config.data_dir);
-            Ok(())
-        })?;
-        if config.is_none() {
-            return Ok(());
-        }
-        if wanted.role == IssueRole::Broker && wanted.names.is_empty() {
-            return Err(Failure::new(Kind::Usage, "a broker's certificate needs the names that it is reached under")
-                .hint("say --san ADDRESS, once for each name and address"));
-        }
-        let authority = Authority::open_or_create(&data_dir.join("authority"))
-            .map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
-        let name = wanted.name;
-        let identity = match wanted.role {
-            IssueRole::Broker => None,
-            IssueRole::Console => Some(Identity::Console(name)),
-            IssueRole::Operator => Some(Identity::Operator(name)),
-            IssueRole::Observer => Some(Identity::Observer(name)),
-        };
-        let lifetime = Duration::from_secs(u64::from(wanted.days.max(1)) * 24 * 3600);
-        let issued = match &identity {
-            Some(identity) => authority.issue_client(identity, lifetime),
-            None => authority.issue_server(&wanted.names),
-        };
-        let (certificate, key) = issued.trying("the certificate")?;
-        write(&wanted.out, authority.certificate_pem(), &certificate, &key)
-    }
-
-    fn write(folder: &Path, authority: &str, certificate: &str, key: &str) -> Result<(), Failure> {
-        fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
-        for (name, text, mode) in [
-            ("authority.pem", authority, files::PUBLIC_MODE),
-            ("certificate.pem", certificate, files::PUBLIC_MODE),
-            ("key.pem", key, files::SECRET_MODE),
-        ] {
-            let path = folder.join(name);
-            files::write_atomically(&path, text.as_bytes(), mode)
-                .trying(format_args!("the file {}", path.display()))?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(feature = "broker")]
@@ -272,18 +195,33 @@ pub use self::broker::{BrokerArgs, broker};
 
 #[cfg(feature = "broker")]
 mod broker {
+    use clap::Subcommand;
+
     use super::*;
-    use crate::broker;
+    use crate::{
+        broker,
+        render::{self, Render},
+    };
 
     /// Run the embedded broker by itself
     #[derive(Args, Clone, Debug)]
     #[command(
+        args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker\n  \
                             muster broker --config /etc/muster/broker.toml\n  muster broker --print-config            every key, with its default"
     )]
     pub struct BrokerArgs {
         #[command(flatten)]
         role: RoleArgs,
+        #[command(subcommand)]
+        verb: Option<Verb>,
+    }
+
+    /// What needs no broker to run.
+    #[derive(Subcommand, Clone, Debug)]
+    enum Verb {
+        /// Write another broker's configuration with the same rules
+        Render(Render),
     }
 
     /// Runs a broker until `shutdown`.
@@ -291,6 +229,9 @@ mod broker {
     /// # Errors
     /// If it cannot start.
     pub async fn broker(args: BrokerArgs, shutdown: CancellationToken) -> Result<(), Failure> {
+        if let Some(Verb::Render(wanted)) = args.verb {
+            return render::run(&wanted);
+        }
         let Some(config) = args.role.load("broker", |_: &mut broker::Config| Ok(()))? else { return Ok(()) };
         let running = broker::start(config).await?;
         tell(running.local_addr());

@@ -14,11 +14,10 @@ use std::{
 };
 
 use clap::Args;
-use muster_broker::{Broker, Limits, Tls};
+use muster_broker::{Broker, Tls};
 use muster_topics::{
     command::Verb,
     name::{HostId, Name, UnitName},
-    topic::Prefix,
     unit::{ArtifactRef, ConfigRef, Phase, Run, Spec, YunoSpec},
 };
 use tokio_util::sync::CancellationToken;
@@ -85,7 +84,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
 
     let prepared = prepare(&up, &data).await?;
     steps.done("authority, stores and ports");
-    let broker = start_broker(&up, &prepared).await?;
+    let broker = start_broker(&up, &data, &prepared).await?;
     steps.done("broker");
     let urls = broker_urls(up.listen, broker.local_addr().port());
     let console = prepared
@@ -251,18 +250,17 @@ fn start_failure(error: &StartError) -> Failure {
     }
 }
 
-async fn start_broker(up: &Up, prepared: &Prepared) -> Result<Broker, Failure> {
+async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broker, Failure> {
     let authority = prepared.authority();
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
     names.sort();
     names.dedup();
     let (certificate, key) = authority.issue_server(&names).trying("the broker's certificate")?;
+    let tls = Tls { authority: authority.certificate_pem().to_owned(), certificate, key };
     let config = muster_broker::Config {
-        listen: SocketAddr::new(up.listen, up.mqtt_port),
-        tls: Tls { authority: authority.certificate_pem().to_owned(), certificate, key },
-        prefix: Prefix::default(),
-        limits: Limits::default(),
+        store: Some(data.join("broker")),
+        ..muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls)
     };
     Broker::start(config).await.map_err(|error| broker::failure(&error, "--mqtt-port"))
 }

@@ -1,45 +1,101 @@
 //! Who may do what: the client's identity, against the role table of `muster-topics`.
 //!
-//! **Invariant: only [`Access`] makes a [`Message`] of what a client sends, and a [`Filter`] at all.** What the router
+//! **Invariant: only [`Access`] makes a [`Filter`], and what a client publishes is asked of it first.** What the exchange
 //! is given was therefore validated and permitted.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use muster_topics::{
-    role::{Action, Identity},
+    role::{self, Action, Identity},
     topic::Prefix,
 };
 
 use crate::{
-    codec::Publication,
-    message::{Message, QoS},
-    text,
+    codec::Reason,
+    limits::Limits,
+    stats::Refused,
+    text::{self, Form},
 };
 
 /// Why something is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// A topic with a wildcard, a filter with one in the wrong place, and the like.
-    #[error("it is not valid")]
-    Invalid,
+    /// A topic with a wildcard, one that is too long, and the like.
+    #[error("the topic is not valid")]
+    Topic,
+    /// A filter with a wildcard in the wrong place, one that is too long, and the like.
+    #[error("the filter is not valid")]
+    Filter,
     /// The role table does not have it.
     #[error("this identity has no permission for it")]
     Denied,
+    /// A shared subscription. How one would be dealt out among hosts is nothing that muster needs.
+    #[error("shared subscriptions are not offered")]
+    Shared,
+}
+
+impl Refusal {
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::Topic => Reason::TopicNameInvalid,
+            Self::Filter => Reason::TopicFilterInvalid,
+            Self::Denied => Reason::NotAuthorized,
+            Self::Shared => Reason::SharedSubscriptionsNotSupported,
+        }
+    }
+}
+
+impl Refusal {
+    /// As what a publish or last will is counted that is refused for this.
+    pub(crate) fn publish_kind(self) -> Refused {
+        match self {
+            Self::Topic | Self::Filter | Self::Shared => Refused::Topic,
+            Self::Denied => Refused::Publish,
+        }
+    }
+
+    /// As what a subscribe is counted that is refused for this.
+    pub(crate) fn subscribe_kind(self) -> Refused {
+        match self {
+            Self::Topic | Self::Filter => Refused::Filter,
+            Self::Denied => Refused::Subscribe,
+            Self::Shared => Refused::Shared,
+        }
+    }
+}
+
+/// What holds for the topics of everybody.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    prefix: Prefix,
+    form: Form,
+}
+
+impl Rules {
+    pub(crate) fn new(prefix: Prefix, limits: &Limits) -> Arc<Self> {
+        let form = Form { max_bytes: limits.topic_max_bytes, max_levels: limits.topic_levels_max };
+        Arc::new(Self { prefix, form })
+    }
 }
 
 /// One client's permissions.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     identity: Identity,
-    prefix: Prefix,
+    rules: Arc<Rules>,
 }
 
 /// A filter that is valid and that its subscriber may have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Filter(String);
+pub(crate) struct Filter(Arc<str>);
 
 impl Filter {
     pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The same text, for who keeps it as well.
+    pub(crate) fn shared(&self) -> &Arc<str> {
         &self.0
     }
 }
@@ -51,43 +107,47 @@ impl fmt::Display for Filter {
 }
 
 impl Access {
-    pub(crate) fn new(identity: Identity, prefix: Prefix) -> Self {
-        Self { identity, prefix }
+    pub(crate) fn new(identity: Identity, rules: Arc<Rules>) -> Self {
+        Self { identity, rules }
     }
 
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// A message (or last will) to publish.
-    pub(crate) fn publish(&self, publication: &Publication<'_>) -> Result<Message, Refusal> {
-        if !text::is_topic(publication.topic) {
-            return Err(Refusal::Invalid);
+    /// Whether it may publish to `topic`, or leave a last will there.
+    pub(crate) fn publish(&self, topic: &str) -> Result<(), Refusal> {
+        if !self.rules.form.is_topic(topic) {
+            return Err(Refusal::Topic);
         }
-        self.may(Action::Publish, publication.topic)?;
-        Ok(Message::new(publication.topic, publication.payload, publication.qos, publication.retain))
+        self.may(Action::Publish, topic)
     }
 
     /// A filter to subscribe to.
     pub(crate) fn subscribe(&self, filter: &str) -> Result<Filter, Refusal> {
-        if !text::is_filter(filter) {
-            return Err(Refusal::Invalid);
+        if !self.rules.form.is_filter(filter) {
+            return Err(Refusal::Filter);
+        }
+        if text::is_shared(filter) {
+            return Err(Refusal::Shared);
         }
         self.may(Action::Subscribe, filter)?;
-        Ok(Filter(filter.to_owned()))
+        Ok(Filter(filter.into()))
     }
 
-    /// Whether `message` may be delivered. A permitted filter only matches permitted topics, so this never bites
-    /// unless that reasoning, or the router, is wrong somewhere.
-    pub(crate) fn receive(&self, message: &Message) -> Result<(), Refusal> {
-        self.may(Action::Subscribe, message.topic())
+    /// Whether a message on `topic` may be delivered. A permitted filter only matches permitted topics, so this never
+    /// bites unless that reasoning is wrong somewhere.
+    pub(crate) fn receive(&self, topic: &str) -> Result<(), Refusal> {
+        self.may(Action::Subscribe, topic)
     }
 
     fn may(&self, action: Action, full: &str) -> Result<(), Refusal> {
-        match self.prefix.strip(full) {
-            Some(below) if self.identity.may(action, below) => Ok(()),
-            _ => Err(Refusal::Denied),
-        }
+        let permitted = if text::is_system(full) {
+            action == Action::Subscribe && role::SYSTEM_READERS.contains(&self.identity.role())
+        } else {
+            self.rules.prefix.strip(full).is_some_and(|below| self.identity.may(action, below))
+        };
+        if permitted { Ok(()) } else { Err(Refusal::Denied) }
     }
 }
 
@@ -106,9 +166,12 @@ pub(crate) fn owns(identity: &Identity, client_id: &str) -> bool {
     }
 }
 
-/// The granted quality of service with which `message` goes to a subscription of `granted`.
-pub(crate) fn lesser(message: &Message, granted: QoS) -> QoS {
-    message.qos().min(granted)
+#[cfg(test)]
+impl Access {
+    /// With the default prefix and limits.
+    pub(crate) fn of(common_name: &str) -> Self {
+        Self::new(common_name.parse().unwrap(), Rules::new(Prefix::default(), &Limits::default()))
+    }
 }
 
 #[cfg(test)]
@@ -118,59 +181,60 @@ mod tests {
     const HOST: &str = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
     const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
 
-    fn access(common_name: &str) -> Access {
-        Access::new(common_name.parse().unwrap(), Prefix::default())
-    }
-
     #[test]
     fn publishing() {
-        use Refusal::{Denied, Invalid};
+        use Refusal::{Denied, Topic};
         for (who, topic, expected) in [
             (HOST, format!("muster/h/{HOST}/presence"), Ok(())),
             (HOST, format!("muster/h/{OTHER}/presence"), Err(Denied)),
             (HOST, format!("muster/h/{HOST}/cmd"), Err(Denied)),
             (HOST, format!("h/{HOST}/presence"), Err(Denied)),
             (HOST, format!("other/h/{HOST}/presence"), Err(Denied)),
-            (HOST, format!("muster/h/{HOST}/unit/+/b"), Err(Invalid)),
+            (HOST, format!("muster/h/{HOST}/unit/+/b"), Err(Topic)),
             (HOST, "é/x".to_owned(), Err(Denied)),
             (HOST, "$SYS/x".to_owned(), Err(Denied)),
-            (HOST, String::new(), Err(Invalid)),
+            (HOST, String::new(), Err(Topic)),
             ("console-main", format!("muster/h/{HOST}/cmd"), Ok(())),
             ("operator-anna", format!("muster/h/{HOST}/cmd"), Err(Denied)),
+            ("operator-anna", "$SYS/broker/uptime".to_owned(), Err(Denied)),
         ] {
-            let publication = Publication { topic: &topic, payload: b"x", qos: QoS::AtLeastOnce, retain: false };
-            assert_eq!(access(who).publish(&publication).map(drop), expected, "{who} {topic}");
+            assert_eq!(Access::of(who).publish(&topic), expected, "{who} {topic}");
         }
     }
 
     #[test]
     fn subscribing() {
-        use Refusal::{Denied, Invalid};
+        use Refusal::{Denied, Filter, Shared};
         for (who, filter, expected) in [
             (HOST, format!("muster/h/{HOST}/cmd"), Ok(())),
             (HOST, "muster/cmd/group/+".to_owned(), Ok(())),
             (HOST, format!("muster/h/{OTHER}/cmd"), Err(Denied)),
             (HOST, "muster/#".to_owned(), Err(Denied)),
+            (HOST, "$SYS/#".to_owned(), Err(Denied)),
             ("console-main", "muster/#".to_owned(), Ok(())),
             ("console-main", "muster/h/+/presence".to_owned(), Ok(())),
             ("console-main", "#".to_owned(), Err(Denied)),
             ("console-main", "+/h/+/presence".to_owned(), Err(Denied)),
             ("console-main", "$SYS/#".to_owned(), Err(Denied)),
-            ("console-main", "$share/g/muster/#".to_owned(), Err(Denied)),
-            ("console-main", "muster/a#b".to_owned(), Err(Invalid)),
-            ("console-main", "muster/#/b".to_owned(), Err(Invalid)),
-            ("console-main", "muster/a+".to_owned(), Err(Invalid)),
+            ("operator-anna", "$SYS/#".to_owned(), Ok(())),
+            ("observer-bridge", "$SYS/#".to_owned(), Err(Denied)),
+            ("operator-anna", "$SYSTEM/#".to_owned(), Err(Denied)),
+            ("console-main", "$share/g/muster/#".to_owned(), Err(Shared)),
+            ("console-main", "muster/a#b".to_owned(), Err(Filter)),
+            ("console-main", "muster/#/b".to_owned(), Err(Filter)),
+            ("console-main", "muster/a+".to_owned(), Err(Filter)),
         ] {
-            assert_eq!(access(who).subscribe(&filter).map(drop), expected, "{who} {filter}");
+            assert_eq!(Access::of(who).subscribe(&filter).map(drop), expected, "{who} {filter}");
         }
     }
 
     #[test]
     fn receiving() {
-        let message = Message::new(&format!("muster/h/{HOST}/cmd"), b"", QoS::AtMostOnce, false);
-        assert_eq!(access(HOST).receive(&message), Ok(()));
-        assert_eq!(access(OTHER).receive(&message), Err(Refusal::Denied));
-        assert_eq!(access("console-main").receive(&message), Ok(()));
+        let topic = format!("muster/h/{HOST}/cmd");
+        assert_eq!(Access::of(HOST).receive(&topic), Ok(()));
+        assert_eq!(Access::of(OTHER).receive(&topic), Err(Refusal::Denied));
+        assert_eq!(Access::of("console-main").receive(&topic), Ok(()));
+        assert_eq!(Access::of("console-main").receive("$SYS/broker/uptime"), Err(Refusal::Denied));
     }
 
     #[test]

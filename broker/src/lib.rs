@@ -8,50 +8,86 @@
 //! Tasks and threads, and what flows between them:
 //!
 //! ```text
-//! accept ── one task per connection ──┬─ publishes ──▶ intake ──▶ router (a thread) ──▶ link per subscriber ─┐
-//!              ▲                      └─ retained store, in the same order                                   │
-//!              └──────────────────────── messages, at the pace at which the client takes them ───────────────┘
+//! accept ─ admit ─ one task per connection ── publishes ──▶ hub ──▶ router (a thread: one log) ──▶ exchange (one task)
+//!                        ▲                                                                            │      │
+//!                        └── messages, at the pace at which the client takes them ── mailbox ◀────────┘      ▼
+//!                                                                                                        retained
 //! ```
 //!
 //! Modules, in reading order:
 //!
 //! - [`limits`](Limits): a limit on everything, each with its reason
 //! - `text`, `codec`, `message`: what is well formed; bytes to packets and back; a message that was let in
-//! - `tls`, `access`: who a client is; what it may do
-//! - `accept`: from a TCP connection to a client
-//! - `registry`: who is connected; takeover
-//! - `session`, `connection`: a client's state, without IO; its task
-//! - `retained`, `router`: messages that stay; rumqttd's router, and its replacement when it dies
+//! - `accept`, `tls`, `stream`: from a TCP connection to a guest, of whom the transport says who it is
+//! - `admit`, `access`: from a guest to a client; what it may do
+//! - `registry`, `pace`: who is connected, and whose session waits; takeover; how fast one may send
+//! - `session`, `mailbox`: a client's state, without IO; what waits for it, and what happens if that is too much
+//! - `connection`: a client's task; what remains of it when it ends
+//! - `router`: rumqttd's router, and its replacement when it dies
+//! - `exchange`, `tree`, `retained`: who gets what; subscriptions by topic; messages that stay
+//! - `stats`, `system`, `monitor`, `logged`: what is counted, and where it can be read: in MQTT, by Prometheus; what
+//!   stands in the log only once
+//! - [`render`]: the same rules for other brokers
 //!
 //! **Invariant: no byte from outside panics.** The codec reads checked; clippy denies `unwrap` and friends.
 //!
-//! **Invariant: a broker with nothing to do does nothing.** No task polls; each connection has one timer, for the nearest
-//! of its deadlines.
+//! **Invariant: a broker with nothing to do does next to nothing.** No task polls but the router's canary, every five
+//! seconds; each connection has one timer, for the nearest of its deadlines.
 //!
 //! **Invariant: nothing is lost silently.** A client that does not keep up is disconnected; what was refused is refused
 //! in the protocol's words where it has any, and otherwise ends the connection.
 
 mod accept;
 mod access;
+mod admit;
+mod clock;
 mod codec;
 mod connection;
+mod exchange;
 mod limits;
+mod logged;
+mod mailbox;
 mod message;
+mod monitor;
+mod pace;
 mod registry;
+pub mod render;
 mod retained;
 mod router;
+mod scratch;
 mod session;
 mod stats;
+mod stream;
+mod system;
 mod text;
 mod tls;
+mod tree;
+mod who;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_topics::topic::Prefix;
+use tokio::{net::TcpListener, time::interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::{limits::Limits, stats::Stats, tls::Tls};
-use self::{registry::Registry, router::Hub, stats::Counters};
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use self::codec::fuzzing;
+use self::{
+    access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
+    retained::Retained, router::Hub, stats::Counters,
+};
+pub use self::{
+    limits::Limits,
+    stats::{Beginning, Counts, Journal, Kind, Refused, Stats},
+    tls::Tls,
+};
 
 /// How long connections may take to end when the broker stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -63,10 +99,22 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Its certificate, and whom it lets in.
     pub tls: Tls,
+    /// The folder in which retained messages outlive the broker. None: they do not.
+    pub store: Option<PathBuf>,
+    /// Where Prometheus finds the metrics: `GET /metrics`, plain HTTP. None: nowhere.
+    pub monitor: Option<SocketAddr>,
     /// The first levels of every topic. What is outside is denied.
     pub prefix: Prefix,
     /// Its limits.
     pub limits: Limits,
+}
+
+impl Config {
+    /// A broker with one listener, the default prefix and limits, and nothing that outlives it.
+    #[must_use]
+    pub fn new(listen: SocketAddr, tls: Tls) -> Self {
+        Self { listen, tls, store: None, monitor: None, prefix: Prefix::default(), limits: Limits::default() }
+    }
 }
 
 /// Why a broker does not start.
@@ -76,6 +124,14 @@ pub enum StartError {
     /// The address is taken, not this machine's, or not permitted.
     #[error("cannot listen on {address}")]
     Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The same, for the metrics.
+    #[error("cannot listen on {address} for the metrics")]
+    BindMonitor {
         /// The address.
         address: SocketAddr,
         /// Why not.
@@ -97,6 +153,30 @@ pub enum StartError {
         /// What holds for it.
         rule: &'static str,
     },
+    /// The folder of retained messages cannot be used.
+    #[error("cannot {trying} the folder {folder}", folder = folder.display())]
+    Store {
+        /// The folder.
+        folder: PathBuf,
+        /// What was tried with it.
+        trying: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another broker has it.
+    #[error("another broker uses the folder {folder}", folder = folder.display())]
+    StoreHeld {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The journal is of another version.
+    #[error("the journal {path} is of version {version}, which this program does not know", path = path.display())]
+    StoreVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
     /// The router's threads do not start.
     #[error("the message router does not start")]
     Router,
@@ -106,17 +186,24 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Broker {
     address: SocketAddr,
+    monitor: Option<SocketAddr>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
 }
 
 /// What all connections share.
 struct Shared {
-    prefix: Prefix,
+    rules: Arc<Rules>,
     limits: Limits,
+    started: Instant,
+    started_ms: u64,
     counters: Arc<Counters>,
     registry: Arc<Registry>,
     hub: Arc<Hub>,
+    exchange: Arc<Exchange>,
+    /// What waits for all sessions together.
+    pool: Arc<Pool>,
+    logged: Logged,
     stop: CancellationToken,
 }
 
@@ -126,11 +213,51 @@ impl Shared {
         self.stop.cancel();
         self.registry.end_all();
     }
+
+    fn stats(&self) -> Stats {
+        let exchange = self.exchange.figures();
+        let (retained, retained_bytes) = exchange.retained;
+        Stats {
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            connections: self.registry.connections() as u64,
+            connections_v5: self.counters.connections_v5.get(),
+            sessions_asleep: self.registry.asleep() as u64,
+            subscriptions: exchange.subscriptions as u64,
+            mailbox_bytes: self.pool.used() as u64,
+            retained: retained as u64,
+            retained_bytes: retained_bytes as u64,
+            retained_expired_total: exchange.expired,
+            journal: exchange.journal.map(Into::into),
+            ..self.counters.stats()
+        }
+    }
+
+    /// Publishes what the broker tells of itself while somebody reads it.
+    async fn tell(self: Arc<Self>) {
+        let mut every = interval(system::EVERY);
+        let tell = async {
+            loop {
+                every.tick().await;
+                if self.exchange.is_watched() {
+                    system::messages(&self.stats()).iter().for_each(|message| self.exchange.deal_system(message));
+                }
+            }
+        };
+        self.stop.run_until_cancelled(tell).await;
+    }
+
+    /// Sees to the disk of the retained messages.
+    async fn tend(self: Arc<Self>) {
+        let alarm = self.exchange.alarm();
+        while self.stop.run_until_cancelled(alarm.notified()).await.is_some() {
+            self.exchange.tend();
+        }
+    }
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("prefix", &self.prefix).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Shared").field("rules", &self.rules).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
@@ -140,21 +267,45 @@ impl Broker {
     /// # Errors
     /// If the TLS material is unusable, a limit makes no sense, or the address cannot be had.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let Config { listen, tls, prefix, limits } = config;
+        let Config { listen, tls, store, monitor, prefix, limits } = config;
         limits.check()?;
-        let acceptor = tls.acceptor()?;
+        let server = tls.server()?;
         let bind = |source| StartError::Bind { address: listen, source };
         let listener = accept::bind(listen).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
+        let metrics = monitor.map(bind_monitor).transpose()?;
         let counters = Arc::new(Counters::default());
-        let hub = Hub::start(&limits, &prefix, Arc::clone(&counters)).await.map_err(|_| StartError::Router)?;
-        let registry = Registry::new(&limits);
-        let stop = CancellationToken::new();
-        let shared = Arc::new(Shared { prefix, limits, counters, registry, hub, stop });
+        let retained = open_retained(store, limits.clone()).await?;
+        let hub = Hub::new(&limits, Arc::clone(&counters));
+        let outlet = hub.start().await.map_err(|_| StartError::Router)?;
+        let shared = Arc::new(Shared {
+            rules: Rules::new(prefix, &limits),
+            started: Instant::now(),
+            started_ms: unix_ms(),
+            registry: Registry::new(&limits),
+            exchange: Exchange::new(retained, Arc::clone(&counters)),
+            pool: Pool::new(limits.queues_max_bytes),
+            logged: Logged::default(),
+            stop: CancellationToken::new(),
+            limits,
+            counters,
+            hub,
+        });
+        let exchange = Arc::clone(&shared.exchange);
+        tokio::spawn(Arc::clone(&shared.hub).run(outlet, move |messages| exchange.deal(messages)));
         let tasks = TaskTracker::new();
-        tasks.spawn(accept::run(listener, acceptor, Arc::clone(&shared), tasks.clone()));
+        tasks.spawn(Arc::clone(&shared).tell());
+        tasks.spawn(Arc::clone(&shared).tend());
+        tasks.spawn(accept::run(listener, server, Arc::clone(&shared), tasks.clone()));
+        let monitor = metrics.as_ref().map(|(_, address)| *address);
+        if let Some((listener, address)) = metrics {
+            let (told, stop) = (Arc::clone(&shared), shared.stop.clone());
+            let serve = monitor::run(listener, move || told.stats(), tasks.clone());
+            tasks.spawn(async move { stop.run_until_cancelled(serve).await });
+            tracing::info!(%address, "the broker's metrics can be read");
+        }
         tracing::info!(%address, "the broker takes connections");
-        Ok(Self { address, shared, tasks })
+        Ok(Self { address, monitor, shared, tasks })
     }
 
     /// Where it listens, with the real port.
@@ -163,25 +314,16 @@ impl Broker {
         self.address
     }
 
+    /// Where the metrics are, with the real port.
+    #[must_use]
+    pub fn monitor_addr(&self) -> Option<SocketAddr> {
+        self.monitor
+    }
+
     /// What it has counted.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let counters = &self.shared.counters;
-        let (retained, retained_bytes) = self.shared.hub.retained_size();
-        Stats {
-            connections: self.shared.registry.connections() as u64,
-            connected_total: counters.connected.get(),
-            refused_total: counters.refused.get(),
-            takeovers_total: counters.takeovers.get(),
-            received_total: counters.received.get(),
-            sent_total: counters.sent.get(),
-            denied_total: counters.denied.get(),
-            slow_total: counters.slow.get(),
-            retained: retained as u64,
-            retained_bytes: retained_bytes as u64,
-            retained_refused_total: counters.retained_refused.get(),
-            router_deaths_total: counters.router_deaths.get(),
-        }
+        self.shared.stats()
     }
 
     /// Stops taking connections and ends those that there are, without their last wills: nobody is left to read them.
@@ -192,8 +334,25 @@ impl Broker {
             tracing::warn!(connections = self.tasks.len(), "some connections did not end in time");
         }
         self.shared.hub.stop();
+        let exchange = Arc::clone(&self.shared.exchange);
+        if tokio::task::spawn_blocking(move || exchange.close()).await.is_err() {
+            tracing::error!("the retained messages could not be closed");
+        }
         tracing::info!(address = %self.address, "the broker has stopped");
     }
+}
+
+fn bind_monitor(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let bind = |source| StartError::BindMonitor { address, source };
+    let listener = accept::bind(address).map_err(bind)?;
+    let address = listener.local_addr().map_err(bind)?;
+    Ok((listener, address))
+}
+
+/// Reads the retained messages on a thread that may wait for the disk.
+async fn open_retained(store: Option<PathBuf>, limits: Limits) -> Result<Retained, StartError> {
+    let opening = tokio::task::spawn_blocking(move || Retained::open(store.as_deref(), &limits, unix_ms()));
+    opening.await.unwrap_or(Err(StartError::Router))
 }
 
 impl Drop for Broker {

@@ -11,7 +11,7 @@ use crate::StartError;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connected clients. A process may usually open 20,000 files, and a connection takes some 45 KB; past ten
+    /// Connected clients. A process may usually open 20,000 files, and a connection over TLS takes some 10 KB; past ten
     /// thousand hosts a cluster is the answer, not a higher number here.
     pub connections_max: usize,
     /// Connections of one identity. An agent and a console have one, and for a moment two while they reconnect; an
@@ -35,26 +35,39 @@ pub struct Limits {
     /// The largest packet that is taken from a client, whole. Parties of the contract send at most 64 KiB of payload;
     /// four times that leaves room for others.
     pub packet_max_bytes: usize,
+    /// Bytes that the clients of one identity may send in a second; a second's worth may come at once. 0 is no limit. A
+    /// host that has gone wild cannot take the broker from the others: it deals out some 100 MB/s.
+    pub bytes_per_second_per_identity: u64,
+    /// The longest topic or filter, in bytes. The contract's longest has 200.
+    pub topic_max_bytes: usize,
+    /// Levels of a topic or filter. The contract has at most six, and a prefix of a few.
+    pub topic_levels_max: usize,
+    /// Topics that an MQTT 5 client may give numbers to; the broker remembers each.
+    pub topic_aliases_max: u16,
     /// Messages that a client may owe an acknowledgement for. Over a link of 50 ms it allows 10,000 messages a second.
     pub inflight_max: u16,
-    /// Subscriptions of one connection. An agent has eight, a console five; each costs a lookup per message.
+    /// Subscriptions of one session. An agent has eight, a console five.
     pub subscriptions_max: usize,
-    /// Different filters since the router started. Each keeps a log of its own, and the router looks through all of
-    /// them at each new topic: eight per host for ten thousand hosts.
-    pub filters_max: usize,
+    /// What may wait for a host's session, in bytes: a few dozen commands of the largest size. A client that falls
+    /// further behind loses messages of QoS 0, or is disconnected.
+    pub queue_host_max_bytes: usize,
+    /// What may wait for any other session. A console reads from every host at once: this is some 30,000 metric batches,
+    /// ten seconds of a fleet that comes back.
+    pub queue_max_bytes: usize,
+    /// What may wait for all sessions together. Above it each may have 32 KiB, which ten thousand hosts can have.
+    pub queues_max_bytes: usize,
+    /// Messages between their publishers and their subscribers' queues, in bytes. Publishers beyond it wait; the router
+    /// keeps a log of four times as much.
+    pub intake_max_bytes: usize,
+    /// Sessions that wait for their clients. Agents and consoles have none, so this is for other tools.
+    pub sessions_asleep_max: usize,
+    /// How long a session waits for its client at most. What it waits for is kept in memory, so a day is long.
+    pub session_expiry_max_s: u32,
     /// Retained messages: presence, desired state and eight units of each of ten thousand hosts. Beyond it a message
     /// is delivered but not kept.
     pub retained_max: usize,
     /// Bytes of retained messages, topics and payloads: about 600 bytes for each of `retained_max`.
     pub retained_max_bytes: usize,
-    /// What one host's own filters (its commands, its acknowledgements) may hold for it while it does not keep up.
-    /// There are several per host, and what was used once is never given back, hence small.
-    pub log_host_bytes: usize,
-    /// What any other filter may hold for its subscribers. A subscriber that falls further behind is disconnected.
-    /// A console reads its five from every host at once: this is some 30,000 metric batches, ten seconds of a fleet
-    /// that comes back. Topics and payloads count; the router adds some 350 bytes to each message, so a log of very
-    /// small ones takes three times this.
-    pub log_wide_bytes: usize,
 }
 
 impl Default for Limits {
@@ -69,19 +82,23 @@ impl Default for Limits {
             write_timeout_ms: 30_000,
             ack_timeout_ms: 60_000,
             packet_max_bytes: 256 * 1024,
+            bytes_per_second_per_identity: 16 * 1024 * 1024,
+            topic_max_bytes: 1024,
+            topic_levels_max: 32,
+            topic_aliases_max: 16,
             inflight_max: 512,
             subscriptions_max: 64,
-            filters_max: 100_000,
+            queue_host_max_bytes: 2 * 1024 * 1024,
+            queue_max_bytes: 16 * 1024 * 1024,
+            queues_max_bytes: 256 * 1024 * 1024,
+            intake_max_bytes: 1024 * 1024,
+            sessions_asleep_max: 10_000,
+            session_expiry_max_s: 24 * 60 * 60,
             retained_max: 100_000,
             retained_max_bytes: 64 * 1024 * 1024,
-            log_host_bytes: 64 * 1024,
-            log_wide_bytes: 16 * 1024 * 1024,
         }
     }
 }
-
-/// rumqttd refuses (by a panic) segments below 1 KiB, and a log has [`crate::router::SEGMENTS`] of them.
-const LOG_MIN_BYTES: usize = 1024 * crate::router::SEGMENTS;
 
 impl Limits {
     /// Refuses values with which nothing could work, before a socket opens.
@@ -94,7 +111,11 @@ impl Limits {
             ("keep_alive_max_s", self.keep_alive_max_s.into()),
             ("inflight_max", self.inflight_max.into()),
             ("subscriptions_max", self.subscriptions_max),
-            ("filters_max", self.filters_max),
+            ("topic_max_bytes", self.topic_max_bytes),
+            ("topic_levels_max", self.topic_levels_max),
+            ("queue_host_max_bytes", self.queue_host_max_bytes),
+            ("queue_max_bytes", self.queue_max_bytes),
+            ("queues_max_bytes", self.queues_max_bytes),
         ] {
             if value == 0 {
                 return refuse(name, "be at least 1");
@@ -117,8 +138,13 @@ impl Limits {
         if !(1024..=crate::codec::PACKET_MAX_BYTES).contains(&self.packet_max_bytes) {
             return refuse("packet_max_bytes", "be from 1024 to 268435455, MQTT's own limit");
         }
-        if self.log_host_bytes < LOG_MIN_BYTES || self.log_wide_bytes < LOG_MIN_BYTES {
-            return refuse("log_host_bytes and log_wide_bytes", "be at least 4096");
+        // A topic's length travels in two bytes.
+        if self.topic_max_bytes > u16::MAX.into() {
+            return refuse("topic_max_bytes", "be at most 65535");
+        }
+        // The room is counted by a semaphore of 32 bits, and rumqttd refuses (by a panic) logs of segments below 1 KiB.
+        if !(1024..=1 << 30).contains(&self.intake_max_bytes) {
+            return refuse("intake_max_bytes", "be from 1024 to 1073741824");
         }
         Ok(())
     }
@@ -169,7 +195,9 @@ mod tests {
         check("connections_max = 5", Ok(()));
         check("connections_max = 0", Err("connections_max must be at least 1"));
         check("packet_max_bytes = 100", Err("packet_max_bytes"));
-        check("log_host_bytes = 1", Err("log_host_bytes"));
+        check("intake_max_bytes = 1", Err("intake_max_bytes"));
+        check("topic_max_bytes = 70000", Err("topic_max_bytes"));
+        check("queue_max_bytes = 0", Err("queue_max_bytes must be at least 1"));
         check("write_timeout_ms = 0", Err("write_timeout_ms"));
         check("conections_max = 5", Err("unknown field"));
     }

@@ -2,6 +2,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::codec::Publication;
+
 /// How hard delivery is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QoS {
@@ -11,78 +13,202 @@ pub(crate) enum QoS {
     AtLeastOnce = 1,
 }
 
+/// What stands before the topic: flags, publisher, expiry, the lengths of topic and properties.
+const HEADER_BYTES: usize = 1 + 8 + 8 + 2 + 4;
+const FLAG_QOS_1: u8 = 1;
+const FLAG_RETAIN: u8 = 2;
+
 /// A message that was let in.
 ///
-/// Topic and payload share one allocation of exactly their size: a message that is kept (in a log, retained) pins no
-/// read buffer. The router sets the quality of service of what it delivers to the subscription's, so what the publisher
-/// asked for travels in a byte before the payload. That byte is also why the router never sees an empty payload, which
-/// it would take for an order to forget a retained message.
+/// It is one allocation of exactly its size, so that a message which is kept (for a slow client, or as retained) pins no
+/// read buffer, and the same bytes go through the router's log and into the journal of retained messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Message {
-    topic: Bytes,
-    /// The quality of service, then the payload.
-    body: Bytes,
-    /// Whether it is to be kept for later subscribers, or was.
-    pub(crate) retain: bool,
-}
+pub(crate) struct Message(Bytes);
 
 impl Message {
-    /// Only [`crate::access::Access`] makes messages of what clients send.
-    pub(crate) fn new(topic: &str, payload: &[u8], qos: QoS, retain: bool) -> Self {
-        let mut all = BytesMut::with_capacity(topic.len() + 1 + payload.len());
+    /// A message of what `from` published. `from` is the number of a session, or 0 for the broker itself.
+    ///
+    /// Whoever calls this has asked [`crate::access::Access`], and knows the topic that an alias stands for.
+    pub(crate) fn new(publication: &Publication<'_>, from: u64, now_ms: u64) -> Self {
+        let Publication { topic, payload, properties, .. } = publication;
+        let mut flags = 0;
+        if publication.qos == QoS::AtLeastOnce {
+            flags |= FLAG_QOS_1;
+        }
+        if publication.retain {
+            flags |= FLAG_RETAIN;
+        }
+        // 0 stands for "never", so what expires at once expires in the first millisecond of time.
+        let expires_ms = publication.expiry_s.map_or(0, |s| now_ms.saturating_add(u64::from(s) * 1000).max(1));
+        let mut all = BytesMut::with_capacity(HEADER_BYTES + topic.len() + properties.len() + payload.len());
+        all.put_u8(flags);
+        all.put_u64(from);
+        all.put_u64(expires_ms);
+        // Both came in behind lengths that fit.
+        all.put_u16(u16::try_from(topic.len()).unwrap_or_default());
+        all.put_u32(u32::try_from(properties.len()).unwrap_or_default());
         all.put_slice(topic.as_bytes());
-        all.put_u8(qos as u8);
+        all.put_slice(properties);
         all.put_slice(payload);
-        let mut topic_bytes = all.freeze();
-        let body = topic_bytes.split_off(topic.len());
-        Self { topic: topic_bytes, body, retain }
+        Self(all.freeze())
     }
 
-    /// What [`Self::into_parts`] took apart.
-    pub(crate) fn from_parts(topic: Bytes, body: Bytes, retain: bool) -> Option<Self> {
-        let valid = std::str::from_utf8(&topic).is_ok() && !body.is_empty();
-        valid.then_some(Self { topic, body, retain })
+    /// The same message, published by another session.
+    pub(crate) fn published_by(&self, from: u64) -> Self {
+        self.with(1, from)
     }
 
-    /// Topic and body, for the router and the retained store.
-    pub(crate) fn into_parts(self) -> (Bytes, Bytes) {
-        (self.topic, self.body)
+    /// The same message, of use until a moment of Unix time.
+    pub(crate) fn expiring(&self, expires_ms: u64) -> Self {
+        self.with(9, expires_ms.max(1))
+    }
+
+    fn with(&self, at: usize, number: u64) -> Self {
+        let mut all = BytesMut::from(&self.0[..]);
+        if let Some(place) = all.get_mut(at..at + 8) {
+            place.copy_from_slice(&number.to_be_bytes());
+        }
+        Self(all.freeze())
+    }
+
+    /// What [`Self::as_bytes`] gave, checked.
+    pub(crate) fn from_bytes(bytes: Bytes) -> Option<Self> {
+        let message = Self(bytes);
+        let topic = message.part(0, message.topic_len()?)?;
+        message.part(topic.len(), message.properties_len()?)?;
+        std::str::from_utf8(topic).is_ok().then_some(message)
+    }
+
+    /// All of it, for the router's log and the journal.
+    pub(crate) fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    fn array<const N: usize>(&self, from: usize) -> Option<[u8; N]> {
+        self.0.get(from..from + N)?.try_into().ok()
+    }
+
+    fn topic_len(&self) -> Option<usize> {
+        self.array(17).map(u16::from_be_bytes).map(usize::from)
+    }
+
+    fn properties_len(&self) -> Option<usize> {
+        usize::try_from(u32::from_be_bytes(self.array(19)?)).ok()
+    }
+
+    /// `length` bytes that begin `from` bytes behind the header.
+    fn part(&self, from: usize, length: usize) -> Option<&[u8]> {
+        let start = HEADER_BYTES.checked_add(from)?;
+        self.0.get(start..start.checked_add(length)?)
     }
 
     pub(crate) fn topic(&self) -> &str {
+        let topic = self.topic_len().and_then(|length| self.part(0, length)).unwrap_or_default();
         // It was text when it came in; if it were not, nobody could be permitted to read the topic "".
-        std::str::from_utf8(&self.topic).unwrap_or_default()
+        std::str::from_utf8(topic).unwrap_or_default()
+    }
+
+    /// Encoded properties that are passed on: all but topic alias, expiry and subscription identifiers.
+    pub(crate) fn properties(&self) -> &[u8] {
+        let range = self.topic_len().zip(self.properties_len());
+        range.and_then(|(from, length)| self.part(from, length)).unwrap_or_default()
     }
 
     pub(crate) fn payload(&self) -> &[u8] {
-        self.body.get(1..).unwrap_or_default()
+        let lengths = self.topic_len().zip(self.properties_len());
+        lengths.and_then(|(topic, properties)| self.0.get(HEADER_BYTES + topic + properties..)).unwrap_or_default()
+    }
+
+    fn flag(&self, flag: u8) -> bool {
+        self.0.first().is_some_and(|flags| flags & flag != 0)
     }
 
     pub(crate) fn qos(&self) -> QoS {
-        if self.body.first() == Some(&(QoS::AtMostOnce as u8)) { QoS::AtMostOnce } else { QoS::AtLeastOnce }
+        if self.flag(FLAG_QOS_1) { QoS::AtLeastOnce } else { QoS::AtMostOnce }
+    }
+
+    /// Whether it is to be kept for later subscribers, or was.
+    pub(crate) fn retain(&self) -> bool {
+        self.flag(FLAG_RETAIN)
+    }
+
+    /// The number of the session that published it; 0 for the broker itself.
+    pub(crate) fn from(&self) -> u64 {
+        self.array(1).map(u64::from_be_bytes).unwrap_or_default()
+    }
+
+    /// When nobody wants it any more, as milliseconds of Unix time.
+    pub(crate) fn expires_ms(&self) -> Option<u64> {
+        self.array(9).map(u64::from_be_bytes).filter(|expires_ms| *expires_ms != 0)
+    }
+
+    /// Whether nobody wants it any more.
+    pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
+        self.expires_ms().is_some_and(|expires_ms| expires_ms <= now_ms)
     }
 
     /// Bytes that it holds on to.
     pub(crate) fn len(&self) -> usize {
-        self.topic.len() + self.body.len()
+        self.0.len()
     }
+}
+
+#[cfg(test)]
+impl Message {
+    /// A message of QoS 1 from the broker itself.
+    pub(crate) fn plain(topic: &str, payload: &str, retain: bool) -> Self {
+        let publication = Publication { retain, ..publication(topic, payload.as_bytes()) };
+        Self::new(&publication, 0, 0)
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn publication<'a>(topic: &'a str, payload: &'a [u8]) -> Publication<'a> {
+    let (qos, retain, properties) = (QoS::AtLeastOnce, false, Default::default());
+    Publication { topic, payload, qos, retain, properties, expiry_s: None, alias: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_message_survives_its_way_through_the_router(
+            topic in "[a-zé/]{0,9}", payload: Vec<u8>, properties: Vec<u8>, qos_1: bool, retain: bool,
+            expiry_s in proptest::option::of(0_u32..), from: u64, now_ms in 0_u64..4_000_000_000_000,
+        ) {
+            let qos = if qos_1 { QoS::AtLeastOnce } else { QoS::AtMostOnce };
+            let sent = Publication { qos, retain, properties: properties.clone().into(), expiry_s, ..publication(&topic, &payload) };
+            let message = Message::new(&sent, from, now_ms);
+            let back = Message::from_bytes(Bytes::copy_from_slice(message.as_bytes())).unwrap();
+            prop_assert_eq!(&back, &message);
+            prop_assert_eq!((back.topic(), back.payload(), back.properties()), (&*topic, &payload[..], &properties[..]));
+            prop_assert_eq!((back.qos(), back.retain(), back.from()), (qos, retain, from));
+            prop_assert_eq!(back.expires_ms(), expiry_s.map(|s| (now_ms + u64::from(s) * 1000).max(1)));
+            prop_assert_eq!(back.len(), HEADER_BYTES + topic.len() + payload.len() + properties.len());
+        }
+
+        #[test]
+        fn strange_bytes_are_no_message(bytes: Vec<u8>) {
+            if let Some(message) = Message::from_bytes(bytes.into()) {
+                prop_assert_eq!(message.len(), HEADER_BYTES + message.topic().len() + message.properties().len() + message.payload().len());
+            }
+        }
+    }
 
     #[test]
-    fn a_message_survives_its_way_through_the_router() {
-        for (payload, qos) in [(&b""[..], QoS::AtMostOnce), (b"x", QoS::AtLeastOnce)] {
-            let message = Message::new("a/é", payload, qos, false);
-            let (topic, body) = message.clone().into_parts();
-            assert!(!body.is_empty());
-            let back = Message::from_parts(topic, body, false).unwrap();
-            assert_eq!((back.topic(), back.payload(), back.qos()), ("a/é", payload, qos));
-            assert_eq!(back, message);
-        }
-        assert_eq!(Message::from_parts(Bytes::from_static(b"\xff"), Bytes::from_static(b"\0"), false), None);
-        assert_eq!(Message::from_parts(Bytes::from_static(b"a"), Bytes::new(), false), None);
+    fn expiry() {
+        let publication = Publication { expiry_s: Some(2), ..publication("a", b"") };
+        let message = Message::new(&publication, 0, 1000);
+        assert!(!message.is_expired(2999) && message.is_expired(3000));
+        assert!(!Message::plain("a", "", false).is_expired(u64::MAX));
+        assert_eq!(Message::from_bytes(Bytes::from_static(b"too short")), None);
+        let later = Message::plain("a", "b", true).expiring(7);
+        assert_eq!(
+            (later.topic(), later.payload(), later.retain(), later.expires_ms()),
+            ("a", &b"b"[..], true, Some(7))
+        );
     }
 }

@@ -1,26 +1,34 @@
-//! Who is connected: limits on that, and takeover.
+//! Who is connected, and whose session waits for its client: limits on that, takeover, and coming back.
 //!
-//! **Invariant: a client's new session begins when its old one has ended**, last will included: a will that came late
-//! would declare the new session dead. Sessions of one client id therefore form a chain, each waiting for the one before.
+//! **Invariant: a client's new connection begins when its old one has ended**, last will included: a will that came late
+//! would declare the new one dead. Connections of one client id therefore form a chain, each waiting for the one before.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll},
+    time::Instant,
 };
 
+use futures_util::task::AtomicWaker;
 use muster_topics::role::Identity;
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::Limits;
+use crate::{connection::LastWill, limits::Limits, pace::Pace, session::Session, who::Serial};
 
 /// Whose session it is. The identity belongs to it, so that no client id reaches another identity's session.
-type Key = (Identity, String);
+pub(crate) type Key = (Identity, String);
 
-/// Everybody who is connected.
+/// Everybody who is connected, or may come back to a session.
 #[derive(Debug)]
 pub(crate) struct Registry {
     max: usize,
     max_per_identity: usize,
+    asleep_max: usize,
+    bytes_per_second: u64,
     present: Mutex<Present>,
 }
 
@@ -28,15 +36,82 @@ pub(crate) struct Registry {
 struct Present {
     tickets: usize,
     next: u64,
-    sessions: HashMap<Key, Entry>,
-    per_identity: HashMap<Identity, usize>,
+    live: HashMap<Key, Live>,
+    asleep: HashMap<Key, Asleep>,
+    per_identity: HashMap<Identity, Share>,
+}
+
+/// What the connections of one identity share.
+#[derive(Debug)]
+struct Share {
+    tickets: usize,
+    asleep: usize,
+    pace: Arc<Pace>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Live {
     number: u64,
-    ended: CancellationToken,
+    ending: Arc<Ending>,
+    /// Of the certificate, if it has one.
+    serial: Option<Serial>,
     gone: CancellationToken,
+}
+
+/// A session without a client.
+#[derive(Debug)]
+struct Asleep {
+    session: Session,
+    /// To be published after its delay.
+    will: Option<LastWill>,
+    /// Ends the task that would end the session.
+    woken: CancellationToken,
+}
+
+/// Why a connection is to end, from outside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Cause {
+    /// A newer connection has the same client id.
+    TakenOver = 1,
+    /// The broker stops.
+    Stopping = 2,
+    /// Its certificate was revoked.
+    Revoked = 3,
+}
+
+/// Tells one connection to end. The first cause counts.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    cause: AtomicU8,
+    waker: AtomicWaker,
+}
+
+impl Ending {
+    fn tell(&self, cause: Cause) {
+        // Whoever comes second finds it told.
+        let _ = self.cause.compare_exchange(0, cause as u8, Ordering::AcqRel, Ordering::Acquire);
+        self.waker.wake();
+    }
+
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        match self.cause.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Cause::TakenOver),
+            2 => Some(Cause::Stopping),
+            _ => Some(Cause::Revoked),
+        }
+    }
+
+    /// Ready when the connection is to end.
+    pub(crate) fn poll_told(&self, context: &mut Context<'_>) -> Poll<Cause> {
+        self.waker.register(context.waker());
+        self.cause().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    pub(crate) async fn told(&self) -> Cause {
+        std::future::poll_fn(|context| self.poll_told(context)).await
+    }
 }
 
 /// A place among the connected, given back when it is dropped.
@@ -45,9 +120,10 @@ pub(crate) struct Ticket {
     registry: Arc<Registry>,
     key: Key,
     number: u64,
-    ended: CancellationToken,
+    ending: Arc<Ending>,
     gone: CancellationToken,
     before: Option<CancellationToken>,
+    pace: Arc<Pace>,
 }
 
 /// No room.
@@ -59,11 +135,20 @@ pub(crate) enum Full {
     Identity,
 }
 
+/// A session that is let go: its subscriptions are to be ended, and its will no longer waits.
+#[must_use]
+pub(crate) struct Former {
+    pub(crate) session: Session,
+    pub(crate) will: Option<LastWill>,
+}
+
 impl Registry {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             max: limits.connections_max,
             max_per_identity: limits.connections_per_identity_max,
+            asleep_max: limits.sessions_asleep_max,
+            bytes_per_second: limits.bytes_per_second_per_identity,
             present: Mutex::default(),
         })
     }
@@ -77,76 +162,170 @@ impl Registry {
         self.present().tickets
     }
 
-    /// Takes a place, and ends the session that this client id had. An empty client id stands for a new one.
-    pub(crate) fn enter(self: &Arc<Self>, identity: Identity, client_id: &str) -> Result<Ticket, Full> {
-        let mut present = self.present();
-        let number = present.next;
-        // No client can choose an id with this sign in it.
-        let client_id = if client_id.is_empty() { format!("{identity}-#{number}") } else { client_id.to_owned() };
+    /// How many sessions wait for their clients.
+    pub(crate) fn asleep(&self) -> usize {
+        self.present().asleep.len()
+    }
+
+    /// A number that no session had before.
+    pub(crate) fn number(&self) -> u64 {
+        self.present().number()
+    }
+
+    /// Takes a place, and ends the connection that this client id had.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        identity: Identity,
+        client_id: String,
+        serial: Option<Serial>,
+    ) -> Result<Ticket, Full> {
         let key = (identity, client_id);
-        // Who takes over frees a place; only until the old session has ended are there two.
-        let replaces = usize::from(present.sessions.contains_key(&key));
+        let mut present = self.present();
+        // Who takes over frees a place; only until the old connection has ended are there two.
+        let replaces = usize::from(present.live.contains_key(&key));
         if present.tickets >= self.max + replaces {
             return Err(Full::Broker);
         }
-        if present.per_identity.get(&key.0).is_some_and(|count| *count >= self.max_per_identity + replaces) {
+        if present.per_identity.get(&key.0).is_some_and(|share| share.tickets >= self.max_per_identity + replaces) {
             return Err(Full::Identity);
         }
-        present.next += 1;
+        let number = present.number();
         present.tickets += 1;
-        *present.per_identity.entry(key.0.clone()).or_default() += 1;
-        let (ended, gone) = (CancellationToken::new(), CancellationToken::new());
-        let entry = Entry { number, ended: ended.clone(), gone: gone.clone() };
-        let before = present.sessions.insert(key.clone(), entry).map(|old| {
-            old.ended.cancel();
+        let share = present.share(&key.0, self.bytes_per_second);
+        share.tickets += 1;
+        let pace = Arc::clone(&share.pace);
+        let (ending, gone) = (Arc::new(Ending::default()), CancellationToken::new());
+        let live = Live { number, ending: Arc::clone(&ending), serial, gone: gone.clone() };
+        let before = present.live.insert(key.clone(), live).map(|old| {
+            old.ending.tell(Cause::TakenOver);
             old.gone
         });
-        Ok(Ticket { registry: Arc::clone(self), key, number, ended, gone, before })
+        Ok(Ticket { registry: Arc::clone(self), key, number, ending, gone, before, pace })
     }
 
-    /// Tells every session to end.
-    pub(crate) fn end_all(&self) {
-        for entry in self.present().sessions.values() {
-            entry.ended.cancel();
+    /// The session that waits for this client, if one does, with a will that was not published yet. What would have ended
+    /// it is called off.
+    pub(crate) fn wake(&self, ticket: &Ticket) -> Option<Former> {
+        let mut present = self.present();
+        let asleep = present.asleep.remove(&ticket.key)?;
+        present.leave(&ticket.key.0, |share| &mut share.asleep);
+        asleep.woken.cancel();
+        Some(Former { session: asleep.session, will: asleep.will })
+    }
+
+    /// Keeps the session of a connection that ends, for its client to come back. The token is cancelled when it does. If
+    /// there is no room the session is given back.
+    pub(crate) fn sleep(
+        &self,
+        ticket: &Ticket,
+        session: Session,
+        will: Option<LastWill>,
+    ) -> Result<CancellationToken, Box<Former>> {
+        let mut present = self.present();
+        let per_identity = present.per_identity.get(&ticket.key.0).map_or(0, |share| share.asleep);
+        if present.asleep.len() >= self.asleep_max || per_identity >= self.max_per_identity {
+            return Err(Box::new(Former { session, will }));
         }
+        present.share(&ticket.key.0, self.bytes_per_second).asleep += 1;
+        let woken = CancellationToken::new();
+        // The connection before this one has taken its session along, so nothing is replaced.
+        present.asleep.insert(ticket.key.clone(), Asleep { session, will, woken: woken.clone() });
+        Ok(woken)
+    }
+
+    /// The session's time is over, if its client has not come back: `number` says which is meant.
+    pub(crate) fn forget(&self, key: &Key, number: u64) -> Option<Former> {
+        let mut present = self.present();
+        if present.asleep.get(key).is_none_or(|asleep| asleep.session.number != number) {
+            return None;
+        }
+        let asleep = present.asleep.remove(key)?;
+        present.leave(&key.0, |share| &mut share.asleep);
+        Some(Former { session: asleep.session, will: asleep.will })
+    }
+
+    /// The will of a session whose client has not come back, once.
+    pub(crate) fn take_will(&self, key: &Key, number: u64) -> Option<LastWill> {
+        let mut present = self.present();
+        present.asleep.get_mut(key).filter(|asleep| asleep.session.number == number)?.will.take()
+    }
+
+    /// Tells every connection that the broker stops.
+    pub(crate) fn end_all(&self) {
+        for live in self.present().live.values() {
+            live.ending.tell(Cause::Stopping);
+        }
+    }
+
+    /// Ends the connections of certificates that are revoked, and says how many these are.
+    pub(crate) fn end_revoked(&self, is_revoked: impl Fn(&Serial) -> bool) -> usize {
+        let present = self.present();
+        let revoked = present.live.values().filter(|live| live.serial.as_ref().is_some_and(&is_revoked));
+        revoked.map(|live| live.ending.tell(Cause::Revoked)).count()
     }
 
     fn leave(&self, key: &Key, number: u64) {
         let mut present = self.present();
         present.tickets = present.tickets.saturating_sub(1);
-        if present.sessions.get(key).is_some_and(|entry| entry.number == number) {
-            present.sessions.remove(key);
+        if present.live.get(key).is_some_and(|live| live.number == number) {
+            present.live.remove(key);
         }
-        if let Some(count) = present.per_identity.get_mut(&key.0) {
+        present.leave(&key.0, |share| &mut share.tickets);
+    }
+}
+
+impl Present {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn share(&mut self, identity: &Identity, bytes_per_second: u64) -> &mut Share {
+        let new = || Share { tickets: 0, asleep: 0, pace: Arc::new(Pace::new(bytes_per_second, Instant::now())) };
+        self.per_identity.entry(identity.clone()).or_insert_with(new)
+    }
+
+    /// Takes one from a count of an identity, and forgets the identity with its last.
+    fn leave(&mut self, identity: &Identity, count: impl Fn(&mut Share) -> &mut usize) {
+        if let Some(share) = self.per_identity.get_mut(identity) {
+            let count = count(share);
             *count = count.saturating_sub(1);
-            if *count == 0 {
-                present.per_identity.remove(&key.0);
+            if share.tickets == 0 && share.asleep == 0 {
+                self.per_identity.remove(identity);
             }
         }
     }
 }
 
 impl Ticket {
-    /// Whether this client id had a session when this one entered.
+    /// Whether this client id had a connection when this one entered.
     pub(crate) fn replaces(&self) -> bool {
         self.before.is_some()
     }
 
-    /// Waits until the session before this one has ended.
+    /// Waits until the connection before this one has ended.
     pub(crate) async fn turn(&self) {
         if let Some(before) = &self.before {
             before.cancelled().await;
         }
     }
 
-    /// Cancelled when a newer session wants to begin, or by [`Registry::end_all`]. It is this session's own, so that
-    /// waiting for it costs no lock that others wait for too.
-    pub(crate) fn ended(&self) -> &CancellationToken {
-        &self.ended
+    /// Says when this connection is to end, and why.
+    pub(crate) fn ending(&self) -> &Ending {
+        &self.ending
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 
     pub(crate) fn client_id(&self) -> &str {
         &self.key.1
+    }
+
+    /// How fast it may send, with all others of its identity.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.pace
     }
 }
 
@@ -158,73 +337,4 @@ impl Drop for Ticket {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use futures_util::FutureExt;
-
-    fn registry(max: usize, max_per_identity: usize) -> Arc<Registry> {
-        Registry::new(&Limits {
-            connections_max: max,
-            connections_per_identity_max: max_per_identity,
-            ..Limits::default()
-        })
-    }
-
-    fn console(name: &str) -> Identity {
-        format!("console-{name}").parse().unwrap()
-    }
-
-    #[test]
-    fn sessions_of_one_client_follow_each_other() {
-        let registry = registry(10, 10);
-        let first = registry.enter(console("a"), "x").unwrap();
-        assert!(first.turn().now_or_never().is_some() && !first.replaces());
-        let second = registry.enter(console("a"), "x").unwrap();
-        assert!(first.ended().is_cancelled() && second.replaces());
-        let third = registry.enter(console("a"), "x").unwrap();
-        assert!(second.ended().is_cancelled() && !third.ended().is_cancelled());
-        // The third waits for the second, which waits for the first.
-        assert!(second.turn().now_or_never().is_none() && third.turn().now_or_never().is_none());
-        drop(first);
-        assert!(second.turn().now_or_never().is_some() && third.turn().now_or_never().is_none());
-        drop(second);
-        assert!(third.turn().now_or_never().is_some());
-        drop(third);
-        assert_eq!(registry.connections(), 0);
-        assert!(!registry.enter(console("a"), "x").unwrap().replaces());
-    }
-
-    #[test]
-    fn all_can_be_told_to_end() {
-        let registry = registry(10, 10);
-        let tickets: Vec<_> = (0..3).map(|_| registry.enter(console("a"), "").unwrap()).collect();
-        registry.end_all();
-        assert!(tickets.iter().all(|ticket| ticket.ended().is_cancelled()));
-    }
-
-    #[test]
-    fn another_identity_is_another_client() {
-        let registry = registry(10, 10);
-        let first = registry.enter(console("a-b"), "console-a-b").unwrap();
-        let second = registry.enter(console("a"), "console-a-b").unwrap();
-        assert!(!first.ended().is_cancelled() && !second.replaces());
-        let (third, fourth) = (registry.enter(console("a"), "").unwrap(), registry.enter(console("a"), "").unwrap());
-        assert_ne!(third.client_id(), fourth.client_id());
-    }
-
-    #[test]
-    fn limits_hold_and_a_takeover_needs_no_place_of_its_own() {
-        let registry = registry(3, 2);
-        let first = registry.enter(console("a"), "1").unwrap();
-        let _second = registry.enter(console("a"), "2").unwrap();
-        assert_eq!(registry.enter(console("a"), "3").unwrap_err(), Full::Identity);
-        let third = registry.enter(console("b"), "1").unwrap();
-        assert_eq!(registry.enter(console("c"), "1").unwrap_err(), Full::Broker);
-        let newer = registry.enter(console("a"), "1").unwrap();
-        assert!(first.ended().is_cancelled());
-        drop((first, third));
-        assert_eq!(registry.enter(console("a"), "3").unwrap_err(), Full::Identity);
-        drop(newer);
-        registry.enter(console("a"), "3").unwrap();
-    }
-}
+mod tests;

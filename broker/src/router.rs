@@ -1,249 +1,254 @@
-//! rumqttd's router, held so that no client can stop it and nothing it does wrong goes unnoticed.
+//! rumqttd's router, held so that no client can stop it and its death loses nothing.
 //!
-//! The router is a thread that fans messages out: one log per filter, from which each subscriber's link reads at its own
-//! pace. What it does not do right is not asked of it (BROKER.md has the list): retained messages, wills, takeover,
-//! quality of service and acknowledgements are the front's, and it sees each subscription as one of QoS 0.
+//! The router is a thread with a log. Everything that is published goes into that log under one topic, and comes out of
+//! it in the same order at one link, whose reader (`exchange`) knows who wants what. What rumqttd's router gets wrong
+//! (retained messages, wills, filters, quality of service, slow readers) is not asked of it.
 //!
-//! - [`Hub`] is what the rest sees. It holds the router that runs now; a task of its own replaces one that died.
-//! - All publishes go through one link, the intake, in the order in which they update the retained store, so that a
-//!   subscriber's last message and the retained one agree. The router answers a marker behind each batch; a publisher
-//!   is not read further until then, which is what slows publishers down to what the router can take.
-//! - Each client that subscribes has a [`Link`]. Links are made by a thread, for rumqttd's way to make one blocks.
+//! - [`Hub::publish`] is the way in. What is on its way is bounded, which is what slows publishers down to the pace at
+//!   which messages are dealt out; and it is kept in [`Hub`] until it has come out, in order.
+//! - [`Hub::run`] reads the way out, hands each batch on, and says so to whoever published it.
+//! - A canary is published now and then. If it does not come out, or the link breaks, the router is replaced, and what
+//!   had not come out goes into the new one: neither publishers nor subscribers notice more than a pause.
 //!
-//! **Invariant: the router is never told of a link that it has forgotten**: each is taken out by [`Link::close`], alone,
-//! and nothing is sent for it afterwards. (A `Ready` for a forgotten link is what makes rumqttd's router panic.) Before
-//! that it unsubscribes and waits until the router has caught up: a link that goes while it is scheduled leaves its id in
-//! the router's queue, where the next owner of the id inherits it.
-//!
-//! **Invariant: nothing is skipped silently.** A log is bounded, and the router jumps over what a slow reader missed; each
-//! message therefore carries its place in its filter's log, and the session ends at a gap.
-//!
-//! **Invariant: names in the router are reused.** It keeps a record of each client id for ever, so links are named by
-//! slot numbers, never by client ids.
+//! **Invariant: the log never overflows.** It has four times the room of what may be on its way.
 
 mod generation;
-mod link;
 
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use muster_topics::{
-    role::{Action, Role, TABLE},
-    topic::Prefix,
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    time::{Instant, MissedTickBehavior, interval_at, sleep, timeout},
 };
-use rumqttd::{RouterConfig, SegmentConfig};
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use self::generation::Generation;
-pub(crate) use self::link::{Event, Link};
+use self::generation::{Generation, Outlet};
 use crate::{
-    access::Filter,
+    codec::Publication,
     limits::Limits,
-    message::Message,
-    retained::{Kept, Retained},
+    message::{Message, QoS},
     stats::Counters,
 };
 
-/// How many segments a log is divided in: the oldest is dropped whole, so four means that three quarters of the bound
-/// are always there.
-pub(crate) const SEGMENTS: usize = 4;
+/// The room of the log for each byte that may be on its way. rumqttd drops a log's oldest of [`SEGMENTS`] parts whole,
+/// and counts neither the message's own record nor what is in a part that is just begun.
+const LOG_FACTOR: usize = 4;
 
-/// How long the router may take to answer before it counts as hung. It answers within microseconds, and within a
-/// second under a storm.
-pub(crate) const ROUTER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How many parts the log is divided in.
+const SEGMENTS: usize = 4;
+
+/// How often a canary is sent, and how long it may take. A message takes microseconds, and under a storm some
+/// milliseconds; a broker that hangs is noticed before most clients' keep-alive of half a minute.
+const CANARY_EVERY: Duration = Duration::from_secs(5);
+const CANARY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause before a dead router is replaced, so that something that kills each of them does not spin.
 const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 
-/// Publishes that the router has not taken yet, in bytes, over all clients: this part of `log_wide_bytes`. The router
-/// reads everything that waits before it serves subscribers, so that much may be appended to a log between two reads of a
-/// prompt subscriber, who is not to lose by it.
-const INTAKE_PART: usize = 4;
-
-/// Messages that the router hands to a link at a time; it pauses a link once some 200 wait for it.
-const HANDED_OVER_MAX: u64 = 100;
-
-/// The router is gone, or so late that it counts as gone: the client has to come back.
+/// The router does not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the router is gone")]
-pub(crate) struct Gone;
+#[error("the router does not start")]
+pub(crate) struct Unstartable;
 
-/// The door to the router and the retained messages.
+/// Answers when a batch has been dealt out. An error means that the broker stops.
+pub(crate) type Taken = oneshot::Receiver<()>;
+
+/// The way into the router and out of it.
 pub(crate) struct Hub {
-    config: RouterConfig,
-    intake_max_bytes: usize,
-    filters_max: usize,
+    /// Room for messages on their way, in bytes.
+    room: Arc<Semaphore>,
+    room_bytes: usize,
+    way: Mutex<Way>,
     counters: Arc<Counters>,
-    retained: Mutex<Retained>,
-    /// The router that runs now; none while it is being replaced.
-    current: RwLock<Option<Arc<Generation>>>,
-    /// Ends the hub.
+    canaries: AtomicU64,
+    /// Messages, canaries included.
+    dealt_out: AtomicU64,
     stop: CancellationToken,
 }
 
-/// Answers when the router has taken a batch.
-pub(crate) type Taken = oneshot::Receiver<()>;
+/// What is between the two ends.
+#[derive(Default)]
+struct Way {
+    /// Into the router that runs now; none while it is being replaced.
+    intake: Option<generation::Intake>,
+    /// In the order in which they went in.
+    batches: VecDeque<Batch>,
+}
 
-impl Hub {
-    /// Starts the router, and the task that replaces it when it dies.
-    pub(crate) async fn start(limits: &Limits, prefix: &Prefix, counters: Arc<Counters>) -> Result<Arc<Self>, Gone> {
-        let config = router_config(limits, prefix);
-        let intake_max_bytes = limits.log_wide_bytes / INTAKE_PART;
-        let (first, intake) = Generation::start(config.clone(), intake_max_bytes).await?;
-        let hub = Arc::new(Self {
-            config,
-            intake_max_bytes,
-            filters_max: limits.filters_max,
-            counters,
-            retained: Mutex::new(Retained::new(limits)),
-            current: RwLock::new(Some(Arc::clone(&first))),
-            stop: CancellationToken::new(),
-        });
-        tokio::spawn(Arc::clone(&hub).keep_alive(first, intake));
-        Ok(hub)
+/// A batch that has not come out whole.
+struct Batch {
+    messages: VecDeque<Message>,
+    told: Option<oneshot::Sender<()>>,
+    /// Given back with it.
+    _share: OwnedSemaphorePermit,
+}
+
+impl Way {
+    /// How many of these are the ones that were to come out next, from the first on.
+    fn count_expected(&self, messages: &[Message]) -> usize {
+        let expected = self.batches.iter().flat_map(|batch| &batch.messages);
+        expected.zip(messages).take_while(|(expected, message)| expected == message).count()
     }
 
-    /// Lets the router go. Its thread cannot be ended from outside (it holds a sender of its own queue), so it stays
+    /// Takes messages that have been dealt out off the way, and tells the publishers of those batches that are done.
+    fn take_off(&mut self, mut count: usize) {
+        while count > 0 {
+            let Some(batch) = self.batches.front_mut() else { return };
+            let part = count.min(batch.messages.len());
+            batch.messages.drain(..part);
+            count -= part;
+            if batch.messages.is_empty()
+                && let Some(told) = self.batches.pop_front().and_then(|batch| batch.told)
+            {
+                // Who published may be gone meanwhile.
+                let _ = told.send(());
+            }
+        }
+    }
+}
+
+impl Hub {
+    /// A hub without a router; [`Self::run`] starts one.
+    pub(crate) fn new(limits: &Limits, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self {
+            room: Arc::new(Semaphore::new(limits.intake_max_bytes)),
+            room_bytes: limits.intake_max_bytes,
+            way: Mutex::default(),
+            counters,
+            canaries: AtomicU64::new(0),
+            dealt_out: AtomicU64::new(0),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Ends [`Self::run`]. A router's thread cannot be ended from outside (it holds a sender of its own queue), so it stays
     /// asleep on an empty queue until the process ends.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
-        self.set_current(None);
     }
 
-    /// Serves the intake's acknowledgements of one router after the other.
-    async fn keep_alive(self: Arc<Self>, first: Arc<Generation>, intake: rumqttd::local::LinkRx) {
-        let mut running = Some((first, intake));
-        loop {
-            if let Some((generation, intake)) = running.take() {
-                if self.stop.run_until_cancelled(generation.acknowledge(intake)).await.is_none() {
-                    return;
-                }
-                tracing::error!("the broker's router died; clients reconnect to a new one");
-                self.counters.router_deaths.add(1);
-                self.set_current(None);
+    /// Sends messages on their way, in order. Waits for room; nothing was published if this is dropped before it is done.
+    pub(crate) async fn publish(&self, messages: Vec<Message>) -> Taken {
+        let bytes = messages.iter().map(Message::len).sum::<usize>().min(self.room_bytes);
+        // Even an unreal batch of 2³² bytes would be cut to the whole room above.
+        let share = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (told, taken) = oneshot::channel();
+        // The semaphore is never closed.
+        if let Ok(share) = Arc::clone(&self.room).acquire_many_owned(share).await {
+            let mut way = self.way();
+            if let Some(intake) = &mut way.intake {
+                intake.send(&messages);
             }
-            if self.stop.run_until_cancelled(tokio::time::sleep(REPLACE_PAUSE)).await.is_none() {
+            way.batches.push_back(Batch { messages: messages.into(), told: Some(told), _share: share });
+        }
+        taken
+    }
+
+    fn way(&self) -> std::sync::MutexGuard<'_, Way> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a router. The first is started before anybody connects, so that a broker without threads does not start.
+    pub(crate) async fn start(&self) -> Result<Outlet, Unstartable> {
+        let log_bytes = self.room_bytes.saturating_mul(LOG_FACTOR);
+        let (mut intake, outlet) = Generation::start(log_bytes, SEGMENTS).await?;
+        let mut way = self.way();
+        // What the last one did not deliver comes first.
+        for batch in &way.batches {
+            intake.send(&batch.messages);
+        }
+        way.intake = Some(intake);
+        Ok(outlet)
+    }
+
+    /// Hands what comes out of the router to `deal`, batch by batch, until [`Self::stop`]. A router that dies is replaced.
+    pub(crate) async fn run(self: Arc<Self>, first: Outlet, deal: impl Fn(&[Message]) + Send) {
+        let mut running = Some(first);
+        while !self.stop.is_cancelled() {
+            if let Some(outlet) = running.take() {
+                let served = async {
+                    tokio::select! {
+                        () = self.serve(outlet, &deal) => (),
+                        () = self.watch() => (),
+                    }
+                };
+                if self.stop.run_until_cancelled(served).await.is_none() {
+                    break;
+                }
+                tracing::error!("the broker's router died and is replaced");
+                self.counters.router_deaths.add(1);
+                self.way().intake = None;
+            }
+            if self.stop.run_until_cancelled(sleep(REPLACE_PAUSE)).await.is_none() {
+                break;
+            }
+            match self.start().await {
+                Ok(outlet) => running = Some(outlet),
+                Err(error) => tracing::error!("{error}"),
+            }
+        }
+        // Whoever waits is told that nothing more will come.
+        *self.way() = Way::default();
+    }
+
+    /// Deals out until the router is gone.
+    async fn serve(&self, mut outlet: Outlet, deal: &(impl Fn(&[Message]) + Send)) {
+        let mut messages = Vec::new();
+        while outlet.next(&mut messages).await.is_ok() {
+            let expected = self.way().count_expected(&messages);
+            let (good, bad) = messages.split_at(expected);
+            deal(good);
+            self.way().take_off(good.len());
+            self.dealt_out.fetch_add(good.len() as u64, Ordering::Relaxed);
+            if !bad.is_empty() {
+                tracing::error!("the router skipped or changed a message");
                 return;
             }
-            match Generation::start(self.config.clone(), self.intake_max_bytes).await {
-                Ok((generation, intake)) => {
-                    // Told to stop meanwhile: then nobody may find this one.
-                    if self.stop.is_cancelled() {
-                        return;
-                    }
-                    self.set_current(Some(Arc::clone(&generation)));
-                    running = Some((generation, intake));
-                }
-                Err(Gone) => tracing::error!("the broker's router does not start"),
+            messages.clear();
+        }
+    }
+
+    /// Sends canaries until one does not come out.
+    async fn watch(&self) {
+        let mut every = interval_at(Instant::now() + CANARY_EVERY, CANARY_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            let before = self.dealt_out.load(Ordering::Relaxed);
+            let flight = async { self.publish(vec![self.canary()]).await.await };
+            // Under a flood it may wait its turn for longer; but then others come out.
+            if timeout(CANARY_TIMEOUT, flight).await.is_err() && self.dealt_out.load(Ordering::Relaxed) == before {
+                tracing::error!("the router does not answer");
+                return;
             }
         }
     }
 
-    fn set_current(&self, generation: Option<Arc<Generation>>) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = generation;
-    }
-
-    fn current(&self) -> Result<Arc<Generation>, Gone> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Gone)
-    }
-
-    /// Whether there is a router to serve a new client.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.current().is_ok()
-    }
-
-    /// Hands messages to the router, in order; what is to be kept is kept. The answer comes when the router has them.
-    pub(crate) async fn publish(&self, messages: Vec<Message>) -> Result<Taken, Gone> {
-        self.current()?.publish(messages, |message| self.keep(message)).await
-    }
-
-    /// Publishes a last will, if need be through the next router: whoever reads it has come back by then.
-    pub(crate) async fn publish_surely(&self, will: Message) {
-        let publish = async {
-            loop {
-                if let Ok(taken) = self.publish(vec![will.clone()]).await
-                    && taken.await.is_ok()
-                {
-                    return;
-                }
-                tokio::time::sleep(REPLACE_PAUSE).await;
-            }
-        };
-        if tokio::time::timeout(ROUTER_TIMEOUT, publish).await.is_err() {
-            tracing::error!(topic = will.topic(), "a last will could not be published");
-        }
-    }
-
-    fn keep(&self, message: &Message) {
-        if !message.retain {
-            return;
-        }
-        let kept = self.retained.lock().unwrap_or_else(PoisonError::into_inner).keep(message);
-        if kept == Kept::Full {
-            self.counters.retained_refused.add(1);
-            tracing::warn!(
-                topic = message.topic(),
-                "a retained message is delivered but not kept; hint: raise retained_max or retained_max_bytes"
-            );
-        }
-    }
-
-    /// The retained messages that a new subscription to `filter` is to be sent.
-    pub(crate) fn retained(&self, filter: &Filter) -> Vec<Message> {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner).matching(filter)
-    }
-
-    /// How many retained messages there are, and their bytes.
-    pub(crate) fn retained_size(&self) -> (usize, usize) {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner).size()
-    }
-
-    /// A new subscriber's link.
-    pub(crate) async fn link(&self) -> Result<Link, Gone> {
-        Link::open(self.current()?, self.filters_max).await
-    }
-
-    /// The router takes longer than [`ROUTER_TIMEOUT`]: it is to be replaced.
-    pub(crate) fn is_hung(&self) {
-        if let Ok(generation) = self.current() {
-            generation.declare_dead();
-        }
+    /// A message for nobody: no filter matches the topic "".
+    fn canary(&self) -> Message {
+        let number = self.canaries.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let (qos, properties) = (QoS::AtMostOnce, Default::default());
+        let publication =
+            Publication { topic: "", payload: &number, qos, retain: false, properties, expiry_s: None, alias: None };
+        Message::new(&publication, 0, 0)
     }
 }
 
-/// Filters that some router was ever given; each has a log in it.
-type Filters = Mutex<HashSet<String>>;
-
-fn router_config(limits: &Limits, prefix: &Prefix) -> RouterConfig {
-    let segment = |bytes: usize| SegmentConfig { max_segment_size: bytes / SEGMENTS, max_segment_count: SEGMENTS };
-    let host = segment(limits.log_host_bytes);
-    let wide = segment(limits.log_wide_bytes);
-    let custom: HashMap<_, _> =
-        patterns_of_one_host().map(|pattern| (format!("{}/{pattern}", prefix.as_str()), host.clone())).collect();
-    RouterConfig {
-        // A link per subscriber, the intake, and room for those whose end the router has not seen yet.
-        max_connections: 2 * limits.connections_max + 16,
-        max_outgoing_packet_count: HANDED_OVER_MAX,
-        max_segment_size: wide.max_segment_size,
-        max_segment_count: wide.max_segment_count,
-        custom_segment: Some(custom),
-        initialized_filters: None,
-        shared_subscriptions_strategy: rumqttd::Strategy::default(),
+#[cfg(test)]
+impl Hub {
+    /// Kills the router that runs, or the next one.
+    pub(crate) async fn kill_router(&self) {
+        while self.way().intake.as_mut().map(generation::Intake::kill_router).is_none() {
+            sleep(Duration::from_millis(5)).await;
+        }
     }
-}
-
-/// Patterns of the topics that one host reads and does not write. (Its presence, which it does both, is what consoles
-/// read from all of them at once: as a pattern that is the console's filter.)
-fn patterns_of_one_host() -> impl Iterator<Item = String> {
-    let of_host = |action: Action| TABLE.iter().filter(move |rule| rule.role == Role::Host && rule.action == action);
-    of_host(Action::Subscribe)
-        .filter(|rule| rule.pattern.contains("%u"))
-        .filter(move |rule| !of_host(Action::Publish).any(|written| written.pattern == rule.pattern))
-        .map(|rule| rule.pattern.replace("%u", "+"))
 }
 
 #[cfg(test)]

@@ -1,362 +1,270 @@
-//! What a connected client's session knows: subscriptions, what waits for the client, what it owes an acknowledgement
-//! for.
+//! What a client's session knows: its subscriptions, what waits for the client, what it owes an acknowledgement for. It
+//! outlives the connection if the client asked for that.
 //!
 //! **Invariant: this module does no IO**, and knows no clock.
 //!
-//! **Invariant: what waits is bounded.** Live messages are taken from the router only when nothing waits, and retained
-//! ones are looked up only then: until that, a subscription's filter stands for them.
+//! **Invariant: what waits is bounded.** The mailbox is emptied into `waiting` only when nothing is left there.
 
-use std::collections::{HashMap, VecDeque};
+use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 
 use bytes::BytesMut;
 
 use crate::{
-    access::{Access, Filter, lesser},
-    codec::{Answer, Version},
-    message::{Message, QoS},
+    access::Filter,
+    codec::{Answer, Delivery, Options, Version},
+    mailbox::{Mailbox, Parcel},
+    message::QoS,
 };
 
 /// Bytes in the output buffer above which no message is added: what TLS takes in at once.
 pub(crate) const OUTPUT_HIGH_BYTES: usize = 64 * 1024;
 
-/// A message of a subscription did not follow the one before: the client fell further behind than the log reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{lost} messages were dropped before it took them")]
-pub(crate) struct Gap {
-    lost: u64,
+/// Above this many places an emptied queue gives its room back: a quiet client is not to keep what a burst took.
+const QUEUE_KEPT: usize = 16;
+
+/// One subscription, as the client asked for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Subscription {
+    pub(crate) filter: Filter,
+    pub(crate) options: Options,
+    pub(crate) id: Option<NonZeroU32>,
 }
 
-/// A client's subscriptions.
+/// A client's subscriptions. An agent has eight and a console five, so a list is as good as a map, and smaller.
 #[derive(Debug, Default)]
-pub(crate) struct Subscriptions {
-    numbers: HashMap<Filter, u32>,
-    by_number: HashMap<u32, Subscription>,
-    last: u32,
-}
-
-#[derive(Debug)]
-struct Subscription {
-    granted: QoS,
-    /// Where the next message should stand in the filter's log; unknown before the first.
-    next: Option<u64>,
-}
+pub(crate) struct Subscriptions(Vec<Subscription>);
 
 impl Subscriptions {
     pub(crate) fn len(&self) -> usize {
-        self.numbers.len()
+        self.0.len()
     }
 
-    pub(crate) fn contains(&self, filter: &Filter) -> bool {
-        self.numbers.contains_key(filter)
+    pub(crate) fn contains(&self, filter: &str) -> bool {
+        self.0.iter().any(|subscription| subscription.filter.as_str() == filter)
     }
 
-    /// Adds a subscription and gives its number, or changes what is granted to the one that there is.
-    pub(crate) fn add(&mut self, filter: &Filter, granted: QoS) -> Option<u32> {
-        if let Some(subscription) = self.numbers.get(filter).and_then(|number| self.by_number.get_mut(number)) {
-            subscription.granted = granted;
-            return None;
+    /// Adds a subscription, or replaces the one of the same filter.
+    pub(crate) fn add(&mut self, subscription: Subscription) {
+        match self.0.iter_mut().find(|old| old.filter == subscription.filter) {
+            Some(old) => *old = subscription,
+            None => self.0.push(subscription),
         }
-        // A number is never used twice in a session, so that what was still under way for an ended one is known by it.
-        self.last = self.last.checked_add(1)?;
-        self.numbers.insert(filter.clone(), self.last);
-        self.by_number.insert(self.last, Subscription { granted, next: None });
-        Some(self.last)
     }
 
     /// Ends a subscription, if there is one.
-    pub(crate) fn remove(&mut self, filter: &Filter) -> bool {
-        self.numbers.remove(filter).and_then(|number| self.by_number.remove(&number)).is_some()
+    pub(crate) fn remove(&mut self, filter: &str) -> Option<Subscription> {
+        let position = self.0.iter().position(|subscription| subscription.filter.as_str() == filter)?;
+        Some(self.0.remove(position))
     }
 
-    /// What is granted to a filter.
-    fn granted(&self, filter: &Filter) -> Option<QoS> {
-        self.numbers.get(filter).and_then(|number| self.by_number.get(number)).map(|subscription| subscription.granted)
-    }
-
-    /// Takes note of a message and says what is granted to it; nothing if the subscription has ended.
-    fn take(&mut self, number: u32, place: u64) -> Result<Option<QoS>, Gap> {
-        let Some(subscription) = self.by_number.get_mut(&number) else { return Ok(None) };
-        let expected = subscription.next.replace(place + 1).unwrap_or(place);
-        if expected == place {
-            Ok(Some(subscription.granted))
-        } else {
-            Err(Gap { lost: place.saturating_sub(expected) })
-        }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Subscription> {
+        self.0.iter()
     }
 }
 
-/// Packet ids of messages that the client has not acknowledged.
+/// A message that was sent with QoS 1 and is not acknowledged.
 #[derive(Debug)]
+struct Owed {
+    packet_id: u16,
+    /// To be sent again when the client comes back; none if its session ends with the connection.
+    parcel: Option<Parcel>,
+}
+
+/// Messages that the client has not acknowledged, in the order in which they were sent.
+#[derive(Debug, Default)]
 pub(crate) struct Window {
-    owed: VecDeque<u16>,
+    owed: VecDeque<Owed>,
     last: u16,
-    max: usize,
 }
 
 impl Window {
-    pub(crate) fn new(max: u16) -> Self {
-        Self { owed: VecDeque::new(), last: 0, max: max.into() }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.owed.is_empty()
-    }
-
-    /// An id for one more message; nothing if the client owes too many.
-    fn open(&mut self) -> Option<u16> {
-        if self.owed.len() >= self.max {
+    /// An id that is free; none if the client owes `max`.
+    fn free_id(&mut self, max: u16) -> Option<u16> {
+        if self.owed.len() >= usize::from(max) {
             return None;
         }
-        loop {
-            self.last = self.last.checked_add(1).unwrap_or(1);
-            // There are 65,535 ids. If all are owed, `max` says so: it is one of them at most.
-            if !self.owed.contains(&self.last) {
-                self.owed.push_back(self.last);
-                return Some(self.last);
-            }
-            if self.owed.len() >= usize::from(u16::MAX) {
-                return None;
-            }
+        // Ids are given out in a circle, so what is owed lies between the oldest and the last: the next one is free
+        // unless it is the oldest, whose acknowledgement is then waited for.
+        let next = self.last.checked_add(1).unwrap_or(1);
+        if self.owed.front().is_some_and(|oldest| oldest.packet_id == next) {
+            return None;
         }
+        self.last = next;
+        Some(next)
     }
 
-    /// Takes an acknowledgement, in whatever order; says whether it was owed.
-    pub(crate) fn acknowledge(&mut self, packet_id: u16) -> bool {
+    /// Takes an acknowledgement, in whatever order; gives the place of what was owed.
+    fn acknowledge(&mut self, packet_id: u16) -> Option<usize> {
         // Clients mostly keep the order, so this mostly looks at the first.
-        let position = self.owed.iter().position(|owed| *owed == packet_id);
-        position.and_then(|position| self.owed.remove(position)).is_some()
+        let position = self.owed.iter().position(|owed| owed.packet_id == packet_id)?;
+        self.owed.remove(position);
+        if self.owed.is_empty() && self.owed.capacity() > QUEUE_KEPT {
+            self.owed = VecDeque::new();
+        }
+        Some(position)
     }
 }
 
-/// A message on its way to the client.
-#[derive(Debug)]
-struct Delivery {
-    message: Message,
-    qos: QoS,
-    retained: bool,
+/// What a connection's client can take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    pub(crate) version: Version,
+    /// Messages of QoS 1 at a time.
+    pub(crate) window: u16,
+    /// The largest packet.
+    pub(crate) packet_max_bytes: usize,
+    /// Whether the session may outlive the connection.
+    pub(crate) stays: bool,
+}
+
+/// What was done with messages that waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Filled {
+    pub(crate) sent: u64,
+    pub(crate) expired: u64,
+    /// Larger than the client takes: by the standard they count as delivered.
+    pub(crate) too_large: u64,
 }
 
 /// A client's session.
 #[derive(Debug)]
 pub(crate) struct Session {
-    version: Version,
-    pub(crate) access: Access,
+    /// Never used twice.
+    pub(crate) number: u64,
+    pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) subscriptions: Subscriptions,
-    pub(crate) window: Window,
-    waiting: VecDeque<Delivery>,
-    /// New subscriptions whose retained messages are still to be looked up.
-    due: VecDeque<Filter>,
+    window: Window,
+    /// Taken from the mailbox.
+    waiting: VecDeque<Parcel>,
+    /// How many of what is owed are to be sent again, from the first on.
+    again: usize,
 }
 
 impl Session {
-    pub(crate) fn new(version: Version, access: Access, window: Window) -> Self {
+    pub(crate) fn new(number: u64, mailbox: Arc<Mailbox>) -> Self {
         Self {
-            version,
-            access,
+            number,
+            mailbox,
             subscriptions: Subscriptions::default(),
-            window,
+            window: Window::default(),
             waiting: VecDeque::new(),
-            due: VecDeque::new(),
+            again: 0,
         }
     }
 
-    /// Whether messages may be taken from the router.
+    /// Takes an acknowledgement; says whether it was owed.
+    pub(crate) fn acknowledge(&mut self, packet_id: u16) -> bool {
+        let sent = self.window.owed.len() - self.again;
+        let position = self.window.acknowledge(packet_id);
+        // One that was to be sent again, and is known to the client after all.
+        if position.is_some_and(|position| position >= sent) {
+            self.again -= 1;
+        }
+        position.is_some()
+    }
+
+    /// Whether the client owes acknowledgements.
+    pub(crate) fn is_owed(&self) -> bool {
+        !self.window.owed.is_empty()
+    }
+
+    /// Whether more is to be taken from the mailbox.
     pub(crate) fn wants_more(&self) -> bool {
-        self.waiting.is_empty() && self.due.is_empty()
+        self.waiting.is_empty() && self.again == 0
     }
 
-    /// A message from the router.
-    pub(crate) fn deliver(&mut self, number: u32, place: u64, message: Message) -> Result<(), Gap> {
-        let Some(granted) = self.subscriptions.take(number, place)? else { return Ok(()) };
-        self.wait(message, granted, false);
-        Ok(())
+    /// The connection has ended and the session goes on: what was not sent waits again.
+    pub(crate) fn sleep(&mut self) {
+        self.mailbox.detach(std::mem::take(&mut self.waiting));
+        self.again = 0;
     }
 
-    /// A subscription was made, anew or again: its retained messages are due.
-    pub(crate) fn subscribed(&mut self, filter: Filter) {
-        if !self.due.contains(&filter) {
-            self.due.push_back(filter);
-        }
+    /// A client is there again: what it owes is sent once more.
+    pub(crate) fn wake(&mut self) {
+        self.mailbox.attach();
+        // What was sent while nobody thought of keeping it cannot be sent again.
+        self.window.owed.retain(|owed| owed.parcel.is_some());
+        self.again = self.window.owed.len();
     }
 
-    fn wait(&mut self, message: Message, granted: QoS, retained: bool) {
-        match self.access.receive(&message) {
-            Ok(()) => {
-                let qos = lesser(&message, granted);
-                self.waiting.push_back(Delivery { message, qos, retained });
+    /// Moves what waits to `out`, as far as the client's window and the buffer reach.
+    pub(crate) fn fill(&mut self, reach: Reach, now_ms: u64, out: &mut BytesMut) -> Filled {
+        let mut filled = Filled::default();
+        self.send_again(reach, now_ms, out, &mut filled);
+        while out.len() < OUTPUT_HIGH_BYTES && self.again == 0 {
+            if self.waiting.is_empty() {
+                self.mailbox.take(&mut self.waiting);
             }
-            Err(refusal) => {
-                tracing::error!(
-                    client.identity = %self.access.identity(),
-                    topic = message.topic(),
-                    "a message was not delivered: {refusal}"
-                );
-            }
-        }
-    }
-
-    /// Moves what waits to `out`, as far as the window and the buffer reach, and says how many messages that was.
-    /// `retained` looks retained messages up.
-    pub(crate) fn fill(&mut self, out: &mut BytesMut, retained: impl Fn(&Filter) -> Vec<Message>) -> u64 {
-        let mut moved = 0;
-        while out.len() < OUTPUT_HIGH_BYTES {
-            let Some(delivery) = self.waiting.front() else {
-                let Some(filter) = self.due.pop_front() else { break };
-                // It may have been unsubscribed meanwhile.
-                if let Some(granted) = self.subscriptions.granted(&filter) {
-                    for message in retained(&filter) {
-                        self.wait(message, granted, true);
-                    }
-                }
+            let Some(parcel) = self.waiting.front() else { break };
+            if parcel.message.is_expired(now_ms) {
+                filled.expired += 1;
+                self.waiting.pop_front();
                 continue;
-            };
-            let packet_id = match delivery.qos {
+            }
+            // The two bytes of a packet id are there or not; its value does not change the length.
+            let packet_id = (parcel.qos == QoS::AtLeastOnce).then_some(1);
+            if reach.version.publish_len(&delivery(parcel, packet_id, false, now_ms)) > reach.packet_max_bytes {
+                filled.too_large += 1;
+                self.waiting.pop_front();
+                continue;
+            }
+            let packet_id = match parcel.qos {
                 QoS::AtMostOnce => None,
-                QoS::AtLeastOnce => match self.window.open() {
+                QoS::AtLeastOnce => match self.window.free_id(reach.window) {
                     Some(packet_id) => Some(packet_id),
                     None => break,
                 },
             };
-            let answer = Answer::Publish { packet_id, message: &delivery.message, retained: delivery.retained };
-            self.version.encode(&answer, out);
-            self.waiting.pop_front();
-            moved += 1;
+            reach.version.encode(&Answer::Publish(delivery(parcel, packet_id, false, now_ms)), out);
+            let parcel = self.waiting.pop_front().filter(|_| reach.stays);
+            if let Some(packet_id) = packet_id {
+                self.window.owed.push_back(Owed { packet_id, parcel });
+            }
+            filled.sent += 1;
         }
-        if self.waiting.is_empty() && self.waiting.capacity() > 64 {
-            // A large set of retained messages went through; a quiet client is not to keep its room.
+        if self.waiting.is_empty() && self.waiting.capacity() > QUEUE_KEPT {
             self.waiting = VecDeque::new();
         }
-        moved
+        filled
+    }
+
+    /// What was owed when the last connection ended goes out first, in its order and under its ids.
+    fn send_again(&mut self, reach: Reach, now_ms: u64, out: &mut BytesMut, filled: &mut Filled) {
+        while self.again > 0 && out.len() < OUTPUT_HIGH_BYTES {
+            // Acknowledgements of what was sent again take from the front, so these are the last ones.
+            let index = self.window.owed.len().saturating_sub(self.again);
+            if index >= usize::from(reach.window) {
+                break;
+            }
+            self.again -= 1;
+            let Some(Owed { packet_id, parcel: Some(parcel) }) = self.window.owed.get(index) else { continue };
+            let delivery = delivery(parcel, Some(*packet_id), true, now_ms);
+            if reach.version.publish_len(&delivery) > reach.packet_max_bytes {
+                filled.too_large += 1;
+                self.window.owed.remove(index);
+                continue;
+            }
+            reach.version.encode(&Answer::Publish(delivery), out);
+            filled.sent += 1;
+        }
+    }
+}
+
+fn delivery(parcel: &Parcel, packet_id: Option<u16>, dup: bool, now_ms: u64) -> Delivery<'_> {
+    let Parcel { message, retain, subscription_id, .. } = parcel;
+    // What is left of its time, rounded up: one that is delivered has some.
+    let left_s = |expires_ms: u64| expires_ms.saturating_sub(now_ms).div_ceil(1000);
+    Delivery {
+        packet_id,
+        dup,
+        retain: *retain,
+        topic: message.topic(),
+        payload: message.payload(),
+        properties: message.properties(),
+        expiry_s: message.expires_ms().map(|expires_ms| u32::try_from(left_s(expires_ms)).unwrap_or(u32::MAX)),
+        subscription_id: subscription_id.map(NonZeroU32::get),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn session(window: u16) -> Session {
-        let access = Access::new("console-main".parse().unwrap(), "muster".parse().unwrap());
-        Session::new(Version::V311, access, Window::new(window))
-    }
-
-    fn filter(session: &Session, text: &str) -> Filter {
-        session.access.subscribe(text).unwrap()
-    }
-
-    fn message(payload: &str) -> Message {
-        Message::new("muster/a", payload.as_bytes(), QoS::AtLeastOnce, false)
-    }
-
-    fn nothing(_: &Filter) -> Vec<Message> {
-        Vec::new()
-    }
-
-    #[test]
-    fn a_gap_is_noticed_from_the_first_message_on() {
-        let mut session = session(9);
-        let filter = filter(&session, "muster/#");
-        let number = session.subscriptions.add(&filter, QoS::AtMostOnce).unwrap();
-        assert_eq!(session.deliver(number, 41, message("1")), Ok(()));
-        assert_eq!(session.deliver(number, 42, message("2")), Ok(()));
-        assert_eq!(session.deliver(number, 45, message("3")), Err(Gap { lost: 2 }));
-    }
-
-    #[test]
-    fn an_ended_subscription_is_quiet_and_a_new_one_starts_anew() {
-        let mut session = session(9);
-        let filter = filter(&session, "muster/#");
-        let old = session.subscriptions.add(&filter, QoS::AtMostOnce).unwrap();
-        session.deliver(old, 0, message("1")).unwrap();
-        let mut out = BytesMut::new();
-        assert_eq!(session.fill(&mut out, nothing), 1);
-        assert!(session.subscriptions.remove(&filter) && !session.subscriptions.remove(&filter));
-        let new = session.subscriptions.add(&filter, QoS::AtMostOnce).unwrap();
-        assert_ne!(old, new);
-        session.deliver(old, 1, message("2")).unwrap();
-        assert_eq!(session.fill(&mut out, nothing), 0);
-        session.deliver(new, 7, message("3")).unwrap();
-        assert_eq!(session.fill(&mut out, nothing), 1);
-    }
-
-    #[test]
-    fn the_window_holds_back_and_acknowledgements_open_it() {
-        let mut session = session(2);
-        let filter = filter(&session, "muster/#");
-        let number = session.subscriptions.add(&filter, QoS::AtLeastOnce).unwrap();
-        for place in 0..3 {
-            session.deliver(number, place, message("x")).unwrap();
-        }
-        let mut out = BytesMut::new();
-        assert_eq!(session.fill(&mut out, nothing), 2);
-        assert!(!session.wants_more());
-        assert!(!session.window.acknowledge(9));
-        assert!(session.window.acknowledge(2) && !session.window.acknowledge(2));
-        assert_eq!(session.fill(&mut out, nothing), 1);
-        assert!(session.wants_more());
-        assert!(session.window.acknowledge(1) && session.window.acknowledge(3) && session.window.is_empty());
-    }
-
-    #[test]
-    fn retained_messages_come_before_what_is_live_and_once_per_subscription() {
-        let mut session = session(9);
-        let filter = filter(&session, "muster/a");
-        let number = session.subscriptions.add(&filter, QoS::AtMostOnce).unwrap();
-        session.subscribed(filter.clone());
-        session.subscribed(filter.clone());
-        assert!(!session.wants_more());
-        let mut out = BytesMut::new();
-        assert_eq!(session.fill(&mut out, |_| vec![message("kept")]), 1);
-        // Retain flag set, QoS 0 for that is what was granted.
-        assert_eq!(out.first(), Some(&0x31));
-        assert!(session.wants_more());
-        out.clear();
-        session.deliver(number, 0, message("live")).unwrap();
-        session.fill(&mut out, nothing);
-        assert_eq!(out.first(), Some(&0x30));
-        // Subscribed again with another quality of service: the same subscription.
-        assert_eq!(session.subscriptions.add(&filter, QoS::AtLeastOnce), None);
-        session.subscribed(filter.clone());
-        out.clear();
-        assert_eq!(session.fill(&mut out, |_| vec![message("kept")]), 1);
-        assert_eq!(out.first(), Some(&0x33));
-    }
-
-    #[test]
-    fn a_full_buffer_holds_back() {
-        let mut session = session(9);
-        let filter = filter(&session, "muster/#");
-        let number = session.subscriptions.add(&filter, QoS::AtMostOnce).unwrap();
-        for place in 0..3 {
-            session.deliver(number, place, message(&"x".repeat(OUTPUT_HIGH_BYTES))).unwrap();
-        }
-        let mut out = BytesMut::new();
-        assert_eq!(session.fill(&mut out, nothing), 1);
-        assert!(!session.wants_more());
-        out.clear();
-        assert_eq!(session.fill(&mut out, nothing), 1);
-    }
-
-    proptest! {
-        /// Whatever is acknowledged in whatever order, an id is never given out while it is owed.
-        #[test]
-        fn ids_in_the_window_differ(steps in proptest::collection::vec(proptest::option::of(0_usize..8), 0..400)) {
-            let mut window = Window::new(5);
-            window.last = u16::MAX - 3;
-            let mut owed: Vec<u16> = Vec::new();
-            for step in steps {
-                match step {
-                    None => match window.open() {
-                        Some(id) => {
-                            prop_assert!(id != 0 && !owed.contains(&id));
-                            owed.push(id);
-                        }
-                        None => prop_assert_eq!(owed.len(), 5),
-                    },
-                    Some(index) if index < owed.len() => prop_assert!(window.acknowledge(owed.swap_remove(index))),
-                    Some(_) => (),
-                }
-            }
-        }
-    }
-}
+mod tests;

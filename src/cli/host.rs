@@ -23,6 +23,11 @@ pub enum Verb {
         /// Its id or hostname; the only host if there is but one
         host: Option<String>,
     },
+    /// Lock a host out: its certificates are revoked, and it must join anew with a new token
+    Revoke {
+        /// Its id or hostname
+        host: String,
+    },
 }
 
 /// Does it.
@@ -37,6 +42,11 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             let host = one(session, host).await?;
             session.client.order(Method::POST, &format!("hosts/{host}/refresh")).await?;
             print::say(format_args!("asked {host} to say everything anew"));
+            Ok(())
+        }
+        Verb::Revoke { host } => {
+            session.client.order(Method::POST, &format!("hosts/{host}/revoke")).await?;
+            print::say(format_args!("{host} is locked out; what it runs goes on until somebody stops it there"));
             Ok(())
         }
     }
@@ -78,6 +88,11 @@ async fn list(session: &Session) -> Result<(), Failure> {
 
 /// `online (since 5 min ago)`.
 fn presence(host: &Host, now_ms: i64) -> String {
+    let word = connection(host, now_ms);
+    if host.certificate_expires_ms == 0 { format!("revoked; {word}") } else { word }
+}
+
+fn connection(host: &Host, now_ms: i64) -> String {
     match &host.presence {
         None => "never connected".to_owned(),
         Some(presence) => {
@@ -91,6 +106,11 @@ fn presence(host: &Host, now_ms: i64) -> String {
     }
 }
 
+/// When a certificate ends, if it was not revoked.
+fn certificate(expires_ms: i64) -> String {
+    if expires_ms == 0 { "revoked".to_owned() } else { format!("until {}", print::time(expires_ms)) }
+}
+
 async fn show(session: &Session, host: &str) -> Result<(), Failure> {
     let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
     let now_ms = clock::now_ms();
@@ -100,7 +120,7 @@ async fn show(session: &Session, host: &str) -> Result<(), Failure> {
             ("id", host.id.to_string()),
             ("presence", presence(&host, now_ms)),
             ("joined", print::age(host.joined_ms, now_ms)),
-            ("certificate", format!("until {}", print::time(host.certificate_expires_ms))),
+            ("certificate", certificate(host.certificate_expires_ms)),
         ];
         if let Some(presence) = &host.presence {
             lines.push(("agent", format!("{}, life {}", presence.agent_version, presence.epoch)));

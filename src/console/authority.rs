@@ -21,14 +21,15 @@ use muster_topics::{
     role::Identity,
 };
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519,
-    PublicKeyData, SerialNumber, SubjectPublicKeyInfo,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData, RevokedCertParams, SerialNumber, SubjectPublicKeyInfo,
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
 
+use super::store::issued::Revoked;
 use crate::{
     chance::{self, NoRandomness},
     clock::now_ms,
@@ -65,6 +66,9 @@ pub enum AuthorityError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A serial number in the store is none.
+    #[error("{0:?} is not the serial number of a certificate")]
+    Serial(String),
     /// A certificate could not be made.
     #[error("a certificate could not be made: {0}")]
     Certificate(#[from] rcgen::Error),
@@ -148,6 +152,15 @@ impl Peer {
         let identity = name.as_str().ok()?.parse().ok()?;
         Some(Self { identity, serial: hex(certificate.raw_serial()) })
     }
+}
+
+/// Serial number, in hexadecimal digits, and end of a certificate in PEM. Nothing, if it is none.
+#[must_use]
+pub fn serial_and_end(certificate_pem: &str) -> Option<(String, Millis)> {
+    let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes()).ok()?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    let end_ms = certificate.validity().not_after.timestamp().saturating_mul(1000);
+    Some((hex(certificate.raw_serial()), end_ms))
 }
 
 /// The authority. Opening it twice gives the same one.
@@ -285,6 +298,38 @@ impl Authority {
         let pem = params.signed_by(&csr.key, &self.issuer)?.pem();
         Ok(Certificate { pem, serial, key: csr.key(), expires_ms })
     }
+
+    /// A signed list (X.509, in PEM) of certificates that are good no more, to be relied on for `lifetime`.
+    ///
+    /// # Errors
+    /// If a serial number is none.
+    pub fn revocation_list(
+        &self,
+        revoked: &[Revoked],
+        lifetime: Duration,
+        now: Millis,
+    ) -> Result<String, AuthorityError> {
+        let time = |at: Millis| OffsetDateTime::from_unix_timestamp(at / 1000).map_err(|_| rcgen::Error::Time);
+        let entry = |one: &Revoked| {
+            let serial = unhex(&one.serial).ok_or_else(|| AuthorityError::Serial(one.serial.clone()))?;
+            Ok(RevokedCertParams {
+                serial_number: serial.into(),
+                revocation_time: time(one.revoked_ms)?,
+                reason_code: None,
+                invalidity_date: None,
+            })
+        };
+        let params = CertificateRevocationListParams {
+            this_update: time(now)? - BACKDATED,
+            next_update: time(now)? + lifetime,
+            // Must grow from list to list, and time does.
+            crl_number: now.unsigned_abs().into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.iter().map(entry).collect::<Result<_, AuthorityError>>()?,
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        Ok(params.signed_by(&self.issuer)?.pem()?)
+    }
 }
 
 fn client_params(identity: &Identity, lifetime: Duration, now: Millis) -> Result<CertificateParams, AuthorityError> {
@@ -325,6 +370,13 @@ fn fill(
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes that [`hex`] made digits of.
+fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.map(|pair| (pair.len() == 2).then(|| byte(pair))?).collect()
 }
 
 fn read_or_make(

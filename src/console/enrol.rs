@@ -2,7 +2,7 @@
 //! which a host that joins knows from its token.
 //!
 //! A client's certificate is optional to TLS, for a host that joins has none yet, and demanded by
-//! each route but that one. TLS checks that it is ours and has not expired; the store, that it was
+//! each route but that one and the revocation list's, which other brokers fetch. TLS checks that it is ours and has not expired; the store, that it was
 //! not revoked.
 //!
 //! **Invariant: a token is used up in the transaction that enters its host**, so there is neither a
@@ -54,6 +54,7 @@ pub(super) fn router(console: Console) -> Router {
     Router::new()
         .route("/v1/join", post(join))
         .route("/v1/renew", post(renew))
+        .route("/v1/revoked.pem", get(revoked))
         .route("/v1/artifacts/{sha256}", get(artifact))
         .route("/v1/configs/{sha256}", get(config))
         .fallback(async || Error::not_found("unknown_path", "hosts find nothing here"))
@@ -81,7 +82,7 @@ impl FromRequestParts<Console> for Member {
             return Err(Error::new(
                 StatusCode::FORBIDDEN,
                 "revoked",
-                format!("host {host} was removed, or joined anew with another key"),
+                format!("host {host} was revoked or removed, or joined anew with another key"),
             )
             .hint("join again with a new token"));
         }
@@ -124,6 +125,7 @@ async fn join(
     }
     host::join(&mut transaction, &joining, &certificate, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
+    shared.revoked.notify_one();
     tracing::info!(host.id = %host, hostname = %joining.hostname, "a host has joined");
     shared.changed(Change::Host(host));
     Ok(Json(membership(shared, host, certificate)))
@@ -176,6 +178,12 @@ fn membership(shared: &Shared, host: HostId, certificate: Certificate) -> Member
         console_url: shared.urls.hosts.clone(),
         prefix: shared.config.prefix.clone(),
     }
+}
+
+/// The revocation list: serial numbers, which tell nobody anything that is not revoked.
+async fn revoked(State(console): State<Console>) -> Response {
+    let list = console.shared.revocations.borrow().to_string();
+    ([(header::CONTENT_TYPE, "application/x-pem-file"), (header::CACHE_CONTROL, "no-cache")], list).into_response()
 }
 
 async fn config(

@@ -6,6 +6,7 @@
 //! - [`config`]; [`start`]: everything is opened and bound before anything is said to be ready
 //! - [`authority`]: the root certificate and the key for commands
 //! - [`store`]: what is remembered
+//! - [`revocation`]: the list of certificates that are good no more
 //! - [`enrol`]: the interface for hosts (HTTPS): join, renew, fetch content
 //! - [`link`]: the connection to the broker
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
@@ -16,7 +17,7 @@
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
 //! through a bounded queue and stores in batches), dispatch (owns the open commands), the two
-//! listeners, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
+//! listeners, the keeper of the revocation list, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
 //!
 //! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
 //!
@@ -33,6 +34,7 @@ mod error;
 mod ingest;
 mod link;
 mod operator;
+pub mod revocation;
 pub mod series;
 mod server;
 mod start;
@@ -48,7 +50,7 @@ use muster_topics::{
     Millis,
     name::{CommandId, Digest, HostId, Name, UnitName},
 };
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -103,6 +105,9 @@ struct Shared {
     link: LinkHandle,
     dispatch: mpsc::Sender<dispatch::Event>,
     changes: broadcast::Sender<Change>,
+    /// Something was revoked: the list is to be made anew.
+    revoked: Notify,
+    revocations: revocation::List,
     shutdown: CancellationToken,
 }
 
@@ -201,6 +206,19 @@ impl Console {
     /// Asks a host, by id or by a hostname that only one has, to say everything anew.
     pub async fn refresh(&self, operator: &Name, host: &str) -> Result<(), Error> {
         dispatch::refresh(&self.shared, operator, self.resolve_host(host).await?).await
+    }
+
+    /// Revokes all certificates of a host, by id or by a hostname that only one has: it is a member no more
+    /// until it joins anew.
+    pub async fn revoke_host(&self, operator: &Name, host: &str) -> Result<(), Error> {
+        self.shared.check_operator(operator).await?;
+        let id = self.resolve_host(host).await?;
+        if host::revoke(self.shared.store.write(), id, now_ms()).await? {
+            self.shared.revoked.notify_one();
+            tracing::warn!(host.id = %id, %operator, "a host was revoked");
+            self.shared.changed(Change::Host(id));
+        }
+        Ok(())
     }
 
     /// Makes a one-time password for a host that shall join.

@@ -15,7 +15,7 @@ use muster_topics::role::Identity;
 use rustls::{ServerConfig, server::WebPkiClientVerifier};
 use tokio::{
     net::TcpListener,
-    sync::{broadcast, mpsc},
+    sync::{Notify, broadcast, mpsc},
     task::JoinHandle,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -27,6 +27,7 @@ use super::{
     content, dispatch, enrol, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
     operator,
+    revocation::{self, RevocationError},
     series::{SeriesError, SeriesStore},
     server::Server,
     store::{self, Store, StoreError},
@@ -88,6 +89,9 @@ pub enum StartError {
     /// The store for measurements cannot be opened.
     #[error(transparent)]
     Series(#[from] SeriesError),
+    /// The revocation list cannot be made.
+    #[error(transparent)]
+    Revocation(#[from] RevocationError),
     /// The broker's address is none.
     #[error("{0}\nhint: broker_url in the console's configuration says where the broker is")]
     BrokerUrl(#[from] BrokerUrlError),
@@ -114,6 +118,7 @@ pub struct Prepared {
     authority: Authority,
     store: Store,
     series: SeriesStore,
+    revocations: revocation::Keeper,
     artifacts: PathBuf,
     web: TcpListener,
     hosts: TcpListener,
@@ -141,7 +146,8 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let store = Store::open(&dir.join("console.db")).await?;
     let series = SeriesStore::open(&dir.join("series.db")).await?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
-    Ok(Prepared { config, authority, store, series, artifacts, web, hosts, web_addr, hosts_addr, lock })
+    let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;
+    Ok(Prepared { config, authority, store, series, revocations, artifacts, web, hosts, web_addr, hosts_addr, lock })
 }
 
 /// Takes the lock that a second console on the same data would need.
@@ -165,6 +171,12 @@ impl Prepared {
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.authority
+    }
+
+    /// The revocation list, for the same, and what becomes of it once the console runs.
+    #[must_use]
+    pub fn revocations(&self) -> revocation::List {
+        self.revocations.list()
     }
 
     /// Where operators will reach the console.
@@ -235,6 +247,8 @@ impl Prepared {
             link: handle,
             dispatch,
             changes: broadcast::channel(CHANGES).0,
+            revoked: Notify::new(),
+            revocations: self.revocations.list(),
             shutdown: shutdown.clone(),
         });
         let console = Console { shared: Arc::clone(&shared) };
@@ -243,6 +257,7 @@ impl Prepared {
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
         tasks.spawn(link.run(link_config, shutdown.clone()));
+        tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));
         tasks.spawn(sweep(Arc::clone(&shared), shutdown.clone()));
         let web = Server { name: "web", listener: self.web, tls: web_tls, router: web_router(&console) };
         let hosts = Server {
@@ -295,11 +310,14 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
             let commands = store::command::sweep(store.write(), before).await?;
             let tokens = store::token::sweep(store.write(), before).await?;
             let secrets = store::operator::sweep(store.write(), now).await?;
-            Ok::<_, StoreError>((commands, tokens, secrets))
+            let issued = store::issued::sweep(store.write(), before).await?;
+            Ok::<_, StoreError>((commands, tokens, secrets, issued))
         };
         match swept.await {
-            Ok((0, 0, 0)) => (),
-            Ok((commands, tokens, secrets)) => tracing::info!(commands, tokens, secrets, "swept away what is over"),
+            Ok((0, 0, 0, 0)) => (),
+            Ok((commands, tokens, secrets, issued)) => {
+                tracing::info!(commands, tokens, secrets, issued, "swept away what is over");
+            }
             Err(error) => tracing::error!(%error, "what is over cannot be swept away"),
         }
         tokio::select! {
@@ -352,6 +370,12 @@ impl RunningConsole {
     #[must_use]
     pub fn web_url(&self) -> String {
         self.console.web_url().to_owned()
+    }
+
+    /// The revocation list, and what becomes of it.
+    #[must_use]
+    pub fn revocations(&self) -> revocation::List {
+        self.console.shared.revocations.clone()
     }
 
     /// Ends: requests finish, the broker is told, the stores are closed, the data is free for another.

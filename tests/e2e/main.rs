@@ -7,10 +7,12 @@
 mod fleet;
 
 mod bad_input;
+mod brokers;
 mod exec;
 mod first_run;
 mod limits;
 mod metric;
+mod revoke;
 mod roles;
 mod wire;
 mod yuno;

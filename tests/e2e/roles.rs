@@ -50,10 +50,11 @@ impl Roles {
         let folder = self.home.path().join("broker");
         let file = |name: &str| folder.join(name).display().to_string();
         let text = format!(
-            "listen = \"{listen}\"\ncertificate = \"{}\"\nkey = \"{}\"\nauthority = \"{}\"\n",
+            "listen = \"{listen}\"\ncertificate = \"{}\"\nkey = \"{}\"\nauthority = \"{}\"\ndata_dir = \"{}\"\n",
             file("certificate.pem"),
             file("key.pem"),
             file("authority.pem"),
+            file("data"),
         );
         let path = write(&self.home, "broker.toml", &text);
         let mut broker = Running::start(self.home.command().args(["broker", "--config", &path]));
@@ -323,4 +324,22 @@ fn another_host_joins_with_a_one_time_token() {
 
 fn data(home: &Home) -> String {
     Path::new(home.path()).join("agent").to_str().unwrap().to_owned()
+}
+
+#[test]
+fn other_brokers_are_given_the_rules() {
+    let home = Home::new();
+    let out = home.path().join("mosquitto");
+    let render = |more: &[&str]| home.muster(&[&["broker", "render", "--for"], more].concat());
+    render(&["mosquitto", "--console", "eu", "--prefix", "shops", "--out", out.to_str().unwrap()]).expect_code(0);
+    let acl = fs::read_to_string(out.join("muster.acl")).unwrap();
+    assert!(acl.contains("\nuser console-eu\n") && acl.contains("topic write shops/console/eu/presence\n"), "{acl}");
+    assert!(fs::read_to_string(out.join("mosquitto.conf")).unwrap().contains("\nrequire_certificate true\n"));
+    let both = render(&["emqx", "--console", "main"]).expect_code(0).stdout;
+    assert!(both.contains("==> emqx.conf <==") && both.contains("==> acl.conf <=="), "{both}");
+    render(&["activemq", "--console", "main"]).expect_code(2).expect_stderr("rabbitmq");
+    render(&["nats"]).expect_code(2).expect_stderr("--console main");
+    render(&["nats", "--console", "a/b"]).expect_code(2);
+    render(&["nats", "--console", "main", "--prefix", "a/#"]).expect_code(2).expect_stderr("--prefix");
+    render(&["nats", "--console", "main", "--certificates", "/a b"]).expect_code(2).expect_stderr("/a b");
 }

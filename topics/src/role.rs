@@ -6,6 +6,8 @@
 
 use std::{fmt, str::FromStr};
 
+use uuid::Uuid;
+
 use crate::name::{HostId, Name};
 
 /// A client of the bus: who it is, and so what it may do.
@@ -94,6 +96,10 @@ pub const TABLE: &[Rule] = {
     ]
 };
 
+/// Who may read what a broker tells of itself, below `$SYS`. That stands outside of every prefix, so [`TABLE`] has no
+/// words for it.
+pub const SYSTEM_READERS: &[Role] = &[Role::Operator];
+
 impl Identity {
     /// The role that this identity has.
     #[must_use]
@@ -110,16 +116,20 @@ impl Identity {
     /// that matches it is then permitted). `topic` stands below the prefix.
     #[must_use]
     pub fn may(&self, action: Action, topic: &str) -> bool {
+        let mut buffer = Uuid::encode_buffer();
         let id = match self {
-            Self::Host(id) => id.to_string(),
-            Self::Console(name) | Self::Operator(name) | Self::Observer(name) => name.to_string(),
+            Self::Host(host) => host.0.hyphenated().encode_lower(&mut buffer),
+            Self::Console(name) | Self::Operator(name) | Self::Observer(name) => name.as_str(),
         };
-        let role = self.role();
-        TABLE
-            .iter()
-            .filter(|rule| rule.role == role && rule.action == action)
-            .any(|rule| covers(rule.pattern, &id, topic))
+        permits(self.role(), action, id, topic)
     }
+}
+
+/// [`Identity::may`] for who asks often: of a client of this role whose own id (what `%u` stands for in
+/// [`TABLE`]) is `id`. It allocates nothing.
+#[must_use]
+pub fn permits(role: Role, action: Action, id: &str, topic: &str) -> bool {
+    TABLE.iter().filter(|rule| rule.role == role && rule.action == action).any(|rule| covers(rule.pattern, id, topic))
 }
 
 /// Whether every topic that matches `filter` (a topic matches itself) also matches `pattern`.
@@ -270,7 +280,72 @@ mod tests {
         }
     }
 
+    /// What the table says of a concrete topic, told without [`covers`]: the pattern becomes a filter of
+    /// this client's own, and MQTT's rule decides.
+    fn permits_plainly(identity: &Identity, action: Action, topic: &str) -> bool {
+        let common_name = identity.to_string();
+        let id = match identity {
+            Identity::Host(_) => common_name.as_str(),
+            _ => common_name.split_once('-').unwrap().1,
+        };
+        let topic: Vec<&str> = topic.split('/').collect();
+        TABLE.iter().any(|rule| {
+            let own = rule.pattern.replace("%u", id);
+            rule.role == identity.role()
+                && rule.action == action
+                && matches(&own.split('/').collect::<Vec<_>>(), &topic)
+        })
+    }
+
+    /// Identities and topics that meet: few ids, so that a topic is often the client's own.
+    fn identities() -> impl Strategy<Value = Identity> {
+        let host = prop::sample::select(vec![HOST, OTHER]).prop_map(str::to_owned);
+        let named = "(console|operator|observer)-(main|a|h|0e2c1a4e)";
+        prop_oneof![host, named].prop_map(|common_name| common_name.parse().unwrap())
+    }
+
+    fn topics() -> impl Strategy<Value = String> {
+        let of_table =
+            (prop::sample::select(TABLE), prop::sample::select(vec![HOST, OTHER, "main", "a"]), "[a-z0-9]{0,3}")
+                .prop_map(|(rule, id, level)| rule.pattern.replace("%u", id).replace(['+', '#'], &level));
+        let random =
+            "(h|cmd|console|%u|)?(/(main|all|group|presence|cmd|unit|a||0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52)){0,4}";
+        let longer = (of_table.clone(), "/[a-z]{0,2}").prop_map(|(topic, more)| topic + &more);
+        prop_oneof![4 => of_table, 2 => random, 1 => longer]
+    }
+
     proptest! {
+        /// [`Identity::may`] says of topics what the table says by MQTT's own rule.
+        #[test]
+        fn may_is_what_the_table_says(identity in identities(), publish: bool, topic in topics()) {
+            let action = if publish { Action::Publish } else { Action::Subscribe };
+            prop_assert_eq!(identity.may(action, &topic), permits_plainly(&identity, action, &topic), "{} {:?} {}", identity, action, topic);
+        }
+
+        /// A filter that is permitted brings nothing that is not: tried on filters that match a topic.
+        #[test]
+        fn a_permitted_filter_brings_permitted_topics(
+            identity in identities(),
+            topic in topics(),
+            wild in prop::collection::vec(0..5usize, 0..3),
+            cut in prop::option::of(0..5usize),
+        ) {
+            let mut levels: Vec<&str> = topic.split('/').collect();
+            for index in wild {
+                if let Some(level) = levels.get_mut(index) {
+                    *level = "+";
+                }
+            }
+            if let Some(cut) = cut.filter(|cut| *cut <= levels.len()) {
+                levels.truncate(cut);
+                levels.push("#");
+            }
+            let filter = levels.join("/");
+            if identity.may(Action::Subscribe, &filter) {
+                prop_assert!(permits_plainly(&identity, Action::Subscribe, &topic), "{} has {} and so {}", identity, filter, topic);
+            }
+        }
+
         /// A filter is covered only if each topic that it matches is: tried on random topics.
         #[test]
         fn covering_is_sound(pattern in "[ab+]{1}(/[ab+]){0,3}(/#)?", filter in "[ab+]{1}(/[ab+]){0,3}(/#)?", topic in "[ab](/[ab]){0,4}") {

@@ -1,56 +1,62 @@
 //! The edge's codec: bytes to packets and back.
 //!
 //! What packets mean is the same for every version of MQTT ([`Request`], [`Answer`]); how they are written is the
-//! business of one module per version. There is [`v311`]; MQTT 5 comes in as a second variant of [`Version`] with a
-//! module of its own, chosen by the CONNECT, and nothing behind this module changes for it.
+//! business of one module per version, chosen by the CONNECT. Modules, in reading order:
+//!
+//! - this one: frames, and what packets mean
+//! - `connect`, `reason`, `malformed`: what a client says first; how something went; what is wrong with bytes
+//! - `reader`, `writer`: what packets consist of
+//! - `v311`; `property` and `v5`: the versions
+//! - for tests: `client`, the other direction; `fuzzing`, what must hold for any bytes; `peers`, another codec's view
 //!
 //! **Invariant: nothing here trusts a byte.** Every read is checked against what is there, lengths against limits
 //! before anything is kept, and there is no indexing.
+//!
+//! Numbers such as [MQTT-3.1.2-4] are the standard's: OASIS, MQTT 3.1.1 of 29 October 2014, or MQTT 5.0 of 7 March 2019.
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod client;
+mod connect;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+mod malformed;
+#[cfg(test)]
+mod peers;
+mod property;
 mod reader;
-pub(crate) mod v311;
+mod reason;
+mod v311;
+mod v5;
+mod writer;
+
+use std::borrow::Cow;
 
 use bytes::BytesMut;
 
 use self::reader::Reader;
-use crate::message::{Message, QoS};
+pub(crate) use self::{
+    connect::{Connect, Will},
+    malformed::Malformed,
+    reason::Reason,
+};
+use crate::message::QoS;
 
 /// MQTT's own limit of what follows the fixed header.
 pub(crate) const PACKET_MAX_BYTES: usize = 268_435_455;
 
-/// Why bytes are not what a client may send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Malformed {
-    #[error("a packet ends before its content does")]
-    Short,
-    #[error("a packet goes on after its content")]
-    Long,
-    #[error("a length of more than four bytes")]
-    Length,
-    #[error("a packet larger than the limit")]
-    TooLarge,
-    #[error("a text that is not UTF-8, or has a NUL in it")]
-    Text,
-    #[error("packet type {0}, which a client may not send here")]
-    Type(u8),
-    #[error("flags of the fixed header that its packet type does not have")]
-    Flags,
-    #[error("a quality of service that there is not")]
-    QoS,
-    #[error("quality of service 2, which this broker does not take")]
-    QoS2,
-    #[error("packet identifier 0")]
-    PacketId,
-    #[error("no topic filter in a subscribe or unsubscribe")]
-    NoFilters,
-    #[error("connect flags that contradict each other")]
-    ConnectFlags,
-    #[error("a first packet that is no CONNECT")]
-    NotConnect,
-    #[error("a protocol name that is not MQTT's")]
-    NotMqtt,
-    #[error("protocol level {0}, which this broker does not speak")]
-    Level(u8),
+/// Packet types.
+mod kind {
+    pub(super) const CONNECT: u8 = 1;
+    pub(super) const CONNACK: u8 = 2;
+    pub(super) const PUBLISH: u8 = 3;
+    pub(super) const PUBACK: u8 = 4;
+    pub(super) const SUBSCRIBE: u8 = 8;
+    pub(super) const SUBACK: u8 = 9;
+    pub(super) const UNSUBSCRIBE: u8 = 10;
+    pub(super) const UNSUBACK: u8 = 11;
+    pub(super) const PINGREQ: u8 = 12;
+    pub(super) const PINGRESP: u8 = 13;
+    pub(super) const DISCONNECT: u8 = 14;
 }
 
 /// A version of the protocol that the broker speaks.
@@ -58,6 +64,8 @@ pub(crate) enum Malformed {
 pub(crate) enum Version {
     /// MQTT 3.1.1.
     V311,
+    /// MQTT 5.
+    V5,
 }
 
 /// One packet as it lies in the read buffer.
@@ -67,28 +75,23 @@ pub(crate) struct Frame<'a> {
     kind: u8,
     /// Flags, in the lower half.
     flags: u8,
+    /// Whether its length takes more bytes than it needs, which only MQTT 5 forbids.
+    overlong: bool,
     body: &'a [u8],
 }
 
-/// What a client says first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Connect<'a> {
-    pub(crate) version: Version,
-    /// Empty: the broker is to choose.
-    pub(crate) client_id: &'a str,
-    /// Whether an earlier session is to be forgotten.
-    pub(crate) clean: bool,
-    pub(crate) keep_alive_s: u16,
-    pub(crate) will: Option<Publication<'a>>,
-}
-
 /// A message as a client sent it: nothing about it was checked but its form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Publication<'a> {
+    /// Empty: what `alias` stands for.
     pub(crate) topic: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
+    /// What MQTT 5 hands on with a message, encoded, without a length in front.
+    pub(crate) properties: Cow<'a, [u8]>,
+    pub(crate) expiry_s: Option<u32>,
+    pub(crate) alias: Option<u16>,
 }
 
 /// What a connected client may send.
@@ -99,111 +102,249 @@ pub(crate) enum Request<'a> {
         packet_id: Option<u16>,
         publication: Publication<'a>,
     },
-    /// It has the message of this id.
+    /// It has the message of this id, or wants it no more.
     PubAck(u16),
     Subscribe {
         packet_id: u16,
-        /// With the quality of service to grant: what was asked for, at most [`QoS::AtLeastOnce`].
-        filters: Vec<(&'a str, QoS)>,
+        /// The subscription identifier of all filters.
+        id: Option<u32>,
+        filters: Vec<(&'a str, Options)>,
     },
     Unsubscribe {
         packet_id: u16,
         filters: Vec<&'a str>,
     },
     Ping,
-    Disconnect,
+    Disconnect {
+        /// Whether the last will is published all the same.
+        keep_will: bool,
+        /// Another one than CONNECT had.
+        session_expiry_s: Option<u32>,
+    },
 }
 
-/// What a CONNECT is answered with.
+/// How a client wants the messages of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Welcome {
-    Accepted,
-    ClientIdRefused,
-    /// A limit is reached, or the broker is not ready.
-    Unavailable,
-    NotAuthorized,
+pub(crate) struct Options {
+    /// To be granted: what was asked for, at most [`QoS::AtLeastOnce`].
+    pub(crate) qos: QoS,
+    /// Without its own.
+    pub(crate) no_local: bool,
+    /// With the retain flag that they were published with.
+    pub(crate) as_published: bool,
+    pub(crate) handling: RetainHandling,
+}
+
+impl Options {
+    /// What 3.1.1 has.
+    fn plain(qos: QoS) -> Self {
+        Self { qos, no_local: false, as_published: false, handling: RetainHandling::Always }
+    }
+}
+
+/// When a SUBSCRIBE brings retained messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RetainHandling {
+    Always,
+    /// If the subscription did not exist.
+    IfNew,
+    Never,
 }
 
 /// What the broker sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
-    ConnAck(Welcome),
-    Publish {
-        /// Present for [`QoS::AtLeastOnce`].
-        packet_id: Option<u16>,
-        message: &'a Message,
-        /// Whether it is sent because it was retained.
-        retained: bool,
+    ConnAck(ConnAck<'a>),
+    Publish(Delivery<'a>),
+    PubAck {
+        packet_id: u16,
+        reason: Reason,
     },
-    PubAck(u16),
     SubAck {
         packet_id: u16,
-        /// For each filter the quality of service that is granted, or nothing if it is refused.
-        granted: &'a [Option<QoS>],
+        /// One for each filter, in order.
+        reasons: &'a [Reason],
     },
-    UnsubAck(u16),
+    UnsubAck {
+        packet_id: u16,
+        /// One for each filter, in order.
+        reasons: &'a [Reason],
+    },
     Pong,
+    /// 3.1.1 has no such packet from a server: nothing is written.
+    Disconnect(Reason),
 }
 
-/// The first whole packet in `buffer` and how many bytes it takes; nothing if more must come first.
-pub(crate) fn frame(buffer: &[u8], max_bytes: usize) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
-    let Some((&first, rest)) = buffer.split_first() else { return Ok(None) };
+/// The answer to a CONNECT. Of one that is refused only the reason is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConnAck<'a> {
+    pub(crate) reason: Reason,
+    pub(crate) session_present: bool,
+    /// The client id, if the broker chose it.
+    pub(crate) assigned_client_id: Option<&'a str>,
+    /// The keep-alive, if it is not the client's.
+    pub(crate) server_keep_alive_s: Option<u16>,
+    /// The session expiry, if it is not the client's.
+    pub(crate) session_expiry_s: Option<u32>,
+    pub(crate) receive_max: u16,
+    pub(crate) packet_max_bytes: u32,
+    pub(crate) alias_max: u16,
+}
+
+impl ConnAck<'_> {
+    /// A refusal.
+    pub(crate) fn refused(reason: Reason) -> Self {
+        Self {
+            reason,
+            session_present: false,
+            assigned_client_id: None,
+            server_keep_alive_s: None,
+            session_expiry_s: None,
+            receive_max: 0,
+            packet_max_bytes: 0,
+            alias_max: 0,
+        }
+    }
+}
+
+/// A message for a client. Its packet must not be larger than [`PACKET_MAX_BYTES`], which [`Version::publish_len`]
+/// tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Delivery<'a> {
+    /// Present for [`QoS::AtLeastOnce`].
+    pub(crate) packet_id: Option<u16>,
+    /// Whether it was sent before under the same id.
+    pub(crate) dup: bool,
+    pub(crate) retain: bool,
+    pub(crate) topic: &'a str,
+    pub(crate) payload: &'a [u8],
+    /// As [`Publication`] has them. 3.1.1 has none.
+    pub(crate) properties: &'a [u8],
+    /// What is left of it.
+    pub(crate) expiry_s: Option<u32>,
+    pub(crate) subscription_id: Option<u32>,
+}
+
+impl Delivery<'_> {
+    /// The first byte of its packet.
+    fn header(&self) -> u8 {
+        let qos = u8::from(self.packet_id.is_some());
+        // [MQTT-3.3.1-2]
+        let dup = qos & u8::from(self.dup);
+        kind::PUBLISH << 4 | dup << 3 | qos << 1 | u8::from(self.retain)
+    }
+}
+
+/// The first whole packet in `input` and how many bytes it takes; nothing if more must come first.
+pub(crate) fn frame(input: &[u8], max: usize) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
+    let Some((&first, rest)) = input.split_first() else { return Ok(None) };
     let mut length = 0_usize;
     let mut length_bytes = 0_usize;
-    loop {
+    let last = loop {
         let Some(&byte) = rest.get(length_bytes) else { return Ok(None) };
         length |= usize::from(byte & 0x7f) << (7 * length_bytes);
         length_bytes += 1;
         if byte & 0x80 == 0 {
-            break;
+            break byte;
         }
         if length_bytes == 4 {
             return Err(Malformed::Length);
         }
-    }
+    };
     let header = 1 + length_bytes;
-    if header + length > max_bytes {
+    if header + length > max {
         return Err(Malformed::TooLarge);
     }
-    let Some(body) = buffer.get(header..header + length) else { return Ok(None) };
-    Ok(Some((Frame { kind: first >> 4, flags: first & 0x0f, body }, header + length)))
+    let Some(body) = input.get(header..header + length) else { return Ok(None) };
+    let overlong = last == 0 && length_bytes > 1;
+    Ok(Some((Frame { kind: first >> 4, flags: first & 0x0f, overlong, body }, header + length)))
 }
 
-/// How many more bytes the packet at the start of `buffer` needs at least, for a client whose CONNECT or large message
+/// How many more bytes the packet at the start of `input` needs at least, for a client whose CONNECT or large message
 /// comes in pieces.
-pub(crate) fn missing(buffer: &[u8]) -> usize {
+pub(crate) fn missing(input: &[u8]) -> usize {
     let mut length = 0_usize;
-    for (index, &byte) in buffer.iter().skip(1).take(4).enumerate() {
+    for (index, &byte) in input.iter().skip(1).take(4).enumerate() {
         length |= usize::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
-            return (index + 2 + length).saturating_sub(buffer.len());
+            return (index + 2 + length).saturating_sub(input.len());
         }
     }
     0
 }
 
-/// Reads the first packet of a connection.
-pub(crate) fn connect<'a>(frame: &Frame<'a>) -> Result<Connect<'a>, Malformed> {
-    if frame.kind != 1 {
+impl Frame<'_> {
+    /// The packet type, if a connected client may send it and its flags are that type's. PUBLISH has flags of its own.
+    fn request_kind(&self) -> Result<u8, Malformed> {
+        let flags = match self.kind {
+            kind::PUBLISH => self.flags,
+            kind::SUBSCRIBE | kind::UNSUBSCRIBE => 0b0010,
+            kind::PUBACK | kind::PINGREQ | kind::DISCONNECT => 0,
+            other => return Err(Malformed::Type(other)),
+        };
+        if self.flags == flags { Ok(self.kind) } else { Err(Malformed::Flags) }
+    }
+
+    /// What the flags of a PUBLISH say: quality of service and retain. That it was sent before is of no use: it may or
+    /// may not have been taken then.
+    fn publish_flags(&self) -> Result<(QoS, bool), Malformed> {
+        let dup = self.flags & 0b1000 != 0;
+        let qos = match (self.flags >> 1) & 3 {
+            // [MQTT-3.3.1-2]
+            0 if dup => return Err(Malformed::Flags),
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            2 => return Err(Malformed::QoS2),
+            // [MQTT-3.3.1-4]
+            _ => return Err(Malformed::QoS),
+        };
+        Ok((qos, self.flags & 0b0001 != 0))
+    }
+}
+
+/// What the start of a CONNECT says of its version, and what follows it.
+fn level<'a>(frame: &Frame<'a>) -> Result<(Version, Reader<'a>), Malformed> {
+    if frame.kind != kind::CONNECT {
         return Err(Malformed::NotConnect);
     }
     if frame.flags != 0 {
         return Err(Malformed::Flags);
     }
     let mut reader = Reader::new(frame.body);
-    let name = reader.text()?;
-    let level = reader.u8()?;
-    match (name, level) {
-        ("MQTT", 4) => v311::connect(reader),
+    match (reader.text()?, reader.u8()?) {
+        ("MQTT", 4) => Ok((Version::V311, reader)),
+        ("MQTT", 5) => Ok((Version::V5, reader)),
         ("MQTT" | "MQIsdp", level) => Err(Malformed::Level(level)),
         _ => Err(Malformed::NotMqtt),
     }
 }
 
-/// The CONNACK for a client whose protocol level is not spoken here, in the words of its own version: MQTT 5 has reason
-/// codes and properties, every earlier one a return code.
+/// Reads the first packet of a connection.
+pub(crate) fn connect<'a>(frame: &Frame<'a>) -> Result<Connect<'a>, Malformed> {
+    match level(frame)? {
+        (Version::V311, reader) => v311::connect(reader),
+        (Version::V5, _) if frame.overlong => Err(Malformed::Overlong),
+        (Version::V5, reader) => v5::connect(reader),
+    }
+}
+
+/// Writes the CONNACK for a CONNECT that [`connect`] finds `malformed`, in the words of its own version; nothing if that
+/// has no words for it.
+pub(crate) fn refuse(frame: &Frame<'_>, malformed: Malformed, out: &mut BytesMut) {
+    match malformed {
+        Malformed::Level(level) => refuse_level(level, out),
+        _ => {
+            if let Ok((Version::V5, _)) = level(frame) {
+                Version::V5.encode(&Answer::ConnAck(ConnAck::refused(malformed.reason())), out);
+            }
+        }
+    }
+}
+
+/// The CONNACK for a client whose protocol level is not spoken here: since MQTT 5 there are reason codes and properties,
+/// every earlier one has a return code. Mosquitto's bridges set the highest bit of theirs at first.
 pub(crate) fn refuse_level(level: u8, out: &mut BytesMut) {
-    out.extend_from_slice(if level >= 5 { &[0x20, 3, 0, 0x84, 0] } else { &[0x20, 2, 0, 1] });
+    out.extend_from_slice(if level & 0x7f >= 5 { &[0x20, 3, 0, 0x84, 0] } else { &[0x20, 2, 0, 1] });
 }
 
 impl Version {
@@ -211,6 +352,7 @@ impl Version {
     pub(crate) fn decode<'a>(self, frame: &Frame<'a>) -> Result<Request<'a>, Malformed> {
         match self {
             Self::V311 => v311::decode(frame),
+            Self::V5 => v5::decode(frame),
         }
     }
 
@@ -218,14 +360,23 @@ impl Version {
     pub(crate) fn encode(self, answer: &Answer<'_>, out: &mut BytesMut) {
         match self {
             Self::V311 => v311::encode(answer, out),
+            Self::V5 => v5::encode(answer, out),
         }
+    }
+
+    /// How large the packet of a message is, with its header.
+    pub(crate) fn publish_len(self, delivery: &Delivery<'_>) -> usize {
+        let rest = match self {
+            Self::V311 => v311::delivery_len(delivery),
+            Self::V5 => v5::delivery_len(delivery),
+        };
+        1 + writer::length_len(rest) + rest
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[track_caller]
     fn check(bytes: &[u8], expected: Result<Option<(u8, usize)>, Malformed>) {
@@ -261,41 +412,46 @@ mod tests {
         }
     }
 
-    #[test]
-    fn levels() {
-        let body = |level: u8| [&[0, 4][..], b"MQTT", &[level, 2, 0, 60, 0, 1, b'a']].concat();
-        for (level, expected) in [(4, None), (3, Some(Malformed::Level(3))), (5, Some(Malformed::Level(5)))] {
-            let body = body(level);
-            assert_eq!(connect(&Frame { kind: 1, flags: 0, body: &body }).err(), expected);
-        }
-        let old = [&[0, 6][..], b"MQIsdp", &[3, 2, 0, 60, 0, 1, b'a']].concat();
-        assert_eq!(connect(&Frame { kind: 1, flags: 0, body: &old }), Err(Malformed::Level(3)));
-        let web = [&[0, 3][..], b"WEB", &[4]].concat();
-        assert_eq!(connect(&Frame { kind: 1, flags: 0, body: &web }), Err(Malformed::NotMqtt));
-        let mut out = BytesMut::new();
-        refuse_level(5, &mut out);
-        assert_eq!(&out[..], [0x20, 3, 0, 0x84, 0]);
+    fn greeting(name: &str, level: u8) -> Vec<u8> {
+        let length = u8::try_from(name.len()).unwrap();
+        let rest: &[u8] = if level == 5 { b"\x02\0\x3c\0\0\x01a" } else { b"\x02\0\x3c\0\x01a" };
+        [&[0, length], name.as_bytes(), &[level], rest].concat()
     }
 
-    proptest! {
-        /// Whatever comes, it is a packet or an error.
-        #[test]
-        fn hostile_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = missing(&bytes);
-            if let Ok(Some((frame, used))) = frame(&bytes, 1000) {
-                prop_assert!(used <= bytes.len());
-                let _ = connect(&frame);
-                let _ = Version::V311.decode(&frame);
+    #[test]
+    fn levels() {
+        for (name, level, expected, said) in [
+            ("MQTT", 4, Ok(Version::V311), &[][..]),
+            ("MQTT", 5, Ok(Version::V5), &[]),
+            ("MQTT", 3, Err(Malformed::Level(3)), &[0x20, 2, 0, 1]),
+            ("MQTT", 6, Err(Malformed::Level(6)), &[0x20, 3, 0, 0x84, 0]),
+            ("MQTT", 0x84, Err(Malformed::Level(0x84)), &[0x20, 2, 0, 1]),
+            ("MQIsdp", 3, Err(Malformed::Level(3)), &[0x20, 2, 0, 1]),
+            ("WEB", 4, Err(Malformed::NotMqtt), &[]),
+        ] {
+            let body = greeting(name, level);
+            let frame = Frame { kind: 1, flags: 0, overlong: false, body: &body };
+            let connected = connect(&frame);
+            assert_eq!(connected.as_ref().map(|connect| connect.version).map_err(|malformed| *malformed), expected);
+            let mut out = BytesMut::new();
+            if let Err(malformed) = connected {
+                refuse(&frame, malformed, &mut out);
             }
+            assert_eq!(&out[..], said, "{name} {level}");
         }
+    }
 
-        /// The same, with bytes that get past the first checks.
-        #[test]
-        fn hostile_bodies(kind in 1_u8..15, flags in 0_u8..16, body in proptest::collection::vec(prop_oneof![0_u8..4, any::<u8>()], 0..60)) {
-            let frame = Frame { kind, flags, body: &body };
-            let _ = Version::V311.decode(&frame);
-            let start = [&[0, 4][..], b"MQTT", &[4], &body].concat();
-            let _ = connect(&Frame { kind: 1, flags: 0, body: &start });
+    #[test]
+    fn broken_connects_are_refused_where_there_are_words() {
+        for (level, flags, expected) in
+            [(5, 1, &[0x20, 3, 0, 0x81, 0][..]), (5, 0x16, &[0x20, 3, 0, 0x9b, 0]), (4, 1, &[])]
+        {
+            let mut body = greeting("MQTT", level);
+            body[7] = flags;
+            let frame = Frame { kind: 1, flags: 0, overlong: false, body: &body };
+            let mut out = BytesMut::new();
+            refuse(&frame, connect(&frame).unwrap_err(), &mut out);
+            assert_eq!(&out[..], expected, "{level} {flags}");
         }
     }
 }

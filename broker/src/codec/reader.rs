@@ -3,6 +3,7 @@
 use super::Malformed;
 
 /// What is left of a packet's body.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -14,7 +15,11 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed::Short)?;
         self.0 = rest;
         Ok(taken)
@@ -32,6 +37,25 @@ impl<'a> Reader<'a> {
         Ok(u16::from_be_bytes(bytes))
     }
 
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+        let (&bytes, rest) = self.0.split_first_chunk::<4>().ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(u32::from_be_bytes(bytes))
+    }
+
+    /// A variable byte integer, in as few bytes as it needs [MQTT-1.5.5-1].
+    pub(super) fn varint(&mut self) -> Result<u32, Malformed> {
+        let mut value = 0;
+        for index in 0..4 {
+            let byte = self.u8()?;
+            value |= u32::from(byte & 0x7f) << (7 * index);
+            if byte & 0x80 == 0 {
+                return if byte == 0 && index > 0 { Err(Malformed::Overlong) } else { Ok(value) };
+            }
+        }
+        Err(Malformed::Length)
+    }
+
     /// A packet identifier, which is never 0.
     pub(super) fn packet_id(&mut self) -> Result<u16, Malformed> {
         match self.u16()? {
@@ -46,10 +70,19 @@ impl<'a> Reader<'a> {
         self.take(length.into())
     }
 
-    /// A text behind its length.
+    /// A text behind its length [MQTT-1.5.4-1] [MQTT-1.5.4-2].
     pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
         let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Text)?;
         if text.contains('\0') { Err(Malformed::Text) } else { Ok(text) }
+    }
+
+    /// Texts to the end, at least one.
+    pub(super) fn texts(mut self) -> Result<Vec<&'a str>, Malformed> {
+        let mut texts = Vec::new();
+        while !self.is_empty() {
+            texts.push(self.text()?);
+        }
+        if texts.is_empty() { Err(Malformed::NoFilters) } else { Ok(texts) }
     }
 
     /// Everything that is left.

@@ -1,57 +1,104 @@
-//! Moving bytes between a client and its buffers. Each call moves some or none, so that one which is dropped half-way lost
+//! Moving bytes between a client and its buffers. Each call moves some or none, so that one which is not ready lost
 //! nothing.
 
-use std::io;
+use std::{
+    io,
+    mem::MaybeUninit,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use bytes::{Buf, BytesMut};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
-    net::TcpStream,
-};
-use tokio_rustls::server::TlsStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::io::poll_read_buf;
 
 use crate::codec;
 
-/// Room for reading from a client that sends little.
-pub(super) const READ_MIN_BYTES: usize = 1024;
+/// What is read at a time from a client that sends little. It is read onto the stack, so that a quiet client has no buffer.
+const READ_MIN_BYTES: usize = 8 * 1024;
 
 /// Room for reading from a client that fills what it is given.
 const READ_MAX_BYTES: usize = 64 * 1024;
 
-/// Reads into `input`, giving it room for what a packet that has begun still needs.
-pub(super) async fn read(
-    reader: &mut ReadHalf<TlsStream<TcpStream>>,
-    input: &mut BytesMut,
-    reads_much: &mut bool,
-) -> io::Result<usize> {
-    let least = if *reads_much { READ_MAX_BYTES } else { READ_MIN_BYTES };
-    input.reserve(codec::missing(input).clamp(least, READ_MAX_BYTES));
-    let room = input.capacity() - input.len();
-    let count = reader.read_buf(input).await?;
-    *reads_much = count == room;
-    Ok(count)
+/// A buffer with more room than this is given back when it is empty.
+const KEPT_BYTES: usize = 256;
+
+/// The bytes on both ways.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    /// Read and not understood yet.
+    pub(super) input: BytesMut,
+    /// To be written.
+    pub(super) output: BytesMut,
+    /// Whether the last read filled all the room that it had.
+    reads_much: bool,
+    /// Whether the stream may hold bytes that are not on their way.
+    unflushed: bool,
 }
 
-/// Writes some of `output`, or flushes what TLS holds if there is nothing more.
-pub(super) async fn write(
-    writer: &mut WriteHalf<TlsStream<TcpStream>>,
-    output: &mut BytesMut,
-    unflushed: &mut bool,
-) -> io::Result<()> {
-    if output.is_empty() {
-        writer.flush().await?;
-        *unflushed = false;
-        return Ok(());
+impl Buffers {
+    /// Reads into `input`; gives the number of bytes, 0 at the end.
+    pub(super) fn poll_read(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if !self.reads_much && self.input.is_empty() {
+            let mut room = [MaybeUninit::uninit(); READ_MIN_BYTES];
+            let mut buffer = ReadBuf::uninit(&mut room);
+            ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
+            self.input.extend_from_slice(buffer.filled());
+            self.reads_much = buffer.remaining() == 0;
+            return Poll::Ready(Ok(buffer.filled().len()));
+        }
+        self.input.reserve(codec::missing(&self.input).clamp(READ_MIN_BYTES, READ_MAX_BYTES));
+        let room = self.input.capacity() - self.input.len();
+        let count = ready!(poll_read_buf(Pin::new(stream), context, &mut self.input))?;
+        self.reads_much = count == room;
+        Poll::Ready(Ok(count))
     }
-    let count = writer.write(output).await?;
-    if count == 0 {
-        return Err(io::ErrorKind::WriteZero.into());
+
+    /// Whether there is anything to write.
+    pub(super) fn has_output(&self) -> bool {
+        !self.output.is_empty() || self.unflushed
     }
-    *unflushed = true;
-    output.advance(count);
-    if output.is_empty() {
-        // A quiet client is not to keep the room that a large message took.
-        if output.capacity() > READ_MIN_BYTES { *output = BytesMut::new() } else { output.clear() }
+
+    /// Writes some of `output`, or flushes what the stream holds if there is nothing more.
+    pub(super) fn poll_write(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.output.is_empty() {
+            ready!(Pin::new(stream).poll_flush(context))?;
+            self.unflushed = false;
+            return Poll::Ready(Ok(()));
+        }
+        let count = ready!(Pin::new(stream).poll_write(context, &self.output))?;
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.unflushed = true;
+        self.output.advance(count);
+        if self.output.is_empty() {
+            give_back(&mut self.output);
+        }
+        Poll::Ready(Ok(()))
     }
-    Ok(())
+
+    /// The input after packets were taken from it: a quiet client is not to keep the room that a large one took.
+    pub(super) fn put_back(&mut self, input: BytesMut) {
+        self.input = input;
+        if self.input.is_empty() && !self.reads_much {
+            give_back(&mut self.input);
+        }
+    }
+}
+
+fn give_back(buffer: &mut BytesMut) {
+    if buffer.capacity() > KEPT_BYTES {
+        *buffer = BytesMut::new();
+    } else {
+        buffer.clear();
+    }
 }

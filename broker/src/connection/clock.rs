@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{limits::Limits, router::ROUTER_TIMEOUT};
+use crate::limits::Limits;
 
 /// What took too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,8 +15,15 @@ pub(super) enum Overdue {
     Output,
     #[error("the client acknowledged nothing")]
     Acknowledgement,
-    #[error("the router took too long over a batch")]
-    Router,
+}
+
+/// What a deadline is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// The connection ends.
+    End(Overdue),
+    /// The client may send again.
+    Resume,
 }
 
 /// What a connection is waiting for.
@@ -28,8 +35,6 @@ pub(super) struct State {
     pub(super) has_output: bool,
     /// The client owes acknowledgements.
     pub(super) is_owed: bool,
-    /// When a batch went to the router that is not answered.
-    pub(super) submitted: Option<Instant>,
 }
 
 /// The moments from which the deadlines count.
@@ -45,7 +50,8 @@ pub(super) struct Clock {
     stuck: Option<Instant>,
     /// Since when the client owes acknowledgements and gives none.
     owing: Option<Instant>,
-    submitted: Option<Instant>,
+    /// Until when the client is not read, for it sent too fast.
+    paused: Option<Instant>,
 }
 
 impl Clock {
@@ -58,13 +64,23 @@ impl Clock {
             listens: true,
             stuck: None,
             owing: None,
-            submitted: None,
+            paused: None,
         }
     }
 
-    /// The client sent something.
-    pub(super) fn heard(&mut self, now: Instant) {
+    /// The client sent something, and is not read for `pause` if it was too fast.
+    pub(super) fn heard(&mut self, now: Instant, pause: Option<Duration>) {
         self.heard = now;
+        self.paused = pause.map(|pause| now + pause);
+    }
+
+    /// The client may send again.
+    pub(super) fn resume(&mut self) {
+        self.paused = None;
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.is_some()
     }
 
     /// The client took some output.
@@ -85,23 +101,23 @@ impl Clock {
         self.listens = state.listens;
         self.stuck = state.has_output.then(|| self.stuck.unwrap_or(now));
         self.owing = state.is_owed.then(|| self.owing.unwrap_or(now));
-        self.submitted = state.submitted;
     }
 
     /// The nearest deadline, and what it is for.
-    pub(super) fn deadline(&self) -> (Instant, Overdue) {
+    pub(super) fn deadline(&self) -> (Instant, Due) {
         let heard = self.listens.then_some(self.heard);
-        [
+        let overdue = [
             (heard, self.silence, Overdue::Silence),
             (self.stuck, self.write_timeout, Overdue::Output),
             (self.owing, self.ack_timeout, Overdue::Acknowledgement),
-            (self.submitted, ROUTER_TIMEOUT, Overdue::Router),
-        ]
-        .into_iter()
-        .filter_map(|(since, limit, overdue)| Some((since? + limit, overdue)))
-        .min_by_key(|(deadline, _)| *deadline)
-        // A client is not listened to only while one of the others runs.
-        .unwrap_or((self.heard + self.silence, Overdue::Silence))
+        ];
+        overdue
+            .into_iter()
+            .filter_map(|(since, limit, overdue)| Some((since? + limit, Due::End(overdue))))
+            .chain(self.paused.map(|until| (until, Due::Resume)))
+            .min_by_key(|(deadline, _)| *deadline)
+            // A client is not listened to only while its batch is being dealt out, which waits for no client.
+            .unwrap_or((self.heard + self.silence, Due::End(Overdue::Silence)))
     }
 }
 
@@ -109,7 +125,7 @@ impl Clock {
 mod tests {
     use super::*;
 
-    const QUIET: State = State { listens: true, has_output: false, is_owed: false, submitted: None };
+    const QUIET: State = State { listens: true, has_output: false, is_owed: false };
 
     fn seconds(count: u64) -> Duration {
         Duration::from_secs(count)
@@ -121,33 +137,43 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(clock: &Clock, start: Instant, after_s: u64, overdue: Overdue) {
+    fn check(clock: &Clock, start: Instant, after_s: u64, due: Due) {
         let (deadline, found) = clock.deadline();
-        assert_eq!((deadline - start, found), (seconds(after_s), overdue));
+        assert_eq!((deadline - start, found), (seconds(after_s), due));
     }
 
     #[test]
     fn silence_counts_from_the_last_byte() {
         let start = Instant::now();
         let mut clock = clock(start);
-        check(&clock, start, 90, Overdue::Silence);
-        clock.heard(start + seconds(7));
+        check(&clock, start, 90, Due::End(Overdue::Silence));
+        clock.heard(start + seconds(7), None);
         clock.update(start + seconds(8), QUIET);
-        check(&clock, start, 97, Overdue::Silence);
+        check(&clock, start, 97, Due::End(Overdue::Silence));
     }
 
     #[test]
     fn who_is_not_listened_to_is_not_silent() {
         let start = Instant::now();
         let mut clock = clock(start);
-        let submitted = Some(start + seconds(80));
-        clock.update(start + seconds(80), State { listens: false, submitted, ..QUIET });
-        check(&clock, start, 100, Overdue::Router);
-        // Not even if the router takes longer than the keep-alive has left.
+        clock.update(start + seconds(80), State { listens: false, ..QUIET });
         clock.update(start + seconds(99), QUIET);
-        check(&clock, start, 189, Overdue::Silence);
+        check(&clock, start, 189, Due::End(Overdue::Silence));
         clock.update(start + seconds(120), QUIET);
-        check(&clock, start, 189, Overdue::Silence);
+        check(&clock, start, 189, Due::End(Overdue::Silence));
+    }
+
+    #[test]
+    fn who_sends_too_fast_is_read_again_after_a_pause() {
+        let start = Instant::now();
+        let mut clock = clock(start);
+        clock.heard(start + seconds(1), Some(seconds(3)));
+        clock.update(start + seconds(1), State { listens: false, ..QUIET });
+        assert!(clock.is_paused());
+        check(&clock, start, 4, Due::Resume);
+        clock.resume();
+        clock.update(start + seconds(4), QUIET);
+        check(&clock, start, 94, Due::End(Overdue::Silence));
     }
 
     #[test]
@@ -157,12 +183,12 @@ mod tests {
         let full = State { has_output: true, ..QUIET };
         clock.update(start + seconds(1), full);
         clock.update(start + seconds(5), full);
-        check(&clock, start, 11, Overdue::Output);
+        check(&clock, start, 11, Due::End(Overdue::Output));
         clock.taken();
         clock.update(start + seconds(6), full);
-        check(&clock, start, 16, Overdue::Output);
+        check(&clock, start, 16, Due::End(Overdue::Output));
         clock.update(start + seconds(7), QUIET);
-        check(&clock, start, 90, Overdue::Silence);
+        check(&clock, start, 90, Due::End(Overdue::Silence));
     }
 
     #[test]
@@ -171,9 +197,9 @@ mod tests {
         let mut clock = clock(start);
         let owed = State { is_owed: true, ..QUIET };
         clock.update(start + seconds(1), owed);
-        check(&clock, start, 21, Overdue::Acknowledgement);
+        check(&clock, start, 21, Due::End(Overdue::Acknowledgement));
         clock.acknowledged();
         clock.update(start + seconds(3), owed);
-        check(&clock, start, 23, Overdue::Acknowledgement);
+        check(&clock, start, 23, Due::End(Overdue::Acknowledgement));
     }
 }

@@ -3,48 +3,89 @@
 use std::io;
 
 use super::clock::Overdue;
-use crate::{access::Refusal, codec::Malformed, router::Gone, session::Gap};
+use crate::{
+    access::Refusal,
+    codec::{Malformed, Reason},
+    registry::Cause,
+};
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum End {
     #[error("the client disconnected")]
-    Disconnect,
+    Disconnect {
+        /// The client wants its last will published all the same.
+        keep_will: bool,
+    },
     #[error("the client closed the connection")]
     Closed,
     #[error("the connection broke: {0}")]
     Broken(io::Error),
     #[error(transparent)]
     Overdue(#[from] Overdue),
-    #[error("the client fell behind: {0}")]
-    Behind(#[from] Gap),
+    #[error("the client fell too far behind: queue_max_bytes is reached")]
+    Behind,
     #[error("the client sent {0}")]
     Malformed(#[from] Malformed),
-    #[error("the client sent too many subscribes at once")]
-    Subscribing,
     #[error("a publish to {topic:?} is refused: {refusal}")]
     Publish { topic: String, refusal: Refusal },
+    #[error("the client used topic alias {0}, which stands for nothing")]
+    Alias(u16),
+    #[error("the client asked at its end for a session that it did not ask for at its beginning")]
+    SessionExpiry,
     #[error("a newer connection has the same client id")]
     TakenOver,
+    #[error("its certificate was revoked")]
+    Revoked,
     #[error("the broker stops")]
     Stopping,
-    #[error(transparent)]
-    Router(#[from] Gone),
+}
+
+impl From<Cause> for End {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::TakenOver => Self::TakenOver,
+            Cause::Stopping => Self::Stopping,
+            Cause::Revoked => Self::Revoked,
+        }
+    }
 }
 
 impl End {
     /// Whether the client did not keep up.
     pub(super) fn is_slow(&self) -> bool {
-        matches!(self, Self::Overdue(Overdue::Output | Overdue::Acknowledgement) | Self::Behind(_))
+        matches!(self, Self::Overdue(Overdue::Output | Overdue::Acknowledgement) | Self::Behind)
     }
 
     /// Whether it is of the kind that happens every day.
     pub(super) fn is_expected(&self) -> bool {
-        matches!(self, Self::Disconnect | Self::Closed | Self::Broken(_) | Self::TakenOver | Self::Stopping)
+        matches!(self, Self::Disconnect { .. } | Self::Closed | Self::Broken(_) | Self::TakenOver | Self::Stopping)
     }
 
     /// Whether the last will is published.
     pub(super) fn leaves_will(&self) -> bool {
-        !matches!(self, Self::Disconnect | Self::Stopping)
+        !matches!(self, Self::Disconnect { keep_will: false } | Self::Stopping)
+    }
+
+    /// Whether the session may go on without the client. One that could not take a message of QoS 1 may not, for then the
+    /// client would not notice; nor may that of somebody who is no longer let in.
+    pub(super) fn keeps_session(&self) -> bool {
+        !matches!(self, Self::Behind | Self::Revoked | Self::Stopping)
+    }
+
+    /// What the client is told; nothing if it went by itself.
+    pub(super) fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Disconnect { .. } | Self::Closed | Self::Broken(_) => None,
+            Self::Overdue(Overdue::Silence) => Some(Reason::KeepAliveTimeout),
+            Self::Overdue(Overdue::Output | Overdue::Acknowledgement) | Self::Behind => Some(Reason::QuotaExceeded),
+            Self::Malformed(malformed) => Some(malformed.reason()),
+            Self::Publish { refusal, .. } => Some(refusal.reason()),
+            Self::Alias(_) => Some(Reason::TopicAliasInvalid),
+            Self::SessionExpiry => Some(Reason::ProtocolError),
+            Self::TakenOver => Some(Reason::SessionTakenOver),
+            Self::Revoked => Some(Reason::NotAuthorized),
+            Self::Stopping => Some(Reason::ServerShuttingDown),
+        }
     }
 }

@@ -1,167 +1,144 @@
-//! A connected client's task: bytes in, bytes out, messages from the router, one timer.
+//! A connected client's task: bytes in, bytes out, messages from its mailbox, one timer.
 //!
 //! Reading and writing go on side by side, for a client may not read before it has written all it wants to. What stops
 //! what:
-//! - while a batch of publishes is under way to the router, nothing more is read: the publisher goes at the router's pace;
-//! - while the output buffer is full or the client's window closed, nothing is taken from the router: its log, which is
-//!   bounded, is what fills up then;
+//! - while a batch of publishes is on its way, nothing more is read: the publisher goes at the pace of the exchange;
+//! - while the client sends faster than its identity may, nothing is read;
+//! - while the output buffer is full or the client's window closed, nothing is taken from the mailbox, which is bounded;
 //! - while far too much output waits, nothing is read: a client that only asks and never takes ends by the write limit.
 //!
-//! **Invariant: a publish is acknowledged when the router has it**, and in the order of publishing.
+//! **Invariant: a publish is acknowledged when it has been dealt out**, and in the order of publishing.
 //!
-//! **Invariant: the last will is published unless the client said DISCONNECT** or the broker stops, and before the
-//! ticket is given back, so before a session that takes over begins.
+//! **Invariant: the last will is published unless the client said DISCONNECT** or the broker stops; if it has no delay,
+//! before the ticket is given back, so before a connection that takes over begins.
 
+mod afterlife;
 mod bytes;
 mod clock;
 mod end;
+mod packets;
 
-use std::{fmt, io, mem, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use ::bytes::{Buf, BytesMut};
+use ::bytes::BytesMut;
 use tokio::{
-    io::{AsyncWriteExt, ReadHalf, WriteHalf},
-    net::TcpStream,
-    select,
-    sync::oneshot,
+    io::AsyncWriteExt,
     time::{Instant, Sleep, sleep_until, timeout},
 };
-use tokio_rustls::server::TlsStream;
 
+pub(crate) use self::afterlife::{LastWill, let_go};
 use self::{
-    bytes::{READ_MIN_BYTES, read, write},
-    clock::{Clock, Overdue, State},
+    bytes::Buffers,
+    clock::{Clock, Due, State},
     end::End,
+    packets::{Aliases, UnderWay},
 };
 use crate::{
     Shared,
-    access::{Access, Filter},
-    codec::{self, Answer, Publication, Request, Version, Welcome},
-    message::{Message, QoS},
-    registry::Ticket,
-    router::{Event, Gone, Link, Taken},
-    session::{OUTPUT_HIGH_BYTES, Session, Window},
+    access::Access,
+    clock::unix_ms,
+    codec::{Answer, ConnAck, Version},
+    registry::{Cause, Ticket},
+    session::{Filled, OUTPUT_HIGH_BYTES, Reach, Session},
+    stats::Beginning,
+    stream::Stream,
 };
 
 /// Output above which the client is not read: a full buffer of messages, and as much again of acknowledgements.
 const OUTPUT_MAX_BYTES: usize = 2 * OUTPUT_HIGH_BYTES;
 
-/// A batch of publishes is handed over at this size. A log of one host's topics has to hold one.
-const BATCH_MAX_BYTES: usize = 32 * 1024;
-
-/// And at this number, for small ones.
-const BATCH_MAX: usize = 256;
-
-/// Subscribes that wait for the router. It answers at once; only a client that takes nothing can have more.
-const SUBSCRIBING_MAX: usize = 64;
-
 /// How long the end of a connection may take: TLS wants to say goodbye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Publishes on their way to the router.
-#[derive(Default)]
-struct Batch {
-    messages: Vec<Message>,
-    bytes: usize,
-    /// To acknowledge when the router has them.
-    acks: Vec<u16>,
-}
-
-impl Batch {
-    fn has_room(&self) -> bool {
-        self.bytes < BATCH_MAX_BYTES && self.messages.len() < BATCH_MAX
-    }
-}
-
-/// A batch that the router has not acknowledged.
-struct UnderWay {
-    taken: Taken,
-    since: Instant,
-    acks: Vec<u16>,
-}
-
-/// A SUBSCRIBE that the router has not acknowledged.
-struct Subscribing {
-    packet_id: u16,
-    granted: Vec<Option<QoS>>,
-    filters: Vec<Filter>,
-}
 
 /// A connected client.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    version: Version,
     ticket: Ticket,
-    will: Option<Message>,
+    access: Arc<Access>,
+    reach: Reach,
+    will: Option<LastWill>,
+    session_expiry_s: u32,
     session: Session,
-    reader: ReadHalf<TlsStream<TcpStream>>,
-    writer: WriteHalf<TlsStream<TcpStream>>,
-    input: BytesMut,
-    /// Whether the last read filled all the room that it had.
-    reads_much: bool,
-    output: BytesMut,
-    /// Whether TLS may hold bytes that are not on their way.
-    unflushed: bool,
-    link: Option<Link>,
+    stream: Stream,
+    buffers: Buffers,
+    aliases: Aliases,
     under_way: Option<UnderWay>,
-    subscribing: Vec<Subscribing>,
     clock: Clock,
     timer: Pin<Box<Sleep>>,
 }
 
 /// What the answer to a CONNECT found out about a client.
 pub(crate) struct Admitted {
-    pub(crate) version: Version,
-    pub(crate) access: Access,
     pub(crate) ticket: Ticket,
-    pub(crate) will: Option<Message>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) reach: Reach,
+    pub(crate) will: Option<LastWill>,
+    pub(crate) session: Session,
+    pub(crate) session_expiry_s: u32,
     /// How long it may be silent.
     pub(crate) silence: Duration,
 }
 
 /// What woke the task.
 enum Wake {
-    Ended,
+    Ended(Cause),
+    Behind,
     Read(io::Result<usize>),
     Written(io::Result<()>),
-    Taken(Result<(), oneshot::error::RecvError>),
-    Event(Result<Event, Gone>),
+    Taken(bool),
+    Mail,
     Timer,
 }
 
 impl Connection {
-    /// A client whose CONNECT was accepted; it is told so first thing. `input` is what followed the CONNECT.
-    pub(crate) fn new(stream: TlsStream<TcpStream>, input: BytesMut, admitted: Admitted, shared: Arc<Shared>) -> Self {
-        let Admitted { version, access, ticket, will, silence } = admitted;
-        let (reader, writer) = tokio::io::split(stream);
-        let limits = &shared.limits;
-        let clock = Clock::new(Instant::now(), silence, limits);
-        let mut output = BytesMut::new();
-        version.encode(&Answer::ConnAck(Welcome::Accepted), &mut output);
-        Self {
-            version,
-            ticket,
-            will,
-            session: Session::new(version, access, Window::new(limits.inflight_max)),
-            reader,
-            writer,
-            input,
-            reads_much: false,
-            output,
-            unflushed: false,
-            link: None,
-            under_way: None,
-            subscribing: Vec::new(),
-            timer: Box::pin(sleep_until(clock.deadline().0)),
-            clock,
+    /// A client whose CONNECT was accepted; `welcome` tells it so first thing. `input` is what followed the CONNECT.
+    pub(crate) fn new(
+        stream: Stream,
+        input: BytesMut,
+        admitted: Admitted,
+        welcome: ConnAck<'_>,
+        shared: Arc<Shared>,
+    ) -> Box<Self> {
+        let Admitted { ticket, access, reach, will, session, session_expiry_s, silence } = admitted;
+        let clock = Clock::new(Instant::now(), silence, &shared.limits);
+        let mut buffers = Buffers::default();
+        reach.version.encode(&Answer::ConnAck(welcome), &mut buffers.output);
+        buffers.put_back(input);
+        let timer = Box::pin(sleep_until(clock.deadline().0));
+        Box::new(Self {
             shared,
-        }
+            ticket,
+            access,
+            reach,
+            will,
+            session_expiry_s,
+            session,
+            stream,
+            buffers,
+            aliases: Aliases::default(),
+            under_way: None,
+            clock,
+            timer,
+        })
     }
 
     /// Serves the client until one of the two has had enough.
-    pub(crate) async fn run(mut self, peer: SocketAddr) {
-        self.shared.counters.connected.add(1);
-        tracing::info!(%peer, client.id = self.ticket.client_id(), client.identity = %self.session.access.identity(), "connected");
+    pub(crate) async fn run(mut self: Box<Self>, peer: SocketAddr) {
+        let shared = Arc::clone(&self.shared);
+        shared.counters.begun.count(Beginning::Accepted);
+        let is_v5 = self.reach.version == Version::V5;
+        if is_v5 {
+            shared.counters.connections_v5.grow();
+        }
+        tracing::info!(%peer, client.id = self.ticket.client_id(), client.identity = %self.access.identity(), "connected");
         let end = loop {
             // Whoever entered while all were told to end was not told.
             if self.shared.stop.is_cancelled() {
@@ -173,13 +150,16 @@ impl Connection {
         };
         self.log(&end, peer);
         if end.is_slow() {
-            self.shared.counters.slow.add(1);
+            shared.counters.slow.add(1);
         }
-        self.finish(&end).await;
+        self.finish(end).await;
+        if is_v5 {
+            shared.counters.connections_v5.shrink();
+        }
     }
 
     fn log(&self, end: &End, peer: SocketAddr) {
-        let (client, identity) = (self.ticket.client_id(), self.session.access.identity());
+        let (client, identity) = (self.ticket.client_id(), self.access.identity());
         if end.is_expected() {
             tracing::info!(%peer, client.id = client, client.identity = %identity, "disconnected: {end}");
         } else {
@@ -187,44 +167,39 @@ impl Connection {
         }
     }
 
-    async fn finish(self, end: &End) {
-        let Self { shared, ticket, will, reader, mut writer, output, link, .. } = self;
-        if end.leaves_will()
-            && let Some(will) = will
-        {
-            shared.counters.received.add(1);
-            shared.hub.publish_surely(will).await;
+    async fn finish(self: Box<Self>, end: End) {
+        let Self { shared, ticket, reach, will, session_expiry_s, session, mut stream, mut buffers, .. } = *self;
+        let will = will.filter(|_| end.leaves_will());
+        let expiry_s = if end.keeps_session() { session_expiry_s } else { 0 };
+        // A connection that takes over waits for no more than this.
+        afterlife::begin(&shared, ticket, session, will, expiry_s).await;
+        if let Some(reason) = end.reason() {
+            reach.version.encode(&Answer::Disconnect(reason), &mut buffers.output);
         }
-        // Who takes over waits for no more than this.
-        drop(ticket);
-        // What TLS still has, such as acknowledgements of the last batch, has a moment to go out.
+        // What waits, such as acknowledgements of the last batch, has a moment to go out.
         let close = async {
-            if matches!(end, End::Disconnect | End::Closed | End::TakenOver | End::Stopping) {
-                writer.write_all(&output).await?;
+            if !matches!(end, End::Broken(_)) {
+                stream.write_all(&buffers.output).await?;
             }
-            writer.shutdown().await
+            stream.shutdown().await
         };
         // The client is gone or about to be told so: there is nobody to tell of a failure.
         let _ = timeout(CLOSE_TIMEOUT, close).await;
-        drop((reader, writer));
-        if let Some(link) = link {
-            link.close().await;
-        }
     }
 
     /// Does what can be done now, then waits for one thing to happen.
     async fn turn(&mut self) -> Result<(), End> {
         self.read_packets().await?;
-        let hub = &self.shared.hub;
-        let sent = self.session.fill(&mut self.output, |filter| hub.retained(filter));
-        self.shared.counters.sent.add(sent);
+        self.fill();
         self.arm();
         match self.wait().await {
-            Wake::Ended if self.shared.stop.is_cancelled() => Err(End::Stopping),
-            Wake::Ended => Err(End::TakenOver),
+            Wake::Ended(cause) => Err(cause.into()),
+            Wake::Behind => Err(End::Behind),
             Wake::Read(Ok(0)) => Err(End::Closed),
-            Wake::Read(Ok(_)) => {
-                self.clock.heard(Instant::now());
+            Wake::Read(Ok(count)) => {
+                self.shared.counters.bytes_received.add(count as u64);
+                let now = Instant::now();
+                self.clock.heard(now, self.ticket.pace().pause(count, now.into_std()));
                 Ok(())
             }
             Wake::Read(Err(error)) | Wake::Written(Err(error)) => Err(End::Broken(error)),
@@ -232,46 +207,73 @@ impl Connection {
                 self.clock.taken();
                 Ok(())
             }
-            Wake::Taken(taken) => {
-                self.taken(taken)?;
-                Ok(())
-            }
-            Wake::Event(event) => self.events(event?),
+            Wake::Taken(dealt_out) => self.taken(dealt_out),
+            Wake::Mail => Ok(()),
             Wake::Timer => self.check_deadlines(),
+        }
+    }
+
+    /// Writes what waits for the client into the output.
+    fn fill(&mut self) {
+        let filled = self.session.fill(self.reach, unix_ms(), &mut self.buffers.output);
+        if filled != Filled::default() {
+            let counters = &self.shared.counters;
+            counters.sent.add(filled.sent);
+            counters.expired.add(filled.expired);
+            counters.too_large.add(filled.too_large);
         }
     }
 
     /// Whether bytes from the client are read now.
     fn listens(&self) -> bool {
-        self.under_way.is_none() && self.output.len() < OUTPUT_MAX_BYTES
+        self.under_way.is_none() && !self.clock.is_paused() && self.buffers.output.len() < OUTPUT_MAX_BYTES
     }
 
-    /// Waits for the next thing to happen. Each branch loses nothing if another one comes first: reads and writes move
-    /// bytes or do nothing, the rest are notifications that stay.
+    /// Waits for the next thing to happen.
     async fn wait(&mut self) -> Wake {
         let listens = self.listens();
-        let takes = self.session.wants_more();
-        let Self { reader, writer, input, output, unflushed, reads_much, link, under_way, .. } = self;
-        let writes = !output.is_empty() || *unflushed;
-        select! {
-            () = self.ticket.ended().cancelled() => Wake::Ended,
-            read = read(reader, input, reads_much), if listens => Wake::Read(read),
-            written = write(writer, output, unflushed), if writes => Wake::Written(written),
-            taken = taken(under_way) => Wake::Taken(taken),
-            event = next_event(link), if takes => Wake::Event(event),
-            () = &mut self.timer => Wake::Timer,
+        poll_fn(|context| self.poll_wake(listens, context)).await
+    }
+
+    /// Each of these moves bytes or does nothing, or is a notification that stays: whichever comes first, nothing is lost.
+    fn poll_wake(&mut self, listens: bool, context: &mut Context<'_>) -> Poll<Wake> {
+        if let Poll::Ready(cause) = self.ticket.ending().poll_told(context) {
+            return Poll::Ready(Wake::Ended(cause));
         }
+        let waiting = self.buffers.output.len();
+        if self.buffers.has_output()
+            && let Poll::Ready(written) = self.buffers.poll_write(&mut self.stream, context)
+        {
+            self.shared.counters.bytes_sent.add(waiting.saturating_sub(self.buffers.output.len()) as u64);
+            return Poll::Ready(Wake::Written(written));
+        }
+        if listens && let Poll::Ready(read) = self.buffers.poll_read(&mut self.stream, context) {
+            return Poll::Ready(Wake::Read(read));
+        }
+        if let Some(under_way) = &mut self.under_way
+            && let Poll::Ready(taken) = Pin::new(&mut under_way.taken).poll(context)
+        {
+            return Poll::Ready(Wake::Taken(taken.is_ok()));
+        }
+        // Asked even while nothing is taken, for the end of a session is told in the same way.
+        match self.session.mailbox.poll_something(context) {
+            Poll::Ready(true) => return Poll::Ready(Wake::Behind),
+            Poll::Ready(false) if self.takes() => return Poll::Ready(Wake::Mail),
+            _ => (),
+        }
+        self.timer.as_mut().poll(context).map(|()| Wake::Timer)
+    }
+
+    /// Whether messages are taken from the mailbox now.
+    fn takes(&self) -> bool {
+        self.session.wants_more() && self.buffers.output.len() < OUTPUT_HIGH_BYTES
     }
 
     /// Brings the clock up to date. The timer is only ever brought forward here: one that goes off too early costs less
     /// than moving it with each packet.
     fn arm(&mut self) {
-        let state = State {
-            listens: self.listens(),
-            has_output: !self.output.is_empty() || self.unflushed,
-            is_owed: !self.session.window.is_empty(),
-            submitted: self.under_way.as_ref().map(|under_way| under_way.since),
-        };
+        let state =
+            State { listens: self.listens(), has_output: self.buffers.has_output(), is_owed: self.session.is_owed() };
         self.clock.update(Instant::now(), state);
         let (deadline, _) = self.clock.deadline();
         if deadline < self.timer.deadline() {
@@ -280,230 +282,18 @@ impl Connection {
     }
 
     fn check_deadlines(&mut self) -> Result<(), End> {
-        let (deadline, overdue) = self.clock.deadline();
+        let (deadline, due) = self.clock.deadline();
         if deadline > Instant::now() {
             self.timer.as_mut().reset(deadline);
             return Ok(());
         }
-        if overdue == Overdue::Router {
-            self.shared.hub.is_hung();
-        }
-        Err(overdue.into())
-    }
-
-    /// Handles the whole packets in the read buffer, up to a batch of publishes.
-    async fn read_packets(&mut self) -> Result<(), End> {
-        if self.input.is_empty() || !self.listens() {
-            return Ok(());
-        }
-        let mut input = mem::take(&mut self.input);
-        let mut batch = Batch::default();
-        let mut outcome = Ok(());
-        while outcome.is_ok() && batch.has_room() && self.output.len() < OUTPUT_MAX_BYTES {
-            match codec::frame(&input, self.shared.limits.packet_max_bytes) {
-                Ok(None) => break,
-                Ok(Some((frame, used))) => {
-                    outcome = match self.version.decode(&frame) {
-                        Ok(request) => self.handle(request, &mut batch).await,
-                        Err(malformed) => Err(malformed.into()),
-                    };
-                    input.advance(used);
-                }
-                Err(malformed) => outcome = Err(malformed.into()),
+        match due {
+            Due::End(overdue) => Err(overdue.into()),
+            Due::Resume => {
+                self.clock.resume();
+                self.timer.as_mut().reset(self.clock.deadline().0);
+                Ok(())
             }
         }
-        if input.is_empty() && input.capacity() > READ_MIN_BYTES && !self.reads_much {
-            // A quiet client is not to keep the room that a large message took.
-            input = BytesMut::new();
-        }
-        self.input = input;
-        // What came before an end counts, a DISCONNECT right behind a publish above all.
-        self.submit(batch).await?;
-        outcome
-    }
-
-    async fn handle(&mut self, request: Request<'_>, batch: &mut Batch) -> Result<(), End> {
-        match request {
-            Request::Publish { packet_id, publication } => self.publish(packet_id, &publication, batch)?,
-            Request::PubAck(packet_id) => {
-                // One that is not owed is a client's mistake that harms nobody.
-                if self.session.window.acknowledge(packet_id) {
-                    self.clock.acknowledged();
-                }
-            }
-            Request::Subscribe { packet_id, filters } => self.subscribe(packet_id, &filters).await?,
-            Request::Unsubscribe { packet_id, filters } => self.unsubscribe(packet_id, &filters).await?,
-            Request::Ping => self.answer(&Answer::Pong),
-            Request::Disconnect => return Err(End::Disconnect),
-        }
-        Ok(())
-    }
-
-    fn answer(&mut self, answer: &Answer<'_>) {
-        self.version.encode(answer, &mut self.output);
-    }
-
-    fn publish(&mut self, packet_id: Option<u16>, publication: &Publication<'_>, batch: &mut Batch) -> Result<(), End> {
-        let message = self.session.access.publish(publication).map_err(|refusal| {
-            self.shared.counters.denied.add(1);
-            // 3.1.1 can only acknowledge what it throws away, or close the connection.
-            End::Publish { topic: publication.topic.chars().take(200).collect(), refusal }
-        })?;
-        batch.bytes += message.len();
-        batch.messages.push(message);
-        batch.acks.extend(packet_id);
-        Ok(())
-    }
-
-    async fn submit(&mut self, batch: Batch) -> Result<(), End> {
-        if batch.messages.is_empty() {
-            return Ok(());
-        }
-        self.shared.counters.received.add(batch.messages.len() as u64);
-        let since = Instant::now();
-        let taken = self.shared.hub.publish(batch.messages).await?;
-        self.under_way = Some(UnderWay { taken, since, acks: batch.acks });
-        Ok(())
-    }
-
-    fn taken(&mut self, taken: Result<(), oneshot::error::RecvError>) -> Result<(), Gone> {
-        let under_way = self.under_way.take();
-        taken.map_err(|_| Gone)?;
-        for packet_id in under_way.into_iter().flat_map(|under_way| under_way.acks) {
-            self.answer(&Answer::PubAck(packet_id));
-        }
-        Ok(())
-    }
-
-    async fn subscribe(&mut self, packet_id: u16, asked: &[(&str, QoS)]) -> Result<(), End> {
-        let mut granted = Vec::with_capacity(asked.len());
-        let mut filters = Vec::new();
-        let mut fresh = Vec::new();
-        for &(text, qos) in asked {
-            let filter = self.permitted(text).await?;
-            granted.push(filter.as_ref().map(|_| qos));
-            if let Some(filter) = filter {
-                fresh.extend(self.session.subscriptions.add(&filter, qos).map(|number| (number, filter.clone())));
-                filters.push(filter);
-            }
-        }
-        let subscribing = Subscribing { packet_id, granted, filters };
-        match &mut self.link {
-            Some(link) if !fresh.is_empty() => {
-                if self.subscribing.len() >= SUBSCRIBING_MAX {
-                    return Err(End::Subscribing);
-                }
-                let fresh: Vec<_> = fresh.iter().map(|(number, filter)| (*number, filter)).collect();
-                link.subscribe(packet_id, &fresh).await?;
-                self.subscribing.push(subscribing);
-            }
-            _ => self.subscribed(subscribing),
-        }
-        Ok(())
-    }
-
-    /// The filter, if this client may subscribe to it.
-    async fn permitted(&mut self, text: &str) -> Result<Option<Filter>, Gone> {
-        let refuse = |why: &dyn fmt::Display| {
-            tracing::warn!(
-                client.id = self.ticket.client_id(),
-                client.identity = %self.session.access.identity(),
-                filter = text.chars().take(200).collect::<String>(),
-                "a subscription is refused: {why}"
-            );
-        };
-        let filter = match self.session.access.subscribe(text) {
-            Ok(filter) => filter,
-            Err(refusal) => {
-                self.shared.counters.denied.add(1);
-                refuse(&refusal);
-                return Ok(None);
-            }
-        };
-        if self.session.subscriptions.contains(&filter) {
-            return Ok(Some(filter));
-        }
-        if self.session.subscriptions.len() >= self.shared.limits.subscriptions_max {
-            refuse(&"subscriptions_max is reached");
-            return Ok(None);
-        }
-        let link = match &mut self.link {
-            Some(link) => link,
-            None => self.link.insert(self.shared.hub.link().await?),
-        };
-        if !link.has_room_for(&filter) {
-            refuse(&"filters_max is reached");
-            return Ok(None);
-        }
-        Ok(Some(filter))
-    }
-
-    fn subscribed(&mut self, subscribing: Subscribing) {
-        let Subscribing { packet_id, granted, filters } = subscribing;
-        self.answer(&Answer::SubAck { packet_id, granted: &granted });
-        for filter in filters {
-            self.session.subscribed(filter);
-        }
-    }
-
-    async fn unsubscribe(&mut self, packet_id: u16, asked: &[&str]) -> Result<(), End> {
-        let mut ended = Vec::new();
-        for text in asked {
-            // What cannot be subscribed to is not subscribed to.
-            if let Ok(filter) = self.session.access.subscribe(text)
-                && self.session.subscriptions.remove(&filter)
-            {
-                ended.push(filter.as_str().to_owned());
-            }
-        }
-        if let Some(link) = &mut self.link {
-            link.unsubscribe(ended).await?;
-        }
-        self.answer(&Answer::UnsubAck(packet_id));
-        Ok(())
-    }
-
-    /// Takes an event from the router, and what is there behind it, as far as there is room.
-    fn events(&mut self, first: Event) -> Result<(), End> {
-        let mut next = Some(first);
-        while let Some(event) = next {
-            match event {
-                Event::Message { subscription, place, message } => {
-                    self.session.deliver(subscription, place, message)?;
-                }
-                Event::Subscribed(packet_id) => {
-                    // A client that uses an id twice gets its answers in order, as the router gives them.
-                    let position = self.subscribing.iter().position(|waiting| waiting.packet_id == packet_id);
-                    if let Some(position) = position {
-                        let subscribing = self.subscribing.remove(position);
-                        self.subscribed(subscribing);
-                    }
-                }
-            }
-            let hub = &self.shared.hub;
-            let sent = self.session.fill(&mut self.output, |filter| hub.retained(filter));
-            self.shared.counters.sent.add(sent);
-            next = match &mut self.link {
-                Some(link) if self.session.wants_more() => link.try_next().transpose()?,
-                _ => None,
-            };
-        }
-        Ok(())
-    }
-}
-
-/// The router's answer to the batch that is under way, if one is.
-async fn taken(under_way: &mut Option<UnderWay>) -> Result<(), oneshot::error::RecvError> {
-    match under_way {
-        Some(under_way) => (&mut under_way.taken).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The next event from the router, if the client has subscribed to anything.
-async fn next_event(link: &mut Option<Link>) -> Result<Event, Gone> {
-    match link {
-        Some(link) => link.next().await,
-        None => std::future::pending().await,
     }
 }

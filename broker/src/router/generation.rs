@@ -1,197 +1,138 @@
-//! One router from its start to its death.
+//! One life of rumqttd's router: a thread, and one link to it that both publishes and reads.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
-    thread,
-};
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use rumqttd::{
-    Notification, Router, RouterConfig,
+    Forward, Notification, Router, RouterConfig,
     local::{LinkBuilder, LinkRx, LinkTx},
-    protocol::{Disconnect, DisconnectReasonCode, Packet, PingReq, Publish},
+    protocol::{Packet, PingReq, Publish},
 };
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
-    time::timeout,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 
-use super::{Filters, Gone, ROUTER_TIMEOUT, Taken};
+use super::Unstartable;
 use crate::message::Message;
 
-/// Requests for a link that wait for the thread that makes them; those who ask wait for room.
-const REQUESTS_MAX: usize = 64;
+/// Everything is published to this one topic; the real one is inside of the message.
+const TOPIC: &str = "m";
 
-/// A link's two ends.
-pub(super) type Ends = (LinkTx, LinkRx);
+/// How long a router may take to start. It takes a millisecond.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-struct Request {
-    name: String,
-    reply: oneshot::Sender<Ends>,
-}
+/// Messages that the router hands over at a time. It pauses a link for which more wait, until it is told to go on.
+const HANDED_OVER_MAX: u64 = 1000;
 
-/// A batch that the router has not acknowledged. Its share of the intake is given back with it.
-struct Pending {
-    told: oneshot::Sender<()>,
-    _share: OwnedSemaphorePermit,
-}
+/// Messages that are dealt out at a time: the exchange holds its lock for that long.
+const BATCH_MAX: usize = 256;
 
-/// A running router.
-pub(super) struct Generation {
-    requests: mpsc::Sender<Request>,
-    intake: tokio::sync::Mutex<LinkTx>,
-    intake_max_bytes: usize,
-    intake_room: Arc<Semaphore>,
-    pending: Mutex<VecDeque<Pending>>,
-    slots: Mutex<Slots>,
-    pub(super) filters: Filters,
-    dead: CancellationToken,
-}
+/// The router is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gone;
 
-/// Numbers that stand for links, each used again once its link is gone.
-#[derive(Debug, Default)]
-struct Slots {
-    free: Vec<u32>,
-    next: u32,
-}
+/// What starts a router.
+pub(super) struct Generation;
 
-impl Slots {
-    fn take(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.next += 1;
-            self.next
-        })
-    }
-}
+/// The way in.
+pub(super) struct Intake(LinkTx);
+
+/// The way out.
+pub(crate) struct Outlet(LinkRx);
 
 impl Generation {
-    /// Starts a router; the other end of its intake is for [`Self::acknowledge`].
-    pub(super) async fn start(config: RouterConfig, intake_max_bytes: usize) -> Result<(Arc<Self>, LinkRx), Gone> {
-        let (requests, received) = mpsc::channel(REQUESTS_MAX);
-        thread::Builder::new().name("broker-links".to_owned()).spawn(move || make_links(config, received)).map_err(
-            |error| {
-                tracing::error!(%error, "cannot start the thread for the router's links");
-                Gone
-            },
-        )?;
-        let (reply, ends) = oneshot::channel();
-        requests.send(Request { name: "intake".to_owned(), reply }).await.map_err(|_| Gone)?;
-        let (intake, acknowledgements) = timeout(ROUTER_TIMEOUT, ends).await.map_err(|_| Gone)?.map_err(|_| Gone)?;
-        let generation = Self {
-            requests,
-            intake: tokio::sync::Mutex::new(intake),
-            intake_max_bytes,
-            intake_room: Arc::new(Semaphore::new(intake_max_bytes)),
-            pending: Mutex::default(),
-            slots: Mutex::default(),
-            filters: Mutex::new(HashSet::new()),
-            dead: CancellationToken::new(),
+    pub(super) async fn start(log_bytes: usize, segments: usize) -> Result<(Intake, Outlet), Unstartable> {
+        let config = RouterConfig {
+            max_connections: 4,
+            max_outgoing_packet_count: HANDED_OVER_MAX,
+            // rumqttd refuses, by a panic, segments below 1 KiB.
+            max_segment_size: (log_bytes / segments).max(1024),
+            max_segment_count: segments,
+            custom_segment: None,
+            initialized_filters: None,
+            shared_subscriptions_strategy: rumqttd::Strategy::default(),
         };
-        Ok((Arc::new(generation), acknowledgements))
-    }
-
-    pub(super) fn declare_dead(&self) {
-        self.dead.cancel();
-    }
-
-    /// A token of one's own that is cancelled when the router dies.
-    pub(super) fn death(&self) -> CancellationToken {
-        self.dead.child_token()
-    }
-
-    /// `work`, unless the router dies before it is done.
-    pub(super) async fn while_alive<T>(&self, work: impl Future<Output = T>) -> Result<T, Gone> {
-        self.dead.run_until_cancelled(work).await.ok_or(Gone)
-    }
-
-    /// Makes a link. Its slot is to be given back once the router has forgotten it.
-    pub(super) async fn connect(&self) -> Result<(u32, Ends), Gone> {
-        let slot = self.slots.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (reply, ends) = oneshot::channel();
-        let made = self.while_alive(timeout(ROUTER_TIMEOUT, async {
-            self.requests.send(Request { name: slot.to_string(), reply }).await.map_err(|_| Gone)?;
-            ends.await.map_err(|_| Gone)
-        }));
-        let Ok(made) = made.await? else {
-            tracing::error!("the router makes no links any more");
-            self.declare_dead();
-            return Err(Gone);
+        // Making a link blocks until the router's thread has answered.
+        let link = tokio::task::spawn_blocking(move || {
+            let router = Router::new(0, config).spawn();
+            let (mut tx, rx, _) = LinkBuilder::new("muster", router).build().ok()?;
+            tx.subscribe(TOPIC).ok()?;
+            Some((tx, rx))
+        });
+        let Ok(Ok(Some((tx, mut rx)))) = timeout(START_TIMEOUT, link).await else { return Err(Unstartable) };
+        // Nothing is published before the subscription is there.
+        let subscribed = async {
+            loop {
+                match rx.next().await {
+                    Ok(Some(Notification::DeviceAck(ack)))
+                        if matches!(Packet::from(ack.clone()), Packet::SubAck(..)) =>
+                    {
+                        return Ok(());
+                    }
+                    Ok(_) => (),
+                    Err(_) => return Err(Unstartable),
+                }
+            }
         };
-        Ok((slot, made?))
+        timeout(START_TIMEOUT, subscribed).await.map_err(|_| Unstartable)??;
+        Ok((Intake(tx), Outlet(rx)))
     }
+}
 
-    pub(super) fn free(&self, slot: u32) {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
-    }
-
-    /// Appends messages to the intake, each after `before` has seen it: the order of the one is the order of the other.
-    pub(super) async fn publish(&self, messages: Vec<Message>, before: impl Fn(&Message)) -> Result<Taken, Gone> {
-        let bytes = messages.iter().map(Message::len).sum::<usize>().min(self.intake_max_bytes);
-        // Even an unreal batch of 2³² bytes would be cut to the whole intake above.
-        let share = u32::try_from(bytes).map_err(|_| Gone)?;
-        let room = Arc::clone(&self.intake_room).acquire_many_owned(share);
-        let share = self.while_alive(room).await?.map_err(|_| Gone)?;
-        let (told, taken) = oneshot::channel();
-        let mut intake = self.while_alive(self.intake.lock()).await?;
-        messages.iter().for_each(before);
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push_back(Pending { told, _share: share });
+impl Intake {
+    /// Appends messages to the log. If the router is gone nothing happens: who reads the way out finds out.
+    pub(super) fn send<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
         let must_wake = {
-            let mut buffer = intake.buffer();
+            let mut buffer = self.0.buffer();
             // The router empties the buffer at each wake-up. If something is in it, one is still to come.
             let must_wake = buffer.is_empty();
             buffer.extend(messages.into_iter().map(|message| {
-                let (topic, body) = message.into_parts();
-                Packet::Publish(Publish::new(topic, body, false), None)
+                let publish = Publish::new(Bytes::from_static(TOPIC.as_bytes()), message.as_bytes().clone(), false);
+                Packet::Publish(publish, None)
             }));
-            if !must_wake {
-                buffer.push_back(Packet::PingReq(PingReq));
-            }
             must_wake
         };
         if must_wake {
-            intake.send(Packet::PingReq(PingReq)).await.map_err(|_| Gone)?;
+            // It has a future's form, but never waits for more than a place in the router's queue.
+            let _ = self.0.send(Packet::PingReq(PingReq)).now_or_never();
         }
-        Ok(taken)
+    }
+}
+
+impl Outlet {
+    /// Waits for messages, and puts those that are there into `messages`, up to a batch. Nothing is lost if this is
+    /// dropped before it is done.
+    pub(super) async fn next(&mut self, messages: &mut Vec<Message>) -> Result<(), Gone> {
+        while messages.is_empty() {
+            let notification = self.0.next().await.map_err(|_| Gone)?;
+            self.sort(notification, messages)?;
+        }
+        while messages.len() < BATCH_MAX {
+            let Some(notification) = self.0.next().now_or_never() else { break };
+            self.sort(notification.map_err(|_| Gone)?, messages)?;
+        }
+        Ok(())
     }
 
-    /// Passes the router's acknowledgements on until it is dead.
-    pub(super) async fn acknowledge(&self, mut intake: LinkRx) {
-        loop {
-            match self.while_alive(intake.next()).await {
-                Ok(Ok(Some(Notification::DeviceAck(ack)))) => {
-                    if matches!(Packet::from(ack), Packet::PingResp(_)) {
-                        let next = self.pending.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                        // Who published may be gone meanwhile.
-                        next.map(|pending| pending.told.send(()));
-                    }
-                }
-                // The intake subscribes to nothing.
-                Ok(Ok(_)) => (),
-                // When the router's thread ends, however it does, so does its end of every link.
-                Ok(Err(_)) | Err(Gone) => break,
+    fn sort(&mut self, notification: Option<Notification>, messages: &mut Vec<Message>) -> Result<(), Gone> {
+        match notification {
+            Some(Notification::Forward(Forward { publish, .. })) => {
+                messages.push(Message::from_bytes(publish.payload).ok_or(Gone)?);
             }
+            // Everything handed over before this was taken. It waits only if the router's queue is full, and the router
+            // waits for nobody.
+            Some(Notification::Unschedule) => self.0.ready().map_err(|_| Gone)?,
+            Some(Notification::Disconnect(..)) => return Err(Gone),
+            _ => (),
         }
-        self.declare_dead();
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(())
     }
 }
 
-/// The thread that starts the router and then makes links; it ends with the last sender of requests. A router that dies
-/// with a request in its queue never answers it: then this thread stays behind, asleep.
-fn make_links(config: RouterConfig, mut requests: mpsc::Receiver<Request>) {
-    let router = Router::new(0, config).spawn();
-    while let Some(Request { name, reply }) = requests.blocking_recv() {
-        let Ok((tx, rx, _)) = LinkBuilder::new(&name, router.clone()).build() else { continue };
-        if let Err((mut tx, _rx)) = reply.send((tx, rx)) {
-            // Nobody waits any more. It never blocks but on the router's queue.
-            let _ = tx.send(disconnect()).now_or_never();
-        }
+#[cfg(test)]
+impl Intake {
+    /// Kills the router, in the way in which ordinary clients kill it behind its own listener: a publish to a topic whose
+    /// first character is not ASCII.
+    pub(super) fn kill_router(&mut self) {
+        self.0.publish(Bytes::from_static("é/x".as_bytes()), Bytes::from_static(b"x")).unwrap();
     }
-}
-
-/// The packet at which the router forgets a link.
-pub(super) fn disconnect() -> Packet {
-    Packet::Disconnect(Disconnect { reason_code: DisconnectReasonCode::NormalDisconnection }, None)
 }

@@ -6,7 +6,7 @@ use muster_broker::{Broker, Config, Limits, Tls};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rumqttc::{AsyncClient, Event, LastWill, MqttOptions, Packet, Publish, QoS, TlsConfiguration, Transport};
 use rustls::{
-    ClientConfig, RootCertStore,
+    ClientConfig, DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
@@ -69,10 +69,19 @@ impl Authority {
 
     /// A client's side of TLS, with a certificate or without.
     pub(crate) fn client(&self, pair: Option<&Pair>) -> Arc<ClientConfig> {
+        self.client_of(DEFAULT_VERSIONS, pair)
+    }
+
+    /// The same for some versions of TLS.
+    pub(crate) fn client_of(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        pair: Option<&Pair>,
+    ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots);
         Arc::new(match pair {
@@ -99,8 +108,7 @@ impl Fixture {
 
     pub(crate) async fn with(limits: Limits) -> Self {
         let authority = Authority::new();
-        let config =
-            Config { listen: "127.0.0.1:0".parse().unwrap(), tls: authority.tls(), prefix: Default::default(), limits };
+        let config = Config { limits, ..Config::new("127.0.0.1:0".parse().unwrap(), authority.tls()) };
         Self { broker: Broker::start(config).await.unwrap(), authority }
     }
 
@@ -131,7 +139,11 @@ impl Fixture {
     }
 
     pub(crate) async fn console(&self) -> Client {
-        self.client("console-main", "console-main").await
+        self.console_named("console-main").await
+    }
+
+    pub(crate) async fn console_named(&self, name: &str) -> Client {
+        self.client(name, name).await
     }
 
     /// A TLS connection that speaks for itself.
@@ -282,6 +294,16 @@ impl Raw {
         assert_eq!(found, expected);
     }
 
+    pub(crate) async fn byte(&mut self) -> u8 {
+        self.0.read_u8().await.unwrap()
+    }
+
+    pub(crate) async fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.0.read_exact(&mut bytes).await.unwrap();
+        bytes
+    }
+
     /// Connects, and is accepted.
     pub(crate) async fn connect(&mut self, client_id: &str, keep_alive_s: u16) {
         self.send(&connect(client_id, keep_alive_s)).await;
@@ -301,6 +323,11 @@ fn text(text: &str) -> Vec<u8> {
 
 pub(crate) fn connect(client_id: &str, keep_alive_s: u16) -> Vec<u8> {
     connect_level(4, client_id, keep_alive_s)
+}
+
+/// A connect that comes back to its session.
+pub(crate) fn connect_staying(client_id: &str) -> Vec<u8> {
+    packet(0x10, &[&text("MQTT")[..], &[4, 0, 0, 60], &text(client_id)].concat())
 }
 
 pub(crate) fn connect_level(level: u8, client_id: &str, keep_alive_s: u16) -> Vec<u8> {

@@ -64,7 +64,7 @@ async fn bad_filters_are_refused() {
     let fixture = Fixture::new().await;
     let mut raw = fixture.raw("operator-anna").await;
     raw.connect("operator-anna", 30).await;
-    for filter in ["muster/a#b", "muster/#/b", "muster/+a", "", "$share/g/muster/#", "$SYS/#", "muster/\u{1}"] {
+    for filter in ["muster/a#b", "muster/#/b", "muster/+a", "", "$share/g/muster/#", "$SYSTEM/#", "muster/\u{1}"] {
         raw.send(&subscribe(1, filter.as_bytes(), 0)).await;
         raw.expect(&[0x90, 3, 0, 1, 0x80]).await;
     }
@@ -145,7 +145,7 @@ async fn a_client_that_acknowledges_nothing_is_disconnected() {
 
 #[tokio::test]
 async fn who_falls_behind_the_log_is_disconnected_rather_than_skipped() {
-    let limits = Limits { inflight_max: 1, log_wide_bytes: 4096, ..Limits::default() };
+    let limits = Limits { inflight_max: 1, queue_max_bytes: 4096, ..Limits::default() };
     let fixture = Fixture::with(limits).await;
     let mut slow = fixture.raw("operator-anna").await;
     slow.connect("operator-anna", 30).await;

@@ -51,7 +51,7 @@ async fn a_certificate_must_name_somebody_of_the_fleet_and_the_client_id_must_be
 #[tokio::test]
 async fn other_versions_are_told_so_in_their_own_words() {
     let fixture = Fixture::new().await;
-    for (level, answer) in [(5, &[0x20, 3, 0, 0x84, 0][..]), (6, &[0x20, 3, 0, 0x84, 0]), (3, &[0x20, 2, 0, 1])] {
+    for (level, answer) in [(6, &[0x20, 3, 0, 0x84, 0][..]), (3, &[0x20, 2, 0, 1])] {
         let mut raw = fixture.raw("console-main").await;
         raw.send(&connect_level(level, "console-main", 30)).await;
         assert_eq!(raw.rest().await, answer, "level {level}");
@@ -149,12 +149,7 @@ async fn an_identity_has_a_few_connections() {
 #[tokio::test]
 async fn a_start_that_fails_says_why() {
     let authority = Authority::new();
-    let config = |tls: Tls| Config {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        tls,
-        prefix: Default::default(),
-        limits: Limits::default(),
-    };
+    let config = |tls: Tls| Config::new("127.0.0.1:0".parse().unwrap(), tls);
     let running = Broker::start(config(authority.tls())).await.unwrap();
     let taken = Config { listen: running.local_addr(), ..config(authority.tls()) };
     match Broker::start(taken).await {
@@ -189,6 +184,6 @@ async fn a_stop_ends_every_connection_and_frees_the_address() {
     console.ended().await;
     assert_eq!(raw.rest().await, b"");
     drop(silent);
-    let again = Config { listen: address, tls: authority.tls(), prefix: Default::default(), limits: Limits::default() };
+    let again = Config::new(address, authority.tls());
     Broker::start(again).await.unwrap().stop().await;
 }

@@ -59,6 +59,15 @@ pub(super) async fn refresh(
     Ok(StatusCode::NO_CONTENT)
 }
 
+pub(super) async fn revoke_host(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Segments(host): Segments<String>,
+) -> Result<StatusCode, Error> {
+    console.revoke_host(&operator, &host).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 pub(super) async fn unit(
     State(console): State<Console>,
     Segments((host, realm, name)): Segments<(String, Name, Name)>,

@@ -113,6 +113,12 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(Get, "/v1/hosts", "All hosts, sorted by hostname.", get(h::hosts)).gives(Shape::list::<api::Host>()),
         Route::new(Get, "/v1/hosts/{host}", "One host.", get(h::host)).gives(Shape::of::<api::Host>()),
         Route::new(Post, "/v1/hosts/{host}/refresh", "Asks a host to say everything anew.", post(h::refresh)),
+        Route::new(
+            Post,
+            "/v1/hosts/{host}/revoke",
+            "Revokes all certificates of a host. It may join anew with a new token.",
+            post(h::revoke_host),
+        ),
         Route::new(Get, "/v1/hosts/{host}/units/{realm}/{name}", "One unit of a host.", get(h::unit))
             .gives(Shape::of::<api::Unit>()),
         Route::new(Get, "/v1/units", "Units, sorted by hostname and name.", get(h::units))

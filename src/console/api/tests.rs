@@ -138,6 +138,7 @@ async fn every_fault_is_a_problem() {
     check(api.get("/v1/commands/0190d3a1-7b3c-7def-8abc-0123456789ab/events"), 404, "unknown_command").await;
     check(api.get("/v1/hosts/x"), 404, "unknown_host").await;
     check(api.post("/v1/hosts/x/refresh"), 404, "unknown_host").await;
+    check(api.post("/v1/hosts/x/revoke"), 404, "unknown_host").await;
     check(api.get("/v1/units?host=x"), 404, "unknown_host").await;
     check(api.get(&format!("/v1/hosts/{}/units/a/b", HostId::random())), 404, "unknown_host").await;
     check(api.get(&format!("/v1/artifacts/{}", Digest::of(b""))), 404, "unknown_artifact").await;

@@ -29,7 +29,7 @@ fn a_receipt_goes_to_its_own_connection_alone() {
 /// The way of a command through a real broker, with an agent that is played here.
 #[cfg(feature = "broker")]
 mod with_a_broker {
-    use muster_broker::{Broker, Limits, Tls};
+    use muster_broker::{Broker, Tls};
     use muster_topics::{
         ack::{Ack, Numbered, ReportAck},
         command::{Command, Refresh},
@@ -57,7 +57,7 @@ mod with_a_broker {
         let authority = prepared.authority().certificate_pem().to_owned();
         let tls = Tls { authority, certificate, key };
         let listen = listen.parse().unwrap();
-        let config = muster_broker::Config { listen, tls, prefix: Prefix::default(), limits: Limits::default() };
+        let config = muster_broker::Config::new(listen, tls);
         Broker::start(config).await.unwrap()
     }
 
@@ -196,7 +196,7 @@ mod with_a_broker {
         assert!(!fixture.console.status().await.unwrap().broker_connected);
         let member = fixture.member("h").await;
         let (host, id) = (member.id, fixture.command(&[member.id]).await.id);
-        let config = muster_broker::Config { listen, tls, prefix: Prefix::default(), limits: Limits::default() };
+        let config = muster_broker::Config::new(listen, tls);
         let second = Broker::start(config).await.unwrap();
         let mut agent = Agent::connect(&fixture, &second, member).await;
         agent.online(1).await;

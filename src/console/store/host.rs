@@ -80,6 +80,16 @@ pub async fn add_certificate(
     Ok(())
 }
 
+/// Revokes every certificate of a host. Says whether it had any that was good.
+pub async fn revoke(db: &SqlitePool, host: HostId, now: Millis) -> Result<bool> {
+    let revoked = sqlx::query("UPDATE certificate SET revoked_ms = $2 WHERE host = $1 AND revoked_ms IS NULL")
+        .bind(host.to_string())
+        .bind(now)
+        .execute(db)
+        .await?;
+    Ok(revoked.rows_affected() > 0)
+}
+
 /// Whether a host is a member, with this certificate.
 pub async fn holds_certificate(db: &SqlitePool, host: HostId, serial: &str) -> Result<bool> {
     let found: Option<(i64,)> =

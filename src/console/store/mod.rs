@@ -1,7 +1,7 @@
 //! What the console remembers: SQLite, with statements that PostgreSQL would take too.
 //!
-//! Modules, one for each subject: [`host`] (who joined, what they say), [`token`] (one-time
-//! passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
+//! Modules, one for each subject: [`host`] (who joined, what they say), [`issued`]
+//! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
 //! (people and their secrets). Each is functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
@@ -14,6 +14,7 @@
 pub mod command;
 pub mod content;
 pub mod host;
+pub mod issued;
 pub mod operator;
 pub mod token;
 
@@ -116,7 +117,9 @@ impl Store {
     /// # Errors
     /// If no transaction can be begun.
     pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
-        Ok(self.writer.begin().await?)
+        // Locked from the start: one that reads first would fail, not wait, if `muster console revoke`
+        // wrote in between.
+        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 
     /// Counts this life of the console, and gives its number.

@@ -3,7 +3,11 @@
 //! **Invariant: nothing here trusts the system's roots**, and no session is resumed, so that a certificate is looked at
 //! on every connection.
 
+mod stream;
+
 use std::sync::Arc;
+
+pub(crate) use self::stream::TlsStream;
 
 use muster_topics::role::Identity;
 use rustls::{
@@ -15,7 +19,6 @@ use rustls::{
     },
     server::{NoServerSessionStorage, WebPkiClientVerifier},
 };
-use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::StartError;
@@ -42,7 +45,7 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, StartError> {
+    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, StartError> {
         let provider = Arc::new(ring::default_provider());
         let what = "the authority's certificate";
         let mut roots = RootCertStore::empty();
@@ -64,7 +67,7 @@ impl Tls {
             .map_err(|source| tls(what, source))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(TlsAcceptor::from(Arc::new(config)))
+        Ok(Arc::new(config))
     }
 }
 

@@ -1,0 +1,137 @@
+//! What was measured, beside what it should be.
+
+use crate::subject::Kind;
+
+/// In what a figure is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unit {
+    Seconds,
+    Milliseconds,
+    Microseconds,
+    Kilobytes,
+    /// By the second: more is better. Everything else is better when it is less.
+    Rate,
+    Count,
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Seconds => "s",
+            Self::Milliseconds => "ms",
+            Self::Microseconds => "µs",
+            Self::Kilobytes => "KB",
+            Self::Rate => "/s",
+            Self::Count => "",
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Self::Seconds => format!("{value:.3}"),
+            Self::Milliseconds | Self::Kilobytes => format!("{value:.1}"),
+            Self::Microseconds | Self::Rate | Self::Count => format!("{value:.0}"),
+        }
+    }
+}
+
+/// What a figure of the embedded broker is held against: DESIGN.md section 10.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Budget {
+    None,
+    /// So many times as fast as the peer in the same run.
+    Peer(f64),
+    /// At most so many times what the handshakes alone take in the same run.
+    Bare(f64),
+    /// At most this.
+    AtMost(f64),
+}
+
+/// One line of the table.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Metric {
+    what: String,
+    unit: Unit,
+    budget: Budget,
+}
+
+impl Metric {
+    pub(crate) fn new(what: String, unit: Unit, budget: Budget) -> Self {
+        Self { what, unit, budget }
+    }
+}
+
+/// A figure of one round.
+pub(crate) type Sample = (Metric, f64);
+
+/// All figures.
+#[derive(Default)]
+pub(crate) struct Table(Vec<(Metric, Vec<(Kind, f64)>)>);
+
+impl Table {
+    pub(crate) fn put(&mut self, kind: Kind, (metric, value): Sample) {
+        match self.0.iter_mut().find(|(known, _)| *known == metric) {
+            Some((_, values)) => values.push((kind, value)),
+            None => self.0.push((metric, vec![(kind, value)])),
+        }
+    }
+
+    /// Prints all lines; whether a budget was missed.
+    pub(crate) fn print(&self) -> bool {
+        println!("{:<58} {:<3} {:<11} {:>10} {:>10} {:>10}", "", "", "", "min", "median", "max");
+        let mut missed = false;
+        for (metric, values) in &self.0 {
+            for kind in Kind::ALL {
+                let Some(found) = Spread::of(values, kind) else { continue };
+                let what = if values[0].0 == kind { metric.what.as_str() } else { "" };
+                let [min, median, max] = [found.min, found.median, found.max].map(|value| metric.unit.show(value));
+                let verdict = if kind == Kind::Muster { metric.verdict(found.median, values) } else { None };
+                missed |= verdict.as_ref().is_some_and(|(met, _)| !met);
+                let verdict = verdict.map_or_else(String::new, |(met, bound)| {
+                    format!("  {bound}  {}", if met { "ok" } else { "MISSED" })
+                });
+                let (name, unit) = (kind.name(), metric.unit.name());
+                println!("{what:<58} {unit:<3} {name:<11} {min:>10} {median:>10} {max:>10}{verdict}");
+            }
+        }
+        missed
+    }
+}
+
+impl Metric {
+    /// Whether the budget is met, and what it is here. Nothing can be said without its other side.
+    fn verdict(&self, measured: f64, values: &[(Kind, f64)]) -> Option<(bool, String)> {
+        let show = |bound| self.unit.show(bound);
+        let (met, bound) = match self.budget {
+            Budget::None => return None,
+            Budget::AtMost(bound) => (measured <= bound, format!("≤ {}", show(bound))),
+            Budget::Bare(factor) => {
+                let bound = Spread::of(values, Kind::Bare)?.median * factor;
+                (measured <= bound, format!("≤ {} ({factor} × the handshakes)", show(bound)))
+            }
+            Budget::Peer(factor) => {
+                let peer = Spread::of(values, Kind::Mosquitto)?.median;
+                if self.unit == Unit::Rate {
+                    (measured >= peer * factor, format!("≥ {} ({factor} × mosquitto)", show(peer * factor)))
+                } else {
+                    (measured <= peer / factor, format!("≤ {} (mosquitto / {factor})", show(peer / factor)))
+                }
+            }
+        };
+        Some((met, bound))
+    }
+}
+
+struct Spread {
+    min: f64,
+    median: f64,
+    max: f64,
+}
+
+impl Spread {
+    fn of(values: &[(Kind, f64)], kind: Kind) -> Option<Self> {
+        let mut own: Vec<f64> = values.iter().filter(|(whose, _)| *whose == kind).map(|(_, value)| *value).collect();
+        own.sort_by(f64::total_cmp);
+        Some(Self { min: *own.first()?, median: own[own.len() / 2], max: *own.last()? })
+    }
+}

@@ -1,0 +1,316 @@
+//! From a guest to a client: CONNECT, and the answer to it.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use muster_topics::role::Identity;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::OwnedSemaphorePermit,
+    time::timeout,
+};
+
+use crate::{
+    Shared,
+    accept::{Guest, Proof},
+    access::{Access, Refusal, owns},
+    codec::{self, Answer, ConnAck, Connect, Malformed, Reason, Version, Will},
+    connection::{self, Admitted, Connection, LastWill},
+    mailbox::Mailbox,
+    message::Message,
+    registry::{Former, Full, Ticket},
+    session::{Reach, Session},
+    stats::Beginning,
+    stream::Stream,
+    tls::NobodyError,
+    who::Serial,
+};
+
+/// How long the end of an earlier connection may take: its last will is dealt out, and its router may be replaced.
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a refused client may take to read why.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Why a connection does not become a client.
+#[derive(Debug, thiserror::Error)]
+enum Turned {
+    #[error("the socket failed: {0}")]
+    Socket(#[from] io::Error),
+    #[error("no CONNECT came in time")]
+    ConnectTimeout,
+    #[error("the connection ended before a CONNECT")]
+    Ended,
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error(transparent)]
+    Nobody(#[from] NobodyError),
+    #[error("it names an authentication method, of which there are none")]
+    Method,
+    #[error(
+        "client id {client_id:?} is not one of {identity}; hint: a host's is <host>-<instance>, any other's begins with the common name"
+    )]
+    ClientId { identity: Identity, client_id: String },
+    #[error("{identity} cannot have a last will on {topic:?}: {refusal}")]
+    Will { identity: Identity, topic: String, refusal: Refusal },
+    #[error("{identity} finds no place: {full}")]
+    Full { identity: Identity, full: Full },
+    #[error("the earlier connection of {client_id:?} does not end")]
+    Predecessor { client_id: String },
+    #[error("a newer connection of {client_id:?} has come meanwhile")]
+    TakenOver { client_id: String },
+    #[error("the broker stops")]
+    Stopping,
+}
+
+impl Turned {
+    /// As which it is counted.
+    fn beginning(&self) -> Beginning {
+        match self {
+            Self::Socket(_) | Self::Ended => Beginning::Closed,
+            Self::ConnectTimeout => Beginning::Timeout,
+            Self::Malformed(_) => Beginning::Malformed,
+            Self::Nobody(_) | Self::Method => Beginning::Identity,
+            Self::ClientId { .. } => Beginning::ClientId,
+            Self::Will { .. } => Beginning::Will,
+            Self::Full { .. } => Beginning::Full,
+            Self::Predecessor { .. } | Self::TakenOver { .. } => Beginning::Overtaken,
+            Self::Stopping => Beginning::Stopping,
+        }
+    }
+
+    /// The reason in the CONNACK, if a client is there to read it.
+    fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Nobody(_) => Some(Reason::NotAuthorized),
+            Self::Will { refusal, .. } => Some(refusal.reason()),
+            Self::ClientId { .. } => Some(Reason::ClientIdentifierNotValid),
+            Self::Method => Some(Reason::BadAuthenticationMethod),
+            Self::Full { full: Full::Broker, .. } => Some(Reason::ServerBusy),
+            Self::Full { full: Full::Identity, .. } => Some(Reason::QuotaExceeded),
+            Self::Predecessor { .. } => Some(Reason::ServerUnavailable),
+            Self::TakenOver { .. } => Some(Reason::SessionTakenOver),
+            Self::Stopping => Some(Reason::ServerShuttingDown),
+            Self::Socket(_) | Self::ConnectTimeout | Self::Ended | Self::Malformed(_) => None,
+        }
+    }
+}
+
+/// One connection, from its first packet to its last. `place` is its place among those that are no clients yet.
+pub(crate) async fn serve(guest: Guest, shared: Arc<Shared>, place: OwnedSemaphorePermit) {
+    let peer = guest.peer;
+    // The way in is longer than what a client's task has to remember.
+    let admitted = Box::pin(admit(guest, &shared, place)).await;
+    match admitted {
+        Ok(connection) => connection.run(peer).await,
+        Err(turned) => {
+            shared.counters.begun.count(turned.beginning());
+            tracing::info!(%peer, "turned away: {turned}");
+        }
+    }
+}
+
+async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) -> Result<Box<Connection>, Turned> {
+    let Guest { mut stream, peer, proof } = guest;
+    let mut input = BytesMut::new();
+    let frame = timeout(shared.limits.connect_timeout(), first_packet(&mut stream, &mut input, shared));
+    let used = match shared.stop.run_until_cancelled(frame).await {
+        Some(used) => used.map_err(|_| Turned::ConnectTimeout)??,
+        None => return Err(Turned::Stopping),
+    };
+    let first = input.split_to(used);
+    let connect = match connect(&first, shared) {
+        Ok(connect) => connect,
+        Err(malformed) => {
+            let mut output = BytesMut::new();
+            refuse(&first, malformed, shared, &mut output);
+            farewell(&mut stream, &output).await;
+            return Err(malformed.into());
+        }
+    };
+    // The handshake is over; what follows waits for nothing that a stranger controls.
+    drop(place);
+    match welcome(&connect, proof, peer, shared).await {
+        Ok((admitted, answer)) => {
+            Ok(Connection::new(stream, input, admitted, answer.connack(&connect, shared), Arc::clone(shared)))
+        }
+        Err(turned) => {
+            if let Some(reason) = turned.reason() {
+                let mut output = BytesMut::new();
+                connect.version.encode(&Answer::ConnAck(ConnAck::refused(reason)), &mut output);
+                farewell(&mut stream, &output).await;
+            }
+            Err(turned)
+        }
+    }
+}
+
+/// Tells a client that it is refused, and closes. What it does with that is its own affair.
+async fn farewell(stream: &mut Stream, answer: &[u8]) {
+    let tell = async {
+        stream.write_all(answer).await?;
+        stream.shutdown().await?;
+        // A client that has not read yet would lose the answer to a reset, were there bytes of its own unread.
+        let mut rest = [0; 256];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok::<_, io::Error>(())
+    };
+    let _ = timeout(LINGER, tell).await;
+}
+
+/// Reads the first packet, and says how many bytes it has.
+async fn first_packet(stream: &mut Stream, input: &mut BytesMut, shared: &Shared) -> Result<usize, Turned> {
+    loop {
+        if let Some((_, used)) = codec::frame(input, shared.limits.packet_max_bytes)? {
+            return Ok(used);
+        }
+        input.reserve(codec::missing(input).clamp(256, 64 * 1024));
+        if stream.read_buf(input).await? == 0 {
+            return Err(Turned::Ended);
+        }
+    }
+}
+
+fn connect<'a>(first: &'a [u8], shared: &Shared) -> Result<Connect<'a>, Malformed> {
+    match codec::frame(first, shared.limits.packet_max_bytes)? {
+        Some((frame, _)) => codec::connect(&frame),
+        None => Err(Malformed::Short),
+    }
+}
+
+/// What a CONNECT that cannot be read is answered.
+fn refuse(first: &[u8], malformed: Malformed, shared: &Shared, output: &mut BytesMut) {
+    if let Ok(Some((frame, _))) = codec::frame(first, shared.limits.packet_max_bytes) {
+        codec::refuse(&frame, malformed, output);
+    }
+}
+
+/// What the CONNACK says beyond the limits.
+struct Welcome {
+    session_present: bool,
+    assigned_client_id: Option<String>,
+    session_expiry_s: u32,
+}
+
+impl Welcome {
+    fn connack<'a>(&'a self, connect: &Connect<'_>, shared: &Shared) -> ConnAck<'a> {
+        let limits = &shared.limits;
+        let asked_s = connect.keep_alive_s;
+        ConnAck {
+            reason: Reason::Success,
+            session_present: self.session_present,
+            assigned_client_id: self.assigned_client_id.as_deref(),
+            server_keep_alive_s: (asked_s == 0 || asked_s > limits.keep_alive_max_s).then_some(limits.keep_alive_max_s),
+            session_expiry_s: (self.session_expiry_s != connect.session_expiry_s).then_some(self.session_expiry_s),
+            receive_max: limits.inflight_max,
+            packet_max_bytes: u32::try_from(limits.packet_max_bytes).unwrap_or(u32::MAX),
+            alias_max: limits.topic_aliases_max,
+        }
+    }
+}
+
+async fn welcome(
+    connect: &Connect<'_>,
+    proof: Proof,
+    peer: SocketAddr,
+    shared: &Arc<Shared>,
+) -> Result<(Admitted, Welcome), Turned> {
+    if connect.extended_auth {
+        return Err(Turned::Method);
+    }
+    let (identity, serial) = who(connect, proof, shared).await?;
+    let access = Arc::new(Access::new(identity.clone(), Arc::clone(&shared.rules)));
+    let client_id = client_id(connect, &identity, shared)?;
+    let will = connect.will.as_ref().map(|will| last_will(will, &access, shared)).transpose()?;
+    let full = |full| Turned::Full { identity: identity.clone(), full };
+    let ticket = shared.registry.enter(identity.clone(), client_id, serial).map_err(full)?;
+    if ticket.replaces() {
+        shared.counters.takeovers.add(1);
+        tracing::info!(%peer, client.id = ticket.client_id(), client.identity = %identity, "takes over");
+        wait_for_turn(&ticket).await?;
+    }
+    let session_expiry_s = connect.session_expiry_s.min(shared.limits.session_expiry_max_s);
+    let (session, session_present) = session(connect, &ticket, shared).await;
+    let reach = Reach {
+        version: connect.version,
+        window: connect.receive_max.min(shared.limits.inflight_max),
+        packet_max_bytes: connect.packet_max_bytes.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX)),
+        stays: session_expiry_s > 0,
+    };
+    let assigned = connect.client_id.is_empty().then(|| ticket.client_id().to_owned());
+    let silence = shared.limits.silence(connect.keep_alive_s);
+    // A will belongs to the session, and carries its number.
+    let will = will.map(|will| LastWill { message: will.message.published_by(session.number), ..will });
+    Ok((
+        Admitted { ticket, access, reach, will, session, session_expiry_s, silence },
+        Welcome { session_present, assigned_client_id: assigned, session_expiry_s },
+    ))
+}
+
+/// Who a client is, by its certificate or its password.
+async fn who(
+    _connect: &Connect<'_>,
+    proof: Proof,
+    _shared: &Shared,
+) -> Result<(Identity, Option<Serial>), NobodyError> {
+    match proof {
+        Proof::Certificate { identity } => Ok((identity, None)),
+        Proof::Nobody(nobody) => Err(nobody),
+    }
+}
+
+/// The client id that was asked for, or one that the broker chooses.
+fn client_id(connect: &Connect<'_>, identity: &Identity, shared: &Shared) -> Result<String, Turned> {
+    let refused =
+        || Turned::ClientId { identity: identity.clone(), client_id: connect.client_id.chars().take(200).collect() };
+    if !connect.client_id.is_empty() {
+        return if owns(identity, connect.client_id) { Ok(connect.client_id.to_owned()) } else { Err(refused()) };
+    }
+    // A host says which instance of its agent it is; and in 3.1.1 who has no name cannot come back to a session.
+    if matches!(identity, Identity::Host(_)) || (connect.version == Version::V311 && !connect.clean) {
+        return Err(refused());
+    }
+    Ok(format!("{identity}-{:x}-{:x}", shared.started_ms, shared.registry.number()))
+}
+
+fn last_will(will: &Will<'_>, access: &Access, shared: &Shared) -> Result<LastWill, Turned> {
+    let publication = &will.publication;
+    if let Err(refusal) = access.publish(publication.topic) {
+        shared.counters.refusals.count(refusal.publish_kind());
+        let (identity, topic) = (access.identity().clone(), publication.topic.chars().take(200).collect());
+        return Err(Turned::Will { identity, topic, refusal });
+    }
+    let expiry_s = publication.expiry_s;
+    let message = Message::new(&codec::Publication { expiry_s: None, ..publication.clone() }, 0, 0);
+    Ok(LastWill { message, expiry_s, delay_s: will.delay_s })
+}
+
+/// Waits until the earlier connection of the same client has ended.
+async fn wait_for_turn(ticket: &Ticket) -> Result<(), Turned> {
+    let client_id = || ticket.client_id().to_owned();
+    tokio::select! {
+        turn = timeout(PREDECESSOR_TIMEOUT, ticket.turn()) => turn.map_err(|_| Turned::Predecessor { client_id: client_id() }),
+        cause = ticket.ending().told() => Err(match cause {
+            crate::registry::Cause::Stopping => Turned::Stopping,
+            _ => Turned::TakenOver { client_id: client_id() },
+        }),
+    }
+}
+
+/// The session that waited for this client, or a new one; and whether it was there.
+async fn session(connect: &Connect<'_>, ticket: &Ticket, shared: &Arc<Shared>) -> (Session, bool) {
+    match shared.registry.wake(ticket) {
+        // One that could not take a message is thrown away: its client has to know that it missed something.
+        Some(former) if connect.clean || former.session.mailbox.is_over() => connection::let_go(shared, former).await,
+        Some(Former { mut session, .. }) => {
+            session.wake();
+            return (session, true);
+        }
+        None => (),
+    }
+    let max_bytes = match &ticket.key().0 {
+        Identity::Host(_) => shared.limits.queue_host_max_bytes,
+        Identity::Console(_) | Identity::Operator(_) | Identity::Observer(_) => shared.limits.queue_max_bytes,
+    };
+    (Session::new(shared.registry.number(), Mailbox::new(max_bytes, Arc::clone(&shared.pool))), false)
+}

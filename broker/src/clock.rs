@@ -1,0 +1,9 @@
+//! The time that messages carry.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Milliseconds of Unix time. A clock before 1970 counts as 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

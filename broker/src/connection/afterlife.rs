@@ -1,0 +1,119 @@
+//! What remains of a connection: its last will, and its session if the client may come back to it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Shared,
+    clock::unix_ms,
+    message::Message,
+    registry::{Former, Key, Ticket},
+    session::Session,
+};
+
+/// A last will.
+#[derive(Clone, Debug)]
+pub(crate) struct LastWill {
+    /// As it was given, without expiry: that counts from when it is published.
+    pub(crate) message: Message,
+    pub(crate) expiry_s: Option<u32>,
+    pub(crate) delay_s: u32,
+}
+
+impl LastWill {
+    /// Publishes it, and waits until it has been dealt out.
+    pub(crate) async fn publish(self, shared: &Shared) {
+        shared.counters.received.add(1);
+        let message = match self.expiry_s {
+            Some(expiry_s) => self.message.expiring(unix_ms().saturating_add(u64::from(expiry_s) * 1000)),
+            None => self.message,
+        };
+        // An error means that the broker stops: nobody is left to read it.
+        let _ = shared.hub.publish(vec![message]).await.await;
+    }
+}
+
+/// Ends a connection's part in the broker. When this returns, the next connection of the same client may begin.
+pub(super) async fn begin(
+    shared: &Arc<Shared>,
+    ticket: Ticket,
+    mut session: Session,
+    will: Option<LastWill>,
+    expiry_s: u32,
+) {
+    if expiry_s == 0 {
+        shared.exchange.forget(&session);
+        if let Some(will) = will {
+            will.publish(shared).await;
+        }
+        return;
+    }
+    session.sleep();
+    let number = session.number;
+    let (now, later) = match will {
+        Some(will) if will.delay_s == 0 => (Some(will), None),
+        will => (None, will),
+    };
+    if let Some(will) = now {
+        will.publish(shared).await;
+    }
+    let delay = later.as_ref().map(|will| Duration::from_secs(will.delay_s.min(expiry_s).into()));
+    match shared.registry.sleep(&ticket, session, later) {
+        Ok(woken) => {
+            let end = end_in_time(Arc::clone(shared), ticket.key().clone(), number, delay, expiry_s, woken);
+            tokio::spawn(end);
+        }
+        Err(former) => {
+            tracing::warn!(
+                client.id = ticket.client_id(),
+                "a session is not kept for its client; hint: raise sessions_asleep_max or connections_per_identity_max"
+            );
+            let_go(shared, *former).await;
+        }
+    }
+}
+
+/// Publishes a delayed will and ends the session when their times come, unless the client comes back or the broker stops.
+async fn end_in_time(
+    shared: Arc<Shared>,
+    key: Key,
+    number: u64,
+    delay: Option<Duration>,
+    expiry_s: u32,
+    woken: CancellationToken,
+) {
+    let expiry = Duration::from_secs(expiry_s.into());
+    let wait = |time| {
+        let (woken, stop) = (woken.clone(), shared.stop.clone());
+        async move {
+            tokio::select! {
+                () = sleep(time) => true,
+                () = woken.cancelled() => false,
+                () = stop.cancelled() => false,
+            }
+        }
+    };
+    if let Some(delay) = delay {
+        if !wait(delay).await {
+            return;
+        }
+        if let Some(will) = shared.registry.take_will(&key, number) {
+            will.publish(&shared).await;
+        }
+    }
+    if wait(expiry.saturating_sub(delay.unwrap_or_default())).await
+        && let Some(former) = shared.registry.forget(&key, number)
+    {
+        let_go(&shared, former).await;
+    }
+}
+
+/// Ends a session for good: what it subscribed to, and with it the delay of its will.
+pub(crate) async fn let_go(shared: &Shared, Former { session, will }: Former) {
+    shared.exchange.forget(&session);
+    if let Some(will) = will {
+        will.publish(shared).await;
+    }
+}

@@ -1,0 +1,291 @@
+//! What a client's packets do.
+
+use std::{mem, time::Instant};
+
+use bytes::{Buf, BytesMut};
+
+use super::{Connection, OUTPUT_MAX_BYTES, end::End};
+use crate::{
+    access::Refusal,
+    clock::unix_ms,
+    codec::{self, Answer, Options, Publication, Reason, Request, Version},
+    message::{Message, QoS},
+    router::Taken,
+    session::Subscription,
+    stats::Refused,
+    system, text,
+};
+
+/// A batch of publishes is handed over at this size.
+const BATCH_MAX_BYTES: usize = 32 * 1024;
+
+/// And at this number, for small ones.
+const BATCH_MAX: usize = 256;
+
+/// How much of a topic stands in the log.
+const LOGGED_CHARS: usize = 200;
+
+/// Publishes on their way to the exchange.
+#[derive(Default)]
+struct Batch {
+    messages: Vec<Message>,
+    bytes: usize,
+    /// To answer when they have been dealt out, in the order in which they came.
+    acks: Vec<(u16, Reason)>,
+}
+
+impl Batch {
+    fn has_room(&self) -> bool {
+        self.bytes < BATCH_MAX_BYTES && self.messages.len() < BATCH_MAX && self.acks.len() < BATCH_MAX
+    }
+
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.acks.is_empty()
+    }
+}
+
+/// A batch that has not been dealt out.
+pub(super) struct UnderWay {
+    pub(super) taken: Taken,
+    acks: Vec<(u16, Reason)>,
+}
+
+/// Topics that a client gave numbers to.
+#[derive(Debug, Default)]
+pub(super) struct Aliases(Vec<Option<Box<str>>>);
+
+impl Aliases {
+    /// The topic of a publication, which has an alias if it has no topic.
+    fn resolve<'a>(&'a mut self, publication: &Publication<'a>, max: u16) -> Result<&'a str, End> {
+        let Some(alias) = publication.alias else { return Ok(publication.topic) };
+        let Some(index) = usize::from(alias).checked_sub(1).filter(|index| *index < usize::from(max)) else {
+            return Err(End::Alias(alias));
+        };
+        if publication.topic.is_empty() {
+            return self.0.get(index).and_then(Option::as_deref).ok_or(End::Alias(alias));
+        }
+        if self.0.len() <= index {
+            self.0.resize(index + 1, None);
+        }
+        if let Some(place) = self.0.get_mut(index)
+            && place.as_deref() != Some(publication.topic)
+        {
+            *place = Some(publication.topic.into());
+        }
+        Ok(publication.topic)
+    }
+}
+
+impl Connection {
+    /// Handles the whole packets in the read buffer, up to a batch of publishes.
+    pub(super) async fn read_packets(&mut self) -> Result<(), End> {
+        if self.buffers.input.is_empty() || !self.listens() {
+            return Ok(());
+        }
+        let mut input = mem::take(&mut self.buffers.input);
+        let outcome = loop {
+            let mut batch = Batch::default();
+            let outcome = self.read_batch(&mut input, &mut batch);
+            // What came before an end counts, a DISCONNECT right behind a publish above all.
+            self.submit(batch).await;
+            match outcome {
+                Ok(true) if self.listens() => (),
+                outcome => break outcome,
+            }
+        };
+        self.buffers.put_back(input);
+        outcome.map(drop)
+    }
+
+    /// Handles packets as far as one batch of publishes goes; says whether more may follow.
+    fn read_batch(&mut self, input: &mut BytesMut, batch: &mut Batch) -> Result<bool, End> {
+        while batch.has_room() && self.buffers.output.len() < OUTPUT_MAX_BYTES {
+            let Some((frame, used)) = codec::frame(input, self.shared.limits.packet_max_bytes)? else {
+                return Ok(false);
+            };
+            let request = self.reach.version.decode(&frame)?;
+            // A subscription comes after what was published before it, retained messages included.
+            if !batch.is_empty() && matches!(request, Request::Subscribe { .. } | Request::Unsubscribe { .. }) {
+                break;
+            }
+            self.handle(request, batch)?;
+            input.advance(used);
+        }
+        Ok(true)
+    }
+
+    fn handle(&mut self, request: Request<'_>, batch: &mut Batch) -> Result<(), End> {
+        match request {
+            Request::Publish { packet_id, publication } => self.publish(packet_id, &publication, batch)?,
+            Request::PubAck(packet_id) => {
+                // One that is not owed is a client's mistake that harms nobody.
+                if self.session.acknowledge(packet_id) {
+                    self.clock.acknowledged();
+                }
+            }
+            Request::Subscribe { packet_id, id, filters } => {
+                let reasons: Vec<_> =
+                    filters.iter().map(|(filter, options)| self.subscribe(filter, *options, id)).collect();
+                self.answer(&Answer::SubAck { packet_id, reasons: &reasons });
+            }
+            Request::Unsubscribe { packet_id, filters } => {
+                let reasons: Vec<_> = filters.iter().map(|filter| self.unsubscribe(filter)).collect();
+                self.answer(&Answer::UnsubAck { packet_id, reasons: &reasons });
+            }
+            Request::Ping => self.answer(&Answer::Pong),
+            Request::Disconnect { keep_will, session_expiry_s } => {
+                return Err(self.disconnect(keep_will, session_expiry_s));
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, answer: &Answer<'_>) {
+        self.reach.version.encode(answer, &mut self.buffers.output);
+    }
+
+    fn disconnect(&mut self, keep_will: bool, session_expiry_s: Option<u32>) -> End {
+        if let Some(asked_s) = session_expiry_s {
+            // A session that was to end with its connection cannot be given a longer life at the end of it.
+            if self.session_expiry_s == 0 && asked_s != 0 {
+                return End::SessionExpiry;
+            }
+            self.session_expiry_s = asked_s.min(self.shared.limits.session_expiry_max_s);
+        }
+        End::Disconnect { keep_will }
+    }
+
+    fn publish(&mut self, packet_id: Option<u16>, publication: &Publication<'_>, batch: &mut Batch) -> Result<(), End> {
+        let topic = self.aliases.resolve(publication, self.shared.limits.topic_aliases_max)?;
+        if let Err(refusal) = self.access.publish(topic) {
+            self.shared.counters.refusals.count(refusal.publish_kind());
+            // MQTT 3.1.1 can only acknowledge what it throws away, or close the connection; and nobody is told of what
+            // is refused of QoS 0 but by that.
+            return match packet_id.filter(|_| self.reach.version == Version::V5) {
+                Some(packet_id) => {
+                    let topic = shorten(topic);
+                    self.log_refusal(refusal, &topic);
+                    batch.acks.push((packet_id, refusal.reason()));
+                    Ok(())
+                }
+                None => Err(End::Publish { topic: shorten(topic), refusal }),
+            };
+        }
+        let publication = Publication { topic, properties: publication.properties.clone(), ..*publication };
+        let message = Message::new(&publication, self.session.number, unix_ms());
+        batch.bytes += message.len();
+        batch.messages.push(message);
+        batch.acks.extend(packet_id.map(|packet_id| (packet_id, Reason::Success)));
+        Ok(())
+    }
+
+    fn log_refusal(&self, refusal: Refusal, topic: &str) {
+        let identity = self.access.identity();
+        if let Some(quiet) = self.shared.logged.note(identity, refusal, Instant::now()) {
+            tracing::warn!(
+                client.id = self.ticket.client_id(),
+                client.identity = %identity,
+                topic,
+                not_logged = quiet,
+                "refused: {refusal}"
+            );
+        }
+    }
+
+    async fn submit(&mut self, batch: Batch) {
+        if batch.messages.is_empty() {
+            self.acknowledge(&batch.acks);
+            return;
+        }
+        self.shared.counters.received.add(batch.messages.len() as u64);
+        let taken = self.shared.hub.publish(batch.messages).await;
+        self.under_way = Some(UnderWay { taken, acks: batch.acks });
+    }
+
+    fn acknowledge(&mut self, acks: &[(u16, Reason)]) {
+        for &(packet_id, reason) in acks {
+            self.answer(&Answer::PubAck { packet_id, reason });
+        }
+    }
+
+    /// The batch that was under way has been dealt out, or the broker stops.
+    pub(super) fn taken(&mut self, dealt_out: bool) -> Result<(), End> {
+        let under_way = self.under_way.take();
+        if !dealt_out {
+            return Err(End::Stopping);
+        }
+        if let Some(UnderWay { acks, .. }) = under_way {
+            self.acknowledge(&acks);
+        }
+        Ok(())
+    }
+
+    fn subscribe(&mut self, text: &str, options: Options, id: Option<u32>) -> Reason {
+        let filter = match self.access.subscribe(text) {
+            Ok(filter) => filter,
+            Err(refusal) => {
+                self.shared.counters.refusals.count(refusal.subscribe_kind());
+                self.log_refusal(refusal, &shorten(text));
+                return refusal.reason();
+            }
+        };
+        let subscriptions = &self.session.subscriptions;
+        if subscriptions.len() >= self.shared.limits.subscriptions_max && !subscriptions.contains(text) {
+            self.shared.counters.refusals.count(Refused::Subscriptions);
+            tracing::warn!(
+                client.id = self.ticket.client_id(),
+                filter = shorten(text),
+                "a subscription is refused: subscriptions_max is reached"
+            );
+            return Reason::QuotaExceeded;
+        }
+        let subscription = Subscription { filter, options, id: id.and_then(std::num::NonZeroU32::new) };
+        let shared = &self.shared;
+        shared.exchange.subscribe(&self.session, &self.access, &subscription, || system::messages(&shared.stats()));
+        self.session.subscriptions.add(subscription);
+        match options.qos {
+            QoS::AtMostOnce => Reason::Success,
+            QoS::AtLeastOnce => Reason::GrantedQoS1,
+        }
+    }
+
+    fn unsubscribe(&mut self, text: &str) -> Reason {
+        match self.session.subscriptions.remove(text) {
+            Some(subscription) => {
+                self.shared.exchange.unsubscribe(self.session.number, &subscription.filter);
+                Reason::Success
+            }
+            None if text::is_shared(text) => Reason::SharedSubscriptionsNotSupported,
+            None => Reason::NoSubscriptionExisted,
+        }
+    }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(LOGGED_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::publication;
+
+    #[test]
+    fn an_alias_stands_for_the_topic_that_came_with_it_last() {
+        let mut aliases = Aliases::default();
+        for (topic, alias, expected) in [
+            ("a", None, Some("a")),
+            ("", Some(1), None),
+            ("a", Some(2), Some("a")),
+            ("", Some(2), Some("a")),
+            ("b", Some(2), Some("b")),
+            ("", Some(2), Some("b")),
+            ("", Some(1), None),
+            ("c", Some(0), None),
+            ("c", Some(3), None),
+        ] {
+            let publication = Publication { alias, ..publication(topic, b"") };
+            assert_eq!(aliases.resolve(&publication, 2).ok(), expected, "{topic:?} {alias:?}");
+        }
+    }
+}

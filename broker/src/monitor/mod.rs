@@ -1,0 +1,172 @@
+//! The numbers for Prometheus: `GET /metrics` over HTTP, on a listener of its own.
+//!
+//! It is one page, so it has one small server, which reads a request's head and answers it, and closes. There is neither
+//! TLS nor a password: nothing that it tells is secret, but an address that only the collector reaches is the right one.
+//!
+//! **Invariant: whoever asks here takes nothing from clients.** Few are answered at a time, in little memory and time.
+
+mod text;
+
+use std::{io, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
+use tokio_util::task::TaskTracker;
+
+use crate::stats::Stats;
+
+/// Requests at a time: a few collectors, and somebody with curl. More of them wait in the kernel.
+const REQUESTS_MAX: usize = 16;
+
+/// Bytes of a request up to its empty line. Prometheus sends some 300.
+const HEAD_MAX_BYTES: usize = 4 * 1024;
+
+/// How long a request and its answer may take. Prometheus waits for 10 s by default.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long is waited for the other side to close.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The pause after an accept that failed, mostly for want of open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers requests until it is dropped; `stats` is asked for each. To be spawned on `tasks`, as its requests are.
+pub(crate) async fn run(listener: TcpListener, stats: impl Fn() -> Stats + Send + Sync + 'static, tasks: TaskTracker) {
+    let places = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let stats = Arc::new(stats);
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let stats = Arc::clone(&stats);
+                tasks.spawn(async move {
+                    if let Err(error) = serve(stream, &*stats).await {
+                        tracing::debug!(%peer, %error, "a request for the metrics ended early");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a request for the metrics");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, stats: &(impl Fn() -> Stats + Send + Sync)) -> io::Result<()> {
+    let answer = async {
+        let mut head = Vec::with_capacity(512);
+        let asked = read_head(&mut stream, &mut head).await?;
+        let answer = match asked {
+            Asked::Whole => answer(&head, stats),
+            Asked::TooLong => Answer::short(431, "the request is too long").render(false),
+            Asked::Nothing => return Ok(()),
+        };
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    match timeout(TIMEOUT, answer).await {
+        Ok(done) => done?,
+        Err(_) => {
+            let late = Answer::short(408, "the request did not come in time").render(false);
+            // Whoever takes nothing gets nothing.
+            let _ = timeout(LINGER, stream.write_all(late.as_bytes())).await;
+            let _ = timeout(LINGER, stream.shutdown()).await;
+        }
+    }
+    // What is left unread when a socket closes makes a reset of it, which may overtake the answer.
+    let drain = async {
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok::<_, io::Error>(())
+    };
+    let _ = timeout(LINGER, drain).await;
+    Ok(())
+}
+
+enum Asked {
+    Whole,
+    TooLong,
+    /// The connection was closed first.
+    Nothing,
+}
+
+async fn read_head(stream: &mut TcpStream, head: &mut Vec<u8>) -> io::Result<Asked> {
+    loop {
+        if head.windows(4).any(|end| end == b"\r\n\r\n") {
+            return Ok(Asked::Whole);
+        }
+        if head.len() >= HEAD_MAX_BYTES {
+            return Ok(Asked::TooLong);
+        }
+        let mut some = [0; 512];
+        match stream.read(&mut some).await? {
+            0 => return Ok(Asked::Nothing),
+            count => head.extend(some.iter().take(count)),
+        }
+    }
+}
+
+struct Answer {
+    status: u16,
+    content_type: &'static str,
+    body: String,
+}
+
+impl Answer {
+    fn short(status: u16, text: &str) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", body: format!("{text}\n") }
+    }
+
+    fn render(&self, is_head: bool) -> String {
+        let Self { status, content_type, body } = self;
+        let reason = match status {
+            200 => "OK",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            408 => "Request Timeout",
+            431 => "Request Header Fields Too Large",
+            505 => "HTTP Version Not Supported",
+            _ => "Bad Request",
+        };
+        let allow = if *status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+        let length = body.len();
+        let body = if is_head { "" } else { body };
+        format!(
+            "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\
+             {allow}Connection: close\r\n\r\n{body}"
+        )
+    }
+}
+
+/// What a request is answered. Only its first line matters.
+fn answer(head: &[u8], stats: &impl Fn() -> Stats) -> String {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = std::str::from_utf8(line).unwrap_or_default().split(' ');
+    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Answer::short(400, "this is no request of HTTP/1.1").render(false);
+    };
+    let is_head = method == "HEAD";
+    let answer = match (method, target.split('?').next().unwrap_or_default(), version) {
+        (_, _, "HTTP/1.1" | "HTTP/1.0") if method.is_empty() || !target.starts_with('/') => {
+            Answer::short(400, "this is no request of HTTP/1.1")
+        }
+        ("GET" | "HEAD", "/metrics", "HTTP/1.1" | "HTTP/1.0") => {
+            Answer { status: 200, content_type: text::CONTENT_TYPE, body: text::page(&stats()) }
+        }
+        (_, "/metrics", "HTTP/1.1" | "HTTP/1.0") => Answer::short(405, "the metrics can only be read: GET /metrics"),
+        (_, _, "HTTP/1.1" | "HTTP/1.0") => Answer::short(404, "there is nothing here but /metrics"),
+        _ if version.starts_with("HTTP/") => Answer::short(505, "this is spoken in HTTP/1.1"),
+        _ => Answer::short(400, "this is no request of HTTP/1.1"),
+    };
+    answer.render(is_head)
+}
+
+#[cfg(test)]
+mod tests;

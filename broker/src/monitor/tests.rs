@@ -1,0 +1,97 @@
+//! The server, as strangers use it.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Nothing here takes a second. A test that would wait longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn start() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = AtomicU64::new(0);
+    let stats = move || Stats { received_total: asked.fetch_add(1, Ordering::Relaxed) + 1, ..Stats::default() };
+    tokio::spawn(run(listener, stats, TaskTracker::new()));
+    address
+}
+
+/// Everything that a request is answered, until the other side closes.
+async fn ask(address: SocketAddr, request: &[u8]) -> String {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    timeout(PATIENCE, ask).await.unwrap()
+}
+
+#[tokio::test]
+async fn requests_and_answers() {
+    let address = start().await;
+    for (request, status, part) in [
+        ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK", "\nmuster_broker_messages_received_total 1\n"),
+        ("GET /metrics HTTP/1.0\r\n\r\n", "200 OK", "\nmuster_broker_messages_received_total 2\n"),
+        ("GET /metrics?format=text HTTP/1.1\r\n\r\n", "200 OK", CONTENT_TYPE),
+        ("GET / HTTP/1.1\r\n\r\n", "404 Not Found", "nothing here but /metrics"),
+        ("GET /metrics/ HTTP/1.1\r\n\r\n", "404 Not Found", "nothing here but /metrics"),
+        ("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed", "Allow: GET, HEAD\r\n"),
+        ("GET /metrics HTTP/2.0\r\n\r\n", "505 ", "HTTP/1.1"),
+        ("GET metrics HTTP/1.1\r\n\r\n", "400 Bad Request", "no request"),
+        ("hello\r\n\r\n", "400 Bad Request", "no request"),
+        ("\r\n\r\n", "400 Bad Request", "no request"),
+    ] {
+        let answer = ask(address, request.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request:?}: {answer}");
+        assert!(answer.contains(part), "{request:?}: {answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{request:?}: {answer}");
+        assert!(head.ends_with("Connection: close"));
+    }
+    let answer = ask(address, b"HEAD /metrics HTTP/1.1\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+const CONTENT_TYPE: &str = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
+
+#[tokio::test]
+async fn a_request_that_does_not_end_is_cut_off() {
+    let address = start().await;
+    let endless = format!("GET /metrics HTTP/1.1\r\nx: {}", "y".repeat(2 * HEAD_MAX_BYTES));
+    assert!(ask(address, endless.as_bytes()).await.starts_with("HTTP/1.1 431 "));
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_come_is_not_waited_for() {
+    let address = start().await;
+    assert!(ask(address, b"GET /metrics").await.starts_with("HTTP/1.1 408 "));
+}
+
+#[tokio::test]
+async fn those_who_say_nothing_keep_nobody_out_for_long() {
+    let address = start().await;
+    let mut silent = Vec::new();
+    for _ in 0..REQUESTS_MAX {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 200 "));
+    drop(silent);
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_asked_is_answered(head: Vec<u8>, text in "[A-Z]{0,4} ?/?[a-z]{0,8} ?(HTTP/[0-9.]{0,3})?") {
+        for head in [head.as_slice(), text.as_bytes()] {
+            let answer = answer(head, &Stats::default);
+            let status: u16 = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap().parse().unwrap();
+            prop_assert!([200, 400, 404, 405, 505].contains(&status));
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! The thread that writes retained messages to their folder, and the way to it.
+//!
+//! ```text
+//! Retained (the exchange) ── queue, bounded in bytes ──▶ thread ──▶ retained.journal
+//!                         ◀── alarm: call `Retained::tend` ──
+//! ```
+//!
+//! **Invariant: who keeps a message never waits for the disk.** If the queue is full, or the disk is, the message is
+//! kept in memory all the same; it is counted, logged once, and the file stands still. Once the thread has caught up,
+//! or a pause is over, it sounds the alarm, and the whole of the memory is written to a new file, which heals either.
+//!
+//! **Invariant: the file is sound at every moment.** What could not be written whole is cut off again, and nothing is
+//! appended behind it; a new file takes the old one's name only when all of it is on the disk.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+
+use super::{
+    folder::{self, Opened},
+    journal::{HEAD_BYTES, HEADER_BYTES, Record},
+    memory::Memory,
+};
+use crate::{StartError, message::Message};
+
+/// What may wait for the disk. It is a quarter of what may be kept, and a second's worth of a fleet that comes back.
+pub(super) const QUEUE_MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// What a record costs in the queue besides its body, about.
+const QUEUED_BYTES: usize = 64;
+
+/// What is written at a time.
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// How long a record may be in the kernel only. Whoever pulls the plug loses at most this; parties publish their
+/// retained messages again when they connect.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// Dead bytes that are not worth a new file, however little lives.
+const DEAD_MIN_BYTES: u64 = 1024 * 1024;
+
+/// The pause before a new file is tried after a failure: doubled each time, up to the longer.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// What both sides know.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    queued_bytes: AtomicUsize,
+    /// Set by the sender: records did not fit in the queue, and the file lacks them.
+    is_behind: AtomicBool,
+    /// Set by the thread: the file takes no records until it is written anew.
+    is_broken: AtomicBool,
+    /// No new file is wanted now: one is under way, or a pause is.
+    is_held: AtomicBool,
+    file_bytes: AtomicU64,
+    errors: AtomicU64,
+    missed: AtomicU64,
+    rewrites: AtomicU64,
+    /// Sounds when [`super::Retained::tend`] has something to do.
+    alarm: Arc<Notify>,
+}
+
+impl State {
+    fn lacks_something(&self) -> bool {
+        self.is_behind.load(Ordering::Acquire) || self.is_broken.load(Ordering::Acquire)
+    }
+}
+
+enum Order {
+    Append(Record),
+    /// Everything there is, for a new file.
+    Rewrite {
+        all: Vec<Message>,
+        /// The old file lacks something.
+        heals: bool,
+    },
+    /// The state has changed.
+    Look,
+}
+
+/// The sender's side.
+#[derive(Debug)]
+pub(super) struct Disk {
+    orders: Sender<Order>,
+    state: Arc<State>,
+    thread: JoinHandle<()>,
+    queue_max_bytes: usize,
+}
+
+impl Disk {
+    /// Takes the folder, fills `memory` with what the journal holds, and starts the thread.
+    pub(super) fn open(
+        folder: &Path,
+        queue_max_bytes: usize,
+        memory: &mut Memory,
+        now_ms: u64,
+    ) -> Result<Self, StartError> {
+        let lock = folder::take(folder)?;
+        let mut writer = Writer::open(folder, lock, memory, now_ms)?;
+        let state = Arc::clone(&writer.state);
+        let (orders, queue) = mpsc::channel();
+        let thread =
+            thread::Builder::new().name("retained".to_owned()).spawn(move || writer.run(&queue)).map_err(|source| {
+                StartError::Store { folder: folder.to_owned(), trying: "start the thread that writes to", source }
+            })?;
+        Ok(Self { orders, state, thread, queue_max_bytes })
+    }
+
+    /// Hands a record to the thread, if there is room for it.
+    pub(super) fn append(&self, record: Record) {
+        let state = &self.state;
+        let cost = record.body().len() + QUEUED_BYTES;
+        if state.is_behind.load(Ordering::Acquire) {
+            state.missed.fetch_add(1, Ordering::Relaxed);
+        } else if state.queued_bytes.load(Ordering::Acquire) + cost > self.queue_max_bytes {
+            state.missed.fetch_add(1, Ordering::Relaxed);
+            state.is_behind.store(true, Ordering::Release);
+            tracing::warn!(
+                "retained messages come faster than the disk takes them; they are kept in memory, and written later"
+            );
+            self.send(Order::Look);
+        } else {
+            state.queued_bytes.fetch_add(cost, Ordering::AcqRel);
+            self.send(Order::Append(record));
+        }
+    }
+
+    /// The thread only ends when this side is gone.
+    fn send(&self, order: Order) {
+        if self.orders.send(order).is_err() {
+            self.state.is_broken.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether more of the file is dead than alive: `live` messages have `live_bytes` bytes.
+    pub(super) fn wants_compaction(&self, live: usize, live_bytes: usize) -> bool {
+        let live_bytes = (HEADER_BYTES + live * HEAD_BYTES + live_bytes) as u64;
+        let dead_bytes = self.state.file_bytes.load(Ordering::Acquire).saturating_sub(live_bytes);
+        dead_bytes > live_bytes.max(DEAD_MIN_BYTES) && !self.state.is_held.load(Ordering::Acquire)
+    }
+
+    /// Whether the file lacks something, and may be tried again.
+    pub(super) fn wants_healing(&self) -> bool {
+        self.state.lacks_something() && !self.state.is_held.load(Ordering::Acquire)
+    }
+
+    /// Has everything written to a new file.
+    pub(super) fn rewrite(&self, all: Vec<Message>) {
+        self.state.is_held.store(true, Ordering::Release);
+        let heals = self.state.lacks_something();
+        // What comes from now on stands behind this in the queue.
+        self.state.is_behind.store(false, Ordering::Release);
+        self.send(Order::Rewrite { all, heals });
+    }
+
+    /// Writes what waits, and everything if something is missing; returns when it is on the disk.
+    pub(super) fn close(self, all: impl FnOnce() -> Vec<Message>) {
+        if self.state.lacks_something() {
+            self.rewrite(all());
+        }
+        drop(self.orders);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that writes retained messages died");
+        }
+    }
+
+    pub(super) fn alarm(&self) -> Arc<Notify> {
+        Arc::clone(&self.state.alarm)
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        let state = &self.state;
+        Figures {
+            file_bytes: state.file_bytes.load(Ordering::Relaxed),
+            queued_bytes: state.queued_bytes.load(Ordering::Relaxed) as u64,
+            errors: state.errors.load(Ordering::Relaxed),
+            missed: state.missed.load(Ordering::Relaxed),
+            rewrites: state.rewrites.load(Ordering::Relaxed),
+            is_whole: !state.lacks_something(),
+        }
+    }
+}
+
+/// What can be said about the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) file_bytes: u64,
+    /// What is on its way there.
+    pub(crate) queued_bytes: u64,
+    /// Times that it could not be written.
+    pub(crate) errors: u64,
+    /// Changes that were not written when they came.
+    pub(crate) missed: u64,
+    /// Times that it was written anew.
+    pub(crate) rewrites: u64,
+    /// Whether it has everything, or will have it once the queue is empty.
+    pub(crate) is_whole: bool,
+}
+
+/// The thread's side.
+struct Writer {
+    folder: PathBuf,
+    file: File,
+    salt: u64,
+    /// Records that go to the file next.
+    batch: Vec<u8>,
+    state: Arc<State>,
+    /// When the oldest record that is only in the kernel is to be on the disk.
+    sync_at: Option<Instant>,
+    /// When the pause after a failure is over.
+    hold_until: Option<Instant>,
+    pause: Duration,
+    /// The other side was told that the file lacks something, and has not answered yet.
+    has_alarmed: bool,
+    /// The file's length when the other side was last asked whether it is too long.
+    looked_at_bytes: u64,
+    /// Released when the thread has ended.
+    _lock: File,
+}
+
+impl Writer {
+    fn open(folder: &Path, lock: File, memory: &mut Memory, now_ms: u64) -> Result<Self, StartError> {
+        let Opened { file, salt, bytes } = folder::open(folder, memory, now_ms)?;
+        let state = Arc::new(State::default());
+        state.file_bytes.store(bytes, Ordering::Release);
+        Ok(Self {
+            folder: folder.to_owned(),
+            file,
+            salt,
+            batch: Vec::new(),
+            state,
+            sync_at: None,
+            hold_until: None,
+            pause: PAUSE_MIN,
+            has_alarmed: false,
+            looked_at_bytes: 0,
+            _lock: lock,
+        })
+    }
+
+    /// Until the other side is gone.
+    fn run(&mut self, queue: &Receiver<Order>) {
+        loop {
+            let order = match self.next_timer() {
+                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => queue.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match order {
+                Ok(order) => self.take(order, queue),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.sync();
+                    return;
+                }
+            }
+            self.timers();
+        }
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        [self.sync_at, self.hold_until].into_iter().flatten().min()
+    }
+
+    fn timers(&mut self) {
+        let now = Instant::now();
+        if self.sync_at.is_some_and(|at| at <= now) {
+            self.sync();
+        }
+        if self.hold_until.is_some_and(|at| at <= now) {
+            self.hold_until = None;
+            self.has_alarmed = true;
+            self.state.is_held.store(false, Ordering::Release);
+            self.state.alarm.notify_one();
+        }
+        let is_free = !self.has_alarmed && !self.state.is_held.load(Ordering::Acquire);
+        if is_free && self.state.lacks_something() {
+            // A breath first: what cannot be written at this rate should not be tried at this rate.
+            self.hold(self.pause);
+        }
+    }
+
+    fn hold(&mut self, pause: Duration) {
+        self.state.is_held.store(true, Ordering::Release);
+        self.hold_until = Some(Instant::now() + pause);
+    }
+
+    /// Takes an order and what waits behind it.
+    fn take(&mut self, first: Order, queue: &Receiver<Order>) {
+        let mut next = Some(first);
+        while let Some(order) = next {
+            match order {
+                Order::Append(record) => self.add(&record),
+                Order::Rewrite { all, heals } => self.rewrite(&all, heals),
+                Order::Look => {}
+            }
+            if self.batch.len() >= BATCH_BYTES {
+                self.write();
+            }
+            next = queue.try_recv().ok();
+        }
+        self.write();
+        let bytes = self.state.file_bytes.load(Ordering::Acquire);
+        if bytes > self.looked_at_bytes + DEAD_MIN_BYTES {
+            self.looked_at_bytes = bytes;
+            self.state.alarm.notify_one();
+        }
+    }
+
+    fn add(&mut self, record: &Record) {
+        let body = record.body();
+        self.state.queued_bytes.fetch_sub(body.len() + QUEUED_BYTES, Ordering::AcqRel);
+        if self.state.is_broken.load(Ordering::Acquire) {
+            self.state.missed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            record.write(self.salt, &mut self.batch);
+        }
+    }
+
+    fn write(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let written = self.file.write_all(&self.batch);
+        let length = self.batch.len() as u64;
+        self.batch.clear();
+        self.batch.shrink_to(BATCH_BYTES * 2);
+        match written {
+            Ok(()) => {
+                self.state.file_bytes.fetch_add(length, Ordering::AcqRel);
+                self.sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
+            }
+            Err(error) => {
+                // If even this fails, the next start cuts the rest off.
+                let _ = self.file.set_len(self.state.file_bytes.load(Ordering::Acquire));
+                self.breaks(&error);
+            }
+        }
+    }
+
+    fn sync(&mut self) {
+        self.write();
+        if self.sync_at.take().is_none() {
+            return;
+        }
+        // After a failure nobody knows what is on the disk, and a second try says nothing about the first.
+        if let Err(error) = self.file.sync_data() {
+            self.breaks(&error);
+        }
+    }
+
+    /// The file is left as it is until it is written anew.
+    fn breaks(&mut self, error: &io::Error) {
+        self.state.errors.fetch_add(1, Ordering::Relaxed);
+        self.sync_at = None;
+        if !self.state.is_broken.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                folder = %self.folder.display(),
+                %error,
+                "retained messages cannot be written; they are kept in memory, and written when that is possible again; \
+                 hint: see to the room on that disk"
+            );
+        }
+    }
+
+    fn rewrite(&mut self, all: &[Message], heals: bool) {
+        self.has_alarmed = false;
+        let error = match folder::write_new(&self.folder, all) {
+            Ok(Opened { file, salt, bytes }) => {
+                // Whatever waits for the old file is in the new one.
+                self.batch.clear();
+                (self.file, self.salt, self.sync_at) = (file, salt, None);
+                self.looked_at_bytes = bytes;
+                self.state.file_bytes.store(bytes, Ordering::Release);
+                self.state.rewrites.fetch_add(1, Ordering::Relaxed);
+                if self.state.is_broken.swap(false, Ordering::AcqRel) {
+                    tracing::info!(folder = %self.folder.display(), "retained messages are written again");
+                }
+                match folder::sync(&self.folder) {
+                    Ok(()) => {
+                        (self.pause, self.hold_until) = (PAUSE_MIN, None);
+                        self.state.is_held.store(false, Ordering::Release);
+                        return;
+                    }
+                    Err(error) => error,
+                }
+            }
+            // The old file goes on as it was: it is only longer than it need be.
+            Err(error) if !heals && !self.state.is_broken.load(Ordering::Acquire) => {
+                self.state.errors.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(folder = %self.folder.display(), %error, "the journal of retained messages cannot be made smaller");
+                self.hold(PAUSE_MAX);
+                return;
+            }
+            Err(error) => error,
+        };
+        self.breaks(&error);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.hold(self.pause);
+    }
+}

@@ -1,0 +1,292 @@
+//! The file of retained messages: how it is written and read. No thread, no policy.
+//!
+//! ```text
+//! header:  "muster-retained\n" | version u32 | salt u64 | checksum u32 of all before
+//! record:  length u32 | kind u32 | checksum u32 of the body | checksum u32 of these three | body
+//! ```
+//!
+//! Integers are little-endian. Kind 1: the body is a message as [`Message::as_bytes`] gives it, which is the topic's
+//! retained message from now on. Kind 2: the body is a topic that has none any more. A change of either layout needs
+//! another [`VERSION`].
+//!
+//! The head of a record has a checksum of its own, so that a damaged length is noticed before it is believed, and
+//! reading can go on at the next sound record. The salt, chosen at random for each file, goes into every checksum: a
+//! payload cannot hold something that would pass for a record.
+//!
+//! **Invariant: what was read is what was written.** A torn end is what a crash leaves, and is cut off. Anything else
+//! that does not check is damage, which is reported, and what stands before and behind it is kept.
+
+use std::{
+    fs::File,
+    hash::{BuildHasher, RandomState},
+    io::{self, BufReader, ErrorKind, Read, Seek},
+};
+
+use bytes::Bytes;
+
+use crate::message::Message;
+
+const MAGIC: &[u8; 16] = b"muster-retained\n";
+
+/// Of this layout.
+pub(super) const VERSION: u32 = 1;
+
+pub(super) const HEADER_BYTES: usize = MAGIC.len() + 4 + 8 + 4;
+
+/// What stands before the body of a record.
+pub(super) const HEAD_BYTES: usize = 16;
+
+const KEPT: u32 = 1;
+const CLEARED: u32 = 2;
+
+/// What goes to the file, or comes from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// A topic's retained message.
+    Kept(Message),
+    /// This topic has none any more.
+    Cleared(Bytes),
+}
+
+impl Record {
+    fn kind(&self) -> u32 {
+        match self {
+            Self::Kept(_) => KEPT,
+            Self::Cleared(_) => CLEARED,
+        }
+    }
+
+    pub(super) fn body(&self) -> &Bytes {
+        match self {
+            Self::Kept(message) => message.as_bytes(),
+            Self::Cleared(topic) => topic,
+        }
+    }
+
+    fn parse(kind: u32, body: Bytes) -> Option<Self> {
+        match kind {
+            KEPT => Message::from_bytes(body).map(Self::Kept),
+            CLEARED => std::str::from_utf8(&body).is_ok().then_some(Self::Cleared(body)),
+            _ => None,
+        }
+    }
+
+    /// Appends the record to `out`. A body has at most MQTT's 256 MiB, so its length fits.
+    pub(super) fn write(&self, salt: u64, out: &mut Vec<u8>) {
+        let body = self.body();
+        let start = out.len();
+        out.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+        out.extend(self.kind().to_le_bytes());
+        out.extend(checksum(salt, body).to_le_bytes());
+        let head = checksum(salt, out.get(start..).unwrap_or_default());
+        out.extend(head.to_le_bytes());
+        out.extend_from_slice(body);
+    }
+}
+
+fn checksum(salt: u64, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&salt.to_le_bytes());
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// A salt for a new file: the standard library seeds its hash tables at random.
+pub(super) fn new_salt() -> u64 {
+    RandomState::new().hash_one(VERSION)
+}
+
+/// The header of a file with this salt.
+pub(super) fn header(salt: u64) -> [u8; HEADER_BYTES] {
+    let mut header = Vec::with_capacity(HEADER_BYTES);
+    header.extend_from_slice(MAGIC);
+    header.extend(VERSION.to_le_bytes());
+    header.extend(salt.to_le_bytes());
+    header.extend(crc32fast::hash(&header).to_le_bytes());
+    header.try_into().unwrap_or([0; HEADER_BYTES])
+}
+
+/// What a file turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// One to go on with: its salt, and how far it is sound.
+    Sound {
+        salt: u64,
+        end: u64,
+        /// Bytes behind that, to be cut off.
+        torn: u64,
+    },
+    /// A beginning of a header: the file was never finished.
+    Unfinished,
+    /// Parts of it cannot be read.
+    Damaged {
+        /// Where the first of them begins.
+        at: u64,
+        /// How many bytes they have together.
+        lost: u64,
+    },
+    /// It was written by another version.
+    Version(u32),
+}
+
+/// Reads a file from its beginning and hands each sound record to `take`.
+pub(super) fn read(file: &File, mut take: impl FnMut(Record)) -> io::Result<Found> {
+    let end = file.metadata()?.len();
+    let mut reader = Reader { file: BufReader::with_capacity(1 << 16, file), end, salt: 0 };
+    match reader.header()? {
+        Ok(salt) => reader.salt = salt,
+        Err(found) => return Ok(found),
+    }
+    let mut at = HEADER_BYTES as u64;
+    let (mut sound, mut bad_since, mut damage) = (at, None, None);
+    let mut add = |from: u64, to: u64| damage.get_or_insert((from, 0)).1 += to - from;
+    reader.seek(at)?;
+    loop {
+        match reader.record(at)? {
+            Step::Record(record, next) => {
+                if let Some(since) = bad_since.take() {
+                    add(since, at);
+                }
+                match record {
+                    Some(record) => take(record),
+                    // It is what was written, but not by this program.
+                    None => add(at, next),
+                }
+                (at, sound) = (next, next);
+            }
+            Step::End => break,
+            Step::Bad => {
+                bad_since.get_or_insert(at);
+                match reader.next_head(at + 1)? {
+                    Some(next) => at = next,
+                    None => break,
+                }
+            }
+        }
+    }
+    Ok(match (damage, bad_since) {
+        (None, _) => Found::Sound { salt: reader.salt, end: sound, torn: end - sound },
+        (Some((at, lost)), None) => Found::Damaged { at, lost },
+        (Some((at, lost)), Some(since)) => Found::Damaged { at, lost: lost + (end - since) },
+    })
+}
+
+/// What stands at one place of the file.
+enum Step {
+    /// A sound record (if this program knows its kind) and where the next begins.
+    Record(Option<Record>, u64),
+    End,
+    Bad,
+}
+
+/// A record's head whose checksum is right.
+struct Head {
+    length: u32,
+    kind: u32,
+    body: u32,
+}
+
+impl Head {
+    fn parse(salt: u64, bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
+        let [l0, l1, l2, l3, k0, k1, k2, k3, b0, b1, b2, b3, h0, h1, h2, h3] = *bytes;
+        let sound = checksum(salt, bytes.get(..HEAD_BYTES - 4)?) == u32::from_le_bytes([h0, h1, h2, h3]);
+        sound.then_some(Self {
+            length: u32::from_le_bytes([l0, l1, l2, l3]),
+            kind: u32::from_le_bytes([k0, k1, k2, k3]),
+            body: u32::from_le_bytes([b0, b1, b2, b3]),
+        })
+    }
+}
+
+struct Reader<'a> {
+    file: BufReader<&'a File>,
+    end: u64,
+    salt: u64,
+}
+
+impl Reader<'_> {
+    fn seek(&mut self, to: u64) -> io::Result<()> {
+        let by =
+            i64::try_from(to).unwrap_or(i64::MAX) - i64::try_from(self.file.stream_position()?).unwrap_or(i64::MAX);
+        // Relative, because that keeps what is in the buffer.
+        self.file.seek_relative(by)
+    }
+
+    /// The salt, or what the file is instead of ours.
+    fn header(&mut self) -> io::Result<Result<u64, Found>> {
+        let mut start = Vec::with_capacity(HEADER_BYTES);
+        (&mut self.file).take(HEADER_BYTES as u64).read_to_end(&mut start)?;
+        let number =
+            |from: usize| start.get(from..from + 4).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes);
+        let salt = start.get(20..28).and_then(|eight| eight.try_into().ok()).map(u64::from_le_bytes);
+        let (Some(version), Some(salt), Some(_)) = (number(16), salt, number(28)) else {
+            let known = start.iter().zip(MAGIC.iter().chain(&VERSION.to_le_bytes())).all(|(is, ours)| is == ours);
+            return Ok(Err(if known { Found::Unfinished } else { Found::Damaged { at: 0, lost: self.end } }));
+        };
+        Ok(if !start.starts_with(MAGIC) {
+            Err(Found::Damaged { at: 0, lost: self.end })
+        } else if version != VERSION {
+            Err(Found::Version(version))
+        } else if start != header(salt) {
+            Err(Found::Damaged { at: 0, lost: self.end })
+        } else {
+            Ok(salt)
+        })
+    }
+
+    /// The record at the reader's place, which is `at`. If it is bad, the reader is somewhere behind.
+    fn record(&mut self, at: u64) -> io::Result<Step> {
+        let left = self.end.saturating_sub(at);
+        if left == 0 {
+            return Ok(Step::End);
+        }
+        let mut head = [0; HEAD_BYTES];
+        if left < HEAD_BYTES as u64 || !self.read(&mut head)? {
+            return Ok(Step::Bad);
+        }
+        let Some(head) = Head::parse(self.salt, &head) else { return Ok(Step::Bad) };
+        let length = u64::from(head.length);
+        if length > left - HEAD_BYTES as u64 {
+            return Ok(Step::Bad);
+        }
+        let mut body = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        if !self.read(&mut body)? || checksum(self.salt, &body) != head.body {
+            return Ok(Step::Bad);
+        }
+        Ok(Step::Record(Record::parse(head.kind, body.into()), at + HEAD_BYTES as u64 + length))
+    }
+
+    /// Where the next head with a right checksum stands, from `from` on. The reader is there then.
+    fn next_head(&mut self, from: u64) -> io::Result<Option<u64>> {
+        self.seek(from)?;
+        let mut window = [0; HEAD_BYTES];
+        if !self.read(&mut window)? {
+            return Ok(None);
+        }
+        let mut at = from;
+        loop {
+            if Head::parse(self.salt, &window).is_some() {
+                self.seek(at)?;
+                return Ok(Some(at));
+            }
+            window.rotate_left(1);
+            let [.., last] = &mut window;
+            if !self.read(std::slice::from_mut(last))? {
+                return Ok(None);
+            }
+            at += 1;
+        }
+    }
+
+    /// Fills `bytes`, or says that the file ended before.
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<bool> {
+        match self.file.read_exact(bytes) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

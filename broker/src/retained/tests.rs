@@ -1,0 +1,466 @@
+//! The whole: memory, file and thread.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::message::publication;
+
+/// Nothing here takes a second. A test that would wait longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn message(topic: &str, payload: &str) -> Message {
+    Message::plain(topic, payload, true)
+}
+
+fn expiring(topic: &str, payload: &str, expiry_s: u32, now_ms: u64) -> Message {
+    let publication = crate::codec::Publication { expiry_s: Some(expiry_s), ..publication(topic, payload.as_bytes()) };
+    Message::new(&publication, 0, now_ms)
+}
+
+fn limits(retained_max: usize, retained_max_bytes: usize) -> Limits {
+    Limits { retained_max, retained_max_bytes, ..Limits::default() }
+}
+
+fn open(folder: &TempDir) -> Retained {
+    Retained::open(Some(folder.path()), &Limits::default(), 0).unwrap()
+}
+
+fn folder() -> TempDir {
+    TempDir::new().unwrap()
+}
+
+fn journal_of(folder: &TempDir) -> PathBuf {
+    folder.path().join("retained.journal")
+}
+
+/// Topics and payloads that match, sorted.
+fn found(retained: &Retained, filter: &str, now_ms: u64) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let found = retained.matching(filter, now_ms);
+    let mut found: Vec<_> = found.iter().map(|message| (message.topic().to_owned(), text(message.payload()))).collect();
+    found.sort_unstable();
+    found
+}
+
+#[track_caller]
+fn check(retained: &Retained, filter: &str, expected: &[(&str, &str)]) {
+    let found = found(retained, filter, 0);
+    let found: Vec<_> = found.iter().map(|(topic, payload)| (topic.as_str(), payload.as_str())).collect();
+    assert_eq!(found, expected, "{filter}");
+}
+
+/// Does what the exchange does, until `is_so`.
+#[track_caller]
+fn until(what: &str, retained: &mut Retained, is_so: impl Fn(&Figures) -> bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let since = Instant::now();
+    while !is_so(&retained.figures().unwrap()) {
+        assert!(since.elapsed() < PATIENCE, "waited in vain for {what}: {:?}", retained.figures());
+        // Most of what a test waits for comes with an alarm; the rest (a number that grows) is looked at again.
+        let alarm = retained.alarm();
+        let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_millis(20), alarm.notified()).await });
+        retained.tend(0);
+    }
+}
+
+#[test]
+fn the_last_one_counts_and_an_empty_one_clears() {
+    let mut retained = Retained::open(None, &limits(100, 10_000), 0).unwrap();
+    assert_eq!(retained.keep(&message("muster/a", "1"), 0), Kept::Yes);
+    assert_eq!(retained.keep(&message("muster/a", "2"), 0), Kept::Yes);
+    check(&retained, "muster/a", &[("muster/a", "2")]);
+    assert_eq!(retained.keep(&message("muster/a", ""), 0), Kept::Cleared);
+    assert_eq!(retained.keep(&message("muster/a", ""), 0), Kept::Cleared);
+    check(&retained, "muster/#", &[]);
+    assert_eq!(retained.size(), (0, 0));
+}
+
+#[test]
+fn what_does_not_fit_leaves_nothing_stale() {
+    let length = message("muster/a", "1").len();
+    let mut retained = Retained::open(None, &limits(2, 2 * length + 10), 0).unwrap();
+    assert_eq!(retained.keep(&message("muster/a", "1"), 0), Kept::Yes);
+    assert_eq!(retained.keep(&message("muster/b", "1"), 0), Kept::Yes);
+    assert_eq!(retained.keep(&message("muster/c", "1"), 0), Kept::Full);
+    assert_eq!(retained.keep(&message("muster/b", &"2".repeat(40)), 0), Kept::Full);
+    check(&retained, "muster/#", &[("muster/a", "1")]);
+    assert_eq!(retained.keep(&message("muster/c", "1"), 0), Kept::Yes);
+    assert_eq!(retained.keep(&message(&"/".repeat(2000), "1"), 0), Kept::Full);
+}
+
+#[test]
+fn what_has_expired_is_not_found_and_then_not_there() {
+    let folder = folder();
+    let mut retained = open(&folder);
+    retained.keep(&expiring("muster/a", "1", 2, 1000), 1000);
+    retained.keep(&expiring("muster/b", "1", 9, 1000), 1000);
+    retained.keep(&expiring("muster/c", "1", 2, 1000), 1000);
+    // Its successor never expires.
+    retained.keep(&message("muster/c", "2"), 1000);
+    assert_eq!(found(&retained, "muster/#", 2999).len(), 3);
+    assert_eq!(found(&retained, "muster/#", 3000).len(), 2);
+    assert_eq!((retained.size().0, retained.expired()), (3, 0));
+    retained.tend(3000);
+    assert_eq!((retained.size().0, retained.expired()), (2, 1));
+    retained.keep(&message("muster/d", "1"), 10_000);
+    assert_eq!((retained.size().0, retained.expired()), (2, 2));
+    retained.close();
+
+    let mut again = Retained::open(Some(folder.path()), &Limits::default(), 2000).unwrap();
+    assert_eq!(found(&again, "muster/#", 2000).len(), 4, "the clock went back");
+    again.close();
+    let again = Retained::open(Some(folder.path()), &Limits::default(), 10_000).unwrap();
+    assert_eq!(found(&again, "#", 0), [("muster/c".into(), "2".into()), ("muster/d".into(), "1".into())]);
+    assert_eq!(again.size().1, again.matching("#", 0).iter().map(Message::len).sum::<usize>());
+}
+
+#[test]
+fn an_expired_one_does_not_uncover_the_one_before() {
+    let folder = folder();
+    let mut retained = open(&folder);
+    retained.keep(&message("muster/a", "old"), 0);
+    retained.keep(&expiring("muster/a", "new", 1, 0), 0);
+    retained.close();
+    let retained = Retained::open(Some(folder.path()), &Limits::default(), 5000).unwrap();
+    assert_eq!(retained.matching("#", 0), []);
+}
+
+#[test]
+fn a_message_comes_back_with_all_it_had() {
+    let folder = folder();
+    let properties = [0x01, 0x01];
+    let whole = crate::codec::Publication {
+        retain: true,
+        properties: properties[..].into(),
+        expiry_s: Some(7),
+        ..publication("muster/é", b"\0\xff")
+    };
+    let whole = Message::new(&whole, 3, 1);
+    let mut retained = open(&folder);
+    retained.keep(&whole, 0);
+    retained.close();
+    assert_eq!(open(&folder).matching("muster/+", 0), [whole]);
+}
+
+#[test]
+fn a_folder_has_one_broker() {
+    let folder = folder();
+    let mut first = open(&folder);
+    let second = Retained::open(Some(folder.path()), &Limits::default(), 0);
+    assert!(second.unwrap_err().to_string().contains("another broker uses the folder"));
+    first.close();
+    drop(open(&folder));
+    // One that is dropped gives the folder back as well, in its own time.
+    drop(open(&folder));
+}
+
+#[test]
+fn a_folder_that_cannot_be_is_said() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [&file, &file.join("below")] {
+        let error = Retained::open(Some(path), &Limits::default(), 0).unwrap_err();
+        assert!(matches!(&error, StartError::Store { folder, .. } if folder == path), "{error}");
+    }
+}
+
+#[test]
+fn a_journal_of_the_future_is_left_alone() {
+    let folder = folder();
+    open(&folder).close();
+    let mut bytes = fs::read(journal_of(&folder)).unwrap();
+    bytes[16] = 9;
+    fs::write(journal_of(&folder), &bytes).unwrap();
+    let error = Retained::open(Some(folder.path()), &Limits::default(), 0).unwrap_err();
+    assert!(matches!(error, StartError::StoreVersion { version: 9, .. }), "{error}");
+    assert_eq!(fs::read(journal_of(&folder)).unwrap(), bytes);
+}
+
+#[test]
+fn others_may_not_read_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = folder();
+    let inside = parent.path().join("a/b");
+    let mut retained = Retained::open(Some(&inside), &Limits::default(), 0).unwrap();
+    retained.close();
+    let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(inside.clone()), 0o700);
+    assert_eq!(mode(inside.join("retained.journal")), 0o600);
+}
+
+/// After a crash the file ends anywhere. It is opened at every length: what was written whole is there, and what is
+/// written next stays.
+#[test]
+fn killed_at_any_byte() {
+    let sample = folder();
+    let mut retained = open(&sample);
+    // What the map looks like after each change, by the length of the file then.
+    let (mut map, mut states) = (BTreeMap::new(), vec![]);
+    for (topic, payload) in [("a", "1"), ("b/c", "22"), ("a", "333"), ("b/c", ""), ("d", "4"), ("a", "")] {
+        retained.keep(&message(topic, payload), 0);
+        map.insert(topic, payload);
+        if payload.is_empty() {
+            map.remove(topic);
+        }
+        let length = || fs::metadata(journal_of(&sample)).unwrap().len();
+        let before = states.last().map_or(0, |(length, _)| *length);
+        until("the record", &mut retained, |_| length() > before.max(32));
+        states.push((length(), map.clone()));
+    }
+    retained.close();
+    let bytes = fs::read(journal_of(&sample)).unwrap();
+    assert_eq!(bytes.len() as u64, states.last().unwrap().0);
+
+    for length in 0..=bytes.len() {
+        let folder = folder();
+        fs::write(journal_of(&folder), &bytes[..length]).unwrap();
+        let expected = states.iter().rev().find(|(end, _)| *end <= length as u64).map(|(_, map)| map.clone());
+        let expected: Vec<_> = expected.unwrap_or_default().into_iter().collect();
+        let mut reopened = open(&folder);
+        check(&reopened, "#", &expected);
+        reopened.keep(&message("z", "after"), 0);
+        reopened.close();
+        let again = open(&folder);
+        check(&again, "z", &[("z", "after")]);
+        assert_eq!(again.size().0, expected.len() + 1, "{length} bytes");
+        assert!(!folder.path().join("retained.journal.damaged-1").exists());
+    }
+}
+
+#[test]
+fn a_damaged_journal_is_set_aside_and_what_can_be_read_is_kept() {
+    let folder = folder();
+    for round in 1..=2 {
+        let mut retained = open(&folder);
+        for topic in ["a", "b", "c"] {
+            retained.keep(&message(topic, &format!("{topic}{round}")), 0);
+        }
+        retained.close();
+        let mut bytes = fs::read(journal_of(&folder)).unwrap();
+        let needle = format!("b{round}");
+        let at = bytes.windows(needle.len()).position(|window| window == needle.as_bytes()).unwrap();
+        bytes[at] = b'X';
+        fs::write(journal_of(&folder), &bytes).unwrap();
+
+        let mut retained = open(&folder);
+        let (a, c) = (format!("a{round}"), format!("c{round}"));
+        // In the second round, `b` is not lost but stale: its first value was dropped with the first journal.
+        check(&retained, "#", &[("a", &a), ("c", &c)]);
+        let aside = folder.path().join(format!("retained.journal.damaged-{round}"));
+        assert_eq!(fs::read(aside).unwrap(), bytes);
+        retained.close();
+        check(&open(&folder), "#", &[("a", &a), ("c", &c)]);
+    }
+}
+
+#[test]
+fn lower_limits_hold_for_what_comes_from_the_disk() {
+    let folder = folder();
+    let mut retained = open(&folder);
+    for index in 0..10 {
+        retained.keep(&message(&format!("t/{index}"), "x"), 0);
+    }
+    retained.close();
+    let mut fewer = Retained::open(Some(folder.path()), &limits(4, 10_000), 0).unwrap();
+    assert_eq!(fewer.size().0, 4);
+    fewer.close();
+    // What was dropped does not come back.
+    assert_eq!(open(&folder).size().0, 4);
+}
+
+#[test]
+fn the_dead_are_cleared_away() {
+    let folder = folder();
+    let mut retained = open(&folder);
+    let big = "x".repeat(100_000);
+    for round in 0..100 {
+        for topic in ["a", "b"] {
+            retained.keep(&message(topic, &format!("{round}{big}")), 0);
+        }
+        retained.keep(&message(&format!("t/{round}"), "x"), 0);
+    }
+    until("a new file", &mut retained, |figures| {
+        figures.queued_bytes == 0 && figures.rewrites > 0 && figures.file_bytes < 3_000_000
+    });
+    assert!(retained.figures().unwrap().is_whole);
+    retained.close();
+    assert!(fs::metadata(journal_of(&folder)).unwrap().len() < 3_000_000);
+    let mut retained = open(&folder);
+    assert_eq!(retained.size().0, 102);
+    check(&retained, "a", &[("a", &format!("99{big}"))]);
+    retained.close();
+}
+
+#[test]
+fn what_is_said_again_is_not_written_again() {
+    let folder = folder();
+    let mut retained = open(&folder);
+    for _ in 0..1000 {
+        retained.keep(&message("a", "1"), 0);
+    }
+    retained.close();
+    assert!(fs::metadata(journal_of(&folder)).unwrap().len() < 200);
+}
+
+#[test]
+fn a_full_queue_loses_nothing_in_the_end() {
+    let folder = folder();
+    // Nothing fits: each message is one that the disk did not take in time.
+    let mut retained = Retained::with_queue(Some(folder.path()), &Limits::default(), 0, 0).unwrap();
+    retained.keep(&message("a", "1"), 0);
+    retained.keep(&message("b", "1"), 0);
+    assert_eq!(retained.figures().map(|figures| (figures.is_whole, figures.missed)), Some((false, 2)));
+    check(&retained, "#", &[("a", "1"), ("b", "1")]);
+    until("the whole", &mut retained, |figures| figures.is_whole && figures.rewrites > 0);
+    let copy = self::folder();
+    fs::copy(journal_of(&folder), journal_of(&copy)).unwrap();
+    check(&open(&copy), "#", &[("a", "1"), ("b", "1")]);
+    // And at the end, without waiting for the pause to be over.
+    retained.keep(&message("b", ""), 0);
+    retained.close();
+    check(&open(&folder), "#", &[("a", "1")]);
+}
+
+/// Where the test below finds its disk.
+const SMALL_DISK: &str = "MUSTER_TEST_SMALL_DISK";
+
+#[test]
+fn a_full_disk_is_waited_out() {
+    let folder = folder();
+    let script = r#"mount -t tmpfs -o size=256k muster-test "$1" && exec "$2" --ignored --exact retained::tests::on_a_small_disk"#;
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "--propagation", "private", "sh", "-ec", script, "sh"]);
+    inside.arg(folder.path()).arg(std::env::current_exe().unwrap()).env(SMALL_DISK, folder.path());
+    let may = Command::new("unshare").args(["--mount", "true"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this needs the right to mount");
+        return;
+    }
+    let output = inside.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[ignore = "the test above runs it on a disk of its own"]
+fn on_a_small_disk() {
+    let Some(folder) = std::env::var_os(SMALL_DISK).map(PathBuf::from) else { return };
+    let ballast = folder.join("ballast");
+    fs::write(&ballast, vec![0; 200_000]).unwrap();
+    let mut retained = Retained::open(Some(&folder), &Limits::default(), 0).unwrap();
+    retained.keep(&message("first", "1"), 0);
+    until("the first one", &mut retained, |figures| figures.file_bytes > 32);
+    let topics: Vec<_> = (0..10).map(|index| format!("t/{index}")).collect();
+    let payload = "x".repeat(10_000);
+    for topic in &topics {
+        retained.keep(&message(topic, &payload), 0);
+    }
+    until("the disk to be full", &mut retained, |figures| figures.errors > 0);
+    assert!(!retained.figures().unwrap().is_whole);
+    assert_eq!(retained.size().0, 11, "all are in memory");
+    // What the file holds is sound: a kill at this moment costs no more than what came last.
+    let copy = TempDir::new_in("/tmp").unwrap();
+    fs::copy(folder.join("retained.journal"), journal_of(&copy)).unwrap();
+    check(&open(&copy), "first", &[("first", "1")]);
+    assert!(!copy.path().join("retained.journal.damaged-1").exists());
+
+    fs::remove_file(&ballast).unwrap();
+    until("room", &mut retained, |figures| figures.is_whole);
+    retained.close();
+    assert_eq!(Retained::open(Some(&folder), &Limits::default(), 0).unwrap().size().0, 11);
+}
+
+#[test]
+fn a_hundred_thousand() {
+    const HOSTS: usize = 10_000;
+    let folder = folder();
+    let mut retained = open(&folder);
+    let host = |index: usize| format!("{index:08x}-6a61-4a1c-9d0f-0d6d5a8f1f52");
+    for index in 0..HOSTS {
+        let host = host(index);
+        for below in ["presence", "desired", "alert/one", "alert/two"] {
+            assert_eq!(retained.keep(&message(&format!("muster/h/{host}/{below}"), "payload"), 0), Kept::Yes);
+        }
+        for unit in 0..6 {
+            retained.keep(&message(&format!("muster/h/{host}/unit/default/u{unit}"), "payload"), 0);
+        }
+    }
+    assert_eq!(retained.size().0, 10 * HOSTS);
+    let timed = |filter: &str, expected: usize| {
+        let mut fastest = Duration::MAX;
+        for _ in 0..5 {
+            let since = Instant::now();
+            assert_eq!(retained.matching(filter, 0).len(), expected, "{filter}");
+            fastest = fastest.min(since.elapsed());
+        }
+        println!("{filter}: {expected} in {fastest:?}");
+        fastest
+    };
+    let all = timed("muster/#", 10 * HOSTS);
+    let one = timed(&format!("muster/h/{}/#", host(7)), 10);
+    let exact = timed(&format!("muster/h/{}/presence", host(7)), 1);
+    timed("muster/h/+/presence", HOSTS);
+    timed("muster/h/+/unit/+/+", 6 * HOSTS);
+    timed("+/+/+/nothing", 0);
+    // Thousands of times as fast, in truth. This only fails if it looks at all of them.
+    assert!(one * 20 < all && exact * 20 < all, "{one:?} {exact:?} {all:?}");
+    let since = Instant::now();
+    retained.close();
+    println!("closed in {:?}", since.elapsed());
+    let since = Instant::now();
+    assert_eq!(open(&folder).size(), retained.size());
+    println!("read in {:?}", since.elapsed());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Whatever happens, and however often the broker is restarted, the messages are those of a plain map.
+    #[test]
+    fn against_a_plain_map(
+        steps in proptest::collection::vec(("[ab](/[ab]){0,2}", "[xy]{0,30}", 0_u32..4), 0..60),
+        queue_max_bytes in prop_oneof![Just(QUEUE_MAX_BYTES), 0_usize..200],
+    ) {
+        let folder = folder();
+        let limits = limits(5, 400);
+        let open = |now_ms| Retained::with_queue(Some(folder.path()), &limits, now_ms, queue_max_bytes).unwrap();
+        let (mut retained, mut map, mut now_ms) = (open(0), BTreeMap::<String, Message>::new(), 0);
+        for (topic, payload, what) in steps {
+            now_ms += 500;
+            if what == 0 {
+                retained.close();
+                retained = open(now_ms);
+            }
+            let message = if what == 1 { expiring(&topic, &payload, 2, now_ms) } else { message(&topic, &payload) };
+            map.retain(|_, message| !message.is_expired(now_ms));
+            map.remove(&topic);
+            let bytes: usize = map.values().map(Message::len).sum();
+            let expected = match () {
+                () if payload.is_empty() => Kept::Cleared,
+                () if map.len() >= 5 || bytes + message.len() > 400 => Kept::Full,
+                () => Kept::Yes,
+            };
+            prop_assert_eq!(retained.keep(&message, now_ms), expected);
+            if expected == Kept::Yes {
+                map.insert(topic, message);
+            }
+            prop_assert_eq!(retained.size(), (map.len(), map.values().map(Message::len).sum::<usize>()));
+        }
+        retained.close();
+        let retained = open(now_ms);
+        let expected: Vec<_> = map.into_values().collect();
+        let mut found = retained.matching("#", now_ms);
+        found.sort_by(|a, b| a.topic().cmp(b.topic()));
+        prop_assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,194 @@
+//! Sessions against a client that is only bytes.
+
+use super::*;
+use crate::{
+    access::Access,
+    codec::{self, Request, RetainHandling},
+    mailbox::Pool,
+    message::{Message, publication},
+};
+use proptest::prelude::*;
+
+const REACH: Reach = Reach { version: Version::V311, window: 9, packet_max_bytes: 1 << 20, stays: true };
+
+fn plain() -> Options {
+    Options { qos: QoS::AtLeastOnce, no_local: false, as_published: false, handling: RetainHandling::Always }
+}
+
+fn session() -> Session {
+    Session::new(1, Mailbox::new(1 << 20, Pool::new(usize::MAX)))
+}
+
+fn parcel(text: &str, qos: QoS) -> Parcel {
+    Parcel { message: Message::plain("a", text, false), qos, retain: false, subscription_id: None }
+}
+
+/// What `fill` wrote: packet id, whether it is a repetition, and payload of each message.
+fn sent(session: &mut Session, reach: Reach) -> Vec<(Option<u16>, bool, String)> {
+    let mut out = BytesMut::new();
+    let filled = session.fill(reach, 0, &mut out);
+    let mut rest = &out[..];
+    let mut found = Vec::new();
+    while let Some((frame, used)) = codec::frame(rest, usize::MAX).unwrap() {
+        let Ok(Request::Publish { packet_id, publication }) = reach.version.decode(&frame) else {
+            panic!("no publish")
+        };
+        found.push((packet_id, rest[0] & 8 != 0, String::from_utf8(publication.payload.to_vec()).unwrap()));
+        rest = &rest[used..];
+    }
+    assert_eq!(filled.sent as usize, found.len());
+    found
+}
+
+fn payloads(session: &mut Session, reach: Reach) -> Vec<String> {
+    sent(session, reach).into_iter().map(|(_, _, payload)| payload).collect()
+}
+
+#[test]
+fn the_window_holds_back_and_acknowledgements_open_it() {
+    let mut session = session();
+    for text in ["1", "2", "3"] {
+        session.mailbox.put(parcel(text, QoS::AtLeastOnce));
+    }
+    let reach = Reach { window: 2, ..REACH };
+    assert_eq!(payloads(&mut session, reach), ["1", "2"]);
+    assert!(!session.wants_more() && session.is_owed());
+    assert!(!session.acknowledge(9));
+    assert!(session.acknowledge(2) && !session.acknowledge(2));
+    assert_eq!(payloads(&mut session, reach), ["3"]);
+    assert!(session.wants_more());
+    assert!(session.acknowledge(1) && session.acknowledge(3) && !session.is_owed());
+}
+
+#[test]
+fn what_was_not_acknowledged_is_sent_again_before_what_has_come_since() {
+    let mut session = session();
+    for text in ["1", "2", "3", "4"] {
+        session.mailbox.put(parcel(text, QoS::AtLeastOnce));
+    }
+    session.mailbox.put(parcel("lost", QoS::AtMostOnce));
+    let reach = Reach { window: 3, ..REACH };
+    assert_eq!(payloads(&mut session, reach), ["1", "2", "3"]);
+    session.acknowledge(2);
+    session.sleep();
+    session.mailbox.put(parcel("5", QoS::AtLeastOnce));
+    session.wake();
+    assert!(!session.wants_more());
+    let expected = [(Some(1), true, "1"), (Some(3), true, "3"), (Some(4), false, "4")];
+    let expected = expected.map(|(id, dup, text)| (id, dup, text.to_owned()));
+    assert_eq!(sent(&mut session, reach), expected);
+    for id in [1, 3, 4] {
+        assert!(session.acknowledge(id));
+    }
+    assert_eq!(sent(&mut session, reach), [(Some(5), false, "5".to_owned())]);
+}
+
+#[test]
+fn what_is_acknowledged_early_is_not_sent_again() {
+    let mut session = session();
+    for text in ["1", "2", "3"] {
+        session.mailbox.put(parcel(text, QoS::AtLeastOnce));
+    }
+    assert_eq!(payloads(&mut session, REACH).len(), 3);
+    session.sleep();
+    session.wake();
+    assert!(session.acknowledge(2));
+    assert_eq!(payloads(&mut session, REACH), ["1", "3"]);
+    assert!(session.acknowledge(1) && session.acknowledge(3) && !session.is_owed() && session.wants_more());
+}
+
+#[test]
+fn a_smaller_window_holds_what_is_sent_again_back() {
+    let mut session = session();
+    for text in ["1", "2", "3"] {
+        session.mailbox.put(parcel(text, QoS::AtLeastOnce));
+    }
+    payloads(&mut session, REACH);
+    session.sleep();
+    session.wake();
+    let narrow = Reach { window: 1, ..REACH };
+    assert_eq!(payloads(&mut session, narrow), ["1"]);
+    assert_eq!(payloads(&mut session, narrow), [""; 0]);
+    session.acknowledge(1);
+    assert_eq!(payloads(&mut session, narrow), ["2"]);
+}
+
+#[test]
+fn what_is_expired_or_too_large_is_left_out() {
+    let mut session = session();
+    let expired = Message::new(&codec::Publication { expiry_s: Some(1), ..publication("a", b"old") }, 0, 0);
+    session.mailbox.put(Parcel { message: expired, ..parcel("", QoS::AtLeastOnce) });
+    session.mailbox.put(parcel(&"x".repeat(100), QoS::AtLeastOnce));
+    session.mailbox.put(parcel("good", QoS::AtLeastOnce));
+    let mut out = BytesMut::new();
+    let filled = session.fill(Reach { packet_max_bytes: 50, ..REACH }, 1000, &mut out);
+    assert_eq!(filled, Filled { sent: 1, expired: 1, too_large: 1 });
+    assert!(out.ends_with(b"good"));
+}
+
+#[test]
+fn a_full_buffer_holds_back() {
+    let mut session = session();
+    for _ in 0..3 {
+        session.mailbox.put(parcel(&"x".repeat(OUTPUT_HIGH_BYTES), QoS::AtMostOnce));
+    }
+    for _ in 0..3 {
+        assert_eq!(payloads(&mut session, REACH).len(), 1);
+    }
+    assert!(session.wants_more());
+}
+
+#[test]
+fn subscriptions_are_one_per_filter() {
+    let access = Access::of("console-main");
+    let mut subscriptions = Subscriptions::default();
+    for (filter, no_local) in [("muster/a", false), ("muster/b", false), ("muster/a", true)] {
+        let options = Options { no_local, ..plain() };
+        subscriptions.add(Subscription { filter: access.subscribe(filter).unwrap(), options, id: None });
+    }
+    assert_eq!((subscriptions.len(), subscriptions.contains("muster/a")), (2, true));
+    assert!(subscriptions.remove("muster/a").unwrap().options.no_local);
+    assert!(subscriptions.remove("muster/a").is_none() && subscriptions.iter().count() == 1);
+}
+
+proptest! {
+    /// Whatever is acknowledged in whatever order, and however often the client comes back, an id is never given out
+    /// while it is owed, and every message gets there.
+    #[test]
+    fn ids_differ_and_nothing_is_lost(steps in proptest::collection::vec(0_usize..10, 0..300), start in 65_500_u16..) {
+        let mut session = session();
+        session.window.last = start;
+        let reach = Reach { window: 5, ..REACH };
+        let mut owed: Vec<(u16, String)> = Vec::new();
+        let (mut put, mut delivered) = (0, std::collections::BTreeSet::new());
+        for step in steps.into_iter().chain(std::iter::repeat_n(7, 700)) {
+            match step {
+                8 if put < 600 => {
+                    session.mailbox.put(parcel(&put.to_string(), QoS::AtLeastOnce));
+                    put += 1;
+                }
+                9 => {
+                    session.sleep();
+                    session.wake();
+                }
+                index => {
+                    for (id, dup, payload) in sent(&mut session, reach) {
+                        let id = id.unwrap();
+                        let known = owed.iter().find(|(owed, _)| *owed == id);
+                        let expected = dup.then_some(&payload);
+                        prop_assert_eq!(known.map(|(_, text)| text), expected);
+                        if !dup {
+                            owed.push((id, payload));
+                        }
+                    }
+                    if !owed.is_empty() {
+                        let (id, payload) = owed.remove(index % owed.len());
+                        prop_assert!(session.acknowledge(id));
+                        delivered.insert(payload);
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(delivered.len(), put);
+    }
+}

@@ -1,0 +1,426 @@
+//! The server's side of a TLS connection, on rustls's unbuffered API: records are decrypted and encrypted in buffers of the
+//! thread ([`Scratch`]), and what does not fit anywhere is [`Kept`] until it does.
+//!
+//! **Invariant: a stream at rest holds no buffer.** What is there for an idle client is rustls's own state and its
+//! certificate.
+//!
+//! **Invariant: what a dropped call leaves behind is in the stream**, so that no byte is lost or sent twice.
+//!
+//! Whoever reads and writes does so in one task: answers to a client's alerts and the end of a failed connection are
+//! written while reading, and the socket wakes one writer only.
+
+use std::{
+    future::poll_fn,
+    io, mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Buf;
+use rustls::{
+    Error, ServerConfig,
+    pki_types::CertificateDer,
+    server::UnbufferedServerConnection,
+    unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus},
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::scratch::{Kept, SCRATCH_BYTES, Scratch};
+
+/// What can be left over from a read: part of a record (16,640 bytes at most), or of a handshake message in several. The
+/// longest of these has the client's certificates; one of the fleet's takes a kilobyte.
+const LEFT_OVER_MAX_BYTES: usize = 17 * 1024;
+
+/// How much is read at least: a few small records at once.
+const READ_MIN_BYTES: usize = 4 * 1024;
+
+/// What a record of the largest size adds to its content, and what else may go out with one.
+const OVERHEAD_BYTES: usize = 512;
+
+/// How much is encrypted at once: two records.
+const WRITE_MAX_BYTES: usize = 32 * 1024;
+
+const _: () = assert!(LEFT_OVER_MAX_BYTES + 16 * 1024 + OVERHEAD_BYTES <= SCRATCH_BYTES);
+const _: () = assert!(WRITE_MAX_BYTES + 2 * OVERHEAD_BYTES <= SCRATCH_BYTES);
+
+/// A TLS connection over `S`.
+pub(crate) struct TlsStream<S> {
+    io: S,
+    tls: UnbufferedServerConnection,
+    /// What came and is not decrypted: part of a record, or whole ones that nobody has had room for.
+    incoming: Kept,
+    /// What is decrypted and not read.
+    plain: Kept,
+    /// What is encrypted and not written.
+    outgoing: Kept,
+    /// Whether the client has said that it sends no more.
+    peer_closed: bool,
+    /// Whether we have said so.
+    closed: bool,
+    failed: Option<Error>,
+}
+
+/// Where rustls stops and waits for us.
+enum Stop {
+    /// It wants more input.
+    Blocked,
+    /// It wants more input, or something to encrypt.
+    Traffic,
+    /// There is no room for more plaintext.
+    Full,
+    /// The client sends no more.
+    PeerClosed,
+    /// Neither side sends more.
+    Closed,
+}
+
+/// Lets rustls work through `input`. Plaintext goes to `take`, which answers whether it has room for more; what is to be
+/// sent goes to `outgoing`. Tells how much of the input is done with.
+fn pump(
+    tls: &mut UnbufferedServerConnection,
+    input: &mut [u8],
+    outgoing: &mut Kept,
+    mut take: impl FnMut(&[u8]) -> bool,
+) -> (usize, Result<Stop, Error>) {
+    let mut used = 0;
+    loop {
+        let UnbufferedStatus { mut discard, state } =
+            tls.process_tls_records(input.get_mut(used..).unwrap_or_default());
+        let stop = match state {
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                let mut has_room = true;
+                loop {
+                    match traffic.next_record() {
+                        None => break Ok((!has_room).then_some(Stop::Full)),
+                        Some(Err(error)) => break Err(error),
+                        Some(Ok(record)) => {
+                            discard += record.discard;
+                            has_room &= take(record.payload);
+                        }
+                    }
+                }
+            }
+            Ok(ConnectionState::EncodeTlsData(data)) => encode(data, outgoing).map(|()| None),
+            Ok(ConnectionState::TransmitTlsData(sent)) => {
+                // It is in `outgoing`, from where it goes out before anything else does.
+                sent.done();
+                Ok(None)
+            }
+            Ok(ConnectionState::PeerClosed) => Ok(Some(Stop::PeerClosed)),
+            Ok(ConnectionState::Closed) => Ok(Some(Stop::Closed)),
+            Ok(ConnectionState::BlockedHandshake) => Ok(Some(Stop::Blocked)),
+            Ok(ConnectionState::WriteTraffic(_)) => Ok(Some(Stop::Traffic)),
+            Ok(_) => Err(Error::General("a state of TLS that is not known".to_owned())),
+            Err(error) => Err(error),
+        };
+        used += discard;
+        match stop {
+            Ok(None) => (),
+            Ok(Some(stop)) => return (used, Ok(stop)),
+            Err(error) => return (used, Err(error)),
+        }
+    }
+}
+
+/// Puts a message of TLS's own where it will be sent from.
+fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut Kept) -> Result<(), Error> {
+    // How long it is, it only says when it does not fit.
+    let length = match data.encode(&mut []) {
+        Err(EncodeError::InsufficientSize(size)) => size.required_size,
+        Ok(_) | Err(EncodeError::AlreadyEncoded) => return Ok(()),
+    };
+    data.encode(outgoing.grow(length)).map(drop).map_err(|error| Error::General(error.to_string()))
+}
+
+fn broken(error: &Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.clone())
+}
+
+fn truncated() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the other side ended the connection without saying so in TLS")
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
+    /// Does the handshake. It may take as long as the client likes: a limit is the caller's.
+    pub(crate) async fn accept(io: S, config: Arc<ServerConfig>) -> io::Result<Box<Self>> {
+        let tls = UnbufferedServerConnection::new(config).map_err(|error| broken(&error))?;
+        let mut stream = Box::new(Self {
+            io,
+            tls,
+            incoming: Kept::default(),
+            plain: Kept::default(),
+            outgoing: Kept::default(),
+            peer_closed: false,
+            closed: false,
+            failed: None,
+        });
+        poll_fn(|cx| stream.poll_handshake(cx)).await?;
+        Ok(stream)
+    }
+
+    /// The client's certificate and what lies between it and the authority.
+    pub(crate) fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
+        self.tls.peer_certificates()
+    }
+
+    fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.failed.is_none() {
+                self.settle();
+            }
+            let sent = ready!(self.poll_send(cx));
+            if let Some(error) = &self.failed {
+                // Whether or not it could be told.
+                return Poll::Ready(Err(broken(error)));
+            }
+            sent?;
+            if !self.tls.is_handshaking() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.peer_closed {
+                return Poll::Ready(Err(truncated()));
+            }
+            let mut scratch = Scratch::new();
+            let filled = ready!(self.poll_fill(cx, &mut scratch, READ_MIN_BYTES))?;
+            self.incoming.push(scratch.get(..filled).unwrap_or_default());
+        }
+    }
+
+    /// Reads behind what is left over, into `scratch`, and tells how much there is then in all.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, scratch: &mut [u8], wanted: usize) -> Poll<io::Result<usize>> {
+        let left_over = self.incoming.len();
+        if left_over > LEFT_OVER_MAX_BYTES {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "a TLS handshake message is too long")));
+        }
+        let (front, room) = scratch.split_at_mut(left_over);
+        let end = wanted.min(room.len());
+        let mut read = ReadBuf::new(room.get_mut(..end).unwrap_or_default());
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut read))?;
+        let count = read.filled().len();
+        if count == 0 {
+            return Poll::Ready(Err(truncated()));
+        }
+        front.copy_from_slice(self.incoming.as_slice());
+        self.incoming.clear();
+        Poll::Ready(Ok(left_over + count))
+    }
+
+    /// Keeps what is left of the input, if there is any use for it.
+    fn left(&mut self, input: Kept) {
+        if !self.peer_closed && self.failed.is_none() {
+            self.incoming = input;
+        }
+    }
+
+    /// Lets rustls work through all that has come, and keeps the plaintext: it only encrypts when it has nothing to
+    /// decrypt. Whether it encrypts now.
+    fn settle(&mut self) -> bool {
+        loop {
+            let Self { tls, incoming, outgoing, plain, .. } = self;
+            let (used, stop) = pump(tls, incoming.as_mut_slice(), outgoing, |text| {
+                plain.push(text);
+                true
+            });
+            self.incoming.advance(used);
+            match self.stopped(stop) {
+                Some(Stop::Traffic) => return true,
+                // It says so once, and then goes on.
+                Some(Stop::PeerClosed) => (),
+                Some(Stop::Blocked | Stop::Full | Stop::Closed) | None => return false,
+            }
+        }
+    }
+
+    /// Remembers how far the connection is. Nothing if it has failed.
+    fn stopped(&mut self, stop: Result<Stop, Error>) -> Option<Stop> {
+        match stop {
+            Ok(stop) => {
+                if matches!(stop, Stop::PeerClosed | Stop::Closed) {
+                    self.peer_closed = true;
+                    self.incoming.clear();
+                }
+                Some(stop)
+            }
+            Err(error) => {
+                self.last_words();
+                self.failed = Some(error);
+                None
+            }
+        }
+    }
+
+    /// After an error: what is to be told to the client.
+    fn last_words(&mut self) {
+        while self.tls.wants_write() {
+            let UnbufferedStatus { discard, state } = self.tls.process_tls_records(self.incoming.as_mut_slice());
+            match state {
+                Ok(ConnectionState::EncodeTlsData(data)) => {
+                    if encode(data, &mut self.outgoing).is_err() {
+                        break;
+                    }
+                }
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(Ok(record)) = traffic.next_record() {
+                        self.plain.push(record.payload);
+                    }
+                }
+                _ => break,
+            }
+            self.incoming.advance(discard);
+        }
+        self.incoming.clear();
+    }
+
+    /// Writes what is encrypted.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.outgoing.is_empty() {
+            let count = ready!(Pin::new(&mut self.io).poll_write(cx, self.outgoing.as_slice()))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.outgoing.advance(count);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Decrypts `input` into `buf`, as long as that has room, and keeps the rest.
+    fn decrypt(&mut self, input: &mut [u8], buf: &mut ReadBuf<'_>) -> usize {
+        let Self { tls, outgoing, plain, .. } = self;
+        let (used, stop) = pump(tls, input, outgoing, |text| {
+            let (fits, rest) = text.split_at(text.len().min(buf.remaining()));
+            buf.put_slice(fits);
+            if !rest.is_empty() {
+                plain.push(rest);
+            }
+            buf.remaining() > 0
+        });
+        self.stopped(stop);
+        used
+    }
+
+    /// Encrypts something into `out` and tells how long that is. What has come before is decrypted first, because that
+    /// is when rustls encrypts.
+    fn encrypt(&mut self, what: &Outward<'_>, out: &mut [u8]) -> io::Result<usize> {
+        let ready = self.settle();
+        if let Some(error) = &self.failed {
+            return Err(broken(error));
+        }
+        let state = self.tls.process_tls_records(self.incoming.as_mut_slice()).state;
+        let (true, Ok(ConnectionState::WriteTraffic(mut traffic))) = (ready, state) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let encrypted = match what {
+            Outward::Text(text) => traffic.encrypt(text, out),
+            Outward::Goodbye => traffic.queue_close_notify(out),
+        };
+        encrypted.map_err(|error| {
+            let error = Error::General(error.to_string());
+            let told = broken(&error);
+            self.stopped(Err(error));
+            told
+        })
+    }
+}
+
+/// What is to be encrypted.
+enum Outward<'a> {
+    Text(&'a [u8]),
+    Goodbye,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        if !this.plain.is_empty() {
+            let count = this.plain.len().min(buf.remaining());
+            buf.put_slice(this.plain.as_slice().get(..count).unwrap_or_default());
+            this.plain.advance(count);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        if !this.incoming.is_empty() && !this.peer_closed {
+            let mut input = mem::take(&mut this.incoming);
+            let used = this.decrypt(input.as_mut_slice(), buf);
+            input.advance(used);
+            this.left(input);
+        }
+        loop {
+            if buf.filled().len() > before || this.peer_closed && this.failed.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(error) = &this.failed {
+                let error = broken(error);
+                // It has no later occasion to be told; and if it cannot be, it is over anyway.
+                let _ = this.poll_send(cx);
+                return Poll::Ready(Err(error));
+            }
+            let wanted = (buf.remaining() + OVERHEAD_BYTES).max(READ_MIN_BYTES);
+            let mut scratch = Scratch::new();
+            let filled = ready!(this.poll_fill(cx, &mut scratch, wanted))?;
+            let used = this.decrypt(scratch.get_mut(..filled).unwrap_or_default(), buf);
+            let mut rest = Kept::default();
+            rest.push(scratch.get(used..filled).unwrap_or_default());
+            this.left(rest);
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        // Nothing new is taken while something waits, or it would pile up.
+        ready!(this.poll_send(cx))?;
+        let count = buf.len().min(WRITE_MAX_BYTES);
+        let text = buf.get(..count).unwrap_or_default();
+        if text.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut scratch = Scratch::new();
+        let length = this.encrypt(&Outward::Text(text), &mut scratch)?;
+        let sealed = scratch.get(..length).unwrap_or_default();
+        // What came with it from rustls goes first.
+        let sent = if this.outgoing.is_empty() {
+            match Pin::new(&mut this.io).poll_write(cx, sealed) {
+                Poll::Ready(sent) => sent?,
+                Poll::Pending => 0,
+            }
+        } else {
+            0
+        };
+        this.outgoing.push(sealed.get(sent..).unwrap_or_default());
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.failed.is_none() && this.tls.wants_write() {
+            this.settle();
+        }
+        ready!(this.poll_send(cx))?;
+        Pin::new(&mut this.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !this.closed {
+            this.closed = true;
+            let mut scratch = Scratch::new();
+            // A connection that has failed is at its end already.
+            if let Ok(length) = this.encrypt(&Outward::Goodbye, &mut scratch) {
+                this.outgoing.push(scratch.get(..length).unwrap_or_default());
+            }
+        }
+        ready!(this.poll_send(cx))?;
+        Pin::new(&mut this.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

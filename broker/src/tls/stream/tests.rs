@@ -1,0 +1,440 @@
+//! The stream against rustls's own client, over a pipe that moves bytes as it likes.
+
+use std::{io::ErrorKind, sync::LazyLock, time::Duration};
+
+use proptest::prelude::*;
+use rustls::{AlertDescription, ClientConfig, pki_types::ServerName, version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio_rustls::{TlsConnector, client};
+
+use super::*;
+use crate::fixture::Authority;
+
+/// Both sides' configurations; making certificates takes longer than using them.
+struct Sides {
+    server: Arc<ServerConfig>,
+    new: Arc<ClientConfig>,
+    old: Arc<ClientConfig>,
+    stranger: Arc<ClientConfig>,
+}
+
+static SIDES: LazyLock<Sides> = LazyLock::new(|| {
+    let authority = Authority::new();
+    let pair = authority.issue("console-main");
+    Sides {
+        server: authority.tls().server().unwrap(),
+        new: authority.client_of(&[&version::TLS13], Some(&pair)),
+        old: authority.client_of(&[&version::TLS12], Some(&pair)),
+        stranger: authority.client(None),
+    }
+});
+
+/// A pipe's end that moves bytes a few at a time, and now and then none.
+struct Choppy {
+    inner: DuplexStream,
+    dice: u64,
+    max: usize,
+}
+
+impl Choppy {
+    fn pair(seed: u64, max: usize, buffer: usize) -> (Self, Self) {
+        let (a, b) = duplex(buffer);
+        (Self { inner: a, dice: seed | 1, max }, Self { inner: b, dice: !seed | 1, max })
+    }
+
+    /// How many bytes may be moved now: xorshift, so that a failure can be had again.
+    fn throw(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        if self.dice.is_multiple_of(4) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(1 + usize::try_from(self.dice >> 33).unwrap() % self.max)
+    }
+}
+
+impl AsyncRead for Choppy {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let count = ready!(this.throw(cx)).min(buf.remaining());
+        let mut some = vec![0; count];
+        let mut some = ReadBuf::new(&mut some);
+        ready!(Pin::new(&mut this.inner).poll_read(cx, &mut some))?;
+        buf.put_slice(some.filled());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Choppy {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let count = ready!(this.throw(cx)).min(buf.len());
+        Pin::new(&mut this.inner).poll_write(cx, &buf[..count])
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    }
+}
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let patient = async { tokio::time::timeout(Duration::from_secs(60), test).await.expect("it hangs") };
+    runtime.block_on(patient)
+}
+
+async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+    io: S,
+    config: &Arc<ClientConfig>,
+) -> io::Result<client::TlsStream<S>> {
+    TlsConnector::from(Arc::clone(config)).connect(ServerName::try_from("localhost").unwrap(), io).await
+}
+
+/// Text of which no two parts are alike.
+fn text(length: usize) -> Vec<u8> {
+    (0..length).map(|index| u8::try_from((index ^ (index >> 8) ^ (index >> 15)) % 251).unwrap()).collect()
+}
+
+/// Reads all and writes `down` at the same time, each call anew: what one leaves behind must be in the stream.
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut TlsStream<S>,
+    down: &[u8],
+    read_size: usize,
+) -> io::Result<Vec<u8>> {
+    let (mut got, mut sent, mut ended, mut closed) = (Vec::new(), 0, false, false);
+    let mut space = vec![0; read_size];
+    poll_fn(|cx| {
+        loop {
+            let mut moved = false;
+            if !ended {
+                let mut buf = ReadBuf::new(&mut space);
+                if let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, &mut buf) {
+                    read?;
+                    (ended, moved) = (buf.filled().is_empty(), true);
+                    got.extend_from_slice(buf.filled());
+                }
+            }
+            if sent < down.len() {
+                if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, &down[sent..]) {
+                    (sent, moved) = (sent + written?, true);
+                }
+            } else if !closed && let Poll::Ready(shut) = Pin::new(&mut *stream).poll_shutdown(cx) {
+                shut?;
+                (closed, moved) = (true, true);
+            }
+            match (ended && closed, moved) {
+                (true, _) => return Poll::Ready(io::Result::Ok(())),
+                (false, true) => (),
+                (false, false) => return Poll::Pending,
+            }
+        }
+    })
+    .await?;
+    Ok(got)
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    old: bool,
+    seed: u64,
+    /// The most that the pipe moves at once.
+    max: usize,
+    up: Vec<usize>,
+    down: usize,
+    read_size: usize,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let sizes = prop_oneof![1_usize..64, 1_usize..5_000, 16_000_usize..40_000];
+    (
+        any::<bool>(),
+        any::<u64>(),
+        prop_oneof![1_usize..8, 1_usize..2_000, Just(70_000)],
+        prop::collection::vec(sizes.clone(), 0..6),
+        prop_oneof![Just(0), sizes],
+        prop_oneof![1_usize..100, 1_000_usize..70_000],
+    )
+        .prop_map(|(old, seed, max, up, down, read_size)| Case { old, seed, max, up, down, read_size })
+        // A byte at a time, a megabyte takes long and shows no more than a few kilobytes.
+        .prop_map(|mut case| {
+            if case.max < 8 || case.read_size < 100 {
+                case.up.iter_mut().for_each(|size| *size = 1 + *size % 3_000);
+                case.down %= 3_000;
+            }
+            case
+        })
+}
+
+fn check_exchange(case: &Case) {
+    let sides = &*SIDES;
+    let (up, down) = (text(case.up.iter().sum()), text(case.down));
+    run(async {
+        let (near, far) = Choppy::pair(case.seed, case.max, 8_192);
+        let server = async {
+            let mut stream = TlsStream::accept(near, Arc::clone(&sides.server)).await.unwrap();
+            assert!(stream.peer_certificates().is_some());
+            let got = converse(&mut stream, &down, case.read_size).await.unwrap();
+            assert!(got == up, "what came is not what was sent");
+            assert!(stream.incoming.is_empty() && stream.plain.is_empty() && stream.outgoing.is_empty());
+        };
+        let client = async {
+            let config = if case.old { &sides.old } else { &sides.new };
+            let (mut reader, mut writer) = tokio::io::split(connect(far, config).await.unwrap());
+            let writing = async {
+                let mut rest = &up[..];
+                for size in &case.up {
+                    let (now, later) = rest.split_at(*size);
+                    writer.write_all(now).await.unwrap();
+                    rest = later;
+                }
+                writer.shutdown().await.unwrap();
+            };
+            let reading = async {
+                let mut got = Vec::new();
+                reader.read_to_end(&mut got).await.unwrap();
+                assert!(got == down, "what came is not what was sent");
+            };
+            tokio::join!(writing, reading);
+        };
+        tokio::join!(server, client);
+    });
+}
+
+/// What happens to bytes on their way to the server.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Cut,
+    Flip,
+    Garbage,
+}
+
+/// Carries bytes from a client to the server, and does harm at `place`.
+async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, place: usize, harm: Harm) {
+    let mut space = [0; 700];
+    let mut carried = 0;
+    while let Ok(count @ 1..) = from.read(&mut space).await {
+        let bytes = &mut space[..count];
+        let hit = place.checked_sub(carried).filter(|place| *place < count);
+        carried += count;
+        let done = match (hit, harm) {
+            (None, _) => to.write_all(bytes).await,
+            (Some(at), Harm::Cut) => {
+                to.write_all(&bytes[..at]).await.ok();
+                break;
+            }
+            (Some(at), Harm::Flip) => {
+                bytes[at] ^= 0x10;
+                to.write_all(bytes).await
+            }
+            (Some(at), Harm::Garbage) => {
+                let (before, after) = bytes.split_at(at);
+                to.write_all(&[before, &[0x5a; 40], after].concat()).await
+            }
+        };
+        if done.is_err() {
+            break;
+        }
+    }
+    to.shutdown().await.ok();
+}
+
+fn check_harm(old: bool, place: usize, harm: Harm) {
+    const LENGTH: usize = 6_000;
+    let sides = &*SIDES;
+    let sent = text(LENGTH);
+    run(async {
+        let (near, near_far) = duplex(1_000);
+        let (far, far_near) = duplex(1_000);
+        let (near_reader, near_writer) = tokio::io::split(near_far);
+        let (far_reader, far_writer) = tokio::io::split(far_near);
+        let server = async {
+            let mut stream = TlsStream::accept(near, Arc::clone(&sides.server)).await?;
+            let (mut got, mut space) = (Vec::new(), [0; 900]);
+            let end = loop {
+                match stream.read(&mut space).await {
+                    Ok(0) => break Ok(()),
+                    Ok(count) => got.extend_from_slice(&space[..count]),
+                    Err(error) => break Err(error),
+                }
+            };
+            assert!(sent.starts_with(&got), "what came was never sent");
+            assert!(end.is_err() || got.len() == LENGTH, "an end where there was none");
+            end
+        };
+        let client = async {
+            let config = if old { &sides.old } else { &sides.new };
+            let Ok(mut stream) = connect(far, config).await else { return };
+            for part in sent.chunks(600) {
+                if stream.write_all(part).await.is_err() {
+                    return;
+                }
+            }
+            stream.shutdown().await.ok();
+            stream.read_to_end(&mut Vec::new()).await.ok();
+        };
+        let back = carry(near_reader, far_writer, usize::MAX, Harm::Cut);
+        let ended = tokio::join!(server, client, carry(far_reader, near_writer, place, harm), back).0;
+        if let Err(error) = ended {
+            assert!(matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof), "{error:?}");
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_one_side_sends_the_other_gets(case in cases()) {
+        check_exchange(&case);
+    }
+
+    #[test]
+    fn harm_on_the_way_is_found_out(
+        old: bool,
+        place in 0_usize..9_500,
+        harm in prop_oneof![Just(Harm::Cut), Just(Harm::Flip), Just(Harm::Garbage)],
+    ) {
+        check_harm(old, place, harm);
+    }
+
+    #[test]
+    fn what_is_not_tls_is_refused(bytes: Vec<u8>, looks_like_a_record: bool) {
+        run(async {
+            let (mut far, near) = duplex(100_000);
+            if looks_like_a_record {
+                let length = u16::try_from(bytes.len()).unwrap().to_be_bytes();
+                far.write_all(&[&[0x16, 3, 1], &length[..]].concat()).await.unwrap();
+            }
+            far.write_all(&bytes).await.unwrap();
+            far.shutdown().await.unwrap();
+            assert!(TlsStream::accept(near, Arc::clone(&SIDES.server)).await.is_err());
+        });
+    }
+}
+
+/// A connection whose handshake is done.
+async fn pair(config: &Arc<ClientConfig>) -> (Box<TlsStream<DuplexStream>>, client::TlsStream<DuplexStream>) {
+    let (near, far) = duplex(100_000);
+    let (server, client) = tokio::join!(TlsStream::accept(near, Arc::clone(&SIDES.server)), connect(far, config));
+    (server.unwrap(), client.unwrap())
+}
+
+#[test]
+fn either_side_may_end_first_and_still_hear_the_other() {
+    for config in [&SIDES.old, &SIDES.new] {
+        run(async {
+            let (mut server, mut client) = pair(config).await;
+            client.shutdown().await.unwrap();
+            assert_eq!(server.read(&mut [0; 10]).await.unwrap(), 0);
+            assert_eq!(server.read(&mut [0; 10]).await.unwrap(), 0);
+            server.write_all(b"still here").await.unwrap();
+            server.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            client.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, b"still here");
+            assert_eq!(server.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+
+            let (mut server, mut client) = pair(config).await;
+            server.shutdown().await.unwrap();
+            server.shutdown().await.unwrap();
+            assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
+            client.write_all(b"me too").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, b"me too");
+        });
+    }
+}
+
+#[test]
+fn keys_may_change_on_the_way() {
+    run(async {
+        let (mut server, mut client) = pair(&SIDES.new).await;
+        for round in 0..20_u8 {
+            client.write_all(&[round; 100]).await.unwrap();
+            client.get_mut().1.refresh_traffic_keys().unwrap();
+            client.write_all(&[round; 50]).await.unwrap();
+            client.flush().await.unwrap();
+            let mut got = [0; 150];
+            server.read_exact(&mut got).await.unwrap();
+            assert_eq!(got, [round; 150]);
+            server.write_all(&[round; 70]).await.unwrap();
+            server.flush().await.unwrap();
+            let mut got = [0; 70];
+            client.read_exact(&mut got).await.unwrap();
+            assert_eq!(got, [round; 70]);
+        }
+    });
+}
+
+#[test]
+fn a_client_is_told_what_is_wrong() {
+    run(async {
+        let (near, far) = duplex(100_000);
+        let server = async { TlsStream::accept(near, Arc::clone(&SIDES.server)).await.map(drop) };
+        let client = async {
+            let mut stream = connect(far, &SIDES.stranger).await.unwrap();
+            stream.read(&mut [0; 10]).await.unwrap_err()
+        };
+        let (server, client) = tokio::join!(server, client);
+        assert!(server.unwrap_err().to_string().contains("certificate"));
+        let alert = client.into_inner().unwrap().downcast::<Error>().unwrap();
+        assert_eq!(*alert, Error::AlertReceived(AlertDescription::CertificateRequired));
+
+        let (mut server, mut client) = pair(&SIDES.new).await;
+        client.write_all(b"first").await.unwrap();
+        client.flush().await.unwrap();
+        client.get_mut().0.write_all(&[23, 3, 3, 0, 30]).await.unwrap();
+        client.get_mut().0.write_all(&[7; 30]).await.unwrap();
+        let mut got = [0; 100];
+        assert_eq!(server.read(&mut got).await.unwrap(), 5);
+        for _ in 0..2 {
+            assert_eq!(server.read(&mut got).await.unwrap_err().kind(), ErrorKind::InvalidData);
+        }
+        assert_eq!(server.write(b"x").await.unwrap_err().kind(), ErrorKind::InvalidData);
+        server.shutdown().await.unwrap();
+        let alert = client.read(&mut got).await.unwrap_err().into_inner().unwrap().downcast::<Error>().unwrap();
+        assert_eq!(*alert, Error::AlertReceived(AlertDescription::BadRecordMac));
+    });
+}
+
+#[test]
+fn a_write_that_is_not_taken_waits_in_a_bounded_place() {
+    run(async {
+        let (near, far) = duplex(1_000);
+        let (server, client) =
+            tokio::join!(TlsStream::accept(near, Arc::clone(&SIDES.server)), connect(far, &SIDES.new));
+        let (mut server, mut client) = (server.unwrap(), client.unwrap());
+        let sent = text(200_000);
+        let mut taken = 0;
+        poll_fn(|cx| {
+            while let Poll::Ready(count) = Pin::new(&mut *server).poll_write(cx, &sent[taken..]) {
+                taken += count.unwrap();
+            }
+            Poll::Ready(())
+        })
+        .await;
+        assert!(taken <= WRITE_MAX_BYTES && server.outgoing.len() <= WRITE_MAX_BYTES + OVERHEAD_BYTES);
+        let writing = async {
+            server.write_all(&sent[taken..]).await.unwrap();
+            server.shutdown().await.unwrap();
+        };
+        let mut got = Vec::new();
+        let (reading, ()) = tokio::join!(client.read_to_end(&mut got), writing);
+        reading.unwrap();
+        assert!(got == sent && server.outgoing.is_empty());
+    });
+}
+
+#[test]
+fn how_large_one_is() {
+    // Beside what rustls allocates. A change here is a change of what ten thousand clients cost.
+    assert!(size_of::<TlsStream<tokio::net::TcpStream>>() < 2_048, "{}", size_of::<TlsStream<tokio::net::TcpStream>>());
+}

@@ -1,0 +1,63 @@
+//! Each row of `BROKER.md`, parts 1 and 2: what ordinary clients do to rumqttd's own listener, shown on that listener in a
+//! process of its own, and that the embedded broker, which stands on the same router, is beyond its reach.
+//!
+//! A test does the same to both. What the embedded broker lets nobody do in the first place (topics outside the fleet's,
+//! strange client ids) is tried on it as well, and then the nearest thing that it permits.
+
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod killers;
+
+use std::time::Duration;
+
+use rig::{
+    HOST,
+    client::{Failed, Mqtt},
+    place::Place,
+    wire::{Connect, Publish, Version},
+};
+
+/// Not a test of its own: what the others start in a process of its own.
+#[test]
+fn child() {
+    rig::child::play(&[("rumqttd", rig::child::Rumqttd::run)]);
+}
+
+/// A broker that answers nobody for this long is dead: one that lives does so in milliseconds.
+const DEAD: Duration = Duration::from_secs(10);
+
+/// Something that each host may say.
+fn event() -> String {
+    format!("muster/h/{HOST}/event")
+}
+
+/// A unit's topic of the host.
+fn unit(name: &str) -> String {
+    format!("muster/h/{HOST}/unit/default/{name}")
+}
+
+async fn console(place: &Place, version: Version) -> Mqtt {
+    Mqtt::connect(place, version, "console-main", &Connect::new("console-main")).await
+}
+
+async fn host(place: &Place, version: Version) -> Mqtt {
+    Mqtt::connect(place, version, HOST, &Connect::new(&format!("{HOST}-1"))).await
+}
+
+/// Whether two newcomers can have a message from one to the other.
+async fn serves(place: &Place, version: Version) -> Result<(), Failed> {
+    let topic = unit("probe");
+    let reader = Connect::new("operator-probe");
+    let (mut reader, _) = Mqtt::try_connect(place, version, "operator-probe", &reader, DEAD).await?;
+    let writer = Connect::new(&format!("{HOST}-probe"));
+    let (mut writer, _) = Mqtt::try_connect(place, version, HOST, &writer, DEAD).await?;
+    let serving = async {
+        reader.try_subscribe(&Default::default(), &[(&topic, 1)]).await?;
+        writer.try_publish(Publish::new(&topic, 1, "are you there")).await?;
+        reader.message_within(DEAD).await
+    };
+    let message = tokio::time::timeout(DEAD, serving).await.map_err(|_| Failed::Silence)??;
+    assert_eq!(message.text(), "are you there");
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! The revocation list: which of the authority's certificates are good no more, signed by it, for
+//! whoever lets clients in by their certificates.
+//!
+//! It lies in the console's folder as `revoked.pem`, hosts' interface gives it to everybody (it holds
+//! serial numbers only), and [`watch::Receiver`]s of it follow each change: that is how a broker in the
+//! same process hears of one. It is looked for again whenever this process revokes something and every
+//! few seconds besides, for `muster console revoke` is another process.
+//!
+//! **Invariant: the list goes by the store alone.** Whatever was missed, a later look makes it right.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use muster_topics::Millis;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Shared,
+    authority::{Authority, AuthorityError},
+    store::{
+        Store, StoreError,
+        issued::{self, Revoked},
+    },
+};
+use crate::{clock::now_ms, files};
+
+/// The list's file in the console's folder.
+pub const FILE: &str = "revoked.pem";
+/// How long a list may be relied on. A broker that refuses outdated lists (OpenSSL does) goes on for this
+/// long without a console.
+pub const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+/// After this time there is a new list even if nothing changed, so that one that was fetched daily is never outdated.
+const RENEWAL_MS: Millis = 24 * 3600 * 1000;
+/// How often the store is looked at: another process's change takes effect within 5 s.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// The list could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum RevocationError {
+    /// The store does not say what is revoked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It could not be signed.
+    #[error("the revocation list: {0}")]
+    Sign(#[from] AuthorityError),
+    /// It could not be written.
+    #[error("the revocation list {path} cannot be written: {source}")]
+    File {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The list in PEM, whatever it is at present.
+pub type List = watch::Receiver<Arc<str>>;
+
+/// The list as it was made last.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    path: PathBuf,
+    made_ms: Millis,
+    of: Vec<Revoked>,
+    list: watch::Sender<Arc<str>>,
+}
+
+impl Keeper {
+    /// Makes the list, and its file in `folder`.
+    pub(super) async fn open(folder: &Path, authority: &Authority, store: &Store) -> Result<Self, RevocationError> {
+        let now = now_ms();
+        let of = issued::revoked(store.read(), now).await?;
+        let pem = authority.revocation_list(&of, LIFETIME, now)?;
+        let keeper = Self { path: folder.join(FILE), made_ms: now, of, list: watch::Sender::new(pem.into()) };
+        keeper.write()?;
+        Ok(keeper)
+    }
+
+    /// The list, and what becomes of it.
+    pub(super) fn list(&self) -> List {
+        self.list.subscribe()
+    }
+
+    fn write(&self) -> Result<(), RevocationError> {
+        let pem = Arc::clone(&self.list.borrow());
+        files::write_atomically(&self.path, pem.as_bytes(), files::PUBLIC_MODE)
+            .map_err(|source| RevocationError::File { path: self.path.clone(), source })
+    }
+
+    /// Makes the list anew if the store says something else by now, or if it grows old. Says whether it did.
+    async fn look(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, RevocationError> {
+        let of = issued::revoked(store.read(), now).await?;
+        // A clock that was set back makes it new as well: that one's time may seem to lie ahead.
+        if of == self.of && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {
+            return Ok(false);
+        }
+        let pem = authority.revocation_list(&of, LIFETIME, now)?;
+        // Who watches gets it even if the disk is full; the next look then tries the file again.
+        self.list.send_replace(pem.into());
+        self.write()?;
+        (self.of, self.made_ms) = (of, now);
+        Ok(true)
+    }
+}
+
+/// Makes the list and its file in `folder` once, without a console. Gives the list.
+///
+/// # Errors
+/// If the store cannot be read, or the file not be written.
+pub async fn write(folder: &Path, authority: &Authority, store: &Store) -> Result<String, RevocationError> {
+    Ok(Keeper::open(folder, authority, store).await?.list.borrow().to_string())
+}
+
+/// Keeps the list right until `shutdown`.
+pub(super) async fn run(shared: Arc<Shared>, mut keeper: Keeper, shutdown: CancellationToken) {
+    let mut trouble = None;
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = shared.revoked.notified() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        match keeper.look(&shared.authority, &shared.store, now_ms()).await {
+            Ok(false) => trouble = None,
+            Ok(true) => {
+                trouble = None;
+                tracing::info!(revoked = keeper.of.len(), "made a new revocation list");
+            }
+            // Said once, not every few seconds.
+            Err(error) => {
+                let text = error.to_string();
+                if trouble.as_ref() != Some(&text) {
+                    tracing::error!(%error, "the revocation list is not up to date; trying again");
+                    trouble = Some(text);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::KeyPair;
+    use rustls::{
+        RootCertStore,
+        pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime, pem::PemObject},
+        server::WebPkiClientVerifier,
+    };
+    use x509_parser::prelude::{CertificateRevocationList, FromDer};
+
+    use super::*;
+    use crate::{
+        console::{
+            store::issued::{Issued, IssuedRole},
+            testing::{Fixture, admin, join_request},
+        },
+        pki,
+    };
+
+    fn serials(pem: &str) -> Vec<String> {
+        let der = CertificateRevocationListDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let (_, list) = CertificateRevocationList::from_der(&der).unwrap();
+        let hex = super::super::authority::hex;
+        list.iter_revoked_certificates().map(|one| hex(one.raw_serial())).collect()
+    }
+
+    /// Whether TLS lets a certificate in, as every server in Rust would ask.
+    fn is_let_in(authority: &str, list: &str, certificate: &str) -> bool {
+        let roots: RootCertStore = pki::roots(authority).unwrap();
+        let list = CertificateRevocationListDer::from_pem_slice(list.as_bytes()).unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), pki::provider())
+            .with_crls([list])
+            .enforce_revocation_expiration()
+            .build()
+            .unwrap();
+        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        verifier.verify_client_cert(&certificate, &[], UnixTime::now()).is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_revoked_host_is_on_the_list_and_others_are_not() {
+        let fixture = Fixture::new().await;
+        let (bad, good) = (fixture.member("bad").await, fixture.member("good").await);
+        let mut list = fixture.running.revocations();
+        let authority = fixture.shared().authority.certificate_pem().to_owned();
+        let before = list.borrow_and_update().clone();
+        assert!(is_let_in(&authority, &before, &bad.certificate) && is_let_in(&authority, &before, &good.certificate));
+
+        fixture.console.revoke_host(&admin(), "bad").await.unwrap();
+        list.changed().await.unwrap();
+        let after = list.borrow_and_update().clone();
+        assert!(!is_let_in(&authority, &after, &bad.certificate));
+        assert!(is_let_in(&authority, &after, &good.certificate));
+        let url = fixture.hosts_url("/v1/revoked.pem");
+        let fetched = fixture.client(None).get(url).send().await.unwrap().text().await.unwrap();
+        assert_eq!(*fetched, *after);
+        // The file comes a moment after the list.
+        let path = fixture.dir.path().join("console").join(FILE);
+        while std::fs::read_to_string(&path).unwrap() != *after {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(fixture.console.host("bad").await.unwrap().certificate_expires_ms, 0);
+    }
+
+    #[tokio::test]
+    async fn who_joins_anew_has_the_old_certificate_on_the_list() {
+        let fixture = Fixture::new().await;
+        let member = fixture.member("h").await;
+        let mut list = fixture.running.revocations();
+        assert_eq!(serials(&list.borrow_and_update()), [""; 0]);
+        let request = join_request(&fixture.token().await.secret, member.id, "h", &KeyPair::generate().unwrap());
+        let joined = fixture.client(None).post(fixture.hosts_url("/v1/join")).json(&request).send().await.unwrap();
+        assert!(joined.status().is_success());
+        list.changed().await.unwrap();
+        assert_eq!(serials(&list.borrow_and_update()).len(), 1);
+        let authority = fixture.shared().authority.certificate_pem();
+        assert!(!is_let_in(authority, &list.borrow(), &member.certificate));
+    }
+
+    #[tokio::test]
+    async fn a_change_of_another_process_is_noticed() {
+        let fixture = Fixture::new().await;
+        let mut list = fixture.running.revocations();
+        list.borrow_and_update();
+        let other = Store::open(&fixture.dir.path().join("console/console.db")).await.unwrap();
+        let issued = Issued {
+            serial: "4100".to_owned(),
+            role: IssuedRole::Observer,
+            name: "bridge".parse().unwrap(),
+            issued_ms: 0,
+            expires_ms: Millis::MAX,
+            revoked_ms: Some(1_000),
+        };
+        issued::add(other.write(), &issued).await.unwrap();
+        list.changed().await.unwrap();
+        assert_eq!(serials(&list.borrow()), ["4100"]);
+    }
+
+    #[tokio::test]
+    async fn it_is_made_anew_when_it_grows_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_create(&dir.path().join("authority")).unwrap();
+        let store = Store::open(&dir.path().join("console.db")).await.unwrap();
+        let mut keeper = Keeper::open(dir.path(), &authority, &store).await.unwrap();
+        let (first, made) = (keeper.list().borrow().clone(), keeper.made_ms);
+        for (later_ms, is_new) in [(0, false), (1_000, false), (RENEWAL_MS, true), (RENEWAL_MS + 5, false), (-1, true)]
+        {
+            let looked = keeper.look(&authority, &store, made + later_ms).await.unwrap();
+            assert_eq!(looked, is_new, "{later_ms}");
+        }
+        assert_ne!(*first, **keeper.list().borrow());
+        assert_eq!(std::fs::read_to_string(dir.path().join(FILE)).unwrap(), **keeper.list().borrow());
+    }
+}

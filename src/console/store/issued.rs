@@ -1,0 +1,221 @@
+//! Certificates that were made by hand, and all those, hosts' included, that are good no more.
+
+use std::fmt;
+
+use muster_topics::{Millis, name::Name};
+use sqlx::{FromRow, SqlitePool};
+
+use super::{Result, StoreError, parsed};
+
+/// What a certificate that is made by hand is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IssuedRole {
+    /// A broker that runs by itself.
+    Broker,
+    /// Another console.
+    Console,
+    /// A client that may read everything.
+    Operator,
+    /// A client that only looks on.
+    Observer,
+}
+
+impl IssuedRole {
+    const ALL: [Self; 4] = [Self::Broker, Self::Console, Self::Operator, Self::Observer];
+
+    /// The role as a word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Broker => "broker",
+            Self::Console => "console",
+            Self::Operator => "operator",
+            Self::Observer => "observer",
+        }
+    }
+}
+
+/// A certificate that was made by hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// Its serial number, in hexadecimal digits.
+    pub serial: String,
+    /// What it is for.
+    pub role: IssuedRole,
+    /// What its owner was called.
+    pub name: Name,
+    /// When it was made.
+    pub issued_ms: Millis,
+    /// When it ends.
+    pub expires_ms: Millis,
+    /// When it was revoked.
+    pub revoked_ms: Option<Millis>,
+}
+
+impl Issued {
+    /// Role and name, such as `operator-anna`: the common name, except of a broker.
+    #[must_use]
+    pub fn owner(&self) -> Owner<'_> {
+        Owner(self.role, &self.name)
+    }
+}
+
+/// See [`Issued::owner`].
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a>(IssuedRole, &'a Name);
+
+impl fmt::Display for Owner<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}-{}", self.0.as_str(), self.1))
+    }
+}
+
+#[derive(FromRow)]
+struct Row {
+    serial: String,
+    role: String,
+    name: String,
+    issued_ms: i64,
+    expires_ms: i64,
+    revoked_ms: Option<i64>,
+}
+
+impl Row {
+    fn issued(self) -> Result<Issued> {
+        let unknown = || StoreError::Row { what: "role", problem: format!("{:?} is none", self.role) };
+        let role = IssuedRole::ALL.into_iter().find(|role| role.as_str() == self.role).ok_or_else(unknown)?;
+        Ok(Issued {
+            serial: self.serial,
+            role,
+            name: parsed("name", &self.name)?,
+            issued_ms: self.issued_ms,
+            expires_ms: self.expires_ms,
+            revoked_ms: self.revoked_ms,
+        })
+    }
+}
+
+/// Remembers a certificate.
+pub async fn add(db: &SqlitePool, issued: &Issued) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO issued (serial, role, name, issued_ms, expires_ms, revoked_ms) VALUES ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(&issued.serial)
+    .bind(issued.role.as_str())
+    .bind(issued.name.as_str())
+    .bind(issued.issued_ms)
+    .bind(issued.expires_ms)
+    .bind(issued.revoked_ms)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// All certificates that were made by hand and have not expired, newest first.
+pub async fn list(db: &SqlitePool, now: Millis) -> Result<Vec<Issued>> {
+    let rows: Vec<Row> = sqlx::query_as(
+        "SELECT serial, role, name, issued_ms, expires_ms, revoked_ms FROM issued
+         WHERE expires_ms > $1 ORDER BY issued_ms DESC, serial",
+    )
+    .bind(now)
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(Row::issued).collect()
+}
+
+/// Revokes what was made by hand and has this serial number, or this owner (`operator-anna`). Gives what is
+/// revoked by that; it is empty if there was nothing, or nothing left.
+pub async fn revoke(db: &SqlitePool, which: &str, now: Millis) -> Result<Vec<Issued>> {
+    let rows: Vec<Row> = sqlx::query_as(
+        "UPDATE issued SET revoked_ms = $2
+         WHERE (serial = lower($1) OR role || '-' || name = $1) AND revoked_ms IS NULL AND expires_ms > $2
+         RETURNING serial, role, name, issued_ms, expires_ms, revoked_ms",
+    )
+    .bind(which)
+    .bind(now)
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(Row::issued).collect()
+}
+
+/// A certificate that is good no more, though its time is not over.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct Revoked {
+    /// Its serial number, in hexadecimal digits.
+    pub serial: String,
+    /// Since when.
+    pub revoked_ms: Millis,
+}
+
+/// Everything that is revoked and has not expired, hosts' certificates and others, in one order.
+pub async fn revoked(db: &SqlitePool, now: Millis) -> Result<Vec<Revoked>> {
+    let rows = sqlx::query_as(
+        "SELECT serial, revoked_ms FROM certificate WHERE revoked_ms IS NOT NULL AND expires_ms > $1
+         UNION ALL
+         SELECT serial, revoked_ms FROM issued WHERE revoked_ms IS NOT NULL AND expires_ms > $1
+         ORDER BY 2, 1",
+    )
+    .bind(now)
+    .fetch_all(db)
+    .await?;
+    Ok(rows)
+}
+
+/// Forgets certificates that ended before `before`.
+pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+    let gone = sqlx::query("DELETE FROM issued WHERE expires_ms < $1").bind(before).execute(db).await?;
+    Ok(gone.rows_affected())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::store::tests::temporary;
+
+    fn issued(serial: &str, role: IssuedRole, name: &str, expires_ms: Millis) -> Issued {
+        Issued {
+            serial: serial.to_owned(),
+            role,
+            name: name.parse().unwrap(),
+            issued_ms: 1,
+            expires_ms,
+            revoked_ms: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_revoked_is_listed_until_it_expires() {
+        let (_dir, store) = temporary().await;
+        let anna = issued("a1", IssuedRole::Operator, "anna", 1_000);
+        let again = issued("a2", IssuedRole::Operator, "anna", 2_000);
+        let broker = issued("b1", IssuedRole::Broker, "anna", 2_000);
+        for one in [&anna, &again, &broker] {
+            add(store.write(), one).await.unwrap();
+        }
+        let serials = |of: Vec<Issued>| of.into_iter().map(|issued| issued.serial).collect::<Vec<_>>();
+        assert_eq!(serials(list(store.read(), 500).await.unwrap()), ["a1", "a2", "b1"]);
+        assert_eq!(serials(list(store.read(), 1_500).await.unwrap()), ["a2", "b1"]);
+        for nothing in ["", "anna", "observer-anna", "operator-ann", "%", "a"] {
+            assert_eq!(revoke(store.write(), nothing, 10).await.unwrap(), [], "{nothing}");
+        }
+        assert_eq!(serials(revoke(store.write(), "B1", 10).await.unwrap()), ["b1"]);
+        let mut by_owner = serials(revoke(store.write(), "operator-anna", 20).await.unwrap());
+        by_owner.sort();
+        assert_eq!(by_owner, ["a1", "a2"]);
+        assert_eq!(revoke(store.write(), "operator-anna", 30).await.unwrap(), [], "once is enough");
+        let of = |of: Vec<Revoked>| of.into_iter().map(|one| (one.serial, one.revoked_ms)).collect::<Vec<_>>();
+        let entry = |serial: &str, at: Millis| (serial.to_owned(), at);
+        assert_eq!(of(revoked(store.read(), 500).await.unwrap()), [entry("b1", 10), entry("a1", 20), entry("a2", 20)]);
+        assert_eq!(of(revoked(store.read(), 1_500).await.unwrap()), [entry("b1", 10), entry("a2", 20)]);
+        assert_eq!(sweep(store.write(), 1_500).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn every_role_can_be_stored() {
+        let (_dir, store) = temporary().await;
+        for role in IssuedRole::ALL {
+            add(store.write(), &issued(role.as_str(), role, "x", 10)).await.unwrap();
+        }
+        assert_eq!(list(store.read(), 1).await.unwrap().len(), IssuedRole::ALL.len());
+    }
+}

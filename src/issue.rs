@@ -1,0 +1,237 @@
+//! What can be done with a console's data folder alone: certificates made, listed and revoked by hand.
+//! A console may be running with the same folder; it notices.
+
+use std::{
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use muster_topics::{
+    name::{HostId, Name},
+    role::Identity,
+};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::{
+    clock::now_ms,
+    console::{
+        authority::{Authority, serial_and_end},
+        config::Config,
+        revocation,
+        store::{Store, host, issued},
+    },
+    failure::{Context as _, Failure, Kind},
+    files,
+    role::RoleArgs,
+};
+
+/// Where the console keeps things.
+#[derive(Args, Clone, Debug)]
+struct Folder {
+    #[command(flatten)]
+    role_args: RoleArgs,
+    /// The console's data folder
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+impl Folder {
+    /// The folder; nothing if the configuration was only to be printed.
+    fn path(self) -> Result<Option<PathBuf>, Failure> {
+        let config = self.role_args.load("console", |config: &mut Config| {
+            if let Some(folder) = self.data_dir {
+                config.data_dir = folder;
+            }
+            Ok(())
+        })?;
+        Ok(config.map(|config| config.data_dir))
+    }
+
+    /// The folder of a console that has been there.
+    fn known_path(self) -> Result<Option<PathBuf>, Failure> {
+        match self.path()? {
+            Some(path) if !path.join(STORE).exists() => {
+                Err(Failure::new(Kind::Failed, format!("no console has kept anything in {}", path.display()))
+                    .hint("say --data-dir DIR; below the folder of `muster up` it is `console`"))
+            }
+            path => Ok(path),
+        }
+    }
+}
+
+/// The store's file in the console's folder.
+const STORE: &str = "console.db";
+
+/// Arguments of `muster console issue`.
+#[derive(Args, Clone, Debug)]
+pub struct Issue {
+    #[command(flatten)]
+    folder: Folder,
+    /// Whom it is for
+    #[arg(long, value_enum)]
+    role: IssueRole,
+    /// What to call them
+    #[arg(long)]
+    name: Name,
+    /// A name or address that a broker is reached under; may be given several times
+    #[arg(long = "san", value_name = "NAME")]
+    names: Vec<String>,
+    /// How many days a client's certificate is valid
+    #[arg(long, default_value_t = 90)]
+    days: u32,
+    /// Where to put authority.pem, certificate.pem and key.pem; and, of a broker, revoked.pem
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum IssueRole {
+    /// A broker that runs by itself
+    Broker,
+    /// Another console
+    Console,
+    /// A client that may read everything
+    Operator,
+    /// A client that only looks on, such as a bridge to a database
+    Observer,
+}
+
+/// Arguments of `muster console issued`.
+#[derive(Args, Clone, Debug)]
+pub struct Issued {
+    #[command(flatten)]
+    folder: Folder,
+}
+
+/// Arguments of `muster console revoke`.
+#[derive(Args, Clone, Debug)]
+pub struct Revoke {
+    #[command(flatten)]
+    folder: Folder,
+    /// A serial number or a name that `muster console issued` shows, or the id of a host
+    #[arg(value_name = "SERIAL|NAME|HOST")]
+    which: String,
+}
+
+/// Makes a certificate, remembers it, and writes it out.
+///
+/// # Errors
+/// If it cannot be made, remembered or written.
+pub async fn issue(wanted: Issue) -> Result<(), Failure> {
+    let Some(folder) = wanted.folder.path()? else { return Ok(()) };
+    if wanted.role == IssueRole::Broker && wanted.names.is_empty() {
+        return Err(Failure::new(Kind::Usage, "a broker's certificate needs the names that it is reached under")
+            .hint("say --san ADDRESS, once for each name and address"));
+    }
+    let (authority, store) = open(&folder).await?;
+    let name = wanted.name.clone();
+    let (role, identity) = match wanted.role {
+        IssueRole::Broker => (issued::IssuedRole::Broker, None),
+        IssueRole::Console => (issued::IssuedRole::Console, Some(Identity::Console(name))),
+        IssueRole::Operator => (issued::IssuedRole::Operator, Some(Identity::Operator(name))),
+        IssueRole::Observer => (issued::IssuedRole::Observer, Some(Identity::Observer(name))),
+    };
+    let lifetime = Duration::from_secs(u64::from(wanted.days.max(1)) * 24 * 3600);
+    let made = match &identity {
+        Some(identity) => authority.issue_client(identity, lifetime),
+        None => authority.issue_server(&wanted.names),
+    };
+    let (certificate, key) = made.trying("the certificate")?;
+    let (serial, expires_ms) = serial_and_end(&certificate)
+        .ok_or_else(|| Failure::new(Kind::Failed, "the certificate that was made cannot be read"))?;
+    let row = issued::Issued { serial, role, name: wanted.name, issued_ms: now_ms(), expires_ms, revoked_ms: None };
+    issued::add(store.write(), &row).await.trying("remembering the certificate")?;
+    let list = match wanted.role {
+        IssueRole::Broker => Some(revocation::write(&folder, &authority, &store).await.trying("the revocation list")?),
+        _ => None,
+    };
+    store.close().await;
+    write(&wanted.out, authority.certificate_pem(), &certificate, &key, list.as_deref())
+}
+
+/// Authority and store of a folder, made if there are none yet.
+async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
+    let authority = Authority::open_or_create(&folder.join("authority"))
+        .map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
+    let store = Store::open(&folder.join(STORE))
+        .await
+        .map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
+    Ok((authority, store))
+}
+
+fn write(folder: &Path, authority: &str, certificate: &str, key: &str, revoked: Option<&str>) -> Result<(), Failure> {
+    fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
+    let own = [
+        ("authority.pem", authority, files::PUBLIC_MODE),
+        ("certificate.pem", certificate, files::PUBLIC_MODE),
+        ("key.pem", key, files::SECRET_MODE),
+    ];
+    let list = revoked.map(|list| (revocation::FILE, list, files::PUBLIC_MODE));
+    for (name, text, mode) in own.into_iter().chain(list) {
+        let path = folder.join(name);
+        files::write_atomically(&path, text.as_bytes(), mode).trying(format_args!("the file {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Lists what was made by hand.
+///
+/// # Errors
+/// If the store cannot be read.
+pub async fn list(wanted: Issued) -> Result<(), Failure> {
+    let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
+    let (_, store) = open(&folder).await?;
+    let all = issued::list(store.read(), now_ms()).await.trying("reading what was issued")?;
+    store.close().await;
+    let mut text = format!("{:<32}  {:<24}  {:<20}  {:<20}  STATE\n", "SERIAL", "NAME", "MADE", "ENDS");
+    for one in &all {
+        let state = one.revoked_ms.map_or_else(|| "good".to_owned(), |at| format!("revoked {}", time(at)));
+        let (owner, made, ends) = (one.owner(), time(one.issued_ms), time(one.expires_ms));
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "{:<32}  {owner:<24}  {made:<20}  {ends:<20}  {state}", one.serial);
+    }
+    print(&text)
+}
+
+fn time(at_ms: i64) -> String {
+    let at = OffsetDateTime::from_unix_timestamp(at_ms / 1000).ok();
+    at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_else(|| at_ms.to_string())
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    io::Write::write_all(&mut io::stdout().lock(), text.as_bytes()).trying("standard output")
+}
+
+/// Revokes what is named.
+///
+/// # Errors
+/// If there is nothing of that name, or the store cannot be written.
+pub async fn revoke(wanted: Revoke) -> Result<(), Failure> {
+    let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
+    let (authority, store) = open(&folder).await?;
+    let (which, now) = (wanted.which.as_str(), now_ms());
+    let what = "revoking";
+    let mut revoked: Vec<String> = issued::revoke(store.write(), which, now)
+        .await
+        .trying(what)?
+        .iter()
+        .map(|one| format!("revoked {} of {}\n", one.serial, one.owner()))
+        .collect();
+    if let Ok(id) = which.parse::<HostId>()
+        && host::revoke(store.write(), id, now).await.trying(what)?
+    {
+        revoked.push(format!("revoked every certificate of host {id}\n"));
+    }
+    if !revoked.is_empty() {
+        revocation::write(&folder, &authority, &store).await.trying("the revocation list")?;
+    }
+    store.close().await;
+    if revoked.is_empty() {
+        return Err(Failure::new(Kind::Failed, format!("there is no good certificate {which:?}"))
+            .hint("`muster console issued` lists those made by hand; of a host, give the id"));
+    }
+    print(&revoked.concat())
+}

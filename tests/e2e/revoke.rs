@@ -1,0 +1,102 @@
+//! Revocation: who is revoked is on the authority's list at once, and is let in no more.
+
+use muster_topics::name::HostId;
+use serde_json::Value;
+use x509_parser::prelude::{CertificateRevocationList, FromDer, parse_x509_pem};
+
+use crate::fleet::{Fleet, Home, Running, eventually};
+
+/// Serial numbers on the fleet's list, in hexadecimal digits.
+fn listed(fleet: &Fleet) -> Vec<String> {
+    let pem = std::fs::read(fleet.data().join("console/revoked.pem")).unwrap();
+    let (_, pem) = parse_x509_pem(&pem).unwrap();
+    let (_, list) = CertificateRevocationList::from_der(&pem.contents).unwrap();
+    let hex = |serial: &[u8]| serial.iter().map(|byte| format!("{byte:02x}")).collect();
+    list.iter_revoked_certificates().map(|one| hex(one.raw_serial())).collect()
+}
+
+/// Waits until the list has this many.
+#[track_caller]
+fn wait_for_listed(fleet: &Fleet, count: usize) -> Vec<String> {
+    eventually("the revocation list", || {
+        let serials = listed(fleet);
+        if serials.len() == count { Ok(serials) } else { Err(format!("{serials:?}")) }
+    })
+}
+
+#[test]
+fn a_host_that_is_revoked_is_locked_out() {
+    let fleet = Fleet::start();
+    let own = fleet.host();
+    let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    let home = Home::new();
+    let agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
+    let other = eventually("a second host online", || {
+        let hosts = fleet.json(&["host", "ls"]);
+        let is_other = |host: &&Value| host["id"] != own.as_str() && host["presence"]["state"] == "online";
+        let found = hosts.as_array().unwrap().iter().find(is_other).map(|host| host["id"].clone());
+        found.ok_or_else(|| hosts.to_string())
+    });
+    let other = other.as_str().unwrap();
+    fleet.ok(&["exec", "--host", other, "--", "true"]);
+    assert_eq!(listed(&fleet), [""; 0]);
+
+    fleet.ok(&["host", "revoke", other]);
+    wait_for_listed(&fleet, 1);
+    assert_eq!(fleet.json(&["host", "show", other])["certificate_expires_ms"], 0);
+    assert!(fleet.ok(&["host", "show", other]).contains("revoked"));
+    fleet.ok(&["exec", "--host", &own, "--", "true"]);
+
+    // A new token brings it back, with the same folder.
+    agent.kill();
+    let state = |wanted: &str| {
+        eventually(wanted, || {
+            let host = fleet.json(&["host", "show", other]);
+            if host["presence"]["state"] == wanted { Ok(()) } else { Err(host.to_string()) }
+        });
+    };
+    state("offline");
+    let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    let agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
+    state("online");
+    fleet.ok(&["exec", "--host", other, "--", "true"]);
+    wait_for_listed(&fleet, 1);
+    drop(agent);
+
+    fleet.muster(&["host", "revoke", "nobody"]).expect_code(1).expect_stderr("nobody");
+}
+
+#[test]
+fn certificates_made_by_hand_are_listed_and_revoked_by_hand() {
+    let fleet = Fleet::start();
+    let console = fleet.data().join("console");
+    let by_hand = |verb: &[&str]| {
+        let args = [&["console", verb[0], "--data-dir", console.to_str().unwrap()], &verb[1..]].concat();
+        fleet.muster(&args)
+    };
+    fleet.issue("observer", "bridge");
+    fleet.issue("operator", "anna");
+    let shown = by_hand(&["issued"]).expect_code(0).stdout;
+    let serial_of = |name: &str| {
+        let line = shown.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name} is not in {shown}"));
+        line.split_whitespace().next().unwrap().to_owned()
+    };
+    let (bridge, anna) = (serial_of("observer-bridge"), serial_of("operator-anna"));
+    by_hand(&["revoke", "observer-bridge"]).expect_code(0);
+    assert_eq!(wait_for_listed(&fleet, 1), [bridge]);
+    by_hand(&["revoke", &anna]).expect_code(0);
+    assert!(wait_for_listed(&fleet, 2).contains(&anna));
+    let shown = by_hand(&["issued"]).expect_code(0).stdout;
+    assert_eq!(shown.matches("revoked").count(), 2, "{shown}");
+    for nobody in ["operator-anna", "console-x", &HostId::random().to_string()] {
+        by_hand(&["revoke", nobody]).expect_code(1).expect_stderr("no good certificate");
+    }
+    by_hand(&["revoke", &fleet.host()]).expect_code(0);
+    wait_for_listed(&fleet, 3);
+    let elsewhere = fleet.home.path().join("nothing");
+    fleet
+        .muster(&["console", "issued", "--data-dir", elsewhere.to_str().unwrap()])
+        .expect_code(1)
+        .expect_stderr("hint");
+    assert!(!elsewhere.exists());
+}
