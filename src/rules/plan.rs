@@ -263,7 +263,7 @@ pub enum Found {
 }
 
 /// What has become of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Its process, unless it is just being started again.
     pub process: Option<Process>,
@@ -271,10 +271,14 @@ pub struct Told {
     pub restarts: u32,
     /// How its last process ended, if one did.
     pub last: Option<Ended>,
+    /// It is suspended.
+    pub frozen: bool,
+    /// What it has to do without, as [`Observed::missing`] has it.
+    pub missing: Vec<String>,
 }
 
 /// The end of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
     /// See [`Told::restarts`]; some of these may not have been told before.
     pub restarts: u32,
@@ -283,7 +287,7 @@ pub struct Over {
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// How.
     pub exit: Exit,
@@ -291,6 +295,28 @@ pub struct Ended {
     pub started_ms: Option<Millis>,
     /// When it ended.
     pub at_ms: Millis,
+    /// It left a core file.
+    pub core_dumped: bool,
+    /// It had used up its memory.
+    pub oom_killed: bool,
+    /// What it said last.
+    pub last_lines: Option<String>,
+}
+
+impl Ended {
+    /// An end of which nothing more is known.
+    #[must_use]
+    pub fn new(exit: Exit, started_ms: Option<Millis>, at_ms: Millis) -> Self {
+        Self { exit, started_ms, at_ms, core_dumped: false, oom_killed: false, last_lines: None }
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let memory = if self.oom_killed { ", out of memory" } else { "" };
+        let core = if self.core_dumped { ", core dumped" } else { "" };
+        write!(f, "{}{memory}{core}", self.exit)
+    }
 }
 
 /// Why a step failed.

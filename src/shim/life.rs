@@ -115,6 +115,11 @@ impl Life {
         self.timed_out
     }
 
+    /// Whether the program runs, and nobody wants it to end.
+    pub(crate) fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
     /// Whether the program is over.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
@@ -259,6 +264,8 @@ mod tests {
             env: Vec::new(),
             cwd: "/".into(),
             user: None,
+            attributes: muster_shim::Attributes::default(),
+            cgroup: muster_shim::cgroup::Cgroup::default(),
             output,
             restart,
             timeout_ms: None,
@@ -274,7 +281,7 @@ mod tests {
 
     fn service(on: RestartOn, budget: u32) -> Life {
         let restart = Restart { on, budget, reset_after_ms: 1_000 };
-        Life::new(launch(Output::Log { max_bytes: 10, keep: 1 }, restart), 0, 0)
+        Life::new(launch(Output::Log { max_bytes: 10, keep: 1, max_age_ms: None }, restart), 0, 0)
     }
 
     /// Feeds inputs at given times and compares the steps that each one led to.
@@ -406,7 +413,10 @@ mod tests {
     #[test]
     fn restarts_and_time_used_before_an_adoption_count() {
         let restart = Restart { on: RestartOn::Always, budget: 3, reset_after_ms: 1_000 };
-        let launch = Launch { timeout_ms: Some(500), ..launch(Output::Log { max_bytes: 10, keep: 1 }, restart) };
+        let launch = Launch {
+            timeout_ms: Some(500),
+            ..launch(Output::Log { max_bytes: 10, keep: 1, max_age_ms: None }, restart)
+        };
         let mut life = Life::new(launch.clone(), 3, 200);
         assert_eq!(life.wake_at_ms(), Some(300));
         life.on(CODE_1, 1);

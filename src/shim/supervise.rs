@@ -4,10 +4,7 @@ use std::{
     collections::VecDeque,
     fs::File,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixListener,
-    },
+    os::{fd::AsFd, unix::net::UnixListener},
     path::Path,
     time::{Duration, Instant},
 };
@@ -27,6 +24,7 @@ use nix::{
 };
 
 use crate::{
+    body::Body,
     life::{Input, Life, Step},
     output::Outputs,
     peer::{Gone, Peer},
@@ -55,9 +53,7 @@ pub(crate) struct Shim {
     untold: bool,
     /// `state.json` says that it is over, and so does the disk.
     closed: bool,
-    program: Option<Program>,
-    /// What an adopted main process left behind.
-    others: Vec<OwnedFd>,
+    body: Body,
     outputs: Outputs,
     signals: SignalFd,
     listener: Option<UnixListener>,
@@ -87,20 +83,13 @@ impl Shim {
         if launch.v != VERSION {
             return Err(Errno::EPROTO.into());
         }
-        let state = State {
-            v: VERSION,
-            boot_id: proc::boot_id()?,
-            main: None,
-            restarts: 0,
-            last: None,
-            over: false,
-            dropped_bytes: (0, 0),
-        };
+        let state = State::new(proc::boot_id()?);
         let outputs = Outputs::create(&launch)?;
         let mut shim = Self::new(Life::new(launch, 0, 0), state, outputs, lock)?;
         match shim.start() {
             Ok(()) => Ok(shim),
             Err(failure) => {
+                shim.body.remove();
                 let _ = files::clear(folder());
                 Err(failure)
             }
@@ -111,22 +100,38 @@ impl Shim {
     pub(crate) fn adopt(lock: File) -> Result<Self, Failure> {
         let launch = files::read_launch(folder())?;
         let Found::State(state) = files::read_state(folder())? else { return Err(Errno::ENOENT.into()) };
-        let Some(main) = state.main.clone().filter(|_| !state.over && state.boot_id == boot_id()) else {
+        if state.over || state.boot_id != boot_id() {
             return Err(Errno::ESRCH.into());
-        };
+        }
         let _ = std::fs::remove_file(files::SOCKET);
         let outputs = Outputs::open(&launch, state.dropped_bytes)?;
-        let life = Life::new(launch, state.restarts, program::up_for_ms(&main)?);
-        let program = Program::adopt(&main)?;
-        let ended = program.is_none();
-        let mut shim = Self { program, ..Self::new(life, state, outputs, lock)? };
-        if ended {
-            // Nobody saw it end, so nobody may say that starting it again is what was wanted.
-            shim.life.on(Input::Stop { signal: SIGKILL, grace_ms: 0 }, 0);
-            shim.main_ended(&main, Exit::Unknown);
-            shim.settle();
+        let main = state.main.clone();
+        let up_for_ms = main.as_ref().map(program::up_for_ms).transpose()?;
+        let life = Life::new(launch, state.restarts, up_for_ms.unwrap_or_default());
+        let program = main.as_ref().map(Program::adopt).transpose()?.flatten();
+        let mut shim = Self::new(life, state, outputs, lock)?;
+        match (program, main) {
+            (Some(program), _) => {
+                shim.body.live(program);
+                if shim.state.frozen {
+                    // The shim before may have been killed when it had said so and not yet done so.
+                    shim.body.freeze();
+                }
+            }
+            (None, main) => shim.end_adopted(main),
         }
         Ok(shim)
+    }
+
+    /// There is no main process to adopt, but perhaps something is left of it.
+    fn end_adopted(&mut self, main: Option<Main>) {
+        // Nobody saw it end, so nobody may say that starting it again is what was wanted.
+        self.life.on(Input::Stop { signal: SIGKILL, grace_ms: 0 }, 0);
+        match (main, &self.state.last) {
+            (None, Some(last)) => self.feed(Input::MainEnded(last.exit)),
+            (main, _) => self.main_ended(main.map(|main| main.started_ms), Exit::Unknown, false),
+        }
+        self.settle();
     }
 
     fn new(life: Life, state: State, outputs: Outputs, lock: File) -> Result<Self, Failure> {
@@ -135,13 +140,12 @@ impl Shim {
         watched.add(Signal::SIGTERM);
         watched.thread_block()?;
         Ok(Self {
-            life,
             state,
             unrecorded: false,
             untold: false,
             closed: false,
-            program: None,
-            others: Vec::new(),
+            body: Body::new(life.launch().cgroup.clone()),
+            life,
             outputs,
             signals: SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
             listener: Some(listen()?),
@@ -191,7 +195,7 @@ impl Shim {
     fn wait(&mut self) -> Ready {
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![readable(self.signals.as_fd())];
-        let main = self.program.as_ref().and_then(Program::pidfd).map(|fd| readable(fd.as_fd()));
+        let main = self.body.adopted().map(|(_, process)| readable(process.as_fd()));
         let listener = self.listener.as_ref().map(|listener| readable(listener.as_fd()));
         let agent = self.agent.as_ref().map(|agent| {
             let writable = if agent.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
@@ -243,9 +247,8 @@ impl Shim {
 
     /// Reaps every child that has ended; one of them may be the main process.
     fn reap(&mut self) {
-        while let Ok(Waited::Ended(pid, exit)) = sys::peek() {
-            let main = self.program.as_ref().filter(|program| program.pidfd().is_none() && program.main().pid == pid);
-            let main = main.map(|program| program.main().clone());
+        while let Ok(Waited::Ended { pid, exit, core_dumped }) = sys::peek() {
+            let main = self.body.child().filter(|main| main.pid == pid).map(|main| main.started_ms);
             if main.is_some() && !self.life.is_command() {
                 // Not reaped yet, it still keeps the number of its group.
                 let _ = sys::kill(-pid, SIGKILL);
@@ -253,26 +256,30 @@ impl Shim {
             if sys::reap(pid).is_err() {
                 return;
             }
-            if let Some(main) = main {
-                self.main_ended(&main, exit);
+            if main.is_some() {
+                self.main_ended(main, exit, core_dumped);
             }
         }
         self.look_what_is_left();
     }
 
     fn adopted_ended(&mut self) {
-        if let Some(program) = self.program.take() {
-            let main = program.main().clone();
-            self.others = program.into_others();
-            self.main_ended(&main, Exit::Unknown);
+        if let Some(started_ms) = self.body.adopted().map(|(main, _)| main.started_ms) {
+            self.main_ended(Some(started_ms), Exit::Unknown, false);
         }
     }
 
-    fn main_ended(&mut self, main: &Main, exit: Exit) {
-        self.program = None;
+    fn main_ended(&mut self, started_ms: Option<i64>, exit: Exit, core_dumped: bool) {
+        let some_killed = self.body.main_ended();
+        self.thaw();
         self.state.main = None;
-        self.state.last =
-            Some(Ended { exit, started_ms: Some(main.started_ms), at_ms: now_ms(), timed_out: self.life.timed_out() });
+        self.state.last = Some(Ended {
+            timed_out: self.life.timed_out(),
+            core_dumped,
+            // A program that coped with the loss of a process did not end of it.
+            oom_killed: some_killed && exit != Exit::Code(0),
+            ..Ended::new(exit, started_ms, now_ms())
+        });
         (self.unrecorded, self.untold) = (true, true);
         self.feed(Input::MainEnded(exit));
     }
@@ -290,16 +297,16 @@ impl Shim {
     fn perform(&mut self, step: Step) -> Option<Input> {
         match step {
             Step::Ask { signal, group } => {
-                if let Some(program) = &mut self.program {
-                    program.ask(signal, group);
-                }
+                self.thaw();
+                self.body.ask(signal, group);
                 None
             }
             Step::KillAll => {
-                self.kill_all();
+                self.thaw();
+                self.body.kill();
                 None
             }
-            Step::LookWhatIsLeft => self.is_nothing_left().then_some(Input::NoneLeft),
+            Step::LookWhatIsLeft => self.body.is_gone().then_some(Input::NoneLeft),
             Step::Start => self.start_again(),
             Step::Drain => {
                 self.outputs.drain();
@@ -312,23 +319,8 @@ impl Shim {
         }
     }
 
-    fn kill_all(&mut self) {
-        if let Some(program) = &mut self.program {
-            program.signal_group(SIGKILL);
-        }
-        program::kill_others(&mut self.others);
-        if !matches!(sys::peek(), Ok(Waited::NoChildren)) {
-            program::kill_children();
-        }
-    }
-
-    fn is_nothing_left(&mut self) -> bool {
-        self.others.retain(|other| sys::pidfd_kill(other, 0).is_ok());
-        self.others.is_empty() && matches!(sys::peek(), Ok(Waited::NoChildren))
-    }
-
     fn look_what_is_left(&mut self) {
-        if self.life.is_clearing() && self.is_nothing_left() {
+        if self.life.is_clearing() && self.body.is_gone() {
             self.feed(Input::NoneLeft);
         }
     }
@@ -337,6 +329,7 @@ impl Shim {
     fn start(&mut self) -> Result<(), Failure> {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let [stdout, stderr] = self.outputs.writers()?;
+        self.body.begin();
         let pending = Pending::fork(self.life.launch(), [null, stdout, stderr])?;
         self.state.main = Some(pending.main().clone());
         if let Err(error) = self.record(false) {
@@ -346,7 +339,7 @@ impl Shim {
         }
         match pending.go() {
             Ok(program) => {
-                self.program = Some(program);
+                self.body.live(program);
                 self.untold = true;
                 Ok(())
             }
@@ -368,7 +361,7 @@ impl Shim {
         let why = Errno::from_raw(failure.errno).desc();
         self.outputs.note(&format!("{program} cannot be started again ({:?}): {why}", failure.step));
         let exit = Exit::Code(code);
-        self.state.last = Some(Ended { exit, started_ms: None, at_ms: now_ms(), timed_out: false });
+        self.state.last = Some(Ended::new(exit, None, now_ms()));
         (self.unrecorded, self.untold) = (true, true);
         Some(Input::MainEnded(exit))
     }
@@ -377,6 +370,7 @@ impl Shim {
     fn finish(&mut self) {
         // What could not be synced was counted when it was written, or is beyond our help.
         let _ = self.outputs.sync();
+        self.body.remove();
         self.state.over = true;
         (self.unrecorded, self.untold) = (true, true);
         if !self.outputs.ended() {
@@ -443,7 +437,31 @@ impl Shim {
             Request::Stop { signal, .. } | Request::Signal { signal } if !(1..=sys::signal_max()).contains(&signal) => {
             }
             Request::Stop { signal, grace_ms } => self.feed(Input::Stop { signal, grace_ms }),
-            Request::Signal { signal } => self.program.iter().for_each(|program| program.signal(signal)),
+            Request::Signal { signal } => self.body.signal(signal),
+            Request::Freeze => self.freeze(),
+            Request::Thaw => self.thaw(),
+        }
+    }
+
+    /// Suspends the program. First it is recorded, so that a later shim finds nothing frozen of which
+    /// nobody knows.
+    fn freeze(&mut self) {
+        if !self.life.is_up() || self.state.frozen {
+            return;
+        }
+        self.state.frozen = true;
+        if self.record(false).is_err() {
+            self.state.frozen = false;
+            return;
+        }
+        self.body.freeze();
+        self.untold = true;
+    }
+
+    fn thaw(&mut self) {
+        if std::mem::take(&mut self.state.frozen) {
+            self.body.thaw();
+            (self.unrecorded, self.untold) = (true, true);
         }
     }
 

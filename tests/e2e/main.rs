@@ -10,6 +10,7 @@ mod bad_input;
 mod brokers;
 mod exec;
 mod first_run;
+mod limits;
 mod metric;
 mod revoke;
 mod roles;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis, V1, canonical,
     name::{ConfigId, Digest, Name, UnitName, Version},
+    process::{Limits, Log, Process},
 };
 
 /// What a unit should be, by kind. A second kind is a second variant here, an adapter in the agent
@@ -51,6 +52,10 @@ impl Spec {
                 args: &spec.args,
                 env: &spec.env,
                 user: spec.user.as_deref(),
+                cwd: spec.cwd.as_deref(),
+                limits: spec.limits,
+                process: &spec.process,
+                log: spec.log,
                 restart_epoch: spec.restart_epoch,
             }),
         }
@@ -66,7 +71,8 @@ pub fn mask(env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     env.keys().map(|name| (name.clone(), MASK.to_owned())).collect()
 }
 
-/// The identity fields of a yuno: a change in one of these is a new revision, so a new process.
+/// The identity fields of a yuno: a change in one of these is a new revision, so a new process. Those that came
+/// later are left out where they are not used, so that what ran before keeps its revision.
 #[derive(Serialize)]
 struct YunoIdentity<'a> {
     kind: &'a str,
@@ -75,6 +81,14 @@ struct YunoIdentity<'a> {
     args: &'a [String],
     env: &'a BTreeMap<String, String>,
     user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<&'a str>,
+    #[serde(skip_serializing_if = "Limits::is_none")]
+    limits: Limits,
+    #[serde(skip_serializing_if = "Process::is_none")]
+    process: &'a Process,
+    #[serde(skip_serializing_if = "Log::is_default")]
+    log: Log,
     restart_epoch: u64,
 }
 
@@ -96,6 +110,18 @@ pub struct YunoSpec {
     /// The user that it runs as; the agent's own if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Where it works, an absolute path; a folder of its own if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// What it may use, with everything that it forks.
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    pub limits: Limits,
+    /// Further attributes of its process.
+    #[serde(default, skip_serializing_if = "Process::is_none")]
+    pub process: Process,
+    /// How much of its output is kept.
+    #[serde(default, skip_serializing_if = "Log::is_default")]
+    pub log: Log,
     /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
     #[serde(default)]
     pub restart_epoch: u64,
@@ -111,6 +137,29 @@ pub struct YunoSpec {
     /// How long it has to stay up to count as running. (A program without a channel has no way to say so itself.)
     #[serde(default = "started_after_ms")]
     pub started_after_ms: u64,
+}
+
+impl YunoSpec {
+    /// One that only says what runs.
+    #[must_use]
+    pub fn new(artifact: ArtifactRef) -> Self {
+        Self {
+            artifact,
+            config: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            user: None,
+            cwd: None,
+            limits: Limits::default(),
+            process: Process::default(),
+            log: Log::default(),
+            restart_epoch: 0,
+            restart: Restart::default(),
+            stop_signal: StopSignal::default(),
+            grace_ms: grace_ms(),
+            started_after_ms: started_after_ms(),
+        }
+    }
 }
 
 /// Default of [`YunoSpec::grace_ms`]: thirty seconds.
@@ -252,6 +301,21 @@ pub struct Observed {
     /// How its last process ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<Exit>,
+    /// Its last process left a core file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub core_dumped: bool,
+    /// Its last process, or something of it, was killed because it had used up its memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oom_killed: bool,
+    /// The last lines of its log when it ended, in phases `backoff` and `failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_lines: Option<String>,
+    /// It is suspended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub frozen: bool,
+    /// What its spec asks for and this host cannot give, so that it runs without: each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     /// How often it was started again by itself since it last was up for five minutes.
     pub attempts: u32,
     /// When it will be started again, in phase `backoff`.
@@ -273,6 +337,11 @@ impl Observed {
             since_ms: at_ms,
             pid: None,
             exit: None,
+            core_dumped: false,
+            oom_killed: false,
+            last_lines: None,
+            frozen: false,
+            missing: Vec::new(),
             attempts: 0,
             retry_ms: None,
             error: None,
@@ -372,6 +441,16 @@ mod tests {
         check(false, |spec| drop(spec.env.insert("A".to_owned(), "b".to_owned())));
         check(false, |spec| spec.user = Some("nobody".to_owned()));
         check(false, |spec| spec.restart_epoch += 1);
+        check(false, |spec| spec.cwd = Some("/srv".to_owned()));
+        check(false, |spec| spec.limits.memory_bytes = Some(1));
+        check(false, |spec| spec.process.nice = Some(0));
+        check(false, |spec| spec.log.keep = 9);
+    }
+
+    #[test]
+    fn what_ran_before_a_field_was_known_keeps_its_revision() {
+        let revision = Spec::Yuno(spec()).revision().unwrap();
+        assert_eq!(revision.as_str(), "ce3c3e92f7815a34c1092dccbc2fa5733e1539bb6a5241242c3d9f50d37d6ee2");
     }
 
     #[test]

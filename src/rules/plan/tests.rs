@@ -82,7 +82,7 @@ impl Bench {
     fn told(&mut self, restarts: u32, last: Option<Ended>) {
         self.pid += 1;
         let process = Some(Process { pid: self.pid, start_ticks: 1, started_ms: self.now_ms });
-        self.see(Seen::Told(Told { process, restarts, last }));
+        self.see(Seen::Told(Told { process, restarts, last, ..Told::default() }));
     }
 
     fn start(&mut self) {
@@ -91,7 +91,7 @@ impl Bench {
     }
 
     fn ended(&self, exit: Exit, up_ms: Millis) -> Ended {
-        Ended { exit, started_ms: Some(self.now_ms - up_ms), at_ms: self.now_ms }
+        Ended::new(exit, Some(self.now_ms - up_ms), self.now_ms)
     }
 
     fn end(&mut self, code: i32) {
@@ -323,7 +323,7 @@ fn a_start_that_nobody_saw_the_end_of_is_looked_up() {
     let revision = bench.unit.desired.as_ref().unwrap().revision.clone();
     let process = Some(Process { pid: 9, start_ticks: 1, started_ms: 0 });
     bench.now_ms = 5 * SECOND;
-    bench.see(Seen::Found(Found::Alive(revision, Told { process, restarts: 0, last: None })));
+    bench.see(Seen::Found(Found::Alive(revision, Told { process, ..Told::default() })));
     bench.check("RUNNING");
     assert_eq!(bench.unit.observed.pid, Some(9));
 }
@@ -373,7 +373,7 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
     let wanted = |run| desired(1, spec("a", |_| ()), run);
     let revision = || wanted(Run::Running).revision;
     let process = Some(Process { pid: 1, start_ticks: 1, started_ms: 0 });
-    let told = |restarts, last| Told { process, restarts, last };
+    let told = |restarts, last| Told { process, restarts, last, ..Told::default() };
 
     let bench = Bench::running();
     check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(0, None)), "RUNNING", 0);
@@ -383,7 +383,7 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
     check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(1, last)), "RUNNING", 1);
     let mut bench = Bench::running();
     let last = bench.ended(Exit::Code(1), 0);
-    bench.told(2, Some(last));
+    bench.told(2, Some(last.clone()));
     check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(2, Some(last))), "RUNNING", 2);
 
     // It ended meanwhile: started again at once. It had ended before: that is known.
