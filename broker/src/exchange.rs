@@ -143,11 +143,13 @@ impl Exchange {
         let subscriber =
             Subscriber { session: number, mailbox, access: Arc::clone(access), options: *options, id: *id };
         let is_system = text::is_system(filter.as_str());
+        // Asked for before the lock is taken: who counts what the broker has takes it as well.
+        let system = if is_system { system() } else { Vec::new() };
         let mut state = self.state();
         let mut kept = Vec::new();
         let is_new = !session.subscriptions.contains(filter.as_str());
         if options.handling == RetainHandling::Always || (options.handling == RetainHandling::IfNew && is_new) {
-            kept = if is_system { system() } else { state.retained.matching(filter.as_str(), unix_ms()) };
+            kept = if is_system { system } else { state.retained.matching(filter.as_str(), unix_ms()) };
             kept.retain(|message| {
                 text::matches(filter.as_str(), message.topic()) && access.receive(message.topic()).is_ok()
             });

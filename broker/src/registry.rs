@@ -195,7 +195,7 @@ impl Registry {
         share.tickets += 1;
         let pace = Arc::clone(&share.pace);
         let (ending, gone) = (Arc::new(Ending::default()), CancellationToken::new());
-        let live = Live { number, ending: Arc::clone(&ending), serial: serial.clone(), gone: gone.clone() };
+        let live = Live { number, ending: Arc::clone(&ending), serial, gone: gone.clone() };
         let before = present.live.insert(key.clone(), live).map(|old| {
             old.ending.tell(Cause::TakenOver);
             old.gone

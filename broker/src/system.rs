@@ -120,6 +120,15 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_has_all_of_them() {
+        let stats = Stats { journal: Some(Journal::default()), ..Stats::default() };
+        for (topic, _) in snapshot(&stats) {
+            let below = topic.strip_prefix("$SYS/broker/").unwrap();
+            assert!(include_str!("../README.md").contains(&format!("`{below}`")), "{topic}");
+        }
+    }
+
+    #[test]
     fn without_a_file_nothing_is_said_of_one() {
         assert!(!snapshot(&Stats::default()).iter().any(|(topic, _)| topic.contains("journal")));
     }

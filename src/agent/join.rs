@@ -30,6 +30,8 @@ use crate::{
 
 const HOST_FILE: &str = "host";
 const IDENTITY_FILE: &str = "identity.json";
+/// The hash of the token that this host joined with.
+const TOKEN_FILE: &str = "token.sha256";
 
 /// How long one exchange with the console may take.
 const EXCHANGE: Duration = Duration::from_secs(30);
@@ -181,6 +183,24 @@ pub fn save(folder: &Path, identity: &Identity) -> Result<(), JoinError> {
     let path = folder.join(IDENTITY_FILE);
     let json = serde_json::to_vec_pretty(identity).map_err(|error| JoinError::Answer(error.to_string()))?;
     files::write_atomically(&path, &json, files::SECRET_MODE).map_err(|source| JoinError::Io { path, source })
+}
+
+/// Keeps an identity that a token was used up for, and which token that was.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn save_joined(folder: &Path, identity: &Identity, token: &JoinToken) -> Result<(), JoinError> {
+    save(folder, identity)?;
+    let path = folder.join(TOKEN_FILE);
+    let hash = format!("{}\n", Digest::of(token.secret.as_bytes()));
+    files::write_atomically(&path, hash.as_bytes(), files::SECRET_MODE).map_err(|source| JoinError::Io { path, source })
+}
+
+/// Whether a token is known to be another than the one that this host joined with.
+#[must_use]
+pub fn is_another_token(folder: &Path, token: &JoinToken) -> bool {
+    let used = fs::read_to_string(folder.join(TOKEN_FILE)).ok();
+    used.is_some_and(|hash| hash.trim() != Digest::of(token.secret.as_bytes()).as_str())
 }
 
 /// Joins with a token. While the console cannot be reached it goes on trying, for a host may well be

@@ -50,7 +50,7 @@ use std::{
     time::Duration,
 };
 
-use muster_topics::{Millis, name::HostId};
+use muster_topics::{Millis, join::JoinToken, name::HostId};
 use nix::fcntl::{Flock, FlockArg};
 use tokio::{
     sync::{mpsc, watch},
@@ -88,6 +88,9 @@ const EXEC_EVENTS: usize = 16;
 /// Earlier lives whose presence is not taken for a twin's. Of more than these, one would have to be
 /// the last that a broker heard of.
 const FORMER_MAX: usize = 16;
+
+/// How long a host that is a member waits for a console to join it anew: a little more than one exchange may take.
+const REJOIN: Duration = Duration::from_secs(35);
 
 /// How long the loop may take to end.
 const STOP: Duration = Duration::from_secs(5);
@@ -285,18 +288,37 @@ async fn membership(config: &Config, host: HostId, portrait: &Portrait) -> Resul
                     "this host is a member of another fleet than the token is for, and stays there. hint: to move it, \
                      stop the agent and give it an empty folder (`data_dir`)"
                 );
+                return Ok(identity);
             }
-            Ok(identity)
+            if !join::is_another_token(folder, token) {
+                return Ok(identity);
+            }
+            // Somebody took the trouble to make a new token: that is how a host comes back that was revoked.
+            match tokio::time::timeout(REJOIN, join_anew(folder, token, host, portrait)).await {
+                Ok(Ok(new)) => Ok(new),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "this host has not joined with the new token, and stays what it was");
+                    Ok(identity)
+                }
+                Err(_) => {
+                    tracing::warn!(
+                        "the console does not answer; this host stays what it was, and joins at the next start"
+                    );
+                    Ok(identity)
+                }
+            }
         }
         (None, None) => Err(AgentError::NotJoined),
         // None yet, or one whose certificate has expired.
-        (_, Some(token)) => {
-            let identity = join::join(token, host, &portrait.hostname, &portrait.facts).await?;
-            join::save(folder, &identity)?;
-            tracing::info!(host.id = %host, console = token.url, "this host has joined");
-            Ok(identity)
-        }
+        (_, Some(token)) => Ok(join_anew(folder, token, host, portrait).await?),
     }
+}
+
+async fn join_anew(folder: &Path, token: &JoinToken, host: HostId, portrait: &Portrait) -> Result<Identity, JoinError> {
+    let identity = join::join(token, host, &portrait.hostname, &portrait.facts).await?;
+    join::save_joined(folder, &identity, token)?;
+    tracing::info!(host.id = %host, console = token.url, "this host has joined");
+    Ok(identity)
 }
 
 fn is_ahead(time_ms: Millis) -> bool {

@@ -88,6 +88,11 @@ async fn list(session: &Session) -> Result<(), Failure> {
 
 /// `online (since 5 min ago)`.
 fn presence(host: &Host, now_ms: i64) -> String {
+    let word = connection(host, now_ms);
+    if host.certificate_expires_ms == 0 { format!("revoked; {word}") } else { word }
+}
+
+fn connection(host: &Host, now_ms: i64) -> String {
     match &host.presence {
         None => "never connected".to_owned(),
         Some(presence) => {

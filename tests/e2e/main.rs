@@ -7,6 +7,7 @@
 mod fleet;
 
 mod bad_input;
+mod brokers;
 mod exec;
 mod first_run;
 mod metric;

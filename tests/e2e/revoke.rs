@@ -46,6 +46,21 @@ fn a_host_that_is_revoked_is_locked_out() {
     assert_eq!(fleet.json(&["host", "show", other])["certificate_expires_ms"], 0);
     assert!(fleet.ok(&["host", "show", other]).contains("revoked"));
     fleet.ok(&["exec", "--host", &own, "--", "true"]);
+
+    // A new token brings it back, with the same folder.
+    agent.kill();
+    let state = |wanted: &str| {
+        eventually(wanted, || {
+            let host = fleet.json(&["host", "show", other]);
+            if host["presence"]["state"] == wanted { Ok(()) } else { Err(host.to_string()) }
+        });
+    };
+    state("offline");
+    let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    let agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
+    state("online");
+    fleet.ok(&["exec", "--host", other, "--", "true"]);
+    wait_for_listed(&fleet, 1);
     drop(agent);
 
     fleet.muster(&["host", "revoke", "nobody"]).expect_code(1).expect_stderr("nobody");

@@ -262,7 +262,7 @@ mod tests {
             (welcome(Reason::ServerBusy), &[0x20, 2, 0, 3]),
             (welcome(Reason::BadUserNameOrPassword), &[0x20, 2, 0, 4]),
             (welcome(NotAuthorized), &[0x20, 2, 0, 5]),
-            (Answer::PubAck { packet_id: 258, reason: NotAuthorized }, &[0x40, 2, 1, 2]),
+            (Answer::PubAck { packet_id: 258, reason: Reason::NotAuthorized }, &[0x40, 2, 1, 2]),
             (
                 Answer::SubAck { packet_id: 3, reasons: &[GrantedQoS1, Success, NotAuthorized] },
                 &[0x90, 5, 0, 3, 1, 0, 0x80],

@@ -215,14 +215,12 @@ impl Connection {
 
     /// Writes what waits for the client into the output.
     fn fill(&mut self) {
-        let before = self.buffers.output.len();
         let filled = self.session.fill(self.reach, unix_ms(), &mut self.buffers.output);
         if filled != Filled::default() {
             let counters = &self.shared.counters;
             counters.sent.add(filled.sent);
             counters.expired.add(filled.expired);
             counters.too_large.add(filled.too_large);
-            counters.bytes_sent.add((self.buffers.output.len() - before) as u64);
         }
     }
 
@@ -242,9 +240,11 @@ impl Connection {
         if let Poll::Ready(cause) = self.ticket.ending().poll_told(context) {
             return Poll::Ready(Wake::Ended(cause));
         }
+        let waiting = self.buffers.output.len();
         if self.buffers.has_output()
             && let Poll::Ready(written) = self.buffers.poll_write(&mut self.stream, context)
         {
+            self.shared.counters.bytes_sent.add(waiting.saturating_sub(self.buffers.output.len()) as u64);
             return Poll::Ready(Wake::Written(written));
         }
         if listens && let Poll::Ready(read) = self.buffers.poll_read(&mut self.stream, context) {

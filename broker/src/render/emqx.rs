@@ -103,7 +103,7 @@ fn rules(maker: &Maker<'_>, role: Role, who: &str, id: &str, text: &mut String) 
     text.push('\n');
     for (action, word) in [(Action::Publish, "publish"), (Action::Subscribe, "subscribe")] {
         let topics: Vec<String> =
-            maker.filters(role, action, id).iter().map(|filter| format!("\n    \"{filter}\"")).collect();
+            maker.filters_and_system(role, action, id).iter().map(|filter| format!("\n    \"{filter}\"")).collect();
         if !topics.is_empty() {
             // To add lines to a text cannot fail.
             let _ = writeln!(text, "{{allow, {who}, {word}, [{}]}}.", topics.join(","));

@@ -57,7 +57,7 @@ fn add_role(maker: &Maker<'_>, role: Role, id: &str, own: &str, text: &mut Strin
     // To add lines to a text cannot fail.
     let _ = writeln!(text, "        <role>\n            <id>{id}</id>\n            <permissions>");
     for (action, word) in [(Action::Publish, "PUBLISH"), (Action::Subscribe, "SUBSCRIBE")] {
-        for filter in maker.filters(role, action, own) {
+        for filter in maker.filters_and_system(role, action, own) {
             let _ = writeln!(
                 text,
                 "                <permission>\n                    <topic>{filter}</topic>\n                    \

@@ -18,7 +18,7 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
 use muster_topics::{
     name::{HostId, Name},
-    role::{Action, Role, Rule, TABLE},
+    role::{Action, Role, Rule, SYSTEM_READERS, TABLE},
     topic::Prefix,
 };
 
@@ -151,6 +151,12 @@ impl Maker<'_> {
     fn filters(&self, role: Role, action: Action, id: &str) -> Vec<String> {
         let is_meant = |rule: &&Rule| rule.role == role && rule.action == action;
         TABLE.iter().filter(is_meant).map(|rule| self.full(&rule.pattern.replace("%u", id))).collect()
+    }
+
+    /// [`Maker::filters`], and what a broker tells of itself, which stands outside of every prefix.
+    fn filters_and_system(&self, role: Role, action: Action, id: &str) -> Vec<String> {
+        let reads = action == Action::Subscribe && SYSTEM_READERS.contains(&role);
+        self.filters(role, action, id).into_iter().chain(reads.then(|| "$SYS/#".to_owned())).collect()
     }
 
     /// A topic or filter with the prefix in front.

@@ -116,7 +116,7 @@ fn entry(maker: &Maker<'_>, client: &Client, text: &mut String) {
     let name = &client.common_name;
     let _ = writeln!(text, "\nuser {name}");
     for (action, word) in [(Action::Publish, "write"), (Action::Subscribe, "read")] {
-        for filter in maker.filters(client.role, action, &client.id) {
+        for filter in maker.filters_and_system(client.role, action, &client.id) {
             let _ = writeln!(text, "topic {word} {filter}");
         }
     }

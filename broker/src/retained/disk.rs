@@ -1,4 +1,4 @@
-//! The folder of retained messages, and the thread that writes to it.
+//! The thread that writes retained messages to their folder, and the way to it.
 //!
 //! ```text
 //! Retained (the exchange) ── queue, bounded in bytes ──▶ thread ──▶ retained.journal
@@ -13,9 +13,8 @@
 //! appended behind it; a new file takes the old one's name only when all of it is on the disk.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, BufWriter, Seek, SeekFrom, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs::File,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -29,15 +28,11 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
-    journal::{self, Found, HEAD_BYTES, HEADER_BYTES, Record},
+    folder::{self, Opened},
+    journal::{HEAD_BYTES, HEADER_BYTES, Record},
     memory::Memory,
 };
 use crate::{StartError, message::Message};
-
-const JOURNAL: &str = "retained.journal";
-/// A new journal, until it is whole.
-const NEW: &str = "retained.journal.new";
-const LOCK: &str = "lock";
 
 /// What may wait for the disk. It is a quarter of what may be kept, and a second's worth of a fleet that comes back.
 pub(super) const QUEUE_MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -58,10 +53,6 @@ const DEAD_MIN_BYTES: u64 = 1024 * 1024;
 /// The pause before a new file is tried after a failure: doubled each time, up to the longer.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-
-/// How often, and how far apart, the lock is tried: a broker of this very process may just be closing its file.
-const LOCK_TRIES: u32 = 40;
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// What both sides know.
 #[derive(Debug, Default)]
@@ -116,15 +107,14 @@ impl Disk {
         memory: &mut Memory,
         now_ms: u64,
     ) -> Result<Self, StartError> {
-        let failed = |trying, source| StartError::Store { folder: folder.to_owned(), trying, source };
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| failed("make", error))?;
-        let mut writer = Writer::open(folder, lock(folder)?, memory, now_ms)?;
+        let lock = folder::take(folder)?;
+        let mut writer = Writer::open(folder, lock, memory, now_ms)?;
         let state = Arc::clone(&writer.state);
         let (orders, queue) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name("retained".to_owned())
-            .spawn(move || writer.run(&queue))
-            .map_err(|error| failed("start the thread that writes to", error))?;
+        let thread =
+            thread::Builder::new().name("retained".to_owned()).spawn(move || writer.run(&queue)).map_err(|source| {
+                StartError::Store { folder: folder.to_owned(), trying: "start the thread that writes to", source }
+            })?;
         Ok(Self { orders, state, thread, queue_max_bytes })
     }
 
@@ -219,30 +209,6 @@ pub(crate) struct Figures {
     pub(crate) is_whole: bool,
 }
 
-fn lock(folder: &Path) -> Result<File, StartError> {
-    let failed = |source| StartError::Store { folder: folder.to_owned(), trying: "lock", source };
-    let file = options().create(true).truncate(false).write(true).open(folder.join(LOCK)).map_err(failed)?;
-    for _ in 1..LOCK_TRIES {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-    }
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StartError::StoreHeld { folder: folder.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
-    }
-}
-
-/// What hosts and units report is not for everybody on this machine.
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.mode(0o600);
-    options
-}
-
 /// The thread's side.
 struct Writer {
     folder: PathBuf,
@@ -266,15 +232,7 @@ struct Writer {
 
 impl Writer {
     fn open(folder: &Path, lock: File, memory: &mut Memory, now_ms: u64) -> Result<Self, StartError> {
-        let failed = |trying, source| StartError::Store { folder: folder.to_owned(), trying, source };
-        let (file, salt, bytes) = match continue_old(folder, memory, now_ms)? {
-            Some(sound) => sound,
-            None => {
-                let new = write_new(folder, &memory.all()).map_err(|error| failed("write to", error))?;
-                sync_folder(folder).map_err(|error| failed("write to", error))?;
-                new
-            }
-        };
+        let Opened { file, salt, bytes } = folder::open(folder, memory, now_ms)?;
         let state = Arc::new(State::default());
         state.file_bytes.store(bytes, Ordering::Release);
         Ok(Self {
@@ -418,8 +376,8 @@ impl Writer {
 
     fn rewrite(&mut self, all: &[Message], heals: bool) {
         self.has_alarmed = false;
-        let error = match write_new(&self.folder, all) {
-            Ok((file, salt, bytes)) => {
+        let error = match folder::write_new(&self.folder, all) {
+            Ok(Opened { file, salt, bytes }) => {
                 // Whatever waits for the old file is in the new one.
                 self.batch.clear();
                 (self.file, self.salt, self.sync_at) = (file, salt, None);
@@ -429,7 +387,7 @@ impl Writer {
                 if self.state.is_broken.swap(false, Ordering::AcqRel) {
                     tracing::info!(folder = %self.folder.display(), "retained messages are written again");
                 }
-                match sync_folder(&self.folder) {
+                match folder::sync(&self.folder) {
                     Ok(()) => {
                         (self.pause, self.hold_until) = (PAUSE_MIN, None);
                         self.state.is_held.store(false, Ordering::Release);
@@ -451,103 +409,4 @@ impl Writer {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         self.hold(self.pause);
     }
-}
-
-/// Opens the journal that there is and reads it: the file to append to, its salt and its length. None: a new one is to
-/// be written.
-fn continue_old(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Option<(File, u64, u64)>, StartError> {
-    let failed = |trying, source| StartError::Store { folder: folder.to_owned(), trying, source };
-    let path = folder.join(JOURNAL);
-    let mut file = match options().read(true).write(true).open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("open the journal in", error)),
-    };
-    let found = journal::read(&file, |record| memory.replay(record));
-    let found = found.map_err(|error| failed("read the journal in", error))?;
-    memory.sweep(now_ms);
-    let refused = memory.trim();
-    if refused > 0 {
-        tracing::warn!(
-            path = %path.display(),
-            refused,
-            "retained messages in the journal are beyond the limits and were dropped; hint: retained_max, retained_max_bytes"
-        );
-    }
-    match found {
-        Found::Sound { salt, end, torn } => {
-            if torn > 0 {
-                tracing::warn!(path = %path.display(), bytes = torn, "an unfinished end of the journal was cut off");
-            }
-            if refused > 0 {
-                return Ok(None);
-            }
-            let cut = file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end)));
-            cut.map_err(|error| failed("continue the journal in", error))?;
-            Ok(Some((file, salt, end)))
-        }
-        Found::Unfinished => {
-            tracing::warn!(path = %path.display(), "the journal was never begun; it is made anew");
-            Ok(None)
-        }
-        Found::Damaged { at, lost } => {
-            let aside = set_aside(&path).map_err(|error| failed("set a damaged journal aside in", error))?;
-            tracing::error!(
-                path = %path.display(),
-                aside = %aside.display(),
-                at,
-                lost_bytes = lost,
-                "the journal of retained messages is damaged; what could be read is kept, and the file stays under another \
-                 name; hint: every party publishes what is its own again, so the file can be deleted"
-            );
-            Ok(None)
-        }
-        Found::Version(version) => Err(StartError::StoreVersion { path, version }),
-    }
-}
-
-/// Writes a journal of these messages in place of the one that there is, and gives the file, its salt and its length.
-fn write_new(folder: &Path, all: &[Message]) -> io::Result<(File, u64, u64)> {
-    let path = folder.join(NEW);
-    let written = (|| {
-        let file = options().create(true).truncate(true).write(true).open(&path)?;
-        let salt = journal::new_salt();
-        let mut out = BufWriter::with_capacity(BATCH_BYTES, file);
-        out.write_all(&journal::header(salt))?;
-        let (mut record, mut bytes) = (Vec::new(), HEADER_BYTES);
-        for message in all {
-            record.clear();
-            Record::Kept(message.clone()).write(salt, &mut record);
-            out.write_all(&record)?;
-            bytes += record.len();
-        }
-        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.sync_all()?;
-        fs::rename(&path, folder.join(JOURNAL))?;
-        Ok((file, salt, bytes as u64))
-    })();
-    if written.is_err() {
-        // It takes room that the old one may need.
-        let _ = fs::remove_file(&path);
-    }
-    written
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-/// Gives a file a second name, under which it stays when a new one takes the first.
-fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    for number in 1_u32.. {
-        let aside = path.with_extension(format!("journal.damaged-{number}"));
-        match fs::hard_link(path, &aside) {
-            Ok(()) => return Ok(aside),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // Not every file system has links.
-            Err(_) if !aside.exists() => return fs::copy(path, &aside).map(|_| aside),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
 }

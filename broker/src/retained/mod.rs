@@ -7,12 +7,14 @@
 //!
 //! - `memory`, `tree`: what is kept, its limits and its end; found by filter
 //! - `journal`: the file's layout
-//! - `disk`: the folder, and the thread that writes
+//! - `folder`: the files, and who holds them
+//! - `disk`: the thread that writes, and the way to it
 //!
 //! **Invariant: a topic's retained message is the last that was published with the flag, or none.** What does not fit is
 //! forgotten, old value included: an old truth is worse than none.
 
 mod disk;
+mod folder;
 mod journal;
 mod memory;
 mod tree;

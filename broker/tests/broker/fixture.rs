@@ -139,7 +139,11 @@ impl Fixture {
     }
 
     pub(crate) async fn console(&self) -> Client {
-        self.client("console-main", "console-main").await
+        self.console_named("console-main").await
+    }
+
+    pub(crate) async fn console_named(&self, name: &str) -> Client {
+        self.client(name, name).await
     }
 
     /// A TLS connection that speaks for itself.
@@ -290,6 +294,16 @@ impl Raw {
         assert_eq!(found, expected);
     }
 
+    pub(crate) async fn byte(&mut self) -> u8 {
+        self.0.read_u8().await.unwrap()
+    }
+
+    pub(crate) async fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.0.read_exact(&mut bytes).await.unwrap();
+        bytes
+    }
+
     /// Connects, and is accepted.
     pub(crate) async fn connect(&mut self, client_id: &str, keep_alive_s: u16) {
         self.send(&connect(client_id, keep_alive_s)).await;
@@ -309,6 +323,11 @@ fn text(text: &str) -> Vec<u8> {
 
 pub(crate) fn connect(client_id: &str, keep_alive_s: u16) -> Vec<u8> {
     connect_level(4, client_id, keep_alive_s)
+}
+
+/// A connect that comes back to its session.
+pub(crate) fn connect_staying(client_id: &str) -> Vec<u8> {
+    packet(0x10, &[&text("MQTT")[..], &[4, 0, 0, 60], &text(client_id)].concat())
 }
 
 pub(crate) fn connect_level(level: u8, client_id: &str, keep_alive_s: u16) -> Vec<u8> {

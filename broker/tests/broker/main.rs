@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod five;
 mod fixture;
 mod hostile;
 mod identity;
+mod mqtt5;
 mod retained;
 mod sessions;
 mod store;

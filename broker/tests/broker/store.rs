@@ -98,3 +98,29 @@ async fn an_address_for_metrics_that_is_taken_is_said() {
     let refused = Broker::start(config).await;
     assert!(matches!(refused, Err(StartError::BindMonitor { address, .. }) if address == monitor), "{refused:?}");
 }
+
+#[tokio::test]
+async fn operators_read_the_brokers_own_topics_and_nobody_writes_them() {
+    let folder = TempDir::new().unwrap();
+    let fixture = start(Authority::new(), folder.path()).await;
+    let mut operator = fixture.client("operator-anna", "operator-anna").await;
+    operator.subscribe("$SYS/#", QoS::AtLeastOnce).await;
+    let mut told = std::collections::BTreeMap::new();
+    // The last of them.
+    while !told.contains_key("$SYS/broker/journal/whole") {
+        let (topic, payload, retained) = operator.text().await;
+        assert!(retained && told.insert(topic, payload).is_none());
+    }
+    assert_eq!(told["$SYS/broker/clients/connected"], "1");
+    assert_eq!(told["$SYS/broker/journal/whole"], "1");
+    assert!(told["$SYS/broker/version"].starts_with("muster version "));
+    // They come again by themselves, and no other wildcard brings them.
+    operator.subscribe("muster/#", QoS::AtLeastOnce).await;
+    assert_eq!(operator.text().await, ("$SYS/broker/version".to_owned(), told["$SYS/broker/version"].clone(), false));
+    assert_eq!(fixture.broker.stats().subscriptions, 2);
+
+    let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
+    host.mqtt.publish("$SYS/broker/version", QoS::AtLeastOnce, true, "forged").await.unwrap();
+    host.ended().await;
+    fixture.until("the refusal", |stats| stats.refusals.get(Refused::Publish) == 1).await;
+}

@@ -312,3 +312,14 @@ pub(crate) fn takes_too_much(server: &Server) -> bool {
     let mark = mark(&mut client(server, "console-main"));
     witness.until(&mark).iter().any(|message| message.payload == too_long)
 }
+
+/// Whether somebody is given what a broker tells of itself. It is retained, so it comes at once or not at all.
+pub(crate) fn reads_system(server: &Server, who: &str) -> bool {
+    let mut reader = client(server, who);
+    assert!(reader.subscribe(&full("cmd/all")).unwrap());
+    let granted = reader.subscribe("$SYS/#").unwrap();
+    let mark = mark(&mut client(server, "console-main"));
+    let given = reader.until(&mark).iter().any(|message| message.topic == "$SYS/broker/version");
+    assert!(granted || !given);
+    given
+}

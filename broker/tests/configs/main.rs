@@ -21,7 +21,7 @@ use muster_broker::render::{Fleet, Kind, default_listen, render};
 use muster_topics::topic::Prefix;
 
 use self::{
-    cases::{CASES, Outcome, WIDE, bring, knows_whom_it_has, outcomes, speaks, takes_too_much},
+    cases::{CASES, Outcome, WIDE, bring, knows_whom_it_has, outcomes, reads_system, speaks, takes_too_much},
     server::Server,
 };
 
@@ -87,6 +87,16 @@ fn check_rules(server: &Server) {
 fn mosquitto_and_the_own_broker_agree_on_every_case() {
     check_rules(&Server::own());
     check_rules(&Server::mosquitto());
+}
+
+#[test]
+fn operators_alone_read_what_a_broker_tells_of_itself() {
+    for server in [Server::own(), Server::mosquitto()] {
+        for (who, may) in [("operator-anna", true), ("observer-bridge", false), ("console-main", false), (HOST, false)]
+        {
+            assert_eq!(reads_system(&server, who), may, "{}: {who}", server.name());
+        }
+    }
 }
 
 #[test]

@@ -413,7 +413,7 @@ fn answers() {
         ),
         (Answer::ConnAck(refused), b"\x20\x03\0\x87\0"),
         (Answer::PubAck { packet_id: 258, reason: Reason::Success }, b"\x40\x02\x01\x02"),
-        (Answer::PubAck { packet_id: 258, reason: Reason::QuotaExceeded }, b"\x40\x03\x01\x02\x97"),
+        (Answer::PubAck { packet_id: 258, reason: Reason::NotAuthorized }, b"\x40\x03\x01\x02\x87"),
         (
             Answer::SubAck { packet_id: 3, reasons: &[Reason::Success, Reason::GrantedQoS1, Reason::NotAuthorized] },
             b"\x90\x06\0\x03\0\0\x01\x87",

@@ -184,6 +184,17 @@ fn every_number_is_there() {
 }
 
 #[test]
+fn the_readme_has_all_of_them() {
+    let readme = include_str!("../../../README.md");
+    for (name, labels) in parse(&page(&sample())).unwrap().into_keys() {
+        assert!(readme.contains(&format!("`{name}`")) || readme.contains(&format!("`{name}{{")), "{name}");
+        for value in labels.into_values().filter(|value| value != env!("CARGO_PKG_VERSION")) {
+            assert!(readme.contains(&format!("`{value}`")), "{name} {value}");
+        }
+    }
+}
+
+#[test]
 fn a_broker_that_has_done_nothing_says_so() {
     let samples = parse(&page(&Stats::default())).unwrap();
     assert!(!samples.keys().any(|(name, _)| name.contains("journal")));

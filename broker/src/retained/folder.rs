@@ -1,0 +1,171 @@
+//! The folder of retained messages: who holds it, and which files are in it.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, BufWriter, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    journal::{self, Found, HEADER_BYTES, Record},
+    memory::Memory,
+};
+use crate::{StartError, message::Message};
+
+const JOURNAL: &str = "retained.journal";
+/// A new journal, until it is whole.
+const NEW: &str = "retained.journal.new";
+const LOCK: &str = "lock";
+
+/// How often, and how far apart, the lock is tried: a broker of this very process may just be closing its file.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is written at a time to a new file.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// A journal to append to.
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) salt: u64,
+    /// Its length.
+    pub(super) bytes: u64,
+}
+
+/// Makes the folder, if there is none, and holds it for as long as the file lives that this gives.
+pub(super) fn take(folder: &Path) -> Result<File, StartError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|source| StartError::Store { folder: folder.to_owned(), trying: "make", source })?;
+    let failed = |source| StartError::Store { folder: folder.to_owned(), trying: "lock", source };
+    let file = options().create(true).truncate(false).write(true).open(folder.join(LOCK)).map_err(failed)?;
+    for _ in 1..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+    }
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StartError::StoreHeld { folder: folder.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// What hosts and units report is not for everybody on this machine.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
+/// Reads the journal into `memory`, or makes one.
+pub(super) fn open(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Opened, StartError> {
+    if let Some(opened) = continue_old(folder, memory, now_ms)? {
+        return Ok(opened);
+    }
+    let new = write_new(folder, &memory.all()).and_then(|new| sync(folder).map(|()| new));
+    new.map_err(|source| StartError::Store { folder: folder.to_owned(), trying: "write to", source })
+}
+
+/// Reads the journal that there is into `memory`. None: a new one is to be written.
+fn continue_old(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Option<Opened>, StartError> {
+    let failed = |trying, source| StartError::Store { folder: folder.to_owned(), trying, source };
+    let path = folder.join(JOURNAL);
+    let mut file = match options().read(true).write(true).open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("open the journal in", error)),
+    };
+    let found = journal::read(&file, |record| memory.replay(record));
+    let found = found.map_err(|error| failed("read the journal in", error))?;
+    memory.sweep(now_ms);
+    let refused = memory.trim();
+    if refused > 0 {
+        tracing::warn!(
+            path = %path.display(),
+            refused,
+            "retained messages in the journal are beyond the limits and were dropped; hint: retained_max, retained_max_bytes"
+        );
+    }
+    match found {
+        Found::Sound { salt, end, torn } => {
+            if torn > 0 {
+                tracing::warn!(path = %path.display(), bytes = torn, "an unfinished end of the journal was cut off");
+            }
+            if refused > 0 {
+                return Ok(None);
+            }
+            let cut = file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end)));
+            cut.map_err(|error| failed("continue the journal in", error))?;
+            Ok(Some(Opened { file, salt, bytes: end }))
+        }
+        Found::Unfinished => {
+            tracing::warn!(path = %path.display(), "the journal was never begun; it is made anew");
+            Ok(None)
+        }
+        Found::Damaged { at, lost } => {
+            let aside = set_aside(&path).map_err(|error| failed("set a damaged journal aside in", error))?;
+            tracing::error!(
+                path = %path.display(),
+                aside = %aside.display(),
+                at,
+                lost_bytes = lost,
+                "the journal of retained messages is damaged; what could be read is kept, and the file stays under another \
+                 name; hint: every party publishes what is its own again, so the file can be deleted"
+            );
+            Ok(None)
+        }
+        Found::Version(version) => Err(StartError::StoreVersion { path, version }),
+    }
+}
+
+/// Writes a journal of these messages in place of the one that there is. [`sync`] makes that last.
+pub(super) fn write_new(folder: &Path, all: &[Message]) -> io::Result<Opened> {
+    let path = folder.join(NEW);
+    let written = (|| {
+        let file = options().create(true).truncate(true).write(true).open(&path)?;
+        let salt = journal::new_salt();
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
+        out.write_all(&journal::header(salt))?;
+        let (mut record, mut bytes) = (Vec::new(), HEADER_BYTES);
+        for message in all {
+            record.clear();
+            Record::Kept(message.clone()).write(salt, &mut record);
+            out.write_all(&record)?;
+            bytes += record.len();
+        }
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        fs::rename(&path, folder.join(JOURNAL))?;
+        Ok(Opened { file, salt, bytes: bytes as u64 })
+    })();
+    if written.is_err() {
+        // It takes room that the old one may need.
+        let _ = fs::remove_file(&path);
+    }
+    written
+}
+
+/// Makes names in the folder last.
+pub(super) fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Gives a file a second name, under which it stays when a new one takes the first.
+fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    for number in 1_u32.. {
+        let aside = path.with_extension(format!("journal.damaged-{number}"));
+        match fs::hard_link(path, &aside) {
+            Ok(()) => return Ok(aside),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Not every file system has links.
+            Err(_) if !aside.exists() => return fs::copy(path, &aside).map(|_| aside),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
