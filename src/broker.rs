@@ -6,12 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_broker::{Broker, Limits, StartError, Tls};
+use muster_broker::{Broker, Limits, Plain, StartError, Tls, Users};
 use muster_topics::topic::Prefix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::failure::{Context, Failure, Kind, with_causes};
+use crate::{
+    failure::{Context, Failure, Kind, with_causes},
+    revoked,
+};
 
 /// Configuration of `muster broker`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -25,6 +29,19 @@ pub struct Config {
     pub key: PathBuf,
     /// The authority's certificate (PEM): who shows a certificate of this authority is let in.
     pub authority: PathBuf,
+    /// The authority's revocation list (PEM): whose certificate is on it is not let in. The console keeps one, `revoked.pem`
+    /// in its data folder. A change of the file takes effect within seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<PathBuf>,
+    /// Where clients connect with MQTT over WebSocket (and TLS), at the path /mqtt; nowhere unless it is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub websocket: Option<SocketAddr>,
+    /// Where programs of this host connect without TLS, with a name and a password of `users`; nowhere unless it is set.
+    /// A loopback address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plain: Option<SocketAddr>,
+    /// Who may connect there: lines of `muster broker password NAME`.
+    pub users: PathBuf,
     /// Folder of what outlives the broker: retained messages. Only its owner may read it.
     pub data_dir: PathBuf,
     /// Where Prometheus finds the broker's metrics (`GET /metrics`, plain HTTP, no password); not at all if it is not
@@ -45,6 +62,10 @@ impl Default for Config {
             certificate: folder.join("certificate.pem"),
             key: folder.join("key.pem"),
             authority: folder.join("authority.pem"),
+            revoked: None,
+            websocket: None,
+            plain: None,
+            users: folder.join("users"),
             data_dir: PathBuf::from("/var/lib/muster/broker"),
             monitor: None,
             prefix: Prefix::default(),
@@ -53,11 +74,32 @@ impl Default for Config {
     }
 }
 
+/// A broker, and what follows its revocation list.
+#[derive(Debug)]
+pub struct Running {
+    broker: Broker,
+    watch: Option<AbortOnDropHandle<()>>,
+}
+
+impl Running {
+    /// The broker itself.
+    #[must_use]
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// Stops it.
+    pub async fn stop(self) {
+        drop(self.watch);
+        self.broker.stop().await;
+    }
+}
+
 /// Starts a broker from its configuration.
 ///
 /// # Errors
 /// If a file cannot be read, or the broker does not start.
-pub async fn start(config: Config) -> Result<Broker, Failure> {
+pub async fn start(config: Config) -> Result<Running, Failure> {
     let read = |path: &Path| {
         fs::read_to_string(path).trying(format_args!("the file {}", path.display())).map_err(|failure| {
             failure.hint("`muster console issue --role broker --name NAME --san ADDRESS --out DIR` writes these files")
@@ -65,15 +107,39 @@ pub async fn start(config: Config) -> Result<Broker, Failure> {
     };
     let tls =
         Tls { authority: read(&config.authority)?, certificate: read(&config.certificate)?, key: read(&config.key)? };
-    let config = muster_broker::Config {
-        listen: config.listen,
-        tls,
+    let plain = match config.plain {
+        Some(listen) => Some(Plain { listen, users: users(&config.users)? }),
+        None => None,
+    };
+    let broker = muster_broker::Config {
+        websocket: config.websocket,
+        plain,
         store: Some(config.data_dir),
         monitor: config.monitor,
         prefix: config.prefix,
         limits: config.limits,
+        ..muster_broker::Config::new(config.listen, tls)
     };
-    Broker::start(config).await.map_err(|error| failure(&error, "listen"))
+    let broker = Broker::start(broker).await.map_err(|error| failure(&error, "listen"))?;
+    let watch = match config.revoked {
+        None => None,
+        Some(path) => match revoked::watch(path, broker.revocations()).await {
+            Ok(task) => Some(task),
+            Err(failure) => {
+                broker.stop().await;
+                return Err(failure);
+            }
+        },
+    };
+    Ok(Running { broker, watch })
+}
+
+fn users(path: &Path) -> Result<Users, Failure> {
+    let hint = "`muster broker password NAME` prints a line for this file";
+    let text = fs::read_to_string(path)
+        .trying(format_args!("the users file {}", path.display()))
+        .map_err(|failure| failure.hint(hint))?;
+    Users::parse(&text).map_err(|error| Failure::new(Kind::Failed, format!("{}: {error}", path.display())).hint(hint))
 }
 
 /// A broker's refusal to start, in words; `setting` is what says where it listens.
@@ -83,6 +149,9 @@ pub fn failure(error: &StartError, setting: &str) -> Failure {
     match error {
         StartError::Bind { .. } => {
             failure.hint(format!("choose another address or port with {setting}; port 0 takes a free one"))
+        }
+        StartError::NotLoopback(_) => {
+            failure.hint("set `plain` to an address such as 127.0.0.1:1883; others connect with TLS")
         }
         StartError::BindMonitor { .. } => {
             failure.hint("choose another address or port with monitor; port 0 takes a free one")

@@ -9,7 +9,8 @@
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
 //! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker;
-//!   [`render`]: other brokers' configurations
+//!   [`revoked`]: what follows its revocation list; [`password`]: lines of its users file; [`render`]: other brokers'
+//!   configurations
 //! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
 //!
@@ -34,9 +35,13 @@ pub mod failure;
 pub mod files;
 #[cfg(feature = "console")]
 pub mod issue;
+#[cfg(feature = "broker")]
+pub mod password;
 pub mod pki;
 #[cfg(feature = "broker")]
 pub mod render;
+#[cfg(feature = "broker")]
+pub mod revoked;
 pub mod role;
 pub mod rules;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]

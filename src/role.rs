@@ -199,7 +199,7 @@ mod broker {
 
     use super::*;
     use crate::{
-        broker,
+        broker, password,
         render::{self, Render},
     };
 
@@ -208,7 +208,7 @@ mod broker {
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker\n  \
-                            muster broker --config /etc/muster/broker.toml\n  muster broker --print-config            every key, with its default"
+                            muster broker --config /etc/muster/broker.toml\n  muster broker --print-config            every key, with its default\n  muster broker password operator-anna >> /etc/muster/broker/users"
     )]
     pub struct BrokerArgs {
         #[command(flatten)]
@@ -217,31 +217,43 @@ mod broker {
         verb: Option<Verb>,
     }
 
-    /// What needs no broker to run.
+    /// What can be done without a broker.
     #[derive(Subcommand, Clone, Debug)]
     enum Verb {
         /// Write another broker's configuration with the same rules
         Render(Render),
+        /// Print a line of a users file, for somebody who connects with a password
+        ///
+        /// The password is asked for, or read from standard input if that is no terminal.
+        Password {
+            /// Whom it is for: a host's id, console-NAME, operator-NAME or observer-NAME
+            name: String,
+        },
     }
 
-    /// Runs a broker until `shutdown`.
+    /// Runs a broker until `shutdown`, or does what can be done without one.
     ///
     /// # Errors
     /// If it cannot start.
     pub async fn broker(args: BrokerArgs, shutdown: CancellationToken) -> Result<(), Failure> {
-        if let Some(Verb::Render(wanted)) = args.verb {
-            return render::run(&wanted);
+        match args.verb {
+            Some(Verb::Render(wanted)) => return render::run(&wanted),
+            Some(Verb::Password { name }) => return password::print_line(&name, &shutdown).await,
+            None => {}
         }
         let Some(config) = args.role.load("broker", |_: &mut broker::Config| Ok(()))? else { return Ok(()) };
         let running = broker::start(config).await?;
-        tell(running.local_addr());
+        let broker = running.broker();
+        tell("mqtts", broker.local_addr());
+        broker.websocket_addr().into_iter().for_each(|address| tell("wss", address));
+        broker.plain_addr().into_iter().for_each(|address| tell("mqtt", address));
         shutdown.cancelled().await;
         running.stop().await;
         Ok(())
     }
 
     #[expect(clippy::print_stderr, reason = "a person who started it is told where it is")]
-    fn tell(address: std::net::SocketAddr) {
-        eprintln!("the broker listens on mqtts://{address}");
+    fn tell(scheme: &str, address: std::net::SocketAddr) {
+        eprintln!("the broker listens on {scheme}://{address}");
     }
 }

@@ -32,7 +32,7 @@ use crate::{
     },
     console::{self, Console, Prepared, RunningConsole, StartError, config::Config},
     failure::{Context as _, Failure, Kind},
-    files,
+    files, revoked,
 };
 
 /// How long the agent may take to connect before that is said.
@@ -85,6 +85,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
     let prepared = prepare(&up, &data).await?;
     steps.done("authority, stores and ports");
     let broker = start_broker(&up, &data, &prepared).await?;
+    let _revoked = revoked::follow(prepared.revocations(), broker.revocations());
     steps.done("broker");
     let urls = broker_urls(up.listen, broker.local_addr().port());
     let console = prepared

@@ -1,4 +1,6 @@
-//! From a TCP connection to a [`Guest`]: accept, TLS, and what the client's certificate says.
+//! From a TCP connection to a [`Guest`]: accept, TLS, WebSocket, and what the client's certificate says.
+//!
+//! There is a listener for each way in. Each has a task, and shares its places for strangers with the others.
 //!
 //! Each connection has a task from its first byte on, so that one that says nothing keeps nobody waiting. Those that are
 //! not clients yet are limited in number and time; more of them wait in the kernel's backlog.
@@ -6,7 +8,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use muster_topics::role::Identity;
-use rustls::ServerConfig;
+use rustls::{CertificateError, ServerConfig};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -15,10 +17,12 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Shared, admit,
+    Limits, Shared, StartError, admit,
     stats::Beginning,
     stream::Stream,
-    tls::{self, NobodyError, TlsStream},
+    tls::TlsStream,
+    websocket::{WebSocket, WebSocketError},
+    who::{self, NobodyError, Serial},
 };
 
 /// Connections that the kernel holds for us: a fleet that comes back at once fits in. (The kernel cuts it to
@@ -38,12 +42,62 @@ pub(crate) struct Guest {
 /// What its transport has shown of who a guest is.
 pub(crate) enum Proof {
     /// A certificate of the fleet's authority.
-    Certificate { identity: Identity },
+    Certificate { identity: Identity, serial: Serial },
+    /// Nothing: its CONNECT has to bring a user name and a password.
+    Password,
     /// One that says nothing: its CONNECT is only there to be refused.
     Nobody(NobodyError),
 }
 
-pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// A way in.
+#[derive(Clone)]
+pub(crate) enum Door {
+    Tls(Arc<ServerConfig>),
+    WebSocket(Arc<ServerConfig>),
+    Plain,
+}
+
+/// A way in that is open.
+pub(crate) struct Open {
+    pub(crate) door: Door,
+    /// With the real port.
+    pub(crate) address: SocketAddr,
+    listener: TcpListener,
+}
+
+/// The places of those who are not clients yet.
+#[derive(Clone)]
+pub(crate) struct Strangers(Arc<Semaphore>);
+
+impl Strangers {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self(Arc::new(Semaphore::new(limits.handshakes_max)))
+    }
+}
+
+impl Door {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Tls(_) => "TLS",
+            Self::WebSocket(_) => "WebSocket over TLS",
+            Self::Plain => "TCP with passwords",
+        }
+    }
+
+    /// Listens at `address`. Passwords go nowhere but through this host.
+    pub(crate) fn open(self, address: SocketAddr) -> Result<Open, StartError> {
+        if matches!(self, Self::Plain) && !address.ip().to_canonical().is_loopback() {
+            return Err(StartError::NotLoopback(address));
+        }
+        let bind = |source| StartError::Bind { address, source };
+        let listener = listen(address).map_err(bind)?;
+        let address = listener.local_addr().map_err(bind)?;
+        Ok(Open { door: self, address, listener })
+    }
+}
+
+/// Listens, with room for many who come at once.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A broker that is started again need not wait for the last one's connections to be forgotten.
     socket.set_reuseaddr(true)?;
@@ -51,26 +105,28 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Accepts connections until the broker stops.
-pub(crate) async fn run(listener: TcpListener, server: Arc<ServerConfig>, shared: Arc<Shared>, tasks: TaskTracker) {
-    let strangers = Arc::new(Semaphore::new(shared.limits.handshakes_max));
-    let stop = shared.stop.clone();
-    let accept = async {
-        loop {
-            let Ok(place) = Arc::clone(&strangers).acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((socket, peer)) => {
-                    let (server, shared) = (Arc::clone(&server), Arc::clone(&shared));
-                    tasks.spawn(serve(socket, peer, server, shared, place));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
+impl Open {
+    /// Accepts connections until the broker stops.
+    pub(crate) async fn run(self, strangers: Strangers, shared: Arc<Shared>, tasks: TaskTracker) {
+        let Self { door, listener, .. } = self;
+        let stop = shared.stop.clone();
+        let accept = async {
+            loop {
+                match listener.accept().await {
+                    Ok((socket, peer)) => {
+                        // Only then, or a listener where nobody comes would keep a place from the others.
+                        let Ok(place) = Arc::clone(&strangers.0).acquire_owned().await else { return };
+                        tasks.spawn(serve(socket, peer, door.clone(), Arc::clone(&shared), place));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
                 }
             }
-        }
-    };
-    stop.run_until_cancelled(accept).await;
+        };
+        stop.run_until_cancelled(accept).await;
+    }
 }
 
 /// Why a connection does not become a guest.
@@ -80,39 +136,47 @@ enum Turned {
     Socket(#[from] io::Error),
     #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),
+    #[error("the client's certificate is revoked")]
+    Revoked,
     #[error("the TLS handshake took too long")]
     TlsTimeout,
+    #[error("no WebSocket: {0}")]
+    WebSocket(#[from] WebSocketError),
     #[error("the broker stops")]
     Stopping,
 }
 
 impl Turned {
+    fn tls(error: io::Error) -> Self {
+        let told = error.get_ref().and_then(|error| error.downcast_ref());
+        match told {
+            Some(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => Self::Revoked,
+            _ => Self::Tls(error),
+        }
+    }
+
     /// As which it is counted.
     fn beginning(&self) -> Beginning {
         match self {
             Self::Socket(_) => Beginning::Closed,
             Self::Tls(_) => Beginning::Tls,
+            Self::Revoked => Beginning::Revoked,
             Self::TlsTimeout => Beginning::Timeout,
+            Self::WebSocket(_) => Beginning::WebSocket,
             Self::Stopping => Beginning::Stopping,
         }
     }
 }
 
 /// One connection, from its first byte to its last.
-async fn serve(
-    socket: TcpStream,
-    peer: SocketAddr,
-    server: Arc<ServerConfig>,
-    shared: Arc<Shared>,
-    place: OwnedSemaphorePermit,
-) {
+async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shared>, place: OwnedSemaphorePermit) {
     // In memory of its own, which a session does not need.
-    let opening = Box::pin(open(socket, peer, server, &shared));
-    let opened = match shared.stop.run_until_cancelled(opening).await {
-        Some(opened) => opened,
+    let entering = Box::pin(enter(socket, peer, door, &shared.limits));
+    let entered = match shared.stop.run_until_cancelled(entering).await {
+        Some(entered) => entered,
         None => Err(Turned::Stopping),
     };
-    match opened {
+    match entered {
         Ok(guest) => admit::serve(guest, shared, place).await,
         Err(turned) => {
             shared.counters.begun.count(turned.beginning());
@@ -121,21 +185,38 @@ async fn serve(
     }
 }
 
-async fn open(
-    socket: TcpStream,
-    peer: SocketAddr,
-    server: Arc<ServerConfig>,
-    shared: &Shared,
-) -> Result<Guest, Turned> {
+async fn enter(socket: TcpStream, peer: SocketAddr, door: Door, limits: &Limits) -> Result<Guest, Turned> {
     // Acknowledgements are small and somebody waits for each: 44 ms instead of 0.07 ms for a round trip otherwise.
     socket.set_nodelay(true)?;
-    let stream = timeout(shared.limits.handshake_timeout(), TlsStream::accept(socket, server))
-        .await
-        .map_err(|_| Turned::TlsTimeout)?
-        .map_err(Turned::Tls)?;
-    let proof = match tls::identity(stream.peer_certificates()) {
-        Ok(identity) => Proof::Certificate { identity },
-        Err(nobody) => Proof::Nobody(nobody),
+    let patience = limits.handshake_timeout();
+    let (stream, proof) = match door {
+        Door::Plain => (Stream::Plain(socket), Proof::Password),
+        Door::Tls(server) => {
+            let stream = shake_hands(socket, server, patience).await?;
+            let proof = proof(&stream);
+            (Stream::Tls(stream), proof)
+        }
+        Door::WebSocket(server) => {
+            let stream = shake_hands(socket, server, patience).await?;
+            let proof = proof(&stream);
+            let stream = WebSocket::accept(stream, limits.packet_max_bytes, patience).await?;
+            (Stream::WebSocket(stream), proof)
+        }
     };
-    Ok(Guest { stream: Stream::Tls(stream), peer, proof })
+    Ok(Guest { stream, peer, proof })
+}
+
+async fn shake_hands(
+    socket: TcpStream,
+    server: Arc<ServerConfig>,
+    patience: Duration,
+) -> Result<Box<TlsStream<TcpStream>>, Turned> {
+    timeout(patience, TlsStream::accept(socket, server)).await.map_err(|_| Turned::TlsTimeout)?.map_err(Turned::tls)
+}
+
+fn proof(stream: &TlsStream<TcpStream>) -> Proof {
+    match who::identify(stream.peer_certificates()) {
+        Ok((identity, serial)) => Proof::Certificate { identity, serial },
+        Err(nobody) => Proof::Nobody(nobody),
+    }
 }

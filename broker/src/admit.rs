@@ -4,11 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use muster_topics::role::Identity;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    sync::OwnedSemaphorePermit,
-    time::timeout,
-};
+use tokio::{io::AsyncReadExt, sync::OwnedSemaphorePermit, time::timeout};
 
 use crate::{
     Shared,
@@ -21,16 +17,12 @@ use crate::{
     registry::{Former, Full, Ticket},
     session::{Reach, Session},
     stats::Beginning,
-    stream::Stream,
-    tls::NobodyError,
-    who::Serial,
+    stream::{Stream, farewell},
+    who::{NobodyError, Serial},
 };
 
 /// How long the end of an earlier connection may take: its last will is dealt out, and its router may be replaced.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long a refused client may take to read why.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Why a connection does not become a client.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +37,14 @@ enum Turned {
     Malformed(#[from] Malformed),
     #[error(transparent)]
     Nobody(#[from] NobodyError),
+    #[error("the certificate {0} is revoked")]
+    Revoked(Serial),
+    #[error("it names no user; hint: without TLS a client needs a user name and a password")]
+    NoUser,
+    #[error("there is no user {user:?} with this password")]
+    Password { user: String },
+    #[error("its password could not be checked in time")]
+    PasswordTimeout,
     #[error("it names an authentication method, of which there are none")]
     Method,
     #[error(
@@ -68,9 +68,10 @@ impl Turned {
     fn beginning(&self) -> Beginning {
         match self {
             Self::Socket(_) | Self::Ended => Beginning::Closed,
-            Self::ConnectTimeout => Beginning::Timeout,
+            Self::ConnectTimeout | Self::PasswordTimeout => Beginning::Timeout,
             Self::Malformed(_) => Beginning::Malformed,
-            Self::Nobody(_) | Self::Method => Beginning::Identity,
+            Self::Nobody(_) | Self::NoUser | Self::Password { .. } | Self::Method => Beginning::Identity,
+            Self::Revoked(_) => Beginning::Revoked,
             Self::ClientId { .. } => Beginning::ClientId,
             Self::Will { .. } => Beginning::Will,
             Self::Full { .. } => Beginning::Full,
@@ -82,13 +83,14 @@ impl Turned {
     /// The reason in the CONNACK, if a client is there to read it.
     fn reason(&self) -> Option<Reason> {
         match self {
-            Self::Nobody(_) => Some(Reason::NotAuthorized),
+            Self::Nobody(_) | Self::NoUser | Self::Revoked(_) => Some(Reason::NotAuthorized),
+            Self::Password { .. } => Some(Reason::BadUserNameOrPassword),
             Self::Will { refusal, .. } => Some(refusal.reason()),
             Self::ClientId { .. } => Some(Reason::ClientIdentifierNotValid),
             Self::Method => Some(Reason::BadAuthenticationMethod),
             Self::Full { full: Full::Broker, .. } => Some(Reason::ServerBusy),
             Self::Full { full: Full::Identity, .. } => Some(Reason::QuotaExceeded),
-            Self::Predecessor { .. } => Some(Reason::ServerUnavailable),
+            Self::Predecessor { .. } | Self::PasswordTimeout => Some(Reason::ServerUnavailable),
             Self::TakenOver { .. } => Some(Reason::SessionTakenOver),
             Self::Stopping => Some(Reason::ServerShuttingDown),
             Self::Socket(_) | Self::ConnectTimeout | Self::Ended | Self::Malformed(_) => None,
@@ -128,9 +130,7 @@ async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) 
             return Err(malformed.into());
         }
     };
-    // The handshake is over; what follows waits for nothing that a stranger controls.
-    drop(place);
-    match welcome(&connect, proof, peer, shared).await {
+    match welcome(&connect, proof, peer, place, shared).await {
         Ok((admitted, answer)) => {
             Ok(Connection::new(stream, input, admitted, answer.connack(&connect, shared), Arc::clone(shared)))
         }
@@ -143,19 +143,6 @@ async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) 
             Err(turned)
         }
     }
-}
-
-/// Tells a client that it is refused, and closes. What it does with that is its own affair.
-async fn farewell(stream: &mut Stream, answer: &[u8]) {
-    let tell = async {
-        stream.write_all(answer).await?;
-        stream.shutdown().await?;
-        // A client that has not read yet would lose the answer to a reset, were there bytes of its own unread.
-        let mut rest = [0; 256];
-        while stream.read(&mut rest).await? > 0 {}
-        Ok::<_, io::Error>(())
-    };
-    let _ = timeout(LINGER, tell).await;
 }
 
 /// Reads the first packet, and says how many bytes it has.
@@ -213,17 +200,24 @@ async fn welcome(
     connect: &Connect<'_>,
     proof: Proof,
     peer: SocketAddr,
+    place: OwnedSemaphorePermit,
     shared: &Arc<Shared>,
 ) -> Result<(Admitted, Welcome), Turned> {
     if connect.extended_auth {
         return Err(Turned::Method);
     }
     let (identity, serial) = who(connect, proof, shared).await?;
+    // It is no stranger any more; what follows waits for nothing that one controls.
+    drop(place);
     let access = Arc::new(Access::new(identity.clone(), Arc::clone(&shared.rules)));
     let client_id = client_id(connect, &identity, shared)?;
     let will = connect.will.as_ref().map(|will| last_will(will, &access, shared)).transpose()?;
     let full = |full| Turned::Full { identity: identity.clone(), full };
     let ticket = shared.registry.enter(identity.clone(), client_id, serial).map_err(full)?;
+    // Who is in the registry is found there if it is revoked from now on, and who was before is found here.
+    if let Some(serial) = serial.filter(|serial| shared.revoked.contains(serial)) {
+        return Err(Turned::Revoked(serial));
+    }
     if ticket.replaces() {
         shared.counters.takeovers.add(1);
         tracing::info!(%peer, client.id = ticket.client_id(), client.identity = %identity, "takes over");
@@ -248,14 +242,17 @@ async fn welcome(
 }
 
 /// Who a client is, by its certificate or its password.
-async fn who(
-    _connect: &Connect<'_>,
-    proof: Proof,
-    _shared: &Shared,
-) -> Result<(Identity, Option<Serial>), NobodyError> {
+async fn who(connect: &Connect<'_>, proof: Proof, shared: &Shared) -> Result<(Identity, Option<Serial>), Turned> {
     match proof {
-        Proof::Certificate { identity } => Ok((identity, None)),
-        Proof::Nobody(nobody) => Err(nobody),
+        Proof::Certificate { identity, serial } => Ok((identity, Some(serial))),
+        Proof::Nobody(nobody) => Err(nobody.into()),
+        Proof::Password => {
+            let (Some(users), Some(user)) = (&shared.users, connect.user) else { return Err(Turned::NoUser) };
+            let check =
+                timeout(shared.limits.connect_timeout(), users.admit(user, connect.password.unwrap_or_default()));
+            let identity = check.await.map_err(|_| Turned::PasswordTimeout)?;
+            Ok((identity.ok_or_else(|| Turned::Password { user: user.chars().take(200).collect() })?, None))
+        }
     }
 }
 

@@ -18,7 +18,9 @@
 //!
 //! - [`limits`](Limits): a limit on everything, each with its reason
 //! - `text`, `codec`, `message`: what is well formed; bytes to packets and back; a message that was let in
-//! - `accept`, `tls`, `stream`: from a TCP connection to a guest, of whom the transport says who it is
+//! - `accept`: from a TCP connection to a guest, of whom it is known how to tell who it is
+//! - `stream`, `tls`, `websocket`, `scratch`: the transports, which hold no buffers for idle clients
+//! - `who`, `revoked`, `users`: whom a certificate is for; which are good no more; names and passwords
 //! - `admit`, `access`: from a guest to a client; what it may do
 //! - `registry`, `pace`: who is connected, and whose session waits; takeover; how fast one may send
 //! - `session`, `mailbox`: a client's state, without IO; what waits for it, and what happens if that is too much
@@ -53,6 +55,7 @@ mod pace;
 mod registry;
 pub mod render;
 mod retained;
+mod revoked;
 mod router;
 mod scratch;
 mod session;
@@ -62,6 +65,8 @@ mod system;
 mod text;
 mod tls;
 mod tree;
+mod users;
+mod websocket;
 mod who;
 
 use std::{
@@ -80,13 +85,24 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[doc(hidden)]
 pub use self::codec::fuzzing;
 use self::{
-    access::Rules, clock::unix_ms, exchange::Exchange, logged::Logged, mailbox::Pool, registry::Registry,
-    retained::Retained, router::Hub, stats::Counters,
+    accept::{Door, Strangers},
+    access::Rules,
+    clock::unix_ms,
+    exchange::Exchange,
+    logged::Logged,
+    mailbox::Pool,
+    registry::Registry,
+    retained::Retained,
+    revoked::Revoked,
+    router::Hub,
+    stats::Counters,
 };
 pub use self::{
     limits::Limits,
+    revoked::RevocationError,
     stats::{Beginning, Counts, Journal, Kind, Refused, Stats},
     tls::Tls,
+    users::{Users, UsersError, password_line},
 };
 
 /// How long connections may take to end when the broker stops.
@@ -99,6 +115,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Its certificate, and whom it lets in.
     pub tls: Tls,
+    /// Where they connect with MQTT over WebSocket (and TLS). None: nowhere.
+    pub websocket: Option<SocketAddr>,
+    /// Where they connect without TLS. None: nowhere.
+    pub plain: Option<Plain>,
     /// The folder in which retained messages outlive the broker. None: they do not.
     pub store: Option<PathBuf>,
     /// Where Prometheus finds the metrics: `GET /metrics`, plain HTTP. None: nowhere.
@@ -113,8 +133,26 @@ impl Config {
     /// A broker with one listener, the default prefix and limits, and nothing that outlives it.
     #[must_use]
     pub fn new(listen: SocketAddr, tls: Tls) -> Self {
-        Self { listen, tls, store: None, monitor: None, prefix: Prefix::default(), limits: Limits::default() }
+        Self {
+            listen,
+            tls,
+            websocket: None,
+            plain: None,
+            store: None,
+            monitor: None,
+            prefix: Prefix::default(),
+            limits: Limits::default(),
+        }
     }
+}
+
+/// A way in without TLS, for programs on the same host: nobody can listen there, and a password shows who it is.
+#[derive(Clone, Debug)]
+pub struct Plain {
+    /// Where. An address that others can reach is refused.
+    pub listen: SocketAddr,
+    /// Who may come in.
+    pub users: Users,
 }
 
 /// Why a broker does not start.
@@ -137,6 +175,9 @@ pub enum StartError {
         /// Why not.
         source: io::Error,
     },
+    /// The address for connections without TLS is not this host's alone.
+    #[error("without TLS the broker does not listen on {0}, which others can reach")]
+    NotLoopback(SocketAddr),
     /// A certificate or key is unusable.
     #[error("{what} cannot be used for TLS")]
     Tls {
@@ -186,9 +227,30 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Broker {
     address: SocketAddr,
+    websocket: Option<SocketAddr>,
+    plain: Option<SocketAddr>,
     monitor: Option<SocketAddr>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
+}
+
+/// What takes a running broker's revocation list.
+#[derive(Clone, Debug)]
+pub struct Revocations(Arc<Shared>);
+
+impl Revocations {
+    /// Puts another list (X.509, in PEM) in force, and ends the connections of those who are on it. Tells how many
+    /// certificates are revoked. A list that is not taken changes nothing.
+    ///
+    /// # Errors
+    /// If it cannot be read, is not the authority's, is out of date or only part of one.
+    pub fn replace(&self, list: &str) -> Result<usize, RevocationError> {
+        let shared = &self.0;
+        let count = shared.revoked.replace(list)?;
+        let ended = shared.registry.end_revoked(|serial| shared.revoked.contains(serial));
+        tracing::info!(revoked = count, ended, "a revocation list is in force");
+        Ok(count)
+    }
 }
 
 /// What all connections share.
@@ -198,6 +260,9 @@ struct Shared {
     started: Instant,
     started_ms: u64,
     counters: Arc<Counters>,
+    revoked: Arc<Revoked>,
+    /// Who may come in with a password.
+    users: Option<Users>,
     registry: Arc<Registry>,
     hub: Arc<Hub>,
     exchange: Arc<Exchange>,
@@ -267,12 +332,13 @@ impl Broker {
     /// # Errors
     /// If the TLS material is unusable, a limit makes no sense, or the address cannot be had.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let Config { listen, tls, store, monitor, prefix, limits } = config;
+        let Config { listen, tls, websocket, plain, store, monitor, prefix, limits } = config;
         limits.check()?;
-        let server = tls.server()?;
-        let bind = |source| StartError::Bind { address: listen, source };
-        let listener = accept::bind(listen).map_err(bind)?;
-        let address = listener.local_addr().map_err(bind)?;
+        let (server, revoked) = tls.server()?;
+        let tls = Door::Tls(Arc::clone(&server)).open(listen)?;
+        let websocket = websocket.map(|address| Door::WebSocket(server).open(address)).transpose()?;
+        let (plain, users) = plain.map(|plain| (plain.listen, plain.users)).unzip();
+        let plain = plain.map(|address| Door::Plain.open(address)).transpose()?;
         let metrics = monitor.map(bind_monitor).transpose()?;
         let counters = Arc::new(Counters::default());
         let retained = open_retained(store, limits.clone()).await?;
@@ -289,6 +355,8 @@ impl Broker {
             stop: CancellationToken::new(),
             limits,
             counters,
+            revoked,
+            users,
             hub,
         });
         let exchange = Arc::clone(&shared.exchange);
@@ -296,7 +364,6 @@ impl Broker {
         let tasks = TaskTracker::new();
         tasks.spawn(Arc::clone(&shared).tell());
         tasks.spawn(Arc::clone(&shared).tend());
-        tasks.spawn(accept::run(listener, server, Arc::clone(&shared), tasks.clone()));
         let monitor = metrics.as_ref().map(|(_, address)| *address);
         if let Some((listener, address)) = metrics {
             let (told, stop) = (Arc::clone(&shared), shared.stop.clone());
@@ -304,14 +371,38 @@ impl Broker {
             tasks.spawn(async move { stop.run_until_cancelled(serve).await });
             tracing::info!(%address, "the broker's metrics can be read");
         }
-        tracing::info!(%address, "the broker takes connections");
-        Ok(Self { address, monitor, shared, tasks })
+        let address_of = |open: &accept::Open| open.address;
+        let (address, ws, tcp) = (tls.address, websocket.as_ref().map(address_of), plain.as_ref().map(address_of));
+        let strangers = Strangers::new(&shared.limits);
+        for open in [Some(tls), websocket, plain].into_iter().flatten() {
+            tracing::info!(address = %open.address, transport = open.door.name(), "the broker takes connections");
+            tasks.spawn(open.run(strangers.clone(), Arc::clone(&shared), tasks.clone()));
+        }
+        Ok(Self { address, websocket: ws, plain: tcp, monitor, shared, tasks })
     }
 
     /// Where it listens, with the real port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it takes MQTT over WebSocket, with the real port.
+    #[must_use]
+    pub fn websocket_addr(&self) -> Option<SocketAddr> {
+        self.websocket
+    }
+
+    /// Where it takes connections without TLS, with the real port.
+    #[must_use]
+    pub fn plain_addr(&self) -> Option<SocketAddr> {
+        self.plain
+    }
+
+    /// What takes its revocation list.
+    #[must_use]
+    pub fn revocations(&self) -> Revocations {
+        Revocations(Arc::clone(&self.shared))
     }
 
     /// Where the metrics are, with the real port.
@@ -344,7 +435,7 @@ impl Broker {
 
 fn bind_monitor(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     let bind = |source| StartError::BindMonitor { address, source };
-    let listener = accept::bind(address).map_err(bind)?;
+    let listener = accept::listen(address).map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
     Ok((listener, address))
 }
@@ -371,6 +462,9 @@ extern crate self as muster_broker;
 #[path = "../tests/broker/fixture.rs"]
 #[expect(dead_code, reason = "most of it is for the tests outside")]
 mod fixture;
+
+#[cfg(test)]
+mod choppy;
 
 #[cfg(test)]
 mod tests;

@@ -6,14 +6,19 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
+    time::timeout,
 };
 
-use crate::tls::TlsStream;
+use crate::{tls::TlsStream, websocket::WebSocket};
+
+/// How long who is refused may take to read why.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// A connection, however it came. Both directions belong to one task.
 pub(crate) enum Stream {
@@ -21,6 +26,22 @@ pub(crate) enum Stream {
     Plain(TcpStream),
     /// TLS over it.
     Tls(Box<TlsStream<TcpStream>>),
+    /// WebSocket over that.
+    WebSocket(Box<WebSocket<Box<TlsStream<TcpStream>>>>),
+}
+
+/// Sends `last` and ends the connection, but not before the other side had time to read it: a socket that is closed with
+/// unread data in it takes back what it sent.
+pub(crate) async fn farewell(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), last: &[u8]) {
+    let farewell = async {
+        stream.write_all(last).await?;
+        stream.shutdown().await?;
+        let mut ignored = [0; 256];
+        while stream.read(&mut ignored).await? != 0 {}
+        io::Result::Ok(())
+    };
+    // Who does not stay for the reason has none.
+    let _ = timeout(LINGER, farewell).await;
 }
 
 /// The same call on whatever it is.
@@ -32,7 +53,11 @@ macro_rules! each {
                 $call
             }
             Stream::Tls(inner) => {
-                let $inner = Pin::new(inner.as_mut());
+                let $inner = Pin::new(inner);
+                $call
+            }
+            Stream::WebSocket(inner) => {
+                let $inner = Pin::new(inner);
                 $call
             }
         }

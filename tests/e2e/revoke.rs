@@ -46,16 +46,17 @@ fn a_host_that_is_revoked_is_locked_out() {
     assert_eq!(fleet.json(&["host", "show", other])["certificate_expires_ms"], 0);
     assert!(fleet.ok(&["host", "show", other]).contains("revoked"));
     fleet.ok(&["exec", "--host", &own, "--", "true"]);
-
-    // A new token brings it back, with the same folder.
-    agent.kill();
     let state = |wanted: &str| {
         eventually(wanted, || {
             let host = fleet.json(&["host", "show", other]);
             if host["presence"]["state"] == wanted { Ok(()) } else { Err(host.to_string()) }
         });
     };
+    // Its agent runs on, but the broker has ended its connection: that is its last will.
     state("offline");
+
+    // A new token brings it back, with the same folder.
+    agent.kill();
     let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
     let agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
     state("online");

@@ -58,7 +58,7 @@ fn all_can_be_told_to_end_and_the_first_cause_counts() {
 #[test]
 fn the_revoked_are_told_to_end() {
     let registry = registry(10, 10);
-    let serial = |number: u8| Some(Serial::from(vec![number]));
+    let serial = |number: u8| Serial::new(&[number]);
     let good = registry.enter(console("a"), "1".to_owned(), serial(1)).unwrap();
     let bad = registry.enter(console("a"), "2".to_owned(), serial(2)).unwrap();
     let without = enter(&registry, "a", "3").unwrap();

@@ -26,7 +26,10 @@ use rustls::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::scratch::{Kept, SCRATCH_BYTES, Scratch};
+use crate::{
+    scratch::{Kept, SCRATCH_BYTES, Scratch},
+    stream::farewell,
+};
 
 /// What can be left over from a read: part of a record (16,640 bytes at most), or of a handshake message in several. The
 /// longest of these has the client's certificates; one of the fleet's takes a kilobyte.
@@ -155,8 +158,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             closed: false,
             failed: None,
         });
-        poll_fn(|cx| stream.poll_handshake(cx)).await?;
-        Ok(stream)
+        match poll_fn(|cx| stream.poll_handshake(cx)).await {
+            Ok(()) => Ok(stream),
+            Err(error) => {
+                if stream.failed.is_some() {
+                    // A client of TLS 1.3 thinks that it is done, and goes on to talk.
+                    farewell(&mut stream.io, &[]).await;
+                }
+                Err(error)
+            }
+        }
     }
 
     /// The client's certificate and what lies between it and the authority.

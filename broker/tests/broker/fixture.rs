@@ -1,9 +1,19 @@
 //! A broker with an authority of its own, and clients for it.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use muster_broker::{Broker, Config, Limits, Tls};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
+    CrlIssuingDistributionPoint, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, date_time_ymd,
+};
 use rumqttc::{AsyncClient, Event, LastWill, MqttOptions, Packet, Publish, QoS, TlsConfiguration, Transport};
 use rustls::{
     ClientConfig, DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion,
@@ -27,6 +37,9 @@ pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) ->
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
+/// The next certificate's number.
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
 pub(crate) struct Authority {
     pub(crate) certificate: String,
     issuer: Issuer<'static, KeyPair>,
@@ -36,13 +49,25 @@ pub(crate) struct Authority {
 pub(crate) struct Pair {
     pub(crate) certificate: String,
     pub(crate) key: String,
+    pub(crate) serial: u64,
+}
+
+/// When there should be a newer revocation list.
+#[derive(Clone, Copy)]
+pub(crate) enum Day {
+    Yesterday,
+    Tomorrow,
 }
 
 impl Authority {
     pub(crate) fn new() -> Self {
+        Self::named("an authority")
+    }
+
+    pub(crate) fn named(common_name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "an authority");
+        params.distinguished_name.push(DnType::CommonName, common_name);
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();
         Self { certificate, issuer: Issuer::new(params, key) }
@@ -57,9 +82,44 @@ impl Authority {
         let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         (params.not_before, params.not_after) = (date_time_ymd(from_year, 1, 1), date_time_ymd(to_year, 1, 1));
         params.distinguished_name.push(DnType::CommonName, common_name);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        params.serial_number = Some(serial.into());
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Pair { certificate, key: key.serialize_pem() }
+        Pair { certificate, key: key.serialize_pem(), serial }
+    }
+
+    pub(crate) fn der(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()
+    }
+
+    pub(crate) fn revocation_list(&self, serials: &[u64], next: Day) -> String {
+        self.revocation_list_of(serials, next, None)
+    }
+
+    /// One that says of itself that it does not cover everything.
+    pub(crate) fn partial_revocation_list(&self, serials: &[u64]) -> String {
+        let distribution_point = CrlDistributionPoint { uris: vec!["http://localhost/some".to_owned()] };
+        let part = CrlIssuingDistributionPoint { distribution_point, scope: None };
+        self.revocation_list_of(serials, Day::Tomorrow, Some(part))
+    }
+
+    fn revocation_list_of(&self, serials: &[u64], next: Day, part: Option<CrlIssuingDistributionPoint>) -> String {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: (*serial).into(),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(if matches!(next, Day::Tomorrow) { 4096 } else { 2025 }, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: part,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
     pub(crate) fn tls(&self) -> Tls {
@@ -107,9 +167,14 @@ impl Fixture {
     }
 
     pub(crate) async fn with(limits: Limits) -> Self {
+        Self::configured(|config| Config { limits, ..config }).await
+    }
+
+    /// One that is configured otherwise than usual.
+    pub(crate) async fn configured(configure: impl FnOnce(Config) -> Config) -> Self {
         let authority = Authority::new();
-        let config = Config { limits, ..Config::new("127.0.0.1:0".parse().unwrap(), authority.tls()) };
-        Self { broker: Broker::start(config).await.unwrap(), authority }
+        let config = Config::new("127.0.0.1:0".parse().unwrap(), authority.tls());
+        Self { broker: Broker::start(configure(config)).await.unwrap(), authority }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -152,10 +217,7 @@ impl Fixture {
     }
 
     pub(crate) async fn raw_with(&self, config: Arc<ClientConfig>) -> std::io::Result<Raw> {
-        let socket = TcpStream::connect(self.address()).await?;
-        socket.set_nodelay(true)?;
-        let name = ServerName::try_from("localhost").unwrap();
-        Ok(Raw(TlsConnector::from(config).connect(name, socket).await?))
+        Ok(Raw(tls_to(self.address(), config).await?))
     }
 
     /// Waits until the broker has noticed something.
@@ -167,6 +229,14 @@ impl Fixture {
         })
         .await;
     }
+}
+
+/// The client's side of a TLS connection.
+pub(crate) async fn tls_to(address: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
+    let socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(config).connect(name, socket).await
 }
 
 /// A rumqttc client whose incoming packets come in order. It does not reconnect.
@@ -285,6 +355,11 @@ impl Raw {
         // Whether it ends in order or by a reset, it ends.
         patiently("the end of the connection", self.0.read_to_end(&mut all)).await.ok();
         all
+    }
+
+    /// How the broker ends the connection, if not in order.
+    pub(crate) async fn error(&mut self) -> std::io::Error {
+        patiently("the end of the connection", self.0.read_to_end(&mut Vec::new())).await.expect_err("a disorderly end")
     }
 
     /// Exactly this comes next.

@@ -13,9 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use muster_broker::{Broker, Limits, Tls};
+use tempfile::TempDir;
+
 use super::{
     PATIENCE,
-    place::{Place, free_address},
+    place::{Authority, Place, broker_config, free_address},
 };
 
 /// What a child is told to be.
@@ -108,8 +111,11 @@ fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) {
     });
 }
 
+/// What a child can be: a name, and what it does with the settings behind that.
+pub(crate) type Role = (&'static str, fn(&str));
+
 /// Plays a role, if this process was started for one.
-pub(crate) fn play(roles: &[(&str, fn(&str))]) {
+pub(crate) fn play(roles: &[Role]) {
     let Ok(asked) = std::env::var(ROLE) else { return };
     let (name, settings) = asked.split_once(' ').unwrap_or((&asked, ""));
     let (_, role) = roles.iter().find(|(known, _)| *known == name).expect("a known role");
@@ -202,4 +208,82 @@ fn server(name: &str, listen: &str) -> (String, rumqttd::ServerSettings) {
     let settings =
         rumqttd::ServerSettings { name: name.to_owned(), listen, tls: None, next_connection_delay_ms: 1, connections };
     (name.to_owned(), settings)
+}
+
+/// The embedded broker in a process of its own, with a store, and with as many threads as it has in earnest.
+pub(crate) struct OursApart {
+    pub(crate) child: Child,
+    pub(crate) place: Place,
+    folder: TempDir,
+}
+
+impl OursApart {
+    pub(crate) fn start(limits: &Limits) -> Self {
+        let folder = tempfile::Builder::new().prefix("muster-").tempdir().unwrap();
+        let authority = Arc::new(Authority::new());
+        let own = authority.issue("broker");
+        let limits = toml::to_string(limits).unwrap();
+        let files = [
+            ("authority.pem", &authority.certificate),
+            ("certificate.pem", &own.certificate),
+            ("key.pem", &own.key),
+            ("limits.toml", &limits),
+        ];
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let (child, address) = Self::spawn(&folder);
+        let place = Place { v4: address, v5: address, authority: Some(authority) };
+        Self { child, place, folder }
+    }
+
+    /// Kills it, and starts it again from what it has stored.
+    pub(crate) fn again(mut self) -> Self {
+        self.child.kill();
+        let (child, address) = Self::spawn(&self.folder);
+        let place = Place { v4: address, v5: address, authority: self.place.authority.clone() };
+        Self { child, place, folder: self.folder }
+    }
+
+    fn spawn(folder: &TempDir) -> (Child, SocketAddr) {
+        let mut child = Child::start(&format!("muster {}", folder.path().display()));
+        let address = child.wait_for("listening on").parse().unwrap();
+        (child, address)
+    }
+
+    /// One of its counters: a field of its `Stats`.
+    pub(crate) fn stat(&mut self, name: &str) -> u64 {
+        let before = self.child.printed().len();
+        self.child.say("stats");
+        let started = Instant::now();
+        loop {
+            let printed = self.child.printed();
+            if let Some((_, rest)) = printed[before..].split_once(&format!(" {name}: ")) {
+                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                return digits.parse().unwrap();
+            }
+            assert!(started.elapsed() < PATIENCE, "no {name} in: {printed}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What the child does.
+    pub(crate) fn run(folder: &str) {
+        let folder = std::path::Path::new(folder);
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let tls = Tls { authority: read("authority.pem"), certificate: read("certificate.pem"), key: read("key.pem") };
+        let limits = toml::from_str(&read("limits.toml")).unwrap();
+        let config = broker_config(tls, limits, Some(folder.join("store")));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let broker = runtime.block_on(Broker::start(config)).unwrap();
+        println!("listening on {}", broker.local_addr());
+        until_alone(|_| println!("{:?}", broker.stats()));
+    }
+}
+
+/// The memory of a process that is in use, in bytes.
+pub(crate) fn rss_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }

@@ -98,6 +98,10 @@ impl Mqtt {
 
     /// The next packet, whatever it is.
     pub(crate) async fn packet_within(&mut self, patience: Duration) -> Result<Packet, Failed> {
+        // What comes without end is no reason to wait without end.
+        if patience.is_zero() {
+            return Err(Failed::Silence);
+        }
         tokio::time::timeout(patience, self.next_packet()).await.map_err(|_| Failed::Silence)?
     }
 

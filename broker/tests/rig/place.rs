@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::PathBuf,
     sync::{Arc, Mutex},
 };
 
@@ -141,10 +142,15 @@ impl Ours {
     }
 }
 
-/// What the embedded broker needs to know.
+/// What the embedded broker needs to know, with a certificate of this authority.
 pub(crate) fn config(authority: &Arc<Authority>, limits: Limits) -> (Config, Arc<Authority>) {
+    (broker_config(authority.tls(), limits, None), Arc::clone(authority))
+}
+
+/// The same, for who has a certificate, and perhaps a folder.
+pub(crate) fn broker_config(tls: Tls, limits: Limits, store: Option<PathBuf>) -> Config {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    (Config { limits, ..Config::new(listen, authority.tls()) }, Arc::clone(authority))
+    Config { store, limits, ..Config::new(listen, tls) }
 }
 
 /// An address that was free a moment ago, for those who cannot say which one they took.

@@ -54,6 +54,27 @@ impl Properties {
         self
     }
 
+    /// The number that one of these properties has: those of one, two or four bytes, and of variable length.
+    pub(crate) fn get(&self, wanted: u8) -> Option<usize> {
+        let mut rest = &self.0[..];
+        while let Some((id, behind)) = rest.split_first() {
+            let (value, size) = match id {
+                0x01 | 0x17 | 0x19 | 0x24 | 0x25 | 0x28..=0x2a => (usize::from(behind[0]), 1),
+                0x13 | 0x21 | 0x22 | 0x23 => (usize::from(u16::from_be_bytes([behind[0], behind[1]])), 2),
+                0x02 | 0x11 | 0x18 | 0x27 => (u32::from_be_bytes(*behind.first_chunk()?) as usize, 4),
+                0x0b => split_length(behind)?,
+                // A pair, and everything else is one text or bytes.
+                0x26 => (0, 4 + text_length(behind) + text_length(&behind[2 + text_length(behind)..])),
+                _ => (0, 2 + text_length(behind)),
+            };
+            if *id == wanted {
+                return Some(value);
+            }
+            rest = &behind[size..];
+        }
+        None
+    }
+
     fn encoded(&self) -> Vec<u8> {
         [length(self.0.len()), self.0.clone()].concat()
     }
@@ -315,6 +336,10 @@ fn length(mut value: usize) -> Vec<u8> {
             return bytes;
         }
     }
+}
+
+fn text_length(input: &[u8]) -> usize {
+    usize::from(u16::from_be_bytes([input[0], input[1]]))
 }
 
 fn split_length(input: &[u8]) -> Option<(usize, usize)> {

@@ -175,7 +175,7 @@ async fn one_client_too_many_that_tries_again() {
     until("a panic", || rumqttd.child.panicked_in(LISTENER)).await;
     assert!(serves(&rumqttd.place, Version::V4).await.is_err(), "{}", rumqttd.child.printed());
 
-    for (version, refused) in [(Version::V4, 3), (Version::V5, 0x97)] {
+    for (version, refused) in [(Version::V4, 3), (Version::V5, 0x89)] {
         let ours = Ours::start(Limits { connections_max: 2, ..Limits::default() }).await;
         let first = host(&ours.place, version).await;
         let second = console(&ours.place, version).await;

@@ -4,15 +4,23 @@
 //! A test does the same to both. What the embedded broker lets nobody do in the first place (topics outside the fleet's,
 //! strange client ids) is tried on it as well, and then the nearest thing that it permits.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod delivery;
 mod killers;
+mod manners;
+mod queues;
+mod retained;
+mod sessions;
 
 use std::time::Duration;
 
 use rig::{
     HOST,
+    child::{OursApart, Rumqttd},
     client::{Failed, Mqtt},
     place::Place,
     wire::{Connect, Publish, Version},
@@ -21,7 +29,7 @@ use rig::{
 /// Not a test of its own: what the others start in a process of its own.
 #[test]
 fn child() {
-    rig::child::play(&[("rumqttd", rig::child::Rumqttd::run)]);
+    rig::child::play(&[("rumqttd", Rumqttd::run), ("muster", OursApart::run)]);
 }
 
 /// A broker that answers nobody for this long is dead: one that lives does so in milliseconds.

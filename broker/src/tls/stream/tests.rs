@@ -1,6 +1,6 @@
 //! The stream against rustls's own client, over a pipe that moves bytes as it likes.
 
-use std::{io::ErrorKind, sync::LazyLock, time::Duration};
+use std::{io::ErrorKind, sync::LazyLock};
 
 use proptest::prelude::*;
 use rustls::{AlertDescription, ClientConfig, pki_types::ServerName, version};
@@ -8,7 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio_rustls::{TlsConnector, client};
 
 use super::*;
-use crate::fixture::Authority;
+use crate::{
+    choppy::{Choppy, converse, run, text},
+    fixture::Authority,
+};
 
 /// Both sides' configurations; making certificates takes longer than using them.
 struct Sides {
@@ -22,121 +25,18 @@ static SIDES: LazyLock<Sides> = LazyLock::new(|| {
     let authority = Authority::new();
     let pair = authority.issue("console-main");
     Sides {
-        server: authority.tls().server().unwrap(),
+        server: authority.tls().server().unwrap().0,
         new: authority.client_of(&[&version::TLS13], Some(&pair)),
         old: authority.client_of(&[&version::TLS12], Some(&pair)),
         stranger: authority.client(None),
     }
 });
 
-/// A pipe's end that moves bytes a few at a time, and now and then none.
-struct Choppy {
-    inner: DuplexStream,
-    dice: u64,
-    max: usize,
-}
-
-impl Choppy {
-    fn pair(seed: u64, max: usize, buffer: usize) -> (Self, Self) {
-        let (a, b) = duplex(buffer);
-        (Self { inner: a, dice: seed | 1, max }, Self { inner: b, dice: !seed | 1, max })
-    }
-
-    /// How many bytes may be moved now: xorshift, so that a failure can be had again.
-    fn throw(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        if self.dice.is_multiple_of(4) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(1 + usize::try_from(self.dice >> 33).unwrap() % self.max)
-    }
-}
-
-impl AsyncRead for Choppy {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let count = ready!(this.throw(cx)).min(buf.remaining());
-        let mut some = vec![0; count];
-        let mut some = ReadBuf::new(&mut some);
-        ready!(Pin::new(&mut this.inner).poll_read(cx, &mut some))?;
-        buf.put_slice(some.filled());
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Choppy {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let count = ready!(this.throw(cx)).min(buf.len());
-        Pin::new(&mut this.inner).poll_write(cx, &buf[..count])
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
-    }
-}
-
-fn run<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let patient = async { tokio::time::timeout(Duration::from_secs(60), test).await.expect("it hangs") };
-    runtime.block_on(patient)
-}
-
 async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     io: S,
     config: &Arc<ClientConfig>,
 ) -> io::Result<client::TlsStream<S>> {
     TlsConnector::from(Arc::clone(config)).connect(ServerName::try_from("localhost").unwrap(), io).await
-}
-
-/// Text of which no two parts are alike.
-fn text(length: usize) -> Vec<u8> {
-    (0..length).map(|index| u8::try_from((index ^ (index >> 8) ^ (index >> 15)) % 251).unwrap()).collect()
-}
-
-/// Reads all and writes `down` at the same time, each call anew: what one leaves behind must be in the stream.
-async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut TlsStream<S>,
-    down: &[u8],
-    read_size: usize,
-) -> io::Result<Vec<u8>> {
-    let (mut got, mut sent, mut ended, mut closed) = (Vec::new(), 0, false, false);
-    let mut space = vec![0; read_size];
-    poll_fn(|cx| {
-        loop {
-            let mut moved = false;
-            if !ended {
-                let mut buf = ReadBuf::new(&mut space);
-                if let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, &mut buf) {
-                    read?;
-                    (ended, moved) = (buf.filled().is_empty(), true);
-                    got.extend_from_slice(buf.filled());
-                }
-            }
-            if sent < down.len() {
-                if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, &down[sent..]) {
-                    (sent, moved) = (sent + written?, true);
-                }
-            } else if !closed && let Poll::Ready(shut) = Pin::new(&mut *stream).poll_shutdown(cx) {
-                shut?;
-                (closed, moved) = (true, true);
-            }
-            match (ended && closed, moved) {
-                (true, _) => return Poll::Ready(io::Result::Ok(())),
-                (false, true) => (),
-                (false, false) => return Poll::Pending,
-            }
-        }
-    })
-    .await?;
-    Ok(got)
 }
 
 #[derive(Clone, Debug)]
@@ -179,7 +79,7 @@ fn check_exchange(case: &Case) {
         let server = async {
             let mut stream = TlsStream::accept(near, Arc::clone(&sides.server)).await.unwrap();
             assert!(stream.peer_certificates().is_some());
-            let got = converse(&mut stream, &down, case.read_size).await.unwrap();
+            let got = converse(&mut *stream, &down, case.read_size, case.seed.is_multiple_of(2)).await.unwrap();
             assert!(got == up, "what came is not what was sent");
             assert!(stream.incoming.is_empty() && stream.plain.is_empty() && stream.outgoing.is_empty());
         };

@@ -1,0 +1,221 @@
+//! Which certificates are good no more: the authority's revocation list (X.509, in PEM), which is replaced while the
+//! broker runs.
+//!
+//! A list is taken whole or not at all: one that cannot be read, is somebody else's, is out of date or says only part of
+//! it leaves the one before in force. A list in force stays so when its own time is over: what was revoked does not
+//! become good again.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer,
+    pem::{self, PemObject},
+};
+use x509_parser::{
+    extensions::X509Extension,
+    prelude::{CertificateRevocationList, FromDer, X509Certificate},
+};
+
+use crate::who::Serial;
+
+/// Why a revocation list is not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RevocationError {
+    /// There is none in the document.
+    #[error("there is no revocation list (X.509, PEM) in it")]
+    Pem(#[source] pem::Error),
+    /// Its bytes make no sense.
+    #[error("the revocation list cannot be read: {0}")]
+    Unreadable(String),
+    /// Somebody else made it.
+    #[error("the revocation list is of {issuer:?}, which is not the authority that the broker trusts")]
+    Foreign {
+        /// Who.
+        issuer: String,
+    },
+    /// It has the authority's name, but not its signature.
+    #[error("the revocation list is not signed by the authority that the broker trusts")]
+    Signature,
+    /// There should be a newer one.
+    #[error("the revocation list is out of date: there should have been another one by {since}")]
+    Expired {
+        /// By when.
+        since: String,
+    },
+    /// It says only a part, or something that is not understood.
+    #[error("the revocation list has the extension {0}, with which it does not say everything")]
+    Partial(String),
+    /// A number that no certificate can have.
+    #[error("the revocation list has a serial number of more than 20 bytes")]
+    Serial,
+}
+
+/// What is revoked.
+pub(crate) struct Revoked {
+    authorities: Vec<CertificateDer<'static>>,
+    serials: RwLock<Arc<HashSet<Serial>>>,
+}
+
+impl fmt::Debug for Revoked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Revoked").field("serials", &self.serials().len()).finish_non_exhaustive()
+    }
+}
+
+impl Revoked {
+    /// Nothing yet. The lists of `authorities` will be taken.
+    pub(crate) fn new(authorities: Vec<CertificateDer<'static>>) -> Self {
+        Self { authorities, serials: RwLock::default() }
+    }
+
+    fn serials(&self) -> Arc<HashSet<Serial>> {
+        Arc::clone(&self.serials.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn contains(&self, serial: &Serial) -> bool {
+        self.serials.read().unwrap_or_else(PoisonError::into_inner).contains(serial)
+    }
+
+    /// Puts another list in force and tells how many certificates are on it. From then on none of these is let in; those
+    /// that are there already are the caller's to end.
+    pub(crate) fn replace(&self, document: &str) -> Result<usize, RevocationError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let serials = read(document, &self.authorities, i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
+        let count = serials.len();
+        *self.serials.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serials);
+        Ok(count)
+    }
+}
+
+/// Reads all lists in a document; there is more than one only while an authority is being replaced by another.
+fn read(document: &str, authorities: &[CertificateDer<'_>], now_s: i64) -> Result<HashSet<Serial>, RevocationError> {
+    let lists = CertificateRevocationListDer::pem_slice_iter(document.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(RevocationError::Pem)?;
+    if lists.is_empty() {
+        return Err(RevocationError::Pem(pem::Error::NoItemsFound));
+    }
+    let mut serials = HashSet::new();
+    for der in &lists {
+        let list = match CertificateRevocationList::from_der(der) {
+            Ok(([], list)) => list,
+            Ok(_) => return Err(RevocationError::Unreadable("there is something behind it".to_owned())),
+            Err(error) => return Err(RevocationError::Unreadable(error.to_string())),
+        };
+        check(&list, authorities, now_s)?;
+        for revoked in list.iter_revoked_certificates() {
+            refuse_critical(revoked.extensions())?;
+            serials.insert(Serial::new(revoked.raw_serial()).ok_or(RevocationError::Serial)?);
+        }
+    }
+    Ok(serials)
+}
+
+fn check(
+    list: &CertificateRevocationList<'_>,
+    authorities: &[CertificateDer<'_>],
+    now_s: i64,
+) -> Result<(), RevocationError> {
+    let mut named = authorities
+        .iter()
+        .filter_map(|authority| X509Certificate::from_der(authority).ok())
+        .filter(|(_, authority)| authority.subject().as_raw() == list.issuer().as_raw())
+        .peekable();
+    if named.peek().is_none() {
+        return Err(RevocationError::Foreign { issuer: list.issuer().to_string() });
+    }
+    if !named.any(|(_, authority)| list.verify_signature(authority.public_key()).is_ok()) {
+        return Err(RevocationError::Signature);
+    }
+    refuse_critical(list.extensions())?;
+    match list.next_update() {
+        Some(next) if next.timestamp() <= now_s => Err(RevocationError::Expired { since: next.to_string() }),
+        _ => Ok(()),
+    }
+}
+
+/// A list that only has changes, or only certificates of some kind, says so in an extension that must be understood.
+fn refuse_critical(extensions: &[X509Extension<'_>]) -> Result<(), RevocationError> {
+    match extensions.iter().find(|extension| extension.critical) {
+        Some(extension) => Err(RevocationError::Partial(extension.oid.to_id_string())),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Authority, Day};
+    use proptest::prelude::*;
+
+    #[track_caller]
+    fn check(revoked: &Revoked, document: &str, expected: Result<&[u64], &str>) {
+        let before = revoked.serials();
+        match (revoked.replace(document), expected) {
+            (Ok(count), Ok(serials)) => {
+                assert_eq!(count, serials.len());
+                for serial in serials {
+                    assert!(revoked.contains(&Serial::new(&serial.to_be_bytes()).unwrap()), "{serial}");
+                }
+            }
+            (Err(error), Err(part)) => {
+                assert!(error.to_string().contains(part), "{error}");
+                assert_eq!(revoked.serials(), before);
+            }
+            (found, _) => panic!("{found:?}"),
+        }
+    }
+
+    #[test]
+    fn lists_are_taken_whole_or_not_at_all() {
+        let (authority, stranger) = (Authority::new(), Authority::named("another authority"));
+        let namesake = Authority::new();
+        let revoked = Revoked::new(vec![authority.der()]);
+        let (tomorrow, yesterday) = (Day::Tomorrow, Day::Yesterday);
+        let good = authority.revocation_list(&[1, 2, u64::MAX], tomorrow);
+        check(&revoked, &good, Ok(&[1, 2, u64::MAX]));
+        for (document, part) in [
+            ("", "there is no revocation list"),
+            ("nonsense", "there is no revocation list"),
+            (&authority.certificate, "there is no revocation list"),
+            ("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "cannot be read"),
+            (&authority.revocation_list(&[3], yesterday), "out of date"),
+            (&stranger.revocation_list(&[3], tomorrow), "another authority"),
+            (&namesake.revocation_list(&[3], tomorrow), "not signed"),
+            (&authority.partial_revocation_list(&[3]), "2.5.29.28"),
+            (&[&good[..], &stranger.revocation_list(&[3], tomorrow)].concat(), "another authority"),
+        ] {
+            check(&revoked, document, Err(part));
+        }
+        check(&revoked, &authority.revocation_list(&[], tomorrow), Ok(&[]));
+        assert!(!revoked.contains(&Serial::new(&[1]).unwrap()));
+        let both = Revoked::new(vec![authority.der(), stranger.der(), namesake.der()]);
+        let lists = [good, stranger.revocation_list(&[7], tomorrow), namesake.revocation_list(&[8], tomorrow)];
+        check(&both, &lists.concat(), Ok(&[1, 2, u64::MAX, 7, 8]));
+    }
+
+    proptest! {
+        /// Whatever is changed in a list, it is not taken, or says what it said.
+        #[test]
+        fn a_list_that_was_tampered_with_is_not_taken(place: prop::sample::Index, bit in 0_u8..8) {
+            let authority = Authority::new();
+            let good = authority.revocation_list(&[1, 2, 3], Day::Tomorrow);
+            let mut der = CertificateRevocationListDer::from_pem_slice(good.as_bytes()).unwrap().to_vec();
+            let place = place.index(der.len());
+            der[place] ^= 1 << bit;
+            let list = read(&pem_of(&der), &[authority.der()], 0);
+            prop_assert!(list.is_err() || list.unwrap().len() == 3);
+        }
+    }
+
+    fn pem_of(der: &[u8]) -> String {
+        use base64::{Engine, engine::general_purpose::STANDARD};
+        format!("-----BEGIN X509 CRL-----\n{}\n-----END X509 CRL-----\n", STANDARD.encode(der))
+    }
+}

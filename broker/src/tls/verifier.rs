@@ -1,0 +1,65 @@
+//! What rustls says of a client's certificate, and then: it must not be revoked.
+
+use std::sync::Arc;
+
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    pki_types::{CertificateDer, UnixTime},
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::{revoked::Revoked, who::Serial};
+
+/// Refuses revoked certificates in the handshake, so that their owners are told why.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    pub(super) inner: Arc<dyn ClientCertVerifier>,
+    pub(super) revoked: Arc<Revoked>,
+}
+
+impl ClientCertVerifier for Verifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        let (_, certificate) = X509Certificate::from_der(end_entity).map_err(|_| CertificateError::BadEncoding)?;
+        let serial = Serial::new(certificate.raw_serial()).ok_or(CertificateError::BadEncoding)?;
+        if self.revoked.contains(&serial) {
+            let subject = certificate.subject();
+            tracing::info!(certificate.serial = %serial, certificate.subject = %subject, "a revoked certificate is shown");
+            return Err(CertificateError::Revoked.into());
+        }
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,267 @@
+//! Who may come in with a name and a password, and how passwords are checked.
+//!
+//! A users file has a line `NAME:HASH` for each user. NAME is what would be the common name of a certificate, so that a
+//! user may do what that identity may. HASH is PBKDF2-HMAC-SHA256 in the usual form,
+//! `$pbkdf2-sha256$i=ROUNDS$SALT$HASH`, salt and hash in base64 without padding; passlib's way to write the same is read,
+//! too. Empty lines, and lines that begin with `#`, say nothing.
+//!
+//! **Invariant: whether a user exists cannot be told by time.** An unknown one costs what a wrong password does.
+
+use std::{collections::HashMap, fmt, num::NonZeroU32, sync::Arc};
+
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
+use muster_topics::role::Identity;
+use ring::{
+    pbkdf2::{self, PBKDF2_HMAC_SHA256},
+    rand::{SecureRandom, SystemRandom},
+};
+use tokio::{sync::Semaphore, task};
+
+/// How often a new password is hashed: what OWASP recommends for PBKDF2-HMAC-SHA256. A check takes a fifth of a second of
+/// a core.
+const ROUNDS: NonZeroU32 = NonZeroU32::new(600_000).unwrap();
+
+/// How often at most: a check must not take minutes.
+const ROUNDS_MAX: u32 = 10_000_000;
+
+/// How long salt and hash are in a line that is made here, and must be at least in one that is read.
+const SALT_BYTES: usize = 16;
+const SALT_MIN_BYTES: usize = 8;
+const HASH_BYTES: usize = 32;
+const HASH_MIN_BYTES: usize = 16;
+
+/// And at most: nobody has a reason for more, and each 32 bytes of hash cost all rounds anew.
+const FIELD_MAX_BYTES: usize = 64;
+
+/// Passwords that are checked at a time: the other cores are for those who are in.
+const CHECKS_MAX: usize = 2;
+
+/// A line of a users file that cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of the users file: {what}")]
+pub struct UsersError {
+    /// Which, the first being 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// Those who may come in with a password.
+#[derive(Clone)]
+pub struct Users(Arc<Inner>);
+
+struct Inner {
+    users: HashMap<String, User>,
+    /// What the password of an unknown user is checked against.
+    decoy: Hash,
+    checks: Arc<Semaphore>,
+}
+
+struct User {
+    identity: Identity,
+    hash: Hash,
+}
+
+struct Hash {
+    rounds: NonZeroU32,
+    salt: Vec<u8>,
+    hash: Vec<u8>,
+}
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Users").field("count", &self.0.users.len()).finish_non_exhaustive()
+    }
+}
+
+impl Users {
+    /// Reads a users file.
+    ///
+    /// # Errors
+    /// If a line is not of the form, names nobody of the fleet, or somebody again.
+    pub fn parse(text: &str) -> Result<Self, UsersError> {
+        let mut users = HashMap::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let refuse = |what| UsersError { line: index + 1, what };
+            let (name, user) = user(line).map_err(refuse)?;
+            if users.insert(name.to_owned(), user).is_some() {
+                return Err(refuse(format!("{name} has a line already")));
+            }
+        }
+        // All lines that are made here take the same time.
+        let rounds = users.values().map(|user: &User| user.hash.rounds).max().unwrap_or(ROUNDS);
+        let decoy = Hash { rounds, salt: vec![0; SALT_BYTES], hash: vec![0; HASH_BYTES] };
+        Ok(Self(Arc::new(Inner { users, decoy, checks: Arc::new(Semaphore::new(CHECKS_MAX)) })))
+    }
+
+    /// Who it is, if the password is right. It takes the processor's time: see [`Users::admit`].
+    pub(crate) fn check(&self, name: &str, password: &[u8]) -> Option<Identity> {
+        let user = self.0.users.get(name);
+        let hash = user.map_or(&self.0.decoy, |user| &user.hash);
+        let is_right = pbkdf2::verify(PBKDF2_HMAC_SHA256, hash.rounds, &hash.salt, password, &hash.hash).is_ok();
+        user.filter(|_| is_right).map(|user| user.identity.clone())
+    }
+
+    /// The same in its turn, on a thread where it keeps nobody waiting. Who waits no longer leaves the queue.
+    pub(crate) async fn admit(&self, name: &str, password: &[u8]) -> Option<Identity> {
+        // It is never closed.
+        let turn = Arc::clone(&self.0.checks).acquire_owned().await.ok()?;
+        let (users, name, password) = (self.clone(), name.to_owned(), password.to_owned());
+        let check = move || {
+            let found = users.check(&name, &password);
+            // A check goes on when nobody waits for it any more, so its turn ends here.
+            drop(turn);
+            found
+        };
+        task::spawn_blocking(check).await.ok().flatten()
+    }
+}
+
+/// The line of a users file for somebody and their password.
+///
+/// # Errors
+/// If the name is none of the fleet's, the password is empty, or there is no randomness to be had.
+pub fn password_line(name: &str, password: &[u8]) -> Result<String, String> {
+    line(name, password, ROUNDS)
+}
+
+fn line(name: &str, password: &[u8], rounds: NonZeroU32) -> Result<String, String> {
+    let identity: Identity = name.parse().map_err(|error: muster_topics::role::IdentityError| error.to_string())?;
+    if password.is_empty() {
+        return Err("the password is empty".to_owned());
+    }
+    let mut salt = [0; SALT_BYTES];
+    SystemRandom::new().fill(&mut salt).map_err(|_| "the system gives no random numbers".to_owned())?;
+    let mut hash = [0; HASH_BYTES];
+    pbkdf2::derive(PBKDF2_HMAC_SHA256, rounds, &salt, password, &mut hash);
+    let base64 = |bytes: &[u8]| STANDARD_NO_PAD.encode(bytes);
+    Ok(format!("{identity}:$pbkdf2-sha256$i={rounds}${}${}", base64(&salt), base64(&hash)))
+}
+
+fn user(line: &str) -> Result<(&str, User), String> {
+    let (name, hash) = line.split_once(':').ok_or("it is not of the form NAME:HASH")?;
+    let identity = name.parse().map_err(|error: muster_topics::role::IdentityError| error.to_string())?;
+    Ok((name, User { identity, hash: self::hash(hash)? }))
+}
+
+fn hash(text: &str) -> Result<Hash, String> {
+    let mut parts = text.split('$');
+    let (Some(""), Some("pbkdf2-sha256"), Some(rounds), Some(salt), Some(hash), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err("its hash is not of the form $pbkdf2-sha256$i=ROUNDS$SALT$HASH".to_owned());
+    };
+    // Others name the length of the hash behind the rounds; it can be seen.
+    let rounds = rounds.strip_prefix("i=").unwrap_or(rounds).split(',').next().unwrap_or_default();
+    let rounds = rounds
+        .parse()
+        .ok()
+        .filter(|rounds: &NonZeroU32| rounds.get() <= ROUNDS_MAX)
+        .ok_or_else(|| format!("its rounds must be a number from 1 to {ROUNDS_MAX}"))?;
+    let field = |name: &str, text: &str, min: usize| {
+        // passlib writes a dot for a plus.
+        let bytes = STANDARD_NO_PAD.decode(text.trim_end_matches('=').replace('.', "+"));
+        bytes
+            .ok()
+            .filter(|bytes| (min..=FIELD_MAX_BYTES).contains(&bytes.len()))
+            .ok_or_else(|| format!("its {name} must be {min} to {FIELD_MAX_BYTES} bytes in base64"))
+    };
+    Ok(Hash { rounds, salt: field("salt", salt, SALT_MIN_BYTES)?, hash: field("hash", hash, HASH_MIN_BYTES)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOST: &str = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
+    const FEW: NonZeroU32 = NonZeroU32::new(3).unwrap();
+
+    #[test]
+    fn who_knows_the_password_is_who_they_say() {
+        let file = format!(
+            "# users\n\n{}\n  {}\r\n",
+            line(HOST, b"a host's", FEW).unwrap(),
+            line("operator-anna", "gr\u{fc}\u{df}e".as_bytes(), FEW).unwrap()
+        );
+        let users = Users::parse(&file).unwrap();
+        for (name, password, identity) in [
+            (HOST, "a host's", Some(HOST)),
+            ("operator-anna", "gr\u{fc}\u{df}e", Some("operator-anna")),
+            ("operator-anna", "a host's", None),
+            ("operator-anna", "", None),
+            ("operator-berta", "a host's", None),
+            ("", "", None),
+        ] {
+            let found = users.check(name, password.as_bytes()).map(|identity| identity.to_string());
+            assert_eq!(found.as_deref(), identity, "{name} {password}");
+        }
+    }
+
+    #[test]
+    fn what_others_have_made_is_read() {
+        // By Python's hashlib.pbkdf2_hmac("sha256", b"password", b"saltsaltsaltsalt", ROUNDS).
+        for hash in [
+            "i=1000$c2FsdHNhbHRzYWx0c2FsdA$8nX7hwFEzIB8aPajJTYK8weHQc5Ngz0pFVAKvSu4jQA",
+            "i=1000,l=32$c2FsdHNhbHRzYWx0c2FsdA$8nX7hwFEzIB8aPajJTYK8weHQc5Ngz0pFVAKvSu4jQA",
+            "1000$c2FsdHNhbHRzYWx0c2FsdA==$8nX7hwFEzIB8aPajJTYK8weHQc5Ngz0pFVAKvSu4jQA=",
+            "1002$c2FsdHNhbHRzYWx0c2FsdA$OreVxz/td5.AB/etjMt1z8iqZ2wvpNM82T0HI7vtH1g",
+        ] {
+            let users = Users::parse(&format!("operator-anna:$pbkdf2-sha256${hash}")).unwrap();
+            assert!(users.check("operator-anna", b"password").is_some(), "{hash}");
+            assert!(users.check("operator-anna", b"passwore").is_none(), "{hash}");
+        }
+    }
+
+    #[test]
+    fn unknown_users_cost_as_much_as_known_ones() {
+        let rounds = NonZeroU32::new(7_000).unwrap();
+        let users = Users::parse(&line("operator-anna", b"x", rounds).unwrap()).unwrap();
+        let decoy = &users.0.decoy;
+        assert_eq!((decoy.rounds, decoy.salt.len(), decoy.hash.len()), (rounds, SALT_BYTES, HASH_BYTES));
+    }
+
+    #[test]
+    fn lines_that_cannot_be_used_are_named() {
+        let good = line("operator-anna", b"x", FEW).unwrap();
+        let check = |text: &str, line: usize, part: &str| {
+            let error = Users::parse(text).unwrap_err();
+            assert_eq!(error.line, line, "{text}");
+            assert!(error.what.contains(part), "{error}");
+        };
+        check("anna", 1, "NAME:HASH");
+        check("\n#\nroot:x", 3, "neither a host's id");
+        check("operator-anna:x", 1, "$pbkdf2-sha256$");
+        check("operator-anna:$6$abc$def", 1, "$pbkdf2-sha256$");
+        check(&format!("{good}\n{good}"), 2, "already");
+        check(&good.replace("i=3", "i=0"), 1, "rounds");
+        check(&good.replace("i=3", "i=10000001"), 1, "rounds");
+        check("operator-anna:$pbkdf2-sha256$i=3$c2FsdA$aaaaaaaaaaaaaaaaaaaaaaaa", 1, "salt");
+        check("operator-anna:$pbkdf2-sha256$i=3$aaaaaaaaaaaaaaaa$!", 1, "hash");
+        check(&format!("{good}$"), 1, "form");
+    }
+
+    #[test]
+    fn a_line_needs_a_name_and_a_password() {
+        assert!(password_line("root", b"x").unwrap_err().contains("neither"));
+        assert!(password_line("operator-anna", b"").unwrap_err().contains("empty"));
+        assert_ne!(line("operator-anna", b"x", FEW), line("operator-anna", b"x", FEW));
+    }
+
+    #[test]
+    fn passwords_are_never_printed() {
+        let file = line("operator-anna", b"x", FEW).unwrap();
+        assert_eq!(format!("{:?}", Users::parse(&file).unwrap()), "Users { count: 1, .. }");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_in_a_users_file_panics(text in "(operator-a:|[a-z]{3}:)?(\\$pbkdf2-sha256)?(\\$(i=)?[0-9,l=]{0,12}){0,2}[$A-Za-z0-9+/.=\n]{0,80}") {
+            let _ = Users::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! WebSocket's frames (RFC 6455, section 5) as a server reads and writes them: bytes in, bytes out, no IO.
+//!
+//! MQTT takes a connection's binary messages as one flow of bytes, so that neither frames nor messages have to be there as
+//! a whole: what has come of one is unmasked where it lies and handed on.
+
+/// The most that a control frame may carry.
+pub(super) const CONTROL_MAX_BYTES: usize = 125;
+
+/// The longest header that a server writes.
+pub(super) const HEADER_MAX_BYTES: usize = 10;
+
+/// What a client did that ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    #[error("a WebSocket frame that is not masked")]
+    Unmasked,
+    #[error("a WebSocket frame with reserved bits or of a reserved kind")]
+    Reserved,
+    #[error("a WebSocket frame with a length in more bytes than it needs")]
+    Length,
+    #[error("a WebSocket control frame in parts or of more than 125 bytes")]
+    Control,
+    #[error("a WebSocket frame that does not follow from the one before")]
+    Order,
+    #[error("a WebSocket close frame that makes no sense")]
+    Close,
+    #[error("a WebSocket frame of text, where MQTT wants bytes")]
+    Text,
+    #[error("a WebSocket frame larger than the limit")]
+    TooLarge,
+}
+
+impl Violation {
+    /// What the close frame says.
+    pub(super) fn code(self) -> u16 {
+        match self {
+            Self::Text => 1003,
+            Self::TooLarge => 1009,
+            _ => 1002,
+        }
+    }
+}
+
+/// What a server writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Binary = 2,
+    Close = 8,
+    Pong = 10,
+}
+
+/// The next thing in what has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step<'a> {
+    /// The next bytes of MQTT. There may be none.
+    Data(&'a [u8]),
+    /// To be answered with the same.
+    Ping(&'a [u8]),
+    /// Nothing to do.
+    Pong,
+    /// The client sends no more; with its reason, if it gave one.
+    Close(Option<u16>),
+}
+
+/// Where in the flow of frames a client is.
+#[derive(Debug)]
+pub(super) struct Reader {
+    frame_max_bytes: u64,
+    /// How much of a data frame is to come.
+    rest: u64,
+    /// What that is masked with, beginning with the byte that is next.
+    mask: [u8; 4],
+    /// Whether a message goes on after the present frame.
+    unfinished: bool,
+}
+
+/// A frame's header.
+struct Header {
+    last: bool,
+    opcode: u8,
+    length: u64,
+    mask: [u8; 4],
+    /// How long it is itself.
+    size: usize,
+}
+
+impl Reader {
+    pub(super) fn new(frame_max_bytes: usize) -> Self {
+        let frame_max_bytes = u64::try_from(frame_max_bytes).unwrap_or(u64::MAX);
+        Self { frame_max_bytes, rest: 0, mask: [0; 4], unfinished: false }
+    }
+
+    /// Takes the next step in `input`, handing on at most `room` bytes of data, and tells how much of the input is done
+    /// with. Nothing if more input is needed first.
+    pub(super) fn read<'a>(
+        &mut self,
+        input: &'a mut [u8],
+        room: usize,
+    ) -> Result<Option<(Step<'a>, usize)>, Violation> {
+        if self.rest > 0 {
+            let length = usize::try_from(self.rest).unwrap_or(usize::MAX).min(input.len()).min(room);
+            return Ok(input.get_mut(..length).filter(|data| !data.is_empty()).map(|data| {
+                unmask(data, &mut self.mask);
+                self.rest -= u64::try_from(length).unwrap_or(self.rest);
+                (Step::Data(data), length)
+            }));
+        }
+        let Some(header) = header(input)? else { return Ok(None) };
+        if header.opcode >= 8 {
+            return control(header, input);
+        }
+        match (header.opcode, self.unfinished) {
+            (0, true) | (2, false) => (),
+            (0, false) | (1 | 2, true) => return Err(Violation::Order),
+            (1, false) => return Err(Violation::Text),
+            _ => return Err(Violation::Reserved),
+        }
+        if header.length > self.frame_max_bytes {
+            return Err(Violation::TooLarge);
+        }
+        self.unfinished = !header.last;
+        (self.rest, self.mask) = (header.length, header.mask);
+        Ok(Some((Step::Data(&[]), header.size)))
+    }
+}
+
+/// Reads a header, if it is there as a whole.
+fn header(input: &[u8]) -> Result<Option<Header>, Violation> {
+    let &[first, second, ref more @ ..] = input else { return Ok(None) };
+    if first & 0x70 != 0 {
+        return Err(Violation::Reserved);
+    }
+    if second & 0x80 == 0 {
+        return Err(Violation::Unmasked);
+    }
+    let (length, least, more) = match (second & 0x7f, more) {
+        (126, &[a, b, ref more @ ..]) => (u64::from(u16::from_be_bytes([a, b])), 126, more),
+        (127, &[a, b, c, d, e, f, g, h, ref more @ ..]) => {
+            (u64::from_be_bytes([a, b, c, d, e, f, g, h]), 1 << 16, more)
+        }
+        (126 | 127, _) => return Ok(None),
+        (length, more) => (u64::from(length), 0, more),
+    };
+    if length < least || length > u64::MAX >> 1 {
+        return Err(Violation::Length);
+    }
+    let &[a, b, c, d, ref more @ ..] = more else { return Ok(None) };
+    let size = input.len() - more.len();
+    Ok(Some(Header { last: first & 0x80 != 0, opcode: first & 0x0f, length, mask: [a, b, c, d], size }))
+}
+
+/// Reads the rest of a control frame, if it is there as a whole: it is short.
+fn control(header: Header, input: &mut [u8]) -> Result<Option<(Step<'_>, usize)>, Violation> {
+    let Header { last, opcode, length, mut mask, size } = header;
+    let length = usize::try_from(length).ok().filter(|length| last && *length <= CONTROL_MAX_BYTES);
+    let used = size + length.ok_or(Violation::Control)?;
+    let Some(content) = input.get_mut(size..used) else { return Ok(None) };
+    unmask(content, &mut mask);
+    let step = match opcode {
+        8 => Step::Close(reason(content)?),
+        9 => Step::Ping(content),
+        10 => Step::Pong,
+        _ => return Err(Violation::Reserved),
+    };
+    Ok(Some((step, used)))
+}
+
+/// The code in a close frame.
+fn reason(content: &[u8]) -> Result<Option<u16>, Violation> {
+    let &[high, low, ref text @ ..] = content else {
+        return if content.is_empty() { Ok(None) } else { Err(Violation::Close) };
+    };
+    let code = u16::from_be_bytes([high, low]);
+    let may_be_sent = matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999);
+    if may_be_sent && std::str::from_utf8(text).is_ok() { Ok(Some(code)) } else { Err(Violation::Close) }
+}
+
+/// Takes the mask off, and turns it so that it fits what follows.
+fn unmask(data: &mut [u8], mask: &mut [u8; 4]) {
+    // In words, which the compiler makes wide ones of.
+    let (words, rest) = data.as_chunks_mut::<4>();
+    for word in words {
+        *word = (u32::from_ne_bytes(*word) ^ u32::from_ne_bytes(*mask)).to_ne_bytes();
+    }
+    for (byte, mask) in rest.iter_mut().zip(mask.iter()) {
+        *byte ^= mask;
+    }
+    mask.rotate_left(rest.len());
+}
+
+/// The header of a whole message of `length` bytes, and how long it is.
+pub(super) fn write_header(kind: Kind, length: usize, out: &mut [u8; HEADER_MAX_BYTES]) -> usize {
+    let first = 0x80 | kind as u8;
+    let [a, b, c, d, e, f, g, h] = u64::try_from(length).unwrap_or(u64::MAX).to_be_bytes();
+    let (bytes, size) = match length {
+        0..126 => ([first, h, 0, 0, 0, 0, 0, 0, 0, 0], 2),
+        126..0x1_0000 => ([first, 126, g, h, 0, 0, 0, 0, 0, 0], 4),
+        _ => ([first, 127, a, b, c, d, e, f, g, h], HEADER_MAX_BYTES),
+    };
+    *out = bytes;
+    size
+}
+
+/// What must hold for any bytes that a client sends: reading them ends.
+#[cfg(test)]
+pub(crate) fn fuzz(input: &[u8]) {
+    let mut input = input.to_vec();
+    let mut reader = Reader::new(1 << 16);
+    let mut at = 0;
+    while let Ok(Some((_, used))) = reader.read(&mut input[at..], 1000) {
+        assert!(used > 0, "a step that goes nowhere");
+        at += used;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A frame as a client sends it.
+    fn frame(first: u8, mask: [u8; 4], content: &[u8]) -> Vec<u8> {
+        let mut header = [0; HEADER_MAX_BYTES];
+        let size = write_header(Kind::Binary, content.len(), &mut header);
+        let masked = content.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask);
+        let mut frame = vec![first, header[1] | 0x80];
+        frame.extend(&header[2..size]);
+        frame.extend(mask);
+        frame.extend(masked);
+        frame
+    }
+
+    /// All that comes out of the input, with data joined, when it arrives in pieces of `piece` bytes.
+    fn read_all(input: &[u8], piece: usize, room: usize) -> (Vec<u8>, Vec<String>, Result<(), Violation>) {
+        let mut reader = Reader::new(100_000);
+        let (mut data, mut others, mut held) = (Vec::new(), Vec::new(), Vec::new());
+        for piece in input.chunks(piece) {
+            held.extend_from_slice(piece);
+            loop {
+                match reader.read(&mut held, room) {
+                    Ok(None) => break,
+                    Ok(Some((step, used))) => {
+                        match step {
+                            Step::Data(bytes) => data.extend_from_slice(bytes),
+                            other => others.push(format!("{other:?}")),
+                        }
+                        held.drain(..used);
+                    }
+                    Err(violation) => return (data, others, Err(violation)),
+                }
+            }
+        }
+        assert!(held.len() < HEADER_MAX_BYTES + 4 + CONTROL_MAX_BYTES, "{} bytes wait for nothing", held.len());
+        (data, others, Ok(()))
+    }
+
+    #[test]
+    fn the_examples_of_the_standard() {
+        // Section 5.7: "Hello" as a masked text message, and a masked pong of it; here as bytes.
+        let hello = [0x82, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+        assert_eq!(read_all(&hello, 3, 100), (b"Hello".to_vec(), vec![], Ok(())));
+        let pong = [0x8a, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+        assert_eq!(read_all(&pong, 20, 100), (vec![], vec!["Pong".to_owned()], Ok(())));
+        let mut header = [0; HEADER_MAX_BYTES];
+        for (length, expected) in
+            [(5, &[0x82, 5][..]), (256, &[0x82, 0x7e, 1, 0]), (65536, &[0x82, 0x7f, 0, 0, 0, 0, 0, 1, 0, 0])]
+        {
+            let size = write_header(Kind::Binary, length, &mut header);
+            assert_eq!(&header[..size], expected);
+        }
+    }
+
+    #[test]
+    fn what_a_client_must_not_send() {
+        let mask = [1, 2, 3, 4];
+        let huge = [&[0x82, 0xff][..], &u64::MAX.to_be_bytes(), &mask].concat();
+        let large = [&[0x82, 0xff][..], &100_001_u64.to_be_bytes(), &mask].concat();
+        for (input, violation) in [
+            (vec![0x82, 0x05, b'H', b'e', b'l', b'l', b'o'], Violation::Unmasked),
+            (frame(0x81, mask, b"text"), Violation::Text),
+            (frame(0xc2, mask, b"compressed"), Violation::Reserved),
+            (frame(0x83, mask, b""), Violation::Reserved),
+            (frame(0x8b, mask, b""), Violation::Reserved),
+            (frame(0x80, mask, b"goes on from nothing"), Violation::Order),
+            ([frame(0x02, mask, b"a"), frame(0x82, mask, b"b")].concat(), Violation::Order),
+            ([frame(0x02, mask, b"a"), frame(0x81, mask, b"b")].concat(), Violation::Order),
+            (frame(0x09, mask, b"in parts"), Violation::Control),
+            (frame(0x89, mask, &[0; 126]), Violation::Control),
+            (vec![0x82, 0xfe, 0, 125, 0, 0, 0, 0], Violation::Length),
+            ([&[0x82, 0xff][..], &65_535_u64.to_be_bytes(), &mask].concat(), Violation::Length),
+            (huge, Violation::Length),
+            (large, Violation::TooLarge),
+            (frame(0x88, mask, &[3]), Violation::Close),
+            (frame(0x88, mask, &999_u16.to_be_bytes()), Violation::Close),
+            (frame(0x88, mask, &1005_u16.to_be_bytes()), Violation::Close),
+            (frame(0x88, mask, &[3, 232, 0xff]), Violation::Close),
+        ] {
+            assert_eq!(read_all(&input, 1, 10).2, Err(violation), "{input:?}");
+        }
+        for (content, step) in
+            [(&[][..], "Close(None)"), (&[3, 232], "Close(Some(1000))"), (b"\x0f\xa0why", "Close(Some(4000))")]
+        {
+            assert_eq!(read_all(&frame(0x88, mask, content), 1, 10).1, [step]);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Sent {
+        Message(Vec<Vec<u8>>),
+        Ping(Vec<u8>),
+    }
+
+    fn sent() -> impl Strategy<Value = Sent> {
+        let part =
+            prop_oneof![prop::collection::vec(any::<u8>(), 0..20), (0_usize..70_000).prop_map(|size| vec![7; size])];
+        prop_oneof![
+            prop::collection::vec(part, 1..4).prop_map(Sent::Message),
+            prop::collection::vec(any::<u8>(), 0..=CONTROL_MAX_BYTES).prop_map(Sent::Ping),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        /// However messages are divided into frames, and frames into pieces, with pings in between, the data is the same.
+        #[test]
+        fn frames_and_pieces_make_no_difference(
+            all in prop::collection::vec(sent(), 0..6),
+            mask: [u8; 4],
+            piece in prop_oneof![1_usize..40, Just(100_000)],
+            room in prop_oneof![1_usize..40, Just(100_000)],
+        ) {
+            let (mut input, mut data, mut pings) = (Vec::new(), Vec::<u8>::new(), Vec::new());
+            for sent in &all {
+                match sent {
+                    Sent::Ping(content) => {
+                        input.extend(frame(0x89, mask, content));
+                        pings.push(format!("{:?}", Step::Ping(content)));
+                    }
+                    Sent::Message(parts) => for (index, part) in parts.iter().enumerate() {
+                        let first = if index == 0 { 2 } else { 0 } | if index + 1 == parts.len() { 0x80 } else { 0 };
+                        input.extend(frame(first, mask, part));
+                        // Control frames may stand between a message's parts.
+                        input.extend(frame(0x8a, mask, b"pong"));
+                        pings.push("Pong".to_owned());
+                        data.extend(part);
+                    },
+                }
+            }
+            let (found, others, end) = read_all(&input, piece, room);
+            prop_assert!(found == data);
+            prop_assert_eq!(others, pings);
+            prop_assert_eq!(end, Ok(()));
+        }
+
+        #[test]
+        fn nothing_panics_or_loops(input: Vec<u8>) {
+            fuzz(&input);
+        }
+    }
+}

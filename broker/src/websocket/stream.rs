@@ -1,0 +1,278 @@
+//! A WebSocket as the flow of bytes that MQTT wants.
+//!
+//! **Invariant: a stream at rest holds no buffer.**
+//!
+//! Pongs, and the answer to a close frame, are written while reading: reading and writing belong to one task.
+
+use std::{
+    io, mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Buf;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    time::timeout,
+};
+
+use super::{
+    frame::{self, HEADER_MAX_BYTES, Kind, Reader, Step, Violation},
+    upgrade::{self, HEAD_MAX_BYTES, Refusal},
+};
+use crate::{
+    scratch::{Kept, Scratch},
+    stream::farewell,
+};
+
+/// How much is written as one message: with its header it is what TLS encrypts at once.
+const WRITE_MAX_BYTES: usize = 32 * 1024 - HEADER_MAX_BYTES;
+
+/// How much is read at least: a few small frames at once.
+const READ_MIN_BYTES: usize = 4 * 1024;
+
+/// What may wait to be written when a ping is answered: a message, and pongs as long as it. A client that asks more often
+/// than it reads the answers does not get them all; the standard wants only the last.
+const PONG_BACKLOG_MAX_BYTES: usize = 2 * WRITE_MAX_BYTES;
+
+/// The reason in a close frame that says that all is well.
+const NORMAL: u16 = 1000;
+
+/// Why a connection does not become a WebSocket.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WebSocketError {
+    #[error("the connection broke: {0}")]
+    Broken(#[from] io::Error),
+    #[error("the connection ended before a request")]
+    Ended,
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// A WebSocket over `S`.
+pub(crate) struct WebSocket<S> {
+    io: S,
+    reader: Reader,
+    /// What came and is not read: part of a frame, or what nobody has had room for.
+    incoming: Kept,
+    /// Frames that are not written.
+    outgoing: Kept,
+    /// Whether the client has sent its close frame.
+    peer_closed: bool,
+    /// Whether we have.
+    closed: bool,
+    failed: Option<Violation>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
+    /// Takes a request and answers it. Who asks for something else, or not in time, is told so.
+    pub(crate) async fn accept(
+        mut io: S,
+        frame_max_bytes: usize,
+        patience: Duration,
+    ) -> Result<Box<Self>, WebSocketError> {
+        let answered = match timeout(patience, request(&mut io)).await {
+            Ok(request) => request,
+            Err(_) => Err(Refusal::Timeout.into()),
+        };
+        match answered {
+            Ok((answer, incoming)) => {
+                let mut outgoing = Kept::default();
+                // It goes out with the first thing that is written, or read.
+                outgoing.push(answer.as_bytes());
+                let reader = Reader::new(frame_max_bytes);
+                Ok(Box::new(Self { io, reader, incoming, outgoing, peer_closed: false, closed: false, failed: None }))
+            }
+            Err(error) => {
+                if let WebSocketError::Refused(refusal) = &error {
+                    farewell(&mut io, refusal.answer().as_bytes()).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Handles what is in `input` as far as `buf` has room, and tells how much of it is done with.
+    fn take(&mut self, input: &mut [u8], buf: &mut ReadBuf<'_>) -> usize {
+        let mut used = 0;
+        while !self.peer_closed && self.failed.is_none() && buf.remaining() > 0 {
+            match self.reader.read(input.get_mut(used..).unwrap_or_default(), buf.remaining()) {
+                Ok(None) => break,
+                Ok(Some((step, count))) => {
+                    used += count;
+                    match step {
+                        Step::Data(data) => buf.put_slice(data),
+                        Step::Ping(content) if self.outgoing.len() < PONG_BACKLOG_MAX_BYTES && !self.closed => {
+                            push(&mut self.outgoing, Kind::Pong, content);
+                        }
+                        Step::Ping(_) | Step::Pong => (),
+                        Step::Close(code) => {
+                            self.peer_closed = true;
+                            self.close(code);
+                        }
+                    }
+                }
+                Err(violation) => {
+                    self.failed = Some(violation);
+                    self.close(Some(violation.code()));
+                }
+            }
+        }
+        used
+    }
+
+    /// Says that nothing more will be sent.
+    fn close(&mut self, code: Option<u16>) {
+        if !self.closed {
+            self.closed = true;
+            let code = code.map(u16::to_be_bytes);
+            push(&mut self.outgoing, Kind::Close, code.as_ref().map_or(&[], |code| &code[..]));
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.outgoing.is_empty() {
+            let count = ready!(Pin::new(&mut self.io).poll_write(cx, self.outgoing.as_slice()))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.outgoing.advance(count);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends what reading has given rise to, as far as it can be sent now.
+    fn send_some(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.outgoing.is_empty() {
+            return Ok(());
+        }
+        match self.poll_send(cx) {
+            Poll::Ready(Ok(())) => match Pin::new(&mut self.io).poll_flush(cx) {
+                Poll::Ready(flushed) => flushed,
+                Poll::Pending => Ok(()),
+            },
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// How reading has ended, if it has.
+    fn end(&self) -> Option<io::Result<()>> {
+        match self.failed {
+            Some(violation) => Some(Err(io::Error::new(io::ErrorKind::InvalidData, violation))),
+            None => self.peer_closed.then_some(Ok(())),
+        }
+    }
+}
+
+/// Reads a request: what it is answered, and what has come behind it.
+async fn request(io: &mut (impl AsyncRead + Unpin)) -> Result<(String, Kept), WebSocketError> {
+    let mut input = Vec::with_capacity(1024);
+    loop {
+        if io.read_buf(&mut input).await? == 0 {
+            return Err(WebSocketError::Ended);
+        }
+        if let Some((answer, length)) = upgrade::read(&input)? {
+            let mut rest = Kept::default();
+            rest.push(input.get(length..).unwrap_or_default());
+            return Ok((answer, rest));
+        }
+        input.reserve(HEAD_MAX_BYTES.saturating_sub(input.len()).max(1));
+    }
+}
+
+fn push(outgoing: &mut Kept, kind: Kind, content: &[u8]) {
+    let mut header = [0; HEADER_MAX_BYTES];
+    let size = frame::write_header(kind, content.len(), &mut header);
+    outgoing.push(header.get(..size).unwrap_or_default());
+    outgoing.push(content);
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocket<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        if !this.incoming.is_empty() {
+            let mut input = mem::take(&mut this.incoming);
+            let used = this.take(input.as_mut_slice(), buf);
+            input.advance(used);
+            this.incoming = input;
+        }
+        loop {
+            let sent = this.send_some(cx);
+            if buf.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(end) = this.end() {
+                this.incoming.clear();
+                return Poll::Ready(end);
+            }
+            sent?;
+            let mut scratch = Scratch::new();
+            // Part of a header or of a control frame, no more.
+            let left_over = this.incoming.len();
+            let (front, room) = scratch.split_at_mut(left_over);
+            let wanted = buf.remaining().max(READ_MIN_BYTES).min(room.len());
+            let mut read = ReadBuf::new(room.get_mut(..wanted).unwrap_or_default());
+            ready!(Pin::new(&mut this.io).poll_read(cx, &mut read))?;
+            let filled = left_over + read.filled().len();
+            if filled == left_over {
+                let text = "the other side ended the connection without saying so in WebSocket";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
+            }
+            front.copy_from_slice(this.incoming.as_slice());
+            this.incoming.clear();
+            let used = this.take(scratch.get_mut(..filled).unwrap_or_default(), buf);
+            this.incoming.push(scratch.get(used..filled).unwrap_or_default());
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocket<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        // Nothing new is taken while something waits, or it would pile up.
+        ready!(this.poll_send(cx))?;
+        let count = buf.len().min(WRITE_MAX_BYTES);
+        let content = buf.get(..count).unwrap_or_default();
+        if content.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut scratch = Scratch::new();
+        let mut header = [0; HEADER_MAX_BYTES];
+        let size = frame::write_header(Kind::Binary, count, &mut header);
+        let (front, behind) = scratch.split_at_mut(size);
+        front.copy_from_slice(header.get(..size).unwrap_or_default());
+        behind.get_mut(..count).unwrap_or_default().copy_from_slice(content);
+        let message = scratch.get(..size + count).unwrap_or_default();
+        let sent = match Pin::new(&mut this.io).poll_write(cx, message) {
+            Poll::Ready(sent) => sent?,
+            Poll::Pending => 0,
+        };
+        this.outgoing.push(message.get(sent..).unwrap_or_default());
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_send(cx))?;
+        Pin::new(&mut this.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.close(Some(NORMAL));
+        ready!(this.poll_send(cx))?;
+        Pin::new(&mut this.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;
