@@ -4,6 +4,7 @@ use clap::Args;
 use muster_topics::{
     capability::Capability,
     process::{Amount, Cores, Limits, Log, Process, Resource, Rlimit, Umask},
+    unit::Channel,
 };
 
 /// What a process may use and what it is given.
@@ -43,6 +44,15 @@ pub struct Options {
     /// It can gain nothing by executing a file, such as one with the setuid bit
     #[arg(long)]
     no_new_privs: bool,
+    /// It speaks systemd's notify protocol: it is running once it has said READY=1
+    #[arg(long)]
+    notify: bool,
+    /// How long it may take to say so before it is ended
+    #[arg(long, value_name = "TIME", default_value = "90s", requires = "notify")]
+    start_timeout: humantime::Duration,
+    /// How long it may be silent after that (WATCHDOG=1) before it is ended
+    #[arg(long, value_name = "TIME", requires = "notify")]
+    watchdog: Option<humantime::Duration>,
     /// The size at which a new file of its log is begun
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     log_size: Option<u64>,
@@ -64,6 +74,12 @@ pub struct Fields {
     pub process: Process,
     /// How much of its output is kept.
     pub log: Log,
+    /// How it speaks with its agent.
+    pub channel: Channel,
+    /// How long it may take to come up.
+    pub start_timeout_ms: u64,
+    /// How long it may be silent.
+    pub watchdog_ms: Option<u64>,
 }
 
 impl Options {
@@ -71,9 +87,12 @@ impl Options {
     #[must_use]
     pub fn into_fields(self) -> Fields {
         let usual = Log::default();
-        let age_ms = |age: humantime::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let millis = |age: humantime::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         Fields {
             cwd: self.cwd,
+            channel: if self.notify { Channel::Notify } else { Channel::None },
+            start_timeout_ms: millis(self.start_timeout),
+            watchdog_ms: self.watchdog.map(millis),
             limits: Limits { memory_bytes: self.memory, cpu: self.cpu, pids: self.pids },
             process: Process {
                 groups: (!self.groups.is_empty()).then_some(self.groups),
@@ -86,7 +105,7 @@ impl Options {
             log: Log {
                 max_bytes: self.log_size.unwrap_or(usual.max_bytes),
                 keep: self.log_keep.unwrap_or(usual.keep),
-                max_age_ms: self.log_age.map(age_ms),
+                max_age_ms: self.log_age.map(millis),
             },
         }
     }

@@ -278,6 +278,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("pid", observed.pid.map(|pid| pid.to_string()).unwrap_or_default()),
             ("restarts", observed.attempts.to_string()),
             ("last exit", last_exit(observed)),
+            ("says", observed.status.clone().unwrap_or_default()),
             ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
             ("does without", observed.missing.join("; ")),
             ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
@@ -324,7 +325,8 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         role: artifact.role,
         version: artifact.version,
     };
-    let process::Fields { cwd, limits, process, log } = create.process.into_fields();
+    let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
+        create.process.into_fields();
     let spec = Spec::Yuno(YunoSpec {
         config: config.map(|config| ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }),
         args: create.args,
@@ -334,6 +336,9 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         limits,
         process,
         log,
+        channel,
+        start_timeout_ms,
+        watchdog_ms,
         restart: create.restart,
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),

@@ -11,6 +11,12 @@ pub const GRACE_MAX_MS: u64 = 3_600_000;
 /// The longest time that a unit may have to stay up to count as running: an hour, as above.
 pub const STARTED_AFTER_MAX_MS: u64 = 3_600_000;
 
+/// The longest that a unit may be silent, or take to come up: an hour, as above.
+pub const SILENCE_MAX_MS: u64 = 3_600_000;
+
+/// The shortest: with less, a moment without a processor would be taken for an end.
+pub const SILENCE_MIN_MS: u64 = 100;
+
 /// The highest restart epoch that may be given: it leaves as many restarts again before canonical JSON,
 /// and with it the revision, could not tell one from the next (2⁵³).
 pub const RESTART_EPOCH_MAX: u64 = 1 << 52;
@@ -36,6 +42,9 @@ pub const LOG_AGE_MIN_MS: u64 = 60_000;
 /// The most groups: more than anybody is in, and less than any kernel takes.
 pub const GROUPS_MAX: usize = 1_024;
 
+/// What tells a unit with a channel how to use it.
+pub const NOTIFY_VARIABLES: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
+
 /// What is wrong with a spec, if anything is.
 ///
 /// # Errors
@@ -45,6 +54,7 @@ pub fn check(spec: &YunoSpec) -> Result<(), String> {
     check_limits(&spec.limits)?;
     check_attributes(&spec.process)?;
     check_log(&spec.log)?;
+    check_channel(spec)?;
     for (what, value, max) in [
         ("grace_ms", spec.grace_ms, GRACE_MAX_MS),
         ("started_after_ms", spec.started_after_ms, STARTED_AFTER_MAX_MS),
@@ -67,6 +77,9 @@ fn check_texts(spec: &YunoSpec) -> Result<(), String> {
         }
         if name.starts_with("MUSTER_") {
             return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are"));
+        }
+        if !spec.channel.is_none() && NOTIFY_VARIABLES.contains(&name.as_str()) {
+            return Err(format!("environment variable {name} is set by the agent for a unit with a channel"));
         }
     }
     match &spec.cwd {
@@ -118,6 +131,17 @@ fn check_log(log: &Log) -> Result<(), String> {
     }
 }
 
+fn check_channel(spec: &YunoSpec) -> Result<(), String> {
+    between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
+    match spec.watchdog_ms {
+        Some(_) if spec.channel.is_none() => {
+            Err("watchdog_ms needs a channel to be heard on. hint: add \"channel\": \"notify\"".to_owned())
+        }
+        Some(ms) => between("watchdog_ms", ms, SILENCE_MIN_MS, SILENCE_MAX_MS),
+        None => Ok(()),
+    }
+}
+
 fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), String> {
     match value {
         _ if value < min => Err(format!("{what} is {value}, and must be at least {min}")),
@@ -151,6 +175,7 @@ mod tests {
         check_fields(json!({"cwd": "/srv", "limits": {"memory_bytes": 1_048_576, "cpu": 0.5, "pids": 1}}), None);
         check_fields(json!({"process": {"nice": -20, "groups": ["adm", "12"], "capabilities": []}}), None);
         check_fields(json!({"process": {"rlimits": {"core": {"soft": 0, "hard": "unlimited"}}}}), None);
+        check_fields(json!({"channel": "notify", "watchdog_ms": 10_000, "start_timeout_ms": 5_000}), None);
         check_fields(json!({"log": {"max_bytes": 4096, "keep": 0, "max_age_ms": 86_400_000}}), None);
     }
 
@@ -177,6 +202,9 @@ mod tests {
             (json!({"log": {"max_bytes": 1}}), "log.max_bytes"),
             (json!({"log": {"keep": 101}}), "log.keep"),
             (json!({"log": {"max_age_ms": 59_999}}), "log.max_age_ms"),
+            (json!({"watchdog_ms": 1_000}), "watchdog_ms needs a channel"),
+            (json!({"channel": "notify", "watchdog_ms": 99}), "watchdog_ms"),
+            (json!({"start_timeout_ms": 0}), "start_timeout_ms"),
             (json!({"grace_ms": 3_600_001}), "grace_ms"),
             (json!({"started_after_ms": 3_600_001}), "started_after_ms"),
             (json!({"restart_epoch": u64::MAX}), "restart_epoch"),

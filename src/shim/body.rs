@@ -22,6 +22,9 @@ const FROZEN_TRY: Duration = Duration::from_millis(1);
 /// are fewer that can fork.
 const SUSPEND_TRIES: u32 = 20;
 
+/// The longest chain of parents: far more than programs have, and an end to one that changes while it is read.
+const ANCESTORS_MAX: usize = 256;
+
 /// All that is alive.
 #[derive(Debug)]
 pub(crate) struct Body {
@@ -162,6 +165,17 @@ impl Body {
             // The shim is the subreaper of all of them, and has no other children.
             None => program::descendants(getpid().as_raw(), 0),
         }
+    }
+
+    /// Whether a process that is there now belongs to the program.
+    pub(crate) fn is_part(&self, pid: i32) -> bool {
+        let Some(program) = &self.program else { return false };
+        let (main, own) = (program.main().pid, getpid().as_raw());
+        let mut ancestors = std::iter::successors(Some(pid), |pid| Some(proc::stat(*pid)?.ppid).filter(|pid| *pid > 1));
+        pid == main
+            || ancestors.by_ref().take(ANCESTORS_MAX).skip(1).any(|ancestor| [main, own].contains(&ancestor))
+            || proc::stat(pid).is_some_and(|stat| stat.session == main)
+            || self.cgroup.members().contains(&pid)
     }
 
     /// Removes what there was made for it.

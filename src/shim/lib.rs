@@ -62,6 +62,9 @@ pub struct Launch {
     pub cgroup: Cgroup,
     /// What to do with its output.
     pub output: Output,
+    /// How the program says that it is up, and alive; if it has no such way there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<Notify>,
     /// How often to start it again by itself.
     pub restart: Restart,
     /// After this it is ended, as by [`Request::Stop`].
@@ -81,6 +84,44 @@ pub struct User {
     pub gid: u32,
     /// All groups.
     pub groups: Vec<u32>,
+}
+
+/// How a program speaks with its shim: by systemd's notify protocol. Its environment has to name the socket in
+/// `NOTIFY_SOCKET`, which the agent sees to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notify {
+    /// The abstract name of the socket, without the `@` before it.
+    pub name: String,
+    /// How long it may take to say that it is up. If it does not it is asked to end, and has failed.
+    pub start_timeout_ms: u64,
+    /// How long it may be silent after that. If it is longer it is aborted, and has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog_ms: Option<u64>,
+}
+
+/// What a program has said of itself since it was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notified {
+    /// It is up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ready: bool,
+    /// It reads its configuration again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reloading: bool,
+    /// It is about to end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
+    /// What it does, in a line for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+}
+
+impl Notified {
+    /// Whether it has said nothing yet.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What to do with a program's output, and so what kind of program it is.
@@ -240,6 +281,9 @@ pub struct State {
     /// It is suspended. (One that is just about to be, or just not any more, says so too.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
+    /// What it has said of itself.
+    #[serde(default, skip_serializing_if = "Notified::is_nothing")]
+    pub notified: Notified,
 }
 
 /// A running process, by everything that tells it from a later one with the same number.
@@ -271,13 +315,16 @@ pub struct Ended {
     /// Without a limit for its memory nobody can tell.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oom_killed: bool,
+    /// It was ended because it had not said in time that it is up, or alive.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
 }
 
 impl Ended {
     /// An end of which nothing more is known.
     #[must_use]
     pub fn new(exit: Exit, started_ms: Option<i64>, at_ms: i64) -> Self {
-        Self { exit, started_ms, at_ms, timed_out: false, core_dumped: false, oom_killed: false }
+        Self { exit, started_ms, at_ms, timed_out: false, core_dumped: false, oom_killed: false, silent: false }
     }
 }
 
@@ -294,6 +341,7 @@ impl State {
             over: false,
             dropped_bytes: (0, 0),
             frozen: false,
+            notified: Notified::default(),
         }
     }
 }

@@ -9,30 +9,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_shim::{
-    Ended, Exit, Main, Report, Request, State, VERSION,
-    files::{self, Found},
-    proc,
-};
+use muster_shim::{Ended, Exit, Notified, Report, Request, State, files};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::{
-        signal::{SigSet, Signal},
-        signalfd::{SfdFlags, SignalFd},
-    },
+    sys::{signal::Signal, signalfd::SignalFd},
 };
 
 use crate::{
     body::Body,
     life::{Input, Life, Step},
+    notify::{Notify, Word},
     output::Outputs,
     peer::{Gone, Peer},
-    program::{self, Failure, Pending, Program, now_ms},
+    program::{Failure, Pending, now_ms},
     sys::{self, Waited},
 };
 
-const SIGKILL: i32 = 9;
+pub(crate) const SIGKILL: i32 = 9;
+/// How many messages of a program are heard before anything else gets its turn: as many as may wait in a
+/// socket where the system was not told otherwise, twice.
+const MESSAGES_MAX: u32 = 20;
+/// How long a status is kept back, lest each of many be told.
+const STATUS_PAUSE_MS: u64 = 250;
 /// How soon to try again to record how it ended, if that fails: the disk may be full.
 const RECORD_AGAIN_MS: u64 = 1_000;
 /// How often memory is given back before going to sleep. It takes some microseconds, and as many again
@@ -45,26 +44,32 @@ const CODE_NOT_EXECUTABLE: i32 = 126;
 /// A shim at work. Its folder is the working directory.
 #[derive(Debug)]
 pub(crate) struct Shim {
-    life: Life,
-    state: State,
+    pub(crate) life: Life,
+    pub(crate) state: State,
     /// The state is not what `state.json` says.
-    unrecorded: bool,
+    pub(crate) unrecorded: bool,
     /// The state is not what the agent was told.
-    untold: bool,
+    pub(crate) untold: bool,
     /// `state.json` says that it is over, and so does the disk.
-    closed: bool,
-    body: Body,
-    outputs: Outputs,
-    signals: SignalFd,
-    listener: Option<UnixListener>,
-    agent: Option<Peer>,
-    began: Instant,
+    pub(crate) closed: bool,
+    pub(crate) body: Body,
+    pub(crate) outputs: Outputs,
+    pub(crate) signals: SignalFd,
+    pub(crate) listener: Option<UnixListener>,
+    pub(crate) agent: Option<Peer>,
+    pub(crate) began: Instant,
     /// Held for as long as a program may be started here.
-    lock: Option<File>,
+    pub(crate) lock: Option<File>,
     /// It was told to end itself.
-    quit: bool,
+    pub(crate) quit: bool,
     /// When memory was last given back.
-    shrunk_at: Option<Instant>,
+    pub(crate) shrunk_at: Option<Instant>,
+    /// Where the program speaks, if it does.
+    pub(crate) notify: Option<Notify>,
+    /// The program was told once that it is not heard in everything.
+    pub(crate) complained: bool,
+    /// When the agent is told what is not urgent.
+    pub(crate) tell_at_ms: Option<u64>,
 }
 
 /// What poll has found.
@@ -74,89 +79,10 @@ struct Ready {
     main_ended: bool,
     connecting: bool,
     agent: bool,
+    speaking: bool,
 }
 
 impl Shim {
-    /// Starts the program that `launch.json` names.
-    pub(crate) fn launch(lock: File) -> Result<Self, Failure> {
-        let launch = files::read_launch(folder())?;
-        if launch.v != VERSION {
-            return Err(Errno::EPROTO.into());
-        }
-        let state = State::new(proc::boot_id()?);
-        let outputs = Outputs::create(&launch)?;
-        let mut shim = Self::new(Life::new(launch, 0, 0), state, outputs, lock)?;
-        match shim.start() {
-            Ok(()) => Ok(shim),
-            Err(failure) => {
-                shim.body.remove();
-                let _ = files::clear(folder());
-                Err(failure)
-            }
-        }
-    }
-
-    /// Takes over from a shim that was killed.
-    pub(crate) fn adopt(lock: File) -> Result<Self, Failure> {
-        let launch = files::read_launch(folder())?;
-        let Found::State(state) = files::read_state(folder())? else { return Err(Errno::ENOENT.into()) };
-        if state.over || state.boot_id != boot_id() {
-            return Err(Errno::ESRCH.into());
-        }
-        let _ = std::fs::remove_file(files::SOCKET);
-        let outputs = Outputs::open(&launch, state.dropped_bytes)?;
-        let main = state.main.clone();
-        let up_for_ms = main.as_ref().map(program::up_for_ms).transpose()?;
-        let life = Life::new(launch, state.restarts, up_for_ms.unwrap_or_default());
-        let program = main.as_ref().map(Program::adopt).transpose()?.flatten();
-        let mut shim = Self::new(life, state, outputs, lock)?;
-        match (program, main) {
-            (Some(program), _) => {
-                shim.body.live(program);
-                if shim.state.frozen {
-                    // The shim before may have been killed when it had said so and not yet done so.
-                    shim.body.freeze();
-                }
-            }
-            (None, main) => shim.end_adopted(main),
-        }
-        Ok(shim)
-    }
-
-    /// There is no main process to adopt, but perhaps something is left of it.
-    fn end_adopted(&mut self, main: Option<Main>) {
-        // Nobody saw it end, so nobody may say that starting it again is what was wanted.
-        self.life.on(Input::Stop { signal: SIGKILL, grace_ms: 0 }, 0);
-        match (main, &self.state.last) {
-            (None, Some(last)) => self.feed(Input::MainEnded(last.exit)),
-            (main, _) => self.main_ended(main.map(|main| main.started_ms), Exit::Unknown, false),
-        }
-        self.settle();
-    }
-
-    fn new(life: Life, state: State, outputs: Outputs, lock: File) -> Result<Self, Failure> {
-        let mut watched = SigSet::empty();
-        watched.add(Signal::SIGCHLD);
-        watched.add(Signal::SIGTERM);
-        watched.thread_block()?;
-        Ok(Self {
-            state,
-            unrecorded: false,
-            untold: false,
-            closed: false,
-            body: Body::new(life.launch().cgroup.clone()),
-            life,
-            outputs,
-            signals: SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
-            listener: Some(listen()?),
-            agent: None,
-            began: Instant::now(),
-            lock: Some(lock),
-            quit: false,
-            shrunk_at: None,
-        })
-    }
-
     /// Serves until the program is over, and as long as output must be drained after that.
     pub(crate) fn run(mut self, agent: Peer) {
         self.agent = Some(agent);
@@ -165,6 +91,10 @@ impl Shim {
         self.untold = false;
         while !self.is_done() {
             let ready = self.wait();
+            if ready.speaking {
+                // Before its end is taken in: it may be the last thing that it said.
+                self.hear();
+            }
             if ready.signals {
                 self.take_signals();
             }
@@ -179,6 +109,9 @@ impl Shim {
             }
             self.outputs.pump();
             self.feed(Input::Tick);
+            if self.tell_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
+                self.untold = true;
+            }
             if self.life.is_draining() && self.outputs.ended() {
                 self.feed(Input::OutputEnded);
             }
@@ -201,8 +134,9 @@ impl Shim {
             let writable = if agent.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
             PollFd::new(agent.fd(), PollFlags::POLLIN | writable)
         });
-        // Three places that are looked at again below, and then the output.
-        let places = [main, listener, agent];
+        let notify = self.notify.as_ref().map(|notify| readable(notify.fd()));
+        // Four places that are looked at again below, and then the output.
+        let places = [main, listener, agent, notify];
         fds.extend(places.iter().flatten().cloned());
         fds.extend(self.outputs.watched().map(readable));
         let timeout = self.timeout();
@@ -216,13 +150,15 @@ impl Shim {
         }
         let mut found = fds.iter().map(|fd| fd.any().unwrap_or(false));
         let signals = found.next().unwrap_or(false);
-        let [main_ended, connecting, agent] = places.map(|place| place.is_some() && found.next().unwrap_or(false));
-        Ready { signals, main_ended, connecting, agent }
+        let [main_ended, connecting, agent, speaking] =
+            places.map(|place| place.is_some() && found.next().unwrap_or(false));
+        Ready { signals, main_ended, connecting, agent, speaking }
     }
 
     fn timeout(&self) -> PollTimeout {
         let record_again = self.life.is_over() && !self.closed;
-        let wait_ms = match self.life.wake_at_ms() {
+        let wake_at_ms = self.life.wake_at_ms().into_iter().chain(self.tell_at_ms).min();
+        let wait_ms = match wake_at_ms {
             Some(at_ms) => Some(at_ms.saturating_sub(self.now_ms())),
             None => record_again.then_some(RECORD_AGAIN_MS),
         };
@@ -269,13 +205,15 @@ impl Shim {
         }
     }
 
-    fn main_ended(&mut self, started_ms: Option<i64>, exit: Exit, core_dumped: bool) {
+    pub(crate) fn main_ended(&mut self, started_ms: Option<i64>, exit: Exit, core_dumped: bool) {
         let some_killed = self.body.main_ended();
         self.thaw();
+        self.state.notified = Notified::default();
         self.state.main = None;
         self.state.last = Some(Ended {
             timed_out: self.life.timed_out(),
             core_dumped,
+            silent: self.life.was_silent(),
             // A program that coped with the loss of a process did not end of it.
             oom_killed: some_killed && exit != Exit::Code(0),
             ..Ended::new(exit, started_ms, now_ms())
@@ -285,7 +223,7 @@ impl Shim {
     }
 
     /// Lets life go on, with everything that follows at once.
-    fn feed(&mut self, input: Input) {
+    pub(crate) fn feed(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for step in self.life.on(input, self.now_ms()) {
@@ -326,7 +264,7 @@ impl Shim {
     }
 
     /// Starts the program, which runs only once it is recorded.
-    fn start(&mut self) -> Result<(), Failure> {
+    pub(crate) fn start(&mut self) -> Result<(), Failure> {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let [stdout, stderr] = self.outputs.writers()?;
         self.body.begin();
@@ -379,7 +317,7 @@ impl Shim {
     }
 
     /// Records what has changed, then tells it.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if self.life.is_over() && !self.closed {
             // While it cannot be recorded the shim stays, and whoever connects is told; unless its
             // folder is gone, and so whoever might want to know.
@@ -399,6 +337,7 @@ impl Shim {
             self.lock = None;
         }
         if std::mem::take(&mut self.untold) {
+            self.tell_at_ms = None;
             self.tell(|agent, shim| agent.state(&shim.state));
         }
         self.tell(|agent, shim| agent.lens_bytes(shim.outputs.lens_bytes()));
@@ -443,6 +382,57 @@ impl Shim {
         }
     }
 
+    /// Takes in what the program says of itself.
+    fn hear(&mut self) {
+        for _ in 0..MESSAGES_MAX {
+            let Some((sender, words)) = self.notify.as_ref().and_then(Notify::receive) else { return };
+            if self.body.is_part(sender) {
+                words.into_iter().for_each(|word| self.heard(word));
+            }
+        }
+    }
+
+    fn heard(&mut self, word: Word) {
+        let before = self.state.notified.clone();
+        let notified = &mut self.state.notified;
+        let input = match word {
+            Word::Ready => {
+                (notified.ready, notified.reloading) = (true, false);
+                Some(Input::Ready)
+            }
+            Word::Alive => Some(Input::Alive),
+            Word::Unwell => Some(Input::Unwell),
+            Word::Reloading => {
+                notified.reloading = true;
+                None
+            }
+            Word::Stopping => {
+                notified.stopping = true;
+                None
+            }
+            Word::Status(status) => {
+                notified.status = (!status.is_empty()).then_some(status);
+                None
+            }
+            Word::MainPid => {
+                if !std::mem::replace(&mut self.complained, true) {
+                    self.outputs.note("MAINPID is not taken: the process that was started is the main one");
+                }
+                None
+            }
+        };
+        if before.status != self.state.notified.status {
+            // People do not read faster, and a program may write one for each thing that it does.
+            self.tell_at_ms.get_or_insert(self.now_ms() + STATUS_PAUSE_MS);
+        }
+        if (Notified { status: None, ..before }) != (Notified { status: None, ..self.state.notified.clone() }) {
+            (self.unrecorded, self.untold) = (true, true);
+        }
+        if let Some(input) = input {
+            self.feed(input);
+        }
+    }
+
     /// Suspends the program. First it is recorded, so that a later shim finds nothing frozen of which
     /// nobody knows.
     fn freeze(&mut self) {
@@ -455,12 +445,14 @@ impl Shim {
             return;
         }
         self.body.freeze();
+        self.life.on(Input::Frozen, self.now_ms());
         self.untold = true;
     }
 
     fn thaw(&mut self) {
         if std::mem::take(&mut self.state.frozen) {
             self.body.thaw();
+            self.life.on(Input::Thawed, self.now_ms());
             (self.unrecorded, self.untold) = (true, true);
         }
     }
@@ -473,17 +465,7 @@ impl Shim {
     }
 }
 
-fn folder() -> &'static Path {
+/// Its folder.
+pub(crate) fn folder() -> &'static Path {
     Path::new(".")
-}
-
-fn boot_id() -> String {
-    proc::boot_id().unwrap_or_default()
-}
-
-fn listen() -> io::Result<UnixListener> {
-    // Bound from within its folder, for a socket's path may have no more than 108 bytes.
-    let listener = UnixListener::bind(files::SOCKET)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }

@@ -96,3 +96,28 @@ fn what_cannot_be_is_refused_before_anything_is_done() {
     }
     assert_eq!(fleet.json(&["unit", "ls"]), serde_json::json!([]));
 }
+
+#[test]
+fn one_that_says_when_it_is_up_is_waited_for() {
+    let fleet = Fleet::start();
+    let speaker = "#!/usr/bin/perl
+use strict; use Socket;
+sleep 2;
+my $name = $ENV{NOTIFY_SOCKET}; $name =~ s/^@/\\0/;
+socket(my $socket, AF_UNIX, SOCK_DGRAM, 0) or die;
+send($socket, qq(STATUS=serving\\nREADY=1), 0, pack_sockaddr_un($name)) // die;
+sleep 1000;
+";
+    add(&fleet, "speaker", speaker);
+    let create =
+        ["yuno", "create", "default/speaker", "--artifact", "speaker", "--notify", "--watchdog", "1h", "--run"];
+    let began = std::time::Instant::now();
+    fleet.ok(&create);
+    // Without its word it would have been running after a second.
+    assert!(began.elapsed() >= std::time::Duration::from_secs(2));
+    fleet.unit_in_phase("default/speaker", "running");
+    let unit = fleet.unit("default/speaker", |unit| unit["observed"]["status"] == "serving");
+    assert_eq!(unit["desired"]["spec"]["channel"], "notify");
+    assert!(fleet.ok(&["yuno", "show", "default/speaker"]).contains("serving"));
+    fleet.ok(&["yuno", "stop", "default/speaker"]);
+}

@@ -56,6 +56,8 @@ impl Spec {
                 limits: spec.limits,
                 process: &spec.process,
                 log: spec.log,
+                channel: spec.channel,
+                watchdog_ms: spec.watchdog_ms,
                 restart_epoch: spec.restart_epoch,
             }),
         }
@@ -89,6 +91,10 @@ struct YunoIdentity<'a> {
     process: &'a Process,
     #[serde(skip_serializing_if = "Log::is_default")]
     log: Log,
+    #[serde(skip_serializing_if = "Channel::is_none")]
+    channel: Channel,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    watchdog_ms: Option<u64>,
     restart_epoch: u64,
 }
 
@@ -122,6 +128,15 @@ pub struct YunoSpec {
     /// How much of its output is kept.
     #[serde(default, skip_serializing_if = "Log::is_default")]
     pub log: Log,
+    /// How it speaks with its agent.
+    #[serde(default, skip_serializing_if = "Channel::is_none")]
+    pub channel: Channel,
+    /// How long it may be silent, once it is up, before it is ended as one that hangs. It needs a channel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog_ms: Option<u64>,
+    /// How long it may take to say that it is up before it is ended as one that hangs. Only with a channel.
+    #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
+    pub start_timeout_ms: u64,
     /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
     #[serde(default)]
     pub restart_epoch: u64,
@@ -153,6 +168,9 @@ impl YunoSpec {
             limits: Limits::default(),
             process: Process::default(),
             log: Log::default(),
+            channel: Channel::default(),
+            watchdog_ms: None,
+            start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
             stop_signal: StopSignal::default(),
@@ -172,6 +190,36 @@ pub fn grace_ms() -> u64 {
 #[must_use]
 pub fn started_after_ms() -> u64 {
     1_000
+}
+
+/// Default of [`YunoSpec::start_timeout_ms`]: a minute and a half, as systemd has it.
+#[must_use]
+pub fn start_timeout_ms() -> u64 {
+    90_000
+}
+
+fn is_start_timeout_ms(ms: &u64) -> bool {
+    *ms == start_timeout_ms()
+}
+
+/// How a yuno speaks with its agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Channel {
+    /// Not at all: it is running once it has stayed up for a while.
+    #[default]
+    None,
+    /// By systemd's notify protocol: it is running once it has said `READY=1` to the socket that
+    /// `NOTIFY_SOCKET` names.
+    Notify,
+}
+
+impl Channel {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// When a yuno that ended by itself is started again.
@@ -313,6 +361,9 @@ pub struct Observed {
     /// It is suspended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub frozen: bool,
+    /// What it says that it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
     /// What its spec asks for and this host cannot give, so that it runs without: each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
@@ -341,6 +392,7 @@ impl Observed {
             oom_killed: false,
             last_lines: None,
             frozen: false,
+            status: None,
             missing: Vec::new(),
             attempts: 0,
             retry_ms: None,
@@ -445,6 +497,8 @@ mod tests {
         check(false, |spec| spec.limits.memory_bytes = Some(1));
         check(false, |spec| spec.process.nice = Some(0));
         check(false, |spec| spec.log.keep = 9);
+        check(false, |spec| spec.channel = Channel::Notify);
+        check(false, |spec| spec.watchdog_ms = Some(9));
     }
 
     #[test]
@@ -466,6 +520,7 @@ mod tests {
         check(true, |_| ());
         check(true, |spec| spec.grace_ms = 1);
         check(true, |spec| spec.started_after_ms = 1);
+        check(true, |spec| spec.start_timeout_ms = 1);
         check(true, |spec| spec.stop_signal = StopSignal::Quit);
         check(true, |spec| spec.restart = Restart::Never);
         check(true, |spec| spec.artifact.version = "2".parse().unwrap());

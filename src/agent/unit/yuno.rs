@@ -298,8 +298,15 @@ impl Yuno {
             start_ticks: main.start_ticks,
             started_ms: main.started_ms,
         });
-        let (restarts, frozen, missing) = (state.restarts, state.frozen, self.missing.clone());
-        News::Told(Told { process, restarts, last, frozen, missing })
+        News::Told(Told {
+            process,
+            restarts: state.restarts,
+            last,
+            ready: state.notified.ready,
+            status: state.notified.status.clone(),
+            frozen: state.frozen,
+            missing: self.missing.clone(),
+        })
     }
 }
 
@@ -325,6 +332,7 @@ fn from_ended(ended: &muster_shim::Ended, run: &Path) -> Ended {
     Ended {
         core_dumped: ended.core_dumped,
         oom_killed: ended.oom_killed,
+        silent: ended.silent,
         last_lines: (!lines.is_empty()).then(|| String::from_utf8_lossy(&lines).into_owned()),
         ..Ended::new(exit, ended.started_ms, ended.at_ms)
     }

@@ -131,7 +131,8 @@ impl Unit {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
                 let restarts = self.kept_restarts;
-                self.instance = Instance::Alive(Alive { revision, process: None, restarts, ends_by_ms: None });
+                self.instance =
+                    Instance::Alive(Alive { revision, process: None, ready: false, restarts, ends_by_ms: None });
                 self.told(told);
             }
             // Its end is news only if it was alive when the agent last looked.
@@ -169,7 +170,8 @@ impl Unit {
     fn started(&mut self) {
         if let Instance::Launching(revision) = &self.instance {
             let revision = revision.clone();
-            self.instance = Instance::Alive(Alive { revision, process: None, restarts: 0, ends_by_ms: None });
+            self.instance =
+                Instance::Alive(Alive { revision, process: None, ready: false, restarts: 0, ends_by_ms: None });
         }
     }
 
@@ -190,9 +192,11 @@ impl Unit {
     fn told(&mut self, told: Told) {
         let Instance::Alive(alive) = &mut self.instance else { return };
         alive.process = told.process;
+        alive.ready = told.ready;
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;
         self.observed.frozen = told.frozen;
+        self.observed.status = told.status;
         self.observed.missing = told.missing;
         if let Some(last) = &told.last {
             self.note_end(last);
@@ -295,6 +299,7 @@ impl Unit {
         self.observed.phase = phase;
         if !matches!(self.instance, Instance::Alive(_)) {
             self.observed.frozen = false;
+            self.observed.status = None;
             self.observed.missing.clear();
         }
         if matches!(phase, Phase::Running | Phase::Stopped) {
@@ -323,7 +328,8 @@ impl Unit {
             Instance::Launching(_) => Phase::Starting,
             Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
-            Instance::Alive(_) if process.is_some_and(up) => Phase::Running,
+            Instance::Alive(alive) if self.awaits_word(alive) => Phase::Starting,
+            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => Phase::Running,
             Instance::Alive(_) => Phase::Starting,
             Instance::None if self.rest == Some(Rest::Failed) || self.hold.is_some() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
@@ -334,6 +340,12 @@ impl Unit {
                 _ => Phase::Absent,
             },
         }
+    }
+
+    /// Whether an instance is one that will say when it is up, and has not yet. (One of a revision that is being
+    /// replaced may never have been asked to.)
+    fn awaits_word(&self, alive: &Alive) -> bool {
+        self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
     }
 
     /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.

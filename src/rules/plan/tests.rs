@@ -130,6 +130,61 @@ fn from_nothing_to_running() {
 }
 
 #[test]
+fn one_that_says_when_it_is_up_is_running_from_then_on() {
+    let speaks = |spec: &mut muster_topics::unit::YunoSpec| spec.channel = Channel::Notify;
+    let mut bench = Bench::new(desired(1, spec("a", speaks), Run::Running));
+    bench.install();
+    bench.start();
+    // However long that takes: who keeps it ends it when its time is over.
+    bench.pass(1_000 * SECOND);
+    bench.check("Adopt, ABSENT, Install, INSTALLING, start 0, STARTING");
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (0, None));
+    let told = |bench: &Bench, ready| {
+        let process = Some(Process { pid: 7, start_ticks: 1, started_ms: bench.now_ms });
+        Seen::Told(Told { process, ready, status: Some("at work".to_owned()), ..Told::default() })
+    };
+    let seen = told(&bench, true);
+    bench.see(seen);
+    bench.check("RUNNING");
+    assert_eq!((bench.reached(), bench.unit.observed.status.as_deref()), (1, Some("at work")));
+    // Started again by itself, it has to say so again.
+    let seen = told(&bench, false);
+    bench.see(seen);
+    bench.check("STARTING");
+    let seen = told(&bench, true);
+    bench.see(seen);
+    bench.check("RUNNING");
+    // One that runs since before it was asked to is what it was until it is replaced.
+    let mut bench = Bench::running();
+    bench.see(wants(desired(2, spec("a", speaks), Run::Running)));
+    bench.check("Install, RUNNING");
+    bench.install();
+    bench.check("stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.check("start 0, STARTING");
+    assert_eq!(bench.unit.observed.status, None);
+}
+
+#[test]
+fn what_was_known_of_an_end_is_told_for_as_long_as_it_matters() {
+    let mut bench = Bench::running();
+    let last =
+        Ended { oom_killed: true, last_lines: Some("no more memory".to_owned()), ..bench.ended(Exit::Signal(9), 0) };
+    bench.see(Seen::Ended(Over { restarts: 3, last }));
+    bench.check("BACKOFF");
+    let observed = bench.unit.observed.clone();
+    assert!(observed.oom_killed && !observed.core_dumped);
+    assert_eq!(observed.last_lines.as_deref(), Some("no more memory"));
+    assert_eq!(observed.error.as_deref(), Some("ended by itself: signal 9, out of memory"));
+    bench.pass(30 * SECOND);
+    bench.start();
+    assert!(bench.unit.observed.last_lines.is_some(), "it is not up yet");
+    bench.pass(SECOND);
+    bench.check("start 3, STARTING, RUNNING");
+    assert_eq!(bench.unit.observed.last_lines, None);
+}
+
+#[test]
 fn one_that_shall_not_run_is_installed_all_the_same() {
     let mut bench = Bench::new(desired(1, spec("a", |_| ()), Run::Stopped));
     bench.install();

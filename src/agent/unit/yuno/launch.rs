@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::CString, path::Path};
 
 use muster_shim::{
-    Attributes, Launch, Output, RestartOn,
+    Attributes, Launch, Notify, Output, RestartOn,
     attributes::{Resource, Rlimit},
     cgroup::Cgroup,
 };
@@ -11,12 +11,14 @@ use muster_topics::{
     capability::Capability,
     name::UnitName,
     process::{self, Process},
-    unit::{Desired, Restart, StopSignal, YunoSpec},
+    unit::{Channel, Desired, Restart, StopSignal, YunoSpec},
 };
 use nix::{
     sys::signal::Signal,
     unistd::{self, Gid},
 };
+
+use uuid::Uuid;
 
 use super::place::Place;
 use crate::{
@@ -52,6 +54,11 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     let mut argv = vec![text(program)];
     argv.extend(spec.args.iter().map(|arg| arg.replace("{config}", config.as_deref().unwrap_or_default())));
     env.extend(config.map(|config| ("MUSTER_CONFIG".to_owned(), config)));
+    let notify = notify(spec);
+    if let Some(notify) = &notify {
+        env.insert("NOTIFY_SOCKET".to_owned(), format!("@{}", notify.name));
+        env.extend(notify.watchdog_ms.map(|ms| ("WATCHDOG_USEC".to_owned(), ms.saturating_mul(1_000).to_string())));
+    }
     Launch {
         v: muster_shim::VERSION,
         argv,
@@ -60,6 +67,7 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
         user,
         attributes: attributes(&spec.process),
         cgroup,
+        notify,
         output: Output::Log { max_bytes: spec.log.max_bytes, keep: spec.log.keep, max_age_ms: spec.log.max_age_ms },
         restart: muster_shim::Restart {
             on: match spec.restart {
@@ -75,6 +83,15 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
         stop_signal: number(spec.stop_signal),
         grace_ms: spec.grace_ms,
     }
+}
+
+/// A socket for a unit that speaks, under a name that nobody has taken.
+fn notify(spec: &YunoSpec) -> Option<Notify> {
+    (spec.channel == Channel::Notify).then(|| Notify {
+        name: format!("muster-{}", Uuid::new_v4()),
+        start_timeout_ms: spec.start_timeout_ms,
+        watchdog_ms: spec.watchdog_ms,
+    })
 }
 
 fn attributes(process: &Process) -> Attributes {

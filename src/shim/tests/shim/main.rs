@@ -8,6 +8,7 @@ mod cgroups;
 mod ends;
 mod freezes;
 mod leaf;
+mod notifies;
 mod outputs;
 mod rig;
 mod starts;

@@ -111,7 +111,7 @@ impl Rig {
     }
 
     #[track_caller]
-    pub(crate) fn state_where(&mut self, wanted: impl Fn(&State) -> bool) -> State {
+    pub(crate) fn state_where(&mut self, mut wanted: impl FnMut(&State) -> bool) -> State {
         loop {
             let state = self.state();
             if wanted(&state) {
@@ -171,6 +171,7 @@ pub(crate) fn command(script: &str) -> Launch {
         user: None,
         attributes: muster_shim::Attributes::default(),
         cgroup: muster_shim::cgroup::Cgroup::default(),
+        notify: None,
         output: Output::Capture { max_bytes: 1024 * 1024 },
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },
         timeout_ms: Some(60_000),
