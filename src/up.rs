@@ -18,7 +18,7 @@ use muster_broker::{Broker, Tls};
 use muster_topics::{
     command::Verb,
     name::{HostId, Name, UnitName},
-    unit::{ArtifactRef, ConfigRef, Phase, Restart, Run, Spec, StopSignal, YunoSpec, started_after_ms},
+    unit::{ArtifactRef, ConfigRef, Phase, Run, Spec, YunoSpec},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -372,22 +372,16 @@ async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
         content: r#"{"greeting": "hello"}"#.to_owned(),
     };
     let config = console.add_config(&operator, config).await.trying(what)?;
+    let artifact = ArtifactRef {
+        sha256: artifact.sha256,
+        size_bytes: artifact.size_bytes,
+        role: artifact.role,
+        version: artifact.version,
+    };
     let spec = Spec::Yuno(YunoSpec {
-        artifact: ArtifactRef {
-            sha256: artifact.sha256,
-            size_bytes: artifact.size_bytes,
-            role: artifact.role,
-            version: artifact.version,
-        },
         config: Some(ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }),
-        args: Vec::new(),
-        env: [].into(),
-        user: None,
-        restart_epoch: 0,
-        restart: Restart::Always,
-        stop_signal: StopSignal::Term,
         grace_ms: 5_000,
-        started_after_ms: started_after_ms(),
+        ..YunoSpec::new(artifact)
     });
     let unit: UnitName = "default/hello".parse().trying(what)?;
     let verb = Verb::UnitApply { unit, spec: Box::new(spec), run: Some(Run::Running) };

@@ -8,7 +8,7 @@
 //! - `core`: the loop, which owns all state; `road`: the way of a command through it
 //! - [`link`]: the connection to the broker; `voice`: what there is to say, and whether it was heard
 //!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
-//! - [`execute`], [`shim`]: commands, and how they outlive the agent
+//! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most
 //! - [`unit`], [`artifact`]: units, and where their programs come from
 //! - [`metric`]: measurements; [`lean`]: giving memory back
 //!
@@ -22,6 +22,7 @@
 pub mod artifact;
 #[cfg(test)]
 mod bus_tests;
+mod cgroup;
 pub mod config;
 mod core;
 pub mod execute;

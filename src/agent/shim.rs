@@ -26,7 +26,7 @@ use muster_shim::{
     files::{self, Found},
     proc,
 };
-use muster_topics::name::Digest;
+use muster_topics::{capability::Capability, name::Digest};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -59,6 +59,16 @@ pub enum ShimError {
     /// The program could not be started; nothing runs.
     #[error("{program} cannot be started: {source}")]
     Start {
+        /// The program that was asked for.
+        program: String,
+        /// What was being done.
+        step: Step,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The program could not be put into its cgroup; nothing runs.
+    #[error("{program} cannot be put into its cgroup: {source}")]
+    Cgroup {
         /// The program that was asked for.
         program: String,
         /// Why not.
@@ -144,8 +154,8 @@ impl Shims {
         let mut shim = Shim::new(folder, stream).map_err(failed)?;
         match shim.report().await.map_err(failed)? {
             Report::Started | Report::Over => Ok(shim),
-            Report::Failed { step: Step::Prepare, errno } => Err(failed(io::Error::from_raw_os_error(errno))),
-            Report::Failed { step, errno } => Err(start_error(launch, step, errno)),
+            Report::Failed { step: Step::Prepare, errno, .. } => Err(failed(io::Error::from_raw_os_error(errno))),
+            Report::Failed { step, which, errno } => Err(start_error(launch, step, which, errno)),
         }
     }
 
@@ -184,7 +194,7 @@ impl Shims {
             Found::Damaged => return Ok(Adopted::Ended(unknown(None))),
             Found::State(state) => state,
         };
-        if !is_alive(&state) {
+        if !is_alive(&state) && !has_left_something(folder, &state) {
             return Ok(Adopted::Ended(end_of(state)));
         }
         let (program, at) = (self.program.clone(), folder.to_owned());
@@ -355,6 +365,12 @@ fn is_alive(state: &State) -> bool {
     this_boot && !state.over && state.main.as_ref().is_some_and(proc::is_alive)
 }
 
+/// Whether something is left in the cgroup of a program whose main process is gone. It takes a shim to clear that.
+fn has_left_something(folder: &Path, state: &State) -> bool {
+    let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
+    this_boot && !state.over && files::read_launch(folder).is_ok_and(|launch| !launch.cgroup.is_empty())
+}
+
 /// How a program ended that does not run any more and whose shim is gone.
 fn end_of(state: State) -> Ended {
     match (state.main, state.last) {
@@ -364,7 +380,7 @@ fn end_of(state: State) -> Ended {
 }
 
 fn unknown(started_ms: Option<i64>) -> Ended {
-    Ended { exit: Exit::Unknown, started_ms, at_ms: now_ms(), timed_out: false }
+    Ended::new(Exit::Unknown, started_ms, now_ms())
 }
 
 /// Work that may wait for the disk, or for a process to be started.
@@ -380,14 +396,31 @@ fn io_error(folder: &Path, source: io::Error) -> ShimError {
     ShimError::Io { folder: folder.display().to_string(), source }
 }
 
-fn start_error(launch: &Launch, step: Step, errno: i32) -> ShimError {
+fn start_error(launch: &Launch, step: Step, which: Option<u8>, errno: i32) -> ShimError {
     let source = io::Error::from_raw_os_error(errno);
-    let source = match step {
-        Step::Cwd => io::Error::new(source.kind(), format!("working directory {}: {source}", launch.cwd)),
-        Step::User => io::Error::new(source.kind(), format!("becoming its user: {source}")),
-        Step::Prepare | Step::Exec => source,
+    let program = launch.argv.first().cloned().unwrap_or_default();
+    let what = match step {
+        Step::Cgroup => return ShimError::Cgroup { program, source },
+        Step::Prepare | Step::Exec => None,
+        Step::Nice => Some(format!("nice value {}", launch.attributes.nice.unwrap_or_default())),
+        Step::Rlimit => {
+            let limit = which.and_then(|place| launch.attributes.rlimits.get(usize::from(place)));
+            let name = limit.map(|limit| format!("{:?}", limit.resource).to_lowercase());
+            Some(format!("limit {}", name.unwrap_or_default()))
+        }
+        Step::Capabilities => Some(match which {
+            Some(number) => format!("capability {}", Capability::name_of(number)),
+            None => "capabilities".to_owned(),
+        }),
+        Step::User => Some("becoming its user".to_owned()),
+        Step::NoNewPrivs => Some("no_new_privs".to_owned()),
+        Step::Cwd => Some(format!("working directory {}", launch.cwd)),
     };
-    ShimError::Start { program: launch.argv.first().cloned().unwrap_or_default(), source }
+    let source = match what {
+        Some(what) => io::Error::new(source.kind(), format!("{what}: {source}")),
+        None => source,
+    };
+    ShimError::Start { program, step, source }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod host;
 pub mod login;
 pub mod metric;
 pub mod print;
+pub mod process;
 pub mod target;
 pub mod token;
 pub mod unit;

@@ -7,11 +7,11 @@ use muster_topics::{
     command::Verb as Asked,
     name::HostId,
     outcome::Status,
-    unit::{ArtifactRef, ConfigRef, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms, started_after_ms},
+    unit::{ArtifactRef, ConfigRef, Observed, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
 };
 
 use super::{
-    Session, artifact, config, exec, host, print,
+    Session, artifact, config, exec, host, print, process,
     target::{self, UnitRef},
     wait,
 };
@@ -150,6 +150,9 @@ pub struct Create {
     /// How long it may take to end before it is killed
     #[arg(long, default_value = "30s", value_name = "TIME")]
     pub grace: humantime::Duration,
+    /// What it may use and what it is given
+    #[command(flatten)]
+    pub process: process::Options,
     /// Start it as well
     #[arg(long)]
     pub run: bool,
@@ -274,12 +277,22 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("hold", unit.hold.as_ref().map(|hold| format!("{:?}", hold.reason).to_lowercase()).unwrap_or_default()),
             ("pid", observed.pid.map(|pid| pid.to_string()).unwrap_or_default()),
             ("restarts", observed.attempts.to_string()),
-            ("last exit", observed.exit.map(|exit| exit.to_string()).unwrap_or_default()),
+            ("last exit", last_exit(observed)),
+            ("says", observed.status.clone().unwrap_or_default()),
+            ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
+            ("does without", observed.missing.join("; ")),
+            ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
             ("next start", observed.retry_ms.map(|at_ms| print::age(at_ms, now_ms)).unwrap_or_default()),
             ("error", observed.error.clone().unwrap_or_default()),
             ("told", print::age(unit.at_ms, now_ms)),
         ]
     })
+}
+
+fn last_exit(observed: &Observed) -> String {
+    let memory = if observed.oom_killed { ", out of memory" } else { "" };
+    let core = if observed.core_dumped { ", core dumped" } else { "" };
+    observed.exit.map(|exit| format!("{exit}{memory}{core}")).unwrap_or_default()
 }
 
 fn run_word(run: Run) -> &'static str {
@@ -306,22 +319,30 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         None => None,
     };
     let grace: Duration = create.grace.into();
+    let artifact = ArtifactRef {
+        sha256: artifact.sha256,
+        size_bytes: artifact.size_bytes,
+        role: artifact.role,
+        version: artifact.version,
+    };
+    let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
+        create.process.into_fields();
     let spec = Spec::Yuno(YunoSpec {
-        artifact: ArtifactRef {
-            sha256: artifact.sha256,
-            size_bytes: artifact.size_bytes,
-            role: artifact.role,
-            version: artifact.version,
-        },
         config: config.map(|config| ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }),
         args: create.args,
         env: create.env.into_iter().collect(),
         user: create.user,
-        restart_epoch: 0,
+        cwd,
+        limits,
+        process,
+        log,
+        channel,
+        start_timeout_ms,
+        watchdog_ms,
         restart: create.restart,
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),
-        started_after_ms: started_after_ms(),
+        ..YunoSpec::new(artifact)
     });
     let run = create.run.then_some(Run::Running);
     let asked = Asked::UnitApply { unit: create.unit.unit.clone(), spec: Box::new(spec), run };

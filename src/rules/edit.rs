@@ -14,20 +14,10 @@ use muster_topics::{
     command::Verb,
     name::{Digest, UnitName},
     outcome::RefusalCode,
-    unit::{Desired, Observed, Phase, Run, Spec, YunoSpec},
+    unit::{Desired, Observed, Phase, Run, Spec},
 };
 
-use super::Refusal;
-
-/// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
-pub const GRACE_MAX_MS: u64 = 3_600_000;
-
-/// The longest time that a unit may have to stay up to count as running: an hour, as above.
-pub const STARTED_AFTER_MAX_MS: u64 = 3_600_000;
-
-/// The highest restart epoch that may be given: it leaves as many restarts again before canonical JSON,
-/// and with it the revision, could not tell one from the next (2⁵³).
-pub const RESTART_EPOCH_MAX: u64 = 1 << 52;
+use super::{Refusal, process};
 
 /// A unit that exists, as far as a verb has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +91,7 @@ fn set(desired: &Desired, run: Run) -> Edit {
 
 fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option<Run>) -> Result<Edit, Refusal> {
     match spec {
-        Spec::Yuno(spec) => check(spec)?,
+        Spec::Yuno(spec) => process::check(spec).map_err(|message| Refusal::new(RefusalCode::Invalid, message))?,
     }
     let mut spec = spec.clone();
     if let Some(current) = current {
@@ -165,39 +155,10 @@ fn revision(spec: &Spec) -> Result<Digest, Refusal> {
         .map_err(|error| Refusal::new(RefusalCode::Invalid, format!("the unit's spec has no revision: {error}")))
 }
 
-/// Whether a process can be started from this at all: the system takes no NUL in any of its texts, and
-/// an environment variable's name is what stands before the first `=`.
-fn check(spec: &YunoSpec) -> Result<(), Refusal> {
-    let invalid = |message: String| Err(Refusal::new(RefusalCode::Invalid, message));
-    if let Some(arg) = spec.args.iter().position(|arg| arg.contains('\0')) {
-        return invalid(format!("argument {} contains a NUL", arg + 1));
-    }
-    for (name, value) in &spec.env {
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return invalid(format!("environment variable {name:?} has no valid name or value"));
-        }
-        if name.starts_with("MUSTER_") {
-            return invalid(format!(
-                "environment variable {name} is the agent's own: names beginning with MUSTER_ are"
-            ));
-        }
-    }
-    for (what, value, max) in [
-        ("grace_ms", spec.grace_ms, GRACE_MAX_MS),
-        ("started_after_ms", spec.started_after_ms, STARTED_AFTER_MAX_MS),
-        ("restart_epoch", spec.restart_epoch, RESTART_EPOCH_MAX),
-    ] {
-        if value > max {
-            return invalid(format!("{what} is {value}, and may be at most {max}"));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_topics::unit::Restart;
+    use muster_topics::unit::{Restart, YunoSpec};
 
     fn unit() -> UnitName {
         "default/hello".parse().unwrap()
@@ -338,19 +299,9 @@ mod tests {
 
     #[test]
     fn what_no_process_can_be_made_of() {
-        type Change = fn(&mut YunoSpec);
-        let bad: [Change; 7] = [
-            |spec| spec.args.push("a\0b".to_owned()),
-            |spec| drop(spec.env.insert(String::new(), "b".to_owned())),
-            |spec| drop(spec.env.insert("a=b".to_owned(), "b".to_owned())),
-            |spec| drop(spec.env.insert("a".to_owned(), "\0".to_owned())),
-            |spec| drop(spec.env.insert("MUSTER_UNIT".to_owned(), "b".to_owned())),
-            |spec| spec.grace_ms = u64::MAX,
-            |spec| spec.restart_epoch = u64::MAX,
-        ];
-        for (index, change) in bad.into_iter().enumerate() {
-            assert_eq!(word(&edit(&unit(), None, &applied(yuno(change), None))), "Invalid", "change {index}");
-        }
+        // What else is wrong `rules::process` knows.
+        let bad = yuno(|spec| spec.args.push("a\0b".to_owned()));
+        assert_eq!(word(&edit(&unit(), None, &applied(bad, None))), "Invalid");
         let good = applied(yuno(|spec| spec.restart = Restart::Never), None);
         assert!(edit(&unit(), None, &good).is_ok());
         let logs = Verb::UnitLogs { unit: unit(), lines: 1 };

@@ -17,6 +17,7 @@ pub mod edit;
 pub mod heartbeat;
 pub mod plan;
 pub mod presence;
+pub mod process;
 mod refusal;
 pub mod resend;
 pub mod time;

@@ -33,7 +33,7 @@ mod tests;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Desired, Exit, Hold, Observed, Phase, Restart, Run, Spec, StopSignal, grace_ms, started_after_ms},
+    unit::{Channel, Desired, Exit, Hold, Observed, Phase, Restart, Run, Spec, StopSignal, grace_ms, started_after_ms},
 };
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +108,8 @@ pub struct Alive {
     pub revision: Digest,
     /// Its process, unless it is just being started again.
     pub process: Option<Process>,
+    /// See [`Told::ready`].
+    pub ready: bool,
     /// See [`Told::restarts`].
     pub restarts: u32,
     /// It was asked to end; after this time it is asked again.
@@ -150,6 +152,8 @@ enum Rest {
 struct Policy {
     restart: Restart,
     started_after_ms: Millis,
+    /// It says itself when it is up.
+    says_ready: bool,
     stop_signal: StopSignal,
     grace_ms: u64,
 }
@@ -160,6 +164,7 @@ impl Policy {
             Spec::Yuno(spec) => Self {
                 restart: spec.restart,
                 started_after_ms: to_millis(spec.started_after_ms),
+                says_ready: spec.channel == Channel::Notify,
                 stop_signal: spec.stop_signal,
                 grace_ms: spec.grace_ms,
             },
@@ -173,6 +178,7 @@ impl Default for Policy {
         Self {
             restart: Restart::default(),
             started_after_ms: to_millis(started_after_ms()),
+            says_ready: false,
             stop_signal: StopSignal::default(),
             grace_ms: grace_ms(),
         }
@@ -263,7 +269,7 @@ pub enum Found {
 }
 
 /// What has become of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Its process, unless it is just being started again.
     pub process: Option<Process>,
@@ -271,10 +277,18 @@ pub struct Told {
     pub restarts: u32,
     /// How its last process ended, if one did.
     pub last: Option<Ended>,
+    /// It has said that it is up, if it is one that says so.
+    pub ready: bool,
+    /// What it says that it does.
+    pub status: Option<String>,
+    /// It is suspended.
+    pub frozen: bool,
+    /// What it has to do without, as [`Observed::missing`] has it.
+    pub missing: Vec<String>,
 }
 
 /// The end of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
     /// See [`Told::restarts`]; some of these may not have been told before.
     pub restarts: u32,
@@ -283,7 +297,7 @@ pub struct Over {
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// How.
     pub exit: Exit,
@@ -291,6 +305,31 @@ pub struct Ended {
     pub started_ms: Option<Millis>,
     /// When it ended.
     pub at_ms: Millis,
+    /// It left a core file.
+    pub core_dumped: bool,
+    /// It had used up its memory.
+    pub oom_killed: bool,
+    /// It was ended because it had not said in time that it is up, or alive.
+    pub silent: bool,
+    /// The last lines of its log.
+    pub last_lines: Option<String>,
+}
+
+impl Ended {
+    /// An end of which nothing more is known.
+    #[must_use]
+    pub fn new(exit: Exit, started_ms: Option<Millis>, at_ms: Millis) -> Self {
+        Self { exit, started_ms, at_ms, core_dumped: false, oom_killed: false, silent: false, last_lines: None }
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let memory = if self.oom_killed { ", out of memory" } else { "" };
+        let core = if self.core_dumped { ", core dumped" } else { "" };
+        let silent = if self.silent { ", after it was silent for too long" } else { "" };
+        write!(f, "{}{memory}{core}{silent}", self.exit)
+    }
 }
 
 /// Why a step failed.
@@ -359,6 +398,8 @@ impl Unit {
         }
         let process = alive.process?;
         match self.observed.phase {
+            // What keeps it ends it if it takes too long to say so.
+            Phase::Starting if self.policy.says_ready => None,
             Phase::Starting => Some(Step::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms))),
             _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
             _ => None,

@@ -155,15 +155,7 @@ mod tests {
     use super::*;
 
     fn state() -> State {
-        State {
-            v: crate::VERSION,
-            boot_id: proc::boot_id().unwrap(),
-            main: None,
-            restarts: 3,
-            last: None,
-            over: false,
-            dropped_bytes: (0, 7),
-        }
+        State { restarts: 3, dropped_bytes: (0, 7), ..State::new(proc::boot_id().unwrap()) }
     }
 
     #[test]

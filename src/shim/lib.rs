@@ -10,6 +10,8 @@
 //! Modules, in reading order:
 //!
 //! - this one: what passes between the two
+//! - [`attributes`]: what a process is given beside its arguments
+//! - [`cgroup`]: what it may use, and whatever belongs to it
 //! - [`files`]: the files in a shim's folder, and the promise that `state.json` keeps
 //! - [`proc`]: which boot this is, and which process a number means
 //!
@@ -23,10 +25,15 @@
 //! **Invariant: there is at most one shim in a folder.** Its lock is taken by the agent before the
 //! shim is started, and held by the shim for as long as it may start a program.
 
+pub mod attributes;
+pub mod cgroup;
 pub mod files;
 pub mod proc;
 
 use serde::{Deserialize, Serialize};
+
+pub use attributes::Attributes;
+use cgroup::Cgroup;
 
 /// Version of this protocol and of the files.
 pub const VERSION: u32 = 1;
@@ -47,8 +54,17 @@ pub struct Launch {
     pub cwd: String,
     /// The user to become; the shim's own if there is none.
     pub user: Option<User>,
+    /// Further attributes of its process.
+    #[serde(default)]
+    pub attributes: Attributes,
+    /// The cgroup that it shall be in, which is there, and empty; the shim removes it when it is over.
+    #[serde(default, skip_serializing_if = "Cgroup::is_none")]
+    pub cgroup: Cgroup,
     /// What to do with its output.
     pub output: Output,
+    /// How the program says that it is up, and alive; if it has no such way there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<Notify>,
     /// How often to start it again by itself.
     pub restart: Restart,
     /// After this it is ended, as by [`Request::Stop`].
@@ -70,6 +86,44 @@ pub struct User {
     pub groups: Vec<u32>,
 }
 
+/// How a program speaks with its shim: by systemd's notify protocol. Its environment has to name the socket in
+/// `NOTIFY_SOCKET`, which the agent sees to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notify {
+    /// The abstract name of the socket, without the `@` before it.
+    pub name: String,
+    /// How long it may take to say that it is up. If it does not it is asked to end, and has failed.
+    pub start_timeout_ms: u64,
+    /// How long it may be silent after that. If it is longer it is aborted, and has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog_ms: Option<u64>,
+}
+
+/// What a program has said of itself since it was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notified {
+    /// It is up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ready: bool,
+    /// It reads its configuration again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reloading: bool,
+    /// It is about to end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
+    /// What it does, in a line for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+}
+
+impl Notified {
+    /// Whether it has said nothing yet.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What to do with a program's output, and so what kind of program it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -84,6 +138,10 @@ pub enum Output {
         max_bytes: u64,
         /// How many old files to keep.
         keep: u32,
+        /// When to begin a new file even if this one is not full: at the first line that comes when
+        /// it is so old. Never, if there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_age_ms: Option<u64>,
     },
     /// Each stream into a file of its own; what is over the limit is dropped and counted.
     ///
@@ -137,6 +195,10 @@ pub enum Request {
         /// Which.
         signal: i32,
     },
+    /// Suspend the program and everything that descends from it, until it is thawed or stopped.
+    Freeze,
+    /// Let it go on.
+    Thaw,
 }
 
 /// How the start of a shim went: the first line that it writes, to the agent that started it.
@@ -151,6 +213,10 @@ pub enum Report {
     Failed {
         /// What was being done.
         step: Step,
+        /// Which one of several: the place of a limit among the rlimits of the launch, or the number
+        /// of a capability.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        which: Option<u8>,
         /// Why it failed, as an error number of the system.
         errno: i32,
     },
@@ -162,8 +228,18 @@ pub enum Report {
 pub enum Step {
     /// Preparing itself: its folder, files and socket.
     Prepare,
+    /// Entering its cgroup.
+    Cgroup,
+    /// Setting its nice value.
+    Nice,
+    /// Setting one of its limits.
+    Rlimit,
+    /// Dropping capabilities, or keeping one.
+    Capabilities,
     /// Becoming the program's user.
     User,
+    /// Having it gain nothing by executing a file.
+    NoNewPrivs,
     /// Entering the program's working directory.
     Cwd,
     /// Executing the program.
@@ -202,6 +278,12 @@ pub struct State {
     pub over: bool,
     /// What was dropped of stdout and of stderr because it was over the limit.
     pub dropped_bytes: (u64, u64),
+    /// It is suspended. (One that is just about to be, or just not any more, says so too.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub frozen: bool,
+    /// What it has said of itself.
+    #[serde(default, skip_serializing_if = "Notified::is_nothing")]
+    pub notified: Notified,
 }
 
 /// A running process, by everything that tells it from a later one with the same number.
@@ -226,6 +308,42 @@ pub struct Ended {
     pub at_ms: i64,
     /// It was ended because its time had run out.
     pub timed_out: bool,
+    /// It left a core file, or the host's handler of such has taken it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub core_dumped: bool,
+    /// The kernel has killed it, or something of it, because it had used up the memory of its cgroup.
+    /// Without a limit for its memory nobody can tell.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oom_killed: bool,
+    /// It was ended because it had not said in time that it is up, or alive.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
+}
+
+impl Ended {
+    /// An end of which nothing more is known.
+    #[must_use]
+    pub fn new(exit: Exit, started_ms: Option<i64>, at_ms: i64) -> Self {
+        Self { exit, started_ms, at_ms, timed_out: false, core_dumped: false, oom_killed: false, silent: false }
+    }
+}
+
+impl State {
+    /// A program of this boot that has not been started yet.
+    #[must_use]
+    pub fn new(boot_id: String) -> Self {
+        Self {
+            v: VERSION,
+            boot_id,
+            main: None,
+            restarts: 0,
+            last: None,
+            over: false,
+            dropped_bytes: (0, 0),
+            frozen: false,
+            notified: Notified::default(),
+        }
+    }
 }
 
 /// How a process ended.

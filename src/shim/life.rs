@@ -13,6 +13,7 @@
 
 use muster_shim::{Exit, Launch, Output, RestartOn};
 
+const SIGABRT: i32 = 6;
 const SIGKILL: i32 = 9;
 
 /// How soon a kill is repeated while something is left: what forked just then has been missed.
@@ -33,6 +34,16 @@ pub(crate) enum Input {
     NoneLeft,
     /// All output has been read to its end.
     OutputEnded,
+    /// The program says that it is up.
+    Ready,
+    /// The program says that it is alive.
+    Alive,
+    /// The program says that it is not well.
+    Unwell,
+    /// The program is suspended, and can say nothing.
+    Frozen,
+    /// It goes on.
+    Thawed,
     /// Somebody wants the program to end.
     Stop { signal: i32, grace_ms: u64 },
     /// Time has passed.
@@ -78,6 +89,11 @@ pub(crate) struct Life {
     up_since_ms: u64,
     timeout_at_ms: Option<u64>,
     restarts_left: u32,
+    ready: bool,
+    /// When the program must have said something.
+    heard_by_ms: Option<u64>,
+    /// It had not.
+    silent: bool,
     /// It shall end for good.
     stop: bool,
     timed_out: bool,
@@ -85,19 +101,24 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// A program that runs since `up_for_ms` before the shim's start, and was started again
-    /// `restarts` times already.
-    pub(crate) fn new(launch: Launch, restarts: u32, up_for_ms: u64) -> Self {
-        Self {
+    /// A program that runs since `up_for_ms` before the shim's start, was started again `restarts` times
+    /// already, and has said that it is `ready`.
+    pub(crate) fn new(launch: Launch, restarts: u32, up_for_ms: u64, ready: bool) -> Self {
+        let mut life = Self {
             timeout_at_ms: launch.timeout_ms.map(|timeout_ms| timeout_ms.saturating_sub(up_for_ms)),
             restarts_left: launch.restart.budget.saturating_sub(restarts),
             launch,
             phase: Phase::Up,
             up_since_ms: 0,
+            ready,
+            heard_by_ms: None,
+            silent: false,
             stop: false,
             timed_out: false,
             last: None,
-        }
+        };
+        life.listen(0);
+        life
     }
 
     /// What was to be run.
@@ -113,6 +134,16 @@ impl Life {
     /// Whether the program's time has run out.
     pub(crate) fn timed_out(&self) -> bool {
         self.timed_out
+    }
+
+    /// Whether the program was ended because it had not said anything in time.
+    pub(crate) fn was_silent(&self) -> bool {
+        self.silent
+    }
+
+    /// Whether the program runs, and nobody wants it to end.
+    pub(crate) fn is_up(&self) -> bool {
+        self.phase == Phase::Up
     }
 
     /// Whether the program is over.
@@ -133,7 +164,7 @@ impl Life {
     /// When the next [`Input::Tick`] is due, if one is.
     pub(crate) fn wake_at_ms(&self) -> Option<u64> {
         match self.phase {
-            Phase::Up => self.timeout_at_ms,
+            Phase::Up => self.timeout_at_ms.into_iter().chain(self.heard_by_ms).min(),
             Phase::Stopping { kill_at_ms } => Some(kill_at_ms),
             Phase::Clearing { kill_at_ms, until_ms } => Some(kill_at_ms.min(until_ms)),
             Phase::Draining { until_ms } => Some(until_ms),
@@ -149,8 +180,35 @@ impl Life {
             Input::OutputEnded if self.is_draining() => self.finish(),
             Input::Stop { signal, grace_ms } => self.stop(signal, grace_ms, now_ms),
             Input::Tick => self.tick(now_ms),
-            Input::NoneLeft | Input::OutputEnded => Vec::new(),
+            Input::Ready | Input::Alive | Input::Thawed => {
+                self.ready |= input == Input::Ready;
+                self.listen(now_ms);
+                Vec::new()
+            }
+            Input::Frozen => {
+                self.heard_by_ms = None;
+                Vec::new()
+            }
+            Input::Unwell if self.is_up() => self.give_up(SIGABRT, now_ms),
+            Input::Unwell | Input::NoneLeft | Input::OutputEnded => Vec::new(),
         }
+    }
+
+    /// From now on the program has its time again to say something.
+    fn listen(&mut self, now_ms: u64) {
+        let notify = self.launch.notify.as_ref();
+        let within_ms = match self.ready {
+            true => notify.and_then(|notify| notify.watchdog_ms),
+            false => notify.map(|notify| notify.start_timeout_ms),
+        };
+        self.heard_by_ms = within_ms.map(|ms| now_ms.saturating_add(ms));
+    }
+
+    /// Ends a program that is not well; it may be started again.
+    fn give_up(&mut self, signal: i32, now_ms: u64) -> Vec<Step> {
+        self.silent = true;
+        self.phase = Phase::Stopping { kill_at_ms: now_ms.saturating_add(self.launch.grace_ms) };
+        vec![Step::Ask { signal, group: self.is_command() }]
     }
 
     fn stop(&mut self, signal: i32, grace_ms: u64, now_ms: u64) -> Vec<Step> {
@@ -195,6 +253,10 @@ impl Life {
                 self.timed_out = true;
                 self.stop(self.launch.stop_signal, self.launch.grace_ms, now_ms)
             }
+            Phase::Up if self.heard_by_ms.is_some_and(|by_ms| by_ms <= now_ms) => {
+                let signal = if self.ready { SIGABRT } else { self.launch.stop_signal };
+                self.give_up(signal, now_ms)
+            }
             Phase::Stopping { kill_at_ms } if kill_at_ms <= now_ms => {
                 self.phase = Phase::Stopping { kill_at_ms: now_ms + KILL_AGAIN_MS };
                 vec![Step::KillAll]
@@ -213,6 +275,8 @@ impl Life {
         if self.take_restart(now_ms) {
             self.phase = Phase::Up;
             self.up_since_ms = now_ms;
+            (self.ready, self.silent) = (false, false);
+            self.listen(now_ms);
             return vec![Step::Start];
         }
         self.phase = Phase::Draining { until_ms: now_ms + DRAIN_MS };
@@ -223,7 +287,7 @@ impl Life {
         let restart = self.launch.restart;
         let wanted = match restart.on {
             RestartOn::Never => false,
-            RestartOn::Failure => self.last != Some(Exit::Code(0)),
+            RestartOn::Failure => self.silent || self.last != Some(Exit::Code(0)),
             RestartOn::Always => true,
         };
         if self.stop || !wanted {
@@ -259,6 +323,9 @@ mod tests {
             env: Vec::new(),
             cwd: "/".into(),
             user: None,
+            attributes: muster_shim::Attributes::default(),
+            cgroup: muster_shim::cgroup::Cgroup::default(),
+            notify: None,
             output,
             restart,
             timeout_ms: None,
@@ -269,12 +336,12 @@ mod tests {
 
     fn command() -> Life {
         let launch = Launch { timeout_ms: Some(10_000), ..launch(Output::Capture { max_bytes: 10 }, NEVER) };
-        Life::new(launch, 0, 0)
+        Life::new(launch, 0, 0, false)
     }
 
     fn service(on: RestartOn, budget: u32) -> Life {
         let restart = Restart { on, budget, reset_after_ms: 1_000 };
-        Life::new(launch(Output::Log { max_bytes: 10, keep: 1 }, restart), 0, 0)
+        Life::new(launch(Output::Log { max_bytes: 10, keep: 1, max_age_ms: None }, restart), 0, 0, false)
     }
 
     /// Feeds inputs at given times and compares the steps that each one led to.
@@ -403,14 +470,66 @@ mod tests {
         assert_eq!(life.on(Input::NoneLeft, 2), [Step::Drain]);
     }
 
+    fn speaker(watchdog_ms: Option<u64>, ready: bool) -> Life {
+        let restart = Restart { on: RestartOn::Failure, budget: 1, reset_after_ms: 60_000 };
+        let notify = muster_shim::Notify { name: "n".into(), start_timeout_ms: 500, watchdog_ms };
+        let output = Output::Log { max_bytes: 10, keep: 1, max_age_ms: None };
+        Life::new(Launch { notify: Some(notify), ..launch(output, restart) }, 0, 0, ready)
+    }
+
+    #[test]
+    fn one_that_does_not_come_up_is_asked_to_end_and_has_failed() {
+        let kill = [Step::KillAll, Step::LookWhatIsLeft];
+        let life = check(
+            speaker(None, false),
+            &[
+                (499, Input::Tick, &[]),
+                (500, Input::Tick, &[ASK_MAIN]),
+                // However it ends.
+                (600, CODE_0, &kill),
+                (600, Input::NoneLeft, &[Step::Start]),
+                (1_000, Input::Ready, &[]),
+                (900_000, Input::Tick, &[]),
+            ],
+        );
+        assert!(!life.was_silent(), "this was the one before");
+        assert_eq!(life.wake_at_ms(), None);
+    }
+
+    #[test]
+    fn one_that_falls_silent_is_aborted() {
+        let abort = Step::Ask { signal: SIGABRT, group: false };
+        let life = check(
+            speaker(Some(100), false),
+            &[
+                (400, Input::Ready, &[]),
+                (499, Input::Alive, &[]),
+                (598, Input::Tick, &[]),
+                // What cannot speak is not silent.
+                (598, Input::Frozen, &[]),
+                (9_000, Input::Tick, &[]),
+                (9_000, Input::Thawed, &[]),
+                (9_099, Input::Tick, &[]),
+                (9_100, Input::Tick, &[abort]),
+                (14_100, Input::Tick, &[Step::KillAll]),
+            ],
+        );
+        assert!(life.was_silent());
+        check(speaker(Some(100), true), &[(100, Input::Tick, &[abort])]);
+        check(speaker(None, true), &[(5, Input::Unwell, &[abort]), (6, Input::Unwell, &[])]);
+    }
+
     #[test]
     fn restarts_and_time_used_before_an_adoption_count() {
         let restart = Restart { on: RestartOn::Always, budget: 3, reset_after_ms: 1_000 };
-        let launch = Launch { timeout_ms: Some(500), ..launch(Output::Log { max_bytes: 10, keep: 1 }, restart) };
-        let mut life = Life::new(launch.clone(), 3, 200);
+        let launch = Launch {
+            timeout_ms: Some(500),
+            ..launch(Output::Log { max_bytes: 10, keep: 1, max_age_ms: None }, restart)
+        };
+        let mut life = Life::new(launch.clone(), 3, 200, false);
         assert_eq!(life.wake_at_ms(), Some(300));
         life.on(CODE_1, 1);
         assert_eq!(life.on(Input::NoneLeft, 1), [Step::Drain]);
-        assert_eq!(Life::new(launch, 3, 9_000).wake_at_ms(), Some(0));
+        assert_eq!(Life::new(launch, 3, 9_000, false).wake_at_ms(), Some(0));
     }
 }

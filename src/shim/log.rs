@@ -1,4 +1,4 @@
-//! A log that grows up to a size and is then begun anew, with a number of old ones kept.
+//! A log that grows up to a size or an age and is then begun anew, with a number of old ones kept.
 //!
 //! **Invariant: no file of a log is ever longer than its limit.**
 
@@ -7,7 +7,10 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::UNIX_EPOCH,
 };
+
+use crate::program::now_ms;
 
 /// The most old files that are kept, whatever was asked for: each rotation renames all of them.
 const KEEP_MAX: u32 = 100;
@@ -18,22 +21,49 @@ pub(crate) struct Log {
     path: PathBuf,
     file: File,
     len_bytes: u64,
+    /// When its first line came.
+    begun_ms: i64,
+    /// What was written last ended a line.
+    line_ended: bool,
     max_bytes: u64,
     keep: u32,
+    max_age_ms: Option<i64>,
 }
 
 impl Log {
     /// Opens the log to append to it.
-    pub(crate) fn open(path: &Path, max_bytes: u64, keep: u32) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, max_bytes: u64, keep: u32, max_age_ms: Option<u64>) -> io::Result<Self> {
         let file = open(path)?;
-        let len_bytes = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, len_bytes, max_bytes: max_bytes.max(1), keep: keep.min(KEEP_MAX) })
+        let metadata = file.metadata()?;
+        // A file system that does not know when a file was made has its log rotated later, not never.
+        let begun = metadata.created().or_else(|_| metadata.modified())?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            len_bytes: metadata.len(),
+            begun_ms: i64::try_from(begun.as_millis()).unwrap_or(i64::MAX),
+            line_ended: true,
+            max_bytes: max_bytes.max(1),
+            keep: keep.min(KEEP_MAX),
+            max_age_ms: max_age_ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX)),
+        })
     }
 
-    /// Appends `bytes`, and begins a new file between two lines when this one is full. What could not
-    /// be written is the error's business; how much of it that was is told.
-    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), u64> {
+    /// Appends `bytes`, and begins a new file between two lines when this one is full or old. What could
+    /// not be written is the error's business; how much of it that was is told.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), u64> {
+        self.write_at(bytes, now_ms())
+    }
+
+    fn write_at(&mut self, mut bytes: &[u8], now_ms: i64) -> Result<(), u64> {
+        let is_old = self.max_age_ms.is_some_and(|max_ms| now_ms.saturating_sub(self.begun_ms) >= max_ms);
+        if is_old && self.line_ended && self.len_bytes > 0 {
+            self.rotate().map_err(|_| bytes.len() as u64)?;
+        }
         while !bytes.is_empty() {
+            if self.len_bytes == 0 {
+                self.begun_ms = now_ms;
+            }
             let now = self.fitting(bytes);
             if now == 0 {
                 self.rotate().map_err(|_| bytes.len() as u64)?;
@@ -41,6 +71,7 @@ impl Log {
             }
             self.file.write_all(&bytes[..now]).map_err(|_| bytes.len() as u64)?;
             self.len_bytes += now as u64;
+            self.line_ended = bytes[..now].ends_with(b"\n");
             bytes = &bytes[now..];
         }
         Ok(())
@@ -61,15 +92,16 @@ impl Log {
 
     fn rotate(&mut self) -> io::Result<()> {
         if self.keep == 0 {
-            self.file.set_len(0)?;
+            // Not cut: the next shim reads from the file when it was begun.
+            fs::remove_file(&self.path)?;
         } else {
             for number in (1..self.keep).rev() {
                 rename_if_there(&self.numbered(number), &self.numbered(number + 1))?;
             }
             rename_if_there(&self.path, &self.numbered(1))?;
-            self.file = open(&self.path)?;
         }
-        self.len_bytes = 0;
+        self.file = open(&self.path)?;
+        (self.len_bytes, self.line_ended) = (0, true);
         Ok(())
     }
 
@@ -102,7 +134,7 @@ mod tests {
         let path = folder.path().join("log");
         for piece in pieces {
             // Opened anew each time, as by one shim after another.
-            Log::open(&path, 10, keep).unwrap().write(piece.as_bytes()).unwrap();
+            Log::open(&path, 10, keep, None).unwrap().write(piece.as_bytes()).unwrap();
         }
         let read = |number: usize| {
             let name = if number == 0 { "log".to_owned() } else { format!("log.{number}") };
@@ -137,11 +169,55 @@ mod tests {
         check(3, &["ab", "cdefghijklmn\n"], &["mn\n", "cdefghijkl", "ab"]);
     }
 
+    /// Writes pieces at given times after the log was opened, into a log of at most an hour.
+    #[track_caller]
+    fn check_age(pieces: &[(i64, &str)], files: &[&str]) {
+        const MINUTE_MS: i64 = 60_000;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let began_ms = now_ms();
+        let mut log = Log::open(&path, 1_000, 3, Some(60 * 60_000)).unwrap();
+        for (minute, piece) in pieces {
+            log.write_at(piece.as_bytes(), began_ms + minute * MINUTE_MS).unwrap();
+        }
+        let read = |number: usize| {
+            let name = if number == 0 { "log".to_owned() } else { format!("log.{number}") };
+            fs::read_to_string(folder.path().join(name)).unwrap()
+        };
+        let found: Vec<String> = (0..fs::read_dir(folder.path()).unwrap().count()).map(read).collect();
+        assert_eq!(found, files);
+    }
+
+    #[test]
+    fn rotation_by_age() {
+        check_age(&[(0, "a\n"), (59, "b\n")], &["a\nb\n"]);
+        check_age(&[(0, "a\n"), (60, "b\n")], &["b\n", "a\n"]);
+        // The age is that of the first line, not of the file.
+        check_age(&[(90, "a\n"), (149, "b\n"), (150, "c\n")], &["c\n", "a\nb\n"]);
+        // Not within a line.
+        check_age(&[(0, "a"), (70, "b\n"), (71, "c\n")], &["c\n", "ab\n"]);
+        // A clock that was set back makes nothing old.
+        check_age(&[(0, "a\n"), (-900, "b\n")], &["a\nb\n"]);
+    }
+
+    #[test]
+    fn another_shim_knows_the_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        for keep in [0, 1] {
+            Log::open(&path, 100, keep, Some(1_000)).unwrap().write(b"a\n").unwrap();
+            let mut log = Log::open(&path, 100, keep, Some(1_000)).unwrap();
+            log.write_at(b"b\n", now_ms() + 2_000).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "b\n");
+            assert_eq!(path.with_extension("1").exists(), keep > 0);
+        }
+    }
+
     #[test]
     fn what_cannot_be_written_is_counted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut log = Log::open(&path, 10, 1).unwrap();
+        let mut log = Log::open(&path, 10, 1, None).unwrap();
         log.write(b"1\n3456789\n").unwrap();
         // Something in the way of the old file's new name.
         fs::create_dir(folder.path().join("log.1")).unwrap();

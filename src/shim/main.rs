@@ -6,23 +6,28 @@
 //!
 //! Modules, in reading order:
 //!
-//! - [`supervise`]: the loop, which takes in what happens and performs what follows
+//! - [`supervise`]: the loop, which takes in what happens and performs what follows; [`begin`]: up to there
 //! - [`life`]: what follows, as a plain function of state and time
-//! - [`program`]: processes; [`sys`]: the system calls that have no safe form elsewhere
+//! - [`body`]: what of a program is alive; [`program`]: its processes; [`child`]: one that is about to be the program; [`sys`]: the system calls
+//!   that have no safe form elsewhere
 //! - [`output`]: from FIFOs into files; [`log`]: one that is rotated
-//! - [`peer`]: the agent's connection
+//! - [`peer`]: the agent's connection; [`notify`]: the program's
 //!
 //! Usage: `muster-shim FOLDER [--adopt]`, as the `muster_shim` library says.
 
+mod begin;
+mod body;
+mod child;
 mod life;
 mod log;
+mod notify;
 mod output;
 mod peer;
 mod program;
 mod supervise;
 #[expect(
     unsafe_code,
-    reason = "fork, waitid, pidfds and dispositions of signals have no safe form; each use says why it is sound"
+    reason = "fork, waitid, pidfds, capabilities and dispositions of signals have no safe form; each use says why it is sound"
 )]
 mod sys;
 
@@ -71,8 +76,8 @@ fn main() -> ExitCode {
             shim.run(agent);
             ExitCode::SUCCESS
         }
-        Err(Failure { step, errno }) => {
-            let _ = agent.report(&Report::Failed { step, errno });
+        Err(Failure { step, which, errno }) => {
+            let _ = agent.report(&Report::Failed { step, which, errno });
             ExitCode::FAILURE
         }
     }

@@ -180,7 +180,7 @@ impl Stream {
 impl Sink {
     fn open(path: &Path, output: &Output) -> io::Result<Self> {
         match *output {
-            Output::Log { max_bytes, keep } => Ok(Self::Log(Log::open(path, max_bytes, keep)?)),
+            Output::Log { max_bytes, keep, max_age_ms } => Ok(Self::Log(Log::open(path, max_bytes, keep, max_age_ms)?)),
             Output::Capture { max_bytes } => {
                 let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
                 let len_bytes = file.metadata()?.len();

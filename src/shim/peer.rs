@@ -151,15 +151,7 @@ mod tests {
     }
 
     fn state() -> State {
-        State {
-            v: muster_shim::VERSION,
-            boot_id: String::new(),
-            main: None,
-            restarts: 0,
-            last: None,
-            over: false,
-            dropped_bytes: (0, 0),
-        }
+        State::new(String::new())
     }
 
     #[test]

@@ -6,7 +6,6 @@
 //! while its number could not have been used again.
 
 use std::{
-    ffi::CString,
     fs::File,
     io::{self, Read, Write},
     os::fd::OwnedFd,
@@ -14,23 +13,16 @@ use std::{
 };
 
 use muster_shim::{
-    Launch, Main, Step, User,
+    Launch, Main, Step,
     proc::{self, Stat},
 };
 use nix::{
     errno::Errno,
     fcntl::OFlag,
-    sys::{
-        signal::SigSet,
-        stat::{Mode, umask},
-    },
-    unistd::{
-        ForkResult, Gid, SysconfVar, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, getpid, pipe2,
-        setgroups, setresgid, setresuid, setsid, sysconf,
-    },
+    unistd::{ForkResult, SysconfVar, getpid, pipe2, sysconf},
 };
 
-use crate::sys;
+use crate::{child, sys};
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -39,18 +31,19 @@ const SIGCONT: i32 = 18;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) step: Step,
+    pub(crate) which: Option<u8>,
     pub(crate) errno: i32,
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self { step: Step::Prepare, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
+        Self { step: Step::Prepare, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
     }
 }
 
 impl From<Errno> for Failure {
     fn from(errno: Errno) -> Self {
-        Self { step: Step::Prepare, errno: errno as i32 }
+        Self { step: Step::Prepare, which: None, errno: errno as i32 }
     }
 }
 
@@ -83,7 +76,7 @@ pub(crate) struct Pending {
 impl Pending {
     /// Forks a child for a program.
     pub(crate) fn fork(launch: &Launch, stdio: Stdio) -> Result<Self, Failure> {
-        let prepared = Prepared::new(launch)?;
+        let prepared = child::Prepared::new(launch)?;
         let (leave_theirs, leave) = pipe2(OFlag::O_CLOEXEC)?;
         let (failure, failure_theirs) = pipe2(OFlag::O_CLOEXEC)?;
         match sys::fork_process()? {
@@ -94,7 +87,7 @@ impl Pending {
             }
             ForkResult::Parent { child } => {
                 let pid = child.as_raw();
-                let stat = proc::stat(pid).ok_or(Failure { step: Step::Prepare, errno: Errno::ESRCH as i32 })?;
+                let stat = proc::stat(pid).ok_or(Failure::from(Errno::ESRCH))?;
                 let main = Main { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
                 Ok(Self { main, leave: File::from(leave), failure: File::from(failure) })
             }
@@ -110,10 +103,10 @@ impl Pending {
     pub(crate) fn go(mut self) -> Result<Program, Failure> {
         let mut answer = Vec::new();
         let told = self.leave.write_all(b"!").and_then(|()| self.failure.read_to_end(&mut answer));
-        match (told, answer.first_chunk::<5>()) {
+        match (told, answer.first_chunk()) {
             (Ok(_), None) => Ok(Program { main: self.main, adopted: None }),
-            (Ok(_), Some([step, errno @ ..])) => {
-                let failure = Failure { step: step_of(*step), errno: i32::from_ne_bytes(*errno) };
+            (Ok(_), Some(answer)) => {
+                let failure = child::failure(*answer);
                 self.abandon();
                 Err(failure)
             }
@@ -129,75 +122,6 @@ impl Pending {
         drop(self.leave);
         let _ = sys::reap(self.main.pid);
     }
-}
-
-/// Everything that a child needs, made before the fork.
-struct Prepared<'a> {
-    argv: Vec<CString>,
-    env: Vec<CString>,
-    cwd: CString,
-    user: Option<&'a User>,
-}
-
-impl<'a> Prepared<'a> {
-    fn new(launch: &'a Launch) -> Result<Self, Failure> {
-        let text =
-            |text: &str| CString::new(text).map_err(|_| Failure { step: Step::Exec, errno: Errno::EINVAL as i32 });
-        if launch.argv.is_empty() {
-            return Err(Failure { step: Step::Exec, errno: Errno::EINVAL as i32 });
-        }
-        Ok(Self {
-            argv: launch.argv.iter().map(|word| text(word)).collect::<Result<_, _>>()?,
-            env: launch.env.iter().map(|(name, value)| text(&format!("{name}={value}"))).collect::<Result<_, _>>()?,
-            cwd: text(&launch.cwd)?,
-            user: launch.user.as_ref(),
-        })
-    }
-
-    /// What the child does.
-    fn run(&self, mut leave: File, mut failure: File, stdio: &Stdio) -> ! {
-        if leave.read_exact(&mut [0]).is_err() {
-            sys::exit_now(0);
-        }
-        let Err((step, errno)) = self.execute(stdio);
-        let mut answer = [step as u8, 0, 0, 0, 0];
-        answer[1..].copy_from_slice(&(errno as i32).to_ne_bytes());
-        let _ = failure.write_all(&answer);
-        sys::exit_now(127)
-    }
-
-    fn execute(&self, [stdin, stdout, stderr]: &Stdio) -> Result<std::convert::Infallible, (Step, Errno)> {
-        let prepare = |errno| (Step::Prepare, errno);
-        setsid().map_err(prepare)?;
-        // All other descriptors close when the program is executed.
-        dup2_stdin(stdin).map_err(prepare)?;
-        dup2_stdout(stdout).map_err(prepare)?;
-        dup2_stderr(stderr).map_err(prepare)?;
-        umask(Mode::S_IWGRP | Mode::S_IWOTH);
-        for signal in 1..=sys::signal_max() {
-            sys::default_signal(signal);
-        }
-        SigSet::empty().thread_set_mask().map_err(prepare)?;
-        if let Some(user) = self.user {
-            become_user(user).map_err(|errno| (Step::User, errno))?;
-        }
-        // As the user: a folder that only the shim may enter is not theirs to work in.
-        chdir(self.cwd.as_c_str()).map_err(|errno| (Step::Cwd, errno))?;
-        execve(&self.argv[0], &self.argv, &self.env).map_err(|errno| (Step::Exec, errno))
-    }
-}
-
-fn become_user(user: &User) -> nix::Result<()> {
-    let groups: Vec<Gid> = user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-    setgroups(&groups)?;
-    let gid = Gid::from_raw(user.gid);
-    setresgid(gid, gid, gid)?;
-    let uid = Uid::from_raw(user.uid);
-    setresuid(uid, uid, uid)
-}
-
-fn step_of(byte: u8) -> Step {
-    [Step::User, Step::Cwd, Step::Exec].into_iter().find(|step| *step as u8 == byte).unwrap_or(Step::Prepare)
 }
 
 impl Program {
@@ -267,7 +191,8 @@ impl Program {
         if let Some(adopted) = &mut self.adopted
             && proc::is_alive(&self.main)
         {
-            adopted.others = descendants(&self.main);
+            let (pid, others) = (self.main.pid, &mut adopted.others);
+            *others = descendants(pid, pid).into_iter().map(|(_, process)| process).collect();
         }
     }
 
@@ -293,21 +218,22 @@ pub(crate) fn kill_others(others: &mut Vec<OwnedFd>) {
     others.retain(|other| sys::pidfd_kill(other, SIGKILL).is_ok());
 }
 
-/// Handles of what belongs to a main process that is alive: its session, and whatever descends from it.
-fn descendants(main: &Main) -> Vec<OwnedFd> {
+/// Handles of what belongs to a process that is alive, by number: whatever descends from it, and what is in
+/// a session.
+pub(crate) fn descendants(ancestor: i32, session: i32) -> Vec<(i32, OwnedFd)> {
     let all: Vec<(i32, Stat)> =
         proc::pids().unwrap_or_default().into_iter().filter_map(|pid| Some((pid, proc::stat(pid)?))).collect();
     let parent = |pid: i32| all.iter().find(|(other, _)| *other == pid).map_or(0, |(_, stat)| stat.ppid);
     let descends = |pid: i32| {
         let mut ancestors = std::iter::successors(Some(pid), |pid| Some(parent(*pid)).filter(|pid| *pid > 1));
         // No chain is longer than there are processes, even if they change while they are read.
-        ancestors.by_ref().take(all.len()).any(|pid| pid == main.pid)
+        ancestors.by_ref().take(all.len()).any(|pid| pid == ancestor)
     };
     all.iter()
-        .filter(|(pid, stat)| *pid != main.pid && (stat.session == main.pid || descends(*pid)))
+        .filter(|(pid, stat)| *pid != ancestor && (descends(*pid) || stat.session == session && session > 0))
         .filter_map(|(pid, stat)| {
             let handle = sys::pidfd_open(*pid).ok()?;
-            proc::stat(*pid).is_some_and(|now| now.start_ticks == stat.start_ticks).then_some(handle)
+            proc::stat(*pid).is_some_and(|now| now.start_ticks == stat.start_ticks).then_some((*pid, handle))
         })
         .collect()
 }

@@ -4,37 +4,34 @@ use std::{
     collections::VecDeque,
     fs::File,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixListener,
-    },
+    os::{fd::AsFd, unix::net::UnixListener},
     path::Path,
     time::{Duration, Instant},
 };
 
-use muster_shim::{
-    Ended, Exit, Main, Report, Request, State, VERSION,
-    files::{self, Found},
-    proc,
-};
+use muster_shim::{Ended, Exit, Notified, Report, Request, State, files};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::{
-        signal::{SigSet, Signal},
-        signalfd::{SfdFlags, SignalFd},
-    },
+    sys::{signal::Signal, signalfd::SignalFd},
 };
 
 use crate::{
+    body::Body,
     life::{Input, Life, Step},
+    notify::{Notify, Word},
     output::Outputs,
     peer::{Gone, Peer},
-    program::{self, Failure, Pending, Program, now_ms},
+    program::{Failure, Pending, now_ms},
     sys::{self, Waited},
 };
 
-const SIGKILL: i32 = 9;
+pub(crate) const SIGKILL: i32 = 9;
+/// How many messages of a program are heard before anything else gets its turn: as many as may wait in a
+/// socket where the system was not told otherwise, twice.
+const MESSAGES_MAX: u32 = 20;
+/// How long a status is kept back, lest each of many be told.
+const STATUS_PAUSE_MS: u64 = 250;
 /// How soon to try again to record how it ended, if that fails: the disk may be full.
 const RECORD_AGAIN_MS: u64 = 1_000;
 /// How often memory is given back before going to sleep. It takes some microseconds, and as many again
@@ -47,28 +44,32 @@ const CODE_NOT_EXECUTABLE: i32 = 126;
 /// A shim at work. Its folder is the working directory.
 #[derive(Debug)]
 pub(crate) struct Shim {
-    life: Life,
-    state: State,
+    pub(crate) life: Life,
+    pub(crate) state: State,
     /// The state is not what `state.json` says.
-    unrecorded: bool,
+    pub(crate) unrecorded: bool,
     /// The state is not what the agent was told.
-    untold: bool,
+    pub(crate) untold: bool,
     /// `state.json` says that it is over, and so does the disk.
-    closed: bool,
-    program: Option<Program>,
-    /// What an adopted main process left behind.
-    others: Vec<OwnedFd>,
-    outputs: Outputs,
-    signals: SignalFd,
-    listener: Option<UnixListener>,
-    agent: Option<Peer>,
-    began: Instant,
+    pub(crate) closed: bool,
+    pub(crate) body: Body,
+    pub(crate) outputs: Outputs,
+    pub(crate) signals: SignalFd,
+    pub(crate) listener: Option<UnixListener>,
+    pub(crate) agent: Option<Peer>,
+    pub(crate) began: Instant,
     /// Held for as long as a program may be started here.
-    lock: Option<File>,
+    pub(crate) lock: Option<File>,
     /// It was told to end itself.
-    quit: bool,
+    pub(crate) quit: bool,
     /// When memory was last given back.
-    shrunk_at: Option<Instant>,
+    pub(crate) shrunk_at: Option<Instant>,
+    /// Where the program speaks, if it does.
+    pub(crate) notify: Option<Notify>,
+    /// The program was told once that it is not heard in everything.
+    pub(crate) complained: bool,
+    /// When the agent is told what is not urgent.
+    pub(crate) tell_at_ms: Option<u64>,
 }
 
 /// What poll has found.
@@ -78,81 +79,10 @@ struct Ready {
     main_ended: bool,
     connecting: bool,
     agent: bool,
+    speaking: bool,
 }
 
 impl Shim {
-    /// Starts the program that `launch.json` names.
-    pub(crate) fn launch(lock: File) -> Result<Self, Failure> {
-        let launch = files::read_launch(folder())?;
-        if launch.v != VERSION {
-            return Err(Errno::EPROTO.into());
-        }
-        let state = State {
-            v: VERSION,
-            boot_id: proc::boot_id()?,
-            main: None,
-            restarts: 0,
-            last: None,
-            over: false,
-            dropped_bytes: (0, 0),
-        };
-        let outputs = Outputs::create(&launch)?;
-        let mut shim = Self::new(Life::new(launch, 0, 0), state, outputs, lock)?;
-        match shim.start() {
-            Ok(()) => Ok(shim),
-            Err(failure) => {
-                let _ = files::clear(folder());
-                Err(failure)
-            }
-        }
-    }
-
-    /// Takes over from a shim that was killed.
-    pub(crate) fn adopt(lock: File) -> Result<Self, Failure> {
-        let launch = files::read_launch(folder())?;
-        let Found::State(state) = files::read_state(folder())? else { return Err(Errno::ENOENT.into()) };
-        let Some(main) = state.main.clone().filter(|_| !state.over && state.boot_id == boot_id()) else {
-            return Err(Errno::ESRCH.into());
-        };
-        let _ = std::fs::remove_file(files::SOCKET);
-        let outputs = Outputs::open(&launch, state.dropped_bytes)?;
-        let life = Life::new(launch, state.restarts, program::up_for_ms(&main)?);
-        let program = Program::adopt(&main)?;
-        let ended = program.is_none();
-        let mut shim = Self { program, ..Self::new(life, state, outputs, lock)? };
-        if ended {
-            // Nobody saw it end, so nobody may say that starting it again is what was wanted.
-            shim.life.on(Input::Stop { signal: SIGKILL, grace_ms: 0 }, 0);
-            shim.main_ended(&main, Exit::Unknown);
-            shim.settle();
-        }
-        Ok(shim)
-    }
-
-    fn new(life: Life, state: State, outputs: Outputs, lock: File) -> Result<Self, Failure> {
-        let mut watched = SigSet::empty();
-        watched.add(Signal::SIGCHLD);
-        watched.add(Signal::SIGTERM);
-        watched.thread_block()?;
-        Ok(Self {
-            life,
-            state,
-            unrecorded: false,
-            untold: false,
-            closed: false,
-            program: None,
-            others: Vec::new(),
-            outputs,
-            signals: SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
-            listener: Some(listen()?),
-            agent: None,
-            began: Instant::now(),
-            lock: Some(lock),
-            quit: false,
-            shrunk_at: None,
-        })
-    }
-
     /// Serves until the program is over, and as long as output must be drained after that.
     pub(crate) fn run(mut self, agent: Peer) {
         self.agent = Some(agent);
@@ -161,6 +91,10 @@ impl Shim {
         self.untold = false;
         while !self.is_done() {
             let ready = self.wait();
+            if ready.speaking {
+                // Before its end is taken in: it may be the last thing that it said.
+                self.hear();
+            }
             if ready.signals {
                 self.take_signals();
             }
@@ -175,6 +109,9 @@ impl Shim {
             }
             self.outputs.pump();
             self.feed(Input::Tick);
+            if self.tell_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
+                self.untold = true;
+            }
             if self.life.is_draining() && self.outputs.ended() {
                 self.feed(Input::OutputEnded);
             }
@@ -191,14 +128,15 @@ impl Shim {
     fn wait(&mut self) -> Ready {
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![readable(self.signals.as_fd())];
-        let main = self.program.as_ref().and_then(Program::pidfd).map(|fd| readable(fd.as_fd()));
+        let main = self.body.adopted().map(|(_, process)| readable(process.as_fd()));
         let listener = self.listener.as_ref().map(|listener| readable(listener.as_fd()));
         let agent = self.agent.as_ref().map(|agent| {
             let writable = if agent.has_unsent() { PollFlags::POLLOUT } else { PollFlags::empty() };
             PollFd::new(agent.fd(), PollFlags::POLLIN | writable)
         });
-        // Three places that are looked at again below, and then the output.
-        let places = [main, listener, agent];
+        let notify = self.notify.as_ref().map(|notify| readable(notify.fd()));
+        // Four places that are looked at again below, and then the output.
+        let places = [main, listener, agent, notify];
         fds.extend(places.iter().flatten().cloned());
         fds.extend(self.outputs.watched().map(readable));
         let timeout = self.timeout();
@@ -212,13 +150,15 @@ impl Shim {
         }
         let mut found = fds.iter().map(|fd| fd.any().unwrap_or(false));
         let signals = found.next().unwrap_or(false);
-        let [main_ended, connecting, agent] = places.map(|place| place.is_some() && found.next().unwrap_or(false));
-        Ready { signals, main_ended, connecting, agent }
+        let [main_ended, connecting, agent, speaking] =
+            places.map(|place| place.is_some() && found.next().unwrap_or(false));
+        Ready { signals, main_ended, connecting, agent, speaking }
     }
 
     fn timeout(&self) -> PollTimeout {
         let record_again = self.life.is_over() && !self.closed;
-        let wait_ms = match self.life.wake_at_ms() {
+        let wake_at_ms = self.life.wake_at_ms().into_iter().chain(self.tell_at_ms).min();
+        let wait_ms = match wake_at_ms {
             Some(at_ms) => Some(at_ms.saturating_sub(self.now_ms())),
             None => record_again.then_some(RECORD_AGAIN_MS),
         };
@@ -243,9 +183,8 @@ impl Shim {
 
     /// Reaps every child that has ended; one of them may be the main process.
     fn reap(&mut self) {
-        while let Ok(Waited::Ended(pid, exit)) = sys::peek() {
-            let main = self.program.as_ref().filter(|program| program.pidfd().is_none() && program.main().pid == pid);
-            let main = main.map(|program| program.main().clone());
+        while let Ok(Waited::Ended { pid, exit, core_dumped }) = sys::peek() {
+            let main = self.body.child().filter(|main| main.pid == pid).map(|main| main.started_ms);
             if main.is_some() && !self.life.is_command() {
                 // Not reaped yet, it still keeps the number of its group.
                 let _ = sys::kill(-pid, SIGKILL);
@@ -253,32 +192,38 @@ impl Shim {
             if sys::reap(pid).is_err() {
                 return;
             }
-            if let Some(main) = main {
-                self.main_ended(&main, exit);
+            if main.is_some() {
+                self.main_ended(main, exit, core_dumped);
             }
         }
         self.look_what_is_left();
     }
 
     fn adopted_ended(&mut self) {
-        if let Some(program) = self.program.take() {
-            let main = program.main().clone();
-            self.others = program.into_others();
-            self.main_ended(&main, Exit::Unknown);
+        if let Some(started_ms) = self.body.adopted().map(|(main, _)| main.started_ms) {
+            self.main_ended(Some(started_ms), Exit::Unknown, false);
         }
     }
 
-    fn main_ended(&mut self, main: &Main, exit: Exit) {
-        self.program = None;
+    pub(crate) fn main_ended(&mut self, started_ms: Option<i64>, exit: Exit, core_dumped: bool) {
+        let some_killed = self.body.main_ended();
+        self.thaw();
+        self.state.notified = Notified::default();
         self.state.main = None;
-        self.state.last =
-            Some(Ended { exit, started_ms: Some(main.started_ms), at_ms: now_ms(), timed_out: self.life.timed_out() });
+        self.state.last = Some(Ended {
+            timed_out: self.life.timed_out(),
+            core_dumped,
+            silent: self.life.was_silent(),
+            // A program that coped with the loss of a process did not end of it.
+            oom_killed: some_killed && exit != Exit::Code(0),
+            ..Ended::new(exit, started_ms, now_ms())
+        });
         (self.unrecorded, self.untold) = (true, true);
         self.feed(Input::MainEnded(exit));
     }
 
     /// Lets life go on, with everything that follows at once.
-    fn feed(&mut self, input: Input) {
+    pub(crate) fn feed(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for step in self.life.on(input, self.now_ms()) {
@@ -290,16 +235,16 @@ impl Shim {
     fn perform(&mut self, step: Step) -> Option<Input> {
         match step {
             Step::Ask { signal, group } => {
-                if let Some(program) = &mut self.program {
-                    program.ask(signal, group);
-                }
+                self.thaw();
+                self.body.ask(signal, group);
                 None
             }
             Step::KillAll => {
-                self.kill_all();
+                self.thaw();
+                self.body.kill();
                 None
             }
-            Step::LookWhatIsLeft => self.is_nothing_left().then_some(Input::NoneLeft),
+            Step::LookWhatIsLeft => self.body.is_gone().then_some(Input::NoneLeft),
             Step::Start => self.start_again(),
             Step::Drain => {
                 self.outputs.drain();
@@ -312,31 +257,17 @@ impl Shim {
         }
     }
 
-    fn kill_all(&mut self) {
-        if let Some(program) = &mut self.program {
-            program.signal_group(SIGKILL);
-        }
-        program::kill_others(&mut self.others);
-        if !matches!(sys::peek(), Ok(Waited::NoChildren)) {
-            program::kill_children();
-        }
-    }
-
-    fn is_nothing_left(&mut self) -> bool {
-        self.others.retain(|other| sys::pidfd_kill(other, 0).is_ok());
-        self.others.is_empty() && matches!(sys::peek(), Ok(Waited::NoChildren))
-    }
-
     fn look_what_is_left(&mut self) {
-        if self.life.is_clearing() && self.is_nothing_left() {
+        if self.life.is_clearing() && self.body.is_gone() {
             self.feed(Input::NoneLeft);
         }
     }
 
     /// Starts the program, which runs only once it is recorded.
-    fn start(&mut self) -> Result<(), Failure> {
+    pub(crate) fn start(&mut self) -> Result<(), Failure> {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let [stdout, stderr] = self.outputs.writers()?;
+        self.body.begin();
         let pending = Pending::fork(self.life.launch(), [null, stdout, stderr])?;
         self.state.main = Some(pending.main().clone());
         if let Err(error) = self.record(false) {
@@ -346,7 +277,7 @@ impl Shim {
         }
         match pending.go() {
             Ok(program) => {
-                self.program = Some(program);
+                self.body.live(program);
                 self.untold = true;
                 Ok(())
             }
@@ -368,7 +299,7 @@ impl Shim {
         let why = Errno::from_raw(failure.errno).desc();
         self.outputs.note(&format!("{program} cannot be started again ({:?}): {why}", failure.step));
         let exit = Exit::Code(code);
-        self.state.last = Some(Ended { exit, started_ms: None, at_ms: now_ms(), timed_out: false });
+        self.state.last = Some(Ended::new(exit, None, now_ms()));
         (self.unrecorded, self.untold) = (true, true);
         Some(Input::MainEnded(exit))
     }
@@ -377,6 +308,7 @@ impl Shim {
     fn finish(&mut self) {
         // What could not be synced was counted when it was written, or is beyond our help.
         let _ = self.outputs.sync();
+        self.body.remove();
         self.state.over = true;
         (self.unrecorded, self.untold) = (true, true);
         if !self.outputs.ended() {
@@ -385,7 +317,7 @@ impl Shim {
     }
 
     /// Records what has changed, then tells it.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if self.life.is_over() && !self.closed {
             // While it cannot be recorded the shim stays, and whoever connects is told; unless its
             // folder is gone, and so whoever might want to know.
@@ -405,6 +337,7 @@ impl Shim {
             self.lock = None;
         }
         if std::mem::take(&mut self.untold) {
+            self.tell_at_ms = None;
             self.tell(|agent, shim| agent.state(&shim.state));
         }
         self.tell(|agent, shim| agent.lens_bytes(shim.outputs.lens_bytes()));
@@ -443,7 +376,84 @@ impl Shim {
             Request::Stop { signal, .. } | Request::Signal { signal } if !(1..=sys::signal_max()).contains(&signal) => {
             }
             Request::Stop { signal, grace_ms } => self.feed(Input::Stop { signal, grace_ms }),
-            Request::Signal { signal } => self.program.iter().for_each(|program| program.signal(signal)),
+            Request::Signal { signal } => self.body.signal(signal),
+            Request::Freeze => self.freeze(),
+            Request::Thaw => self.thaw(),
+        }
+    }
+
+    /// Takes in what the program says of itself.
+    fn hear(&mut self) {
+        for _ in 0..MESSAGES_MAX {
+            let Some((sender, words)) = self.notify.as_ref().and_then(Notify::receive) else { return };
+            if self.body.is_part(sender) {
+                words.into_iter().for_each(|word| self.heard(word));
+            }
+        }
+    }
+
+    fn heard(&mut self, word: Word) {
+        let before = self.state.notified.clone();
+        let notified = &mut self.state.notified;
+        let input = match word {
+            Word::Ready => {
+                (notified.ready, notified.reloading) = (true, false);
+                Some(Input::Ready)
+            }
+            Word::Alive => Some(Input::Alive),
+            Word::Unwell => Some(Input::Unwell),
+            Word::Reloading => {
+                notified.reloading = true;
+                None
+            }
+            Word::Stopping => {
+                notified.stopping = true;
+                None
+            }
+            Word::Status(status) => {
+                notified.status = (!status.is_empty()).then_some(status);
+                None
+            }
+            Word::MainPid => {
+                if !std::mem::replace(&mut self.complained, true) {
+                    self.outputs.note("MAINPID is not taken: the process that was started is the main one");
+                }
+                None
+            }
+        };
+        if before.status != self.state.notified.status {
+            // People do not read faster, and a program may write one for each thing that it does.
+            self.tell_at_ms.get_or_insert(self.now_ms() + STATUS_PAUSE_MS);
+        }
+        if (Notified { status: None, ..before }) != (Notified { status: None, ..self.state.notified.clone() }) {
+            (self.unrecorded, self.untold) = (true, true);
+        }
+        if let Some(input) = input {
+            self.feed(input);
+        }
+    }
+
+    /// Suspends the program. First it is recorded, so that a later shim finds nothing frozen of which
+    /// nobody knows.
+    fn freeze(&mut self) {
+        if !self.life.is_up() || self.state.frozen {
+            return;
+        }
+        self.state.frozen = true;
+        if self.record(false).is_err() {
+            self.state.frozen = false;
+            return;
+        }
+        self.body.freeze();
+        self.life.on(Input::Frozen, self.now_ms());
+        self.untold = true;
+    }
+
+    fn thaw(&mut self) {
+        if std::mem::take(&mut self.state.frozen) {
+            self.body.thaw();
+            self.life.on(Input::Thawed, self.now_ms());
+            (self.unrecorded, self.untold) = (true, true);
         }
     }
 
@@ -455,17 +465,7 @@ impl Shim {
     }
 }
 
-fn folder() -> &'static Path {
+/// Its folder.
+pub(crate) fn folder() -> &'static Path {
     Path::new(".")
-}
-
-fn boot_id() -> String {
-    proc::boot_id().unwrap_or_default()
-}
-
-fn listen() -> io::Result<UnixListener> {
-    // Bound from within its folder, for a socket's path may have no more than 108 bytes.
-    let listener = UnixListener::bind(files::SOCKET)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }

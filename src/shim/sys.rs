@@ -8,6 +8,7 @@ use std::{
 
 use muster_shim::Exit;
 use nix::{
+    errno::Errno,
     libc,
     sys::wait::WaitPidFlag,
     unistd::{ForkResult, fork},
@@ -20,8 +21,8 @@ pub(crate) enum Waited {
     AllAlive,
     /// There are no children.
     NoChildren,
-    /// This one has ended.
-    Ended(i32, Exit),
+    /// This one has ended, and left a core file or not.
+    Ended { pid: i32, exit: Exit, core_dumped: bool },
 }
 
 /// Forks. The child may do whatever its parent may: the shim has one thread.
@@ -56,6 +57,74 @@ pub(crate) fn default_signal(signal: i32) {
 /// The highest signal number.
 pub(crate) fn signal_max() -> i32 {
     libc::SIGRTMAX()
+}
+
+/// Sets the nice value of this process.
+pub(crate) fn set_nice(nice: i32) -> nix::Result<()> {
+    // SAFETY: the call takes three numbers and touches no memory of ours.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
+}
+
+/// The kernel's third version of capability sets: 64 of them, the lower half first.
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+/// One half of the three sets of a process.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapabilityHalf {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+const OF_THIS_PROCESS: CapabilityHeader = CapabilityHeader { version: 0x2008_0522, pid: 0 };
+
+/// The capabilities that this process may use, as bits.
+pub(crate) fn permitted_capabilities() -> nix::Result<u64> {
+    let mut header = OF_THIS_PROCESS;
+    let mut halves = [CapabilityHalf::default(); 2];
+    // SAFETY: the kernel writes a header and, as its version says, two halves, for which there is room.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) })?;
+    Ok(u64::from(halves[0].permitted) | u64::from(halves[1].permitted) << 32)
+}
+
+/// Makes these the only capabilities of this process, to be inherited by what it executes.
+pub(crate) fn set_capabilities(bits: u64) -> nix::Result<()> {
+    let half = |shift: u32| {
+        let bits = (bits >> shift) as u32;
+        CapabilityHalf { effective: bits, permitted: bits, inheritable: bits }
+    };
+    let mut header = OF_THIS_PROCESS;
+    let halves = [half(0), half(32)];
+    // SAFETY: the kernel reads a header and, as its version says, two halves, and may write its version
+    // into the header.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, halves.as_ptr()) }).map(drop)
+}
+
+/// Whether a capability may ever be had by what this process executes.
+pub(crate) fn is_bounded_by(capability: u8) -> bool {
+    // SAFETY: the call takes numbers and touches no memory of ours; so do the two below.
+    unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(capability)) == 1 }
+}
+
+/// Has it that a capability may not be had by anything that this process executes.
+pub(crate) fn drop_from_bounding(capability: u8) -> nix::Result<()> {
+    // SAFETY: as above.
+    Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability)) }).map(drop)
+}
+
+/// Has a capability that this process may inherit be had by what it executes, whoever it is.
+pub(crate) fn raise_ambient(capability: u8) -> nix::Result<()> {
+    let (raise, capability, none) = (libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, libc::c_ulong::from(capability), 0);
+    // SAFETY: as above.
+    Errno::result(unsafe {
+        libc::prctl(libc::PR_CAP_AMBIENT, raise, capability, none as libc::c_ulong, none as libc::c_ulong)
+    })
+    .map(drop)
 }
 
 /// Sends a signal to a process, or to a process group if `pid` is negative. That the number still
@@ -142,8 +211,8 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, flags: WaitPidFlag) -> io::Result<
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     Ok(match info.si_code {
         _ if pid == 0 => Waited::AllAlive,
-        libc::CLD_EXITED => Waited::Ended(pid, Exit::Code(status)),
-        _ => Waited::Ended(pid, Exit::Signal(status)),
+        libc::CLD_EXITED => Waited::Ended { pid, exit: Exit::Code(status), core_dumped: false },
+        code => Waited::Ended { pid, exit: Exit::Signal(status), core_dumped: code == libc::CLD_DUMPED },
     })
 }
 

@@ -8,8 +8,10 @@ mod fleet;
 
 mod bad_input;
 mod brokers;
+mod doors;
 mod exec;
 mod first_run;
+mod limits;
 mod metric;
 mod revoke;
 mod roles;

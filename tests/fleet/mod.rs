@@ -99,11 +99,20 @@ impl Home {
     }
 }
 
+/// The cgroups of all units below a folder.
+fn cgroups(folder: &Path) -> Vec<muster_shim::cgroup::Cgroup> {
+    let own = muster_shim::files::read_launch(folder).map(|launch| launch.cgroup).ok();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    own.into_iter().chain(folders.flat_map(|entry| cgroups(&entry.path()))).collect()
+}
+
 impl Drop for Home {
     fn drop(&mut self) {
         for _ in 0..50 {
             let leftovers = self.leftovers();
             if leftovers.is_empty() {
+                cgroups(self.path()).iter().for_each(muster_shim::cgroup::Cgroup::remove);
                 return;
             }
             for pid in leftovers {

@@ -11,7 +11,8 @@
 //! - [`role`]: who may publish and read what; the broker's permission check and every other
 //!   broker's configuration come from this one table
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
-//! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself
+//! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
+//!   unit's process is given
 //! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
@@ -23,6 +24,7 @@
 
 pub mod ack;
 pub mod canonical;
+pub mod capability;
 pub mod command;
 pub mod envelope;
 pub mod heartbeat;
@@ -31,6 +33,7 @@ pub mod metric;
 pub mod name;
 pub mod outcome;
 pub mod presence;
+pub mod process;
 pub mod role;
 pub mod schema;
 pub mod topic;

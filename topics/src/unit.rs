@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis, V1, canonical,
     name::{ConfigId, Digest, Name, UnitName, Version},
+    process::{Limits, Log, Process},
 };
 
 /// What a unit should be, by kind. A second kind is a second variant here, an adapter in the agent
@@ -51,6 +52,12 @@ impl Spec {
                 args: &spec.args,
                 env: &spec.env,
                 user: spec.user.as_deref(),
+                cwd: spec.cwd.as_deref(),
+                limits: spec.limits,
+                process: &spec.process,
+                log: spec.log,
+                channel: spec.channel,
+                watchdog_ms: spec.watchdog_ms,
                 restart_epoch: spec.restart_epoch,
             }),
         }
@@ -66,7 +73,8 @@ pub fn mask(env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     env.keys().map(|name| (name.clone(), MASK.to_owned())).collect()
 }
 
-/// The identity fields of a yuno: a change in one of these is a new revision, so a new process.
+/// The identity fields of a yuno: a change in one of these is a new revision, so a new process. Those that came
+/// later are left out where they are not used, so that what ran before keeps its revision.
 #[derive(Serialize)]
 struct YunoIdentity<'a> {
     kind: &'a str,
@@ -75,6 +83,18 @@ struct YunoIdentity<'a> {
     args: &'a [String],
     env: &'a BTreeMap<String, String>,
     user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<&'a str>,
+    #[serde(skip_serializing_if = "Limits::is_none")]
+    limits: Limits,
+    #[serde(skip_serializing_if = "Process::is_none")]
+    process: &'a Process,
+    #[serde(skip_serializing_if = "Log::is_default")]
+    log: Log,
+    #[serde(skip_serializing_if = "Channel::is_none")]
+    channel: Channel,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    watchdog_ms: Option<u64>,
     restart_epoch: u64,
 }
 
@@ -96,6 +116,27 @@ pub struct YunoSpec {
     /// The user that it runs as; the agent's own if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Where it works, an absolute path; a folder of its own if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// What it may use, with everything that it forks.
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    pub limits: Limits,
+    /// Further attributes of its process.
+    #[serde(default, skip_serializing_if = "Process::is_none")]
+    pub process: Process,
+    /// How much of its output is kept.
+    #[serde(default, skip_serializing_if = "Log::is_default")]
+    pub log: Log,
+    /// How it speaks with its agent.
+    #[serde(default, skip_serializing_if = "Channel::is_none")]
+    pub channel: Channel,
+    /// How long it may be silent, once it is up, before it is ended as one that hangs. It needs a channel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog_ms: Option<u64>,
+    /// How long it may take to say that it is up before it is ended as one that hangs. Only with a channel.
+    #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
+    pub start_timeout_ms: u64,
     /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
     #[serde(default)]
     pub restart_epoch: u64,
@@ -113,6 +154,32 @@ pub struct YunoSpec {
     pub started_after_ms: u64,
 }
 
+impl YunoSpec {
+    /// One that only says what runs.
+    #[must_use]
+    pub fn new(artifact: ArtifactRef) -> Self {
+        Self {
+            artifact,
+            config: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            user: None,
+            cwd: None,
+            limits: Limits::default(),
+            process: Process::default(),
+            log: Log::default(),
+            channel: Channel::default(),
+            watchdog_ms: None,
+            start_timeout_ms: start_timeout_ms(),
+            restart_epoch: 0,
+            restart: Restart::default(),
+            stop_signal: StopSignal::default(),
+            grace_ms: grace_ms(),
+            started_after_ms: started_after_ms(),
+        }
+    }
+}
+
 /// Default of [`YunoSpec::grace_ms`]: thirty seconds.
 #[must_use]
 pub fn grace_ms() -> u64 {
@@ -123,6 +190,36 @@ pub fn grace_ms() -> u64 {
 #[must_use]
 pub fn started_after_ms() -> u64 {
     1_000
+}
+
+/// Default of [`YunoSpec::start_timeout_ms`]: a minute and a half, as systemd has it.
+#[must_use]
+pub fn start_timeout_ms() -> u64 {
+    90_000
+}
+
+fn is_start_timeout_ms(ms: &u64) -> bool {
+    *ms == start_timeout_ms()
+}
+
+/// How a yuno speaks with its agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Channel {
+    /// Not at all: it is running once it has stayed up for a while.
+    #[default]
+    None,
+    /// By systemd's notify protocol: it is running once it has said `READY=1` to the socket that
+    /// `NOTIFY_SOCKET` names.
+    Notify,
+}
+
+impl Channel {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// When a yuno that ended by itself is started again.
@@ -252,6 +349,24 @@ pub struct Observed {
     /// How its last process ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<Exit>,
+    /// Its last process left a core file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub core_dumped: bool,
+    /// Its last process, or something of it, was killed because it had used up its memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oom_killed: bool,
+    /// The last lines of its log when it ended, in phases `backoff` and `failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_lines: Option<String>,
+    /// It is suspended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub frozen: bool,
+    /// What it says that it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// What its spec asks for and this host cannot give, so that it runs without: each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     /// How often it was started again by itself since it last was up for five minutes.
     pub attempts: u32,
     /// When it will be started again, in phase `backoff`.
@@ -273,6 +388,12 @@ impl Observed {
             since_ms: at_ms,
             pid: None,
             exit: None,
+            core_dumped: false,
+            oom_killed: false,
+            last_lines: None,
+            frozen: false,
+            status: None,
+            missing: Vec::new(),
             attempts: 0,
             retry_ms: None,
             error: None,
@@ -372,6 +493,18 @@ mod tests {
         check(false, |spec| drop(spec.env.insert("A".to_owned(), "b".to_owned())));
         check(false, |spec| spec.user = Some("nobody".to_owned()));
         check(false, |spec| spec.restart_epoch += 1);
+        check(false, |spec| spec.cwd = Some("/srv".to_owned()));
+        check(false, |spec| spec.limits.memory_bytes = Some(1));
+        check(false, |spec| spec.process.nice = Some(0));
+        check(false, |spec| spec.log.keep = 9);
+        check(false, |spec| spec.channel = Channel::Notify);
+        check(false, |spec| spec.watchdog_ms = Some(9));
+    }
+
+    #[test]
+    fn what_ran_before_a_field_was_known_keeps_its_revision() {
+        let revision = Spec::Yuno(spec()).revision().unwrap();
+        assert_eq!(revision.as_str(), "ce3c3e92f7815a34c1092dccbc2fa5733e1539bb6a5241242c3d9f50d37d6ee2");
     }
 
     #[test]
@@ -387,6 +520,7 @@ mod tests {
         check(true, |_| ());
         check(true, |spec| spec.grace_ms = 1);
         check(true, |spec| spec.started_after_ms = 1);
+        check(true, |spec| spec.start_timeout_ms = 1);
         check(true, |spec| spec.stop_signal = StopSignal::Quit);
         check(true, |spec| spec.restart = Restart::Never);
         check(true, |spec| spec.artifact.version = "2".parse().unwrap());

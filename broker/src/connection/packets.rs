@@ -13,7 +13,7 @@ use crate::{
     router::Taken,
     session::Subscription,
     stats::Refused,
-    system, text,
+    system,
 };
 
 /// A batch of publishes is handed over at this size.
@@ -179,7 +179,7 @@ impl Connection {
         Ok(())
     }
 
-    fn log_refusal(&self, refusal: Refusal, topic: &str) {
+    pub(super) fn log_refusal(&self, refusal: Refusal, topic: &str) {
         let identity = self.access.identity();
         if let Some(quiet) = self.shared.logged.note(identity, refusal, Instant::now()) {
             tracing::warn!(
@@ -255,7 +255,6 @@ impl Connection {
                 self.shared.exchange.unsubscribe(self.session.number, &subscription.filter);
                 Reason::Success
             }
-            None if text::is_shared(text) => Reason::SharedSubscriptionsNotSupported,
             None => Reason::NoSubscriptionExisted,
         }
     }

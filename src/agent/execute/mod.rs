@@ -129,7 +129,7 @@ impl Executor {
             Ok(shim) => {
                 self.follow(Follower::new(id, folder, Sent::default()), Some(Adopted::Alive(shim)), Some(place));
             }
-            Err(ShimError::Start { program, source }) => {
+            Err(ShimError::Start { program, source, .. } | ShimError::Cgroup { program, source }) => {
                 self.forget(id).await;
                 return Err(refusal(exec, &program, &source));
             }

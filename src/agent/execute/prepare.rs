@@ -40,6 +40,9 @@ pub(super) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
         cwd,
         // Who is that user already need not become it, and may not be allowed to.
         user: (user.uid != unistd::geteuid()).then(|| shim_user(&user)).transpose()?,
+        attributes: muster_shim::Attributes::default(),
+        cgroup: muster_shim::cgroup::Cgroup::default(),
+        notify: None,
         output: Output::Capture { max_bytes: exec.output_max_bytes },
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: Some(exec.timeout_ms),

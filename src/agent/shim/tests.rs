@@ -2,7 +2,10 @@
 
 use std::sync::OnceLock;
 
-use muster_shim::{Main, Output, Restart, RestartOn};
+use muster_shim::{
+    Attributes, Main, Output, Restart, RestartOn,
+    attributes::{Resource, Rlimit},
+};
 
 use super::*;
 
@@ -27,7 +30,10 @@ fn sh(script: &str, folder: &Path) -> Launch {
         env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("FOLDER".into(), folder.display().to_string())],
         cwd: "/".into(),
         user: None,
-        output: Output::Log { max_bytes: 100_000, keep: 1 },
+        attributes: muster_shim::Attributes::default(),
+        cgroup: muster_shim::cgroup::Cgroup::default(),
+        notify: None,
+        output: Output::Log { max_bytes: 100_000, keep: 1, max_age_ms: None },
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: None,
         stop_signal: 15,
@@ -116,10 +122,16 @@ async fn what_cannot_be_started() {
     let program = Launch { argv: vec!["/no/such".into()], ..nothing.clone() };
     let file = Launch { argv: vec!["/etc/passwd".into()], ..nothing.clone() };
     let cwd = Launch { cwd: "/no/such".into(), ..nothing.clone() };
+    let with = |attributes| Launch { attributes, ..nothing.clone() };
+    let limit = Rlimit { resource: Resource::Nofile, soft: Some(2), hard: Some(1) };
+    let rlimit = with(Attributes { rlimits: vec![limit], ..Attributes::default() });
+    let capability = with(Attributes { capabilities: Some(vec![63]), ..Attributes::default() });
     for (launch, told) in [
         (program, "/no/such cannot be started: No such file or directory (os error 2)"),
         (file, "/etc/passwd cannot be started: Permission denied (os error 13)"),
         (cwd, "/bin/sh cannot be started: working directory /no/such: No such file or directory (os error 2)"),
+        (rlimit, "/bin/sh cannot be started: limit nofile: Invalid argument (os error 22)"),
+        (capability, "/bin/sh cannot be started: capability 63: Operation not permitted (os error 1)"),
     ] {
         let error = shims().launch(&folder, &launch).await.unwrap_err();
         assert!(matches!(error, ShimError::Start { .. }));
@@ -192,15 +204,7 @@ async fn what_another_boot_left_is_not_alive() {
     let folder = tempfile::tempdir().unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
     let main = Main { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 77 };
-    let state = State {
-        v: muster_shim::VERSION,
-        boot_id: "another".into(),
-        main: Some(main),
-        restarts: 0,
-        last: None,
-        over: false,
-        dropped_bytes: (0, 0),
-    };
+    let state = State { main: Some(main), ..State::new("another".into()) };
     File::create(folder.path().join(files::LOCK)).unwrap();
     files::write_state(folder.path(), &state, true).unwrap();
     let Adopted::Ended(ended) = shims().adopt(folder.path()).await.unwrap() else { panic!() };

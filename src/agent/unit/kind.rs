@@ -67,7 +67,7 @@ pub(super) trait Instance: Send {
 }
 
 /// What has become of an instance.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum News {
     /// It goes on, like this.
     Told(Told),

@@ -154,7 +154,7 @@ impl Worker {
                 Ok(Adopted::Alive { told, instance, .. }) => return Ok((Seen::Told(told), instance)),
                 Ok(Adopted::Ended(over)) => return Err(over),
                 Ok(Adopted::Nothing) => {
-                    let last = Ended { exit: Exit::Unknown, started_ms: None, at_ms: now_ms() };
+                    let last = Ended::new(Exit::Unknown, None, now_ms());
                     return Err(Over { restarts: 0, last });
                 }
                 Err(failure) => {

@@ -54,7 +54,7 @@ enum Event {
     /// Desired state in the store has changed.
     Changed,
     /// Something has become of a unit.
-    Reported(Report),
+    Reported(Box<Report>),
     /// Time has passed.
     Tick,
 }
@@ -131,7 +131,10 @@ impl Task {
         loop {
             match self.next().await {
                 Event::Changed => self.sync().await,
-                Event::Reported(Report { unit, seen }) => self.see(unit, seen).await,
+                Event::Reported(report) => {
+                    let Report { unit, seen } = *report;
+                    self.see(unit, seen).await;
+                }
                 Event::Tick => self.tick().await,
             }
             // Finished tasks leave nothing but their place in the set.
@@ -154,7 +157,7 @@ impl Task {
             // A permit that was given is kept until it is taken: cancel-safe.
             () = self.changed.notified() => Event::Changed,
             // A channel's receive is cancel-safe; this one never ends, for the loop holds a sender itself.
-            Some(report) = self.reported.recv() => Event::Reported(report),
+            Some(report) = self.reported.recv() => Event::Reported(Box::new(report)),
             () = tokio::time::sleep_until(wake) => Event::Tick,
         }
     }

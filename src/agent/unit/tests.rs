@@ -56,11 +56,11 @@ impl Fake {
 
     /// The unit's process ends by itself.
     fn end(&self, unit: &UnitName, exit: Exit) {
-        let last = Ended { exit, started_ms: Some(now_ms()), at_ms: now_ms() };
+        let last = Ended::new(exit, Some(now_ms()), now_ms());
         let over = Over { restarts: 0, last };
         let mut world = self.world();
         if world.alive.remove(unit).is_some() {
-            world.last.insert(unit.clone(), over);
+            world.last.insert(unit.clone(), over.clone());
             let _ = self.news.send((unit.clone(), News::Ended(over)));
         }
     }
@@ -119,7 +119,7 @@ impl Kind for FakeKind {
         async move {
             let (alive, last) = {
                 let world = self.0.world();
-                (world.alive.get(unit).cloned(), world.last.get(unit).copied())
+                (world.alive.get(unit).cloned(), world.last.get(unit).cloned())
             };
             Ok(match (alive, last) {
                 (Some((revision, told)), _) => Adopted::Alive { revision, told, instance: self.instance(unit, None) },
@@ -157,8 +157,8 @@ impl Kind for FakeKind {
             world.starts += 1;
             let pid = 1_000 + i32::try_from(world.starts).unwrap();
             let process = Some(Process { pid, start_ticks: 1, started_ms: now_ms() });
-            let told = Told { process, restarts: 0, last: None };
-            world.alive.insert(unit.clone(), (desired.revision.clone(), told));
+            let told = Told { process, ..Told::default() };
+            world.alive.insert(unit.clone(), (desired.revision.clone(), told.clone()));
             Ok(self.instance(unit, Some(told)))
         }
         .boxed()

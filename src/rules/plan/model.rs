@@ -171,13 +171,14 @@ impl World {
     }
 
     fn tell(&self) -> Told {
-        Told { process: self.process.as_ref().map(|(_, process)| *process), restarts: self.restarts, last: self.last }
+        let process = self.process.as_ref().map(|(_, process)| *process);
+        Told { process, restarts: self.restarts, last: self.last.clone(), ..Told::default() }
     }
 
     fn end(&mut self, exit: Exit) -> Option<(Digest, Ended)> {
         let (revision, process) = self.process.take()?;
-        let ended = Ended { exit, started_ms: Some(process.started_ms), at_ms: self.now_ms };
-        self.last = Some(ended);
+        let ended = Ended::new(exit, Some(process.started_ms), self.now_ms);
+        self.last = Some(ended.clone());
         Some((revision, ended))
     }
 
@@ -243,7 +244,7 @@ impl World {
     /// What answers by itself, without being asked to.
     fn answers(&mut self) {
         if std::mem::take(&mut self.adopting) {
-            let found = match (&self.process, self.last) {
+            let found = match (&self.process, self.last.clone()) {
                 (Some((revision, _)), _) => Found::Alive(revision.clone(), self.tell()),
                 (None, Some(last)) => Found::Ended(Over { restarts: self.restarts, last }),
                 (None, None) => Found::Nothing,

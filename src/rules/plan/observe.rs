@@ -92,6 +92,7 @@ impl Unit {
             self.install_failures = 0;
             self.observed.attempts = 0;
             self.observed.error = None;
+            self.observed.last_lines = None;
         }
     }
 
@@ -130,14 +131,15 @@ impl Unit {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
                 let restarts = self.kept_restarts;
-                self.instance = Instance::Alive(Alive { revision, process: None, restarts, ends_by_ms: None });
+                self.instance =
+                    Instance::Alive(Alive { revision, process: None, ready: false, restarts, ends_by_ms: None });
                 self.told(told);
             }
             // Its end is news only if it was alive when the agent last looked.
             Found::Ended(over) if was_alive => {
-                self.count(over.restarts.saturating_sub(self.kept_restarts), over.last);
+                self.count(over.restarts.saturating_sub(self.kept_restarts), &over.last);
                 let revision = self.observed.revision.clone();
-                self.take_end(over.last, phase == Phase::Stopping, revision.as_ref(), now_ms);
+                self.take_end(&over.last, phase == Phase::Stopping, revision.as_ref(), now_ms);
             }
             Found::Ended(_) => self.instance = Instance::None,
         }
@@ -168,7 +170,8 @@ impl Unit {
     fn started(&mut self) {
         if let Instance::Launching(revision) = &self.instance {
             let revision = revision.clone();
-            self.instance = Instance::Alive(Alive { revision, process: None, restarts: 0, ends_by_ms: None });
+            self.instance =
+                Instance::Alive(Alive { revision, process: None, ready: false, restarts: 0, ends_by_ms: None });
         }
     }
 
@@ -189,16 +192,26 @@ impl Unit {
     fn told(&mut self, told: Told) {
         let Instance::Alive(alive) = &mut self.instance else { return };
         alive.process = told.process;
+        alive.ready = told.ready;
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;
-        if let Some(last) = told.last {
-            self.observed.exit = Some(last.exit);
+        self.observed.frozen = told.frozen;
+        self.observed.status = told.status;
+        self.observed.missing = told.missing;
+        if let Some(last) = &told.last {
+            self.note_end(last);
             self.count(more, last);
         }
     }
 
+    fn note_end(&mut self, ended: &Ended) {
+        self.observed.exit = Some(ended.exit);
+        self.observed.core_dumped = ended.core_dumped;
+        self.observed.oom_killed = ended.oom_killed;
+    }
+
     /// Counts restarts that were not the agent's, `last` being the end before the newest of them or after.
-    fn count(&mut self, more: u32, last: Ended) {
+    fn count(&mut self, more: u32, last: &Ended) {
         if more > 0 && was_good(last) {
             self.observed.attempts = 0;
         }
@@ -209,14 +222,14 @@ impl Unit {
         let Instance::Alive(alive) = &self.instance else { return };
         let (asked, revision) = (alive.ends_by_ms.is_some(), alive.revision.clone());
         let more = over.restarts.saturating_sub(alive.restarts);
-        self.count(more, over.last);
-        self.take_end(over.last, asked, Some(&revision), now_ms);
+        self.count(more, &over.last);
+        self.take_end(&over.last, asked, Some(&revision), now_ms);
     }
 
     /// Nothing runs any more: because it was `asked` to end, or by itself.
-    fn take_end(&mut self, ended: Ended, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
+    fn take_end(&mut self, ended: &Ended, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
         self.instance = Instance::None;
-        self.observed.exit = Some(ended.exit);
+        self.note_end(ended);
         let is_desired = revision.is_some_and(|revision| self.desires(revision));
         // One that was being replaced, stopped or removed has done what was wanted.
         if asked || !is_desired || !self.wants_running() {
@@ -225,19 +238,20 @@ impl Unit {
         if was_good(ended) {
             self.observed.attempts = 0;
         }
+        self.observed.last_lines = ended.last_lines.clone();
         let again = match self.policy.restart {
             Restart::Always => true,
             Restart::OnFailure => !ended.exit.is_success(),
             Restart::Never => false,
         };
         if again {
-            self.fail(&format!("ended by itself: {}", ended.exit));
+            self.fail(&format!("ended by itself: {ended}"));
             self.restart_later(self.observed.attempts, ended.at_ms, now_ms);
         } else if ended.exit.is_success() {
             self.rest = Some(Rest::Finished);
         } else {
             self.rest = Some(Rest::Failed);
-            self.fail(&format!("ended by itself: {}; its spec does not have it started again", ended.exit));
+            self.fail(&format!("ended by itself: {ended}; its spec does not have it started again"));
         }
     }
 
@@ -283,6 +297,14 @@ impl Unit {
             self.observed.since_ms = now_ms;
         }
         self.observed.phase = phase;
+        if !matches!(self.instance, Instance::Alive(_)) {
+            self.observed.frozen = false;
+            self.observed.status = None;
+            self.observed.missing.clear();
+        }
+        if matches!(phase, Phase::Running | Phase::Stopped) {
+            self.observed.last_lines = None;
+        }
         self.observed.pid = process.map(|process| process.pid);
         self.observed.revision = match &self.instance {
             Instance::Alive(Alive { revision, .. }) | Instance::Launching(revision) => Some(revision.clone()),
@@ -306,7 +328,8 @@ impl Unit {
             Instance::Launching(_) => Phase::Starting,
             Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
-            Instance::Alive(_) if process.is_some_and(up) => Phase::Running,
+            Instance::Alive(alive) if self.awaits_word(alive) => Phase::Starting,
+            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => Phase::Running,
             Instance::Alive(_) => Phase::Starting,
             Instance::None if self.rest == Some(Rest::Failed) || self.hold.is_some() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
@@ -317,6 +340,12 @@ impl Unit {
                 _ => Phase::Absent,
             },
         }
+    }
+
+    /// Whether an instance is one that will say when it is up, and has not yet. (One of a revision that is being
+    /// replaced may never have been asked to.)
+    fn awaits_word(&self, alive: &Alive) -> bool {
+        self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
     }
 
     /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
@@ -333,7 +362,7 @@ impl Unit {
 }
 
 /// Whether a process was up for so long that its restarts so far do not count any more.
-fn was_good(ended: Ended) -> bool {
+fn was_good(ended: &Ended) -> bool {
     ended.started_ms.is_some_and(|started_ms| ended.at_ms.saturating_sub(started_ms) >= GOOD_AFTER_MS)
 }
 

@@ -82,7 +82,7 @@ impl Bench {
     fn told(&mut self, restarts: u32, last: Option<Ended>) {
         self.pid += 1;
         let process = Some(Process { pid: self.pid, start_ticks: 1, started_ms: self.now_ms });
-        self.see(Seen::Told(Told { process, restarts, last }));
+        self.see(Seen::Told(Told { process, restarts, last, ..Told::default() }));
     }
 
     fn start(&mut self) {
@@ -91,7 +91,7 @@ impl Bench {
     }
 
     fn ended(&self, exit: Exit, up_ms: Millis) -> Ended {
-        Ended { exit, started_ms: Some(self.now_ms - up_ms), at_ms: self.now_ms }
+        Ended::new(exit, Some(self.now_ms - up_ms), self.now_ms)
     }
 
     fn end(&mut self, code: i32) {
@@ -127,6 +127,61 @@ fn from_nothing_to_running() {
     bench.pass(SECOND);
     bench.check("STARTING, RUNNING");
     assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (1, None));
+}
+
+#[test]
+fn one_that_says_when_it_is_up_is_running_from_then_on() {
+    let speaks = |spec: &mut muster_topics::unit::YunoSpec| spec.channel = Channel::Notify;
+    let mut bench = Bench::new(desired(1, spec("a", speaks), Run::Running));
+    bench.install();
+    bench.start();
+    // However long that takes: who keeps it ends it when its time is over.
+    bench.pass(1_000 * SECOND);
+    bench.check("Adopt, ABSENT, Install, INSTALLING, start 0, STARTING");
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (0, None));
+    let told = |bench: &Bench, ready| {
+        let process = Some(Process { pid: 7, start_ticks: 1, started_ms: bench.now_ms });
+        Seen::Told(Told { process, ready, status: Some("at work".to_owned()), ..Told::default() })
+    };
+    let seen = told(&bench, true);
+    bench.see(seen);
+    bench.check("RUNNING");
+    assert_eq!((bench.reached(), bench.unit.observed.status.as_deref()), (1, Some("at work")));
+    // Started again by itself, it has to say so again.
+    let seen = told(&bench, false);
+    bench.see(seen);
+    bench.check("STARTING");
+    let seen = told(&bench, true);
+    bench.see(seen);
+    bench.check("RUNNING");
+    // One that runs since before it was asked to is what it was until it is replaced.
+    let mut bench = Bench::running();
+    bench.see(wants(desired(2, spec("a", speaks), Run::Running)));
+    bench.check("Install, RUNNING");
+    bench.install();
+    bench.check("stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.check("start 0, STARTING");
+    assert_eq!(bench.unit.observed.status, None);
+}
+
+#[test]
+fn what_was_known_of_an_end_is_told_for_as_long_as_it_matters() {
+    let mut bench = Bench::running();
+    let last =
+        Ended { oom_killed: true, last_lines: Some("no more memory".to_owned()), ..bench.ended(Exit::Signal(9), 0) };
+    bench.see(Seen::Ended(Over { restarts: 3, last }));
+    bench.check("BACKOFF");
+    let observed = bench.unit.observed.clone();
+    assert!(observed.oom_killed && !observed.core_dumped);
+    assert_eq!(observed.last_lines.as_deref(), Some("no more memory"));
+    assert_eq!(observed.error.as_deref(), Some("ended by itself: signal 9, out of memory"));
+    bench.pass(30 * SECOND);
+    bench.start();
+    assert!(bench.unit.observed.last_lines.is_some(), "it is not up yet");
+    bench.pass(SECOND);
+    bench.check("start 3, STARTING, RUNNING");
+    assert_eq!(bench.unit.observed.last_lines, None);
 }
 
 #[test]
@@ -323,7 +378,7 @@ fn a_start_that_nobody_saw_the_end_of_is_looked_up() {
     let revision = bench.unit.desired.as_ref().unwrap().revision.clone();
     let process = Some(Process { pid: 9, start_ticks: 1, started_ms: 0 });
     bench.now_ms = 5 * SECOND;
-    bench.see(Seen::Found(Found::Alive(revision, Told { process, restarts: 0, last: None })));
+    bench.see(Seen::Found(Found::Alive(revision, Told { process, ..Told::default() })));
     bench.check("RUNNING");
     assert_eq!(bench.unit.observed.pid, Some(9));
 }
@@ -373,7 +428,7 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
     let wanted = |run| desired(1, spec("a", |_| ()), run);
     let revision = || wanted(Run::Running).revision;
     let process = Some(Process { pid: 1, start_ticks: 1, started_ms: 0 });
-    let told = |restarts, last| Told { process, restarts, last };
+    let told = |restarts, last| Told { process, restarts, last, ..Told::default() };
 
     let bench = Bench::running();
     check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(0, None)), "RUNNING", 0);
@@ -383,7 +438,7 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
     check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(1, last)), "RUNNING", 1);
     let mut bench = Bench::running();
     let last = bench.ended(Exit::Code(1), 0);
-    bench.told(2, Some(last));
+    bench.told(2, Some(last.clone()));
     check_restored(bench, wanted(Run::Running), Found::Alive(revision(), told(2, Some(last))), "RUNNING", 2);
 
     // It ended meanwhile: started again at once. It had ended before: that is known.

@@ -8,7 +8,10 @@ use muster_topics::{
     name::HostId,
     unit::{Phase, Run},
 };
-use nix::{sys::signal::kill, unistd::Pid};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +25,8 @@ use crate::{
     },
     rules::Refusal,
 };
+
+mod given;
 
 const SERVICE: &str = "#!/bin/sh\necho started as $MUSTER_UNIT in $MUSTER_REALM with $1\nwhile :; do sleep 1; done\n";
 

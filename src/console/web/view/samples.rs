@@ -11,7 +11,7 @@ use muster_topics::{
     name::{CommandId, Digest, HostId, UnitName},
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     presence::PresenceState,
-    unit::{ArtifactRef, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Restart, Run, Spec, YunoSpec},
+    unit::{ArtifactRef, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Run, Spec, YunoSpec},
 };
 
 use super::{
@@ -205,13 +205,13 @@ fn hosts(hostname: &str, count: usize) -> HostsView {
 pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
     let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
     let failed = index % 2 == 1;
+    let artifact = ArtifactRef {
+        sha256: Digest::of(b"till"),
+        size_bytes: 4_812_344,
+        role: "till".parse().unwrap(),
+        version: "2.4.1".parse().unwrap(),
+    };
     let spec = YunoSpec {
-        artifact: ArtifactRef {
-            sha256: Digest::of(b"till"),
-            size_bytes: 4_812_344,
-            role: "till".parse().unwrap(),
-            version: "2.4.1".parse().unwrap(),
-        },
         config: Some(ConfigRef {
             id: "till.main".parse().unwrap(),
             version: "7".parse().unwrap(),
@@ -220,11 +220,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         args: vec!["--config".to_owned(), text("{config}")],
         env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
         user: Some(text("till")),
-        restart_epoch: 0,
-        restart: Restart::Always,
-        stop_signal: Default::default(),
-        grace_ms: 30_000,
-        started_after_ms: 1_000,
+        ..YunoSpec::new(artifact)
     };
     Unit {
         host: HostId::random(),
@@ -241,6 +237,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             attempts: u32::from(failed) * 4,
             retry_ms: failed.then_some(ago(-42)),
             error: failed.then(|| text("it ended within a second, four times in a row")),
+            ..Observed::absent(0)
         },
         hold: failed.then_some(Hold { reason: HoldReason::Broken, since_ms: ago(300) }),
         at_ms: ago(5),

@@ -2,7 +2,11 @@
 
 use std::{fs, process::Command};
 
-use muster_shim::{Exit, Launch, Request, proc};
+use muster_shim::{
+    Attributes, Exit, Launch, Request,
+    attributes::{Resource, Rlimit},
+    proc,
+};
 
 use crate::rig::{FAMILY, KILL, Rig, command, eventually, is_alive, pids_in, service, with_folder};
 
@@ -25,6 +29,22 @@ fn how_programs_end() {
         assert!(!last.timed_out && over.main.is_none() && last.started_ms.unwrap() <= last.at_ms);
         assert_eq!(rig.event(), None, "the shim ends");
         assert!(!rig.connect());
+    }
+}
+
+#[test]
+fn whether_it_left_a_core_file_is_told() {
+    // Where the host hands cores to a program, or keeps none, there is none to be seen here.
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    let kept = !pattern.trim().is_empty() && !pattern.starts_with('|') && !pattern.starts_with('/');
+    let unlimited = |soft| Rlimit { resource: Resource::Core, soft, hard: None };
+    for (limit, dumped) in [(unlimited(None), kept), (unlimited(Some(0)), false)] {
+        let mut rig = Rig::new();
+        let attributes = Attributes { rlimits: vec![limit], ..Attributes::default() };
+        let cwd = rig.folder.path().to_str().unwrap().to_owned();
+        rig.launch(&Launch { attributes, cwd, ..command("kill -SEGV $$") });
+        let last = rig.over().last.unwrap();
+        assert_eq!((last.exit, last.core_dumped), (Exit::Signal(11), dumped), "{pattern}");
     }
 }
 

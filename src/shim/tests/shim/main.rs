@@ -1,9 +1,14 @@
 //! The shim with real processes.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "this is all test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "this is all test")]
 
 mod agents;
+mod attributes;
+mod cgroups;
 mod ends;
+mod freezes;
+mod leaf;
+mod notifies;
 mod outputs;
 mod rig;
 mod starts;

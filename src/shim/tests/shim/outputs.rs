@@ -68,7 +68,7 @@ fn what_a_command_starts_in_the_background_stays_and_is_drained() {
 #[test]
 fn a_log_is_rotated_and_goes_on_after_a_relaunch() {
     let mut rig = Rig::new();
-    let output = Output::Log { max_bytes: 100, keep: 2 };
+    let output = Output::Log { max_bytes: 100, keep: 2, max_age_ms: None };
     let launch =
         Launch { output, ..service("i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); done; echo e >&2", 0) };
     rig.launch(&launch);

@@ -111,7 +111,7 @@ impl Rig {
     }
 
     #[track_caller]
-    pub(crate) fn state_where(&mut self, wanted: impl Fn(&State) -> bool) -> State {
+    pub(crate) fn state_where(&mut self, mut wanted: impl FnMut(&State) -> bool) -> State {
         loop {
             let state = self.state();
             if wanted(&state) {
@@ -148,12 +148,12 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         if let Some(shim) = self.shim().filter(|shim| is_alive(*shim)) {
-            let _ = Command::new("kill").args(["-9", &shim.to_string()]).status();
+            kill_if_there(shim);
         }
         if let Ok(Found::State(State { main: Some(main), .. })) = files::read_state(self.folder.path())
             && proc::is_alive(&main)
         {
-            let _ = Command::new("kill").args(["-9", &main.pid.to_string()]).status();
+            kill_if_there(main.pid);
         }
     }
 }
@@ -169,6 +169,9 @@ pub(crate) fn command(script: &str) -> Launch {
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
         cwd: "/".into(),
         user: None,
+        attributes: muster_shim::Attributes::default(),
+        cgroup: muster_shim::cgroup::Cgroup::default(),
+        notify: None,
         output: Output::Capture { max_bytes: 1024 * 1024 },
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },
         timeout_ms: Some(60_000),
@@ -179,7 +182,7 @@ pub(crate) fn command(script: &str) -> Launch {
 
 pub(crate) fn service(script: &str, budget: u32) -> Launch {
     Launch {
-        output: Output::Log { max_bytes: 1024 * 1024, keep: 2 },
+        output: Output::Log { max_bytes: 1024 * 1024, keep: 2, max_age_ms: None },
         restart: Restart { on: RestartOn::Always, budget, reset_after_ms: 60_000 },
         timeout_ms: None,
         ..command(script)
@@ -200,9 +203,18 @@ pub(crate) fn is_alive(pid: i32) -> bool {
 }
 
 /// Kills a process that a test started.
+#[track_caller]
 pub(crate) fn kill(pid: i32) {
-    let status = Command::new("/bin/sh").args(["-c", &format!("kill -9 {pid}")]).status().unwrap();
-    assert!(status.success());
+    assert!(send_kill(pid), "{pid} is gone");
+}
+
+/// Kills one that may have ended already.
+pub(crate) fn kill_if_there(pid: i32) {
+    send_kill(pid);
+}
+
+fn send_kill(pid: i32) -> bool {
+    Command::new("/bin/kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status().unwrap().success()
 }
 
 /// The process ids that a script has put into a file, once there are so many.

@@ -31,7 +31,7 @@ fn what_cannot_be_started_is_told_exactly_and_leaves_nothing() {
         (Launch { v: 2, ..command("") }, Step::Prepare, eproto),
     ] {
         let mut rig = Rig::new();
-        assert_eq!(rig.start(&launch, false), Report::Failed { step, errno }, "{launch:?}");
+        assert_eq!(rig.start(&launch, false), Report::Failed { step, which: None, errno }, "{launch:?}");
         assert_eq!(rig.event(), None);
         assert_eq!(files::read_state(rig.folder.path()).unwrap(), Found::Nothing);
         assert!(!rig.path(files::SOCKET).exists());
@@ -45,19 +45,24 @@ fn what_cannot_be_started_is_told_exactly_and_leaves_nothing() {
 fn a_program_gets_what_was_asked_for_and_nothing_else() {
     let mut rig = Rig::new();
     // Read without a fork, during which a shell blocks its signals.
-    let script = "pwd; cat; umask; ls /proc/$$/fd | tr '\\n' ' '
+    let script = "pwd; cat; umask
                   while read -r name value; do case $name in SigBlk:|SigIgn:) echo $name $value;; esac; done < /proc/$$/status
                   set -- $(cat /proc/$$/stat); echo $1 = $5 = $6";
-    // Its descriptors are listed by a child of the program, which has one for the pipe.
     rig.launch(&Launch { cwd: "/usr".into(), ..command(script) });
     assert_eq!(rig.exit(), Exit::Code(0));
     let text = rig.text("stdout");
     let mut lines = text.lines();
     assert_eq!((lines.next(), lines.next()), (Some("/usr"), Some("0022")));
-    assert_eq!(lines.next(), Some("0 1 2 SigBlk: 0000000000000000"), "{text}");
+    assert_eq!(lines.next(), Some("SigBlk: 0000000000000000"), "{text}");
     assert_eq!(lines.next(), Some("SigIgn: 0000000000000000"));
     let ids: Vec<&str> = lines.next().unwrap().split(" = ").collect();
     assert!(ids[0] == ids[1] && ids[1] == ids[2], "it leads a group and a session: {ids:?}");
+
+    // The fourth is the one that it reads the folder by.
+    let mut rig = Rig::new();
+    rig.launch(&Launch { argv: argv(&["/bin/ls", "/proc/self/fd"]), ..command("") });
+    assert_eq!(rig.exit(), Exit::Code(0));
+    assert_eq!(rig.text("stdout"), "0\n1\n2\n3\n");
 
     let mut rig = Rig::new();
     let env = vec![("A".into(), "1".into()), ("B".into(), "x y=z".into())];
@@ -73,7 +78,7 @@ fn another_user() {
     let script = "id -u; id -g; id -G; echo named > /dev/stdout";
     let report = rig.start(&Launch { user: user.clone(), ..command(script) }, false);
     if proc_uid() != 0 {
-        assert_eq!(report, Report::Failed { step: Step::User, errno: 1 });
+        assert_eq!(report, Report::Failed { step: Step::User, which: None, errno: 1 });
         return;
     }
     assert_eq!(report, Report::Started);
@@ -84,7 +89,7 @@ fn another_user() {
     let locked = tempfile::tempdir().unwrap();
     fs::set_permissions(locked.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let launch = Launch { user, cwd: locked.path().to_str().unwrap().into(), ..command("exit 0") };
-    assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, errno: 13 });
+    assert_eq!(rig.start(&launch, false), Report::Failed { step: Step::Cwd, which: None, errno: 13 });
 }
 
 fn proc_uid() -> u32 {

@@ -1,0 +1,382 @@
+//! Cgroups: where on this host the agent may make some, and one for each unit.
+//!
+//! A unit's cgroup is `<base>/muster-<agent>/<realm>/<unit>`, in the unified hierarchy (v2) and, for what that
+//! has not, in those of v1. `<agent>` tells the agents of one host apart, by their data folders. The base is
+//!
+//! - in a hierarchy of v1: the agent's own cgroup;
+//! - in the unified hierarchy: the cgroup beside the agent's, for there a cgroup that hands controllers on may
+//!   hold no processes of its own, and a service manager could not start the agent in it again. An agent in the
+//!   root of what it can see (as in a container) makes its cgroups there, and moves aside if it has to.
+//!
+//! What cannot be had (the agent is not root, nothing was delegated to it, there is no such controller) is
+//! missing, with the reason, and the unit runs without.
+//!
+//! **Invariant: a unit's cgroup is made by its agent alone**, and nothing but the unit is ever in it. So to
+//! remove it may kill what is in it.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use muster_shim::cgroup::{AGENT_PREFIX, Cgroup};
+use muster_topics::{
+    name::{Digest, UnitName},
+    process::Limits,
+};
+
+/// The period over which time of processors is given out: the kernel's own default.
+const CPU_PERIOD_US: u64 = 100_000;
+/// How often to make a unit's cgroup whose folders above are removed meanwhile, with the last other unit in them.
+const MAKE_TRIES: u32 = 5;
+/// Where an agent goes that is in the way.
+const ASIDE: &str = "agent";
+
+/// Where cgroups can be made. Nothing of it is known to be allowed until it is tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tree {
+    /// The folder of all units, below the base: `muster-<agent>`.
+    name: String,
+    unified: Option<Unified>,
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    pids: Option<PathBuf>,
+    freezer: Option<PathBuf>,
+}
+
+/// The unified hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Unified {
+    base: PathBuf,
+    /// The base is the agent's own cgroup, for it sees none above.
+    is_own: bool,
+}
+
+/// A cgroup that was made for a unit.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) cgroup: Cgroup,
+    /// What was asked for and cannot be had, each with the reason.
+    pub(super) missing: Vec<String>,
+}
+
+impl Tree {
+    /// Finds out where cgroups may be made, for an agent with this data folder.
+    pub(super) fn detect(data_dir: &Path) -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let agent = Digest::of(data_dir.as_os_str().as_encoded_bytes());
+        Self::parse(agent.short(), &read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    }
+
+    /// From `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    fn parse(agent: &str, mounts: &str, own: &str) -> Self {
+        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+        let own: Vec<(&str, &str)> = own.lines().filter_map(own_cgroup).collect();
+        let folder = |controller: &str| {
+            let is_it = |names: &str| names.split(',').any(|name| name == controller);
+            let (_, path) = own.iter().find(|(names, _)| is_it(names))?;
+            let mut of_it = mounts.iter().filter(|mount| is_it(&mount.controllers));
+            of_it.find_map(|mount| Some((mount.point.clone(), mount.folder(path)?)))
+        };
+        let beside = |(point, folder): (PathBuf, PathBuf)| match folder.parent() {
+            Some(above) if folder != point => Unified { base: above.to_owned(), is_own: false },
+            _ => Unified { base: folder, is_own: true },
+        };
+        Self {
+            name: format!("{AGENT_PREFIX}{agent}"),
+            unified: folder("").map(beside),
+            memory: folder("memory").map(|(_, folder)| folder),
+            cpu: folder("cpu").map(|(_, folder)| folder),
+            pids: folder("pids").map(|(_, folder)| folder),
+            freezer: folder("freezer").map(|(_, folder)| folder),
+        }
+    }
+
+    /// Makes the cgroup of a unit in which nothing runs, with its limits.
+    ///
+    /// # Errors
+    /// If something runs in it still.
+    pub(super) fn prepare(&self, unit: &UnitName, limits: &Limits) -> io::Result<Made> {
+        let settings = settings(limits);
+        let mut made = Made::default();
+        made.cgroup.unified = self.unified.as_ref().and_then(|unified| {
+            let controllers = settings.iter().map(|setting| setting.controller).collect();
+            unified.make(&self.name, unit, &controllers).ok()
+        });
+        for setting in &settings {
+            if let Err(why) = self.set(&mut made.cgroup, unit, setting) {
+                made.missing.push(format!("the limit of {}: {why}", setting.controller));
+            }
+        }
+        if made.cgroup.unified.is_none() {
+            made.cgroup.freezer = self.freezer.as_ref().and_then(|base| self.make(base, unit).ok());
+        }
+        if made.cgroup.is_empty() {
+            return Ok(made);
+        }
+        // Whatever of an earlier launch nobody could clear. The next try finds it gone.
+        let _ = made.cgroup.kill();
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "processes of an earlier start are still in its cgroup"))
+    }
+
+    /// Removes the cgroup of a unit, of which nothing runs any more.
+    pub(super) fn remove(&self, unit: &UnitName) {
+        let unified = self.unified.as_ref().map(|unified| &unified.base);
+        let bases = [unified, self.memory.as_ref(), self.cpu.as_ref(), self.pids.as_ref(), self.freezer.as_ref()];
+        for base in bases.into_iter().flatten() {
+            let [.., leaf] = folders(base, &self.name, unit);
+            only(leaf).remove();
+        }
+    }
+
+    /// Sets a limit, in the unified hierarchy or else in that of v1.
+    fn set(&self, cgroup: &mut Cgroup, unit: &UnitName, setting: &Setting) -> Result<(), String> {
+        if let Some(folder) = &cgroup.unified
+            && has_controller(folder, setting.controller)
+        {
+            return write_all(folder, setting.v2()).map_err(|error| error.to_string());
+        }
+        let (base, place) = match setting.controller {
+            "memory" => (&self.memory, &mut cgroup.memory),
+            "cpu" => (&self.cpu, &mut cgroup.cpu),
+            _ => (&self.pids, &mut cgroup.pids),
+        };
+        let Some(base) = base else {
+            return Err(match &self.unified {
+                Some(unified) => unified.why_not(setting.controller),
+                None => format!("this host has no cgroups with a {} controller", setting.controller),
+            });
+        };
+        let failed = |error: io::Error| format!("{}: {error}", base.display());
+        let folder = self.make(base, unit).map_err(failed)?;
+        let written = write_all(&folder, setting.v1()).map_err(failed);
+        if written.is_err() {
+            only(folder).remove();
+        } else {
+            *place = Some(folder);
+        }
+        written
+    }
+
+    /// Makes the folder of a unit in a hierarchy of v1.
+    fn make(&self, base: &Path, unit: &UnitName) -> io::Result<PathBuf> {
+        let [all, realm, leaf] = folders(base, &self.name, unit);
+        make_leaf([&all, &realm], &leaf, |_| ())?;
+        Ok(leaf)
+    }
+}
+
+impl Unified {
+    /// Makes the folder of a unit, with as many of the controllers as there are.
+    fn make(&self, name: &str, unit: &UnitName, controllers: &BTreeSet<&str>) -> io::Result<PathBuf> {
+        let [all, realm, leaf] = folders(&self.base, name, unit);
+        self.hand_on(&self.base, controllers);
+        make_leaf([&all, &realm], &leaf, |folder| self.hand_on(folder, controllers))?;
+        Ok(leaf)
+    }
+
+    /// Hands controllers on to what is below a folder. Whether it could is found where they are needed.
+    fn hand_on(&self, folder: &Path, controllers: &BTreeSet<&str>) {
+        for controller in controllers {
+            if !has_word(&folder.join("cgroup.subtree_control"), controller) && has_controller(folder, controller) {
+                let busy = hand_on(folder, controller).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
+                if busy && self.is_own && folder == self.base {
+                    // The agent itself may be all that is in the way.
+                    let _ = self.move_aside().and_then(|()| hand_on(folder, controller));
+                }
+            }
+        }
+    }
+
+    fn move_aside(&self) -> io::Result<()> {
+        let aside = self.base.join(ASIDE);
+        make_if_missing(&aside)?;
+        write(&aside.join("cgroup.procs"), &std::process::id().to_string())
+    }
+
+    /// Why a controller did not reach a unit's cgroup.
+    fn why_not(&self, controller: &str) -> String {
+        let base = self.base.display();
+        if !has_controller(&self.base, controller) {
+            return format!(
+                "{base} has no {controller} controller. hint: an agent that runs as a service needs Delegate=yes"
+            );
+        }
+        match hand_on(&self.base, controller) {
+            Err(error) => format!("{base} does not hand the {controller} controller on: {error}"),
+            Ok(()) => format!("nothing can be made in {base}"),
+        }
+    }
+}
+
+fn hand_on(folder: &Path, controller: &str) -> io::Result<()> {
+    write(&folder.join("cgroup.subtree_control"), &format!("+{controller}"))
+}
+
+fn has_controller(folder: &Path, controller: &str) -> bool {
+    has_word(&folder.join("cgroup.controllers"), controller)
+}
+
+fn has_word(path: &Path, word: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text.split_ascii_whitespace().any(|found| found == word))
+}
+
+/// The folders of all units, of a realm, and of a unit.
+fn folders(base: &Path, name: &str, unit: &UnitName) -> [PathBuf; 3] {
+    let all = base.join(name);
+    let realm = all.join(unit.realm().as_str());
+    let leaf = realm.join(unit.name().as_str());
+    [all, realm, leaf]
+}
+
+/// Makes folders, the last of them anew, so that nothing is in force which was asked for before.
+fn make_leaf(above: [&Path; 2], leaf: &Path, made: impl Fn(&Path)) -> io::Result<()> {
+    let make = || {
+        only(leaf.to_owned()).remove();
+        for folder in above {
+            make_if_missing(folder)?;
+            made(folder);
+        }
+        make_if_missing(leaf)
+    };
+    for _ in 0..MAKE_TRIES {
+        match make() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && above[0].parent().is_some_and(Path::exists) => {}
+            made => return made,
+        }
+    }
+    make()
+}
+
+/// A folder as a cgroup, in whichever hierarchy it is, to be removed.
+fn only(folder: PathBuf) -> Cgroup {
+    Cgroup { unified: Some(folder), ..Cgroup::default() }
+}
+
+fn make_if_missing(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// A limit to be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Setting {
+    controller: &'static str,
+    value: u64,
+}
+
+/// A file to be written, which may be missing if it is optional.
+type Entry = (&'static str, String, bool);
+
+/// Which limits to set.
+fn settings(limits: &Limits) -> Vec<Setting> {
+    let cpu = limits.cpu.map(|cores| u64::from(cores.millis()) * CPU_PERIOD_US / 1_000);
+    [("memory", limits.memory_bytes), ("cpu", cpu), ("pids", limits.pids.map(u64::from))]
+        .into_iter()
+        .filter_map(|(controller, value)| Some(Setting { controller, value: value? }))
+        .collect()
+}
+
+impl Setting {
+    fn v1(self) -> Vec<Entry> {
+        let value = self.value.to_string();
+        match self.controller {
+            "memory" => vec![
+                ("memory.limit_in_bytes", value.clone(), false),
+                // With swap: it is not there in a kernel that does not count that.
+                ("memory.memsw.limit_in_bytes", value, true),
+            ],
+            "cpu" => {
+                vec![("cpu.cfs_period_us", CPU_PERIOD_US.to_string(), false), ("cpu.cfs_quota_us", value, false)]
+            }
+            _ => vec![("pids.max", value, false)],
+        }
+    }
+
+    fn v2(self) -> Vec<Entry> {
+        let value = self.value.to_string();
+        match self.controller {
+            "memory" => vec![("memory.max", value, false), ("memory.swap.max", "0".to_owned(), true)],
+            "cpu" => vec![("cpu.max", format!("{value} {CPU_PERIOD_US}"), false)],
+            _ => vec![("pids.max", value, false)],
+        }
+    }
+}
+
+fn write_all(folder: &Path, entries: Vec<Entry>) -> io::Result<()> {
+    for (file, text, optional) in entries {
+        match write(&folder.join(file), &text) {
+            Err(error) if optional && error.kind() == io::ErrorKind::NotFound => {}
+            written => written.map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes to a file of the kernel's, which is there or is not.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}
+
+/// A hierarchy that is mounted.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    /// Its controllers, by commas; none for the unified one.
+    controllers: String,
+    /// What of it can be seen here.
+    root: PathBuf,
+    /// Where.
+    point: PathBuf,
+}
+
+impl Mount {
+    /// `ID PARENT DEVICE ROOT POINT OPTIONS [FIELD]… - TYPE SOURCE SUPER-OPTIONS`
+    fn parse(line: &str) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(3);
+        let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
+        let mut after = after.split(' ');
+        let controllers = match after.next()? {
+            "cgroup2" => String::new(),
+            // Among them options such as `rw`, which no controller is called.
+            "cgroup" => after.nth(1)?.to_owned(),
+            _ => return None,
+        };
+        Some(Self { controllers, root: root.into(), point: point.into() })
+    }
+
+    /// The folder of a cgroup of this hierarchy, if it can be seen here.
+    fn folder(&self, path: &str) -> Option<PathBuf> {
+        let below = Path::new(path).strip_prefix(&self.root).ok()?;
+        // One above the root of a namespace: `/../..`.
+        let is_outside = below.components().any(|part| part == std::path::Component::ParentDir);
+        (!is_outside).then(|| self.point.join(below))
+    }
+}
+
+/// `NUMBER:CONTROLLERS:PATH`
+fn own_cgroup(line: &str) -> Option<(&str, &str)> {
+    line.split_once(':')?.1.split_once(':')
+}
+
+/// Spaces and the like stand there as three octal digits.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let octal = after.first_chunk::<3>().filter(|_| *first == b'\\').and_then(|digits| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        bytes.push(octal.unwrap_or(*first));
+        rest = if octal.is_some() { &after[3..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests;

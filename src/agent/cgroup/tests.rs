@@ -1,0 +1,200 @@
+//! The parsing on hosts of all kinds; the rest with the cgroups of this one.
+
+use super::*;
+
+const V1: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+37 31 0:34 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+const V1_OWN: &str = "\
+8:memory:/system.slice/muster.service
+6:freezer:/
+4:cpu,cpuacct:/system.slice/muster.service
+1:name=systemd:/system.slice/muster.service
+0::/system.slice/muster.service
+";
+const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+
+fn none() -> Tree {
+    Tree { name: "muster-a".into(), unified: None, memory: None, cpu: None, pids: None, freezer: None }
+}
+
+fn unified(base: &str, is_own: bool) -> Tree {
+    Tree { unified: Some(Unified { base: base.into(), is_own }), ..none() }
+}
+
+#[track_caller]
+fn check(mounts: &str, own: &str, wanted: Tree) {
+    assert_eq!(Tree::parse("a", mounts, own), wanted, "{mounts}{own}");
+}
+
+#[test]
+fn where_cgroups_are() {
+    check("", "", none());
+    check("nonsense\n1 2 3\n - cgroup2\n", "nonsense\n0:\n", none());
+    check(V2, "0::/system.slice/muster.service\n", unified("/sys/fs/cgroup/system.slice", false));
+    check(V2, "0::/init.scope\n", unified("/sys/fs/cgroup", false));
+    check(V2, "0::/\n", unified("/sys/fs/cgroup", true));
+    // In a namespace, or with a part of it mounted.
+    check(V2, "0::/../other\n", none());
+    check(&V2.replace("0:26 / ", "0:26 /box "), "0::/box/a\n", unified("/sys/fs/cgroup", false));
+    check(&V2.replace("0:26 / ", "0:26 /box "), "0::/box\n", unified("/sys/fs/cgroup", true));
+    check(&V2.replace("0:26 / ", "0:26 /box "), "0::/boxes/a\n", none());
+    check(&V2.replace("/sys/fs", "/a\\040b\\134"), "0::/x/y\n", unified("/a b\\/cgroup/x", false));
+    let folder = |text: &str| Some(PathBuf::from(text));
+    let both = Tree {
+        memory: folder("/sys/fs/cgroup/memory/system.slice/muster.service"),
+        cpu: folder("/sys/fs/cgroup/cpu,cpuacct/system.slice/muster.service"),
+        freezer: folder("/sys/fs/cgroup/freezer"),
+        ..unified("/sys/fs/cgroup/unified/system.slice", false)
+    };
+    check(V1, V1_OWN, both);
+}
+
+#[test]
+fn what_limits_are_to_the_kernel() {
+    let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 1048576, "cpu": 1.5, "pids": 7}"#).unwrap();
+    let texts = |entries: fn(Setting) -> Vec<Entry>| {
+        let all = settings(&limits).into_iter().flat_map(entries);
+        all.map(|(file, text, optional)| format!("{file}={text}{}", if optional { "?" } else { "" }))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(texts(Setting::v2), ["memory.max=1048576", "memory.swap.max=0?", "cpu.max=150000 100000", "pids.max=7"]);
+    let v1 = [
+        "memory.limit_in_bytes=1048576",
+        "memory.memsw.limit_in_bytes=1048576?",
+        "cpu.cfs_period_us=100000",
+        "cpu.cfs_quota_us=150000",
+        "pids.max=7",
+    ];
+    assert_eq!(texts(Setting::v1), v1);
+    assert_eq!(settings(&Limits::default()), []);
+}
+
+/// A folder that looks like a cgroup of v2 in which every controller there is has been handed on.
+fn imitation(controllers: &str) -> (tempfile::TempDir, Tree, UnitName) {
+    let base = tempfile::tempdir().unwrap();
+    let unit: UnitName = "shop/till".parse().unwrap();
+    for folder in [base.path().to_owned()].iter().chain(&folders(base.path(), "muster-a", &unit)) {
+        fs::create_dir_all(folder).unwrap();
+        for (file, content) in [("cgroup.controllers", controllers), ("cgroup.subtree_control", ""), ("memory.max", "")]
+        {
+            fs::write(folder.join(file), content).unwrap();
+        }
+    }
+    let tree = unified(base.path().to_str().unwrap(), false);
+    (base, tree, unit)
+}
+
+#[test]
+fn controllers_are_handed_on_and_limits_written_in_the_unified_hierarchy() {
+    let (base, tree, unit) = imitation("cpuset memory\n");
+    let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 4096, "pids": 7}"#).unwrap();
+    let made = tree.prepare(&unit, &limits).unwrap();
+    let [all, realm, leaf] = folders(base.path(), "muster-a", &unit);
+    for folder in [base.path(), &all, &realm] {
+        assert_eq!(fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap(), "+memory");
+    }
+    assert_eq!(fs::read_to_string(leaf.join("memory.max")).unwrap(), "4096");
+    assert_eq!(made.cgroup, Cgroup { unified: Some(leaf), ..Cgroup::default() });
+    // What this host does not have is told.
+    let [missing] = made.missing.as_slice() else { panic!("{:?}", made.missing) };
+    assert!(missing.starts_with("the limit of pids: ") && missing.contains("no pids controller"), "{missing}");
+}
+
+#[test]
+fn without_any_cgroups_units_run_and_the_reasons_are_told() {
+    let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 4096, "cpu": 1, "pids": 7}"#).unwrap();
+    let unit = "shop/till".parse().unwrap();
+    let nowhere = Tree { memory: Some("/no/such/folder".into()), ..unified("/no/such/base", false) };
+    for (tree, reason) in [(none(), "this host has no cgroups"), (nowhere, "/no/such")] {
+        let made = tree.prepare(&unit, &limits).unwrap();
+        assert!(made.cgroup.is_none());
+        assert_eq!(made.missing.len(), 3, "{:?}", made.missing);
+        assert!(made.missing.iter().all(|missing| missing.contains(reason)), "{:?}", made.missing);
+        assert_eq!(tree.prepare(&unit, &Limits::default()).unwrap(), Made::default());
+        tree.remove(&unit);
+    }
+}
+
+/// The tree of this host, for an agent of this test's own; nothing if it may make no cgroups.
+fn here() -> Option<(Tree, UnitName, tempfile::TempDir)> {
+    let data_dir = tempfile::tempdir().unwrap();
+    let tree = Tree::detect(data_dir.path());
+    let unit = "shop/till".parse().unwrap();
+    let made = tree.prepare(&unit, &Limits::default()).unwrap();
+    let has_any = !made.cgroup.is_none();
+    tree.remove(&unit);
+    has_any.then_some((tree, unit, data_dir))
+}
+
+#[test]
+fn a_units_cgroup_has_its_limits_and_goes_without_a_trace() {
+    let Some((tree, unit, _folder)) = here() else { return };
+    let mut limits: Limits = serde_json::from_str(r#"{"memory_bytes": 8388608, "cpu": 0.25, "pids": 9}"#).unwrap();
+    let read = |made: &Made, files: [&str; 2]| {
+        let found = made
+            .cgroup
+            .folders()
+            .find_map(|folder| files.iter().find_map(|file| fs::read_to_string(folder.join(file)).ok()));
+        found.unwrap_or_default().trim().to_owned()
+    };
+    for memory_bytes in [8_388_608, 16_777_216, 4_194_304] {
+        limits.memory_bytes = Some(memory_bytes);
+        let made = tree.prepare(&unit, &limits).unwrap();
+        let is_missing = |what: &str| made.missing.iter().any(|missing| missing.contains(what));
+        if !is_missing("memory") {
+            assert_eq!(read(&made, ["memory.max", "memory.limit_in_bytes"]), memory_bytes.to_string());
+        }
+        if !is_missing("cpu") {
+            let found = read(&made, ["cpu.max", "cpu.cfs_quota_us"]);
+            assert!(["25000 100000", "25000"].contains(&found.as_str()), "{found}");
+        }
+        if !is_missing("pids") {
+            assert_eq!(read(&made, ["pids.max", "pids.max"]), "9");
+        }
+    }
+    // Without limits there are none of before.
+    let made = tree.prepare(&unit, &Limits::default()).unwrap();
+    assert!(!read(&made, ["memory.max", "memory.limit_in_bytes"]).starts_with("4194304"));
+    assert!(made.missing.is_empty());
+    let folders: Vec<PathBuf> = made.cgroup.folders().map(Path::to_owned).collect();
+    tree.remove(&unit);
+    for folder in folders {
+        assert!(!folder.parent().unwrap().parent().unwrap().exists(), "{}", folder.display());
+    }
+}
+
+#[test]
+fn a_realm_goes_with_its_last_unit() {
+    let Some((tree, till, _folder)) = here() else { return };
+    let scale: UnitName = "shop/scale".parse().unwrap();
+    let (first, second) =
+        (tree.prepare(&till, &Limits::default()).unwrap(), tree.prepare(&scale, &Limits::default()).unwrap());
+    tree.remove(&till);
+    assert!(!first.cgroup.folders().any(Path::exists));
+    assert!(second.cgroup.folders().all(Path::exists));
+    tree.remove(&scale);
+    assert!(!second.cgroup.folders().any(|folder| folder.parent().unwrap().exists()));
+}
+
+#[test]
+fn nothing_is_started_beside_what_is_left() {
+    let Some((tree, unit, _folder)) = here() else { return };
+    let made = tree.prepare(&unit, &Limits::default()).unwrap();
+    let mut left = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let entered =
+        made.cgroup.folders().all(|folder| write(&folder.join("cgroup.procs"), &left.id().to_string()).is_ok());
+    if entered {
+        let again = tree.prepare(&unit, &Limits::default()).unwrap_err();
+        assert!(again.to_string().contains("earlier start"), "{again}");
+    }
+    left.kill().unwrap();
+    left.wait().unwrap();
+    assert!(tree.prepare(&unit, &Limits::default()).is_ok());
+    tree.remove(&unit);
+}

@@ -1,0 +1,191 @@
+//! From a unit's spec to exactly what a shim shall run.
+
+use std::{collections::BTreeMap, ffi::CString, path::Path};
+
+use muster_shim::{
+    Attributes, Launch, Notify, Output, RestartOn,
+    attributes::{Resource, Rlimit},
+    cgroup::Cgroup,
+};
+use muster_topics::{
+    capability::Capability,
+    name::UnitName,
+    process::{self, Process},
+    unit::{Channel, Desired, Restart, StopSignal, YunoSpec},
+};
+use nix::{
+    sys::signal::Signal,
+    unistd::{self, Gid},
+};
+
+use uuid::Uuid;
+
+use super::place::Place;
+use crate::{
+    agent::execute::SEARCH_PATH,
+    rules::{
+        backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
+        plan::Failure,
+    },
+};
+
+/// What is launched of a unit, and as whom.
+#[derive(Clone)]
+pub(super) struct Wanted<'a> {
+    pub(super) unit: &'a UnitName,
+    pub(super) desired: &'a Desired,
+    pub(super) spec: &'a YunoSpec,
+    pub(super) place: &'a Place,
+    pub(super) program: &'a Path,
+    pub(super) user: Option<muster_shim::User>,
+    pub(super) attempts: u32,
+}
+
+pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
+    let Wanted { unit, desired, spec, place, program, user, attempts } = wanted;
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let config = spec.config.as_ref().map(|_| text(&place.config(&desired.revision)));
+    let mut env: BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+    env.extend(spec.env.clone());
+    env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
+    env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
+    let mut argv = vec![text(program)];
+    argv.extend(spec.args.iter().map(|arg| arg.replace("{config}", config.as_deref().unwrap_or_default())));
+    env.extend(config.map(|config| ("MUSTER_CONFIG".to_owned(), config)));
+    let notify = notify(spec);
+    if let Some(notify) = &notify {
+        env.insert("NOTIFY_SOCKET".to_owned(), format!("@{}", notify.name));
+        env.extend(notify.watchdog_ms.map(|ms| ("WATCHDOG_USEC".to_owned(), ms.saturating_mul(1_000).to_string())));
+    }
+    Launch {
+        v: muster_shim::VERSION,
+        argv,
+        env: env.into_iter().collect(),
+        cwd: spec.cwd.clone().unwrap_or_else(|| text(&place.work())),
+        user,
+        attributes: attributes(&spec.process),
+        cgroup,
+        notify,
+        output: Output::Log { max_bytes: spec.log.max_bytes, keep: spec.log.keep, max_age_ms: spec.log.max_age_ms },
+        restart: muster_shim::Restart {
+            on: match spec.restart {
+                Restart::Always => RestartOn::Always,
+                Restart::OnFailure => RestartOn::Failure,
+                Restart::Never => RestartOn::Never,
+            },
+            // What is beyond the immediate restarts the agent decides.
+            budget: IMMEDIATE_RESTARTS.saturating_sub(attempts),
+            reset_after_ms: GOOD_AFTER_MS.unsigned_abs(),
+        },
+        timeout_ms: None,
+        stop_signal: number(spec.stop_signal),
+        grace_ms: spec.grace_ms,
+    }
+}
+
+/// A socket for a unit that speaks, under a name that nobody has taken.
+fn notify(spec: &YunoSpec) -> Option<Notify> {
+    (spec.channel == Channel::Notify).then(|| Notify {
+        name: format!("muster-{}", Uuid::new_v4()),
+        start_timeout_ms: spec.start_timeout_ms,
+        watchdog_ms: spec.watchdog_ms,
+    })
+}
+
+fn attributes(process: &Process) -> Attributes {
+    let rlimit = |(of, limit): (&process::Resource, &process::Rlimit)| Rlimit {
+        resource: resource(*of),
+        soft: limit.soft.get(),
+        hard: limit.hard.get(),
+    };
+    let numbers = |list: &Vec<Capability>| list.iter().map(|capability| capability.number()).collect();
+    Attributes {
+        umask: process.umask.map(process::Umask::bits),
+        nice: process.nice,
+        rlimits: process.rlimits.iter().map(rlimit).collect(),
+        capabilities: process.capabilities.as_ref().map(numbers),
+        no_new_privs: process.no_new_privs,
+    }
+}
+
+fn resource(resource: process::Resource) -> Resource {
+    use process::Resource as Of;
+    match resource {
+        Of::As => Resource::As,
+        Of::Core => Resource::Core,
+        Of::Cpu => Resource::Cpu,
+        Of::Data => Resource::Data,
+        Of::Fsize => Resource::Fsize,
+        Of::Memlock => Resource::Memlock,
+        Of::Msgqueue => Resource::Msgqueue,
+        Of::Nice => Resource::Nice,
+        Of::Nofile => Resource::Nofile,
+        Of::Nproc => Resource::Nproc,
+        Of::Rtprio => Resource::Rtprio,
+        Of::Rttime => Resource::Rttime,
+        Of::Sigpending => Resource::Sigpending,
+        Of::Stack => Resource::Stack,
+    }
+}
+
+pub(super) fn number(signal: StopSignal) -> i32 {
+    let signal = match signal {
+        StopSignal::Term => Signal::SIGTERM,
+        StopSignal::Int => Signal::SIGINT,
+        StopSignal::Quit => Signal::SIGQUIT,
+        StopSignal::Hup => Signal::SIGHUP,
+        StopSignal::Usr1 => Signal::SIGUSR1,
+        StopSignal::Usr2 => Signal::SIGUSR2,
+        StopSignal::Kill => Signal::SIGKILL,
+    };
+    signal as i32
+}
+
+/// The user and groups that a unit runs with; none if they are the agent's own.
+pub(super) fn find_user(spec: &YunoSpec) -> Result<Option<muster_shim::User>, Failure> {
+    let own = unistd::geteuid();
+    let user = spec.user.as_deref().map(by_name).transpose()?;
+    let groups = spec.process.groups.as_ref().map(|groups| groups.iter().map(|name| find_group(name)).collect());
+    let groups: Option<Vec<u32>> = groups.transpose()?;
+    let (uid, gid) = match &user {
+        Some(user) => (user.uid, user.gid),
+        None => (own, unistd::getegid()),
+    };
+    let groups = match (groups, &user) {
+        (Some(groups), _) => groups,
+        // Who is that user already need not become it, and may not be allowed to.
+        (None, Some(user)) if user.uid != own => all_groups(user)?,
+        (None, _) => return Ok(None),
+    };
+    Ok(Some(muster_shim::User { uid: uid.as_raw(), gid: gid.as_raw(), groups }))
+}
+
+fn by_name(name: &str) -> Result<unistd::User, Failure> {
+    unistd::User::from_name(name)
+        .map_err(|errno| failure(format!("user {name:?} cannot be looked up: {errno}")))?
+        .ok_or_else(|| {
+            failure(format!("there is no user {name:?} on this host. hint: create it, and run the unit again"))
+        })
+}
+
+fn all_groups(user: &unistd::User) -> Result<Vec<u32>, Failure> {
+    let groups = CString::new(user.name.as_str())
+        .map_err(|error| failure(error.to_string()))
+        .and_then(|name| unistd::getgrouplist(&name, user.gid).map_err(|errno| failure(errno.to_string())))?;
+    Ok(groups.into_iter().map(Gid::as_raw).collect())
+}
+
+/// A group by name, or by number, which need not have a name.
+fn find_group(name: &str) -> Result<u32, Failure> {
+    let found = unistd::Group::from_name(name)
+        .map_err(|errno| failure(format!("group {name:?} cannot be looked up: {errno}")))?;
+    found.map(|group| group.gid.as_raw()).or_else(|| name.parse().ok()).ok_or_else(|| {
+        failure(format!("there is no group {name:?} on this host. hint: create it, and run the unit again"))
+    })
+}
+
+fn failure(error: String) -> Failure {
+    Failure { error, may_heal: false }
+}

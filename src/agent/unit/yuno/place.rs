@@ -1,0 +1,150 @@
+//! The folder of a unit: what is where, and what is made and removed.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use muster_shim::cgroup::Cgroup;
+use muster_topics::{name::Digest, unit::ConfigRef};
+use nix::{
+    errno::Errno,
+    unistd::{self, Gid, Uid},
+};
+use serde::{Deserialize, Serialize};
+
+use super::may_heal;
+use crate::{
+    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
+    rules::plan::Failure,
+};
+
+/// `started.json`.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Started {
+    pub(super) revision: Digest,
+    pub(super) artifact: Digest,
+    /// What it has to do without, as the unit's report has it.
+    #[serde(default)]
+    pub(super) missing: Vec<String>,
+}
+
+/// Where a unit has its files.
+pub(super) struct Place {
+    pub(super) folder: PathBuf,
+}
+
+impl Place {
+    pub(super) fn run(&self) -> PathBuf {
+        self.folder.join("run")
+    }
+
+    /// How often a shim that is gone had started its program again.
+    pub(super) fn restarts(&self) -> u32 {
+        match muster_shim::files::read_state(&self.run()) {
+            Ok(muster_shim::files::Found::State(state)) => state.restarts,
+            _ => 0,
+        }
+    }
+
+    /// The cgroup of its last launch.
+    pub(super) fn cgroup(&self) -> Cgroup {
+        muster_shim::files::read_launch(&self.run()).map(|launch| launch.cgroup).unwrap_or_default()
+    }
+
+    pub(super) fn work(&self) -> PathBuf {
+        self.folder.join("work")
+    }
+
+    pub(super) fn revision(&self, revision: &Digest) -> PathBuf {
+        self.folder.join("rev").join(revision.short())
+    }
+
+    pub(super) fn config(&self, revision: &Digest) -> PathBuf {
+        self.revision(revision).join("config.json")
+    }
+
+    pub(super) fn has_config(&self, revision: &Digest, config: &ConfigRef) -> bool {
+        fs::read(self.config(revision)).is_ok_and(|content| Digest::of(&content) == config.sha256)
+    }
+
+    /// Makes the folders, writes the configuration, and removes those of revisions that are past.
+    pub(super) fn prepare(&self, revision: &Digest, config: Option<&[u8]>) -> Result<(), Failure> {
+        let prepare = || {
+            make_folder(&self.revision(revision), PASSABLE_FOLDER)?;
+            make_folder(&self.work(), PASSABLE_FOLDER)?;
+            // The log in it may be for the agent's eyes only; the shim has its files open before it
+            // becomes another user.
+            make_folder(&self.run(), PRIVATE_FOLDER)?;
+            if let Some(config) = config {
+                write_atomically(&self.config(revision), config, SECRET_MODE)?;
+            }
+            let running = self.started().ok().map(|started| started.revision);
+            for name in names(&self.folder.join("rev"))? {
+                if name != revision.short() && running.as_ref().is_none_or(|running| name != running.short()) {
+                    fs::remove_dir_all(self.folder.join("rev").join(name))?;
+                }
+            }
+            Ok(())
+        };
+        prepare().map_err(|error: io::Error| self.failure("prepared", &error))
+    }
+
+    /// Lets a user read its configuration, and write where it works.
+    pub(super) fn give_to(&self, revision: &Digest, user: &muster_shim::User) -> Result<(), Failure> {
+        let give = |path: &Path| match unistd::chown(path, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
+        {
+            Err(Errno::ENOENT) | Ok(()) => Ok(()),
+            Err(errno) => Err(self.failure("given to its user", &errno.into())),
+        };
+        give(&self.work())?;
+        give(&self.config(revision))
+    }
+
+    pub(super) fn started_file(&self) -> PathBuf {
+        self.folder.join("started.json")
+    }
+
+    pub(super) fn started(&self) -> io::Result<Started> {
+        Ok(serde_json::from_slice(&fs::read(self.started_file())?)?)
+    }
+
+    pub(super) fn write_started(&self, started: &Started) -> Result<(), Failure> {
+        serde_json::to_vec(started)
+            .map_err(io::Error::from)
+            .and_then(|content| write_atomically(&self.started_file(), &content, PUBLIC_MODE))
+            .map_err(|error| self.failure("written", &error))
+    }
+
+    pub(super) fn remove(&self) -> Result<(), Failure> {
+        match fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(self.failure("removed", &error)),
+            _ => {}
+        }
+        // The realm's folder, if this was the last unit in it.
+        if let Some(realm) = self.folder.parent() {
+            let _ = fs::remove_dir(realm);
+        }
+        Ok(())
+    }
+
+    pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
+        may_heal(format!("the unit's folder {} cannot be {what}: {error}", self.folder.display()))
+    }
+}
+
+/// The names in a folder that are folders themselves; none if there is no such folder.
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            names.extend(entry.file_name().into_string());
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,178 @@
+//! Options of `muster yuno create` for what a process may use and what it is given.
+
+use clap::Args;
+use muster_topics::{
+    capability::Capability,
+    process::{Amount, Cores, Limits, Log, Process, Resource, Rlimit, Umask},
+    unit::Channel,
+};
+
+/// What a process may use and what it is given.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Process")]
+pub struct Options {
+    /// Where it works, an absolute path; a folder of its own if not given
+    #[arg(long, value_name = "FOLDER")]
+    cwd: Option<String>,
+    /// The most memory, with everything that it forks, such as 64M; what takes more is killed
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    memory: Option<u64>,
+    /// The most time of processors, such as 0.5
+    #[arg(long, value_name = "CORES")]
+    cpu: Option<Cores>,
+    /// The most processes and threads
+    #[arg(long, value_name = "COUNT")]
+    pids: Option<u32>,
+    /// A group that it is in, in place of all that its user is in; may be given several times
+    #[arg(long = "group", value_name = "NAME")]
+    groups: Vec<String>,
+    /// The mask of the files that it makes, in octal digits
+    #[arg(long)]
+    umask: Option<Umask>,
+    /// Its nice value
+    #[arg(long, allow_negative_numbers = true)]
+    nice: Option<i32>,
+    /// A limit of each of its processes, such as nofile=1024 or nofile=1024:4096; may be given several times
+    #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]", value_parser = parse_rlimit)]
+    rlimits: Vec<(Resource, Rlimit)>,
+    /// A capability that it keeps, such as net_bind_service; all others are dropped; may be given several times
+    #[arg(long = "capability", value_name = "NAME", conflicts_with = "no_capabilities")]
+    capabilities: Vec<Capability>,
+    /// It has no capabilities at all
+    #[arg(long)]
+    no_capabilities: bool,
+    /// It can gain nothing by executing a file, such as one with the setuid bit
+    #[arg(long)]
+    no_new_privs: bool,
+    /// It speaks systemd's notify protocol: it is running once it has said READY=1
+    #[arg(long)]
+    notify: bool,
+    /// How long it may take to say so before it is ended
+    #[arg(long, value_name = "TIME", default_value = "90s", requires = "notify")]
+    start_timeout: humantime::Duration,
+    /// How long it may be silent after that (WATCHDOG=1) before it is ended
+    #[arg(long, value_name = "TIME", requires = "notify")]
+    watchdog: Option<humantime::Duration>,
+    /// The size at which a new file of its log is begun
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    log_size: Option<u64>,
+    /// How many old files of its log are kept
+    #[arg(long, value_name = "COUNT")]
+    log_keep: Option<u32>,
+    /// The age at which a new file of its log is begun, such as 1d
+    #[arg(long, value_name = "TIME")]
+    log_age: Option<humantime::Duration>,
+}
+
+/// The same as a spec has it.
+pub struct Fields {
+    /// Where it works.
+    pub cwd: Option<String>,
+    /// What it may use.
+    pub limits: Limits,
+    /// What it is given.
+    pub process: Process,
+    /// How much of its output is kept.
+    pub log: Log,
+    /// How it speaks with its agent.
+    pub channel: Channel,
+    /// How long it may take to come up.
+    pub start_timeout_ms: u64,
+    /// How long it may be silent.
+    pub watchdog_ms: Option<u64>,
+}
+
+impl Options {
+    /// As a spec has it.
+    #[must_use]
+    pub fn into_fields(self) -> Fields {
+        let usual = Log::default();
+        let millis = |age: humantime::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        Fields {
+            cwd: self.cwd,
+            channel: if self.notify { Channel::Notify } else { Channel::None },
+            start_timeout_ms: millis(self.start_timeout),
+            watchdog_ms: self.watchdog.map(millis),
+            limits: Limits { memory_bytes: self.memory, cpu: self.cpu, pids: self.pids },
+            process: Process {
+                groups: (!self.groups.is_empty()).then_some(self.groups),
+                umask: self.umask,
+                nice: self.nice,
+                rlimits: self.rlimits.into_iter().collect(),
+                capabilities: (self.no_capabilities || !self.capabilities.is_empty()).then_some(self.capabilities),
+                no_new_privs: self.no_new_privs,
+            },
+            log: Log {
+                max_bytes: self.log_size.unwrap_or(usual.max_bytes),
+                keep: self.log_keep.unwrap_or(usual.keep),
+                max_age_ms: self.log_age.map(millis),
+            },
+        }
+    }
+}
+
+/// A number of bytes, with K, M, G or T for the powers of 1024.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => Some(0),
+        "K" | "KB" | "KIB" => Some(10),
+        "M" | "MB" | "MIB" => Some(20),
+        "G" | "GB" | "GIB" => Some(30),
+        "T" | "TB" | "TIB" => Some(40),
+        _ => None,
+    };
+    let bytes = shift.and_then(|shift| digits.parse::<u64>().ok()?.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "use a whole number of bytes, or one such as 64M or 2G".to_owned())
+}
+
+fn parse_rlimit(text: &str) -> Result<(Resource, Rlimit), String> {
+    let (name, amounts) = text.split_once('=').ok_or("use NAME=SOFT or NAME=SOFT:HARD, such as nofile=1024")?;
+    let resource = serde_json::from_value(name.into()).map_err(|error| error.to_string())?;
+    let (soft, hard) = amounts.split_once(':').unwrap_or((amounts, amounts));
+    let amount = |text: &str| text.parse::<Amount>();
+    Ok((resource, Rlimit { soft: amount(soft)?, hard: amount(hard)? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes() {
+        for (text, bytes) in [
+            ("0", Some(0)),
+            ("512", Some(512)),
+            ("64M", Some(67_108_864)),
+            ("1kib", Some(1_024)),
+            ("2GB", Some(2_147_483_648)),
+            ("1T", Some(1_099_511_627_776)),
+            ("", None),
+            ("M", None),
+            ("1.5G", None),
+            ("-1", None),
+            ("5X", None),
+            ("99999999999T", None),
+            ("7é", None),
+        ] {
+            assert_eq!(parse_bytes(text).ok(), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn rlimits() {
+        for (text, wanted) in [
+            ("nofile=10", Some(r#"["nofile",{"soft":10,"hard":10}]"#)),
+            ("nofile=10:20", Some(r#"["nofile",{"soft":10,"hard":20}]"#)),
+            ("core=0:unlimited", Some(r#"["core",{"soft":0,"hard":"unlimited"}]"#)),
+            ("nofile", None),
+            ("files=1", None),
+            ("nofile=", None),
+            ("nofile=1:", None),
+            ("nofile=-1", None),
+        ] {
+            let found = parse_rlimit(text).ok().map(|pair| serde_json::to_string(&pair).unwrap());
+            assert_eq!(found.as_deref(), wanted, "{text}");
+        }
+    }
+}

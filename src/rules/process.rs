@@ -1,0 +1,215 @@
+//! Whether a process can be started from a spec at all.
+
+use muster_topics::{
+    process::{Limits, Log, Process, Rlimit},
+    unit::YunoSpec,
+};
+
+/// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
+pub const GRACE_MAX_MS: u64 = 3_600_000;
+
+/// The longest time that a unit may have to stay up to count as running: an hour, as above.
+pub const STARTED_AFTER_MAX_MS: u64 = 3_600_000;
+
+/// The longest that a unit may be silent, or take to come up: an hour, as above.
+pub const SILENCE_MAX_MS: u64 = 3_600_000;
+
+/// The shortest: with less, a moment without a processor would be taken for an end.
+pub const SILENCE_MIN_MS: u64 = 100;
+
+/// The highest restart epoch that may be given: it leaves as many restarts again before canonical JSON,
+/// and with it the revision, could not tell one from the next (2⁵³).
+pub const RESTART_EPOCH_MAX: u64 = 1 << 52;
+
+/// The least memory that may be given: with less not even a shell starts, and 512 are a mistake in the unit.
+pub const MEMORY_MIN_BYTES: u64 = 1024 * 1024;
+
+/// The most memory: what canonical JSON keeps exactly.
+pub const MEMORY_MAX_BYTES: u64 = 1 << 53;
+
+/// The smallest file of a log: each line would rotate all of them with less.
+pub const LOG_MIN_BYTES: u64 = 4 * 1024;
+
+/// The largest file of a log: a gigabyte, which nobody opens any more.
+pub const LOG_MAX_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// The most old files of a log: each rotation renames all of them.
+pub const LOGS_KEPT_MAX: u32 = 100;
+
+/// The shortest time after which a log is rotated: a minute. With less, those that are kept reach back too little.
+pub const LOG_AGE_MIN_MS: u64 = 60_000;
+
+/// The most groups: more than anybody is in, and less than any kernel takes.
+pub const GROUPS_MAX: usize = 1_024;
+
+/// What tells a unit with a channel how to use it.
+pub const NOTIFY_VARIABLES: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
+
+/// What is wrong with a spec, if anything is.
+///
+/// # Errors
+/// With words for whoever wrote it.
+pub fn check(spec: &YunoSpec) -> Result<(), String> {
+    check_texts(spec)?;
+    check_limits(&spec.limits)?;
+    check_attributes(&spec.process)?;
+    check_log(&spec.log)?;
+    check_channel(spec)?;
+    for (what, value, max) in [
+        ("grace_ms", spec.grace_ms, GRACE_MAX_MS),
+        ("started_after_ms", spec.started_after_ms, STARTED_AFTER_MAX_MS),
+        ("restart_epoch", spec.restart_epoch, RESTART_EPOCH_MAX),
+    ] {
+        between(what, value, 0, max)?;
+    }
+    Ok(())
+}
+
+/// The system takes no NUL in any of its texts, and an environment variable's name is what stands before
+/// the first `=`.
+fn check_texts(spec: &YunoSpec) -> Result<(), String> {
+    if let Some(arg) = spec.args.iter().position(|arg| arg.contains('\0')) {
+        return Err(format!("argument {} contains a NUL", arg + 1));
+    }
+    for (name, value) in &spec.env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(format!("environment variable {name:?} has no valid name or value"));
+        }
+        if name.starts_with("MUSTER_") {
+            return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are"));
+        }
+        if !spec.channel.is_none() && NOTIFY_VARIABLES.contains(&name.as_str()) {
+            return Err(format!("environment variable {name} is set by the agent for a unit with a channel"));
+        }
+    }
+    match &spec.cwd {
+        Some(cwd) if !cwd.starts_with('/') || cwd.contains('\0') => {
+            Err(format!("cwd {cwd:?} is no absolute path. hint: begin it with /"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_limits(limits: &Limits) -> Result<(), String> {
+    if let Some(bytes) = limits.memory_bytes {
+        between("limits.memory_bytes", bytes, MEMORY_MIN_BYTES, MEMORY_MAX_BYTES)?;
+    }
+    match limits.pids {
+        Some(0) => Err("limits.pids is 0, and its first process is one".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn check_attributes(process: &Process) -> Result<(), String> {
+    if let Some(nice) = process.nice.filter(|nice| !(-20..=19).contains(nice)) {
+        return Err(format!("process.nice is {nice}, and may be from -20 to 19"));
+    }
+    for (resource, Rlimit { soft, hard }) in &process.rlimits {
+        let name = format!("{resource:?}").to_lowercase();
+        if soft.get().unwrap_or(u64::MAX) > hard.get().unwrap_or(u64::MAX) {
+            return Err(format!(
+                "process.rlimits.{name}: what holds ({soft}) is more than it may be raised to ({hard})"
+            ));
+        }
+    }
+    let groups = process.groups.as_deref().unwrap_or_default();
+    if groups.len() > GROUPS_MAX {
+        return Err(format!("process.groups has {} groups, and may have at most {GROUPS_MAX}", groups.len()));
+    }
+    match groups.iter().find(|group| group.is_empty() || group.contains('\0')) {
+        Some(group) => Err(format!("process.groups: {group:?} is no name of a group")),
+        None => Ok(()),
+    }
+}
+
+fn check_log(log: &Log) -> Result<(), String> {
+    between("log.max_bytes", log.max_bytes, LOG_MIN_BYTES, LOG_MAX_BYTES)?;
+    between("log.keep", log.keep.into(), 0, LOGS_KEPT_MAX.into())?;
+    match log.max_age_ms {
+        Some(ms) => between("log.max_age_ms", ms, LOG_AGE_MIN_MS, 1 << 53),
+        None => Ok(()),
+    }
+}
+
+fn check_channel(spec: &YunoSpec) -> Result<(), String> {
+    between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
+    match spec.watchdog_ms {
+        Some(_) if spec.channel.is_none() => {
+            Err("watchdog_ms needs a channel to be heard on. hint: add \"channel\": \"notify\"".to_owned())
+        }
+        Some(ms) => between("watchdog_ms", ms, SILENCE_MIN_MS, SILENCE_MAX_MS),
+        None => Ok(()),
+    }
+}
+
+fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), String> {
+    match value {
+        _ if value < min => Err(format!("{what} is {value}, and must be at least {min}")),
+        _ if value > max => Err(format!("{what} is {value}, and may be at most {max}")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks a spec with further fields, and compares the field that is complained of.
+    #[track_caller]
+    fn check_fields(fields: serde_json::Value, complaint: Option<&str>) {
+        let artifact = serde_json::json!({"sha256": "0".repeat(64), "size_bytes": 5, "role": "hello", "version": "1"});
+        let mut spec = fields.clone();
+        spec["artifact"] = artifact;
+        let spec: YunoSpec = serde_json::from_value(spec).unwrap();
+        match (check(&spec), complaint) {
+            (Ok(()), None) => {}
+            (Err(error), Some(words)) if error.starts_with(words) => {}
+            (found, _) => panic!("{fields}: {found:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_process_can_be_given() {
+        use serde_json::json;
+        check_fields(json!({}), None);
+        check_fields(json!({"cwd": "/srv", "limits": {"memory_bytes": 1_048_576, "cpu": 0.5, "pids": 1}}), None);
+        check_fields(json!({"process": {"nice": -20, "groups": ["adm", "12"], "capabilities": []}}), None);
+        check_fields(json!({"process": {"rlimits": {"core": {"soft": 0, "hard": "unlimited"}}}}), None);
+        check_fields(json!({"channel": "notify", "watchdog_ms": 10_000, "start_timeout_ms": 5_000}), None);
+        check_fields(json!({"log": {"max_bytes": 4096, "keep": 0, "max_age_ms": 86_400_000}}), None);
+    }
+
+    #[test]
+    fn what_no_process_can_be_made_of() {
+        use serde_json::json;
+        for (fields, complaint) in [
+            (json!({"args": ["", "a\0b"]}), "argument 2"),
+            (json!({"env": {"": "b"}}), "environment variable"),
+            (json!({"env": {"a=b": "b"}}), "environment variable"),
+            (json!({"env": {"a": "\0"}}), "environment variable"),
+            (json!({"env": {"MUSTER_UNIT": "b"}}), "environment variable MUSTER_UNIT is the agent's own"),
+            (json!({"cwd": "srv"}), "cwd"),
+            (json!({"cwd": "/a\0"}), "cwd"),
+            (json!({"cwd": ""}), "cwd"),
+            (json!({"limits": {"memory_bytes": 512}}), "limits.memory_bytes"),
+            (json!({"limits": {"memory_bytes": u64::MAX}}), "limits.memory_bytes"),
+            (json!({"limits": {"pids": 0}}), "limits.pids"),
+            (json!({"process": {"nice": 20}}), "process.nice"),
+            (json!({"process": {"rlimits": {"nofile": {"soft": 2, "hard": 1}}}}), "process.rlimits.nofile"),
+            (json!({"process": {"rlimits": {"core": {"soft": "unlimited", "hard": 1}}}}), "process.rlimits.core"),
+            (json!({"process": {"groups": [""]}}), "process.groups"),
+            (json!({"process": {"groups": vec!["a"; 1_025]}}), "process.groups"),
+            (json!({"log": {"max_bytes": 1}}), "log.max_bytes"),
+            (json!({"log": {"keep": 101}}), "log.keep"),
+            (json!({"log": {"max_age_ms": 59_999}}), "log.max_age_ms"),
+            (json!({"watchdog_ms": 1_000}), "watchdog_ms needs a channel"),
+            (json!({"channel": "notify", "watchdog_ms": 99}), "watchdog_ms"),
+            (json!({"start_timeout_ms": 0}), "start_timeout_ms"),
+            (json!({"grace_ms": 3_600_001}), "grace_ms"),
+            (json!({"started_after_ms": 3_600_001}), "started_after_ms"),
+            (json!({"restart_epoch": u64::MAX}), "restart_epoch"),
+        ] {
+            check_fields(fields, Some(complaint));
+        }
+    }
+}

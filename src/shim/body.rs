@@ -1,0 +1,185 @@
+//! What of a program is alive: its main process, whatever descends from that, and its cgroup if it has one.
+
+use std::{os::fd::OwnedFd, thread::sleep, time::Duration};
+
+use muster_shim::{Main, cgroup::Cgroup, proc};
+use nix::unistd::getpid;
+
+use crate::{
+    program::{self, Program},
+    sys::{self, Waited},
+};
+
+const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
+
+/// How often to look whether a cgroup has come to be frozen before its processes are killed all the same.
+/// It takes less than a millisecond, unless one of them is stuck in the kernel.
+const FROZEN_TRIES: u32 = 20;
+const FROZEN_TRY: Duration = Duration::from_millis(1);
+/// How often to look for processes that were forked just before their parent was suspended. Each time there
+/// are fewer that can fork.
+const SUSPEND_TRIES: u32 = 20;
+
+/// The longest chain of parents: far more than programs have, and an end to one that changes while it is read.
+const ANCESTORS_MAX: usize = 256;
+
+/// All that is alive.
+#[derive(Debug)]
+pub(crate) struct Body {
+    program: Option<Program>,
+    /// What an adopted main process left behind.
+    others: Vec<OwnedFd>,
+    cgroup: Cgroup,
+    /// How many processes had been killed for their memory before this main process.
+    oom_kills_before: u64,
+}
+
+impl Body {
+    /// Nothing yet, in a cgroup that the agent has made.
+    pub(crate) fn new(cgroup: Cgroup) -> Self {
+        Self { program: None, others: Vec::new(), oom_kills_before: cgroup.oom_kills(), cgroup }
+    }
+
+    /// The main process is about to run.
+    pub(crate) fn begin(&mut self) {
+        self.oom_kills_before = self.cgroup.oom_kills();
+    }
+
+    /// The main process runs.
+    pub(crate) fn live(&mut self, program: Program) {
+        self.program = Some(program);
+    }
+
+    /// The main process has ended. Says whether the kernel has killed something of it for its memory.
+    pub(crate) fn main_ended(&mut self) -> bool {
+        self.others = self.program.take().map(Program::into_others).unwrap_or_default();
+        self.cgroup.oom_kills() > self.oom_kills_before
+    }
+
+    /// The main process, if it is our child, and so ours to reap.
+    pub(crate) fn child(&self) -> Option<&Main> {
+        self.program.as_ref().filter(|program| program.pidfd().is_none()).map(Program::main)
+    }
+
+    /// The main process, if it is not our child.
+    pub(crate) fn adopted(&self) -> Option<(&Main, &OwnedFd)> {
+        self.program.as_ref().and_then(|program| Some((program.main(), program.pidfd()?)))
+    }
+
+    /// Sends a signal to the main process.
+    pub(crate) fn signal(&self, signal: i32) {
+        self.program.iter().for_each(|program| program.signal(signal));
+    }
+
+    /// Asks the program to end.
+    pub(crate) fn ask(&mut self, signal: i32, group: bool) {
+        if let Some(program) = &mut self.program {
+            program.ask(signal, group);
+        }
+    }
+
+    /// Kills everything.
+    pub(crate) fn kill(&mut self) {
+        if !self.cgroup.kill() {
+            self.kill_members();
+        }
+        if let Some(program) = &mut self.program {
+            program.signal_group(SIGKILL);
+        }
+        program::kill_others(&mut self.others);
+        if !matches!(sys::peek(), Ok(Waited::NoChildren)) {
+            program::kill_children();
+        }
+    }
+
+    /// Kills what is in the cgroup, one by one. If it can be frozen meanwhile, nothing escapes by forking.
+    fn kill_members(&self) {
+        if self.cgroup.is_empty() {
+            return;
+        }
+        if self.cgroup.set_frozen(true) {
+            for _ in 0..FROZEN_TRIES {
+                if self.cgroup.is_frozen() {
+                    break;
+                }
+                sleep(FROZEN_TRY);
+            }
+        }
+        let found: Vec<(i32, OwnedFd)> =
+            self.cgroup.members().into_iter().filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?))).collect();
+        // A number that is still in the cgroup is one of a process in it: either the one that the handle
+        // means, or that has ended, and then the handle reaches nobody.
+        let still = self.cgroup.members();
+        for (_, process) in found.iter().filter(|(pid, _)| still.contains(pid)) {
+            let _ = sys::pidfd_kill(process, SIGKILL);
+        }
+        let _ = self.cgroup.set_frozen(false);
+    }
+
+    /// Whether nothing is alive any more.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        self.others.retain(|other| sys::pidfd_kill(other, 0).is_ok());
+        self.others.is_empty() && matches!(sys::peek(), Ok(Waited::NoChildren)) && self.cgroup.is_empty()
+    }
+
+    /// Suspends everything until it is thawed.
+    pub(crate) fn freeze(&mut self) {
+        if self.cgroup.set_frozen(true) {
+            return;
+        }
+        let mut suspended = Vec::new();
+        for _ in 0..SUSPEND_TRIES {
+            let mut family = self.family();
+            family.retain(|(pid, _)| !suspended.contains(pid));
+            if family.is_empty() {
+                return;
+            }
+            for (pid, process) in family {
+                let _ = sys::pidfd_kill(&process, SIGSTOP);
+                suspended.push(pid);
+            }
+        }
+    }
+
+    /// Lets everything go on.
+    pub(crate) fn thaw(&mut self) {
+        if self.cgroup.set_frozen(false) {
+            return;
+        }
+        for (_, process) in self.family() {
+            let _ = sys::pidfd_kill(&process, SIGCONT);
+        }
+    }
+
+    /// The main process, and all that descends from it as far as anybody can know.
+    fn family(&self) -> Vec<(i32, OwnedFd)> {
+        match self.adopted() {
+            Some((main, _)) => {
+                let alive = || sys::pidfd_open(main.pid).ok().filter(|_| proc::is_alive(main));
+                let mut family = program::descendants(main.pid, main.pid);
+                family.extend(alive().map(|process| (main.pid, process)));
+                family
+            }
+            // The shim is the subreaper of all of them, and has no other children.
+            None => program::descendants(getpid().as_raw(), 0),
+        }
+    }
+
+    /// Whether a process that is there now belongs to the program.
+    pub(crate) fn is_part(&self, pid: i32) -> bool {
+        let Some(program) = &self.program else { return false };
+        let (main, own) = (program.main().pid, getpid().as_raw());
+        let mut ancestors = std::iter::successors(Some(pid), |pid| Some(proc::stat(*pid)?.ppid).filter(|pid| *pid > 1));
+        pid == main
+            || ancestors.by_ref().take(ANCESTORS_MAX).skip(1).any(|ancestor| [main, own].contains(&ancestor))
+            || proc::stat(pid).is_some_and(|stat| stat.session == main)
+            || self.cgroup.members().contains(&pid)
+    }
+
+    /// Removes what there was made for it.
+    pub(crate) fn remove(&self) {
+        self.cgroup.remove();
+    }
+}

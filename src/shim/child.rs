@@ -1,0 +1,208 @@
+//! What a forked child does until it is the program.
+//!
+//! **Invariant: from the first attribute on, a child allocates nothing and opens nothing**, for it may
+//! just have been denied more memory or files; all that it needs is made before the fork.
+
+use std::{
+    convert::Infallible,
+    ffi::CString,
+    fs::File,
+    io::{self, Read, Write},
+};
+
+use muster_shim::{Attributes, Launch, Step, User, attributes};
+use nix::{
+    errno::Errno,
+    sys::{
+        prctl,
+        resource::{self, RLIM_INFINITY},
+        signal::SigSet,
+        stat::{Mode, umask},
+    },
+    unistd::{Gid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, setgroups, setresgid, setresuid, setsid},
+};
+
+use crate::{
+    program::{Failure, Stdio},
+    sys,
+};
+
+/// All steps, so that one can be told by its number.
+const STEPS: [Step; 8] =
+    [Step::Prepare, Step::Nice, Step::Rlimit, Step::Capabilities, Step::User, Step::NoNewPrivs, Step::Cwd, Step::Exec];
+/// What a child says whose failure does not concern one of several. There are fewer limits and capabilities.
+const NONE: u8 = u8::MAX;
+
+/// What a child says if it fails: step, which one, and error number.
+pub(crate) type Answer = [u8; 6];
+
+/// The failure that a child tells of.
+pub(crate) fn failure([step, which, errno @ ..]: Answer) -> Failure {
+    let step = STEPS.into_iter().find(|known| *known as u8 == step).unwrap_or(Step::Prepare);
+    Failure { step, which: (which != NONE).then_some(which), errno: i32::from_ne_bytes(errno) }
+}
+
+/// Everything that a child needs, made before the fork.
+pub(crate) struct Prepared<'a> {
+    argv: Vec<CString>,
+    env: Vec<CString>,
+    cwd: CString,
+    user: Option<(&'a User, Vec<Gid>)>,
+    /// Its cgroup is entered by these.
+    doors: Vec<File>,
+    attributes: &'a Attributes,
+    /// The capabilities to keep, as bits.
+    keep: Option<u64>,
+}
+
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(launch: &'a Launch) -> Result<Self, Failure> {
+        let invalid = |step| Failure { step, which: None, errno: Errno::EINVAL as i32 };
+        let text = |text: &str| CString::new(text).map_err(|_| invalid(Step::Exec));
+        if launch.argv.is_empty() {
+            return Err(invalid(Step::Exec));
+        }
+        let gids = |user: &User| user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let attributes = &launch.attributes;
+        Ok(Self {
+            argv: launch.argv.iter().map(|word| text(word)).collect::<Result<_, _>>()?,
+            env: launch.env.iter().map(|(name, value)| text(&format!("{name}={value}"))).collect::<Result<_, _>>()?,
+            cwd: text(&launch.cwd)?,
+            user: launch.user.as_ref().map(|user| (user, gids(user))),
+            doors: launch.cgroup.doors().map_err(|error| in_cgroup(&error))?,
+            attributes,
+            keep: attributes.capabilities.as_deref().map(bits).transpose()?,
+        })
+    }
+
+    /// What the child does.
+    pub(crate) fn run(&self, mut leave: File, mut failure: File, stdio: &Stdio) -> ! {
+        if leave.read_exact(&mut [0]).is_err() {
+            sys::exit_now(0);
+        }
+        let Err(failed) = self.execute(stdio);
+        let mut answer: Answer = [failed.step as u8, failed.which.unwrap_or(NONE), 0, 0, 0, 0];
+        answer[2..].copy_from_slice(&failed.errno.to_ne_bytes());
+        let _ = failure.write_all(&answer);
+        sys::exit_now(127)
+    }
+
+    fn execute(&self, [stdin, stdout, stderr]: &Stdio) -> Result<Infallible, Failure> {
+        setsid()?;
+        // First of all: from here on everything counts as the program's.
+        for mut door in &self.doors {
+            door.write_all(b"0").map_err(|error| in_cgroup(&error))?;
+        }
+        // All other descriptors close when the program is executed.
+        dup2_stdin(stdin)?;
+        dup2_stdout(stdout)?;
+        dup2_stderr(stderr)?;
+        umask(Mode::from_bits_truncate(self.attributes.umask.unwrap_or(attributes::UMASK)));
+        for signal in 1..=sys::signal_max() {
+            sys::default_signal(signal);
+        }
+        SigSet::empty().thread_set_mask()?;
+        self.limit()?;
+        self.become_user()?;
+        if self.attributes.no_new_privs {
+            prctl::set_no_new_privs().map_err(at(Step::NoNewPrivs))?;
+        }
+        // As the user: a folder that only the shim may enter is not theirs to work in.
+        chdir(self.cwd.as_c_str()).map_err(at(Step::Cwd))?;
+        execve(&self.argv[0], &self.argv, &self.env).map_err(at(Step::Exec))
+    }
+
+    fn limit(&self) -> Result<(), Failure> {
+        if let Some(nice) = self.attributes.nice {
+            sys::set_nice(nice).map_err(at(Step::Nice))?;
+        }
+        for (limit, place) in self.attributes.rlimits.iter().zip(0..NONE) {
+            let (soft, hard) = (limit.soft.unwrap_or(RLIM_INFINITY), limit.hard.unwrap_or(RLIM_INFINITY));
+            resource::setrlimit(kind(limit.resource), soft, hard).map_err(at_one(Step::Rlimit, place))?;
+        }
+        Ok(())
+    }
+
+    /// Becomes the user, and keeps those capabilities that it shall have all the same.
+    fn become_user(&self) -> Result<(), Failure> {
+        if let Some(keep) = self.keep {
+            drop_others(keep)?;
+            prctl::set_keepcaps(true).map_err(at(Step::Capabilities))?;
+        }
+        if let Some((user, groups)) = &self.user {
+            let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+            let change = || {
+                setgroups(groups)?;
+                setresgid(gid, gid, gid)?;
+                setresuid(uid, uid, uid)
+            };
+            change().map_err(at(Step::User))?;
+        }
+        if let Some(keep) = self.keep {
+            sys::set_capabilities(keep).map_err(at(Step::Capabilities))?;
+            // Without these a program of another user than root would lose them when it is executed.
+            for number in numbers(keep) {
+                sys::raise_ambient(number).map_err(at_one(Step::Capabilities, number))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes all capabilities but these from what any program executed from here on can ever get.
+fn drop_others(keep: u64) -> Result<(), Failure> {
+    let ours = sys::permitted_capabilities().map_err(at(Step::Capabilities))?;
+    if let Some(number) = numbers(keep & !ours).next() {
+        return Err(at_one(Step::Capabilities, number)(Errno::EPERM));
+    }
+    for number in 0..64 {
+        // Those past the last that this kernel knows are not in the set.
+        if keep & (1 << number) == 0 && sys::is_bounded_by(number) {
+            sys::drop_from_bounding(number).map_err(at_one(Step::Capabilities, number))?;
+        }
+    }
+    Ok(())
+}
+
+fn in_cgroup(error: &io::Error) -> Failure {
+    Failure { step: Step::Cgroup, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
+}
+
+fn at(step: Step) -> impl Fn(Errno) -> Failure {
+    move |errno| Failure { step, which: None, errno: errno as i32 }
+}
+
+fn at_one(step: Step, which: u8) -> impl Fn(Errno) -> Failure {
+    move |errno| Failure { step, which: Some(which), errno: errno as i32 }
+}
+
+fn bits(capabilities: &[u8]) -> Result<u64, Failure> {
+    let bit =
+        |number: u8| 1_u64.checked_shl(number.into()).ok_or_else(|| at_one(Step::Capabilities, number)(Errno::EINVAL));
+    capabilities.iter().try_fold(0, |bits, number| Ok(bits | bit(*number)?))
+}
+
+fn numbers(bits: u64) -> impl Iterator<Item = u8> {
+    (0..64).filter(move |number| bits & (1 << number) != 0)
+}
+
+fn kind(resource: attributes::Resource) -> resource::Resource {
+    use attributes::Resource as Of;
+    use resource::Resource as Kind;
+    match resource {
+        Of::As => Kind::RLIMIT_AS,
+        Of::Core => Kind::RLIMIT_CORE,
+        Of::Cpu => Kind::RLIMIT_CPU,
+        Of::Data => Kind::RLIMIT_DATA,
+        Of::Fsize => Kind::RLIMIT_FSIZE,
+        Of::Memlock => Kind::RLIMIT_MEMLOCK,
+        Of::Msgqueue => Kind::RLIMIT_MSGQUEUE,
+        Of::Nice => Kind::RLIMIT_NICE,
+        Of::Nofile => Kind::RLIMIT_NOFILE,
+        Of::Nproc => Kind::RLIMIT_NPROC,
+        Of::Rtprio => Kind::RLIMIT_RTPRIO,
+        Of::Rttime => Kind::RLIMIT_RTTIME,
+        Of::Sigpending => Kind::RLIMIT_SIGPENDING,
+        Of::Stack => Kind::RLIMIT_STACK,
+    }
+}

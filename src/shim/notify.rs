@@ -1,0 +1,169 @@
+//! What a program says of itself by systemd's notify protocol: datagrams of lines `NAME=value`, sent to the
+//! socket that `NOTIFY_SOCKET` names.
+//!
+//! The socket has an abstract name, for a program that runs as another user reaches nothing in the shim's
+//! folder, and a path may have no more than 108 bytes. So anybody on this host may send to it; what comes from
+//! another process than the program's own is not heard ([`crate::body::Body::is_part`]).
+//!
+//! Descriptors that come with a message are closed by the kernel, because there is no place for them. This is
+//! all that a `BARRIER=1` waits for.
+
+use std::{
+    io::{self, IoSliceMut},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+};
+
+use nix::{
+    cmsg_space,
+    sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt::PassCred},
+};
+
+/// The longest message: as systemd has it.
+const MESSAGE_MAX_BYTES: usize = 4096;
+/// The longest status that is kept: a line for people, which is part of every state that the shim tells.
+const STATUS_MAX_BYTES: usize = 200;
+
+/// The socket that a program speaks to.
+#[derive(Debug)]
+pub(crate) struct Notify {
+    socket: UnixDatagram,
+}
+
+/// Something that a program says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It is up, or has read its configuration again.
+    Ready,
+    /// It reads its configuration again.
+    Reloading,
+    /// It is about to end.
+    Stopping,
+    /// It is alive.
+    Alive,
+    /// It finds itself that it is not well.
+    Unwell,
+    /// What it does, for people.
+    Status(String),
+    /// Another process is its main one, which nobody may say here.
+    MainPid,
+}
+
+impl Notify {
+    /// Listens under an abstract name.
+    pub(crate) fn open(name: &str) -> io::Result<Self> {
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        socket.set_nonblocking(true)?;
+        setsockopt(&socket, PassCred, &true)?;
+        Ok(Self { socket })
+    }
+
+    /// What to watch for messages.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The next message, and the process that sent it, as the kernel says.
+    pub(crate) fn receive(&self) -> Option<(i32, Vec<Word>)> {
+        let mut message = [0; MESSAGE_MAX_BYTES];
+        let mut control = cmsg_space!(UnixCredentials);
+        loop {
+            let mut place = [IoSliceMut::new(&mut message)];
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_TRUNC;
+            let received = recvmsg::<()>(self.socket.as_raw_fd(), &mut place, Some(&mut control), flags).ok()?;
+            // One with descriptors has no control messages that could be read, and one that is too long no sense.
+            let sender = received.cmsgs().ok().and_then(|mut all| {
+                all.find_map(|message| match message {
+                    ControlMessageOwned::ScmCredentials(sender) => Some(sender.pid()),
+                    _ => None,
+                })
+            });
+            let len = received.bytes;
+            if let (Some(sender), Some(message)) = (sender, message.get(..len)) {
+                return Some((sender, words(message)));
+            }
+        }
+    }
+}
+
+/// What a message says, as far as it concerns us.
+fn words(message: &[u8]) -> Vec<Word> {
+    message.split(|byte| *byte == b'\n').filter_map(word).collect()
+}
+
+fn word(line: &[u8]) -> Option<Word> {
+    Some(match line {
+        b"READY=1" => Word::Ready,
+        b"RELOADING=1" => Word::Reloading,
+        b"STOPPING=1" => Word::Stopping,
+        b"WATCHDOG=1" => Word::Alive,
+        b"WATCHDOG=trigger" => Word::Unwell,
+        _ if line.starts_with(b"MAINPID=") => Word::MainPid,
+        _ => Word::Status(status(line.strip_prefix(b"STATUS=")?)),
+    })
+}
+
+/// A status in one line of printable text.
+fn status(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for character in String::from_utf8_lossy(bytes).chars() {
+        let character = if character.is_control() { ' ' } else { character };
+        if text.len() + character.len_utf8() > STATUS_MAX_BYTES {
+            break;
+        }
+        text.push(character);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn messages() {
+        let status = |text: &str| Word::Status(text.to_owned());
+        for (message, wanted) in [
+            ("READY=1", vec![Word::Ready]),
+            ("READY=1\n", vec![Word::Ready]),
+            ("STATUS=all is well\nREADY=1\nMAINPID=7", vec![status("all is well"), Word::Ready, Word::MainPid]),
+            ("RELOADING=1\nMONOTONIC_USEC=12", vec![Word::Reloading]),
+            ("STOPPING=1", vec![Word::Stopping]),
+            ("WATCHDOG=1", vec![Word::Alive]),
+            ("WATCHDOG=trigger", vec![Word::Unwell]),
+            ("STATUS=", vec![status("")]),
+            ("STATUS=a\tb\u{1b}[2J", vec![status("a b [2J")]),
+            ("READY=0", vec![]),
+            ("ready=1", vec![]),
+            ("", vec![]),
+            ("\n\n=\nX", vec![]),
+        ] {
+            assert_eq!(words(message.as_bytes()), wanted, "{message:?}");
+        }
+        let long = format!("STATUS={}", "é".repeat(500));
+        assert_eq!(words(long.as_bytes()), [status(&"é".repeat(100))]);
+        assert_eq!(words(b"STATUS=\xff"), [status("\u{fffd}")]);
+    }
+
+    #[test]
+    fn who_says_what_is_known() {
+        let name = format!("muster-test-{}", std::process::id());
+        let notify = Notify::open(&name).unwrap();
+        assert!(Notify::open(&name).is_err(), "nobody else can listen there");
+        assert_eq!(notify.receive(), None);
+        let ours = UnixDatagram::unbound().unwrap();
+        ours.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
+        let to = SocketAddr::from_abstract_name(&name).unwrap();
+        // What is too long, or brings descriptors along, is passed over.
+        ours.send_to_addr(&[b'x'; MESSAGE_MAX_BYTES + 1], &to).unwrap();
+        ours.send_to_addr(b"READY=1", &to).unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(notify.receive(), Some((own, vec![Word::Ready])));
+        assert_eq!(notify.receive(), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! What a process is given, as the kernel tells it.
+
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
+
+use muster_shim::{
+    Attributes, Exit, Launch, Report, Step, User,
+    attributes::{Resource, Rlimit},
+};
+
+use crate::rig::{Rig, command};
+
+const NOBODY: u32 = 65_534;
+const EPERM: i32 = 1;
+const EINVAL: i32 = 22;
+/// CAP_CHOWN, CAP_NET_BIND_SERVICE.
+const CHOWN: u8 = 0;
+const NET_BIND_SERVICE: u8 = 10;
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+fn nobody() -> Option<User> {
+    Some(User { uid: NOBODY, gid: NOBODY, groups: vec![4242, 4243] })
+}
+
+fn with(attributes: Attributes, script: &str) -> Launch {
+    Launch { attributes, ..command(script) }
+}
+
+/// Runs a script to its end, and gives what it wrote.
+#[track_caller]
+fn output(launch: &Launch) -> String {
+    let mut rig = Rig::new();
+    rig.launch(launch);
+    let exit = rig.exit();
+    assert_eq!((exit, rig.text("stderr").as_str()), (Exit::Code(0), ""));
+    rig.text("stdout")
+}
+
+#[track_caller]
+fn refused(launch: &Launch) -> Report {
+    let mut rig = Rig::new();
+    let report = rig.start(launch, false);
+    assert_eq!(rig.event(), None, "nothing runs");
+    report
+}
+
+fn failed(step: Step, which: impl Into<Option<u8>>, errno: i32) -> Report {
+    Report::Failed { step, which: which.into(), errno }
+}
+
+/// The capability sets and `NoNewPrivs` of a program, by their names in `/proc/<pid>/status`.
+#[track_caller]
+fn status(launch: Launch) -> BTreeMap<String, u64> {
+    let text = output(&Launch { argv: vec!["/bin/cat".into(), "/proc/self/status".into()], ..launch });
+    let fields = text.lines().filter_map(|line| line.split_once(":\t"));
+    fields.filter_map(|(name, value)| Some((name.to_owned(), u64::from_str_radix(value, 16).ok()?))).collect()
+}
+
+#[test]
+fn umask_and_nice() {
+    let attributes = Attributes { umask: Some(0o027), nice: Some(7), ..Attributes::default() };
+    assert_eq!(output(&with(attributes, "umask; nice")), "0027\n7\n");
+    assert_eq!(output(&with(Attributes::default(), "umask; nice")), "0022\n0\n");
+}
+
+#[test]
+fn limits_hold_and_cannot_be_raised() {
+    let rlimits = vec![
+        Rlimit { resource: Resource::Nofile, soft: Some(40), hard: Some(50) },
+        Rlimit { resource: Resource::Core, soft: Some(0), hard: Some(0) },
+        Rlimit { resource: Resource::Stack, soft: Some(1_048_576), hard: None },
+        Rlimit { resource: Resource::Fsize, soft: Some(512), hard: Some(512) },
+    ];
+    // Who may raise limits could raise these, too.
+    let capabilities = is_root().then(Vec::new);
+    let attributes = Attributes { rlimits, capabilities, ..Attributes::default() };
+    let script = "ulimit -Sn; ulimit -Hn; ulimit -c; ulimit -s; ulimit -Hs
+                  ulimit -n 51 2>/dev/null || echo no
+                  head -c 600 /dev/zero > $FOLDER/big 2>/dev/null; wc -c < $FOLDER/big";
+    let mut rig = Rig::new();
+    let launch = crate::rig::with_folder(&rig, Launch { user: None, ..with(attributes, script) });
+    rig.launch(&launch);
+    assert_eq!(rig.exit(), Exit::Code(0));
+    assert_eq!(rig.text("stdout"), "40\n50\n0\n1024\nunlimited\nno\n512\n");
+}
+
+#[test]
+fn which_limit_cannot_be_is_told() {
+    let good = Rlimit { resource: Resource::Nofile, soft: Some(10), hard: Some(10) };
+    let bad = Rlimit { resource: Resource::Cpu, soft: Some(2), hard: Some(1) };
+    let attributes = Attributes { rlimits: vec![good, bad], ..Attributes::default() };
+    assert_eq!(refused(&with(attributes, "echo runs")), failed(Step::Rlimit, 1, EINVAL));
+    if !is_root() {
+        let attributes = Attributes { nice: Some(-5), ..Attributes::default() };
+        assert_eq!(refused(&with(attributes, "echo runs")), failed(Step::Nice, None, 13));
+    }
+}
+
+#[test]
+fn groups_and_user_and_no_way_back() {
+    if !is_root() {
+        return;
+    }
+    let launch = Launch { user: nobody(), ..with(Attributes::default(), "") };
+    let status = status(launch);
+    assert_eq!([status["CapPrm"], status["CapEff"], status["NoNewPrivs"]], [0, 0, 0]);
+    assert_ne!(status["CapBnd"], 0, "unless it is asked for");
+    let launch = Launch { user: nobody(), ..with(Attributes::default(), "id -u; id -G") };
+    assert_eq!(output(&launch), "65534\n65534 4242 4243\n");
+}
+
+#[test]
+fn only_capabilities_of_the_list_are_left_for_root_and_for_others() {
+    if !is_root() {
+        return;
+    }
+    for user in [None, nobody()] {
+        for list in [vec![], vec![NET_BIND_SERVICE], vec![CHOWN, NET_BIND_SERVICE]] {
+            let wanted = list.iter().fold(0, |bits, number| bits | 1_u64 << number);
+            let attributes = Attributes { capabilities: Some(list), ..Attributes::default() };
+            let status = status(Launch { user: user.clone(), ..with(attributes, "") });
+            let sets = ["CapPrm", "CapEff", "CapInh", "CapBnd", "CapAmb"].map(|name| status[name]);
+            assert_eq!(sets, [wanted; 5], "{user:?}");
+        }
+    }
+    // They are really gone, and really there.
+    let chown = |list: &[u8]| {
+        let attributes = Attributes { capabilities: Some(list.to_vec()), ..Attributes::default() };
+        let script = "touch $FOLDER/file; chown 1 $FOLDER/file 2>/dev/null && echo given";
+        let mut rig = Rig::new();
+        let launch = crate::rig::with_folder(&rig, with(attributes, script));
+        rig.launch(&launch);
+        rig.exit()
+    };
+    assert_eq!((chown(&[]), chown(&[CHOWN])), (Exit::Code(1), Exit::Code(0)));
+}
+
+#[test]
+fn which_capability_cannot_be_kept_is_told() {
+    let keep = |number| Attributes { capabilities: Some(vec![CHOWN, number]), ..Attributes::default() };
+    assert_eq!(refused(&with(keep(64), "echo runs")), failed(Step::Capabilities, 64, EINVAL));
+    // No kernel knows this one.
+    let number = if is_root() { 63 } else { CHOWN };
+    assert_eq!(refused(&with(keep(63), "echo runs")), failed(Step::Capabilities, number, EPERM));
+}
+
+#[test]
+fn nothing_is_gained_by_executing() {
+    let attributes = Attributes { no_new_privs: true, ..Attributes::default() };
+    assert_eq!(status(with(attributes.clone(), ""))["NoNewPrivs"], 1);
+    if !is_root() {
+        return;
+    }
+    // A copy of a program that becomes root for whoever executes it, and here does not.
+    let mut rig = Rig::new();
+    std::fs::set_permissions(rig.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+    let tool = rig.path("id");
+    std::fs::copy("/usr/bin/id", &tool).unwrap();
+    std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).unwrap();
+    for (attributes, uid) in [(Attributes::default(), "0\n"), (attributes, "65534\n")] {
+        let argv = vec![tool.to_str().unwrap().into(), "-u".into()];
+        rig.launch(&Launch { argv, user: nobody(), ..with(attributes, "") });
+        assert_eq!(rig.exit(), Exit::Code(0));
+        assert_eq!(rig.text("stdout"), uid);
+    }
+}
+
+#[test]
+fn a_launch_of_before_is_understood() {
+    let launch = serde_json::to_value(command("exit 0")).unwrap();
+    let mut old = launch.clone();
+    old.as_object_mut().unwrap().remove("attributes");
+    let old: Launch = serde_json::from_value(old).unwrap();
+    assert_eq!(serde_json::to_value(old).unwrap(), launch);
+}
