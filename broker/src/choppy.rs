@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use proptest::test_runner::Config as ProptestConfig;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 
 /// A pipe's end that moves bytes a few at a time, and now and then none.
@@ -62,6 +63,12 @@ impl AsyncWrite for Choppy {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
     }
+}
+
+/// Some of the usual number of cases, for what takes its time; the long tests have more of both.
+pub(crate) fn fewer(times: u32) -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.div_ceil(times), ..usual }
 }
 
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {

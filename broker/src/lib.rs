@@ -84,6 +84,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub use self::codec::fuzzing;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use self::websocket::fuzzing as fuzzing_websocket;
 use self::{
     accept::{Door, Strangers},
     access::Rules,

@@ -4,6 +4,7 @@
 //! - `frame`: frames, without IO
 //! - `upgrade`: the HTTP request at the beginning, without IO
 //! - `stream`: both over any stream
+//! - for tests: `fuzzing`, what must hold for any bytes
 //!
 //! Who a client is, its certificate says, here as everywhere; there are neither cookies nor passwords. `Origin` is
 //! therefore not looked at: programs do not send it, and a list of pages would have to be kept. A browser shows its
@@ -12,6 +13,8 @@
 //! certificate of the fleet.
 
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod stream;
 mod upgrade;
 

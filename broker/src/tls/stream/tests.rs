@@ -12,7 +12,7 @@ use tokio_rustls::{TlsConnector, client};
 
 use super::*;
 use crate::{
-    choppy::{Choppy, converse, run, text},
+    choppy::{Choppy, converse, fewer, run, text},
     fixture::Authority,
 };
 
@@ -198,7 +198,7 @@ fn check_harm(old: bool, place: usize, harm: Harm) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(fewer(3))]
 
     #[test]
     fn what_one_side_sends_the_other_gets(case in cases()) {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
-use crate::choppy::{Choppy, converse, run, text};
+use crate::choppy::{Choppy, converse, fewer, run, text};
 
 const REQUEST: &str = "GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n";
@@ -70,7 +70,7 @@ fn answer(all: &[u8]) -> Vec<(u8, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(fewer(3))]
 
     #[test]
     fn what_one_side_sends_the_other_gets(

@@ -1,0 +1,113 @@
+//! What must hold for any bytes that a WebSocket client sends. The fuzz target in `broker/fuzz` and the tests look at the
+//! same.
+//!
+//! Each function panics if something does not hold, and says whether the bytes are what a client may send.
+
+use super::{
+    frame::{CONTROL_MAX_BYTES, HEADER_MAX_BYTES, Reader, Step, Violation},
+    upgrade,
+};
+
+/// The largest frame that is taken here.
+const FRAME_MAX_BYTES: usize = 100_000;
+
+/// A request, and frames behind it.
+#[must_use]
+pub fn stream(bytes: &[u8]) -> bool {
+    match upgrade::read(bytes) {
+        Ok(Some((answer, length))) => {
+            assert!(answer.starts_with("HTTP/1.1 101 ") && length <= bytes.len());
+            // Its head is known as soon as it is whole, and not before.
+            assert_eq!(upgrade::read(bytes.get(..length - 1).unwrap_or_default()), Ok(None));
+            frames(bytes.get(length..).unwrap_or_default())
+        }
+        Ok(None) => false,
+        Err(refusal) => {
+            assert!(refusal.answer().starts_with("HTTP/1.1 4"));
+            false
+        }
+    }
+}
+
+/// Frames, the last one in part: however they come, and however much room there is, they say the same.
+#[must_use]
+pub fn frames(bytes: &[u8]) -> bool {
+    let whole = read(bytes, bytes.len().max(1), usize::MAX);
+    for (piece, room) in [(1, usize::MAX), (1, 1), (usize::MAX, 1), (7, 3)] {
+        assert_eq!(read(bytes, piece, room), whole);
+    }
+    whole.end.is_ok()
+}
+
+/// All that is in some frames.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) data: Vec<u8>,
+    /// Control frames, in words.
+    pub(super) others: Vec<String>,
+    pub(super) end: Result<(), Violation>,
+}
+
+/// Reads what comes in pieces of `piece` bytes, `room` bytes at a time.
+pub(super) fn read(bytes: &[u8], piece: usize, room: usize) -> Found {
+    let mut reader = Reader::new(FRAME_MAX_BYTES);
+    let (mut found, mut held) = (Found { data: Vec::new(), others: Vec::new(), end: Ok(()) }, Vec::new());
+    for piece in bytes.chunks(piece) {
+        held.extend_from_slice(piece);
+        let mut used = 0;
+        loop {
+            match reader.read(held.get_mut(used..).unwrap_or_default(), room) {
+                Ok(None) => break,
+                Ok(Some((step, count))) => {
+                    assert!(count > 0, "a step that goes nowhere");
+                    used += count;
+                    match step {
+                        Step::Data(bytes) => found.data.extend_from_slice(bytes),
+                        other => found.others.push(format!("{other:?}")),
+                    }
+                }
+                Err(violation) => {
+                    found.end = Err(violation);
+                    return found;
+                }
+            }
+        }
+        held.drain(..used);
+        assert!(held.len() < HEADER_MAX_BYTES + 4 + CONTROL_MAX_BYTES, "{} bytes wait for nothing", held.len());
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Runs what the fuzz target begins with. Files whose names begin with `bad-` are nothing that a client may send.
+    #[test]
+    fn corpus() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/websocket");
+        let mut valid = 0;
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let expected = !path.file_name().unwrap().to_str().unwrap().starts_with("bad-");
+            assert_eq!(stream(&fs::read(&path).unwrap()), expected, "{}", path.display());
+            valid += usize::from(expected);
+        }
+        assert!(valid >= 3, "{valid}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_frames(bytes in prop::collection::vec(prop_oneof![Just(0x82), 0x80_u8..0x90, 0_u8..4, any::<u8>()], 0..200)) {
+            let _ = frames(&bytes);
+        }
+
+        #[test]
+        fn any_request(bytes: Vec<u8>) {
+            let _ = stream(&bytes);
+        }
+    }
+}
