@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    num::NonZeroU32,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -11,7 +12,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use base64::Engine;
 use muster::{console::authority::Authority, pki};
+use ring::pbkdf2::{self, PBKDF2_HMAC_SHA256};
 use rustls::{ClientConfig, client::Resumption};
 use tempfile::TempDir;
 
@@ -256,14 +259,16 @@ fn muster(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<C
     fs::write(
         &config,
         format!(
-            "listen = \"{tls_address}\"\ncertificate = {}\nkey = {}\nauthority = {}\n{plain}\n\
-             [limits]\nconnections_max = 15000\nconnections_per_identity_max = 15000\n",
+            "listen = \"{tls_address}\"\ncertificate = {}\nkey = {}\nauthority = {}\ndata_dir = {}\n{plain}\n\
+             [limits]\nconnections_max = 15000\nconnections_per_identity_max = 15000\n\
+             bytes_per_second_per_identity = 0\n",
             toml(&pki.file("certificate.pem")),
             toml(&pki.file("key.pem")),
             toml(&pki.file("authority.pem")),
+            toml(&folder.join("data")),
         ),
     )?;
-    fs::write(&users, users_file()?)?;
+    fs::write(&users, users_file())?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("MUSTER_") {
@@ -274,9 +279,15 @@ fn muster(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<C
     Ok(command)
 }
 
-/// Who may come through the plain door.
-fn users_file() -> Result<String> {
-    bail!("the embedded broker has no listener without TLS yet")
+/// Who may come through the plain door. Their passwords are hashed once rather than 600,000 times, which is slow on
+/// purpose: Mosquitto asks for none at all.
+fn users_file() -> String {
+    let base64 = |bytes: &[u8]| base64::engine::general_purpose::STANDARD_NO_PAD.encode(bytes);
+    let salt = b"salt of a bench!";
+    let mut hash = [0; 32];
+    pbkdf2::derive(PBKDF2_HMAC_SHA256, NonZeroU32::MIN, salt, PASSWORD.as_bytes(), &mut hash);
+    let line = |user: &str| format!("{user}:$pbkdf2-sha256$i=1${}${}\n", base64(salt), base64(&hash));
+    [READER, CONSOLE, HOST].map(line).concat()
 }
 
 /// As Debian ships it, but for what would make it lose messages under load or wait for more to send: it has to pass

@@ -4,7 +4,10 @@ use muster_topics::name::HostId;
 use serde_json::Value;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, parse_x509_pem};
 
-use crate::fleet::{Fleet, Home, Running, eventually};
+use crate::{
+    fleet::{Fleet, Home, Running, eventually},
+    roles::Roles,
+};
 
 /// Serial numbers on the fleet's list, in hexadecimal digits.
 fn listed(fleet: &Fleet) -> Vec<String> {
@@ -65,6 +68,16 @@ fn a_host_that_is_revoked_is_locked_out() {
     drop(agent);
 
     fleet.muster(&["host", "revoke", "nobody"]).expect_code(1).expect_stderr("nobody");
+}
+
+#[test]
+fn a_broker_by_itself_reads_the_consoles_list() {
+    let roles = Roles::start();
+    let agent = ["agent", "--config", &roles.agent_config(), "--join", &roles.token()];
+    let _agent = Running::start(roles.home.command().args(agent));
+    let host = roles.wait_for_host("online");
+    roles.ok(&["host", "revoke", host["id"].as_str().unwrap()]);
+    roles.wait_for_host("offline");
 }
 
 #[test]

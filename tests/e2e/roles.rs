@@ -50,11 +50,12 @@ impl Roles {
         let folder = self.home.path().join("broker");
         let file = |name: &str| folder.join(name).display().to_string();
         let text = format!(
-            "listen = \"{listen}\"\ncertificate = \"{}\"\nkey = \"{}\"\nauthority = \"{}\"\ndata_dir = \"{}\"\n",
+            "listen = \"{listen}\"\ncertificate = \"{}\"\nkey = \"{}\"\nauthority = \"{}\"\ndata_dir = \"{}\"\nrevoked = \"{}\"\n",
             file("certificate.pem"),
             file("key.pem"),
             file("authority.pem"),
             file("data"),
+            self.home.path().join("console/revoked.pem").display(),
         );
         let path = write(&self.home, "broker.toml", &text);
         let mut broker = Running::start(self.home.command().args(["broker", "--config", &path]));

@@ -59,7 +59,16 @@ impl End {
 
     /// Whether it is of the kind that happens every day.
     pub(super) fn is_expected(&self) -> bool {
-        matches!(self, Self::Disconnect { .. } | Self::Closed | Self::Broken(_) | Self::TakenOver | Self::Stopping)
+        matches!(
+            self,
+            Self::Disconnect { .. }
+                | Self::Closed
+                | Self::Broken(_)
+                | Self::TakenOver
+                | Self::Stopping
+                // It is logged as what it is, a refusal.
+                | Self::Publish { .. }
+        )
     }
 
     /// Whether the last will is published.

@@ -160,6 +160,10 @@ impl Connection {
 
     fn log(&self, end: &End, peer: SocketAddr) {
         let (client, identity) = (self.ticket.client_id(), self.access.identity());
+        if let End::Publish { topic, refusal } = end {
+            // A client that comes back to publish the same is no news.
+            self.log_refusal(*refusal, topic);
+        }
         if end.is_expected() {
             tracing::info!(%peer, client.id = client, client.identity = %identity, "disconnected: {end}");
         } else {

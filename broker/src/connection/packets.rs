@@ -179,7 +179,7 @@ impl Connection {
         Ok(())
     }
 
-    fn log_refusal(&self, refusal: Refusal, topic: &str) {
+    pub(super) fn log_refusal(&self, refusal: Refusal, topic: &str) {
         let identity = self.access.identity();
         if let Some(quiet) = self.shared.logged.note(identity, refusal, Instant::now()) {
             tracing::warn!(

@@ -2,6 +2,7 @@
 
 use futures_util::{StreamExt, stream};
 use muster_broker::Limits;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
     ALONE,
@@ -27,6 +28,9 @@ fn host(number: usize) -> String {
 async fn everybody_gets_what_is_for_everybody() {
     let count = size(1_000, 9_500);
     let _alone = ALONE.lock().await;
+    // The broker's process inherits it.
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(20_000)), hard).unwrap();
     let mut ours = OursApart::start(&Limits::default());
     let place = ours.place.clone();
     let before = rss_bytes(ours.child.pid());
@@ -56,6 +60,7 @@ async fn everybody_gets_what_is_for_everybody() {
         }
     }
     let each = (rss_bytes(ours.child.pid()) - before) / count as u64;
+    println!("{each} bytes for each of {count} connections");
     assert!(each < EACH_MAX_BYTES, "{each} bytes for each of {count} connections");
     drop(clients);
     until_connected(&mut ours, 1).await;

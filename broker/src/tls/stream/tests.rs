@@ -1,10 +1,13 @@
 //! The stream against rustls's own client, over a pipe that moves bytes as it likes.
 
-use std::{io::ErrorKind, sync::LazyLock};
+use std::{io::ErrorKind, sync::LazyLock, time::Duration};
 
 use proptest::prelude::*;
 use rustls::{AlertDescription, ClientConfig, pki_types::ServerName, version};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    time::timeout,
+};
 use tokio_rustls::{TlsConnector, client};
 
 use super::*;
@@ -114,11 +117,19 @@ enum Harm {
     Garbage,
 }
 
+/// How long a line on which harm was done may be silent.
+const DEAD_LINE: Duration = Duration::from_millis(300);
+
 /// Carries bytes from a client to the server, and does harm at `place`.
 async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, place: usize, harm: Harm) {
     let mut space = [0; 700];
     let mut carried = 0;
-    while let Ok(count @ 1..) = from.read(&mut space).await {
+    loop {
+        let read = from.read(&mut space);
+        // A length that was changed may leave each side waiting for the other: the broker has a time limit for that, and
+        // here the line goes dead.
+        let read = if carried > place { timeout(DEAD_LINE, read).await.unwrap_or(Ok(0)) } else { read.await };
+        let Ok(count @ 1..) = read else { break };
         let bytes = &mut space[..count];
         let hit = place.checked_sub(carried).filter(|place| *place < count);
         carried += count;

@@ -1,0 +1,198 @@
+//! The ways into a broker: who is revoked while it runs, and who has a password.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::fleet::{Fleet, Home, Run, Running, eventually};
+
+/// Whether a stock client gets in and subscribes, by its exit code.
+fn subscribes(address: &str, more: impl FnOnce(&mut Command)) -> bool {
+    let (host, port) = address.rsplit_once("://").unwrap().1.rsplit_once(':').unwrap();
+    let mut command = Command::new("mosquitto_sub");
+    // It ends when it has subscribed, or after five seconds.
+    command.args(["-h", host, "-p", port, "-E", "-W", "5", "-t", "muster/#"]);
+    more(&mut command);
+    Run::of(&["mosquitto_sub"], &mut command).code == 0
+}
+
+fn with_certificate(folder: &Path) -> impl FnOnce(&mut Command) {
+    move |command| {
+        command.args(["-i", folder.file_name().unwrap().to_str().unwrap()]);
+        for (flag, file) in [("--cafile", "authority.pem"), ("--cert", "certificate.pem"), ("--key", "key.pem")] {
+            command.arg(flag).arg(folder.join(file));
+        }
+    }
+}
+
+#[test]
+fn who_is_revoked_loses_the_bus() {
+    let fleet = Fleet::start();
+    let address = fleet.address("mqtts://");
+    let console = fleet.data().join("console");
+    let (anna, bridge) = (fleet.issue("operator", "anna"), fleet.issue("observer", "bridge"));
+    let mut annas = Command::new("mosquitto_sub");
+    let (host, port) = address.trim_start_matches("mqtts://").rsplit_once(':').unwrap();
+    annas.args(["-h", host, "-p", port, "-d", "-t", "muster/#"]);
+    with_certificate(&anna)(&mut annas);
+    let mut annas = Running::start(&mut annas);
+    annas.wait_for("a subscription", |printed| printed.contains("received SUBACK").then_some(()));
+    assert!(subscribes(&address, with_certificate(&bridge)));
+
+    fleet.ok(&["console", "revoke", "--data-dir", console.to_str().unwrap(), "operator-anna"]);
+    // It tries to come back, and is not let in.
+    annas.wait_for("the end of the connection", |printed| {
+        let after = printed.split("received SUBACK").nth(1)?;
+        (after.contains("sending CONNECT") || after.contains("Error")).then_some(())
+    });
+    eventually("a refusal", || {
+        if subscribes(&address, with_certificate(&anna)) { Err("it is let in".to_owned()) } else { Ok(()) }
+    });
+    assert!(subscribes(&address, with_certificate(&bridge)));
+    annas.kill();
+}
+
+/// A console's folder, and a broker's with what is needed to run one.
+struct Place {
+    home: Home,
+    data: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let home = Home::new();
+        let data = home.path().join("console");
+        let place = Self { home, data };
+        place.issue("broker", "broker", &["--san", "127.0.0.1"]);
+        place
+    }
+
+    fn issue(&self, role: &str, name: &str, more: &[&str]) -> PathBuf {
+        let folder = self.home.path().join(if role == "broker" { role.to_owned() } else { format!("{role}-{name}") });
+        let (data, out) = (self.data.to_str().unwrap(), folder.to_str().unwrap());
+        let verb = ["console", "issue", "--data-dir", data, "--role", role, "--name", name, "--out", out];
+        self.home.muster(&[&verb, more].concat()).expect_code(0);
+        folder
+    }
+
+    /// Starts the broker with more configuration.
+    fn broker(&self, more: &str) -> Running {
+        let folder = self.home.path().join("broker");
+        let file = |name: &str| folder.join(name).display().to_string();
+        let mut text = String::from("listen = \"127.0.0.1:0\"\n");
+        for (key, name) in [
+            ("certificate", "certificate.pem"),
+            ("key", "key.pem"),
+            ("authority", "authority.pem"),
+            ("data_dir", "data"),
+        ] {
+            text += &format!("{key} = \"{}\"\n", file(name));
+        }
+        let path = self.home.path().join("broker.toml");
+        fs::write(&path, text + more).unwrap();
+        Running::start(self.home.command().args(["broker", "--config", path.to_str().unwrap()]))
+    }
+}
+
+fn address(broker: &mut Running, scheme: &str) -> String {
+    broker.wait_for(scheme, |printed| {
+        let start = printed.find(&format!("listens on {scheme}"))? + "listens on ".len();
+        let (word, _) = printed[start..].split_once('\n')?;
+        Some(word.to_owned())
+    })
+}
+
+/// The output of `muster broker password` for a password that is typed into it.
+fn password_line(home: &Home, name: &str, password: &str) -> (i32, String) {
+    let mut command = home.command();
+    command.args(["broker", "password", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(password.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let both = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(both).unwrap())
+}
+
+#[test]
+fn a_program_on_the_same_host_comes_in_with_a_password() {
+    let place = Place::new();
+    let (code, line) = password_line(&place.home, "operator-anna", "a word of anna's\n");
+    assert_eq!(code, 0, "{line}");
+    assert!(line.starts_with("operator-anna:$pbkdf2-sha256$i=") && line.ends_with('\n'), "{line}");
+    let users = place.home.path().join("users");
+    fs::write(&users, format!("# who\n{line}")).unwrap();
+    let mut broker = place
+        .broker(&format!("plain = \"127.0.0.1:0\"\nwebsocket = \"127.0.0.1:0\"\nusers = \"{}\"\n", users.display()));
+    address(&mut broker, "wss://");
+    let plain = address(&mut broker, "mqtt://");
+    let with_password = |name: &'static str, password: &'static str| {
+        subscribes(&plain, |command| {
+            command.args(["-i", name, "-u", name, "-P", password]);
+        })
+    };
+    assert!(with_password("operator-anna", "a word of anna's"));
+    assert!(!with_password("operator-anna", "another word"));
+    assert!(!with_password("operator-berta", "a word of anna's"));
+    assert!(!subscribes(&plain, |command| {
+        command.args(["-i", "operator-anna"]);
+    }));
+    assert_eq!(broker.stop().0, 0);
+
+    for (name, password, words) in [("anna", "x\n", "neither"), ("operator-anna", "\n", "the password is empty")] {
+        let (code, said) = password_line(&place.home, name, password);
+        assert!(code == 2 && said.contains(words), "{code} {said}");
+    }
+}
+
+#[test]
+fn mistakes_about_passwords_are_told_at_the_start() {
+    let place = Place::new();
+    let users = place.home.path().join("users");
+    let plain = |listen: &str| format!("plain = \"{listen}\"\nusers = \"{}\"\n", users.display());
+    place.broker(&plain("127.0.0.1:0")).wait_for_end(1, "broker password NAME");
+    fs::write(&users, "\noperator-anna:secret\n").unwrap();
+    place.broker(&plain("127.0.0.1:0")).wait_for_end(1, "line 2 of the users file");
+    fs::write(&users, "").unwrap();
+    place.broker(&plain("0.0.0.0:0")).wait_for_end(1, "others can reach");
+}
+
+#[test]
+fn a_broker_of_its_own_follows_the_list_in_a_file() {
+    let place = Place::new();
+    let (anna, berta) = (place.issue("operator", "anna", &[]), place.issue("operator", "berta", &[]));
+    let (list, strangers) = (place.home.path().join("broker/revoked.pem"), Home::new());
+    let setting = format!("revoked = \"{}\"\n", list.display());
+    let good = fs::read(&list).unwrap();
+    fs::remove_file(&list).unwrap();
+    place.broker(&setting).wait_for_end(1, "revoked.pem in its data folder");
+    let out = strangers.path().join("broker");
+    let data = strangers.path().join("console");
+    let (data, out_path) = (data.to_str().unwrap(), out.to_str().unwrap());
+    let verb =
+        ["console", "issue", "--data-dir", data, "--role", "broker", "--name", "b", "--san", "b", "--out", out_path];
+    strangers.muster(&verb).expect_code(0);
+    let foreign = fs::read(out.join("revoked.pem")).unwrap();
+    fs::write(&list, &foreign).unwrap();
+    place.broker(&setting).wait_for_end(1, "the authority that the broker trusts");
+
+    fs::write(&list, good).unwrap();
+    let mut broker = place.broker(&setting);
+    let mqtts = address(&mut broker, "mqtts://");
+    assert!(subscribes(&mqtts, with_certificate(&anna)) && subscribes(&mqtts, with_certificate(&berta)));
+    // A list that is none changes nothing, and is told of once.
+    fs::write(&list, foreign).unwrap();
+    broker.wait_for("a warning", |printed| printed.contains("stays in force").then_some(()));
+    let data = place.data.to_str().unwrap();
+    place.home.muster(&["console", "revoke", "--data-dir", data, "operator-anna"]).expect_code(0);
+    fs::copy(place.data.join("revoked.pem"), &list).unwrap();
+    broker.signal(nix::sys::signal::Signal::SIGHUP);
+    eventually("a refusal", || {
+        if subscribes(&mqtts, with_certificate(&anna)) { Err("it is let in".to_owned()) } else { Ok(()) }
+    });
+    assert!(subscribes(&mqtts, with_certificate(&berta)));
+    let (code, printed) = broker.stop();
+    assert_eq!((code, printed.matches("stays in force").count()), (0, 1), "{printed}");
+}
