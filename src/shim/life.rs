@@ -90,6 +90,7 @@ pub(crate) struct Life {
     timeout_at_ms: Option<u64>,
     restarts_left: u32,
     ready: bool,
+    frozen: bool,
     /// When the program must have said something.
     heard_by_ms: Option<u64>,
     /// It had not.
@@ -111,6 +112,7 @@ impl Life {
             phase: Phase::Up,
             up_since_ms: 0,
             ready,
+            frozen: false,
             heard_by_ms: None,
             silent: false,
             stop: false,
@@ -180,13 +182,11 @@ impl Life {
             Input::OutputEnded if self.is_draining() => self.finish(),
             Input::Stop { signal, grace_ms } => self.stop(signal, grace_ms, now_ms),
             Input::Tick => self.tick(now_ms),
-            Input::Ready | Input::Alive | Input::Thawed => {
+            Input::Ready | Input::Alive | Input::Frozen | Input::Thawed => {
                 self.ready |= input == Input::Ready;
+                // What it had said before it was suspended may come after that.
+                self.frozen = input == Input::Frozen || self.frozen && input != Input::Thawed;
                 self.listen(now_ms);
-                Vec::new()
-            }
-            Input::Frozen => {
-                self.heard_by_ms = None;
                 Vec::new()
             }
             Input::Unwell if self.is_up() => self.give_up(SIGABRT, now_ms),
@@ -194,14 +194,14 @@ impl Life {
         }
     }
 
-    /// From now on the program has its time again to say something.
+    /// From now on the program has its time again to say something, unless it is suspended.
     fn listen(&mut self, now_ms: u64) {
         let notify = self.launch.notify.as_ref();
         let within_ms = match self.ready {
             true => notify.and_then(|notify| notify.watchdog_ms),
             false => notify.map(|notify| notify.start_timeout_ms),
         };
-        self.heard_by_ms = within_ms.map(|ms| now_ms.saturating_add(ms));
+        self.heard_by_ms = within_ms.filter(|_| !self.frozen).map(|ms| now_ms.saturating_add(ms));
     }
 
     /// Ends a program that is not well; it may be started again.
@@ -275,7 +275,7 @@ impl Life {
         if self.take_restart(now_ms) {
             self.phase = Phase::Up;
             self.up_since_ms = now_ms;
-            (self.ready, self.silent) = (false, false);
+            (self.ready, self.frozen, self.silent) = (false, false, false);
             self.listen(now_ms);
             return vec![Step::Start];
         }
@@ -507,6 +507,8 @@ mod tests {
                 (598, Input::Tick, &[]),
                 // What cannot speak is not silent.
                 (598, Input::Frozen, &[]),
+                // Said before, and heard after.
+                (598, Input::Alive, &[]),
                 (9_000, Input::Tick, &[]),
                 (9_000, Input::Thawed, &[]),
                 (9_099, Input::Tick, &[]),

@@ -7,11 +7,11 @@ use crate::{
     rig::{Rig, eventually, pids_in, service, with_folder},
 };
 
-/// A main process and one that left its session, which count as fast as they can.
+/// A main process and one that left its session, which count.
 const COUNTERS: &str = "
-    count() { while :; do i=$((i+1)); echo $i > $FOLDER/$1; done; }
+    count() { while :; do i=$((i+1)); echo $i > $FOLDER/$1; sleep 0.01; done; }
     export FOLDER; trap 'echo bye; exit 5' TERM
-    (setsid sh -c 'echo $$ >> $FOLDER/pids; while :; do i=$((i+1)); echo $i > $FOLDER/far; done' &)
+    (setsid sh -c 'echo $$ >> $FOLDER/pids; while :; do i=$((i+1)); echo $i > $FOLDER/far; sleep 0.01; done' &)
     echo $$ >> $FOLDER/pids; count near
 ";
 
