@@ -254,7 +254,7 @@ fn muster(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<C
     let toml = |path: &Path| toml::Value::from(path.to_string_lossy().into_owned()).to_string();
     let (tls_address, plain) = match door {
         Door::Tls => (address, String::new()),
-        Door::Plain => (free_address()?, format!("[plain]\nlisten = \"{address}\"\nusers = {}\n", toml(&users))),
+        Door::Plain => (free_address()?, format!("plain = \"{address}\"\nusers = {}\n", toml(&users))),
     };
     fs::write(
         &config,

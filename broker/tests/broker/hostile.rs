@@ -144,7 +144,7 @@ async fn a_client_that_acknowledges_nothing_is_disconnected() {
 }
 
 #[tokio::test]
-async fn who_falls_behind_the_log_is_disconnected_rather_than_skipped() {
+async fn who_falls_behind_is_disconnected_rather_than_skipped() {
     let limits = Limits { inflight_max: 1, queue_max_bytes: 4096, ..Limits::default() };
     let fixture = Fixture::with(limits).await;
     let mut slow = fixture.raw("operator-anna").await;
@@ -158,17 +158,8 @@ async fn who_falls_behind_the_log_is_disconnected_rather_than_skipped() {
             host.acknowledged(50).await;
         }
     }
-    // It now acknowledges all it gets: every message that comes follows the one before, until the end.
-    let acknowledging = async {
-        for packet_id in 1..=2000_u16 {
-            if slow.try_send(&packet(0x40, &packet_id.to_be_bytes())).await.is_err() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        slow.rest().await
-    };
-    let sent = patiently("the end of the slow one", acknowledging).await;
+    // It acknowledges nothing, and is not made to: what it got before its queue was full is all there is.
+    let sent = slow.rest().await;
     let mut rest = &sent[..];
     let mut count = 0;
     while let [0x32, low, high, body @ ..] = rest {
@@ -178,6 +169,6 @@ async fn who_falls_behind_the_log_is_disconnected_rather_than_skipped() {
         count += 1;
         rest = behind;
     }
-    assert!(rest.is_empty() && (1..2000).contains(&count), "{count} messages, then {rest:?}");
+    assert!(rest.is_empty() && count == 1, "{count} messages, then {rest:?}");
     fixture.until("it counted as slow", |stats| stats.slow_total == 1).await;
 }
