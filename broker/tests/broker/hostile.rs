@@ -1,12 +1,10 @@
 //! Clients that do what they should not, and what others notice of it: nothing.
 
-use std::time::Duration;
-
 use muster_broker::Limits;
 use rumqttc::QoS;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::fixture::{Fixture, HOST, connect, packet, patiently, publish, subscribe};
+use crate::fixture::{Fixture, HOST, connect, packet, publish, subscribe};
 
 fn event() -> String {
     format!("muster/h/{HOST}/event")
