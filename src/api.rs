@@ -244,7 +244,45 @@ pub struct Unit {
     pub at_ms: Millis,
 }
 
-/// An artifact: the answer to `POST /api/v1/artifacts?role=…&version=…` (the body is the blob), an
+/// Labels of a new artifact: `POST /api/v1/artifacts?role=…&version=…&manifest=…`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Labels {
+    /// What it is for.
+    pub role: Name,
+    /// Which one of the role.
+    pub version: Version,
+    /// Its manifest, which was added before.
+    #[serde(default)]
+    pub manifest: Option<Digest>,
+}
+
+/// The answer to `POST /api/v1/manifests`, which takes a manifest. `GET /api/v1/manifests/{sha256}` gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoredManifest {
+    /// SHA-256 of its canonical JSON.
+    pub sha256: Digest,
+}
+
+/// `POST /api/v1/artifacts/gc`: removes every artifact that no unit needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Collect {
+    /// Only say which.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// The answer to [`Collect`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Collected {
+    /// What was removed, or would be.
+    pub artifacts: Vec<Artifact>,
+    /// What that frees on the console's disk.
+    pub freed_bytes: u64,
+}
+
+/// An artifact: the answer to `POST /api/v1/artifacts` (the body is the blob), an
 /// item of `GET /api/v1/artifacts` (`?role=&version=`), and the whole of `GET /api/v1/artifacts/{sha256}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Artifact {
@@ -256,6 +294,9 @@ pub struct Artifact {
     pub role: Name,
     /// Which one of the role.
     pub version: Version,
+    /// Its manifest, by the SHA-256 of its canonical JSON, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<Digest>,
     /// When it was added.
     pub added_ms: Millis,
 }
@@ -284,9 +325,22 @@ pub struct Config {
     pub sha256: Digest,
     /// When it was added.
     pub added_ms: Millis,
-    /// The document.
+    /// The document, with secrets masked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Value>,
+}
+
+/// An item of `GET /api/v1/configs/{id}/{version}/diff?to=…`: one place in which two configs differ.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfigDifference {
+    /// Where: a JSON pointer.
+    pub pointer: String,
+    /// What stands there in the one; secrets masked, nothing if it is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Value>,
+    /// What stands there in the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Value>,
 }
 
 /// `GET /api/v1/series?selector=…&start_ms=…&end_ms=…&points=…`: measurements over time.

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::{self, RunningAgent, config::Secret, join},
-    api::{NewCommand, NewConfig, NewTarget, NewToken},
+    api::{Labels, NewCommand, NewConfig, NewTarget, NewToken},
     broker,
     cli::{
         context::{self, Contexts},
@@ -363,9 +363,10 @@ async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
     let what = "the sample yuno";
     let operator = admin()?;
     let program: &'static [u8] = include_bytes!("hello.sh");
-    let (role, version): (Name, _) = ("hello".parse().trying(what)?, "1".parse().trying(what)?);
+    let (role, version) = ("hello".parse().trying(what)?, "1".parse().trying(what)?);
+    let labels = Labels { role, version, manifest: None };
     let body = futures_util::stream::iter([Ok::<_, io::Error>(program)]);
-    let artifact = console.add_artifact(&operator, role, version, body).await.trying(what)?;
+    let artifact = console.add_artifact(&operator, labels, body).await.trying(what)?;
     let config = NewConfig {
         id: "hello.main".parse().trying(what)?,
         version: "1".parse().trying(what)?,
@@ -377,9 +378,10 @@ async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
         size_bytes: artifact.size_bytes,
         role: artifact.role,
         version: artifact.version,
+        manifest: artifact.manifest,
     };
     let spec = Spec::Yuno(YunoSpec {
-        config: Some(ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }),
+        configs: vec![ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }],
         grace_ms: 5_000,
         ..YunoSpec::new(artifact)
     });

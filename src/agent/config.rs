@@ -37,6 +37,8 @@ pub struct Config {
     pub keep_alive_s: u16,
     /// Running commands.
     pub exec: ExecConfig,
+    /// Getting artifacts.
+    pub artifacts: ArtifactsConfig,
     /// Heartbeats.
     pub heartbeat: HeartbeatConfig,
     /// Measurements.
@@ -57,6 +59,7 @@ impl Default for Config {
             realms: BTreeSet::new(),
             keep_alive_s: 30,
             exec: ExecConfig::default(),
+            artifacts: ArtifactsConfig::default(),
             heartbeat: HeartbeatConfig::default(),
             metrics: MetricsConfig::default(),
             policy: Policy::default(),
@@ -77,6 +80,15 @@ impl Default for ExecConfig {
     fn default() -> Self {
         Self { parallel_max: 16 }
     }
+}
+
+/// Getting artifacts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ArtifactsConfig {
+    /// How much of the line all downloads together may take, in bytes a second; all of it if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_bytes_per_s: Option<u64>,
 }
 
 /// Heartbeats.
@@ -168,6 +180,9 @@ impl Config {
             if value == 0 {
                 return wrong(format!("`{key}` must be above 0"));
             }
+        }
+        if self.artifacts.rate_bytes_per_s == Some(0) {
+            return wrong("`artifacts.rate_bytes_per_s` must be above 0".to_owned());
         }
         if self.metrics.publish_ms < self.metrics.sample_ms {
             return wrong("`metrics.publish_ms` must not be below `metrics.sample_ms`".to_owned());
@@ -277,6 +292,7 @@ mod tests {
         for (text, key) in [
             ("keep_alive_s = 0", "keep_alive_s"),
             ("[exec]\nparallel_max = 0", "exec.parallel_max"),
+            ("[artifacts]\nrate_bytes_per_s = 0", "artifacts.rate_bytes_per_s"),
             ("[heartbeat]\ngap_ms = 0", "heartbeat.gap_ms"),
             ("[metrics]\nsample_ms = 40000", "metrics.publish_ms"),
             (&format!("[labels]\nshop = '{}'", "x".repeat(256)), "labels.shop"),

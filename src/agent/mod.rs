@@ -61,6 +61,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::{
+    artifact::Artifacts,
     config::{Config, ConfigError},
     core::{Agent, Inputs, Parts},
     execute::Executor,
@@ -217,7 +218,9 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
     let shims = Shims::install(&folder).map_err(failed)?;
     let (identity, identity_watch) = watch::channel(Arc::new(identity));
     tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
-    let units = Units::start(store.clone(), shims.clone(), identity_watch.clone(), folder.clone(), tasks.clone())
+    let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
+        .map_err(|source| AgentError::Folder { path: folder.join("artifacts"), source })?;
+    let units = Units::start(store.clone(), shims.clone(), artifacts, folder.clone(), tasks.clone())
         .await
         .map_err(|error| AgentError::Units(Box::new(error)))?;
     let metrics = MetricsTask::start(

@@ -207,7 +207,7 @@ impl Agent {
         let (id, verb) = (command.get().id, &command.get().verb);
         tracing::info!(command.id = %id, operator = %command.get().operator, verb = verb.name(), "command");
         match verb {
-            Verb::Exec(_) | Verb::UnitLogs { .. } => {
+            Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitConfig { .. } => {
                 let mut tx = self.store.begin().await?;
                 let new = self.enter(&mut tx, command.get()).await?;
                 tx.commit().await?;
@@ -307,6 +307,7 @@ impl Agent {
                 self.work.spawn(async move { Work::Begun(id, executor.run(id, &exec).await) });
             }
             Verb::UnitLogs { unit, lines } => self.read_log(id, unit, lines),
+            Verb::UnitConfig { unit } => self.read_config(id, unit),
             // These are done when they are entered.
             _ => {}
         }
@@ -317,6 +318,11 @@ impl Agent {
         self.work.spawn(async move { Work::Read(id, units.logs(&unit, lines).await) });
     }
 
+    fn read_config(&mut self, id: CommandId, unit: UnitName) {
+        let units = self.units.clone();
+        self.work.spawn(async move { Work::Read(id, units.effective(&unit).await) });
+    }
+
     /// Takes up what an earlier life of the agent left unfinished.
     pub(super) fn resume(&mut self, unfinished: Vec<journal::Unfinished>) {
         for journal::Unfinished { id, command, stdout_bytes, stderr_bytes } in unfinished {
@@ -325,6 +331,7 @@ impl Agent {
                 Some(Verb::Exec(exec)) => self.resume_exec(id, exec, Sent { stdout_bytes, stderr_bytes }),
                 // A question changes nothing, so it may be asked again.
                 Some(Verb::UnitLogs { unit, lines }) => self.read_log(id, unit, lines),
+                Some(Verb::UnitConfig { unit }) => self.read_config(id, unit),
                 Some(_) | None => self.facts.push_back(Fact::Ended(id, Status::Lost)),
             }
         }

@@ -9,15 +9,19 @@ use std::{
     },
 };
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use futures_util::StreamExt;
-use muster_topics::name::{Digest, Name, Version};
+use muster_topics::{
+    manifest::Manifest,
+    name::{Digest, Name, Version},
+};
+use serde::Serialize;
 use tokio::fs::File;
 use tokio_util::io::ReaderStream;
 
 use super::{Session, print};
 use crate::{
-    api::Artifact,
+    api::{Artifact, Collect, Collected, StoredManifest},
     clock,
     failure::{Context, Failure, Kind},
 };
@@ -25,28 +29,70 @@ use crate::{
 /// Pieces in which a file is sent: large enough to keep a link busy, small enough to show progress.
 const PIECE_BYTES: usize = 256 * 1024;
 
+/// What the name of a manifest ends with that lies beside its artifact.
+const MANIFEST_SUFFIX: &str = ".manifest.json";
+
 /// Verbs on artifacts.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Verb {
     /// Add a file under a role and a version; adding the same one again changes nothing
-    Add {
-        /// The file: a program, or a script with `#!`
-        file: PathBuf,
-        /// What it is for
-        #[arg(long)]
-        role: Name,
-        /// Which one of the role
-        #[arg(long = "version", value_name = "VERSION")]
-        version: Version,
-    },
+    Add(Add),
     /// List artifacts, newest first
     #[command(alias = "list")]
     Ls,
-    /// Show one artifact
+    /// Show one artifact, with its manifest
     Show {
-        /// Its SHA-256, or ROLE@VERSION
+        /// Its SHA-256, ROLE@VERSION, or ROLE for the one that was added last
         artifact: String,
     },
+    /// Remove an artifact that no unit needs
+    Rm {
+        /// ROLE@VERSION
+        artifact: String,
+    },
+    /// Remove every artifact that no unit needs, on the console (hosts do so by themselves, a day later)
+    Gc {
+        /// Only say which
+        #[arg(long)]
+        dry_run: bool,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+/// Add a file.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "A manifest is a JSON file that says what the artifact is. Everything in it may be left out:
+
+  {
+    \"role\": \"till\", \"version\": \"1.4.0\", \"description\": \"The till\",
+    \"channel\": \"notify\",
+    \"args\": [\"--config\", \"{config}\"],
+    \"provides\": {\"web\": {\"port\": 8080, \"protocol\": \"http\"}},
+    \"requires\": {\"db\": {}, \"cache\": {\"optional\": true}},
+    \"config_schema\": {\"type\": \"object\", \"required\": [\"shop\"]}
+  }
+
+It lies beside the artifact as NAME.manifest.json, or is named with --manifest. Nothing is ever learned by running
+the artifact. `muster yuno create` takes arguments and channel from it, and a unit whose config is not what
+config_schema wants is refused.
+
+Examples:
+  muster artifact add ./till                                 (with ./till.manifest.json beside it)
+  muster artifact add ./server --role server --version 1.0.0")]
+pub struct Add {
+    /// The file: a program, or a script with `#!`
+    file: PathBuf,
+    /// What it is for; the manifest may say so instead
+    #[arg(long)]
+    role: Option<Name>,
+    /// Which one of the role; the manifest may say so instead
+    #[arg(long = "version", value_name = "VERSION")]
+    version: Option<Version>,
+    /// Its manifest; FILE.manifest.json if that is there
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
 }
 
 /// Does it.
@@ -55,49 +101,183 @@ pub enum Verb {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
-        Verb::Add { file, role, version } => {
-            let artifact = add(session, &file, &role, &version).await?;
-            show(session, &artifact)
+        Verb::Add(wanted) => {
+            let artifact = add(session, &wanted).await?;
+            show(session, artifact).await
         }
         Verb::Ls => {
             let artifacts: Vec<Artifact> = session.client.get("artifacts", &[]).await?;
-            let now_ms = clock::now_ms();
-            let row = |artifact: &Artifact| {
-                vec![
-                    artifact.role.to_string(),
-                    artifact.version.to_string(),
-                    print::bytes(artifact.size_bytes),
-                    artifact.sha256.short().to_owned(),
-                    print::age(artifact.added_ms, now_ms),
-                ]
-            };
             let empty = "no artifacts; `muster artifact add FILE --role R --version V` adds one";
-            session.printer.list(&artifacts, &["ROLE", "VERSION", "SIZE", "SHA-256", "ADDED"], row, empty)
+            list(session, &artifacts, empty)
         }
-        Verb::Show { artifact } => show(session, &find(session, &artifact).await?),
+        Verb::Show { artifact } => show(session, find(session, &artifact).await?).await,
+        Verb::Rm { artifact } => {
+            let (role, version) = artifact.split_once('@').ok_or_else(|| {
+                Failure::new(Kind::Usage, format!("{artifact:?} is no ROLE@VERSION"))
+                    .hint("`muster artifact ls` lists them")
+            })?;
+            let (role, version): (Name, Version) = (role.parse().map_err(usage)?, version.parse().map_err(usage)?);
+            session.client.order(reqwest::Method::DELETE, &format!("artifacts/{role}/{version}")).await?;
+            print::say(format_args!("{artifact} is removed"));
+            Ok(())
+        }
+        Verb::Gc { dry_run, yes } => collect(session, dry_run, yes).await,
     }
 }
 
-fn show(session: &Session, artifact: &Artifact) -> Result<(), Failure> {
-    session.printer.one(artifact, || {
+fn usage(error: muster_topics::name::NameError) -> Failure {
+    Failure::new(Kind::Usage, error)
+}
+
+fn list(session: &Session, artifacts: &[Artifact], empty: &str) -> Result<(), Failure> {
+    let now_ms = clock::now_ms();
+    let row = |artifact: &Artifact| {
         vec![
+            artifact.role.to_string(),
+            artifact.version.to_string(),
+            print::bytes(artifact.size_bytes),
+            artifact.sha256.short().to_owned(),
+            artifact.manifest.as_ref().map(|_| "yes".to_owned()).unwrap_or_default(),
+            print::age(artifact.added_ms, now_ms),
+        ]
+    };
+    session.printer.list(artifacts, &["ROLE", "VERSION", "SIZE", "SHA-256", "MANIFEST", "ADDED"], row, empty)
+}
+
+async fn collect(session: &Session, dry_run: bool, yes: bool) -> Result<(), Failure> {
+    let ask = |dry_run| async move { session.client.post::<_, Collected>("artifacts/gc", &Collect { dry_run }).await };
+    let mut found = ask(true).await?;
+    let count = found.artifacts.len();
+    if !dry_run && found.freed_bytes > 0 {
+        let names: String = found.artifacts.iter().map(|one| format!("\n  {}@{}", one.role, one.version)).collect();
+        if count > 1 && !yes && !print::confirm(&format!("remove {count} artifacts?{names}\n")) {
+            return Err(Failure::new(Kind::Usage, format!("to remove {count} artifacts needs a yes:{names}"))
+                .hint("say --yes, or --dry-run to only see which"));
+        }
+        found = ask(false).await?;
+    }
+    list(session, &found.artifacts, "every artifact is needed")?;
+    let freed = print::bytes(found.freed_bytes);
+    print::say(if dry_run { format!("{freed} would be free") } else { format!("{freed} are free") });
+    Ok(())
+}
+
+/// An artifact with what its author says of it.
+#[derive(Serialize)]
+struct Described<'a> {
+    #[serde(flatten)]
+    artifact: &'a Artifact,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    says: Option<&'a Manifest>,
+}
+
+async fn show(session: &Session, artifact: Artifact) -> Result<(), Failure> {
+    let says = manifest(session, &artifact).await?;
+    session.printer.one(&Described { artifact: &artifact, says: says.as_ref() }, || {
+        let mut lines = vec![
             ("role", artifact.role.to_string()),
             ("version", artifact.version.to_string()),
             ("sha-256", artifact.sha256.to_string()),
             ("size", print::bytes(artifact.size_bytes)),
             ("added", print::age(artifact.added_ms, clock::now_ms())),
-        ]
+        ];
+        lines.extend(says.as_ref().map(described).unwrap_or_default());
+        lines
     })
 }
 
-async fn add(session: &Session, path: &Path, role: &Name, version: &Version) -> Result<Artifact, Failure> {
+fn described(says: &Manifest) -> Vec<(&'static str, String)> {
+    let port = |(name, port): (&Name, &muster_topics::manifest::Port)| {
+        let number = port.port.map(|port| format!(" on {port}")).unwrap_or_default();
+        let protocol = port.protocol.as_ref().map(|protocol| format!(" ({protocol})")).unwrap_or_default();
+        format!("{name}{number}{protocol}")
+    };
+    let need = |(name, need): (&Name, &muster_topics::manifest::Need)| {
+        format!("{name}{}", if need.optional { " (optional)" } else { "" })
+    };
+    let channel = (!says.channel.is_none()).then(|| format!("{:?}", says.channel).to_lowercase());
+    let schema = says.config_schema.as_ref().and_then(|schema| serde_json::to_string_pretty(schema).ok());
+    vec![
+        ("description", says.description.clone().unwrap_or_default()),
+        ("arguments", says.args.join(" ")),
+        ("channel", channel.unwrap_or_default()),
+        ("provides", says.provides.iter().map(port).collect::<Vec<_>>().join(", ")),
+        ("requires", says.requires.iter().map(need).collect::<Vec<_>>().join(", ")),
+        ("config schema", schema.unwrap_or_default()),
+    ]
+}
+
+/// What an artifact's author says of it, if anything.
+///
+/// # Errors
+/// If the console cannot be asked.
+pub async fn manifest(session: &Session, artifact: &Artifact) -> Result<Option<Manifest>, Failure> {
+    match &artifact.manifest {
+        Some(sha256) => session.client.get(&format!("manifests/{sha256}"), &[]).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The manifest for a file: the one that is named, or the one that lies beside it.
+async fn read_manifest(wanted: &Add) -> Result<Option<Manifest>, Failure> {
+    let path = match &wanted.manifest {
+        Some(path) => path.clone(),
+        None => {
+            let mut beside = wanted.file.clone().into_os_string();
+            beside.push(MANIFEST_SUFFIX);
+            let beside = PathBuf::from(beside);
+            if !tokio::fs::try_exists(&beside).await.unwrap_or(false) {
+                return Ok(None);
+            }
+            beside
+        }
+    };
+    let text = tokio::fs::read(&path).await.trying(format_args!("the manifest {}", path.display()))?;
+    let manifest = serde_json::from_slice(&text).map_err(|error| {
+        Failure::new(Kind::Usage, format!("the manifest {}: {error}", path.display()))
+            .hint("`muster artifact add --help` shows one")
+    })?;
+    Ok(Some(manifest))
+}
+
+/// What a flag says, or else the manifest. Both may, but not two different things.
+fn label<T: PartialEq + std::fmt::Display + Clone>(
+    what: &str,
+    flag: Option<&T>,
+    says: Option<&T>,
+) -> Result<T, Failure> {
+    match (flag, says) {
+        (Some(flag), Some(says)) if flag != says => {
+            Err(Failure::new(Kind::Usage, format!("--{what} is {flag}, and the manifest says {says}"))
+                .hint(format!("leave --{what} out")))
+        }
+        (Some(label), _) | (None, Some(label)) => Ok(label.clone()),
+        (None, None) => Err(Failure::new(Kind::Usage, format!("--{what} is missing, and no manifest says it"))
+            .hint("`muster artifact add --help` tells what a manifest is")),
+    }
+}
+
+async fn add(session: &Session, wanted: &Add) -> Result<Artifact, Failure> {
+    let path: &Path = &wanted.file;
     let what = format!("the file {}", path.display());
     let file = File::open(path).await.trying(&what)?;
     let metadata = file.metadata().await.trying(&what)?;
     if !metadata.is_file() {
         return Err(Failure::new(Kind::Usage, format!("{what} is not a plain file")));
     }
-    let size = metadata.len();
+    let manifest = read_manifest(wanted).await?;
+    let says = manifest.as_ref();
+    let role = label("role", wanted.role.as_ref(), says.and_then(|says| says.role.as_ref()))?;
+    let version = label("version", wanted.version.as_ref(), says.and_then(|says| says.version.as_ref()))?;
+    let mut query = vec![("role", role.to_string()), ("version", version.to_string())];
+    if let Some(manifest) = &manifest {
+        let stored: StoredManifest = session.client.post("manifests", manifest).await?;
+        query.push(("manifest", stored.sha256.to_string()));
+    }
+    upload(session, file, metadata.len(), &query).await
+}
+
+async fn upload(session: &Session, file: File, size: u64, query: &[(&str, String)]) -> Result<Artifact, Failure> {
     let sent = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&sent);
     let pieces = ReaderStream::with_capacity(file, PIECE_BYTES).inspect(move |piece| {
@@ -105,8 +285,7 @@ async fn add(session: &Session, path: &Path, role: &Name, version: &Version) -> 
         let sent = counter.fetch_add(length, Ordering::Relaxed) + length;
         show_progress(sent, size);
     });
-    let query = [("role", role.to_string()), ("version", version.to_string())];
-    let answer = session.client.upload("artifacts", &query, size, reqwest::Body::wrap_stream(pieces)).await;
+    let answer = session.client.upload("artifacts", query, size, reqwest::Body::wrap_stream(pieces)).await;
     if sent.load(Ordering::Relaxed) > PROGRESS_FROM_BYTES && std::io::stderr().is_terminal() {
         print::say("");
     }
@@ -131,7 +310,6 @@ pub async fn find(session: &Session, text: &str) -> Result<Artifact, Failure> {
     if let Ok(sha256) = text.parse::<Digest>() {
         return session.client.get(&format!("artifacts/{sha256}"), &[]).await;
     }
-    let usage = |error: muster_topics::name::NameError| Failure::new(Kind::Usage, error);
     let (role, version) = text.split_once('@').map_or((text, None), |(role, version)| (role, Some(version)));
     let mut query = vec![("role", role.parse::<Name>().map_err(usage)?.to_string())];
     if let Some(version) = version {
@@ -142,4 +320,20 @@ pub async fn find(session: &Session, text: &str) -> Result<Artifact, Failure> {
         Failure::new(Kind::Failed, format!("there is no artifact {text}"))
             .hint("`muster artifact ls` lists them; `muster artifact add` adds one")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_said_once() {
+        let (one, two) = ("a".to_owned(), "b".to_owned());
+        let check = |flag, says| label("role", flag, says).map_err(|failure| failure.message.unwrap_or_default());
+        assert_eq!(check(Some(&one), None), Ok(one.clone()));
+        assert_eq!(check(None, Some(&one)), Ok(one.clone()));
+        assert_eq!(check(Some(&one), Some(&one)), Ok(one.clone()));
+        assert_eq!(check(Some(&one), Some(&two)), Err("--role is a, and the manifest says b".to_owned()));
+        assert!(check(None, None).is_err());
+    }
 }

@@ -82,6 +82,7 @@ pub fn asked(verb: &Asked) -> String {
         Asked::UnitRestart { unit } => format!("restart {unit}"),
         Asked::UnitRm { unit } => format!("remove {unit}"),
         Asked::UnitLogs { unit, lines } => format!("last {lines} log lines of {unit}"),
+        Asked::UnitConfig { unit } => format!("effective config of {unit}"),
     }
 }
 

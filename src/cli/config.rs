@@ -7,7 +7,7 @@ use muster_topics::name::{ConfigId, Version};
 
 use super::{Session, print};
 use crate::{
-    api::{Config, NewConfig},
+    api::{Config, ConfigDifference, NewConfig},
     clock,
     failure::{Context, Failure, Kind},
 };
@@ -16,6 +16,10 @@ use crate::{
 #[derive(Subcommand, Clone, Debug)]
 pub enum Verb {
     /// Add a JSON document; adding the same one again changes nothing
+    #[command(after_help = "What stands under ID@VERSION never changes: other content needs another version.\n\n\
+        A value that is secret is written as {\"$secret\": VALUE}, such as\n\n  \
+        {\"db\": {\"user\": \"till\", \"password\": {\"$secret\": \"…\"}}}\n\n\
+        The unit's process finds the bare value in its file; everywhere else it is shown as ***.")]
     Add {
         /// Its id: NAME or ROLE.NAME
         id: ConfigId,
@@ -27,9 +31,21 @@ pub enum Verb {
     /// List configs
     #[command(alias = "list")]
     Ls,
-    /// Show one config with its content
+    /// Show one config with its content; secrets are shown as ***
     Show {
         /// ID@VERSION, or ID for the one that was added last
+        config: String,
+    },
+    /// Show in what two configs differ; of secrets, that they do
+    Diff {
+        /// ID@VERSION, or ID for the one that was added last
+        from: String,
+        /// The other one
+        to: String,
+    },
+    /// Remove a config that no unit needs; nothing else can ever be added under its id and version
+    Rm {
+        /// ID@VERSION
         config: String,
     },
 }
@@ -63,6 +79,27 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             let found = find(session, &config).await?;
             let whole: Config = session.client.get(&format!("configs/{}/{}", found.id, found.version), &[]).await?;
             show(session, &whole)
+        }
+        Verb::Diff { from, to } => {
+            let (from, to) = (find(session, &from).await?, find(session, &to).await?);
+            let query = [("to", format!("{}@{}", to.id, to.version))];
+            let path = format!("configs/{}/{}/diff", from.id, from.version);
+            let differences: Vec<ConfigDifference> = session.client.get(&path, &query).await?;
+            let value = |value: &Option<serde_json::Value>| value.as_ref().map(ToString::to_string).unwrap_or_default();
+            let row = |one: &ConfigDifference| vec![one.pointer.clone(), value(&one.from), value(&one.to)];
+            let header = [format!("{}@{}", from.id, from.version), format!("{}@{}", to.id, to.version)];
+            session.printer.list(&differences, &["WHERE", &header[0], &header[1]], row, "they are the same")
+        }
+        Verb::Rm { config } => {
+            if !config.contains('@') {
+                return Err(Failure::new(Kind::Usage, format!("{config:?} is no ID@VERSION"))
+                    .hint("to remove something, say which version"));
+            }
+            let found = find(session, &config).await?;
+            let path = format!("configs/{}/{}", found.id, found.version);
+            session.client.order(reqwest::Method::DELETE, &path).await?;
+            print::say(format_args!("{config} is removed"));
+            Ok(())
         }
     }
 }

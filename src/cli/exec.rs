@@ -106,6 +106,20 @@ fn millis(duration: Duration) -> u64 {
 /// # Errors
 /// If the console cannot be reached.
 pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandHost>, Failure> {
+    follow_into(session, command, &mut Printed::new(&command.hosts)).await
+}
+
+/// Keeps the standard output of a command on one host, for whoever is to read it, until that has its outcome.
+///
+/// # Errors
+/// As [`follow`].
+pub async fn collect(session: &Session, command: &Command) -> Result<(Vec<CommandHost>, Vec<u8>), Failure> {
+    let mut output = Printed { kept: Some(Vec::new()), ..Printed::new(&command.hosts) };
+    let hosts = follow_into(session, command, &mut output).await?;
+    Ok((hosts, output.kept.unwrap_or_default()))
+}
+
+async fn follow_into(session: &Session, command: &Command, output: &mut Printed) -> Result<Vec<CommandHost>, Failure> {
     let goes_on = |failure: Failure| match failure.kind {
         Kind::Unreachable => {
             failure.hint(format!("the command goes on; `muster command show {}` tells what became of it", command.id))
@@ -114,7 +128,6 @@ pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandH
     };
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await.map_err(goes_on)?;
     let mut hosts: BTreeMap<HostId, CommandHost> = command.hosts.iter().map(|host| (host.host, host.clone())).collect();
-    let mut output = Printed::new(&command.hosts);
     let mut told = false;
     loop {
         let next = tokio::time::timeout(SILENCE, events.next()).await;
@@ -172,6 +185,8 @@ struct Printed {
     /// Names before lines, where there is more than one host.
     names: BTreeMap<HostId, String>,
     streams: BTreeMap<(HostId, Stream), Position>,
+    /// Standard output that is not to be printed.
+    kept: Option<Vec<u8>>,
 }
 
 #[derive(Default)]
@@ -189,7 +204,7 @@ impl Printed {
         let several = hosts.len() > 1;
         let width = hosts.iter().map(|host| host.hostname.len()).max().unwrap_or(0);
         let name = |host: &CommandHost| (host.host, format!("{:width$} | ", host.hostname));
-        Self { names: hosts.iter().filter(|_| several).map(name).collect(), streams: BTreeMap::new() }
+        Self { names: hosts.iter().filter(|_| several).map(name).collect(), streams: BTreeMap::new(), kept: None }
     }
 
     fn take(&mut self, host: HostId, stream: Stream, offset_bytes: u64, bytes: Vec<u8>) -> Result<(), Failure> {
@@ -203,7 +218,10 @@ impl Printed {
             let known = usize::try_from(position.at_bytes - start).unwrap_or(usize::MAX);
             if let Some(fresh) = bytes.get(known..) {
                 position.at_bytes += fresh.len() as u64;
-                write(self.names.get(&host), stream, &mut position.line, fresh)?;
+                match &mut self.kept {
+                    Some(kept) if stream == Stream::Stdout => kept.extend_from_slice(fresh),
+                    _ => write(self.names.get(&host), stream, &mut position.line, fresh)?,
+                }
             }
         }
         Ok(())

@@ -6,7 +6,7 @@
 //! - [`print`]: tables, JSON, YAML, ages, and words for people
 //! - [`target`]: which hosts and units are meant; [`wait`]: until a unit is what it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`unit`] (with `yuno`), [`metric`], [`login`]
+//!   [`unit`] (with `yuno`; [`effective`]: its config), [`metric`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
@@ -15,6 +15,7 @@ pub mod client;
 pub mod command;
 pub mod config;
 pub mod context;
+pub mod effective;
 pub mod exec;
 pub mod host;
 pub mod login;

@@ -8,7 +8,7 @@ use std::{
 
 use clap::ValueEnum;
 use comfy_table::{Table, TableStyle};
-use muster_topics::Millis;
+use muster_topics::{Millis, unit::Progress};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -176,6 +176,12 @@ pub fn bytes(count: u64) -> String {
         unit = next;
     }
     if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// How far something is: `412.0 MB of 1.0 GB (41 %)`.
+#[must_use]
+pub fn progress(progress: Progress) -> String {
+    format!("{} of {} ({} %)", bytes(progress.done_bytes), bytes(progress.total_bytes), progress.percent())
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use muster_topics::{
 };
 
 use super::{
-    Session, artifact, config, exec, host, print, process,
+    Session, artifact, config, effective, exec, host, print, process,
     target::{self, UnitRef},
     wait,
 };
 use crate::{
-    api::{Command, NewCommand, NewTarget, Unit},
+    api::{Command, Config, NewCommand, NewTarget, Unit},
     clock,
     failure::{Failure, Kind},
 };
@@ -81,6 +81,8 @@ pub enum YunoVerb {
         #[arg(short = 'n', long, default_value_t = 100)]
         lines: u32,
     },
+    /// Show what a yuno reads as its configuration; secrets are shown as ***
+    Config(effective::Config),
     /// Make a host forget a yuno that is stopped
     Rm(Change),
 }
@@ -129,10 +131,12 @@ pub struct Create {
     /// What runs: ROLE@VERSION, ROLE for the one added last, or a SHA-256
     #[arg(long)]
     pub artifact: String,
-    /// Its configuration: ID@VERSION, or ID for the one added last; its path is in MUSTER_CONFIG
-    #[arg(long)]
-    pub config: Option<String>,
-    /// An argument; may be given several times; {config} stands for the configuration's path
+    /// A config: ID@VERSION, or ID for the one added last; may be given several times, and the later ones are
+    /// merged over the earlier (RFC 7386); the path of the merged file is in MUSTER_CONFIG
+    #[arg(long = "config", value_name = "CONFIG")]
+    pub configs: Vec<String>,
+    /// An argument; may be given several times; {config} stands for the merged file's path; those of the
+    /// artifact's manifest if none is given
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,
     /// A variable of its environment; may be given several times
@@ -197,6 +201,7 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Ls { host } => list(session, host).await,
         YunoVerb::Show { unit, host } => show(session, &unit, host).await,
         YunoVerb::Logs { unit, host, lines } => logs(session, &unit, host, lines).await,
+        YunoVerb::Config(wanted) => effective::run(wanted, session).await,
         YunoVerb::Rm(which) => change(session, which, Action::Remove).await,
     }
 }
@@ -226,7 +231,7 @@ async fn list(session: &Session, host: Option<String>) -> Result<(), Failure> {
     session.printer.list(&units, &header, row, empty)
 }
 
-async fn one(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<Unit, Failure> {
+pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<Unit, Failure> {
     let all = units(session, None).await?;
     let hosts: Vec<String> = host.into_iter().collect();
     let picked = target::pick(&all, wanted, &hosts, false, session.context.host)?;
@@ -242,7 +247,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
         let Spec::Yuno(spec) = &desired.spec;
-        let config = spec.config.as_ref().map(|config| format!("{}@{}", config.id, config.version));
+        let configs = spec.configs.iter().map(|config| format!("{}@{}", config.id, config.version));
         let revision = observed.revision.as_ref().map(|revision| revision.short().to_owned());
         vec![
             ("unit", unit.unit.to_string()),
@@ -252,7 +257,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                 "artifact",
                 format!("{}@{} ({})", spec.artifact.role, spec.artifact.version, spec.artifact.sha256.short()),
             ),
-            ("config", config.unwrap_or_default()),
+            ("configs", configs.collect::<Vec<_>>().join(", ")),
             ("arguments", spec.args.join(" ")),
             ("user", spec.user.clone().unwrap_or_default()),
             (
@@ -278,6 +283,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("pid", observed.pid.map(|pid| pid.to_string()).unwrap_or_default()),
             ("restarts", observed.attempts.to_string()),
             ("last exit", last_exit(observed)),
+            ("progress", observed.progress.map(print::progress).unwrap_or_default()),
             ("says", observed.status.clone().unwrap_or_default()),
             ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
             ("does without", observed.missing.join("; ")),
@@ -314,29 +320,32 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     let named = create.unit.host.clone().or(create.host.clone());
     let host = host::one(session, named).await?;
     let artifact = artifact::find(session, &create.artifact).await?;
-    let config = match &create.config {
-        Some(config) => Some(config::find(session, config).await?),
-        None => None,
-    };
+    let mut configs = Vec::new();
+    for wanted in &create.configs {
+        let Config { id, version, sha256, .. } = config::find(session, wanted).await?;
+        configs.push(ConfigRef { id, version, sha256 });
+    }
+    let says = artifact::manifest(session, &artifact).await?.unwrap_or_default();
     let grace: Duration = create.grace.into();
     let artifact = ArtifactRef {
         sha256: artifact.sha256,
         size_bytes: artifact.size_bytes,
         role: artifact.role,
         version: artifact.version,
+        manifest: artifact.manifest,
     };
     let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
     let spec = Spec::Yuno(YunoSpec {
-        config: config.map(|config| ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }),
-        args: create.args,
+        configs,
+        args: if create.args.is_empty() { says.args } else { create.args },
         env: create.env.into_iter().collect(),
         user: create.user,
         cwd,
         limits,
         process,
         log,
-        channel,
+        channel: if channel.is_none() { says.channel } else { channel },
         start_timeout_ms,
         watchdog_ms,
         restart: create.restart,
@@ -425,7 +434,7 @@ async fn change(session: &Session, which: Change, action: Action) -> Result<(), 
     first_failure
 }
 
-async fn submit(session: &Session, hosts: Vec<HostId>, verb: Asked) -> Result<Command, Failure> {
+pub(super) async fn submit(session: &Session, hosts: Vec<HostId>, verb: Asked) -> Result<Command, Failure> {
     let hosts = hosts.iter().map(ToString::to_string).collect();
     let wanted = NewCommand { target: NewTarget::Hosts(hosts), expires_in_ms: None, verb };
     session.client.post("commands", &wanted).await
@@ -468,7 +477,7 @@ async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Resul
 }
 
 /// Fails with the first host's complaint, if there is one.
-fn report(command: &Command, hosts: &[crate::api::CommandHost]) -> Result<(), Failure> {
+pub(super) fn report(command: &Command, hosts: &[crate::api::CommandHost]) -> Result<(), Failure> {
     let verdict = exec::verdict(hosts, false);
     let complaint = hosts.iter().find_map(|host| Some((host, exec::complaint(host)?)));
     match (verdict, complaint) {

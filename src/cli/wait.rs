@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use muster_topics::{
     name::{HostId, UnitName},
-    unit::{Phase, Run},
+    unit::{self, Phase, Run},
 };
 
 use super::{Session, print};
@@ -73,7 +73,7 @@ pub async fn until_reached(
     limit: Duration,
 ) -> Result<(), Failure> {
     let path = format!("hosts/{host}/units/{unit}");
-    let (started, mut told) = (Instant::now(), None);
+    let (started, mut told, mut far) = (Instant::now(), None, 0);
     loop {
         let shown: Result<Unit, Failure> = session.client.get(&path, &[]).await;
         let going = match shown {
@@ -87,7 +87,10 @@ pub async fn until_reached(
                     return Err(Failure::new(Kind::Failed, format!("{unit} on {}: {why}", shown.hostname))
                         .hint(format!("`muster yuno logs {host}:{unit}` may tell more")));
                 }
-                Progress::Going => Some(shown.observed.phase),
+                Progress::Going => {
+                    tell_far(unit, shown.observed.progress, &mut far);
+                    Some(shown.observed.phase)
+                }
             },
             // Its first report may still be on its way.
             Err(failure) if failure.kind == Kind::Failed => None,
@@ -105,6 +108,16 @@ pub async fn until_reached(
             .hint(format!("it goes on; `muster unit show {host}:{unit}` tells how far it is")));
         }
         tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Says how far a download is, once for each tenth of it.
+fn tell_far(unit: &UnitName, progress: Option<unit::Progress>, told_tenths: &mut u64) {
+    let Some(progress) = progress else { return };
+    let tenths = progress.percent() / 10;
+    if tenths > *told_tenths {
+        *told_tenths = tenths;
+        print::say(format_args!("{unit}: {}", print::progress(progress)));
     }
 }
 

@@ -57,6 +57,7 @@ pub(super) fn router(console: Console) -> Router {
         .route("/v1/revoked.pem", get(revoked))
         .route("/v1/artifacts/{sha256}", get(artifact))
         .route("/v1/configs/{sha256}", get(config))
+        .route("/v1/manifests/{sha256}", get(manifest))
         .fallback(async || Error::not_found("unknown_path", "hosts find nothing here"))
         .method_not_allowed_fallback(async || {
             Error::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "this path has no such method")
@@ -198,6 +199,18 @@ async fn config(
     }
 }
 
+async fn manifest(
+    State(console): State<Console>,
+    Member(_): Member,
+    Path(sha256): Path<String>,
+) -> Result<Response, Error> {
+    let sha256 = digest(&sha256)?;
+    match store::content::manifest(console.shared.store.read(), &sha256).await? {
+        Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
+        None => Err(Error::not_found("unknown_manifest", format!("there is no manifest {sha256}"))),
+    }
+}
+
 fn digest(text: &str) -> Result<Digest, Error> {
     text.parse().map_err(|error: muster_topics::name::NameError| Error::invalid("bad_hash", error.to_string()))
 }
@@ -216,7 +229,10 @@ async fn artifact(
     };
     let mut file = tokio::fs::File::open(&path).await.map_err(failed)?;
     let size = file.metadata().await.map_err(failed)?.len();
-    let asked = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
+    let etag = format!("\"{sha256}\"");
+    // A part of something else is of no use to whoever has the beginning of this (RFC 9110, 13.1.5).
+    let is_other = headers.get(header::IF_RANGE).is_some_and(|value| value.as_bytes() != etag.as_bytes());
+    let asked = headers.get(header::RANGE).filter(|_| !is_other).and_then(|value| value.to_str().ok());
     let (status, range) = match asked.map_or(Wanted::Whole, |range| wanted(range, size)) {
         Wanted::Whole => (StatusCode::OK, 0..=size.saturating_sub(1)),
         Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
@@ -232,7 +248,7 @@ async fn artifact(
         .status(status)
         .header(header::CONTENT_TYPE, "application/octet-stream")
         .header(header::ACCEPT_RANGES, "bytes")
-        .header(header::ETAG, format!("\"{sha256}\""))
+        .header(header::ETAG, etag)
         .header(header::CONTENT_LENGTH, length);
     if status == StatusCode::PARTIAL_CONTENT {
         response = response.header(header::CONTENT_RANGE, format!("bytes {}-{}/{size}", range.start(), range.end()));

@@ -102,6 +102,8 @@ struct Shared {
     store: Store,
     series: SeriesStore,
     artifacts: PathBuf,
+    /// Held by whoever labels, orders or removes artifacts and configs.
+    content: tokio::sync::Mutex<()>,
     link: LinkHandle,
     dispatch: mpsc::Sender<dispatch::Event>,
     changes: broadcast::Sender<Change>,

@@ -244,6 +244,7 @@ impl Prepared {
             store: self.store,
             series: self.series,
             artifacts: self.artifacts,
+            content: tokio::sync::Mutex::default(),
             link: handle,
             dispatch,
             changes: broadcast::channel(CHANGES).0,

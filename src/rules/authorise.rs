@@ -73,6 +73,7 @@ pub enum VerbName {
     UnitRestart,
     UnitRm,
     UnitLogs,
+    UnitConfig,
 }
 
 impl From<&Verb> for VerbName {
@@ -85,6 +86,7 @@ impl From<&Verb> for VerbName {
             Verb::UnitRestart { .. } => Self::UnitRestart,
             Verb::UnitRm { .. } => Self::UnitRm,
             Verb::UnitLogs { .. } => Self::UnitLogs,
+            Verb::UnitConfig { .. } => Self::UnitConfig,
         }
     }
 }
@@ -260,7 +262,8 @@ fn unit(verb: &Verb) -> Option<&UnitName> {
         | Verb::UnitStop { unit }
         | Verb::UnitRestart { unit }
         | Verb::UnitRm { unit }
-        | Verb::UnitLogs { unit, .. } => Some(unit),
+        | Verb::UnitLogs { unit, .. }
+        | Verb::UnitConfig { unit } => Some(unit),
     }
 }
 

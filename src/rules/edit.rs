@@ -69,7 +69,7 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
         Verb::UnitStop { .. } => Ok(set(current.desired, Run::Stopped)),
         Verb::UnitRestart { .. } => restart(current.desired),
         Verb::UnitRm { .. } => remove(unit, current),
-        Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitApply { .. } => {
+        Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitConfig { .. } | Verb::UnitApply { .. } => {
             Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name())))
         }
     }

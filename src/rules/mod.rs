@@ -6,6 +6,7 @@
 //! - [`presence`]: whether this agent is the only one of its host
 //! - [`heartbeat`]: what to say of the host's state, and when
 //! - [`resend`]: when to say something again that nobody has acknowledged
+//! - [`config`]: how configs become one, and what of them is secret; [`schema`]: whether that is what is wanted
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
 //!
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
@@ -13,6 +14,7 @@
 
 pub mod authorise;
 pub mod backoff;
+pub mod config;
 pub mod edit;
 pub mod heartbeat;
 pub mod plan;
@@ -20,6 +22,7 @@ pub mod presence;
 pub mod process;
 mod refusal;
 pub mod resend;
+pub mod schema;
 pub mod time;
 
 pub use refusal::Refusal;

@@ -33,7 +33,10 @@ mod tests;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Channel, Desired, Exit, Hold, Observed, Phase, Restart, Run, Spec, StopSignal, grace_ms, started_after_ms},
+    unit::{
+        Channel, Desired, Exit, Hold, Observed, Phase, Progress, Restart, Run, Spec, StopSignal, grace_ms,
+        started_after_ms,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -225,6 +228,8 @@ pub enum Seen {
         /// Why.
         error: String,
     },
+    /// This much of what a revision needs is there.
+    Progress(Digest, Progress),
     /// Everything for a revision is there.
     Installed(Digest),
     /// A revision could not be installed.
@@ -436,7 +441,8 @@ impl Unit {
             Instance::Unknown => self.kept_restarts,
             Instance::None | Instance::Launching(_) => 0,
         };
-        Kept { observed: self.observed.clone(), restarts }
+        // How far a download is would be written down each time, and tells a later life nothing.
+        Kept { observed: Observed { progress: None, ..self.observed.clone() }, restarts }
     }
 
     /// The process that runs now.

@@ -2,7 +2,7 @@
 
 use muster_topics::{
     process::{Limits, Log, Process, Rlimit},
-    unit::YunoSpec,
+    unit::{CONFIGS_MAX, YunoSpec},
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -45,12 +45,16 @@ pub const GROUPS_MAX: usize = 1_024;
 /// What tells a unit with a channel how to use it.
 pub const NOTIFY_VARIABLES: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
 
+/// The name of the merged config's file, without its ending, so that no config's own file may have it.
+pub const MERGED: &str = "config";
+
 /// What is wrong with a spec, if anything is.
 ///
 /// # Errors
 /// With words for whoever wrote it.
 pub fn check(spec: &YunoSpec) -> Result<(), String> {
     check_texts(spec)?;
+    check_configs(spec)?;
     check_limits(&spec.limits)?;
     check_attributes(&spec.process)?;
     check_log(&spec.log)?;
@@ -88,6 +92,22 @@ fn check_texts(spec: &YunoSpec) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// Each config has a file of its own beside the merged one, by its id.
+fn check_configs(spec: &YunoSpec) -> Result<(), String> {
+    if spec.configs.len() > CONFIGS_MAX {
+        return Err(format!("there are {} configs, and may be at most {CONFIGS_MAX}", spec.configs.len()));
+    }
+    for (index, config) in spec.configs.iter().enumerate() {
+        if config.id.as_str() == MERGED {
+            return Err(format!("configs: the id {MERGED} is that of the merged file. hint: add it under another id"));
+        }
+        if spec.configs[..index].iter().any(|other| other.id == config.id) {
+            return Err(format!("configs: {} stands there twice. hint: one version of it is enough", config.id));
+        }
+    }
+    Ok(())
 }
 
 fn check_limits(limits: &Limits) -> Result<(), String> {
@@ -168,6 +188,10 @@ mod tests {
         }
     }
 
+    fn config(id: &str) -> serde_json::Value {
+        serde_json::json!({"id": id, "version": "1", "sha256": "0".repeat(64)})
+    }
+
     #[test]
     fn what_a_process_can_be_given() {
         use serde_json::json;
@@ -176,6 +200,7 @@ mod tests {
         check_fields(json!({"process": {"nice": -20, "groups": ["adm", "12"], "capabilities": []}}), None);
         check_fields(json!({"process": {"rlimits": {"core": {"soft": 0, "hard": "unlimited"}}}}), None);
         check_fields(json!({"channel": "notify", "watchdog_ms": 10_000, "start_timeout_ms": 5_000}), None);
+        check_fields(json!({"configs": [config("a.b"), config("c")]}), None);
         check_fields(json!({"log": {"max_bytes": 4096, "keep": 0, "max_age_ms": 86_400_000}}), None);
     }
 
@@ -191,6 +216,9 @@ mod tests {
             (json!({"cwd": "srv"}), "cwd"),
             (json!({"cwd": "/a\0"}), "cwd"),
             (json!({"cwd": ""}), "cwd"),
+            (json!({"configs": [config("a"), config("b"), config("a")]}), "configs: a stands there twice"),
+            (json!({"configs": [config("config")]}), "configs: the id config"),
+            (json!({"configs": (0..17).map(|n| config(&n.to_string())).collect::<Vec<_>>()}), "there are 17 configs"),
             (json!({"limits": {"memory_bytes": 512}}), "limits.memory_bytes"),
             (json!({"limits": {"memory_bytes": u64::MAX}}), "limits.memory_bytes"),
             (json!({"limits": {"pids": 0}}), "limits.pids"),

@@ -108,6 +108,12 @@ pub enum Verb {
         /// How many lines.
         lines: u32,
     },
+    /// What a unit's process reads as its configuration, as it lies on the host: an
+    /// [`Effective`](crate::effective::Effective), as output.
+    UnitConfig {
+        /// The unit.
+        unit: UnitName,
+    },
 }
 
 impl Verb {
@@ -134,6 +140,7 @@ impl Verb {
             Self::UnitRestart { .. } => "unit_restart",
             Self::UnitRm { .. } => "unit_rm",
             Self::UnitLogs { .. } => "unit_logs",
+            Self::UnitConfig { .. } => "unit_config",
         }
     }
 }

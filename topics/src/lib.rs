@@ -12,7 +12,8 @@
 //!   broker's configuration come from this one table
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
 //! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
-//!   unit's process is given
+//!   unit's process is given; [`effective`]: what it reads as its configuration
+//! - [`manifest`]: what an artifact's author says of it
 //! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
@@ -26,9 +27,11 @@ pub mod ack;
 pub mod canonical;
 pub mod capability;
 pub mod command;
+pub mod effective;
 pub mod envelope;
 pub mod heartbeat;
 pub mod join;
+pub mod manifest;
 pub mod metric;
 pub mod name;
 pub mod outcome;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Millis, V1, canonical,
@@ -48,7 +48,8 @@ impl Spec {
             Self::Yuno(spec) => canonical::digest(&YunoIdentity {
                 kind: self.kind(),
                 artifact: &spec.artifact.sha256,
-                config: spec.config.as_ref().map(|config| &config.sha256),
+                config: spec.configs.first().filter(|_| spec.configs.len() == 1).map(|config| &config.sha256),
+                configs: several(&spec.configs),
                 args: &spec.args,
                 env: &spec.env,
                 user: spec.user.as_deref(),
@@ -79,7 +80,11 @@ pub fn mask(env: &BTreeMap<String, String>) -> BTreeMap<String, String> {
 struct YunoIdentity<'a> {
     kind: &'a str,
     artifact: &'a Digest,
+    /// The only config; see `configs` for several.
     config: Option<&'a Digest>,
+    /// Several: their order is what is merged, and their ids name files.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    configs: Vec<(&'a ConfigId, &'a Digest)>,
     args: &'a [String],
     env: &'a BTreeMap<String, String>,
     user: Option<&'a str>,
@@ -98,15 +103,41 @@ struct YunoIdentity<'a> {
     restart_epoch: u64,
 }
 
+fn several(configs: &[ConfigRef]) -> Vec<(&ConfigId, &Digest)> {
+    if configs.len() < 2 {
+        return Vec::new();
+    }
+    configs.iter().map(|config| (&config.id, &config.sha256)).collect()
+}
+
+/// The most configs of one unit: each is a file beside the merged one, and what takes more layers than this is
+/// understood by nobody.
+pub const CONFIGS_MAX: usize = 16;
+
+/// A list of configs, or the one (or none) that specs had before there were several.
+fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ConfigRef>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a list of configs, each with id, version and sha256")]
+    enum Configs {
+        Several(Vec<ConfigRef>),
+        One(Option<ConfigRef>),
+    }
+    Ok(match Configs::deserialize(deserializer)? {
+        Configs::Several(configs) => configs,
+        Configs::One(config) => config.into_iter().collect(),
+    })
+}
+
 /// A managed process: a binary and its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct YunoSpec {
     /// What runs.
     pub artifact: ArtifactRef,
-    /// Its configuration, whose path it finds in `MUSTER_CONFIG`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config: Option<ConfigRef>,
+    /// Its configs, at most [`CONFIGS_MAX`], each id once. They are merged in this order, the later over the earlier
+    /// (RFC 7386), and the path of what comes out is in `MUSTER_CONFIG`. Specs of before have one, as `config`.
+    #[serde(default, alias = "config", deserialize_with = "one_or_several", skip_serializing_if = "Vec::is_empty")]
+    pub configs: Vec<ConfigRef>,
     /// Arguments. `{config}` stands for the configuration's path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
@@ -160,7 +191,7 @@ impl YunoSpec {
     pub fn new(artifact: ArtifactRef) -> Self {
         Self {
             artifact,
-            config: None,
+            configs: Vec::new(),
             args: Vec::new(),
             env: BTreeMap::new(),
             user: None,
@@ -268,6 +299,9 @@ pub struct ArtifactRef {
     pub role: Name,
     /// Which one of the role.
     pub version: Version,
+    /// Its manifest, by the SHA-256 of its canonical JSON, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<Digest>,
 }
 
 /// An immutable document, known by the SHA-256 of its canonical JSON.
@@ -364,6 +398,9 @@ pub struct Observed {
     /// What it says that it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
+    /// How far its artifact is on its way here, told now and then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
     /// What its spec asks for and this host cannot give, so that it runs without: each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
@@ -393,11 +430,30 @@ impl Observed {
             last_lines: None,
             frozen: false,
             status: None,
+            progress: None,
             missing: Vec::new(),
             attempts: 0,
             retry_ms: None,
             error: None,
         }
+    }
+}
+
+/// How far something is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Progress {
+    /// So much of it is here.
+    pub done_bytes: u64,
+    /// Of so much.
+    pub total_bytes: u64,
+}
+
+impl Progress {
+    /// The same in percent, rounded down.
+    #[must_use]
+    pub fn percent(self) -> u64 {
+        let percent = u128::from(self.done_bytes) * 100 / u128::from(self.total_bytes.max(1));
+        u64::try_from(percent).unwrap_or(100).min(100)
     }
 }
 
@@ -505,6 +561,37 @@ mod tests {
     fn what_ran_before_a_field_was_known_keeps_its_revision() {
         let revision = Spec::Yuno(spec()).revision().unwrap();
         assert_eq!(revision.as_str(), "ce3c3e92f7815a34c1092dccbc2fa5733e1539bb6a5241242c3d9f50d37d6ee2");
+    }
+
+    fn config(id: &str) -> ConfigRef {
+        ConfigRef { id: id.parse().unwrap(), version: "1".parse().unwrap(), sha256: Digest::of(id.as_bytes()) }
+    }
+
+    #[test]
+    fn the_one_config_of_before_is_a_list_of_one() {
+        let with = |key: &str, value: serde_json::Value| {
+            let mut json = serde_json::to_value(spec()).unwrap();
+            json[key] = value;
+            serde_json::from_value::<YunoSpec>(json)
+        };
+        let one = serde_json::to_value(config("a")).unwrap();
+        let before = with("config", one.clone()).unwrap();
+        assert_eq!(before.configs, [config("a")]);
+        assert_eq!(with("configs", serde_json::json!([one])).unwrap(), before);
+        assert_eq!(with("config", serde_json::Value::Null).unwrap(), spec());
+        assert!(with("configs", serde_json::json!(["a@1"])).is_err());
+        let revision = Spec::Yuno(before).revision().unwrap();
+        assert_eq!(revision.as_str(), "bd4247a1c7f450e49f059ba620285bd1b3830b5901ae7dec4a8b326240cda66a");
+    }
+
+    #[test]
+    fn the_order_of_configs_is_part_of_the_revision() {
+        let of = |ids: &[&str]| {
+            let spec = YunoSpec { configs: ids.iter().map(|id| config(id)).collect(), ..spec() };
+            Spec::Yuno(spec).revision().unwrap()
+        };
+        let all = [of(&[]), of(&["a"]), of(&["b"]), of(&["a", "b"]), of(&["b", "a"])];
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
     }
 
     #[test]

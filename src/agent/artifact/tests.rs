@@ -4,6 +4,7 @@
 use std::{
     convert::Infallible,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     sync::atomic::{AtomicUsize, Ordering},
     task::Poll,
 };
@@ -28,6 +29,8 @@ use crate::pki;
 enum Answer {
     /// The content, or what was asked for of it.
     Right,
+    /// The content from here on, which must be what was asked for.
+    Rest(usize),
     /// The content, whatever was asked for of it.
     Whole,
     Wrong,
@@ -85,7 +88,7 @@ fn answer(answer: Answer, request: &Request<Incoming>) -> Response<Once> {
     let offset = request.headers().get(RANGE).and_then(|range| range.to_str().ok());
     let offset = offset.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
     let (bytes, cut) = match answer {
-        Answer::Right | Answer::Whole => (CONTENT.to_vec(), false),
+        Answer::Right | Answer::Rest(_) | Answer::Whole => (CONTENT.to_vec(), false),
         Answer::Wrong => (vec![b'y'; CONTENT.len()], false),
         Answer::Longer => (vec![b'x'; CONTENT.len() + 1], false),
         Answer::Half => (CONTENT[..CONTENT.len() / 2].to_vec(), true),
@@ -93,8 +96,12 @@ fn answer(answer: Answer, request: &Request<Incoming>) -> Response<Once> {
             return Response::builder().status(status).body(Once::new("{}", false)).unwrap();
         }
     };
+    if let Answer::Rest(rest) = answer {
+        assert_eq!(offset, Some(rest));
+        assert_eq!(request.headers()["if-range"], format!("\"{}\"", Digest::of(CONTENT)));
+    }
     match (answer, offset) {
-        (Answer::Right, Some(offset)) => Response::builder()
+        (Answer::Right | Answer::Rest(_), Some(offset)) => Response::builder()
             .status(206)
             .header(CONTENT_RANGE, format!("bytes {offset}-{}/{}", bytes.len() - 1, bytes.len()))
             .body(Once::new(bytes[offset..].to_vec(), cut))
@@ -180,6 +187,7 @@ fn wanted() -> ArtifactRef {
         size_bytes: CONTENT.len() as u64,
         role: "hello".parse().unwrap(),
         version: "1".parse().unwrap(),
+        manifest: None,
     }
 }
 
@@ -187,7 +195,7 @@ fn open(data_dir: &Path, identity: &Identity) -> Artifacts {
     let (sender, receiver) = watch::channel(Arc::new(identity.clone()));
     // The receiver alone keeps the last value.
     drop(sender);
-    Artifacts::open(data_dir, receiver).unwrap()
+    Artifacts::open(data_dir, receiver, None).unwrap()
 }
 
 fn listing(data_dir: &Path) -> Vec<String> {
@@ -301,6 +309,54 @@ async fn a_configuration_is_checked_as_well() {
     assert_eq!(artifacts.config(&config).await.unwrap(), CONTENT);
 }
 
+/// An agent is killed after so much of it, and another life fetches the rest.
+async fn check_next_life(left: &[u8], answers: &'static [Answer], asked: usize, right: bool) {
+    let server = Server::start(answers).await;
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(folder.path(), &server.identity);
+    fs::write(artifacts.path(&Digest::of(CONTENT)).with_extension("part"), left).unwrap();
+    let fetched = artifacts.fetch(&wanted()).await;
+    assert_eq!(fetched.is_ok(), right, "{fetched:?}");
+    if let Err(error) = fetched {
+        // What was left was wrong, and is gone.
+        assert!(error.may_heal(), "{error}");
+        artifacts.fetch(&wanted()).await.unwrap();
+    }
+    assert_eq!(listing(folder.path()), installed());
+    assert_eq!(server.asked(), asked);
+}
+
+#[tokio::test]
+async fn the_next_life_of_the_agent_goes_on_where_the_last_one_was() {
+    check_next_life(&CONTENT[..1], &[Answer::Rest(1)], 1, true).await;
+    check_next_life(&CONTENT[..99_999], &[Answer::Rest(99_999)], 1, true).await;
+    // All of it was there, but for its name.
+    check_next_life(CONTENT, &[Answer::Wrong], 0, true).await;
+    // A power cut left zeros.
+    check_next_life(&[0; 70_000], &[Answer::Rest(70_000), Answer::Right], 2, false).await;
+    check_next_life(&[0; 100_000], &[Answer::Right], 1, false).await;
+    check_next_life(&[b'x'; 100_001], &[Answer::Status(416), Answer::Right], 2, true).await;
+}
+
+#[tokio::test]
+async fn how_far_it_is_can_be_asked_and_the_pace_is_kept() {
+    let server = Server::start(&[Answer::Right]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (_sender, receiver) = watch::channel(Arc::new(server.identity.clone()));
+    let artifacts = Artifacts::open(folder.path(), receiver, Some(100_000)).unwrap();
+    assert_eq!(artifacts.done_bytes(&Digest::of(CONTENT)), None);
+    let began = std::time::Instant::now();
+    let (artifact, mut seen) = (wanted(), Vec::new());
+    let fetched = artifacts.fetch(&artifact);
+    tokio::pin!(fetched);
+    while tokio::time::timeout(Duration::from_millis(20), &mut fetched).await.is_err() {
+        seen.extend(artifacts.done_bytes(&artifact.sha256));
+    }
+    // A burst of a quarter of a second is free.
+    assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+    assert!(seen.is_sorted() && seen.iter().any(|done| (1..100_000).contains(done)), "{seen:?}");
+}
+
 #[tokio::test]
 async fn what_an_earlier_life_left_is_swept() {
     let server = Server::start(&[Answer::Half, Answer::Right]).await;
@@ -308,11 +364,14 @@ async fn what_an_earlier_life_left_is_swept() {
     let artifacts = open(folder.path(), &server.identity);
     artifacts.fetch(&wanted()).await.unwrap_err();
     assert_eq!(listing(folder.path()).len(), 1, "half of it waits for the rest");
+    let (now, tomorrow) = (SystemTime::now(), SystemTime::now() + Duration::from_secs(30 * 3600));
     let artifacts = open(folder.path(), &server.identity);
-    assert_eq!(listing(folder.path()), [""; 0]);
+    artifacts.sweep(&BTreeSet::new(), now).unwrap();
+    assert_eq!(listing(folder.path()).len(), 1, "in the next life, too");
+    artifacts.sweep(&BTreeSet::from([Digest::of(CONTENT)]), tomorrow).unwrap();
+    assert_eq!(listing(folder.path()), [""; 0], "but not for ever");
 
     artifacts.fetch(&wanted()).await.unwrap();
-    let (now, tomorrow) = (SystemTime::now(), SystemTime::now() + Duration::from_secs(30 * 3600));
     artifacts.sweep(&BTreeSet::from([Digest::of(CONTENT)]), tomorrow).unwrap();
     artifacts.sweep(&BTreeSet::new(), now).unwrap();
     assert_eq!(listing(folder.path()), installed());
@@ -330,7 +389,14 @@ async fn a_full_disk_is_said_and_may_heal() {
     std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
     let artifact = ArtifactRef { size_bytes: 1 << 20, ..wanted() };
     let path = artifacts.path(&artifact.sha256);
-    let receiving = Receiving { what: "artifact hello@1".to_owned(), artifact, partial, path, begun_bytes: 1 };
+    let receiving = Receiving {
+        what: "artifact hello@1".to_owned(),
+        artifact,
+        partial,
+        path,
+        begun_bytes: 1,
+        done_bytes: Arc::default(),
+    };
     let (sender, queue) = mpsc::channel(1);
     sender.send(Ok(CONTENT)).await.unwrap();
     drop(sender);

@@ -6,8 +6,9 @@ use std::io;
 use futures_util::future::BoxFuture;
 use muster_topics::{
     Millis,
+    effective::Effective,
     name::{Digest, UnitName},
-    unit::{Desired, StopSignal},
+    unit::{Desired, Progress, StopSignal},
 };
 
 use crate::rules::plan::{Failure, Over, Told};
@@ -28,7 +29,13 @@ pub(super) trait Kind: Send + Sync {
     fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>>;
 
     /// Gets everything that the revision needs, without touching what is in effect. Cheap if it is all there.
-    fn install<'a>(&'a self, unit: &'a UnitName, desired: &'a Desired) -> BoxFuture<'a, Result<(), Failure>>;
+    /// How far it is goes to `tell`, now and then.
+    fn install<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        tell: &'a Tell<'a>,
+    ) -> BoxFuture<'a, Result<(), Failure>>;
 
     /// Puts the revision into effect. It was installed, and nothing is in effect.
     fn start<'a>(
@@ -44,9 +51,16 @@ pub(super) trait Kind: Send + Sync {
     /// The last `lines` lines of what it has to say.
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>>;
 
+    /// What it reads as its configuration, as it lies on this host, with secrets masked; `revision` is the one that is
+    /// desired, for a unit that was never started.
+    fn effective<'a>(&'a self, unit: &'a UnitName, revision: &'a Digest) -> BoxFuture<'a, io::Result<Effective>>;
+
     /// Gives back what no unit needs any more, now and then.
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;
 }
+
+/// Takes how far something is.
+pub(super) type Tell<'a> = dyn Fn(Progress) + Send + Sync + 'a;
 
 /// A unit of which there is something on this host.
 #[derive(Clone, Debug)]

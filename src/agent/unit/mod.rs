@@ -64,7 +64,6 @@ use tokio_util::sync::CancellationToken;
 use self::{kind::Kind, task::Task, yuno::Yunos};
 use super::{
     artifact::Artifacts,
-    join::Identity,
     shim::Shims,
     store::{Store, StoreError},
 };
@@ -107,8 +106,7 @@ pub enum UnitsError {
 struct Kinds(Arc<[Arc<dyn Kind>]>);
 
 impl Kinds {
-    fn open(data_dir: &std::path::Path, shims: Shims, identity: watch::Receiver<Arc<Identity>>) -> io::Result<Self> {
-        let artifacts = Artifacts::open(data_dir, identity)?;
+    fn open(data_dir: &std::path::Path, shims: Shims, artifacts: Artifacts) -> io::Result<Self> {
         let yunos = Yunos::new(data_dir, artifacts, shims)?;
         Ok(Self(Arc::new([Arc::new(yunos)])))
     }
@@ -146,12 +144,12 @@ impl Units {
     pub async fn start(
         store: Store,
         shims: Shims,
-        identity: watch::Receiver<Arc<Identity>>,
+        artifacts: Artifacts,
         data_dir: PathBuf,
         shutdown: CancellationToken,
     ) -> Result<Self, UnitsError> {
         let kinds =
-            Kinds::open(&data_dir, shims, identity).map_err(|source| UnitsError::Folder { data_dir, source })?;
+            Kinds::open(&data_dir, shims, artifacts).map_err(|source| UnitsError::Folder { data_dir, source })?;
         Self::keep(store, kinds, shutdown).await
     }
 
@@ -186,5 +184,22 @@ impl Units {
         kind.logs(unit, lines)
             .await
             .map_err(|error| Refusal::new(RefusalCode::NotFound, format!("the log of {unit} cannot be read: {error}")))
+    }
+
+    /// What a unit reads as its configuration, as it lies on this host: an [`Effective`](muster_topics::effective::Effective)
+    /// in JSON.
+    ///
+    /// # Errors
+    /// If there is no such unit, or it has no configuration yet.
+    pub async fn effective(&self, unit: &UnitName) -> Result<Vec<u8>, Refusal> {
+        let state = self.states.borrow().get(unit).cloned().ok_or_else(|| edit::unknown(unit))?;
+        let kind = self.kinds.of(&state.desired.spec).cloned().ok_or_else(|| edit::unknown(unit))?;
+        let effective = kind.effective(unit, &state.desired.revision).await;
+        effective.and_then(|effective| Ok(serde_json::to_vec(&effective)?)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                Refusal::new(RefusalCode::NotFound, format!("{unit} has no configs on this host (yet)"))
+            }
+            _ => Refusal::new(RefusalCode::NotFound, format!("the config of {unit} cannot be read: {error}")),
+        })
     }
 }

@@ -72,8 +72,13 @@ impl Worker {
     }
 
     pub(super) async fn install(self, desired: Desired) {
-        let outcome = timeout(INSTALL_MAX, self.kind.install(&self.unit, &desired)).await;
-        let revision = desired.revision;
+        // Who is too busy to hear it hears the next one.
+        let tell = |progress| {
+            let seen = Seen::Progress(desired.revision.clone(), progress);
+            let _ = self.reports.try_send(Report { unit: self.unit.clone(), seen });
+        };
+        let outcome = timeout(INSTALL_MAX, self.kind.install(&self.unit, &desired, &tell)).await;
+        let revision = desired.revision.clone();
         self.report(match outcome.unwrap_or_else(|_| Err(late("installing took", INSTALL_MAX))) {
             Ok(()) => Seen::Installed(revision),
             Err(failure) => Seen::NotInstalled { revision, failure, random: random() },

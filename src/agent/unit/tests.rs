@@ -9,13 +9,14 @@ use std::{
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     command::Verb,
+    effective::Effective,
     name::Digest,
-    unit::{Exit, Phase, Run, StopSignal},
+    unit::{Exit, Phase, Progress, Run, StopSignal},
 };
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    kind::{Adopted, Instance, News, NotStarted, Trace},
+    kind::{Adopted, Instance, News, NotStarted, Tell, Trace},
     *,
 };
 use crate::{
@@ -130,7 +131,12 @@ impl Kind for FakeKind {
         .boxed()
     }
 
-    fn install<'a>(&'a self, unit: &'a UnitName, _: &'a Desired) -> BoxFuture<'a, Result<(), Failure>> {
+    fn install<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        _: &'a Desired,
+        tell: &'a Tell<'a>,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
             let failure = {
                 let mut world = self.0.world();
@@ -138,6 +144,7 @@ impl Kind for FakeKind {
                 world.failures.pop()
             };
             if unit.name().as_str() == "slow" {
+                tell(Progress { done_bytes: 1, total_bytes: 2 });
                 self.0.slow.notified().await;
             }
             failure.map_or(Ok(()), Err)
@@ -177,6 +184,18 @@ impl Kind for FakeKind {
 
     fn logs<'a>(&'a self, _: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
         async move { Ok(format!("{lines} lines").into_bytes()) }.boxed()
+    }
+
+    fn effective<'a>(&'a self, unit: &'a UnitName, revision: &'a Digest) -> BoxFuture<'a, io::Result<Effective>> {
+        let effective = Effective {
+            unit: unit.clone(),
+            revision: revision.clone(),
+            path: String::new(),
+            configs: Vec::new(),
+            changed: Vec::new(),
+            config: None,
+        };
+        async move { Ok(effective) }.boxed()
     }
 
     fn sweep(&self, _: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {
@@ -317,9 +336,12 @@ async fn a_slow_unit_blocks_no_other() {
     host.until(&slow, |state| state.observed.phase == Phase::Installing).await;
     host.verb(&apply(&quick, "a", Run::Running)).await.unwrap();
     host.until_phase(&quick, Phase::Running).await;
-    assert_eq!(host.units.states().borrow()[&slow].observed.phase, Phase::Installing);
+    let half = Progress { done_bytes: 1, total_bytes: 2 };
+    let state = host.until(&slow, |state| state.observed.progress == Some(half)).await;
+    assert_eq!(state.observed.phase, Phase::Installing);
+    assert_eq!(host.store.units().await.unwrap().units[1].kept.observed.progress, None);
     host.fake.slow.notify_one();
-    host.until_phase(&slow, Phase::Running).await;
+    assert_eq!(host.until_phase(&slow, Phase::Running).await.observed.progress, None);
 }
 
 #[tokio::test]

@@ -4,37 +4,42 @@
 //!
 //! - `run/`: the shim's own folder, with its state and the log
 //! - `started.json`: which revision was started there, written before it is
-//! - `rev/<revision>/config.json`: the configuration of a revision, in its canonical form
+//! - `rev/<revision>/`: the configs of a revision, merged into `config.json`, and each as `<id>.json`
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
-//! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and its configuration's path in
+//! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
 //! `MUSTER_CONFIG`; where an argument says `{config}`, that path is put in.
 
 mod launch;
+mod materials;
 mod place;
 
 use std::{
     collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_shim::{Step, cgroup::Cgroup};
 use muster_topics::{
-    Millis,
+    Millis, canonical,
+    effective::Effective,
+    manifest::Manifest,
     name::{Digest, UnitName},
-    unit::{Desired, Exit, Spec, StopSignal},
+    unit::{ArtifactRef, ConfigRef, Desired, Exit, Progress, Spec, StopSignal, YunoSpec},
 };
 use nix::{errno::Errno, unistd};
+use serde_json::Value;
 
 use self::{
     launch::{Wanted, find_user, number},
+    materials::Materials,
     place::{Place, Started, names},
 };
 use super::{
-    kind::{Adopted, Instance, Kind, News, NotStarted, Trace},
+    kind::{Adopted, Instance, Kind, News, NotStarted, Tell, Trace},
     log,
 };
 use crate::{
@@ -45,7 +50,11 @@ use crate::{
     },
     clock::now_ms,
     files::{PASSABLE_FOLDER, make_folder},
-    rules::plan::{Ended, Failure, Over, Process, Told},
+    rules::{
+        config,
+        plan::{Ended, Failure, Over, Process, Told},
+        schema,
+    },
 };
 
 #[cfg(test)]
@@ -55,6 +64,9 @@ mod tests;
 /// against the largest message.
 const LAST_LINES: u32 = 10;
 const LAST_LINES_MAX_BYTES: u64 = 2 * 1024;
+
+/// How often it is told how far a download is: each time is a message, and a person looks no more often.
+const PROGRESS: Duration = Duration::from_secs(2);
 
 /// Everything about yunos on this host.
 pub(super) struct Yunos {
@@ -76,24 +88,76 @@ impl Yunos {
         Place { folder: self.folder.join(unit.realm().as_str()).join(unit.name().as_str()) }
     }
 
-    async fn install(&self, unit: &UnitName, desired: &Desired) -> Result<(), Failure> {
+    async fn install(&self, unit: &UnitName, desired: &Desired, tell: &Tell<'_>) -> Result<(), Failure> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
-        self.artifacts.fetch(&spec.artifact).await.map_err(from_artifact)?;
-        let config = match &spec.config {
-            Some(config) if !place.has_config(&desired.revision, config) => {
-                Some(self.artifacts.config(config).await.map_err(from_artifact)?)
-            }
-            _ => None,
+        self.fetch(&spec.artifact, tell).await.map_err(from_artifact)?;
+        let materials = place.materials(&desired.revision);
+        if materials.are_there(&spec.configs) {
+            return place.prepare(&desired.revision, None);
+        }
+        let configs = self.configs(spec, &materials).await?;
+        self.check(spec, &configs).await?;
+        place.prepare(&desired.revision, Some(&configs))
+    }
+
+    /// Whether the merged config is what the artifact's manifest wants. (The console has checked that, too; but
+    /// perhaps it was an older one.)
+    async fn check(&self, spec: &YunoSpec, configs: &[(ConfigRef, Value)]) -> Result<(), Failure> {
+        let Some(manifest) = self.artifacts.manifest(&spec.artifact).await.map_err(from_artifact)? else {
+            return Ok(());
         };
-        place.prepare(&desired.revision, config.as_deref())
+        let never = |error: String| Failure { error, may_heal: false };
+        let ArtifactRef { role, version, .. } = &spec.artifact;
+        let manifest: Manifest = serde_json::from_slice(&manifest)
+            .map_err(|error| never(format!("the manifest of artifact {role}@{version} is not understood: {error}")))?;
+        let Some(schema) = manifest.config_schema else { return Ok(()) };
+        let merged = config::merge(configs.iter().map(|(_, document)| document.clone()));
+        let complaints = schema::check(&schema, &merged);
+        if complaints.is_empty() {
+            return Ok(());
+        }
+        Err(never(format!("the merged config is not what {role}@{version} wants: {}", complaints.join("; "))))
+    }
+
+    /// Fetches an artifact, and tells now and then how far that is.
+    async fn fetch(&self, artifact: &ArtifactRef, tell: &Tell<'_>) -> Result<(), ArtifactError> {
+        let fetched = self.artifacts.fetch(artifact);
+        tokio::pin!(fetched);
+        loop {
+            match tokio::time::timeout(PROGRESS, &mut fetched).await {
+                Ok(fetched) => return fetched.map(drop),
+                Err(_) => {
+                    if let Some(done_bytes) = self.artifacts.done_bytes(&artifact.sha256) {
+                        tell(Progress { done_bytes, total_bytes: artifact.size_bytes });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The documents of all configs.
+    async fn configs(&self, spec: &YunoSpec, materials: &Materials) -> Result<Vec<(ConfigRef, Value)>, Failure> {
+        let mut configs = Vec::new();
+        for config in &spec.configs {
+            let content = match materials.of_before(config) {
+                Some(content) => content,
+                None => self.artifacts.config(config).await.map_err(from_artifact)?,
+            };
+            let document = canonical::parse(&content).map_err(|error| Failure {
+                error: format!("config {}@{}: {error}", config.id, config.version),
+                may_heal: false,
+            })?;
+            configs.push((config.clone(), document));
+        }
+        Ok(configs)
     }
 
     async fn start(&self, unit: &UnitName, desired: &Desired, attempts: u32) -> Result<Yuno, NotStarted> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
         // Almost always all is there; but somebody may have tidied up by hand.
-        self.install(unit, desired).await?;
+        self.install(unit, desired, &|_| ()).await?;
         if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
@@ -202,8 +266,13 @@ impl Kind for Yunos {
         self.adopt(unit).boxed()
     }
 
-    fn install<'a>(&'a self, unit: &'a UnitName, desired: &'a Desired) -> BoxFuture<'a, Result<(), Failure>> {
-        self.install(unit, desired).boxed()
+    fn install<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        tell: &'a Tell<'a>,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        self.install(unit, desired, tell).boxed()
     }
 
     fn start<'a>(
@@ -233,6 +302,18 @@ impl Kind for Yunos {
             tokio::task::spawn_blocking(move || log::tail(&folder, lines, log::TAIL_MAX_BYTES))
                 .await
                 .map_err(io::Error::other)?
+        }
+        .boxed()
+    }
+
+    fn effective<'a>(&'a self, unit: &'a UnitName, revision: &'a Digest) -> BoxFuture<'a, io::Result<Effective>> {
+        let (place, unit, desired) = (self.place(unit), unit.clone(), revision.clone());
+        async move {
+            let read = move || {
+                let revision = place.started().map_or(desired, |started| started.revision);
+                place.materials(&revision).effective(&unit)
+            };
+            tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
         }
         .boxed()
     }

@@ -2,14 +2,13 @@
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use muster_topics::{
     Millis,
-    name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
+    name::{CommandId, HostId, Name, UnitName},
 };
 use serde::Deserialize;
 
@@ -150,59 +149,6 @@ pub(super) async fn command_events(
     // A command that is not there is an answer of its own, before any event.
     console.command(id).await?;
     Ok(events::stream(console, id).into_response())
-}
-
-/// Labels of an artifact.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Labels {
-    role: Option<Name>,
-    version: Option<Version>,
-}
-
-pub(super) async fn artifacts(
-    State(console): State<Console>,
-    Params(labels): Params<Labels>,
-) -> Answer<Vec<api::Artifact>> {
-    Ok(Json(console.artifacts(labels.role, labels.version).await?))
-}
-
-pub(super) async fn add_artifact(
-    State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Params(labels): Params<Labels>,
-    body: Body,
-) -> Answer<api::Artifact> {
-    let (Some(role), Some(version)) = (labels.role, labels.version) else {
-        return Err(Error::invalid("bad_query", "role and version are wanted"));
-    };
-    Ok(Json(console.add_artifact(&operator, role, version, body.into_data_stream()).await?))
-}
-
-pub(super) async fn artifact(
-    State(console): State<Console>,
-    Segments(sha256): Segments<Digest>,
-) -> Answer<api::Artifact> {
-    Ok(Json(console.artifact(&sha256).await?))
-}
-
-pub(super) async fn configs(State(console): State<Console>) -> Answer<Vec<api::Config>> {
-    Ok(Json(console.configs().await?))
-}
-
-pub(super) async fn add_config(
-    State(console): State<Console>,
-    Extension(Asker(operator)): AskedBy,
-    Document(config): Document<api::NewConfig>,
-) -> Answer<api::Config> {
-    Ok(Json(console.add_config(&operator, config).await?))
-}
-
-pub(super) async fn config(
-    State(console): State<Console>,
-    Segments((id, version)): Segments<(ConfigId, Version)>,
-) -> Answer<api::Config> {
-    Ok(Json(console.config(&id, &version).await?))
 }
 
 /// Which measurements.

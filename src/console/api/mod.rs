@@ -1,13 +1,14 @@
 //! The REST API: one table of routes, from which both the router and the OpenAPI document are made,
 //! so that neither has what the other has not.
 //!
-//! Modules: [`extract`] (what comes in, each fault a problem with its reason), [`handlers`] (one
+//! Modules: [`extract`] (what comes in, each fault a problem with its reason), [`handlers`] and [`content`] (one
 //! function for each route), [`events`] (what becomes of a command, as it happens), [`openapi`] (the
 //! document, held true by a test).
 //!
 //! **Invariant: a route that the table does not mark as open is asked for its operator before
 //! anything else of the request is looked at.**
 
+mod content;
 mod events;
 pub(super) mod extract;
 mod handlers;
@@ -21,7 +22,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, any, delete, get, post},
 };
-use muster_topics::name::Name;
+use muster_topics::{manifest::Manifest, name::Name};
 
 use self::openapi::{Parameter, Shape};
 use super::{Console, Error};
@@ -95,6 +96,7 @@ const LIMIT: Parameter =
 fn routes() -> Vec<Route> {
     let mut routes = fleet_routes();
     routes.extend(content_routes());
+    routes.extend(series_routes());
     routes
 }
 
@@ -147,10 +149,10 @@ fn fleet_routes() -> Vec<Route> {
     ]
 }
 
-/// Artifacts, configs and measurements.
+/// Artifacts, manifests and configs.
 fn content_routes() -> Vec<Route> {
-    use Method::{Get, Post};
-    use handlers as h;
+    use Method::{Delete, Get, Post};
+    use content as h;
     vec![
         Route::new(Get, "/v1/artifacts", "Artifacts, by role, newest first.", get(h::artifacts))
             .query(&[
@@ -167,18 +169,59 @@ fn content_routes() -> Vec<Route> {
         .query(&[
             Parameter { name: "role", about: "What it is for. (Required.)", whole: false },
             Parameter { name: "version", about: "Which one of the role. (Required.)", whole: false },
+            Parameter { name: "manifest", about: "The SHA-256 of its manifest, which was added before.", whole: false },
         ])
         .takes(Shape::Bytes)
         .gives(Shape::of::<api::Artifact>()),
-        Route::new(Get, "/v1/artifacts/{sha256}", "One artifact.", get(h::artifact))
+        Route::new(Post, "/v1/artifacts/gc", "Removes every artifact that no unit needs.", post(h::collect))
+            .takes(Shape::of::<api::Collect>())
+            .gives(Shape::of::<api::Collected>()),
+        Route::new(Get, "/v1/artifacts/{artifact}", "One artifact, by its SHA-256.", get(h::artifact))
             .gives(Shape::of::<api::Artifact>()),
+        Route::new(
+            Delete,
+            "/v1/artifacts/{artifact}/{version}",
+            "Removes an artifact, by its role and version, unless a unit needs it.",
+            delete(h::remove_artifact),
+        ),
+        Route::new(Post, "/v1/manifests", "Adds an artifact's manifest.", post(h::add_manifest))
+            .takes(Shape::of::<Manifest>())
+            .gives(Shape::of::<api::StoredManifest>()),
+        Route::new(Get, "/v1/manifests/{sha256}", "One manifest.", get(h::manifest)).gives(Shape::of::<Manifest>()),
         Route::new(Get, "/v1/configs", "All configs, without their content.", get(h::configs))
             .gives(Shape::list::<api::Config>()),
         Route::new(Post, "/v1/configs", "Adds a config; the same one again changes nothing.", post(h::add_config))
             .takes(Shape::of::<api::NewConfig>())
             .gives(Shape::of::<api::Config>()),
-        Route::new(Get, "/v1/configs/{id}/{version}", "One config, with its content.", get(h::config))
-            .gives(Shape::of::<api::Config>()),
+        Route::new(
+            Get,
+            "/v1/configs/{id}/{version}",
+            "One config, with its content; its secrets are masked.",
+            get(h::config),
+        )
+        .gives(Shape::of::<api::Config>()),
+        Route::new(
+            Delete,
+            "/v1/configs/{id}/{version}",
+            "Removes a config, unless a unit needs it.",
+            delete(h::remove_config),
+        ),
+        Route::new(
+            Get,
+            "/v1/configs/{id}/{version}/diff",
+            "In what another config differs from this one; secrets are masked.",
+            get(h::config_differences),
+        )
+        .query(&[Parameter { name: "to", about: "The other one: ID@VERSION. (Required.)", whole: false }])
+        .gives(Shape::list::<api::ConfigDifference>()),
+    ]
+}
+
+/// Measurements.
+fn series_routes() -> Vec<Route> {
+    use Method::Get;
+    use handlers as h;
+    vec![
         Route::new(
             Get,
             "/v1/series",

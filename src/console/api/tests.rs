@@ -212,11 +212,9 @@ fn leftovers(api: &Api) -> usize {
 async fn an_upload_that_is_cut_off_leaves_nothing() {
     let api = Api::new().await;
     let console = &api.fixture.console;
+    let labels = crate::api::Labels { role: "r".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
     let pieces = [Ok("half"), Err("the connection broke")];
-    let cut = console
-        .add_artifact(&admin(), "r".parse().unwrap(), "1".parse().unwrap(), futures_util::stream::iter(pieces))
-        .await
-        .unwrap_err();
+    let cut = console.add_artifact(&admin(), labels, futures_util::stream::iter(pieces)).await.unwrap_err();
     assert_eq!((cut.status, cut.problem.code.as_str()), (400, "incomplete"));
     // The same over a socket: more is announced than comes.
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

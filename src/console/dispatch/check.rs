@@ -104,6 +104,7 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
             Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be asked for")))
         }
         Verb::UnitLogs { .. }
+        | Verb::UnitConfig { .. }
         | Verb::UnitRun { .. }
         | Verb::UnitStop { .. }
         | Verb::UnitRestart { .. }

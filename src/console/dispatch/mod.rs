@@ -22,7 +22,7 @@ use muster_topics::{
     envelope::EnvelopeError,
     name::{CommandId, HostId, Name},
     topic::{HostTopic, Topic},
-    unit::{Spec, YunoSpec},
+    unit::Spec,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -87,17 +87,20 @@ async fn authorise(shared: &Shared, operator: &Name, command: NewCommand) -> Res
 /// publishing that must not count, or the command would lie in the store until the next start.
 pub(super) async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
     let authorised = authorise(&console.shared, operator, command).await?;
-    let shared = Arc::clone(&console.shared);
-    let issued = tokio::spawn(async move { issue(&shared, authorised).await });
+    let issuing = console.clone();
+    let issued = tokio::spawn(async move { issue(&issuing, authorised).await });
     let id = issued.await.map_err(|error| Error::internal("issuing the command", &error))??;
     console.command(id).await
 }
 
-async fn issue(shared: &Shared, Authorised { operator, command }: Authorised) -> Result<CommandId, Error> {
+async fn issue(console: &Console, Authorised { operator, command }: Authorised) -> Result<CommandId, Error> {
+    let shared = &*console.shared;
     let (target, hosts) = check::target(&command.target, &candidates(shared, &command.target).await?)?;
     let broadcast = target == Target::All;
     check::verb(&command.verb, broadcast)?;
-    check_content(shared, &command.verb).await?;
+    // What a unit needs is not removed between the check and the command.
+    let _content = shared.content.lock().await;
+    check_content(console, &command.verb).await?;
     let issued_ms = now_ms();
     let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
     let (id, verb) = (CommandId::new(), command.verb);
@@ -150,15 +153,11 @@ fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// Whether the artifact and the config of a unit are there: hosts will fetch them from here.
-async fn check_content(shared: &Shared, verb: &Verb) -> Result<(), Error> {
+/// Whether artifact and configs of a unit are there: hosts will fetch them from here.
+async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
     let Verb::UnitApply { spec, .. } = verb else { return Ok(()) };
-    let Spec::Yuno(YunoSpec { artifact, config, .. }) = &**spec;
-    content::check_artifact(shared, artifact).await?;
-    match config {
-        Some(config) => content::check_config(shared, config).await,
-        None => Ok(()),
-    }
+    let Spec::Yuno(spec) = &**spec;
+    content::check_unit(console, spec).await
 }
 
 /// Sends commands out, again and again, until the console stops.

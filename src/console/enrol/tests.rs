@@ -194,8 +194,8 @@ async fn content_goes_to_members_whole_or_in_parts() {
     let member = fixture.member("h").await;
     let blob: Vec<u8> = (0..300_000u32).map(|index| (index % 251) as u8).collect();
     let body = futures_util::stream::iter(blob.chunks(7_000).map(Ok::<_, std::io::Error>));
-    let artifact =
-        fixture.console.add_artifact(&admin(), "r".parse().unwrap(), "1".parse().unwrap(), body).await.unwrap();
+    let labels = api::Labels { role: "r".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
+    let artifact = fixture.console.add_artifact(&admin(), labels, body).await.unwrap();
     assert_eq!(artifact.sha256, Digest::of(&blob));
     let client = fixture.client(member.identity());
     let get = |path: String, range: Option<&str>| {
@@ -208,6 +208,11 @@ async fn content_goes_to_members_whole_or_in_parts() {
     assert_eq!(part.status(), StatusCode::PARTIAL_CONTENT);
     assert_eq!(part.headers()["content-range"], "bytes 299990-299999/300000");
     assert_eq!(part.bytes().await.unwrap(), blob[299_990..]);
+    for (etag, status) in [(&*artifact.sha256.to_string(), 206), ("other", 200)] {
+        let request =
+            client.get(fixture.hosts_url(&path)).header("range", "bytes=1-").header("if-range", format!("\"{etag}\""));
+        assert_eq!(request.send().await.unwrap().status(), status, "{etag}");
+    }
     let beyond = get(path.clone(), Some("bytes=300000-")).await.unwrap();
     assert_eq!(beyond.headers()["content-range"], "bytes */300000");
     assert_eq!(problem(beyond).await, (416, "bad_range".to_owned()));

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use muster_topics::{
     Millis,
-    command::{Command, Target},
+    command::{Command, Target, Verb},
     name::{CommandId, HostId},
     outcome::{Outcome, Stream},
 };
@@ -81,6 +81,17 @@ pub async fn open(db: &SqlitePool) -> Result<Vec<Open>> {
         }
     }
     Ok(open)
+}
+
+/// What open commands order, with environments masked.
+pub async fn open_verbs(db: &SqlitePool) -> Result<Vec<(CommandId, Verb)>> {
+    let rows: Vec<(String, String)> = sqlx::query_as(
+        "SELECT id, verb FROM command WHERE EXISTS (SELECT 1 FROM command_host WHERE command_host.command = command.id
+         AND command_host.state IN ('waiting', 'accepted', 'running'))",
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(|(id, verb)| Ok((parsed("command id", &id)?, json("verb", &verb)?))).collect()
 }
 
 /// Whether a host was meant by a command, and how far it has come.

@@ -1,10 +1,10 @@
-//! Labels of artifacts, and configs.
+//! Labels of artifacts, manifests, and configs.
 
 use muster_topics::{
     Millis,
     name::{ConfigId, Digest, Name, Version},
 };
-use sqlx::{FromRow, SqlitePool};
+use sqlx::{FromRow, SqliteConnection, SqlitePool};
 
 use super::{Result, json, parsed, signed, unsigned};
 use crate::api;
@@ -15,6 +15,7 @@ struct ArtifactRow {
     size_bytes: i64,
     role: String,
     version: String,
+    manifest: Option<String>,
     added_ms: i64,
 }
 
@@ -25,6 +26,7 @@ impl ArtifactRow {
             size_bytes: unsigned("size", self.size_bytes)?,
             role: parsed("role", &self.role)?,
             version: parsed("version", &self.version)?,
+            manifest: self.manifest.as_deref().map(|manifest| parsed("digest", manifest)).transpose()?,
             added_ms: self.added_ms,
         })
     }
@@ -44,7 +46,7 @@ pub struct ArtifactFilter {
 /// Artifacts, by role, newest first.
 pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> Result<Vec<api::Artifact>> {
     let rows: Vec<ArtifactRow> = sqlx::query_as(
-        "SELECT sha256, size_bytes, role, version, added_ms FROM artifact
+        "SELECT sha256, size_bytes, role, version, manifest, added_ms FROM artifact
          WHERE ($1 IS NULL OR sha256 = $1) AND ($2 IS NULL OR role = $2) AND ($3 IS NULL OR version = $3)
          ORDER BY role, added_ms DESC, version",
     )
@@ -59,19 +61,20 @@ pub async fn artifacts(db: &SqlitePool, filter: &ArtifactFilter) -> Result<Vec<a
 /// Enters an artifact unless its role and version are taken; gives what stands there now.
 pub async fn add_artifact(db: &SqlitePool, artifact: &api::Artifact, operator: &Name) -> Result<api::Artifact> {
     sqlx::query(
-        "INSERT INTO artifact (role, version, sha256, size_bytes, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6)
+        "INSERT INTO artifact (role, version, sha256, size_bytes, manifest, operator, added_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
          ON CONFLICT (role, version) DO NOTHING",
     )
     .bind(artifact.role.as_str())
     .bind(artifact.version.as_str())
     .bind(artifact.sha256.as_str())
     .bind(signed(artifact.size_bytes))
+    .bind(artifact.manifest.as_ref().map(Digest::as_str))
     .bind(operator.as_str())
     .bind(artifact.added_ms)
     .execute(db)
     .await?;
     let row: ArtifactRow = sqlx::query_as(
-        "SELECT sha256, size_bytes, role, version, added_ms FROM artifact WHERE role = $1 AND version = $2",
+        "SELECT sha256, size_bytes, role, version, manifest, added_ms FROM artifact WHERE role = $1 AND version = $2",
     )
     .bind(artifact.role.as_str())
     .bind(artifact.version.as_str())
@@ -122,11 +125,117 @@ pub async fn config(db: &SqlitePool, id: &ConfigId, version: &Version) -> Result
     row.map(|row| row.config(true)).transpose()
 }
 
-/// Versions of a config, for suggesting the next.
-pub async fn config_versions(db: &SqlitePool, id: &ConfigId) -> Result<Vec<String>> {
-    let rows: Vec<(String,)> =
-        sqlx::query_as("SELECT version FROM config WHERE id = $1").bind(id.as_str()).fetch_all(db).await?;
+/// What has labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelKind {
+    /// An artifact: role and version.
+    Artifact,
+    /// A config: id and version.
+    Config,
+}
+
+impl LabelKind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Artifact => "artifact",
+            Self::Config => "config",
+        }
+    }
+}
+
+/// Versions that are or were taken, for suggesting the next.
+pub async fn versions(db: &SqlitePool, kind: LabelKind, name: &str) -> Result<Vec<String>> {
+    let rows: Vec<(String,)> = sqlx::query_as(
+        "SELECT version FROM config WHERE $1 = 'config' AND id = $2
+         UNION SELECT version FROM artifact WHERE $1 = 'artifact' AND role = $2
+         UNION SELECT version FROM removed_label WHERE kind = $1 AND name = $2",
+    )
+    .bind(kind.word())
+    .bind(name)
+    .fetch_all(db)
+    .await?;
     Ok(rows.into_iter().map(|(version,)| version).collect())
+}
+
+/// What once stood under these labels and was removed.
+pub async fn removed_label(db: &SqlitePool, kind: LabelKind, name: &str, version: &Version) -> Result<Option<Digest>> {
+    let row: Option<(String,)> =
+        sqlx::query_as("SELECT sha256 FROM removed_label WHERE kind = $1 AND name = $2 AND version = $3")
+            .bind(kind.word())
+            .bind(name)
+            .bind(version.as_str())
+            .fetch_optional(db)
+            .await?;
+    row.map(|(sha256,)| parsed("digest", &sha256)).transpose()
+}
+
+/// Labels that are removed.
+#[derive(Clone, Copy, Debug)]
+pub struct RemovedLabel<'a> {
+    /// Of what.
+    pub kind: LabelKind,
+    /// Role or id.
+    pub name: &'a str,
+    /// Version.
+    pub version: &'a Version,
+    /// What stood under them.
+    pub sha256: &'a Digest,
+    /// Who removes them.
+    pub operator: &'a Name,
+}
+
+/// Removes what stands under labels, and remembers that.
+pub async fn remove_label(db: &mut SqliteConnection, label: &RemovedLabel<'_>, now: Millis) -> Result<()> {
+    let delete = match label.kind {
+        LabelKind::Artifact => "DELETE FROM artifact WHERE role = $1 AND version = $2",
+        LabelKind::Config => "DELETE FROM config WHERE id = $1 AND version = $2",
+    };
+    sqlx::query(delete).bind(label.name).bind(label.version.as_str()).execute(&mut *db).await?;
+    sqlx::query(
+        "INSERT INTO removed_label (kind, name, version, sha256, operator, removed_ms) VALUES ($1, $2, $3, $4, $5, $6)
+         ON CONFLICT (kind, name, version) DO NOTHING",
+    )
+    .bind(label.kind.word())
+    .bind(label.name)
+    .bind(label.version.as_str())
+    .bind(label.sha256.as_str())
+    .bind(label.operator.as_str())
+    .bind(now)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Enters a manifest unless it is there.
+pub async fn add_manifest(db: &SqlitePool, sha256: &Digest, content: &str, operator: &Name, now: Millis) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO manifest (sha256, content, operator, added_ms) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (sha256) DO NOTHING",
+    )
+    .bind(sha256.as_str())
+    .bind(content)
+    .bind(operator.as_str())
+    .bind(now)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// The canonical JSON of a manifest.
+pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> Result<Option<String>> {
+    let row: Option<(String,)> = sqlx::query_as("SELECT content FROM manifest WHERE sha256 = $1")
+        .bind(sha256.as_str())
+        .fetch_optional(db)
+        .await?;
+    Ok(row.map(|(content,)| content))
+}
+
+/// Forgets manifests that no artifact has.
+pub async fn forget_manifests(db: &SqlitePool) -> Result<()> {
+    sqlx::query("DELETE FROM manifest WHERE sha256 NOT IN (SELECT manifest FROM artifact WHERE manifest IS NOT NULL)")
+        .execute(db)
+        .await?;
+    Ok(())
 }
 
 /// The canonical JSON with this hash.

@@ -50,6 +50,12 @@ use self::{
 };
 use super::Console;
 
+/// A unit that tests may change.
+#[cfg(test)]
+pub(super) fn sample_unit() -> crate::api::Unit {
+    view::samples::unit("h", 0)
+}
+
 /// What handlers share.
 #[derive(Clone, Debug)]
 struct Web {
@@ -83,6 +89,7 @@ pub fn router(console: Console) -> Router {
         .route("/join", get(join::show).post(join::create))
         .route("/join/{id}/revoke", post(join::revoke))
         .route("/artifacts", get(content::artifacts))
+        .route("/manifest/{sha256}", get(content::manifest))
         .route("/configs", get(content::configs))
         .route("/config/{id}/{version}", get(content::config))
         .route("/sign-out", post(sign_in::sign_out))

@@ -33,6 +33,11 @@ impl Unit {
                 self.adopt_ms = Some(now_ms.saturating_add(ADOPT_AGAIN_MS));
                 self.fail(&error);
             }
+            Seen::Progress(revision, progress) => {
+                if self.work.as_ref() == Some(&Work::Installing(revision)) {
+                    self.observed.progress = Some(progress);
+                }
+            }
             Seen::Installed(revision) => {
                 self.finish_install(&revision);
                 if self.desires(&revision) {
@@ -100,6 +105,7 @@ impl Unit {
         match step {
             Step::Adopt => self.work = Some(Work::Adopting),
             Step::Install => {
+                self.observed.progress = None;
                 self.work = self.desired.as_ref().map(|desired| Work::Installing(desired.revision.clone()));
             }
             Step::Start { .. } => {
@@ -304,6 +310,9 @@ impl Unit {
         }
         if matches!(phase, Phase::Running | Phase::Stopped) {
             self.observed.last_lines = None;
+        }
+        if !matches!(self.work, Some(Work::Installing(_))) {
+            self.observed.progress = None;
         }
         self.observed.pid = process.map(|process| process.pid);
         self.observed.revision = match &self.instance {

@@ -44,7 +44,8 @@ pub(super) struct Wanted<'a> {
 pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     let Wanted { unit, desired, spec, place, program, user, attempts } = wanted;
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let config = spec.config.as_ref().map(|_| text(&place.config(&desired.revision)));
+    let has_configs = !spec.configs.is_empty();
+    let config = has_configs.then(|| text(&place.materials(&desired.revision).merged()));
     let mut env: BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
         .map(|(name, value)| (name.to_owned(), value))
         .into();

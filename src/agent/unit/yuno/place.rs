@@ -12,10 +12,11 @@ use nix::{
     unistd::{self, Gid, Uid},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::may_heal;
+use super::{materials::Materials, may_heal};
 use crate::{
-    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
+    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically},
     rules::plan::Failure,
 };
 
@@ -60,24 +61,21 @@ impl Place {
         self.folder.join("rev").join(revision.short())
     }
 
-    pub(super) fn config(&self, revision: &Digest) -> PathBuf {
-        self.revision(revision).join("config.json")
+    /// The configs of a revision.
+    pub(super) fn materials(&self, revision: &Digest) -> Materials {
+        Materials::new(self.revision(revision))
     }
 
-    pub(super) fn has_config(&self, revision: &Digest, config: &ConfigRef) -> bool {
-        fs::read(self.config(revision)).is_ok_and(|content| Digest::of(&content) == config.sha256)
-    }
-
-    /// Makes the folders, writes the configuration, and removes those of revisions that are past.
-    pub(super) fn prepare(&self, revision: &Digest, config: Option<&[u8]>) -> Result<(), Failure> {
+    /// Makes the folders, writes the configs unless they are there, and removes those of revisions that are past.
+    pub(super) fn prepare(&self, revision: &Digest, configs: Option<&[(ConfigRef, Value)]>) -> Result<(), Failure> {
         let prepare = || {
-            make_folder(&self.revision(revision), PASSABLE_FOLDER)?;
+            make_folder(&self.folder.join("rev"), PASSABLE_FOLDER)?;
             make_folder(&self.work(), PASSABLE_FOLDER)?;
             // The log in it may be for the agent's eyes only; the shim has its files open before it
             // becomes another user.
             make_folder(&self.run(), PRIVATE_FOLDER)?;
-            if let Some(config) = config {
-                write_atomically(&self.config(revision), config, SECRET_MODE)?;
+            if let Some(configs) = configs {
+                self.materials(revision).write(revision, configs)?;
             }
             let running = self.started().ok().map(|started| started.revision);
             for name in names(&self.folder.join("rev"))? {
@@ -90,7 +88,7 @@ impl Place {
         prepare().map_err(|error: io::Error| self.failure("prepared", &error))
     }
 
-    /// Lets a user read its configuration, and write where it works.
+    /// Lets a user read its configs, and write where it works.
     pub(super) fn give_to(&self, revision: &Digest, user: &muster_shim::User) -> Result<(), Failure> {
         let give = |path: &Path| match unistd::chown(path, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
         {
@@ -98,7 +96,7 @@ impl Place {
             Err(errno) => Err(self.failure("given to its user", &errno.into())),
         };
         give(&self.work())?;
-        give(&self.config(revision))
+        self.materials(revision).readable().iter().try_for_each(|file| give(file))
     }
 
     pub(super) fn started_file(&self) -> PathBuf {

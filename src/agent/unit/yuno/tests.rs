@@ -64,7 +64,8 @@ impl Host {
     async fn agent(store: &Store, folder: &Path) -> (Units, CancellationToken) {
         let shutdown = CancellationToken::new();
         let shims = Shims::install(folder).unwrap();
-        let units = Units::start(store.clone(), shims, identity(), folder.to_owned(), shutdown.clone()).await.unwrap();
+        let artifacts = Artifacts::open(folder, identity(), None).unwrap();
+        let units = Units::start(store.clone(), shims, artifacts, folder.to_owned(), shutdown.clone()).await.unwrap();
         (units, shutdown)
     }
 

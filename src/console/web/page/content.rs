@@ -1,7 +1,7 @@
 //! Artifacts and configs.
 
 use axum::{extract::State, response::Response};
-use muster_topics::name::{ConfigId, Version};
+use muster_topics::name::{ConfigId, Digest, Version};
 
 use crate::console::{
     Console,
@@ -9,7 +9,7 @@ use crate::console::{
         answer,
         extract::Segments,
         guard::Session,
-        view::content::{ArtifactsView, ConfigView, ConfigsView},
+        view::content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
     },
 };
 
@@ -32,5 +32,15 @@ pub(in crate::console::web) async fn config(
     Segments((id, version)): Segments<(ConfigId, Version)>,
 ) -> Response {
     let view = console.config(&id, &version).await.map(|config| ConfigView { config });
+    answer::or_problem(&session, view.map(|view| answer::page(&session, &view, None)))
+}
+
+/// One manifest.
+pub(in crate::console::web) async fn manifest(
+    State(console): State<Console>,
+    session: Session,
+    Segments(sha256): Segments<Digest>,
+) -> Response {
+    let view = console.manifest(&sha256).await.map(|manifest| ManifestView { sha256, manifest });
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, None)))
 }

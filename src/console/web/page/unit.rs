@@ -68,7 +68,8 @@ fn concerns(command: &Command, host: HostId, name: &UnitName) -> bool {
         | Verb::UnitStop { unit }
         | Verb::UnitRestart { unit }
         | Verb::UnitRm { unit }
-        | Verb::UnitLogs { unit, .. } => unit,
+        | Verb::UnitLogs { unit, .. }
+        | Verb::UnitConfig { unit } => unit,
     };
     unit == name && command.hosts.iter().any(|line| line.host == host)
 }

@@ -112,6 +112,7 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
         Verb::UnitRestart { unit } => format!("restart {unit}"),
         Verb::UnitRm { unit } => format!("forget {unit}"),
         Verb::UnitLogs { unit, lines } => format!("last {lines} lines of the log of {unit}"),
+        Verb::UnitConfig { unit } => format!("effective config of {unit}"),
     };
     match text.char_indices().nth(WHAT_MAX_CHARS) {
         Some((cut, _)) => format!("{}…", &text[..cut]),

@@ -1,6 +1,7 @@
 //! Artifacts and configs: what yunos are made of.
 
 use maud::{Markup, html};
+use muster_topics::{manifest::Manifest, name::Digest};
 
 use super::{
     Frame, Section, View,
@@ -33,13 +34,16 @@ impl View for ArtifactsView {
             } @else {
                 table.cards {
                     caption.visually-hidden { "Artifacts" }
-                    thead { tr { th scope="col" { "Artifact" } th scope="col" { "Size" } th scope="col" { "SHA-256" } th scope="col" { "Added" } } }
+                    thead { tr { th scope="col" { "Artifact" } th scope="col" { "Size" } th scope="col" { "SHA-256" } th scope="col" { "Manifest" } th scope="col" { "Added" } } }
                     tbody {
                         @for artifact in &self.artifacts {
                             tr {
                                 th scope="row" { (artifact.role) "@" (artifact.version) }
                                 td.number data-label="Size" { (bytes(artifact.size_bytes)) }
                                 td data-label="SHA-256" { code title=(artifact.sha256) { (artifact.sha256.short()) } }
+                                td data-label="Manifest" {
+                                    @if let Some(manifest) = &artifact.manifest { a href={ "/manifest/" (manifest) } { (manifest.short()) } } @else { "none" }
+                                }
                                 td data-label="Added" { (ago(artifact.added_ms, frame.now_ms)) }
                             }
                         }
@@ -117,6 +121,53 @@ impl View for ConfigView {
                 div { dt { "SHA-256" } dd { code { (self.config.sha256) } } }
             }
             pre.terminal role="region" tabindex="0" aria-label="Content" { (content.unwrap_or_default()) }
+        }
+    }
+}
+
+/// What an artifact's author says of it.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct ManifestView {
+    /// Its hash.
+    pub(in crate::console::web) sha256: Digest,
+    /// It.
+    pub(in crate::console::web) manifest: Manifest,
+}
+
+impl View for ManifestView {
+    fn title(&self) -> String {
+        format!("Manifest {}", self.sha256.short())
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Artifacts)
+    }
+
+    fn body(&self, _: &Frame) -> Markup {
+        let Manifest { role, version, description, channel, args, provides, requires, config_schema } = &self.manifest;
+        let schema = config_schema.as_ref().and_then(|schema| serde_json::to_string_pretty(schema).ok());
+        html! {
+            h1 { "Manifest " code { (self.sha256.short()) } }
+            @if let Some(description) = description { p { (description) } }
+            dl.facts {
+                @if let Some(role) = role { div { dt { "Role" } dd { (role) } } }
+                @if let Some(version) = version { div { dt { "Version" } dd { (version) } } }
+                @if !channel.is_none() { div { dt { "Channel" } dd { (format!("{channel:?}").to_lowercase()) } } }
+                @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::console::web::argv::join(args)) } } } }
+                @if !provides.is_empty() {
+                    div { dt { "Provides" } dd { @for (name, port) in provides {
+                        (name) @if let Some(port) = port.port { " on " (port) } @if let Some(protocol) = &port.protocol { " (" (protocol) ")" } " "
+                    } } }
+                }
+                @if !requires.is_empty() {
+                    div { dt { "Requires" } dd { @for (name, need) in requires { (name) @if need.optional { " (optional)" } " " } } }
+                }
+                div { dt { "SHA-256" } dd { code { (self.sha256) } } }
+            }
+            @if let Some(schema) = schema {
+                h2 { "What its config must be" }
+                pre.terminal role="region" tabindex="0" aria-label="JSON Schema" { (schema) }
+            }
         }
     }
 }

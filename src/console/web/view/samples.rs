@@ -8,17 +8,18 @@ use muster_topics::{
     Millis,
     command::{Exec, Verb, output_max_bytes},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
+    manifest::Manifest,
     name::{CommandId, Digest, HostId, UnitName},
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     presence::PresenceState,
-    unit::{ArtifactRef, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Run, Spec, YunoSpec},
+    unit::{ArtifactRef, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, Run, Spec, YunoSpec},
 };
 
 use super::{
     Frame, View,
     command::{CommandView, Shown as Text},
     commands::CommandsView,
-    content::{ArtifactsView, ConfigView, ConfigsView},
+    content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
     host::HostView,
     hosts::{HostsView, Shown},
     join::JoinView,
@@ -101,6 +102,7 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));
     add("configs", &|| frame().page(&ConfigsView { configs: vec![config(None)] }));
     add("configs-empty", &|| frame().page(&ConfigsView { configs: vec![] }));
+    add("manifest", &|| frame().page(&ManifestView { sha256: Digest::of(b"manifest"), manifest: manifest() }));
     add("config", &|| frame().page(&ConfigView { config: config(Some(serde_json::json!({"greeting": HOSTILE}))) }));
     add("not-found", &|| frame().page(&ProblemView { status: 404, problem: problem("there is no such page") }));
     add("failed", &|| frame().page(&ProblemView { status: 500, problem: problem(HOSTILE) }));
@@ -201,6 +203,10 @@ fn hosts(hostname: &str, count: usize) -> HostsView {
     }
 }
 
+fn config_ref(id: &str) -> ConfigRef {
+    ConfigRef { id: id.parse().unwrap(), version: "7".parse().unwrap(), sha256: Digest::of(b"{}") }
+}
+
 /// One unit; an odd one is in trouble.
 pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
     let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
@@ -210,13 +216,10 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         size_bytes: 4_812_344,
         role: "till".parse().unwrap(),
         version: "2.4.1".parse().unwrap(),
+        manifest: None,
     };
     let spec = YunoSpec {
-        config: Some(ConfigRef {
-            id: "till.main".parse().unwrap(),
-            version: "7".parse().unwrap(),
-            sha256: Digest::of(b"{}"),
-        }),
+        configs: ["till.main", "shop"].map(config_ref).to_vec(),
         args: vec!["--config".to_owned(), text("{config}")],
         env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
         user: Some(text("till")),
@@ -236,6 +239,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             exit: failed.then_some(Exit::Signal(11)),
             attempts: u32::from(failed) * 4,
             retry_ms: failed.then_some(ago(-42)),
+            progress: failed.then_some(Progress { done_bytes: 410_000_000, total_bytes: 1_000_000_000 }),
             error: failed.then(|| text("it ended within a second, four times in a row")),
             ..Observed::absent(0)
         },
@@ -359,8 +363,19 @@ fn artifact(version: &str) -> Artifact {
         size_bytes: 4_812_344,
         role: "till".parse().unwrap(),
         version: version.parse().unwrap(),
+        manifest: Some(Digest::of(b"manifest")),
         added_ms: ago(86_000),
     }
+}
+
+fn manifest() -> Manifest {
+    serde_json::from_value(serde_json::json!({
+        "role": "till", "version": "7", "description": HOSTILE, "channel": "notify", "args": ["-c", HOSTILE],
+        "provides": {"web": {"port": 8080, "protocol": HOSTILE}, "admin": {}},
+        "requires": {"db": {}, "cache": {"optional": true}},
+        "config_schema": {"type": "object", "required": [HOSTILE]},
+    }))
+    .unwrap()
 }
 
 fn config(content: Option<serde_json::Value>) -> Config {

@@ -150,7 +150,12 @@ impl UnitView {
                 thead { tr { td {} th scope="col" { "Desired" } th scope="col" { "Observed " (ago(*at_ms, now_ms)) } } }
                 tbody {
                     tr { th scope="row" { "State" } td { (bits::wanted(desired.run)) }
-                         td { (bits::phase(observed.phase)) " " (ago(observed.since_ms, now_ms)) } }
+                         td {
+                             (bits::phase(observed.phase)) " " (ago(observed.since_ms, now_ms))
+                             @if let Some(progress) = observed.progress {
+                                 p.why { (bytes(progress.done_bytes)) " of " (bytes(progress.total_bytes)) " (" (progress.percent()) " %)" }
+                             }
+                         } }
                     tr { th scope="row" { "Generation" } td { (desired.generation) }
                          td { (observed.generation) (behind(desired.generation != observed.generation)) } }
                     tr { th scope="row" { "Revision" } td { code { (desired.revision.short()) } }
@@ -178,11 +183,13 @@ fn behind(behind: bool) -> Markup {
 }
 
 fn spec(spec: &Spec) -> Markup {
-    let Spec::Yuno(YunoSpec { artifact, config, args, env, user, grace_ms, .. }) = spec;
+    let Spec::Yuno(YunoSpec { artifact, configs, args, env, user, grace_ms, .. }) = spec;
     html! {
         div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
-        @if let Some(config) = config {
-            div { dt { "Config" } dd { a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } } }
+        @if !configs.is_empty() {
+            div { dt { "Configs" } dd { @for config in configs {
+                a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } " "
+            } } }
         }
         @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::console::web::argv::join(args)) } } } }
         @if !env.is_empty() {

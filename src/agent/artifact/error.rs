@@ -1,0 +1,116 @@
+//! Why something could not be fetched, and whether it may be later.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use muster_topics::name::Digest;
+use reqwest::StatusCode;
+
+/// Why something could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum ArtifactError {
+    /// The connection failed, or the server sent less than it should.
+    #[error("{what} cannot be fetched from the console: {source}")]
+    Transport {
+        /// What was to be fetched.
+        what: String,
+        /// Why not.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The server had another answer than the content.
+    #[error("{what} cannot be fetched: the console answers {status}{}", hint(*.status))]
+    Status {
+        /// What was to be fetched.
+        what: String,
+        /// The answer.
+        status: StatusCode,
+    },
+    /// What came has not the SHA-256 that it should have.
+    #[error(
+        "{what} is not what it should be: its SHA-256 is {found}. It was not installed. hint: add it to the console again"
+    )]
+    WrongHash {
+        /// What was to be fetched.
+        what: String,
+        /// What came.
+        found: Digest,
+        /// Whether a part of it came from an earlier transfer, so that a whole one may do better.
+        resumed: bool,
+    },
+    /// What came is longer than it should be.
+    #[error(
+        "{what} is not what it should be: it is longer than its {size_bytes} bytes. It was not installed. hint: add it to the console again"
+    )]
+    TooLong {
+        /// What was to be fetched.
+        what: String,
+        /// How long it should be.
+        size_bytes: u64,
+    },
+    /// It could not be written down.
+    #[error("{what} cannot be written to {path}: {source}{}", disk_hint(.source))]
+    Write {
+        /// What was fetched.
+        what: String,
+        /// Where to.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The agent's own certificate or the console's address cannot be used.
+    #[error("the console cannot be asked for anything: {0}")]
+    Client(Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn hint(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::NOT_FOUND => ". hint: it is not there (any more); add it to the console",
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ". hint: is this host still a member of the fleet?",
+        _ => "",
+    }
+}
+
+fn disk_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ". hint: make room on this host's disk",
+        _ => "",
+    }
+}
+
+impl ArtifactError {
+    /// Whether the same try may do better later, without anybody's help.
+    #[must_use]
+    pub fn may_heal(&self) -> bool {
+        match self {
+            // A full disk may have room again, whoever sees to it.
+            Self::Transport { .. } | Self::Write { .. } | Self::Client(_) => true,
+            Self::Status { status, .. } => {
+                status.is_server_error()
+                    || matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
+            }
+            Self::WrongHash { resumed, .. } => *resumed,
+            Self::TooLong { .. } => false,
+        }
+    }
+}
+
+pub(super) fn transport(what: &str) -> impl Fn(reqwest::Error) -> ArtifactError {
+    let what = what.to_owned();
+    move |error| {
+        // reqwest's own words name the address and leave the reason to their sources.
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        ArtifactError::Transport { what: what.clone(), source: text.into() }
+    }
+}
+
+pub(super) fn write_error(what: &str, path: &Path) -> impl Fn(io::Error) -> ArtifactError {
+    let (what, path) = (what.to_owned(), path.to_owned());
+    move |source| ArtifactError::Write { what: what.clone(), path: path.clone(), source }
+}

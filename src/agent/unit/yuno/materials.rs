@@ -1,0 +1,288 @@
+//! The configs of a revision as files: merged into one, and each by itself.
+//!
+//! They lie in `rev/<revision>/`: `config.json`, which `MUSTER_CONFIG` names, and `<id>.json` for each config. All
+//! are written into a folder beside, which then takes the place of the one that is there in one step; so
+//! whoever reads finds all of the old or all of the new. `.muster.json` tells what was written, and what in it is secret.
+//!
+//! **Invariant: whatever may hold a secret is readable by the unit's user alone**, and never leaves this module unmasked.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use muster_topics::{
+    canonical,
+    effective::Effective,
+    name::{Digest, UnitName},
+    unit::ConfigRef,
+};
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, RenameFlags, renameat2},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    files::{PASSABLE_FOLDER, SECRET_MODE, make_folder, sync_folder},
+    rules::{config, process::MERGED},
+};
+
+/// What was written, and what of it is secret. It stays the agent's own.
+const RECORD: &str = ".muster.json";
+
+/// `.muster.json`.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Record {
+    revision: Digest,
+    configs: Vec<ConfigRef>,
+    /// Names of files, and their content's SHA-256.
+    files: BTreeMap<String, Digest>,
+    /// Where in the merged file secrets stand, and which.
+    secrets: Vec<(String, Value)>,
+}
+
+/// The folder of one revision.
+pub(super) struct Materials {
+    folder: PathBuf,
+}
+
+impl Materials {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// The merged config's file.
+    pub(super) fn merged(&self) -> PathBuf {
+        self.folder.join(file_name(MERGED))
+    }
+
+    /// Whether these configs lie there just as they were written.
+    pub(super) fn are_there(&self, configs: &[ConfigRef]) -> bool {
+        self.record().is_ok_and(|record| record.configs == configs && self.changed(&record).is_empty())
+    }
+
+    /// A config as an agent of before wrote it, when there was one and nothing in it was secret: a host that is
+    /// offline when its agent is upgraded has no other place to get it from.
+    pub(super) fn of_before(&self, config: &ConfigRef) -> Option<Vec<u8>> {
+        fs::read(self.merged()).ok().filter(|content| Digest::of(content) == config.sha256)
+    }
+
+    /// Writes the configs, each with its document, in place of what is there.
+    ///
+    /// # Errors
+    /// If it cannot be written; what is there is then as it was.
+    pub(super) fn write(&self, revision: &Digest, configs: &[(ConfigRef, Value)]) -> io::Result<()> {
+        let merged = config::merge(configs.iter().map(|(_, document)| document.clone()));
+        let mut files = vec![(file_name(MERGED), bytes(&merged)?)];
+        for (config, document) in configs {
+            files.push((file_name(config.id.as_str()), bytes(document)?));
+        }
+        let record = Record {
+            revision: revision.clone(),
+            configs: configs.iter().map(|(config, _)| config.clone()).collect(),
+            files: files.iter().map(|(name, content)| (name.clone(), Digest::of(content))).collect(),
+            secrets: config::secrets(&merged),
+        };
+        files.push((RECORD.to_owned(), serde_json::to_vec(&record)?));
+        let fresh = self.fresh()?;
+        for (name, content) in &files {
+            write_new(&fresh.join(name), content)?;
+        }
+        sync_folder(&fresh)?;
+        self.swap(&fresh)
+    }
+
+    /// An empty folder beside.
+    fn fresh(&self) -> io::Result<PathBuf> {
+        let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        let fresh = self.folder.with_file_name(format!(".{name}.new"));
+        remove(&fresh)?;
+        make_folder(&fresh, PASSABLE_FOLDER)?;
+        Ok(fresh)
+    }
+
+    /// Puts a folder in the place of this one, at once.
+    fn swap(&self, fresh: &Path) -> io::Result<()> {
+        if !self.folder.exists() {
+            fs::rename(fresh, &self.folder)?;
+        } else {
+            match renameat2(AT_FDCWD, fresh, AT_FDCWD, &self.folder, RenameFlags::RENAME_EXCHANGE) {
+                Ok(()) => {}
+                // A file system that cannot: for a moment there is nothing, and then all of the new.
+                Err(Errno::EINVAL | Errno::ENOSYS) => {
+                    remove(&self.folder)?;
+                    fs::rename(fresh, &self.folder)?;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+            remove(fresh)?;
+        }
+        sync_folder(self.folder.parent().unwrap_or(Path::new(".")))
+    }
+
+    /// Every file that the unit's user has to read.
+    pub(super) fn readable(&self) -> Vec<PathBuf> {
+        let files = self.record().map(|record| record.files).unwrap_or_default();
+        files.into_keys().map(|name| self.folder.join(name)).collect()
+    }
+
+    /// What lies there now, masked.
+    ///
+    /// # Errors
+    /// If nothing was ever written there, or it cannot be read.
+    pub(super) fn effective(&self, unit: &UnitName) -> io::Result<Effective> {
+        let record = self.record()?;
+        let document = fs::read(self.merged()).ok().and_then(|content| serde_json::from_slice::<Value>(&content).ok());
+        let config = document.map(|document| config::mask_revealed(&document, &record.secrets));
+        Ok(Effective {
+            unit: unit.clone(),
+            path: self.merged().to_string_lossy().into_owned(),
+            changed: self.changed(&record),
+            revision: record.revision,
+            configs: record.configs,
+            config,
+        })
+    }
+
+    fn record(&self) -> io::Result<Record> {
+        Ok(serde_json::from_slice(&fs::read(self.folder.join(RECORD))?)?)
+    }
+
+    /// Files that are not as they were written.
+    fn changed(&self, record: &Record) -> Vec<String> {
+        let differs = |(name, digest): &(&String, &Digest)| {
+            fs::read(self.folder.join(name)).map_or(true, |content| Digest::of(&content) != **digest)
+        };
+        record.files.iter().filter(differs).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn file_name(id: &str) -> String {
+    format!("{id}.json")
+}
+
+/// A document as a program reads it.
+fn bytes(document: &Value) -> io::Result<Vec<u8>> {
+    canonical::to_bytes(&config::revealed(document)).map_err(io::Error::other)
+}
+
+fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(SECRET_MODE).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use muster_topics::unit::MASK;
+    use serde_json::json;
+
+    use super::*;
+
+    fn part(id: &str, document: Value) -> (ConfigRef, Value) {
+        let sha256 = canonical::digest(&document).unwrap();
+        (ConfigRef { id: id.parse().unwrap(), version: "1".parse().unwrap(), sha256 }, document)
+    }
+
+    fn refs(configs: &[(ConfigRef, Value)]) -> Vec<ConfigRef> {
+        configs.iter().map(|(config, _)| config.clone()).collect()
+    }
+
+    fn read(path: &Path) -> Value {
+        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn configs_are_merged_and_lie_there_each_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let materials = Materials::new(folder.path().join("abc"));
+        let revision = Digest::of(b"revision");
+        let base =
+            part("till.base", json!({"colour": "blue", "db": {"user": "u", "password": {"$secret": "hunter2"}}}));
+        let shop = part("shop", json!({"colour": "red", "db": {"user": null}}));
+        let configs = [base, shop];
+        assert!(!materials.are_there(&refs(&configs)));
+        materials.write(&revision, &configs).unwrap();
+        assert!(materials.are_there(&refs(&configs)));
+        assert!(!materials.are_there(&refs(&configs[..1])), "other configs than these");
+        let revealed = json!({"colour": "red", "db": {"password": "hunter2"}});
+        assert_eq!(read(&materials.merged()), revealed);
+        assert_eq!(read(&folder.path().join("abc/shop.json")), configs[1].1);
+        assert_eq!(read(&folder.path().join("abc/till.base.json"))["db"]["password"], "hunter2");
+        assert_eq!(materials.readable().len(), 3);
+        for path in materials.readable() {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        let unit = "default/till".parse().unwrap();
+        let effective = materials.effective(&unit).unwrap();
+        assert_eq!(effective.config, Some(json!({"colour": "red", "db": {"password": MASK}})));
+        assert_eq!((effective.revision, effective.configs), (revision, refs(&configs)));
+        assert!(effective.changed.is_empty());
+    }
+
+    #[test]
+    fn what_somebody_changed_is_told_and_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let materials = Materials::new(folder.path().join("abc"));
+        let configs = [part("a", json!({"password": {"$secret": "hunter2-hunter2"}}))];
+        let revision = Digest::of(b"revision");
+        materials.write(&revision, &configs).unwrap();
+        fs::write(materials.merged(), r#"{"url":"//u:hunter2-hunter2@h"}"#).unwrap();
+        let effective = materials.effective(&"default/till".parse().unwrap()).unwrap();
+        assert_eq!(
+            (effective.config, &effective.changed[..]),
+            (Some(json!({"url": MASK})), &["config.json".to_owned()][..])
+        );
+        assert!(!materials.are_there(&refs(&configs)));
+        materials.write(&revision, &configs).unwrap();
+        assert!(materials.are_there(&refs(&configs)));
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "nothing is left beside");
+    }
+
+    #[test]
+    fn a_reader_never_finds_half_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("abc");
+        let configs = |n: u32| [part("a", json!({"n": n})), part("b", json!({"m": n}))];
+        Materials::new(path.clone()).write(&Digest::of(b"0"), &configs(0)).unwrap();
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        let at = path.clone();
+        let reader = std::thread::spawn(move || {
+            let mut seen = 0;
+            while is_over.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                // One folder, opened once, is one state.
+                let here = fs::File::open(&at).unwrap();
+                let below = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&here));
+                let part = |name: &str| fs::read(format!("{below}/{name}.json"));
+                // A folder that was swapped away meanwhile is being emptied.
+                if let (Ok(_), Ok(a), Ok(b)) = (fs::read(at.join("config.json")), part("a"), part("b")) {
+                    let number =
+                        |bytes: Vec<u8>, key: &str| serde_json::from_slice::<Value>(&bytes).unwrap()[key].clone();
+                    assert_eq!(number(a, "n"), number(b, "m"));
+                    seen += 1;
+                }
+            }
+            seen
+        });
+        for n in 1..200 {
+            Materials::new(path.clone()).write(&Digest::of(b"n"), &configs(n)).unwrap();
+        }
+        drop(over);
+        assert!(reader.join().unwrap() > 0);
+    }
+}

@@ -1,0 +1,97 @@
+//! `muster yuno config`: what a yuno reads as its configuration.
+
+use clap::Args;
+use muster_topics::{
+    command::Verb,
+    effective::Effective,
+    unit::{Spec, YunoSpec},
+};
+use serde_json::Value;
+
+use super::{Session, exec, print, target::UnitRef, unit};
+use crate::{
+    api::{self, CommandHost, Unit},
+    failure::{Failure, Kind},
+    rules,
+};
+
+/// Show what a yuno reads as its configuration.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Without --effective it is what the unit should read: its configs as the console has them, merged. \
+                        With --effective the host is asked, which reads its own files: the two differ while a change is \
+                        on its way, after a change that was rolled back, and if somebody has edited the file by hand."
+)]
+pub struct Config {
+    /// REALM/NAME or HOST:REALM/NAME
+    unit: UnitRef,
+    /// The host, by id or hostname
+    #[arg(long)]
+    host: Option<String>,
+    /// Ask the host what really lies there
+    #[arg(long)]
+    effective: bool,
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(wanted: Config, session: &Session) -> Result<(), Failure> {
+    let unit = unit::one(session, &wanted.unit, wanted.host).await?;
+    if !wanted.effective {
+        return desired(session, &unit).await;
+    }
+    let asked = Verb::UnitConfig { unit: unit.unit.clone() };
+    let command = unit::submit(session, vec![unit.host], asked).await?;
+    let (hosts, output) = exec::collect(session, &command).await?;
+    unit::report(&command, &hosts)?;
+    show(session, &hosts, &output)
+}
+
+fn show(session: &Session, hosts: &[CommandHost], output: &[u8]) -> Result<(), Failure> {
+    let effective: Effective = serde_json::from_slice(output).map_err(|error| {
+        let host = hosts.first().map(|host| host.hostname.as_str()).unwrap_or_default();
+        Failure::new(Kind::Failed, format!("what {host} answers is not understood: {error}"))
+    })?;
+    for file in &effective.changed {
+        print::say(format_args!("{file} is not as the agent wrote it: somebody has changed it since"));
+    }
+    session.printer.one(&effective, || {
+        let configs = effective.configs.iter().map(|config| format!("{}@{}", config.id, config.version));
+        vec![
+            ("unit", effective.unit.to_string()),
+            ("revision", effective.revision.short().to_owned()),
+            ("file", effective.path.clone()),
+            ("configs", configs.collect::<Vec<_>>().join(", ")),
+            ("config", effective.config.as_ref().map(pretty).unwrap_or_else(|| "it is no JSON any more".to_owned())),
+        ]
+    })
+}
+
+fn pretty(document: &Value) -> String {
+    serde_json::to_string_pretty(document).unwrap_or_default()
+}
+
+async fn desired(session: &Session, unit: &Unit) -> Result<(), Failure> {
+    let Spec::Yuno(YunoSpec { configs, .. }) = &unit.desired.spec;
+    if configs.is_empty() {
+        return Err(Failure::new(Kind::Failed, format!("{} has no configs", unit.unit)));
+    }
+    let mut documents = Vec::new();
+    for config in configs {
+        let path = format!("configs/{}/{}", config.id, config.version);
+        let whole: api::Config = session.client.get(&path, &[]).await?;
+        documents.push(whole.content.unwrap_or_default());
+    }
+    // Masked ones merge as bare ones do.
+    let merged = rules::config::merge(documents);
+    session.printer.one(&merged, || {
+        let configs = configs.iter().map(|config| format!("{}@{}", config.id, config.version));
+        vec![
+            ("unit", unit.unit.to_string()),
+            ("configs", configs.collect::<Vec<_>>().join(", ")),
+            ("config", pretty(&merged)),
+        ]
+    })
+}

@@ -1,0 +1,115 @@
+//! Whether everything that a unit's spec names is here, and fits together: as much as can be known before a host is
+//! asked. All that is wrong is told at once.
+
+use muster_topics::unit::{ArtifactRef, ConfigRef, YunoSpec};
+
+use crate::{
+    api::Artifact,
+    console::{
+        Console, Error,
+        store::content::{self, ArtifactFilter},
+    },
+    rules::{config, schema},
+};
+
+/// Whether a unit can be made of what is here.
+pub(in crate::console) async fn check_unit(console: &Console, spec: &YunoSpec) -> Result<(), Error> {
+    let mut faults = Vec::new();
+    let known = match artifact(console, &spec.artifact).await {
+        Ok(known) => Some(known),
+        Err(error) => take(&mut faults, error)?,
+    };
+    let mut all_here = true;
+    for wanted in &spec.configs {
+        if let Err(error) = self::config(console, wanted).await {
+            all_here = false;
+            take::<()>(&mut faults, error)?;
+        }
+    }
+    if let (Some(known), true) = (known, all_here) {
+        faults.extend(against_schema(console, &known, spec).await?);
+    }
+    all(faults)
+}
+
+/// A fault of whoever asked is one of perhaps several; any other ends the check.
+fn take<T>(faults: &mut Vec<Error>, error: Error) -> Result<Option<T>, Error> {
+    if error.status >= 500 {
+        return Err(error);
+    }
+    faults.push(error);
+    Ok(None)
+}
+
+/// One fault as it is, several as one.
+fn all(mut faults: Vec<Error>) -> Result<(), Error> {
+    match faults.len() {
+        0 => Ok(()),
+        1 => faults.pop().map_or(Ok(()), Err),
+        count => {
+            let line = |fault: &Error| {
+                let hint = fault.problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+                format!("\n- {}{hint}", fault.problem.message.replace('\n', "\n  "))
+            };
+            let lines: String = faults.iter().map(line).collect();
+            Err(Error::conflict("several_faults", format!("{count} things are wrong:{lines}")))
+        }
+    }
+}
+
+/// The artifact, if it is here as a unit's spec has it.
+async fn artifact(console: &Console, wanted: &ArtifactRef) -> Result<Artifact, Error> {
+    let filter = ArtifactFilter { sha256: Some(wanted.sha256.clone()), ..ArtifactFilter::default() };
+    let known = content::artifacts(console.shared.store.read(), &filter).await?;
+    let what = format!("artifact {} {} ({})", wanted.role, wanted.version, wanted.sha256.short());
+    if known.is_empty() {
+        return Err(
+            Error::not_found("unknown_artifact", format!("{what} is not here")).hint("`muster artifact add` brings it")
+        );
+    }
+    // A spec from before there were manifests names none.
+    let same_manifest = |one: &Artifact| wanted.manifest.is_none() || wanted.manifest == one.manifest;
+    let same = |one: &Artifact| {
+        one.role == wanted.role
+            && one.version == wanted.version
+            && one.size_bytes == wanted.size_bytes
+            && same_manifest(one)
+    };
+    known.into_iter().find(same).ok_or_else(|| {
+        Error::conflict("wrong_artifact", format!("{what} is here with another role, version, size or manifest"))
+            .hint("`muster artifact ls` shows what is here")
+    })
+}
+
+/// Whether a config is here as a unit's spec has it.
+async fn config(console: &Console, wanted: &ConfigRef) -> Result<(), Error> {
+    let what = format!("config {}@{}", wanted.id, wanted.version);
+    match content::config(console.shared.store.read(), &wanted.id, &wanted.version).await? {
+        None => {
+            Err(Error::not_found("unknown_config", format!("{what} is not here")).hint("`muster config add` brings it"))
+        }
+        Some(config) if config.sha256 != wanted.sha256 => {
+            Err(Error::conflict("wrong_config", format!("{what} is here with another content"))
+                .hint("`muster config ls` shows what is here"))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Whether the merged config is what the artifact's manifest wants.
+async fn against_schema(console: &Console, artifact: &Artifact, spec: &YunoSpec) -> Result<Option<Error>, Error> {
+    let Some(manifest) = &artifact.manifest else { return Ok(None) };
+    let Some(wanted) = console.manifest(manifest).await?.config_schema else { return Ok(None) };
+    let merged = config::merge(console.documents(&spec.configs).await?);
+    let complaints = schema::check(&wanted, &merged);
+    if complaints.is_empty() {
+        return Ok(None);
+    }
+    let lines: String = complaints.iter().map(|complaint| format!("\n- {complaint}")).collect();
+    let Artifact { role, version, .. } = artifact;
+    let message = format!("the merged config is not what {role} {version} wants:{lines}");
+    Ok(Some(
+        Error::invalid("config_not_wanted", message)
+            .hint(format!("`muster artifact show {role}@{version}` has the schema")),
+    ))
+}

@@ -1,0 +1,132 @@
+//! Configs and manifests come in, and are shown.
+
+use axum::http::StatusCode;
+use muster_topics::{
+    canonical,
+    manifest::{MANIFEST_MAX_BYTES, Manifest},
+    name::{ConfigId, Digest, Name, Version},
+};
+use serde_json::Value;
+
+use super::next_version;
+use crate::{
+    api::{Config, ConfigDifference, NewConfig, StoredManifest},
+    clock::now_ms,
+    console::{
+        Console, Error,
+        store::content::{self, LabelKind},
+    },
+    rules::{config, schema},
+};
+
+/// The largest config. Hosts read it whole, and it lies in the store.
+const CONFIG_MAX_BYTES: usize = 512 * 1024;
+
+/// Canonical JSON and its hash.
+fn canonical_text(document: &impl serde::Serialize) -> Result<(Digest, String), canonical::CanonicalError> {
+    let bytes = canonical::to_bytes(document)?;
+    // Numbers that no party keeps exactly have a canonical form, too.
+    canonical::parse(&bytes)?;
+    Ok((Digest::of(&bytes), String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+impl Console {
+    /// Takes a config in. The same one again changes nothing.
+    pub async fn add_config(&self, operator: &Name, new: NewConfig) -> Result<Config, Error> {
+        let shared = &self.shared;
+        if new.content.len() > CONFIG_MAX_BYTES {
+            let message = format!("the config has {} bytes, and {CONFIG_MAX_BYTES} are allowed", new.content.len());
+            return Err(
+                Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).hint("an artifact can be larger")
+            );
+        }
+        let bad = |error: canonical::CanonicalError| Error::invalid("bad_config", error.to_string());
+        let document = canonical::parse(new.content.as_bytes()).map_err(bad)?;
+        let mistakes = config::check_secrets(&document);
+        if !mistakes.is_empty() {
+            return Err(Error::invalid("bad_config", mistakes.join("\n")));
+        }
+        let (sha256, content) = canonical_text(&document).map_err(bad)?;
+        let NewConfig { id, version, .. } = new;
+        let config = content::NewConfig { id, version, sha256, content };
+        let _content = shared.content.lock().await;
+        let removed =
+            content::removed_label(shared.store.read(), LabelKind::Config, config.id.as_str(), &config.version).await?;
+        let was_other = removed.is_some_and(|removed| removed != config.sha256);
+        if !was_other {
+            content::add_config(shared.store.write(), &config, operator, now_ms()).await?;
+            let stored = self.config(&config.id, &config.version).await?;
+            if stored.sha256 == config.sha256 {
+                return Ok(stored);
+            }
+        }
+        let versions = content::versions(shared.store.read(), LabelKind::Config, config.id.as_str()).await?;
+        let next = next_version(config.version.as_str(), &versions);
+        let other =
+            if was_other { "was other content, which was removed" } else { "is there already, with other content" };
+        Err(Error::conflict("version_taken", format!("config {}@{} {other}", config.id, config.version))
+            .hint(format!("add it as {}@{next}", config.id)))
+    }
+
+    /// All configs, without their content.
+    pub async fn configs(&self) -> Result<Vec<Config>, Error> {
+        Ok(content::configs(self.shared.store.read()).await?)
+    }
+
+    /// One config, with its content, secrets masked.
+    pub async fn config(&self, id: &ConfigId, version: &Version) -> Result<Config, Error> {
+        let mut config = self.bare_config(id, version).await?;
+        config.content = config.content.as_ref().map(config::masked);
+        Ok(config)
+    }
+
+    async fn bare_config(&self, id: &ConfigId, version: &Version) -> Result<Config, Error> {
+        let found = content::config(self.shared.store.read(), id, version).await?;
+        found.ok_or_else(|| Error::not_found("unknown_config", format!("there is no config {id}@{version}")))
+    }
+
+    /// In what one config differs from another. Secrets are masked, but it is told whether they differ.
+    pub async fn config_differences(
+        &self,
+        from: (&ConfigId, &Version),
+        to: (&ConfigId, &Version),
+    ) -> Result<Vec<ConfigDifference>, Error> {
+        let from = self.bare_config(from.0, from.1).await?.content.unwrap_or_default();
+        let to = self.bare_config(to.0, to.1).await?.content.unwrap_or_default();
+        let told = |config::Difference { pointer, from, to }| ConfigDifference { pointer, from, to };
+        Ok(config::differences(&from, &to).into_iter().map(told).collect())
+    }
+
+    /// Takes a manifest in. The same one again changes nothing.
+    pub async fn add_manifest(&self, operator: &Name, manifest: &Manifest) -> Result<StoredManifest, Error> {
+        let bad = |message: String| Error::invalid("bad_manifest", message);
+        let (sha256, text) = canonical_text(manifest).map_err(|error| bad(error.to_string()))?;
+        if text.len() > MANIFEST_MAX_BYTES {
+            let message = format!("the manifest has {} bytes, and {MANIFEST_MAX_BYTES} are allowed", text.len());
+            return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+        }
+        if let Some(wanted) = &manifest.config_schema {
+            schema::check_schema(wanted).map_err(|error| bad(format!("config_schema: {error}")))?;
+        }
+        let _content = self.shared.content.lock().await;
+        content::add_manifest(self.shared.store.write(), &sha256, &text, operator, now_ms()).await?;
+        Ok(StoredManifest { sha256 })
+    }
+
+    /// One manifest.
+    pub async fn manifest(&self, sha256: &Digest) -> Result<Manifest, Error> {
+        let text = content::manifest(self.shared.store.read(), sha256).await?;
+        let text =
+            text.ok_or_else(|| Error::not_found("unknown_manifest", format!("there is no manifest {sha256}")))?;
+        serde_json::from_str(&text).map_err(|error| Error::internal("reading the manifest", &error))
+    }
+
+    /// The content of configs, as it is: for checking, and never to be shown.
+    pub(super) async fn documents(&self, configs: &[muster_topics::unit::ConfigRef]) -> Result<Vec<Value>, Error> {
+        let mut documents = Vec::new();
+        for config in configs {
+            documents.push(self.bare_config(&config.id, &config.version).await?.content.unwrap_or_default());
+        }
+        Ok(documents)
+    }
+}

@@ -1,0 +1,166 @@
+//! What nobody needs goes: one artifact or config by its labels, or all artifacts that no unit names.
+
+use std::{collections::BTreeSet, fs, io};
+
+use muster_topics::{
+    command::Verb,
+    name::{ConfigId, Digest, Name, Version},
+    unit::{Spec, YunoSpec},
+};
+
+use super::disk;
+use crate::{
+    api::{Artifact, Collected},
+    clock::now_ms,
+    console::{
+        Console, Error, Shared,
+        store::{
+            StoreError, command,
+            content::{self, ArtifactFilter, LabelKind, RemovedLabel},
+            host,
+        },
+    },
+};
+
+/// The most of those who need something that a refusal names.
+const NAMED_MAX: usize = 5;
+
+/// Somebody who needs artifacts and configs.
+struct Holder {
+    who: String,
+    spec: YunoSpec,
+}
+
+/// Everybody who needs anything, as far as the console knows: units on all hosts, and those that are on their way
+/// to one. (Snapshots will be, too.)
+async fn holders(shared: &Shared) -> Result<Vec<Holder>, Error> {
+    let db = shared.store.read();
+    let units = host::units(db, None, None).await?.into_iter().map(|unit| {
+        let Spec::Yuno(spec) = unit.desired.spec;
+        Holder { who: format!("{} on {}", unit.unit, unit.hostname), spec }
+    });
+    let ordered = command::open_verbs(db).await?.into_iter().filter_map(|(id, verb)| {
+        let Verb::UnitApply { unit, spec, .. } = verb else { return None };
+        let Spec::Yuno(spec) = *spec;
+        Some(Holder { who: format!("{unit}, which command {id} makes"), spec })
+    });
+    Ok(units.chain(ordered).collect())
+}
+
+/// Refuses because of those who need something.
+fn refuse_held(what: &str, holders: &[String]) -> Result<(), Error> {
+    if holders.is_empty() {
+        return Ok(());
+    }
+    let named = holders.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    let more =
+        if holders.len() > NAMED_MAX { format!(" and {} more", holders.len() - NAMED_MAX) } else { String::new() };
+    Err(Error::conflict("in_use", format!("{what} is needed by {named}{more}"))
+        .hint("change or remove these first; what they need is not removed"))
+}
+
+impl Console {
+    /// Removes an artifact from under its labels, and its content if it has no others.
+    pub async fn remove_artifact(&self, operator: &Name, role: &Name, version: &Version) -> Result<(), Error> {
+        let shared = &self.shared;
+        let _content = shared.content.lock().await;
+        let filter = ArtifactFilter { sha256: None, role: Some(role.clone()), version: Some(version.clone()) };
+        let Some(artifact) = content::artifacts(shared.store.read(), &filter).await?.pop() else {
+            return Err(Error::not_found("unknown_artifact", format!("there is no artifact {role}@{version}")));
+        };
+        let filter = ArtifactFilter { sha256: Some(artifact.sha256.clone()), ..ArtifactFilter::default() };
+        let is_last = content::artifacts(shared.store.read(), &filter).await?.len() == 1;
+        let needs = |spec: &YunoSpec| {
+            spec.artifact.sha256 == artifact.sha256
+                && (is_last || (&spec.artifact.role, &spec.artifact.version) == (role, version))
+        };
+        let held: Vec<String> =
+            holders(shared).await?.into_iter().filter(|holder| needs(&holder.spec)).map(|holder| holder.who).collect();
+        refuse_held(&format!("artifact {role}@{version}"), &held)?;
+        self.forget(operator, &artifact).await?;
+        if is_last {
+            self.delete_blob(&artifact.sha256)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a config.
+    pub async fn remove_config(&self, operator: &Name, id: &ConfigId, version: &Version) -> Result<(), Error> {
+        let shared = &self.shared;
+        let _content = shared.content.lock().await;
+        let config = self.config(id, version).await?;
+        let needs = |spec: &YunoSpec| spec.configs.iter().any(|config| (&config.id, &config.version) == (id, version));
+        let held: Vec<String> =
+            holders(shared).await?.into_iter().filter(|holder| needs(&holder.spec)).map(|holder| holder.who).collect();
+        refuse_held(&format!("config {id}@{version}"), &held)?;
+        let label =
+            RemovedLabel { kind: LabelKind::Config, name: id.as_str(), version, sha256: &config.sha256, operator };
+        self.remove_label(&label).await?;
+        tracing::info!(config = %format_args!("{id}@{version}"), %operator, "a config was removed");
+        Ok(())
+    }
+
+    /// Removes every artifact that nobody needs; with `dry_run` only says which.
+    pub async fn collect_artifacts(&self, operator: &Name, dry_run: bool) -> Result<Collected, Error> {
+        let shared = &self.shared;
+        let _content = shared.content.lock().await;
+        let holders = holders(shared).await?;
+        let held: BTreeSet<&Digest> = holders.iter().map(|holder| &holder.spec.artifact.sha256).collect();
+        let all = content::artifacts(shared.store.read(), &ArtifactFilter::default()).await?;
+        let (kept, artifacts): (Vec<Artifact>, Vec<Artifact>) =
+            all.into_iter().partition(|artifact| held.contains(&artifact.sha256));
+        let kept: BTreeSet<Digest> = kept.into_iter().map(|artifact| artifact.sha256).collect();
+        let mut freed_bytes = 0;
+        if !dry_run {
+            for artifact in &artifacts {
+                self.forget(operator, artifact).await?;
+            }
+        }
+        for (sha256, size_bytes) in blobs(shared).map_err(|error| disk("listing the artifacts", &error))? {
+            if !kept.contains(&sha256) {
+                freed_bytes += size_bytes;
+                if !dry_run {
+                    self.delete_blob(&sha256)?;
+                }
+            }
+        }
+        if !dry_run {
+            content::forget_manifests(shared.store.write()).await?;
+        }
+        Ok(Collected { artifacts, freed_bytes })
+    }
+
+    async fn forget(&self, operator: &Name, artifact: &Artifact) -> Result<(), Error> {
+        let Artifact { role, version, sha256, .. } = artifact;
+        let label = RemovedLabel { kind: LabelKind::Artifact, name: role.as_str(), version, sha256, operator };
+        self.remove_label(&label).await?;
+        tracing::info!(artifact = sha256.short(), %role, %version, %operator, "an artifact was removed");
+        Ok(())
+    }
+
+    async fn remove_label(&self, label: &RemovedLabel<'_>) -> Result<(), Error> {
+        let mut transaction = self.shared.store.begin().await?;
+        content::remove_label(&mut transaction, label, now_ms()).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        Ok(())
+    }
+
+    fn delete_blob(&self, sha256: &Digest) -> Result<(), Error> {
+        match fs::remove_file(super::artifact_path(&self.shared, sha256)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(disk("removing the artifact", &error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All blobs there are, also those that an upload left that was refused in the end.
+fn blobs(shared: &Shared) -> io::Result<Vec<(Digest, u64)>> {
+    let mut blobs = Vec::new();
+    for entry in fs::read_dir(&shared.artifacts)? {
+        let entry = entry?;
+        if let Some(Ok(sha256)) = entry.file_name().to_str().map(str::parse::<Digest>) {
+            blobs.push((sha256, entry.metadata()?.len()));
+        }
+    }
+    Ok(blobs)
+}

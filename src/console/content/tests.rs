@@ -1,0 +1,264 @@
+//! Artifacts, manifests and configs through the API of a real console.
+
+use muster_topics::{
+    V1,
+    command::Verb,
+    name::{HostId, Version},
+    unit::{ArtifactRef, ConfigRef, Spec, UnitReport, YunoSpec},
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    api::{Artifact, Config, Labels, NewCommand, NewConfig, NewTarget},
+    console::{
+        store,
+        testing::{Fixture, admin},
+        web::sample_unit,
+    },
+};
+
+async fn config(fixture: &Fixture, id: &str, version: &str, document: Value) -> Result<Config, Error> {
+    let new = NewConfig { id: id.parse().unwrap(), version: version.parse().unwrap(), content: document.to_string() };
+    fixture.console.add_config(&admin(), new).await
+}
+
+async fn artifact(fixture: &Fixture, label: &str, content: &'static str, manifest: Option<Value>) -> Artifact {
+    try_artifact(fixture, label, content, manifest).await.unwrap()
+}
+
+async fn try_artifact(
+    fixture: &Fixture,
+    label: &str,
+    content: &'static str,
+    manifest: Option<Value>,
+) -> Result<Artifact, Error> {
+    let (role, version) = label.split_once('@').unwrap();
+    let manifest = match manifest {
+        Some(manifest) => {
+            let manifest = serde_json::from_value(manifest).unwrap();
+            Some(fixture.console.add_manifest(&admin(), &manifest).await?.sha256)
+        }
+        None => None,
+    };
+    let labels = Labels { role: role.parse().unwrap(), version: version.parse().unwrap(), manifest };
+    let body = futures_util::stream::iter([Ok::<_, std::io::Error>(content)]);
+    fixture.console.add_artifact(&admin(), labels, body).await
+}
+
+fn spec(artifact: &Artifact, configs: &[&Config]) -> YunoSpec {
+    let Artifact { sha256, size_bytes, role, version, manifest, .. } = artifact.clone();
+    let reference = |config: &&Config| {
+        let Config { id, version, sha256, .. } = (*config).clone();
+        ConfigRef { id, version, sha256 }
+    };
+    let configs = configs.iter().map(reference).collect();
+    YunoSpec { configs, ..YunoSpec::new(ArtifactRef { sha256, size_bytes, role, version, manifest }) }
+}
+
+async fn apply(fixture: &Fixture, host: HostId, spec: YunoSpec) -> Result<crate::api::Command, Error> {
+    let verb = Verb::UnitApply { unit: "default/till".parse().unwrap(), spec: Box::new(Spec::Yuno(spec)), run: None };
+    let target = NewTarget::Hosts(vec![host.to_string()]);
+    fixture.console.submit(&admin(), NewCommand { target, expires_in_ms: None, verb }).await
+}
+
+/// A host says that it has a unit.
+async fn report(fixture: &Fixture, host: HostId, spec: YunoSpec) {
+    let mut sample = sample_unit();
+    sample.desired.spec = Spec::Yuno(spec);
+    let crate::api::Unit { desired, observed, hold, .. } = sample;
+    let unit = "default/till".parse().unwrap();
+    let report = UnitReport { v: V1, epoch: 1, seq: 1, at_ms: 1, unit, desired, observed, hold };
+    let mut transaction = fixture.shared().store.begin().await.unwrap();
+    store::host::set_unit(&mut transaction, host, &report, 1).await.unwrap();
+    transaction.commit().await.unwrap();
+}
+
+fn secret() -> Value {
+    json!({"db": {"user": "till", "password": {"$secret": "hunter2"}}})
+}
+
+#[tokio::test]
+async fn a_secret_never_leaves_but_for_the_host_that_installs_it() {
+    let fixture = Fixture::new().await;
+    let added = config(&fixture, "till", "1", secret()).await.unwrap();
+    let mut changed = secret();
+    changed["db"]["password"]["$secret"] = json!("hunter3");
+    let other = config(&fixture, "till", "2", changed).await.unwrap();
+    let console = &fixture.console;
+    let shown = console.config(&added.id, &added.version).await.unwrap();
+    assert_eq!(shown.content.as_ref().unwrap()["db"], json!({"user": "till", "password": {"$secret": "***"}}));
+    let differences =
+        console.config_differences((&added.id, &added.version), (&other.id, &other.version)).await.unwrap();
+    assert_eq!((differences.len(), differences[0].pointer.as_str()), (1, "/db/password"));
+    let page = console.config(&other.id, &other.version).await.unwrap();
+    for text in [format!("{added:?}{other:?}{shown:?}{differences:?}{page:?}"), serde_json::to_string(&shown).unwrap()]
+    {
+        assert!(!text.contains("hunter"), "{text}");
+    }
+    let member = fixture.member("h").await;
+    let url = fixture.hosts_url(&format!("/v1/configs/{}", added.sha256));
+    let fetched = fixture.client(member.identity()).get(url).send().await.unwrap().bytes().await.unwrap();
+    assert_eq!(Digest::of(&fetched), added.sha256);
+    assert_eq!(serde_json::from_slice::<Value>(&fetched).unwrap(), secret());
+    // What is shown is not taken for the secret.
+    let error = config(&fixture, "till", "3", shown.content.unwrap()).await.unwrap_err();
+    assert_eq!(error.problem.code, "bad_config");
+    assert!(error.problem.message.contains("/db/password"), "{error}");
+}
+
+#[tokio::test]
+async fn the_merged_config_must_be_what_the_manifest_wants() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let schema = json!({
+        "type": "object",
+        "required": ["shop"],
+        "properties": {
+            "shop": {"type": "string"},
+            "port": {"type": "integer", "maximum": 65535},
+            "password": {"type": "string", "minLength": 20},
+        },
+        "additionalProperties": false,
+    });
+    let till = artifact(&fixture, "till@1", "till", Some(json!({"config_schema": schema}))).await;
+    let base =
+        config(&fixture, "base", "1", json!({"port": 99999, "password": {"$secret": "hunter2"}, "colour": 1})).await;
+    let base = base.unwrap();
+    let error = apply(&fixture, host, spec(&till, &[&base])).await.unwrap_err();
+    assert_eq!(error.problem.code, "config_not_wanted");
+    for words in ["/port", "/password", "colour", "shop"] {
+        assert!(error.problem.message.contains(words), "{words}: {error}");
+    }
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+    let over = config(&fixture, "over", "1", json!({"port": 80, "password": null, "colour": null, "shop": "7"})).await;
+    apply(&fixture, host, spec(&till, &[&base, &over.unwrap()])).await.unwrap();
+    // The schema counts also where the spec knows of no manifest.
+    let unaware =
+        YunoSpec { artifact: ArtifactRef { manifest: None, ..spec(&till, &[]).artifact }, ..spec(&till, &[]) };
+    assert_eq!(apply(&fixture, host, unaware).await.unwrap_err().problem.code, "config_not_wanted");
+}
+
+#[tokio::test]
+async fn everything_that_is_wrong_is_told_at_once() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let till = artifact(&fixture, "till@1", "till", None).await;
+    let base = config(&fixture, "base", "1", json!({})).await.unwrap();
+    let nowhere = Config { id: "nowhere".parse().unwrap(), ..base.clone() };
+    let other = Config { sha256: Digest::of(b"other"), ..base };
+    let moved = Artifact { size_bytes: 5, ..till };
+    let error = apply(&fixture, host, spec(&moved, &[&nowhere, &other])).await.unwrap_err();
+    assert_eq!(error.problem.code, "several_faults");
+    for words in ["3 things", "artifact till 1", "config nowhere@1 is not here", "config base@1 is here with another"] {
+        assert!(error.problem.message.contains(words), "{words}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_belongs_to_its_label() {
+    let fixture = Fixture::new().await;
+    let first = artifact(&fixture, "till@1", "till", Some(json!({"args": ["-v"]}))).await;
+    let again = artifact(&fixture, "till@1", "till", Some(json!({"args": ["-v"]}))).await;
+    assert_eq!(first, again);
+    for (content, manifest) in [("till", None), ("till", Some(json!({}))), ("other", Some(json!({"args": ["-v"]})))] {
+        let error = try_artifact(&fixture, "till@1", content, manifest).await.unwrap_err();
+        assert_eq!(error.problem.code, "version_taken");
+        assert!(error.problem.hint.as_ref().unwrap().ends_with("such as 2"), "{error}");
+    }
+    let manifest = fixture.console.manifest(first.manifest.as_ref().unwrap()).await.unwrap();
+    assert_eq!(manifest.args, ["-v"]);
+    let error = try_artifact(&fixture, "till@2", "till", Some(json!({"config_schema": {"type": "colour"}}))).await;
+    assert_eq!(error.unwrap_err().problem.code, "bad_manifest");
+    let member = fixture.member("h").await;
+    let url = fixture.hosts_url(&format!("/v1/manifests/{}", first.manifest.as_ref().unwrap()));
+    let fetched = fixture.client(member.identity()).get(&url).send().await.unwrap().bytes().await.unwrap();
+    assert_eq!(Some(Digest::of(&fetched)), first.manifest);
+    assert_eq!(fixture.client(None).get(&url).send().await.unwrap().status(), 401);
+}
+
+#[tokio::test]
+async fn what_a_unit_needs_is_not_removed_and_its_holder_is_named() {
+    let fixture = Fixture::new().await;
+    let console = &fixture.console;
+    let host = fixture.member("shop-7").await.id;
+    let till = artifact(&fixture, "till@1", "till", None).await;
+    let base = config(&fixture, "base", "1", json!({})).await.unwrap();
+    // On its way to the host, and then there.
+    apply(&fixture, host, spec(&till, &[&base])).await.unwrap();
+    let remove_artifact = async || console.remove_artifact(&admin(), &till.role, &till.version).await;
+    let remove_config = async || console.remove_config(&admin(), &base.id, &base.version).await;
+    for error in [remove_artifact().await.unwrap_err(), remove_config().await.unwrap_err()] {
+        assert_eq!(error.problem.code, "in_use");
+        assert!(error.problem.message.contains("default/till, which command"), "{error}");
+    }
+    report(&fixture, host, spec(&till, &[&base])).await;
+    for error in [remove_artifact().await.unwrap_err(), remove_config().await.unwrap_err()] {
+        assert!(error.problem.message.contains("default/till on shop-7"), "{error}");
+    }
+    let other = artifact(&fixture, "other@1", "other", Some(json!({}))).await;
+    let dry = console.collect_artifacts(&admin(), true).await.unwrap();
+    assert_eq!((dry.artifacts, dry.freed_bytes), (vec![other.clone()], 5));
+    assert_eq!(console.artifacts(None, None).await.unwrap().len(), 2);
+    let done = console.collect_artifacts(&admin(), false).await.unwrap();
+    assert_eq!(done.artifacts, [other.clone()]);
+    assert_eq!(console.artifacts(None, None).await.unwrap(), [till.clone()]);
+    assert!(
+        !artifact_path(fixture.shared(), &other.sha256).exists()
+            && artifact_path(fixture.shared(), &till.sha256).exists()
+    );
+    assert!(console.manifest(other.manifest.as_ref().unwrap()).await.is_err());
+}
+
+#[tokio::test]
+async fn nothing_else_is_ever_added_under_labels_that_were_removed() {
+    let fixture = Fixture::new().await;
+    let console = &fixture.console;
+    let till = artifact(&fixture, "till@1", "till", None).await;
+    // Another name for the same blob, which stays.
+    let alias = artifact(&fixture, "alias@1", "till", None).await;
+    let base = config(&fixture, "base", "1", json!({"a": 1})).await.unwrap();
+    console.remove_artifact(&admin(), &till.role, &till.version).await.unwrap();
+    assert!(artifact_path(fixture.shared(), &till.sha256).exists());
+    console.remove_artifact(&admin(), &alias.role, &alias.version).await.unwrap();
+    assert!(!artifact_path(fixture.shared(), &till.sha256).exists());
+    console.remove_config(&admin(), &base.id, &base.version).await.unwrap();
+    let gone = console.remove_config(&admin(), &base.id, &base.version).await.unwrap_err();
+    assert_eq!(gone.problem.code, "unknown_config");
+
+    let error = try_artifact(&fixture, "till@1", "other", None).await.unwrap_err();
+    assert!(error.to_string().contains("was removed") && error.to_string().ends_with("such as 2"), "{error}");
+    let error = config(&fixture, "base", "1", json!({"a": 2})).await.unwrap_err();
+    assert!(error.to_string().contains("was removed") && error.to_string().ends_with("base@2"), "{error}");
+    // The same may come back.
+    artifact(&fixture, "till@1", "till", None).await;
+    config(&fixture, "base", "1", json!({"a": 1})).await.unwrap();
+}
+
+#[test]
+fn the_next_version_is_one_that_is_free() {
+    for (version, taken, wanted) in [
+        ("1", &["1"][..], "2"),
+        ("1.2.9", &["1.2.9"], "1.2.10"),
+        ("1", &["1", "2", "3"], "4"),
+        ("2024-01-01", &["2024-01-01"], "2024-01-2"),
+        ("beta", &["beta"], "beta-2"),
+        ("beta", &["beta", "beta-2"], "beta-3"),
+        ("99999999999999999999", &["99999999999999999999"], "99999999999999999999-2"),
+    ] {
+        let taken: Vec<_> = taken.iter().map(|one| (*one).to_owned()).collect();
+        assert_eq!(next_version(version, &taken), wanted);
+        assert!(wanted.parse::<Version>().is_ok());
+    }
+}
+
+#[test]
+fn what_an_interrupted_upload_left_is_removed_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join(Digest::of(b"x").as_str());
+    fs::write(&kept, b"x").unwrap();
+    fs::write(dir.path().join(".upload-abc"), b"half").unwrap();
+    prepare_folder(dir.path()).unwrap();
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [kept]);
+}

@@ -1,0 +1,184 @@
+//! Artifacts come in, as their bytes do.
+
+use std::{io, path::Path, time::Duration};
+
+use axum::http::StatusCode;
+use futures_util::{Stream, StreamExt};
+use muster_topics::name::{Digest, Name, Version};
+use tokio::{io::AsyncWriteExt, time::timeout};
+
+use super::{disk, next_version};
+use crate::{
+    api::{Artifact, Labels},
+    clock::now_ms,
+    console::{
+        Console, Error,
+        store::content::{self, ArtifactFilter, LabelKind},
+    },
+    files::sync_folder,
+};
+
+/// How long an upload may bring nothing.
+const IDLE: Duration = Duration::from_secs(60);
+pub(super) const UPLOAD_PREFIX: &str = ".upload-";
+
+/// A blob on its way to the disk; dropped before [`Upload::finish`], it leaves nothing.
+struct Upload {
+    file: tokio::fs::File,
+    path: tempfile::TempPath,
+    hash: ring::digest::Context,
+    size_bytes: u64,
+}
+
+impl Upload {
+    fn begin(folder: &Path) -> io::Result<Self> {
+        let (file, path) = tempfile::Builder::new().prefix(UPLOAD_PREFIX).tempfile_in(folder)?.into_parts();
+        let hash = ring::digest::Context::new(&ring::digest::SHA256);
+        Ok(Self { file: tokio::fs::File::from_std(file), path, hash, size_bytes: 0 })
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hash.update(bytes);
+        self.size_bytes += bytes.len() as u64;
+        self.file.write_all(bytes).await
+    }
+
+    /// Writes all of it down. It is whole then, and has no name yet.
+    async fn finish(mut self) -> io::Result<Blob> {
+        self.file.flush().await?;
+        self.file.sync_all().await?;
+        Ok(Blob { path: self.path, sha256: Digest::from_ring(self.hash.finish()), size_bytes: self.size_bytes })
+    }
+}
+
+/// A whole blob without its name; dropped, it is gone.
+struct Blob {
+    path: tempfile::TempPath,
+    sha256: Digest,
+    size_bytes: u64,
+}
+
+impl Blob {
+    /// Makes it last under its hash.
+    async fn keep(self, folder: &Path) -> io::Result<()> {
+        let to = folder.join(self.sha256.as_str());
+        let (path, folder) = (self.path, folder.to_owned());
+        let renamed = tokio::task::spawn_blocking(move || {
+            path.persist(to).map_err(|error| error.error)?;
+            sync_folder(&folder)
+        });
+        renamed.await.map_err(io::Error::other)?
+    }
+}
+
+impl Console {
+    /// Takes an artifact in, as its bytes come. The same one again changes nothing.
+    pub async fn add_artifact<B, E>(
+        &self,
+        operator: &Name,
+        labels: Labels,
+        body: impl Stream<Item = Result<B, E>> + Unpin,
+    ) -> Result<Artifact, Error>
+    where
+        B: AsRef<[u8]>,
+        E: std::fmt::Display,
+    {
+        let shared = &self.shared;
+        if let Some(manifest) = &labels.manifest {
+            self.manifest(manifest).await?;
+        }
+        let blob = self.receive(body).await?;
+        let Labels { role, version, manifest } = labels;
+        let artifact = Artifact {
+            sha256: blob.sha256.clone(),
+            size_bytes: blob.size_bytes,
+            role,
+            version,
+            manifest,
+            added_ms: now_ms(),
+        };
+        let _content = shared.content.lock().await;
+        self.check_label(&artifact).await?;
+        blob.keep(&shared.artifacts).await.map_err(|error| disk("storing the artifact", &error))?;
+        let stored = content::add_artifact(shared.store.write(), &artifact, operator).await?;
+        tracing::info!(artifact = stored.sha256.short(), role = %stored.role, version = %stored.version, %operator, size_bytes = stored.size_bytes, "an artifact is here");
+        Ok(stored)
+    }
+
+    /// Brings a blob to the disk.
+    async fn receive<B, E>(&self, mut body: impl Stream<Item = Result<B, E>> + Unpin) -> Result<Blob, Error>
+    where
+        B: AsRef<[u8]>,
+        E: std::fmt::Display,
+    {
+        let max_bytes = self.shared.config.artifact_max_bytes;
+        let what = "storing the artifact";
+        let mut upload = Upload::begin(&self.shared.artifacts).map_err(|error| disk(what, &error))?;
+        loop {
+            let piece = match timeout(IDLE, body.next()).await {
+                Ok(None) => break,
+                Ok(Some(Ok(piece))) => piece,
+                Ok(Some(Err(error))) => {
+                    return Err(Error::invalid("incomplete", format!("the artifact did not come whole: {error}"))
+                        .hint("send it again"));
+                }
+                Err(_) => {
+                    let message = format!("nothing of the artifact came for {} s", IDLE.as_secs());
+                    return Err(Error::new(StatusCode::REQUEST_TIMEOUT, "incomplete", message).hint("send it again"));
+                }
+            };
+            if upload.size_bytes + piece.as_ref().len() as u64 > max_bytes {
+                let message = format!("the artifact has more than {max_bytes} bytes");
+                return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+                    .hint("`artifact_max_bytes` in the console's configuration sets the limit"));
+            }
+            upload.write(piece.as_ref()).await.map_err(|error| disk(what, &error))?;
+        }
+        if upload.size_bytes == 0 {
+            return Err(Error::invalid("empty", "the artifact is empty"));
+        }
+        upload.finish().await.map_err(|error| disk(what, &error))
+    }
+
+    /// Whether an artifact may have its role and version: what once stood under them is the same, if anything did.
+    async fn check_label(&self, artifact: &Artifact) -> Result<(), Error> {
+        let db = self.shared.store.read();
+        let Artifact { role, version, sha256, manifest, .. } = artifact;
+        let filter = ArtifactFilter { sha256: None, role: Some(role.clone()), version: Some(version.clone()) };
+        let stored = content::artifacts(db, &filter).await?.pop();
+        let other = match &stored {
+            Some(stored) if stored.sha256 != *sha256 => {
+                Some(format!("is there already, with other content ({})", stored.sha256.short()))
+            }
+            Some(stored) if stored.manifest != *manifest => Some("is there already, with another manifest".to_owned()),
+            Some(_) => None,
+            None => {
+                let removed = content::removed_label(db, LabelKind::Artifact, role.as_str(), version).await?;
+                removed
+                    .filter(|removed| removed != sha256)
+                    .map(|removed| format!("was other content ({}), which was removed", removed.short()))
+            }
+        };
+        let Some(other) = other else { return Ok(()) };
+        let versions = content::versions(db, LabelKind::Artifact, role.as_str()).await?;
+        let next = next_version(version.as_str(), &versions);
+        Err(Error::conflict("version_taken", format!("{role} {version} {other}"))
+            .hint(format!("give the new content a new version, such as {next}")))
+    }
+
+    /// Artifacts, by role, newest first.
+    pub async fn artifacts(&self, role: Option<Name>, version: Option<Version>) -> Result<Vec<Artifact>, Error> {
+        let filter = ArtifactFilter { sha256: None, role, version };
+        Ok(content::artifacts(self.shared.store.read(), &filter).await?)
+    }
+
+    /// One artifact; under its newest labels, if it has several.
+    pub async fn artifact(&self, sha256: &Digest) -> Result<Artifact, Error> {
+        let filter = ArtifactFilter { sha256: Some(sha256.clone()), ..ArtifactFilter::default() };
+        let found = content::artifacts(self.shared.store.read(), &filter).await?;
+        found
+            .into_iter()
+            .max_by_key(|artifact| artifact.added_ms)
+            .ok_or_else(|| Error::not_found("unknown_artifact", format!("there is no artifact {sha256}")))
+    }
+}

@@ -1,0 +1,366 @@
+//! Configs: how several become one, what of them is secret, and in what two differ.
+//!
+//! A value that is secret is written as `{"$secret": VALUE}`, wherever a value may stand. Programs find the bare
+//! value in the merged file; everything that is shown has [`MASK`] in its place.
+//!
+//! **Invariant: a secret is one value.** It is never merged with, or looked into: what stands over it replaces it
+//! whole, or a part of it would be left behind without its mark.
+
+use muster_topics::unit::MASK;
+use serde_json::{Map, Value};
+
+/// The only key of an object that stands for a secret value.
+pub const SECRET: &str = "$secret";
+
+/// The shortest text that is looked for within other texts when a document is masked that somebody may have changed
+/// by hand: shorter ones stand everywhere.
+const WITHIN_MIN_BYTES: usize = 8;
+
+/// Merges documents in their order (RFC 7386): objects by their keys, `null` removes a key, and everything else
+/// is replaced by what comes later. The first stays as it is. Without any, there is nothing in it.
+#[must_use]
+pub fn merge(documents: impl IntoIterator<Item = Value>) -> Value {
+    let mut documents = documents.into_iter();
+    let Some(mut merged) = documents.next() else { return Value::Object(Map::new()) };
+    for patch in documents {
+        merge_into(&mut merged, patch);
+    }
+    merged
+}
+
+fn merge_into(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if is_secret(&patch) {
+        *target = Value::Object(patch);
+        return;
+    }
+    let mut into = match target.take() {
+        Value::Object(object) if !is_secret(&object) => object,
+        _ => Map::new(),
+    };
+    for (key, value) in patch {
+        if value.is_null() {
+            into.remove(&key);
+        } else {
+            merge_into(into.entry(key).or_insert(Value::Null), value);
+        }
+    }
+    *target = Value::Object(into);
+}
+
+/// Whatever has the key counts, so that a mistake hides too much rather than too little.
+fn is_secret(object: &Map<String, Value>) -> bool {
+    object.contains_key(SECRET)
+}
+
+/// Whether secrets are written as they must be; each mistake with the pointer to it.
+#[must_use]
+pub fn check_secrets(document: &Value) -> Vec<String> {
+    let mut mistakes = Vec::new();
+    walk(document, &mut String::new(), &mut |pointer, secret| {
+        let at = if pointer.is_empty() { "the whole document" } else { pointer };
+        match secret.get(SECRET) {
+            _ if secret.len() > 1 => mistakes.push(format!("{at}: beside \"{SECRET}\" there may be no other key")),
+            Some(Value::String(text)) if text == MASK => mistakes.push(format!(
+                "{at}: {MASK} is what is shown in place of a secret, not the secret. hint: put the secret itself there"
+            )),
+            Some(Value::Object(_) | Value::Array(_) | Value::Null) => {
+                mistakes.push(format!("{at}: a secret is a text, a number or a boolean"));
+            }
+            _ => {}
+        }
+    });
+    mistakes
+}
+
+/// The document with every secret masked: for pages, listings, diffs and logs.
+#[must_use]
+pub fn masked(document: &Value) -> Value {
+    map_secrets(document, &|_| Value::from(Map::from_iter([(SECRET.to_owned(), MASK.into())])))
+}
+
+/// The document as a program reads it: with the bare values of secrets.
+#[must_use]
+pub fn revealed(document: &Value) -> Value {
+    map_secrets(document, &|secret| secret.get(SECRET).cloned().unwrap_or_default())
+}
+
+fn map_secrets(value: &Value, with: &dyn Fn(&Map<String, Value>) -> Value) -> Value {
+    match value {
+        Value::Object(object) if is_secret(object) => with(object),
+        Value::Object(object) => {
+            Value::Object(object.iter().map(|(key, value)| (key.clone(), map_secrets(value, with))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(|item| map_secrets(item, with)).collect()),
+        plain => plain.clone(),
+    }
+}
+
+/// All secrets of a document: where each stands, and its bare value.
+#[must_use]
+pub fn secrets(document: &Value) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    walk(document, &mut String::new(), &mut |pointer, secret| {
+        found.push((pointer.to_owned(), secret.get(SECRET).cloned().unwrap_or_default()));
+    });
+    found
+}
+
+fn walk(value: &Value, pointer: &mut String, visit: &mut dyn FnMut(&str, &Map<String, Value>)) {
+    let length = pointer.len();
+    match value {
+        Value::Object(object) if is_secret(object) => visit(pointer, object),
+        Value::Object(object) => {
+            for (key, value) in object {
+                push(pointer, key);
+                walk(value, pointer, visit);
+                pointer.truncate(length);
+            }
+        }
+        Value::Array(items) => {
+            for (index, value) in items.iter().enumerate() {
+                push(pointer, &index.to_string());
+                walk(value, pointer, visit);
+                pointer.truncate(length);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Goes one step down a JSON pointer (RFC 6901).
+fn push(pointer: &mut String, key: &str) {
+    pointer.push('/');
+    pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+}
+
+/// Masks a document that has the bare values of secrets in it, such as one that was read from a host's disk: what
+/// stands where a secret stood, and every text that holds one, wherever somebody may have put it since.
+#[must_use]
+pub fn mask_revealed(document: &Value, secrets: &[(String, Value)]) -> Value {
+    let mut masked = document.clone();
+    for (pointer, _) in secrets {
+        if let Some(value) = masked.pointer_mut(pointer) {
+            *value = MASK.into();
+        }
+    }
+    mask_texts(&mut masked, secrets);
+    masked
+}
+
+fn mask_texts(value: &mut Value, secrets: &[(String, Value)]) {
+    match value {
+        Value::Object(object) => object.values_mut().for_each(|value| mask_texts(value, secrets)),
+        Value::Array(items) => items.iter_mut().for_each(|item| mask_texts(item, secrets)),
+        Value::String(text) => {
+            let held = |secret: &str| text == secret || secret.len() >= WITHIN_MIN_BYTES && text.contains(secret);
+            if secrets.iter().filter_map(|(_, secret)| secret.as_str()).any(held) {
+                *value = MASK.into();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// One place in which two documents differ; secrets are masked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// Where: a JSON pointer.
+    pub pointer: String,
+    /// What stands there in the one; nothing if it is not there.
+    pub from: Option<Value>,
+    /// What stands there in the other.
+    pub to: Option<Value>,
+}
+
+/// In what two documents differ, by pointer. A secret that changed is told as such, and not what it is.
+#[must_use]
+pub fn differences(from: &Value, to: &Value) -> Vec<Difference> {
+    let mut found = Vec::new();
+    compare(Some(from), Some(to), &mut String::new(), &mut found);
+    found
+}
+
+fn compare(from: Option<&Value>, to: Option<&Value>, pointer: &mut String, found: &mut Vec<Difference>) {
+    if from == to {
+        return;
+    }
+    let length = pointer.len();
+    match (from, to) {
+        (Some(Value::Object(one)), Some(Value::Object(other))) if !is_secret(one) && !is_secret(other) => {
+            let keys: std::collections::BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            for key in keys {
+                push(pointer, key);
+                compare(one.get(key), other.get(key), pointer, found);
+                pointer.truncate(length);
+            }
+        }
+        (Some(Value::Array(one)), Some(Value::Array(other))) => {
+            for index in 0..one.len().max(other.len()) {
+                push(pointer, &index.to_string());
+                compare(one.get(index), other.get(index), pointer, found);
+                pointer.truncate(length);
+            }
+        }
+        _ => found.push(Difference { pointer: pointer.clone(), from: from.map(masked), to: to.map(masked) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(documents: &[Value], merged: Value) {
+        assert_eq!(merge(documents.iter().cloned()), merged, "{documents:?}");
+    }
+
+    #[test]
+    fn merging() {
+        // The standard's own cases (RFC 7386, appendix A).
+        for (target, patch, result) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (json!({"a": "b"}), json!({"a": null}), json!({})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
+            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+            (json!(["a", "b"]), json!(["c", "d"]), json!(["c", "d"])),
+            (json!({"a": "b"}), json!(["c"]), json!(["c"])),
+            (json!({"a": "foo"}), json!(null), json!(null)),
+            (json!({"a": "foo"}), json!("bar"), json!("bar")),
+            (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
+            (json!([1, 2]), json!({"a": "b", "c": null}), json!({"a": "b"})),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+        ] {
+            check(&[target, patch], result);
+        }
+        check(&[], json!({}));
+        check(&[json!({"a": null})], json!({"a": null}));
+        check(&[json!({"a": 1}), json!({"b": 2}), json!({"a": null, "c": 3})], json!({"b": 2, "c": 3}));
+    }
+
+    #[test]
+    fn a_secret_is_replaced_whole() {
+        let secret = |text: &str| json!({"p": {SECRET: text}});
+        check(&[secret("a"), secret("b")], secret("b"));
+        check(&[secret("a"), json!({"p": {"x": 1}})], json!({"p": {"x": 1}}));
+        check(&[json!({"p": {"x": 1}}), secret("a")], secret("a"));
+        check(&[secret("a"), json!({"p": null})], json!({}));
+    }
+
+    #[test]
+    fn secrets_are_masked_and_revealed() {
+        let document = json!({"db": {"user": "u", "password": {SECRET: "hunter2"}}, "keys": [{SECRET: 7}, "x"]});
+        let mask = json!({SECRET: MASK});
+        assert_eq!(masked(&document), json!({"db": {"user": "u", "password": mask}, "keys": [mask, "x"]}));
+        assert_eq!(revealed(&document), json!({"db": {"user": "u", "password": "hunter2"}, "keys": [7, "x"]}));
+        let all = [("/db/password".to_owned(), json!("hunter2")), ("/keys/0".to_owned(), json!(7))];
+        assert_eq!(secrets(&document), all);
+        assert_eq!(check_secrets(&document), [""; 0]);
+        assert_eq!(masked(&json!({SECRET: "a", "b": "c"})), mask);
+    }
+
+    #[test]
+    fn secrets_that_are_none() {
+        for (document, complaint) in [
+            (json!({"a": {SECRET: "x", "b": 1}}), "/a: beside"),
+            (json!({"a/b": [{SECRET: MASK}]}), "/a~1b/0: *** is what is shown"),
+            (json!({SECRET: {SECRET: "x"}}), "the whole document: a secret is"),
+            (json!({"a": {SECRET: null}}), "/a: a secret is"),
+        ] {
+            let mistakes = check_secrets(&document);
+            assert!(mistakes.len() == 1 && mistakes[0].starts_with(complaint), "{mistakes:?}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_changed_by_hand_is_masked_all_the_same() {
+        let secrets = [("/password".to_owned(), json!("hunter2-hunter2")), ("/pin".to_owned(), json!("42"))];
+        for (document, shown) in [
+            (json!({"password": "hunter2-hunter2", "a": 1}), json!({"password": MASK, "a": 1})),
+            (json!({"password": "other"}), json!({"password": MASK})),
+            (json!({"url": "https://u:hunter2-hunter2@h/"}), json!({"url": MASK})),
+            (json!({"list": ["42", "n42"]}), json!({"list": [MASK, "n42"]})),
+        ] {
+            assert_eq!(mask_revealed(&document, &secrets), shown);
+        }
+    }
+
+    #[test]
+    fn what_differs_is_told_and_no_secret() {
+        let from = json!({"a": 1, "b": {"c": [1, 2]}, "p": {SECRET: "old"}, "same": {SECRET: "s"}});
+        let to = json!({"b": {"c": [1, 3, 4]}, "d": true, "p": {SECRET: "new"}, "same": {SECRET: "s"}});
+        let mask = json!({SECRET: MASK});
+        let all: Vec<_> = differences(&from, &to).into_iter().map(|one| (one.pointer, one.from, one.to)).collect();
+        assert_eq!(
+            all,
+            [
+                ("/a".to_owned(), Some(json!(1)), None),
+                ("/b/c/1".to_owned(), Some(json!(2)), Some(json!(3))),
+                ("/b/c/2".to_owned(), None, Some(json!(4))),
+                ("/d".to_owned(), None, Some(json!(true))),
+                ("/p".to_owned(), Some(mask.clone()), Some(mask)),
+            ]
+        );
+    }
+
+    fn document() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<i32>().prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from),
+            "hunter[0-9]{8}".prop_map(|text| json!({SECRET: text})),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map("[a-c~/]", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_secret_is_ever_shown(documents in proptest::collection::vec(document(), 1..4)) {
+            let merged = merge(documents.iter().cloned());
+            let secrets = secrets(&merged);
+            let shown = [
+                masked(&merged).to_string(),
+                mask_revealed(&revealed(&merged), &secrets).to_string(),
+                format!("{:?}", differences(&documents[0], &merged)),
+            ];
+            prop_assert!(shown.iter().all(|text| !text.contains("hunter")), "{shown:?}");
+        }
+
+        #[test]
+        fn merging_twice_is_merging_once(one in document(), other in document()) {
+            let once = merge([one, other.clone()]);
+            prop_assert_eq!(merge([once.clone(), other]), once);
+        }
+
+        #[test]
+        fn masked_documents_merge_as_bare_ones_do(documents in proptest::collection::vec(document(), 1..4)) {
+            prop_assert_eq!(merge(documents.iter().map(masked)), masked(&merge(documents)));
+        }
+
+        #[test]
+        fn every_difference_is_where_it_is_said_to_be(one in document(), other in document()) {
+            let found = differences(&one, &other);
+            prop_assert_eq!(found.is_empty(), one == other);
+            for difference in found {
+                prop_assert_eq!(one.pointer(&difference.pointer).map(masked), difference.from);
+                prop_assert_eq!(other.pointer(&difference.pointer).map(masked), difference.to);
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Whether a config is what a JSON Schema wants.
+//!
+//! All drafts from 4 to 2020-12. References lead within the schema or to the drafts' own documents: nothing is ever
+//! fetched. `format` and the `content…` keywords are notes and not rules, as the standard has it.
+
+use std::error::Error;
+
+use boon::{Compiler, ErrorKind, SchemaIndex, Schemas, UrlLoader, ValidationError};
+use serde_json::Value;
+
+use super::config;
+
+/// Where the schema seems to be, for references within it.
+const HERE: &str = "muster:config-schema";
+
+/// The most complaints that are told: whoever mends these sees the next ones then.
+const COMPLAINTS_MAX: usize = 20;
+
+/// Fetches nothing.
+struct Nowhere;
+
+impl UrlLoader for Nowhere {
+    fn load(&self, url: &str) -> Result<Value, Box<dyn Error>> {
+        Err(format!("{url} is not fetched. hint: put it into the schema itself, below \"$defs\"").into())
+    }
+}
+
+/// Whether a document is a schema.
+///
+/// # Errors
+/// With what is wrong with it.
+pub fn check_schema(schema: &Value) -> Result<(), String> {
+    compile(schema).map(drop)
+}
+
+fn compile(schema: &Value) -> Result<(Schemas, SchemaIndex), String> {
+    let mut compiler = Compiler::new();
+    compiler.use_loader(Box::new(Nowhere));
+    compiler.add_resource(HERE, schema.clone()).map_err(|error| told(&error))?;
+    let mut schemas = Schemas::new();
+    let index = compiler.compile(HERE, &mut schemas).map_err(|error| match &error {
+        boon::CompileError::ValidationError { src, .. } => {
+            let mut complaints = Vec::new();
+            collect(src, &[], &mut complaints);
+            complaints.join("; ")
+        }
+        _ => told(&error),
+    })?;
+    Ok((schemas, index))
+}
+
+/// An error in words, with those of its source, which its own may leave out.
+fn told(error: &boon::CompileError) -> String {
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{source}").replace(HERE, "the schema")
+}
+
+/// What of a config is not as a schema wants it, each with the pointer to it; no secret is told.
+#[must_use]
+pub fn check(schema: &Value, document: &Value) -> Vec<String> {
+    let (schemas, index) = match compile(schema) {
+        Ok(compiled) => compiled,
+        Err(error) => return vec![format!("the schema itself is not one: {error}")],
+    };
+    let secrets: Vec<String> = config::secrets(document).into_iter().map(|(pointer, _)| pointer).collect();
+    let bare = config::revealed(document);
+    let mut complaints = Vec::new();
+    if let Err(error) = schemas.validate(&bare, index) {
+        collect(&error, &secrets, &mut complaints);
+    }
+    complaints.truncate(COMPLAINTS_MAX);
+    complaints
+}
+
+/// What an error comes down to.
+fn collect(error: &ValidationError<'_, '_>, secrets: &[String], complaints: &mut Vec<String>) {
+    if !error.causes.is_empty() {
+        error.causes.iter().for_each(|cause| collect(cause, secrets, complaints));
+        return;
+    }
+    let pointer = error.instance_location.to_string();
+    let what = if secrets.contains(&pointer) { discreet(&error.kind) } else { error.kind.to_string() };
+    let at = if pointer.is_empty() { "the whole" } else { &pointer };
+    let complaint = format!("{at}: {what}");
+    if !complaints.contains(&complaint) {
+        complaints.push(complaint);
+    }
+}
+
+/// The same without the value, or how long it is.
+fn discreet(kind: &ErrorKind<'_, '_>) -> String {
+    match kind {
+        ErrorKind::Pattern { want, .. } => format!("does not match pattern {want:?}"),
+        ErrorKind::MinLength { want, .. } => format!("has less than {want} characters"),
+        ErrorKind::MaxLength { want, .. } => format!("has more than {want} characters"),
+        ErrorKind::Minimum { want, .. } => format!("is less than {want}"),
+        ErrorKind::Maximum { want, .. } => format!("is more than {want}"),
+        // What these want, and not what they got.
+        ErrorKind::Type { .. } | ErrorKind::Enum { .. } | ErrorKind::Const { .. } => kind.to_string(),
+        _ => "is not what the schema wants".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check_says(schema: &Value, document: &Value, words: &[&str]) {
+        let complaints = check(schema, document);
+        assert_eq!(complaints.len(), words.len(), "{complaints:#?}");
+        for (complaint, words) in complaints.iter().zip(words) {
+            assert!(complaint.starts_with(words), "{complaint:?} instead of {words:?}");
+        }
+    }
+
+    #[test]
+    fn every_complaint_has_its_pointer() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "port": {"type": "integer", "minimum": 1},
+                "hosts": {"type": "array", "items": {"$ref": "#/$defs/host"}},
+                "mode": {"enum": ["slow", "fast"]},
+            },
+            "required": ["port"],
+            "additionalProperties": false,
+            "$defs": {"host": {"type": "object", "required": ["name"]}},
+        });
+        check_says(&schema, &json!({"port": 1, "hosts": [{"name": "a"}], "mode": "fast"}), &[]);
+        check_says(&schema, &json!({"port": 0}), &["/port: "]);
+        check_says(&schema, &json!([]), &["the whole: want object, but got array"]);
+        let all = json!({"hosts": [{"name": "a"}, {}, 7], "mode": "x", "a/b": 1});
+        let complaints = check(&schema, &all);
+        for words in
+            ["the whole: missing properties 'port'", "/hosts/1: missing", "/hosts/2: want object", "/mode: value"]
+        {
+            assert!(complaints.iter().any(|complaint| complaint.starts_with(words)), "{words}: {complaints:#?}");
+        }
+        assert!(complaints.iter().any(|complaint| complaint.contains("a/b")), "{complaints:#?}");
+    }
+
+    #[test]
+    fn secrets_are_checked_and_not_told() {
+        for (rule, words) in [
+            (json!({"type": "integer"}), "/p: want integer, but got string"),
+            (json!({"minLength": 20}), "/p: has less than 20"),
+            (json!({"maxLength": 3}), "/p: has more than 3"),
+            (json!({"pattern": "^x"}), "/p: does not match"),
+            (json!({"const": "y"}), "/p: value must be 'y'"),
+            (json!({"not": {}}), "/p: is not what"),
+        ] {
+            let schema = json!({"properties": {"p": rule}});
+            check_says(&schema, &json!({"p": {"$secret": "hunter2"}}), &[words]);
+            assert!(!check(&schema, &json!({"p": {"$secret": "hunter2"}}))[0].contains("hunter2"));
+        }
+        let schema = json!({"properties": {"n": {"minimum": 5, "maximum": 6}}});
+        check_says(&schema, &json!({"n": {"$secret": 4}}), &["/n: is less than 5"]);
+        check_says(&schema, &json!({"n": {"$secret": 7}}), &["/n: is more than 6"]);
+        check_says(&schema, &json!({"n": {"$secret": 5}}), &[]);
+    }
+
+    #[test]
+    fn what_is_no_schema() {
+        for (schema, words) in [
+            (json!({"type": "colour"}), "/type"),
+            (json!({"properties": []}), "/properties"),
+            (json!(7), "want"),
+            (json!({"$ref": "#/$defs/nowhere"}), "nowhere"),
+            (json!({"$ref": "https://example.org/schema.json"}), "is not fetched"),
+            (json!({"$ref": "file:///etc/passwd"}), "is not fetched"),
+            (json!({"pattern": "("}), "pattern"),
+        ] {
+            let error = check_schema(&schema).unwrap_err();
+            assert!(error.contains(words), "{schema}: {error}");
+            assert!(!error.contains(HERE), "{error}");
+        }
+        check_schema(&json!(true)).unwrap();
+        check_schema(&json!({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"})).unwrap();
+    }
+
+    #[test]
+    fn a_schema_that_leads_in_circles_comes_to_an_end() {
+        let schema = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
+        assert!(check_schema(&schema).is_err() || check(&schema, &json!({})).len() == 1);
+        let tree = json!({"properties": {"left": {"$ref": "#"}, "n": {"type": "integer"}}});
+        check_says(&tree, &json!({"left": {"left": {"n": "x"}}}), &["/left/left/n: want integer"]);
+    }
+
+    #[test]
+    fn there_is_an_end_to_complaining() {
+        let document: Vec<_> = (0..100).map(|n| n.to_string()).collect();
+        assert_eq!(check(&json!({"items": {"type": "integer"}}), &json!(document)).len(), COMPLAINTS_MAX);
+    }
+}

@@ -1,0 +1,126 @@
+//! Artifacts with their manifests, configs in layers, secrets, and what is removed.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::fleet::{Fleet, eventually, file};
+
+/// Prints its config whenever it is started or asked to reload it.
+const TILL: &str = "#!/bin/sh\n\
+    trap 'echo reloaded $(cat $MUSTER_CONFIG)' HUP\n\
+    echo started $* with $(cat $MUSTER_CONFIG)\n\
+    while :; do sleep 0.1; done\n";
+
+fn manifest() -> Value {
+    json!({
+        "role": "till", "version": "1.0.0", "description": "The till", "args": ["--config", "{config}"],
+        "provides": {"web": {"port": 8080, "protocol": "http"}},
+        "config_schema": {"type": "object", "required": ["colour"], "properties": {"colour": {"type": "string"}}},
+    })
+}
+
+fn config(fleet: &Fleet, id: &str, version: &str, document: &Value) {
+    let path = file(&fleet.home, &format!("{id}-{version}.json"), &document.to_string());
+    fleet.ok(&["config", "add", id, version, &path]);
+}
+
+fn log_until(fleet: &Fleet, words: &str) -> String {
+    eventually(words, || {
+        let log = fleet.muster(&["yuno", "logs", "default/till"]).stdout;
+        if log.contains(words) { Ok(log) } else { Err(log) }
+    })
+}
+
+/// Everything that any verb or file of the fleet shows, but for the unit's own files and the console's store.
+fn shown(fleet: &Fleet) -> String {
+    let verbs: [&[&str]; 9] = [
+        &["config", "ls"],
+        &["config", "show", "base@1"],
+        &["config", "diff", "base@1", "base@2"],
+        &["yuno", "config", "default/till"],
+        &["yuno", "config", "--effective", "default/till"],
+        &["unit", "show", "default/till"],
+        &["command", "ls"],
+        &["artifact", "show", "till"],
+        &["unit", "ls"],
+    ];
+    let outputs = verbs.iter().flat_map(|verb| [fleet.ok(verb), fleet.ok(&[&["-o", "json"], *verb].concat())]);
+    outputs.collect()
+}
+
+#[test]
+fn a_manifest_configs_in_layers_and_a_secret_that_is_never_shown() {
+    let fleet = Fleet::start();
+    let till = file(&fleet.home, "till", TILL);
+    file(&fleet.home, "till.manifest.json", &manifest().to_string());
+    fleet.ok(&["artifact", "add", &till]);
+    let artifact = fleet.json(&["artifact", "show", "till@1.0.0"]);
+    assert_eq!(artifact["says"]["provides"]["web"]["port"], 8080);
+
+    let secret = |text: &str| json!({"port": 80, "db": {"password": {"$secret": text}, "user": "u"}});
+    config(&fleet, "base", "1", &secret("hunter2-hunter2"));
+    config(&fleet, "base", "2", &secret("hunter3-hunter3"));
+    config(&fleet, "shop", "1", &json!({"colour": "blue", "db": {"user": null}}));
+    let create = |configs: &[&str]| {
+        let configs = configs.iter().flat_map(|config| ["--config", *config]);
+        let args: Vec<&str> =
+            ["yuno", "create", "default/till", "--artifact", "till", "--run"].into_iter().chain(configs).collect();
+        fleet.muster(&args)
+    };
+    create(&["base@1"]).expect_code(1).expect_stderr("colour");
+    create(&["base@1", "shop"]).expect_code(0);
+    let unit = fleet.unit_in_phase("default/till", "running");
+    assert_eq!(unit["desired"]["spec"]["configs"].as_array().unwrap().len(), 2);
+    let merged = r#"{"colour":"blue","db":{"password":"hunter2-hunter2"},"port":80}"#;
+    log_until(&fleet, &format!("config.json with {merged}"));
+
+    let effective = fleet.json(&["yuno", "config", "--effective", "default/till"]);
+    assert_eq!(effective["config"], json!({"colour": "blue", "db": {"password": "***"}, "port": 80}));
+    assert_eq!(effective["revision"], unit["observed"]["revision"]);
+    let path = effective["path"].as_str().unwrap();
+    assert_eq!(fs::read_to_string(path).unwrap(), merged);
+    assert!(fs::read_to_string(path.replace("config.json", "shop.json")).unwrap().contains("blue"));
+    let difference = fleet.json(&["config", "diff", "base@1", "base@2"]);
+    assert_eq!(difference[0]["pointer"], "/db/password");
+    let shown = shown(&fleet);
+    assert!(shown.contains("***") && !shown.contains("hunter"), "{shown}");
+    // By hand, on the host: it is told, and still nothing is shown.
+    fs::write(path, r#"{"url": "//u:hunter2-hunter2@db"}"#).unwrap();
+    let run = fleet.muster(&["-o", "json", "yuno", "config", "--effective", "default/till"]).expect_code(0);
+    assert!(run.stderr.contains("config.json is not as the agent wrote it"), "{}", run.stderr);
+    assert!(!run.stdout.contains("hunter"), "{}", run.stdout);
+}
+
+#[test]
+fn what_is_needed_stays_and_the_rest_goes() {
+    let fleet = Fleet::start();
+    for version in ["1", "2", "3"] {
+        let path = file(&fleet.home, "till", &format!("{TILL}# {version}\n"));
+        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
+    }
+    config(&fleet, "base", "1", &json!({}));
+    fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@2", "--config", "base@1"]);
+    fleet.unit_in_phase("default/till", "stopped");
+    fleet.muster(&["artifact", "rm", "till@2"]).expect_code(1).expect_stderr("default/till on ");
+    fleet.muster(&["config", "rm", "base@1"]).expect_code(1).expect_stderr("default/till on ");
+    // The sample of the fleet's own may be there as well.
+    let versions = || -> Vec<Value> {
+        let all = fleet.json(&["artifact", "ls"]);
+        let till = all.as_array().unwrap().iter().filter(|one| one["role"] == "till");
+        till.map(|one| one["version"].clone()).collect()
+    };
+    fleet.ok(&["artifact", "gc", "--dry-run"]);
+    assert_eq!(versions().len(), 3);
+    fleet.muster(&["artifact", "gc"]).expect_code(2).expect_stderr("--yes");
+    fleet.ok(&["artifact", "gc", "--yes"]);
+    assert_eq!(versions(), ["2"]);
+    fleet.ok(&["yuno", "rm", "default/till"]);
+    fleet.ok(&["artifact", "rm", "till@2"]);
+    fleet.ok(&["config", "rm", "base@1"]);
+    let path = file(&fleet.home, "till", "#!/bin/sh\n");
+    fleet
+        .muster(&["artifact", "add", &path, "--role", "till", "--version", "2"])
+        .expect_code(1)
+        .expect_stderr("such as 4");
+}
