@@ -80,7 +80,7 @@ mod tests {
         assert!(manifest.requires[&"cache".parse().unwrap()].optional);
         let again: Manifest = serde_json::from_str(&serde_json::to_string(&manifest).unwrap()).unwrap();
         assert_eq!(again, manifest);
-        for wrong in [r#"{"roles":"a"}"#, r#"{"role":"A"}"#, r#"{"provides":{"web":{"port":70000}}}"#, "[]"] {
+        for wrong in [r#"{"roles":"a"}"#, r#"{"role":"A"}"#, r#"{"provides":{"web":{"port":70000}}}"#, "7"] {
             assert!(serde_json::from_str::<Manifest>(wrong).is_err(), "{wrong}");
         }
     }
