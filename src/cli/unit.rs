@@ -7,6 +7,7 @@ use muster_topics::{
     command::Verb as Asked,
     name::HostId,
     outcome::Status,
+    reload::{OnChange, Reload},
     unit::{ArtifactRef, ConfigRef, Observed, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
 };
 
@@ -142,6 +143,16 @@ pub struct Create {
     /// A variable of its environment; may be given several times
     #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
     pub env: Vec<(String, String)>,
+    /// What is done with it when nothing but its configs changes: restart, or signal, for one that reads them again
+    #[arg(long, default_value = "restart", value_parser = parse_word::<Reload>)]
+    pub reload: Reload,
+    /// The signal that asks it to read its files again
+    #[arg(long, default_value = "hup", value_parser = parse_signal)]
+    pub reload_signal: StopSignal,
+    /// A file outside, such as a certificate, and what is done when its content is another: restart or signal; may be
+    /// given several times
+    #[arg(long, value_name = "PATH=ACTION", value_parser = parse_on_change)]
+    pub on_change: Vec<OnChange>,
     /// The user that it runs as
     #[arg(long)]
     pub user: Option<String>,
@@ -170,6 +181,11 @@ fn parse_restart(text: &str) -> Result<Restart, String> {
 
 fn parse_signal(text: &str) -> Result<StopSignal, String> {
     parse_word(text.to_lowercase().trim_start_matches("sig"))
+}
+
+fn parse_on_change(text: &str) -> Result<OnChange, String> {
+    let (path, action) = text.rsplit_once('=').ok_or("use PATH=restart or PATH=signal")?;
+    Ok(OnChange { path: path.to_owned(), action: parse_word(action)? })
 }
 
 fn parse_word<T: serde::de::DeserializeOwned>(word: &str) -> Result<T, String> {
@@ -338,6 +354,9 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         create.process.into_fields();
     let spec = Spec::Yuno(YunoSpec {
         configs,
+        reload: create.reload,
+        reload_signal: create.reload_signal,
+        on_change: create.on_change,
         args: if create.args.is_empty() { says.args } else { create.args },
         env: create.env.into_iter().collect(),
         user: create.user,

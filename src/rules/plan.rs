@@ -76,6 +76,10 @@ pub struct Unit {
     adopt_ms: Option<Millis>,
     /// [`Kept::restarts`], for when it is looked up.
     kept_restarts: u32,
+    /// The revision to which what runs could not be brought without a new process.
+    not_reloaded: Option<Digest>,
+    /// What runs is to be ended and started anew, though nothing else is desired: it read something that has changed.
+    outdated: bool,
     /// How to treat its instance, by the newest spec that there was.
     policy: Policy,
 }
@@ -137,6 +141,8 @@ pub enum Work {
     Adopting,
     /// Getting everything for this revision.
     Installing(Digest),
+    /// Bringing what runs to this revision without a new process.
+    Reloading(Digest),
     /// Removing everything.
     Removing,
 }
@@ -157,6 +163,8 @@ struct Policy {
     started_after_ms: Millis,
     /// It says itself when it is up.
     says_ready: bool,
+    /// A change of nothing but configs may reach what runs.
+    reloads: bool,
     stop_signal: StopSignal,
     grace_ms: u64,
 }
@@ -168,6 +176,7 @@ impl Policy {
                 restart: spec.restart,
                 started_after_ms: to_millis(spec.started_after_ms),
                 says_ready: spec.channel == Channel::Notify,
+                reloads: !spec.reload.is_restart(),
                 stop_signal: spec.stop_signal,
                 grace_ms: spec.grace_ms,
             },
@@ -182,6 +191,7 @@ impl Default for Policy {
             restart: Restart::default(),
             started_after_ms: to_millis(started_after_ms()),
             says_ready: false,
+            reloads: false,
             stop_signal: StopSignal::default(),
             grace_ms: grace_ms(),
         }
@@ -208,6 +218,8 @@ pub enum Step {
         /// How long it may take.
         grace_ms: u64,
     },
+    /// Bring what runs to the desired revision without a new process, if nothing but configs differs.
+    Reload,
     /// Remove everything, for there shall be no such unit. An `Install` that is still under way is given up.
     Remove,
     /// Nothing until then.
@@ -247,6 +259,12 @@ pub enum Seen {
     NotStarted(Failure),
     /// It is not known whether what was being started is in effect.
     StartUnknown,
+    /// What runs is of this revision now.
+    Reloaded(Digest),
+    /// What runs cannot be brought to this revision: it needs a new process.
+    NotReloaded(Digest),
+    /// What runs has read something outside that has changed, and needs a new process.
+    Outdated,
     /// What has become of the instance.
     Told(Told),
     /// The instance has ended, for good.
@@ -365,6 +383,8 @@ impl Unit {
             install_failures: 0,
             adopt_ms: None,
             kept_restarts,
+            not_reloaded: None,
+            outdated: false,
             policy: Policy::default(),
         }
     }
@@ -373,7 +393,7 @@ impl Unit {
     #[must_use]
     pub fn plan(&self, now_ms: Millis) -> Option<Step> {
         match (&self.work, &self.instance) {
-            (Some(Work::Adopting | Work::Removing), _) | (_, Instance::Launching(_)) => None,
+            (Some(Work::Adopting | Work::Removing | Work::Reloading(_)), _) | (_, Instance::Launching(_)) => None,
             (_, Instance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(Step::Adopt)),
             (_, Instance::Alive(alive)) => match alive.ends_by_ms {
                 // What ignored its first end is asked again with no grace, and the shell says so.
@@ -395,11 +415,15 @@ impl Unit {
         }
         if alive.revision != desired.revision {
             // It goes on running until what replaces it is there.
-            return if self.installed.as_ref() == Some(&desired.revision) {
-                Some(stop)
-            } else {
-                self.plan_install(desired, now_ms)
-            };
+            if self.installed.as_ref() != Some(&desired.revision) {
+                return self.plan_install(desired, now_ms);
+            }
+            let reloads = self.policy.reloads && alive.process.is_some();
+            let reload = reloads && self.not_reloaded.as_ref() != Some(&desired.revision);
+            return Some(if reload { Step::Reload } else { stop });
+        }
+        if self.outdated {
+            return Some(stop);
         }
         let process = alive.process?;
         match self.observed.phase {

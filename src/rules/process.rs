@@ -2,7 +2,8 @@
 
 use muster_topics::{
     process::{Limits, Log, Process, Rlimit},
-    unit::{CONFIGS_MAX, YunoSpec},
+    reload::ON_CHANGE_MAX,
+    unit::{CONFIGS_MAX, StopSignal, YunoSpec},
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -55,6 +56,7 @@ pub const MERGED: &str = "config";
 pub fn check(spec: &YunoSpec) -> Result<(), String> {
     check_texts(spec)?;
     check_configs(spec)?;
+    check_reload(spec)?;
     check_limits(&spec.limits)?;
     check_attributes(&spec.process)?;
     check_log(&spec.log)?;
@@ -108,6 +110,19 @@ fn check_configs(spec: &YunoSpec) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn check_reload(spec: &YunoSpec) -> Result<(), String> {
+    if spec.reload_signal == StopSignal::Kill {
+        return Err("reload_signal is kill, which nothing survives. hint: \"reload\": \"restart\"".to_owned());
+    }
+    if spec.on_change.len() > ON_CHANGE_MAX {
+        return Err(format!("on_change has {} files, and may have at most {ON_CHANGE_MAX}", spec.on_change.len()));
+    }
+    match spec.on_change.iter().find(|one| !one.path.starts_with('/') || one.path.contains('\0')) {
+        Some(one) => Err(format!("on_change: {:?} is no absolute path. hint: begin it with /", one.path)),
+        None => Ok(()),
+    }
 }
 
 fn check_limits(limits: &Limits) -> Result<(), String> {
@@ -219,6 +234,9 @@ mod tests {
             (json!({"configs": [config("a"), config("b"), config("a")]}), "configs: a stands there twice"),
             (json!({"configs": [config("config")]}), "configs: the id config"),
             (json!({"configs": (0..17).map(|n| config(&n.to_string())).collect::<Vec<_>>()}), "there are 17 configs"),
+            (json!({"reload": "signal", "reload_signal": "kill"}), "reload_signal is kill"),
+            (json!({"on_change": [{"path": "a.pem", "action": "signal"}]}), "on_change: \"a.pem\" is no absolute path"),
+            (json!({"on_change": vec![json!({"path": "/a", "action": "restart"}); 17]}), "on_change has 17 files"),
             (json!({"limits": {"memory_bytes": 512}}), "limits.memory_bytes"),
             (json!({"limits": {"memory_bytes": u64::MAX}}), "limits.memory_bytes"),
             (json!({"limits": {"pids": 0}}), "limits.pids"),

@@ -73,8 +73,6 @@ fn a_manifest_configs_in_layers_and_a_secret_that_is_never_shown() {
     let unit = fleet.unit_in_phase("default/till", "running");
     assert_eq!(unit["desired"]["spec"]["configs"].as_array().unwrap().len(), 2);
     let merged = r#"{"colour":"blue","db":{"password":"hunter2-hunter2"},"port":80}"#;
-    log_until(&fleet, &format!("config.json with {merged}"));
-
     let effective = fleet.json(&["yuno", "config", "--effective", "default/till"]);
     assert_eq!(effective["config"], json!({"colour": "blue", "db": {"password": "***"}, "port": 80}));
     assert_eq!(effective["revision"], unit["observed"]["revision"]);
@@ -85,6 +83,8 @@ fn a_manifest_configs_in_layers_and_a_secret_that_is_never_shown() {
     assert_eq!(difference[0]["pointer"], "/db/password");
     let shown = shown(&fleet);
     assert!(shown.contains("***") && !shown.contains("hunter"), "{shown}");
+    // What the program itself says is its own affair.
+    log_until(&fleet, &format!("config.json with {merged}"));
     // By hand, on the host: it is told, and still nothing is shown.
     fs::write(path, r#"{"url": "//u:hunter2-hunter2@db"}"#).unwrap();
     let run = fleet.muster(&["-o", "json", "yuno", "config", "--effective", "default/till"]).expect_code(0);
@@ -123,4 +123,48 @@ fn what_is_needed_stays_and_the_rest_goes() {
         .muster(&["artifact", "add", &path, "--role", "till", "--version", "2"])
         .expect_code(1)
         .expect_stderr("such as 4");
+}
+
+#[test]
+fn a_change_of_configs_alone_reaches_what_runs() {
+    let fleet = Fleet::start();
+    let till = file(&fleet.home, "till", TILL);
+    fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);
+    config(&fleet, "base", "1", &json!({"n": 1}));
+    config(&fleet, "base", "2", &json!({"n": 2}));
+    let create = |more: &[&str]| {
+        let args = ["yuno", "create", "default/till", "--artifact", "till", "--run", "--reload", "signal"];
+        fleet.ok(&[&args, more].concat());
+        fleet.unit_in_phase("default/till", "running")
+    };
+    let first = create(&["--config", "base@1"]);
+    log_until(&fleet, r#"with {"n":1}"#);
+    let second = create(&["--config", "base@2"]);
+    log_until(&fleet, r#"reloaded {"n":2}"#);
+    assert_eq!(first["observed"]["pid"], second["observed"]["pid"]);
+    assert_ne!(first["observed"]["revision"], second["observed"]["revision"]);
+    let effective = fleet.json(&["yuno", "config", "--effective", "default/till"]);
+    assert_eq!((&effective["config"], &effective["revision"]), (&json!({"n": 2}), &second["observed"]["revision"]));
+    // More than that is a new process.
+    let third = create(&["--config", "base@1", "--arg", "x"]);
+    assert_ne!(second["observed"]["pid"], third["observed"]["pid"]);
+    log_until(&fleet, r#"started x with {"n":1}"#);
+}
+
+#[test]
+fn a_file_outside_is_watched_by_its_content() {
+    let fleet = Fleet::start();
+    let till = file(&fleet.home, "till", TILL);
+    fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);
+    config(&fleet, "base", "1", &json!({}));
+    let certificate = file(&fleet.home, "a.pem", "old");
+    let watch = format!("{certificate}=signal");
+    let create = ["yuno", "create", "default/till", "--artifact", "till", "--config", "base@1", "--run", "--on-change"];
+    fleet.ok(&[&create[..], &[&watch]].concat());
+    let before = fleet.unit_in_phase("default/till", "running");
+    log_until(&fleet, "started");
+    fs::write(&certificate, "new").unwrap();
+    // Within a tick of 30 s.
+    log_until(&fleet, "reloaded");
+    assert_eq!(fleet.unit_in_phase("default/till", "running")["observed"]["pid"], before["observed"]["pid"]);
 }

@@ -12,7 +12,7 @@
 //!   broker's configuration come from this one table
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
 //! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
-//!   unit's process is given; [`effective`]: what it reads as its configuration
+//!   unit's process is given; [`effective`]: what it reads as its configuration; [`reload`]: and when that changes
 //! - [`manifest`]: what an artifact's author says of it
 //! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe
 //! - [`metric`]: batches of measurements in line protocol
@@ -37,6 +37,7 @@ pub mod name;
 pub mod outcome;
 pub mod presence;
 pub mod process;
+pub mod reload;
 pub mod role;
 pub mod schema;
 pub mod topic;

@@ -9,6 +9,7 @@ use crate::{
     Millis, V1, canonical,
     name::{ConfigId, Digest, Name, UnitName, Version},
     process::{Limits, Log, Process},
+    reload::{OnChange, Reload},
 };
 
 /// What a unit should be, by kind. A second kind is a second variant here, an adapter in the agent
@@ -35,6 +36,17 @@ impl Spec {
     pub fn masked(&self) -> Self {
         match self {
             Self::Yuno(spec) => Self::Yuno(YunoSpec { env: mask(&spec.env), ..spec.clone() }),
+        }
+    }
+
+    /// The same with other configs has the same frame: what runs as one revision of it can become the other
+    /// without a new process.
+    ///
+    /// # Errors
+    /// As [`Self::revision`].
+    pub fn frame(&self) -> Result<Digest, canonical::CanonicalError> {
+        match self {
+            Self::Yuno(spec) => Self::Yuno(YunoSpec { configs: Vec::new(), ..spec.clone() }).revision(),
         }
     }
 
@@ -138,6 +150,16 @@ pub struct YunoSpec {
     /// (RFC 7386), and the path of what comes out is in `MUSTER_CONFIG`. Specs of before have one, as `config`.
     #[serde(default, alias = "config", deserialize_with = "one_or_several", skip_serializing_if = "Vec::is_empty")]
     pub configs: Vec<ConfigRef>,
+    /// What is done with a running process when nothing but its configs changes.
+    #[serde(default, skip_serializing_if = "Reload::is_restart")]
+    pub reload: Reload,
+    /// The signal that asks it to read its files again.
+    #[serde(default = "reload_signal", skip_serializing_if = "is_reload_signal")]
+    pub reload_signal: StopSignal,
+    /// Files outside that it reads, and what is done when one changes; at most
+    /// [`ON_CHANGE_MAX`](crate::reload::ON_CHANGE_MAX).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_change: Vec<OnChange>,
     /// Arguments. `{config}` stands for the configuration's path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
@@ -192,6 +214,9 @@ impl YunoSpec {
         Self {
             artifact,
             configs: Vec::new(),
+            reload: Reload::default(),
+            reload_signal: reload_signal(),
+            on_change: Vec::new(),
             args: Vec::new(),
             env: BTreeMap::new(),
             user: None,
@@ -209,6 +234,16 @@ impl YunoSpec {
             started_after_ms: started_after_ms(),
         }
     }
+}
+
+/// Default of [`YunoSpec::reload_signal`]: the one that daemons have for it.
+#[must_use]
+pub fn reload_signal() -> StopSignal {
+    StopSignal::Hup
+}
+
+fn is_reload_signal(signal: &StopSignal) -> bool {
+    *signal == reload_signal()
 }
 
 /// Default of [`YunoSpec::grace_ms`]: thirty seconds.
@@ -603,8 +638,24 @@ mod tests {
     }
 
     #[test]
+    fn configs_are_no_part_of_the_frame() {
+        let frame = |change: &dyn Fn(&mut YunoSpec)| {
+            let mut spec = spec();
+            change(&mut spec);
+            Spec::Yuno(spec).frame().unwrap()
+        };
+        let bare = frame(&|_| ());
+        assert_eq!(frame(&|spec| spec.configs = vec![config("a")]), bare);
+        assert_eq!(frame(&|spec| spec.configs = vec![config("a"), config("b")]), bare);
+        assert_ne!(frame(&|spec| spec.args.push("x".to_owned())), bare);
+    }
+
+    #[test]
     fn other_fields_apply_in_place() {
         check(true, |_| ());
+        check(true, |spec| spec.reload = Reload::Signal);
+        check(true, |spec| spec.reload_signal = StopSignal::Usr1);
+        check(true, |spec| spec.on_change.push(OnChange { path: "/a".to_owned(), action: Reload::Signal }));
         check(true, |spec| spec.grace_ms = 1);
         check(true, |spec| spec.started_after_ms = 1);
         check(true, |spec| spec.start_timeout_ms = 1);

@@ -45,6 +45,27 @@ pub(super) trait Kind: Send + Sync {
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>>;
 
+    /// Brings what is in effect to this revision, which was installed, without starting it anew. False if that cannot
+    /// be done.
+    fn reload<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        instance: &'a mut dyn Instance,
+    ) -> BoxFuture<'a, Result<bool, Failure>>;
+
+    /// Whether there are files outside to look at.
+    fn looks_outside(&self, desired: &Desired) -> bool;
+
+    /// Looks whether files outside that what is in effect has read are others now, and has it read them again. False
+    /// if it has to be started anew for that.
+    fn look_outside<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        instance: &'a mut dyn Instance,
+    ) -> BoxFuture<'a, Result<bool, Failure>>;
+
     /// Removes everything. Nothing is in effect.
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>>;
 
@@ -78,6 +99,9 @@ pub(super) trait Instance: Send {
 
     /// Asks it to end, and has it ended once its grace is over. Its end is news.
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Sends it a signal that asks it to read its files again.
+    fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>>;
 }
 
 /// What has become of an instance.

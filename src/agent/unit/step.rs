@@ -27,6 +27,8 @@ const INSTALL_MAX: Duration = Duration::from_secs(3600);
 const START_MAX: Duration = Duration::from_secs(30);
 const REMOVE_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(5);
+/// Some small files are read and written; a disk that sleeps takes its time.
+const RELOAD_MAX: Duration = Duration::from_secs(30);
 
 /// Waits between two tries to find an instance that cannot be heard any more.
 const FIND_AGAIN: [Duration; 4] =
@@ -37,6 +39,17 @@ const FIND_AGAIN: [Duration; 4] =
 pub(super) struct Report {
     pub(super) unit: UnitName,
     pub(super) seen: Seen,
+}
+
+/// Something that is asked of an instance.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// To end.
+    Stop(Stop),
+    /// To become this, without a new process.
+    Reload(Box<Desired>),
+    /// Whether something outside that it has read is another now.
+    Look(Box<Desired>),
 }
 
 /// A request to end.
@@ -59,13 +72,13 @@ impl Worker {
         let _ = self.reports.send(Report { unit: self.unit.clone(), seen }).await;
     }
 
-    pub(super) async fn adopt(self, stops: mpsc::Receiver<Stop>) {
+    pub(super) async fn adopt(self, asks: mpsc::Receiver<Ask>) {
         match self.look_up().await {
             Ok(Adopted::Nothing) => self.report(Seen::Found(Found::Nothing)).await,
             Ok(Adopted::Ended(over)) => self.report(Seen::Found(Found::Ended(over))).await,
             Ok(Adopted::Alive { revision, told, instance }) => {
                 self.report(Seen::Found(Found::Alive(revision, told))).await;
-                self.stay_with(instance, stops).await;
+                self.stay_with(instance, asks).await;
             }
             Err(failure) => self.report(Seen::NotLookedUp { error: failure.error }).await,
         }
@@ -86,11 +99,11 @@ impl Worker {
         .await;
     }
 
-    pub(super) async fn start(self, desired: Desired, attempts: u32, stops: mpsc::Receiver<Stop>) {
+    pub(super) async fn start(self, desired: Desired, attempts: u32, asks: mpsc::Receiver<Ask>) {
         match timeout(START_MAX, self.kind.start(&self.unit, &desired, attempts)).await {
             Ok(Ok(instance)) => {
                 self.report(Seen::Started).await;
-                self.stay_with(instance, stops).await;
+                self.stay_with(instance, asks).await;
             }
             Ok(Err(NotStarted::Failed(failure))) => self.report(Seen::NotStarted(failure)).await,
             Ok(Err(NotStarted::Unknown)) | Err(_) => self.report(Seen::StartUnknown).await,
@@ -112,7 +125,7 @@ impl Worker {
     }
 
     /// Passes on what becomes of an instance, until it has ended.
-    async fn stay_with(self, mut instance: Box<dyn Instance>, mut stops: mpsc::Receiver<Stop>) {
+    async fn stay_with(self, mut instance: Box<dyn Instance>, mut asks: mpsc::Receiver<Ask>) {
         let mut asked = None;
         loop {
             tokio::select! {
@@ -133,10 +146,14 @@ impl Worker {
                     },
                 },
                 // A channel's receive is cancel-safe.
-                Some(stop) = stops.recv() => {
-                    asked = Some(stop);
-                    self.stop(&mut *instance, stop).await;
-                }
+                Some(ask) = asks.recv() => match ask {
+                    Ask::Stop(stop) => {
+                        asked = Some(stop);
+                        self.stop(&mut *instance, stop).await;
+                    }
+                    Ask::Reload(desired) => self.reload(&mut *instance, *desired).await,
+                    Ask::Look(desired) => self.look(&mut *instance, &desired).await,
+                },
             }
         }
     }
@@ -146,6 +163,28 @@ impl Worker {
         // If it is gone its news will say so; if not, the planner asks again when its time is over.
         if let Err(failure) = outcome.unwrap_or_else(|_| Err(late("to ask it to end took", STOP_MAX))) {
             tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be asked to end");
+        }
+    }
+
+    async fn reload(&self, instance: &mut dyn Instance, desired: Desired) {
+        let outcome = timeout(RELOAD_MAX, self.kind.reload(&self.unit, &desired, instance)).await;
+        let is_done = outcome.unwrap_or_else(|_| Err(late("reloading took", RELOAD_MAX))).unwrap_or_else(|failure| {
+            tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be reloaded, and is started anew");
+            false
+        });
+        let revision = desired.revision;
+        self.report(if is_done { Seen::Reloaded(revision) } else { Seen::NotReloaded(revision) }).await;
+    }
+
+    async fn look(&self, instance: &mut dyn Instance, desired: &Desired) {
+        let outcome = timeout(RELOAD_MAX, self.kind.look_outside(&self.unit, desired, instance)).await;
+        match outcome.unwrap_or_else(|_| Err(late("looking at files outside took", RELOAD_MAX))) {
+            Ok(true) => {}
+            Ok(false) => self.report(Seen::Outdated).await,
+            // The next look is soon.
+            Err(failure) => {
+                tracing::warn!(unit = %self.unit, error = %failure.error, "files outside cannot be watched")
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use tokio::{
 use super::{
     Kinds, UnitState, UnitStates,
     kind::{Kind, Trace},
-    step::{Report, Stop, Worker},
+    step::{Ask, Report, Stop, Worker},
 };
 use crate::{
     agent::store::{
@@ -29,7 +29,7 @@ use crate::{
     },
     chance::random,
     clock::now_ms,
-    rules::plan::{Kept, Seen, Step, Unit},
+    rules::plan::{Instance, Kept, Seen, Step, Unit},
 };
 
 /// How often everything is looked at, whether something seems to have happened or not. A tenth of it is
@@ -43,8 +43,9 @@ const SWEEP_TICKS: u32 = 120;
 /// becomes of a process is in its shim's files.
 const REPORTS_MAX: usize = 64;
 
-/// Requests to end that wait for one instance; the planner asks once per grace period.
-const STOPS_MAX: usize = 2;
+/// Requests that wait for one instance: the planner asks to end once per grace period, and to reload once; and each tick
+/// looks at files outside.
+const ASKS_MAX: usize = 4;
 
 /// More steps than any plan has in a row; a planner that finds no rest must not stop the loop.
 const STEPS_MAX: usize = 8;
@@ -64,7 +65,7 @@ struct Entry {
     unit: Unit,
     kind: Arc<dyn Kind>,
     /// To the task that stays with its instance.
-    stops: Option<mpsc::Sender<Stop>>,
+    asks: Option<mpsc::Sender<Ask>>,
     /// The download, which may be given up.
     install: Option<AbortHandle>,
     /// What the store has of it.
@@ -231,6 +232,7 @@ impl Task {
                 self.sweep().await;
             }
             self.sync().await;
+            self.entries.values().for_each(Entry::look_outside);
         }
         self.drive_all().await;
     }
@@ -281,7 +283,7 @@ impl Task {
 impl Entry {
     fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
         let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
-        Self { unit, kind, stops: None, install: None, kept, wake_ms: None }
+        Self { unit, kind, asks: None, install: None, kept, wake_ms: None }
     }
 
     /// The steps to begin now. The unit knows already that they have begun.
@@ -307,34 +309,56 @@ impl Entry {
         tracing::debug!(unit = %worker.unit, ?step);
         match (step, self.unit.desired.clone()) {
             (Step::Adopt, _) => {
-                let stops = self.stops();
-                work.spawn(worker.adopt(stops));
+                let asks = self.asks();
+                work.spawn(worker.adopt(asks));
             }
             (Step::Install, Some(desired)) => {
                 self.give_up_install();
                 self.install = Some(work.spawn(worker.install(desired)));
             }
             (Step::Start { attempts }, Some(desired)) => {
-                let stops = self.stops();
-                work.spawn(worker.start(desired, attempts, stops));
+                let asks = self.asks();
+                work.spawn(worker.start(desired, attempts, asks));
             }
             (Step::Stop { signal, grace_ms }, _) => {
                 // Full or closed: it has been asked, or has ended; the planner asks again if need be.
-                let _ = self.stops.as_ref().map(|stops| stops.try_send(Stop { signal, grace_ms }));
+                self.ask(Ask::Stop(Stop { signal, grace_ms }));
+            }
+            (Step::Reload, Some(desired)) => {
+                let revision = desired.revision.clone();
+                if !self.ask(Ask::Reload(Box::new(desired))) {
+                    // Nobody would ever answer.
+                    self.unit.observe(Seen::NotReloaded(revision), now_ms());
+                    self.wake_ms = Some(now_ms());
+                }
             }
             (Step::Remove, _) => {
                 self.give_up_install();
                 work.spawn(worker.remove());
             }
             // Only what is desired is installed and started; to wait is nothing to begin.
-            (Step::Install | Step::Start { .. }, None) | (Step::WaitUntil(_), _) => {}
+            (Step::Install | Step::Start { .. } | Step::Reload, None) | (Step::WaitUntil(_), _) => {}
         }
     }
 
-    fn stops(&mut self) -> mpsc::Receiver<Stop> {
-        let (sender, receiver) = mpsc::channel(STOPS_MAX);
-        self.stops = Some(sender);
+    fn asks(&mut self) -> mpsc::Receiver<Ask> {
+        let (sender, receiver) = mpsc::channel(ASKS_MAX);
+        self.asks = Some(sender);
         receiver
+    }
+
+    /// Asks the instance for something; whether somebody will hear it.
+    fn ask(&self, ask: Ask) -> bool {
+        self.asks.as_ref().is_some_and(|asks| asks.try_send(ask).is_ok())
+    }
+
+    /// Has the instance look at files outside, if it has read any.
+    fn look_outside(&self) {
+        if let (Some(desired), Instance::Alive(_)) = (&self.unit.desired, &self.unit.instance)
+            && self.kind.looks_outside(desired)
+        {
+            self.ask(Ask::Look(Box::new(desired.clone())));
+        }
     }
 
     fn give_up_install(&mut self) {

@@ -94,6 +94,10 @@ impl Instance for FakeInstance {
         self.fake.end(&self.unit, Exit::Signal(15));
         async { Ok(()) }.boxed()
     }
+
+    fn notify(&mut self, _: StopSignal) -> BoxFuture<'_, Result<(), Failure>> {
+        async { Ok(()) }.boxed()
+    }
 }
 
 /// The kind itself: a handle to the world, for instances need one too.
@@ -180,6 +184,32 @@ impl Kind for FakeKind {
             Ok(())
         }
         .boxed()
+    }
+
+    fn reload<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        _: &'a mut dyn Instance,
+    ) -> BoxFuture<'a, Result<bool, Failure>> {
+        let mut world = self.0.world();
+        if let Some((revision, _)) = world.alive.get_mut(unit) {
+            *revision = desired.revision.clone();
+        }
+        async { Ok(true) }.boxed()
+    }
+
+    fn looks_outside(&self, _: &Desired) -> bool {
+        false
+    }
+
+    fn look_outside<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: &'a Desired,
+        _: &'a mut dyn Instance,
+    ) -> BoxFuture<'a, Result<bool, Failure>> {
+        async { Ok(true) }.boxed()
     }
 
     fn logs<'a>(&'a self, _: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {

@@ -5,6 +5,7 @@
 //! - `run/`: the shim's own folder, with its state and the log
 //! - `started.json`: which revision was started there, written before it is
 //! - `rev/<revision>/`: the configs of a revision, merged into `config.json`, and each as `<id>.json`
+//! - `config`: a link to the latter, for a unit that may be reloaded
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
@@ -13,6 +14,7 @@
 mod launch;
 mod materials;
 mod place;
+mod reload;
 
 use std::{
     collections::BTreeSet,
@@ -165,6 +167,9 @@ impl Yunos {
         if let Some(user) = &user {
             place.give_to(&desired.revision, user)?;
         }
+        if !spec.reload.is_restart() {
+            place.lead_to(&desired.revision)?;
+        }
         let program = self.artifacts.path(&spec.artifact.sha256);
         let made = self.tree.prepare(unit, &spec.limits).map_err(|error| may_heal(error.to_string()))?;
         let wanted = Wanted { unit, desired, spec, place: &place, program: &program, user, attempts };
@@ -183,6 +188,8 @@ impl Yunos {
             revision: desired.revision.clone(),
             artifact: spec.artifact.sha256.clone(),
             missing: missing.clone(),
+            frame: reload::frame(&desired.spec),
+            watched: reload::watched(spec),
         };
         place.write_started(&started)?;
         let run = place.run();
@@ -283,6 +290,29 @@ impl Kind for Yunos {
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
         let start = self.start(unit, desired, attempts);
         async { start.await.map(|yuno| Box::new(yuno) as Box<dyn Instance>) }.boxed()
+    }
+
+    fn reload<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        instance: &'a mut dyn Instance,
+    ) -> BoxFuture<'a, Result<bool, Failure>> {
+        self.reload_unit(unit, desired, instance).boxed()
+    }
+
+    fn looks_outside(&self, desired: &Desired) -> bool {
+        let Spec::Yuno(spec) = &desired.spec;
+        !spec.on_change.is_empty()
+    }
+
+    fn look_outside<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        desired: &'a Desired,
+        instance: &'a mut dyn Instance,
+    ) -> BoxFuture<'a, Result<bool, Failure>> {
+        self.look_at_files(unit, desired, instance).boxed()
     }
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
@@ -398,6 +428,11 @@ impl Instance for Yuno {
 
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
         let request = muster_shim::Request::Stop { signal: number(signal), grace_ms };
+        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
+    }
+
+    fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>> {
+        let request = muster_shim::Request::Signal { signal: number(signal) };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
     }
 }

@@ -50,6 +50,7 @@ struct World {
     pids: i32,
     adopting: bool,
     installing: Option<Digest>,
+    reloading: Option<Digest>,
     launching: Option<Digest>,
     stopping: bool,
     removing: bool,
@@ -66,7 +67,7 @@ fn apply(artifact: u8, grace_ms: u64, run: Option<Run>) -> Verb {
     // Every third artifact is a task rather than a service.
     let restart = if artifact % 3 == 2 { "on_failure" } else { "always" };
     let spec = format!(
-        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}"}}"#
+        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal"}}"#
     );
     Verb::UnitApply { unit: name(), spec: Box::new(serde_json::from_str(&spec).unwrap()), run }
 }
@@ -85,6 +86,7 @@ impl World {
             pids: 100,
             adopting: false,
             installing: None,
+            reloading: None,
             launching: None,
             stopping: false,
             removing: false,
@@ -133,6 +135,10 @@ impl World {
             Step::Stop { .. } => {
                 assert!(self.process.is_some(), "nothing to stop");
                 self.stopping = true;
+            }
+            Step::Reload => {
+                assert!(self.process.is_some() && !self.stopping, "nothing to reload");
+                self.reloading = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
             }
             Step::Remove => {
                 assert!(self.process.is_none() && self.launching.is_none(), "removed while it runs");
@@ -226,7 +232,7 @@ impl World {
             (self.restarts, self.last) = (0, None);
             self.spawn(revision);
         }
-        (self.installing, self.adopting, self.removing) = (None, false, false);
+        (self.installing, self.adopting, self.removing, self.reloading) = (None, false, false, None);
         self.unit = Unit::new(Some(self.unit.kept()), self.now_ms);
         self.desire();
     }
@@ -250,6 +256,16 @@ impl World {
                 (None, None) => Found::Nothing,
             };
             self.see(Seen::Found(found));
+        }
+        if let Some(revision) = self.reloading.take() {
+            match &mut self.process {
+                // Some differ in more than their configs.
+                Some((runs, _)) if self.pids % 3 != 0 => {
+                    *runs = revision.clone();
+                    self.see(Seen::Reloaded(revision));
+                }
+                _ => self.see(Seen::NotReloaded(revision)),
+            }
         }
         if std::mem::take(&mut self.removing) {
             self.see(Seen::Removed);

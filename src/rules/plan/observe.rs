@@ -55,6 +55,19 @@ impl Unit {
                     self.not_installed(&failure, random, now_ms);
                 }
             }
+            Seen::Reloaded(revision) => {
+                if self.finish_reload(&revision)
+                    && let Instance::Alive(alive) = &mut self.instance
+                {
+                    alive.revision = revision;
+                }
+            }
+            Seen::NotReloaded(revision) => {
+                if self.finish_reload(&revision) {
+                    self.not_reloaded = Some(revision);
+                }
+            }
+            Seen::Outdated => self.outdated = matches!(self.instance, Instance::Alive(_)),
             Seen::Started => self.started(),
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
@@ -113,6 +126,7 @@ impl Unit {
                     self.instance = Instance::Launching(desired.revision.clone());
                     self.kept_restarts = 0;
                 }
+                self.not_reloaded = None;
                 if self.restart_ms.take().is_some() {
                     self.observed.attempts = self.observed.attempts.saturating_add(1);
                 }
@@ -121,6 +135,9 @@ impl Unit {
                 if let Instance::Alive(alive) = &mut self.instance {
                     alive.ends_by_ms = Some(now_ms.saturating_add(to_millis(grace_ms)).saturating_add(STOP_SLACK_MS));
                 }
+            }
+            Step::Reload => {
+                self.work = self.desired.as_ref().map(|desired| Work::Reloading(desired.revision.clone()));
             }
             Step::Remove => self.work = Some(Work::Removing),
             Step::WaitUntil(_) => {}
@@ -149,6 +166,15 @@ impl Unit {
             }
             Found::Ended(_) => self.instance = Instance::None,
         }
+    }
+
+    /// Whether that was what is under way.
+    fn finish_reload(&mut self, revision: &Digest) -> bool {
+        let is_it = self.work.as_ref() == Some(&Work::Reloading(revision.clone()));
+        if is_it {
+            self.work = None;
+        }
+        is_it
     }
 
     fn finish_install(&mut self, revision: &Digest) {
@@ -304,6 +330,11 @@ impl Unit {
         }
         self.observed.phase = phase;
         if !matches!(self.instance, Instance::Alive(_)) {
+            self.outdated = false;
+            if matches!(self.work, Some(Work::Reloading(_))) {
+                // There is nothing left that could be reloaded, and nobody who would say so.
+                self.work = None;
+            }
             self.observed.frozen = false;
             self.observed.status = None;
             self.observed.missing.clear();

@@ -493,3 +493,59 @@ fn what_is_kept_comes_back_from_its_text() {
     assert_eq!(kept.restarts, 2);
     assert_eq!(serde_json::from_str::<Kept>(&serde_json::to_string(&kept).unwrap()).unwrap(), kept);
 }
+
+#[test]
+fn a_change_of_configs_alone_is_brought_to_what_runs() {
+    let reloads = |spec: &mut muster_topics::unit::YunoSpec| spec.reload = muster_topics::reload::Reload::Signal;
+    let next = |epoch: u64| {
+        spec("a", move |spec| {
+            reloads(spec);
+            spec.restart_epoch = epoch;
+        })
+    };
+    let mut bench = Bench::running();
+    let change = desired(2, next(1), Run::Running);
+    let revision = change.revision.clone();
+    bench.see(wants(change));
+    bench.install();
+    bench.check("Install, RUNNING, Reload, RUNNING");
+    assert_eq!(bench.reached(), 1, "it is not there yet");
+    bench.see(Seen::Reloaded(revision.clone()));
+    assert_eq!((bench.reached(), bench.unit.observed.revision.as_ref()), (2, Some(&revision)));
+    bench.trail.clear();
+    // More than configs: it needs a new process after all.
+    let other = desired(3, next(2), Run::Running);
+    let revision = other.revision.clone();
+    bench.see(wants(other));
+    bench.install();
+    bench.see(Seen::NotReloaded(revision));
+    bench.check("Install, RUNNING, Reload, RUNNING, stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.check("start 0, STARTING");
+    bench.start();
+    bench.pass(SECOND);
+    bench.trail.clear();
+    // It ends in the middle: what comes next is the new revision anyway.
+    bench.see(wants(desired(4, next(3), Run::Running)));
+    bench.install();
+    bench.check("Install, RUNNING, Reload, RUNNING");
+    bench.end(0);
+    bench.check("start 0, STARTING");
+}
+
+#[test]
+fn one_that_read_something_that_has_changed_is_started_anew() {
+    let mut bench = Bench::running();
+    bench.see(Seen::Outdated);
+    bench.check("stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.start();
+    bench.pass(SECOND);
+    bench.check("start 0, STARTING, RUNNING");
+    assert_eq!((bench.unit.observed.attempts, bench.unit.plan(bench.now_ms)), (0, None));
+    bench.see(wants(desired(2, spec("a", |_| ()), Run::Stopped)));
+    bench.end(0);
+    bench.trail.clear();
+    bench.see(Seen::Outdated);
+    bench.check("STOPPED");
+}

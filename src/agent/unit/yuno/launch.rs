@@ -11,6 +11,7 @@ use muster_topics::{
     capability::Capability,
     name::UnitName,
     process::{self, Process},
+    reload::Reload,
     unit::{Channel, Desired, Restart, StopSignal, YunoSpec},
 };
 use nix::{
@@ -45,7 +46,10 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     let Wanted { unit, desired, spec, place, program, user, attempts } = wanted;
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let has_configs = !spec.configs.is_empty();
-    let config = has_configs.then(|| text(&place.materials(&desired.revision).merged()));
+    let config = has_configs.then(|| match spec.reload {
+        Reload::Restart => text(&place.materials(&desired.revision).merged()),
+        Reload::Signal => text(&place.current()),
+    });
     let mut env: BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
         .map(|(name, value)| (name.to_owned(), value))
         .into();

@@ -14,7 +14,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{materials::Materials, may_heal};
+use super::{materials::Materials, may_heal, reload::Watched};
 use crate::{
     files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically},
     rules::plan::Failure,
@@ -28,6 +28,12 @@ pub(super) struct Started {
     /// What it has to do without, as the unit's report has it.
     #[serde(default)]
     pub(super) missing: Vec<String>,
+    /// [`Spec::frame`](muster_topics::unit::Spec::frame), if it finds its configs behind the link.
+    #[serde(default)]
+    pub(super) frame: Option<Digest>,
+    /// What the files outside were that it may have read.
+    #[serde(default)]
+    pub(super) watched: Watched,
 }
 
 /// Where a unit has its files.
@@ -64,6 +70,11 @@ impl Place {
     /// The configs of a revision.
     pub(super) fn materials(&self, revision: &Digest) -> Materials {
         Materials::new(self.revision(revision))
+    }
+
+    /// The merged config of what runs, whichever revision that is.
+    pub(super) fn current(&self) -> PathBuf {
+        Materials::new(self.folder.join("config")).merged()
     }
 
     /// Makes the folders, writes the configs unless they are there, and removes those of revisions that are past.

@@ -1,0 +1,167 @@
+//! Changes that reach a process that runs: of its configs, and of files outside that it reads.
+//!
+//! A unit that may be reloaded finds its configs behind the link `config`, which leads to the folder of its revision and
+//! is swapped at once; one that may not has the path of its revision's own folder, in which nothing changes.
+//!
+//! **Invariant: a revision is written down as the one that runs only after the process was told**, so that an agent that
+//! is killed in the middle tells it again rather than never.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    path::Path,
+};
+
+use muster_topics::{
+    name::{Digest, UnitName},
+    reload::Reload,
+    unit::{Desired, Spec, YunoSpec},
+};
+use ring::digest::{Context, SHA256};
+
+use super::{
+    Yunos, blocking,
+    launch::find_user,
+    may_heal,
+    place::{Place, Started},
+};
+use crate::{agent::unit::kind::Instance, rules::plan::Failure};
+
+/// The largest file outside that is watched: a certificate, a list, a key; each is read every 30 s.
+const WATCHED_MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What files outside were when they were last read: each by its hash, or not there.
+pub(super) type Watched = BTreeMap<String, Option<Digest>>;
+
+impl Yunos {
+    /// See [`crate::agent::unit::kind::Kind::reload`].
+    pub(super) async fn reload_unit(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        instance: &mut dyn Instance,
+    ) -> Result<bool, Failure> {
+        let Spec::Yuno(spec) = &desired.spec;
+        let place = self.place(unit);
+        let Ok(started) = place.started() else { return Ok(false) };
+        // Only what was started with the link can be led elsewhere.
+        if started.frame.is_none() || started.frame != frame(&desired.spec) {
+            return Ok(false);
+        }
+        self.install(unit, desired, &|_| ()).await?;
+        if let Some(user) = find_user(spec)? {
+            place.give_to(&desired.revision, &user)?;
+        }
+        place.lead_to(&desired.revision)?;
+        instance.notify(spec.reload_signal).await?;
+        place.write_started(&Started { revision: desired.revision.clone(), ..started })?;
+        tracing::info!(%unit, revision = desired.revision.short(), "its configs were changed, and it was told so");
+        Ok(true)
+    }
+
+    /// See [`crate::agent::unit::kind::Kind::look_outside`].
+    pub(super) async fn look_at_files(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        instance: &mut dyn Instance,
+    ) -> Result<bool, Failure> {
+        let Spec::Yuno(spec) = &desired.spec;
+        let place = self.place(unit);
+        let Ok(started) = place.started() else { return Ok(true) };
+        if started.revision != desired.revision {
+            // It is about to be replaced anyway.
+            return Ok(true);
+        }
+        let wanted = spec.clone();
+        let now = blocking(move || Ok(watched(&wanted))).await?;
+        // A file that is watched since just now is as it was read.
+        let changed = |path: &String| started.watched.get(path).is_some_and(|then| *then != now[path]);
+        let action = |wanted| spec.on_change.iter().any(|one| one.action == wanted && changed(&one.path));
+        let (restart, signal) = (action(Reload::Restart), action(Reload::Signal));
+        if restart {
+            tracing::info!(%unit, "a file outside has changed; it is started anew");
+            return Ok(false);
+        }
+        if signal {
+            tracing::info!(%unit, "a file outside has changed, and it is told so");
+            instance.notify(spec.reload_signal).await?;
+        }
+        if signal || now != started.watched {
+            place.write_started(&Started { watched: now, ..started })?;
+        }
+        Ok(true)
+    }
+}
+
+/// What a unit was started as, if it may be reloaded.
+pub(super) fn frame(spec: &Spec) -> Option<Digest> {
+    let Spec::Yuno(yuno) = spec;
+    if yuno.reload.is_restart() { None } else { spec.frame().ok() }
+}
+
+/// What files outside are now. One that cannot be read is as one that is not there.
+pub(super) fn watched(spec: &YunoSpec) -> Watched {
+    spec.on_change.iter().map(|one| (one.path.clone(), digest_of(Path::new(&one.path)).ok())).collect()
+}
+
+fn digest_of(path: &Path) -> io::Result<Digest> {
+    // To open a pipe would wait for whoever writes into it.
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > WATCHED_MAX_BYTES {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut hash = Context::new(&SHA256);
+    let mut content = io::Read::take(File::open(path)?, WATCHED_MAX_BYTES);
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match io::Read::read(&mut content, &mut buffer)? {
+            0 => return Ok(Digest::from_ring(hash.finish())),
+            count => hash.update(&buffer[..count]),
+        }
+    }
+}
+
+impl Place {
+    /// Has the link to the configs lead to this revision's, at once.
+    pub(super) fn lead_to(&self, revision: &Digest) -> Result<(), Failure> {
+        let link = self.folder.join("config");
+        let fresh = self.folder.join(".config.new");
+        let _ = fs::remove_file(&fresh);
+        std::os::unix::fs::symlink(Path::new("rev").join(revision.short()), &fresh)
+            .and_then(|()| fs::rename(&fresh, &link))
+            .and_then(|()| crate::files::sync_folder(&self.folder))
+            .map_err(|error| may_heal(format!("{} cannot be made: {error}", link.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_watched_by_their_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.pem");
+        assert!(digest_of(&path).is_err() && digest_of(folder.path()).is_err());
+        fs::write(&path, "a").unwrap();
+        assert_eq!(digest_of(&path).unwrap(), Digest::of(b"a"));
+        fs::write(&path, vec![b'x'; 200_000]).unwrap();
+        assert_eq!(digest_of(&path).unwrap(), Digest::of(&vec![b'x'; 200_000]));
+        nix::unistd::mkfifo(&folder.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(digest_of(&folder.path().join("pipe")).is_err());
+    }
+
+    #[test]
+    fn the_link_leads_to_one_revision_or_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: folder.path().to_owned() };
+        for name in ["one", "other", "one"] {
+            let revision = Digest::of(name.as_bytes());
+            place.lead_to(&revision).unwrap();
+            assert_eq!(fs::read_link(folder.path().join("config")).unwrap(), Path::new("rev").join(revision.short()));
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
