@@ -15,5 +15,7 @@ mod limits;
 mod metric;
 mod revoke;
 mod roles;
+mod service;
+mod survival;
 mod wire;
 mod yuno;

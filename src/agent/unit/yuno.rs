@@ -41,6 +41,7 @@ use crate::{
     agent::{
         artifact::{ArtifactError, Artifacts},
         cgroup::{Made, Tree},
+        crash,
         shim::{self, Shim, ShimError, Shims},
     },
     clock::now_ms,
@@ -120,6 +121,7 @@ impl Yunos {
             artifact: spec.artifact.sha256.clone(),
             missing: missing.clone(),
         };
+        crash::point("start", "before its revision is noted");
         place.write_started(&started)?;
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);
