@@ -11,6 +11,7 @@
 //! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker;
 //!   [`revoked`]: what follows its revocation list; [`password`]: lines of its users file; [`render`]: other brokers'
 //!   configurations
+//! - [`install`]: the agent as a service of this host
 //! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
 //!
@@ -33,6 +34,8 @@ pub mod config;
 pub mod console;
 pub mod failure;
 pub mod files;
+#[cfg(feature = "agent")]
+pub mod install;
 #[cfg(feature = "console")]
 pub mod issue;
 #[cfg(feature = "broker")]

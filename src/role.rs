@@ -61,17 +61,25 @@ pub use self::agent::{AgentArgs, agent};
 
 #[cfg(feature = "agent")]
 mod agent {
+    use clap::Subcommand;
+
     use super::*;
-    use crate::agent::{
-        self, AgentError,
-        config::{Config, Secret},
-        join::JoinError,
+    use crate::{
+        agent::{
+            self, AgentError,
+            config::{Config, Secret},
+            join::JoinError,
+            manager::Manager,
+        },
+        install::{self, Install, Uninstall},
     };
 
     /// Run this host's agent
     #[derive(Args, Clone, Debug)]
     #[command(
-        after_help = "Examples:\n  muster agent --join TOKEN              join with a token of `muster token create`, and stay\n  \
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  muster agent install --now --join TOKEN    as a service of systemd, from now on\n  \
+                            muster agent --join TOKEN              join with a token of `muster token create`, and stay\n  \
                             muster agent --config /etc/muster/agent.toml\n  muster agent --print-config            every key, with its default\n\n\
                             Yunos and commands go on when the agent stops."
     )]
@@ -84,13 +92,29 @@ mod agent {
         /// The one-time token to join a fleet with; needed once
         #[arg(long, value_name = "TOKEN")]
         join: Option<String>,
+        #[command(subcommand)]
+        verb: Option<Verb>,
     }
 
-    /// Runs an agent until `shutdown`.
+    /// What can be done about an agent of this host.
+    #[derive(Subcommand, Clone, Debug)]
+    enum Verb {
+        /// Make the agent a service of systemd, or bring one up to date
+        Install(Install),
+        /// Take the service away again; configuration, data and yunos stay
+        Uninstall(Uninstall),
+    }
+
+    /// Runs an agent until `shutdown`, or does what can be done without one.
     ///
     /// # Errors
     /// If it cannot start.
     pub async fn agent(args: AgentArgs, shutdown: CancellationToken) -> Result<(), Failure> {
+        match args.verb {
+            Some(Verb::Install(wanted)) => return install::install(&wanted),
+            Some(Verb::Uninstall(wanted)) => return install::uninstall(&wanted),
+            None => {}
+        }
         let config = args.role.load("agent", |config: &mut Config| {
             if let Some(data_dir) = args.data_dir {
                 config.data_dir = data_dir;
@@ -102,12 +126,14 @@ mod agent {
             Ok(())
         })?;
         let Some(config) = config else { return Ok(()) };
+        let manager = Manager::from_environment(|name| env::var_os(name), std::process::id())
+            .map_err(|error| Failure::new(Kind::Usage, error))?;
         let running = tokio::select! {
-            running = agent::start(config) => running.map_err(|error| start_failure(&error))?,
+            running = agent::start_managed(config, &manager) => running.map_err(|error| start_failure(&error))?,
             () = shutdown.cancelled() => return Ok(()),
         };
         tokio::spawn(agent::lean::stay_lean(running.measured(), shutdown.clone()));
-        shutdown.cancelled().await;
+        manager.follow(&running, &shutdown).await;
         running.stop().await;
         Ok(())
     }

@@ -18,7 +18,7 @@ use muster_topics::{
     topic::{HostTopic, Topic},
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -71,6 +71,8 @@ enum Event {
     Units,
     /// Batches were stored.
     Metrics,
+    /// Somebody wants to know whether the loop goes on.
+    Asked(oneshot::Sender<()>),
     /// A time has come.
     Time,
     /// The agent is to end.
@@ -120,6 +122,7 @@ pub(super) struct Inputs {
     pub(super) exec: mpsc::Receiver<ExecEvent>,
     pub(super) units: watch::Receiver<UnitStates>,
     pub(super) metrics: watch::Receiver<u64>,
+    pub(super) asked: mpsc::Receiver<oneshot::Sender<()>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -222,6 +225,7 @@ impl Agent {
             event = inputs.link.events.recv() => event.map_or(Event::Stop, Event::Link),
             () = changed(&mut inputs.units) => Event::Units,
             () = changed(&mut inputs.metrics) => Event::Metrics,
+            Some(answer) = inputs.asked.recv() => Event::Asked(answer),
             () = until(deadline) => Event::Time,
         }
     }
@@ -251,6 +255,8 @@ impl Agent {
             Event::Work(work) => self.worked(work),
             Event::Units => self.observe_units(),
             Event::Metrics => self.voice.metrics_stored(),
+            // Who asked and does not wait for the answer does not need it.
+            Event::Asked(answer) => drop(answer.send(())),
             Event::Time => return self.on_time().await,
             Event::Stop => {}
         }

@@ -10,7 +10,8 @@
 //!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most
 //! - [`unit`], [`artifact`]: units, and where their programs come from
-//! - [`metric`]: measurements; [`lean`]: giving memory back
+//! - [`metric`]: measurements; [`lean`]: giving memory back; [`manager`]: what the service manager is told;
+//!   `crash`: places at which tests have it killed
 //!
 //! # Tasks
 //!
@@ -25,11 +26,13 @@ mod bus_tests;
 mod cgroup;
 pub mod config;
 mod core;
+mod crash;
 pub mod execute;
 mod facts;
 pub mod join;
 pub mod lean;
 pub mod link;
+pub mod manager;
 pub mod metric;
 mod pin;
 mod portrait;
@@ -54,7 +57,7 @@ use std::{
 use muster_topics::{Millis, join::JoinToken, name::HostId};
 use nix::fcntl::{Flock, FlockArg};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -67,11 +70,12 @@ use self::{
     execute::Executor,
     join::{Identity, JoinError},
     link::{Link, Me},
+    manager::Manager,
     metric::MetricsTask,
     portrait::Portrait,
     shim::Shims,
     store::{Store, StoreError, journal},
-    unit::Units,
+    unit::{UnitStates, Units},
     unit_topics::UnitTopics,
     voice::Voice,
 };
@@ -144,6 +148,8 @@ pub struct RunningAgent {
     tasks: CancellationToken,
     store: Store,
     metrics: MetricsTask,
+    units: Units,
+    questions: mpsc::Sender<oneshot::Sender<()>>,
     core: JoinHandle<()>,
     _lock: Flock<fs::File>,
 }
@@ -165,6 +171,23 @@ impl RunningAgent {
     #[must_use]
     pub fn measured(&self) -> watch::Receiver<u64> {
         self.metrics.stored()
+    }
+
+    /// All units of the host: now, and on each change.
+    #[must_use]
+    pub fn units(&self) -> watch::Receiver<UnitStates> {
+        self.units.states()
+    }
+
+    /// Waits until what earlier lives of the agent left running has been looked up.
+    pub async fn looked_up(&self) {
+        self.units.looked_up().await;
+    }
+
+    /// Waits until its loop answers; false if that has ended.
+    pub async fn answers(&self) -> bool {
+        let (answer, answered) = oneshot::channel();
+        self.questions.send(answer).await.is_ok() && answered.await.is_ok()
     }
 
     /// Stops it: a last heartbeat, the presence `stopped`, and the end of the connection. Whatever
@@ -195,6 +218,15 @@ impl Drop for RunningAgent {
 /// # Errors
 /// If folder, store or configuration cannot be used, or the host may not join. Nothing runs then.
 pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
+    start_managed(config, &Manager::default()).await
+}
+
+/// The same, of an agent whose service manager is told if it has to join first: that may take until somebody
+/// approves the host, and no manager waits for so long.
+///
+/// # Errors
+/// As [`start`].
+pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningAgent, AgentError> {
     config.check()?;
     let policy = config.whole_policy()?;
     let folder = config.data_dir.clone();
@@ -205,6 +237,9 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
     let portrait = Portrait::new(config.labels.clone(), &realms);
     let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
     let store = Store::open_or_replace(&folder.join("agent.db"), now_ms).await?;
+    if join::load(&folder)?.is_none() && config.join.is_some() {
+        manager.ready("this host joins its fleet");
+    }
     let identity = membership(&config, host, &portrait).await?;
     let life = store.begin_life(now_ms).await?;
     let (former, instance) = instances(&folder)?;
@@ -239,11 +274,14 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
     let beats = Beats::new(life.epoch, periods, portrait.with(&units.states().borrow()));
     let voice = Voice::new(me.clone(), store.clone(), beats, UnitTopics::new(life.epoch));
     let (ready_sender, ready) = watch::channel(false);
+    // One asks, and waits for its answer.
+    let (questions, asked) = mpsc::channel(1);
     let inputs = Inputs {
         link: Link::start(me.clone(), identity_watch.clone(), tasks.clone()),
         exec,
         units: units.states(),
         metrics: metrics.stored(),
+        asked,
         stop: stop.clone(),
     };
     let agent = Agent::new(Parts {
@@ -256,7 +294,7 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
         created_ms: life.created_ms,
         time: KnownTime::new(life.signed_ms),
         executor,
-        units,
+        units: units.clone(),
         voice,
         portrait,
         former,
@@ -265,7 +303,7 @@ pub async fn start(config: Config) -> Result<RunningAgent, AgentError> {
     });
     let core = tokio::spawn(agent.run(unfinished));
     guard.disarm();
-    Ok(RunningAgent { host, ready, stop, tasks, store, metrics, core, _lock: lock })
+    Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, questions, core, _lock: lock })
 }
 
 fn metric_settings(config: &Config) -> metric::Settings {

@@ -26,7 +26,7 @@ use super::{
     execute::{ExecEvent, Sent},
     link::Message,
     store::{
-        StoreError,
+        self, StoreError,
         journal::{self, Ending, Entry, Known},
         metric, outbox, unit,
     },
@@ -210,7 +210,7 @@ impl Agent {
             Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitConfig { .. } => {
                 let mut tx = self.store.begin().await?;
                 let new = self.enter(&mut tx, command.get()).await?;
-                tx.commit().await?;
+                store::commit(tx, "enter command").await?;
                 if !new {
                     return self.repeated(id).await;
                 }
@@ -246,7 +246,7 @@ impl Agent {
         };
         let changed = status.is_success();
         let key = journal::finish(&mut tx, command.id, status.into(), now_ms).await?;
-        tx.commit().await?;
+        store::commit(tx, "edit unit").await?;
         if changed {
             self.units.desired_changed();
             self.voice.beats.hasten();
@@ -267,7 +267,7 @@ impl Agent {
             tx.rollback().await?;
             return self.repeated(id).await;
         };
-        tx.commit().await?;
+        store::commit(tx, "answer").await?;
         self.queue(key);
         Ok(())
     }
@@ -276,7 +276,7 @@ impl Agent {
     async fn repeated(&mut self, id: CommandId) -> Result<(), StoreError> {
         let mut tx = self.store.begin().await?;
         let known = journal::answer_again(&mut tx, id, clock::now_ms()).await?;
-        tx.commit().await?;
+        store::commit(tx, "answer again").await?;
         match known {
             Some(Known::Answered(key)) => self.queue(Some(key)),
             // Whoever asks again hears how far it has come.
@@ -375,7 +375,7 @@ impl Agent {
         for fact in &self.facts {
             enter_fact(&mut tx, fact, now_ms, &mut keys).await?;
         }
-        tx.commit().await?;
+        store::commit(tx, "record facts").await?;
         for key in keys {
             self.queue(Some(key));
         }

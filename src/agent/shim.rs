@@ -35,6 +35,7 @@ use tokio::{
 };
 
 use crate::{
+    agent::crash,
     clock::now_ms,
     files::{PRIVATE_FOLDER, make_folder, write_atomically},
 };
@@ -145,15 +146,22 @@ impl Shims {
             {
                 return Err(taken("what was launched there before still runs"));
             }
+            crash::point("launch", "before files");
             files::begin(&at)?;
             files::write_launch(&at, &wanted)?;
-            spawn(&program, &at, false, lock)
+            crash::point("launch", "before spawn");
+            let spawned = spawn(&program, &at, false, lock);
+            crash::point("launch", "after spawn");
+            spawned
         };
         let failed = |source| io_error(folder, source);
         let stream = blocking(prepare_and_spawn).await.map_err(failed)?;
         let mut shim = Shim::new(folder, stream).map_err(failed)?;
         match shim.report().await.map_err(failed)? {
-            Report::Started | Report::Over => Ok(shim),
+            Report::Started | Report::Over => {
+                crash::point("launch", "before it is told");
+                Ok(shim)
+            }
             Report::Failed { step: Step::Prepare, errno, .. } => Err(failed(io::Error::from_raw_os_error(errno))),
             Report::Failed { step, which, errno } => Err(start_error(launch, step, which, errno)),
         }
@@ -198,7 +206,9 @@ impl Shims {
             return Ok(Adopted::Ended(end_of(state)));
         }
         let (program, at) = (self.program.clone(), folder.to_owned());
+        crash::point("adopt", "before spawn");
         let stream = blocking(move || spawn(&program, &at, true, lock)).await?;
+        crash::point("adopt", "after spawn");
         let mut shim = Shim::new(folder, stream)?;
         match shim.report().await? {
             Report::Started => Ok(Adopted::Alive(shim)),

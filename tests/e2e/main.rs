@@ -16,5 +16,7 @@ mod limits;
 mod metric;
 mod revoke;
 mod roles;
+mod service;
+mod survival;
 mod wire;
 mod yuno;

@@ -14,6 +14,8 @@
     reason = "each test program uses a part of the harness; a test that cannot go on has failed"
 )]
 
+pub(crate) mod machine;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read},

@@ -221,13 +221,15 @@ pub async fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
 /// If the database refuses.
 pub async fn prune(store: &Store, signed_ms: Millis) -> Result<u64, StoreError> {
     let before_ms = signed_ms.saturating_sub(KEPT_AFTER_EXPIRY_MS);
+    let mut tx = store.begin().await?;
     let done = sqlx::query!(
         "DELETE FROM journal WHERE finished_ms IS NOT NULL AND expires_ms < ?
          AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox.command = journal.id)",
         before_ms
     )
-    .execute(&store.pool)
+    .execute(&mut *tx)
     .await?;
+    super::commit(tx, "prune").await?;
     Ok(done.rows_affected())
 }
 

@@ -39,7 +39,7 @@ pub async fn insert(store: &Store, messages: &[(Numbered, Vec<u8>)], now_ms: Mil
         .execute(&mut *tx)
         .await?;
     }
-    Ok(tx.commit().await?)
+    super::commit(tx, "keep metrics").await
 }
 
 /// Messages that wait, the newest first: after a long time apart the console shows at once what is so now,
@@ -79,7 +79,7 @@ pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
         let (epoch, seq) = key(*id);
         sqlx::query!("DELETE FROM metric_batch WHERE epoch = ? AND seq = ?", epoch, seq).execute(&mut *tx).await?;
     }
-    Ok(tx.commit().await?)
+    super::commit(tx, "forget metrics").await
 }
 
 /// Deletes what is too old, and the oldest of what is too much; gives how many messages that was.
@@ -91,6 +91,7 @@ pub async fn delete(store: &Store, ids: &[Numbered]) -> Result<(), StoreError> {
 pub async fn trim(store: &Store, limits: Limits, now_ms: Millis) -> Result<u64, StoreError> {
     let max_bytes = i64::try_from(limits.max_bytes).unwrap_or(i64::MAX);
     let first_ms = now_ms.saturating_sub(Millis::try_from(limits.max_age.as_millis()).unwrap_or(Millis::MAX));
+    let mut tx = store.begin().await?;
     // 24 bytes: key, time and the row's own head.
     let done = sqlx::query!(
         "DELETE FROM metric_batch WHERE created_ms < ? OR (epoch, seq) IN (
@@ -102,8 +103,9 @@ pub async fn trim(store: &Store, limits: Limits, now_ms: Millis) -> Result<u64, 
         first_ms,
         max_bytes
     )
-    .execute(&store.pool)
+    .execute(&mut *tx)
     .await?;
+    super::commit(tx, "trim metrics").await?;
     Ok(done.rows_affected())
 }
 

@@ -23,6 +23,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
+use super::crash;
 use crate::files;
 
 /// Something went wrong with the store.
@@ -153,7 +154,7 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(&mut *tx).await?;
-        tx.commit().await?;
+        commit(tx, "begin life").await?;
         let value = |key| rows.iter().find(|row| row.key == key).map_or(0, |row| row.value);
         Ok(Life { epoch: from_sql(value("epoch")), created_ms: value("created_ms"), signed_ms: value("signed_ms") })
     }
@@ -171,6 +172,18 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Ends a transaction, which makes it last. Every one of the agent's ends here, so that tests can have the agent
+/// killed before and after each.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn commit(tx: Transaction<'static, Sqlite>, what: &'static str) -> Result<(), StoreError> {
+    crash::point(what, "before commit");
+    tx.commit().await?;
+    crash::point(what, "after commit");
+    Ok(())
 }
 
 /// Has SQLite read every page, so that damage shows now rather than in the middle of something; the

@@ -62,7 +62,7 @@ pub async fn acknowledge(store: &Store, keys: &[ReportAck], signed_ms: Millis) -
         sqlx::query!("DELETE FROM outbox WHERE command = ? AND seq = ?", command, seq).execute(&mut *tx).await?;
     }
     remember_signed_time(&mut tx, signed_ms).await?;
-    Ok(tx.commit().await?)
+    super::commit(tx, "acknowledge").await
 }
 
 /// Reads a command's id back.

@@ -158,8 +158,7 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        tx.commit().await?;
-        Ok(())
+        super::commit(tx, "keep unit").await
     }
 }
 

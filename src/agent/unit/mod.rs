@@ -126,6 +126,7 @@ impl Kinds {
 pub struct Units {
     changed: Arc<Notify>,
     states: watch::Receiver<UnitStates>,
+    looked_up: watch::Receiver<bool>,
     kinds: Kinds,
 }
 
@@ -159,8 +160,9 @@ impl Units {
         let mut task = Task::new(store, kinds.clone(), changed.clone(), publish);
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
+        let looked_up = task.looked_up();
         tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
-        Ok(Self { changed, states, kinds })
+        Ok(Self { changed, states, looked_up, kinds })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -172,6 +174,13 @@ impl Units {
     #[must_use]
     pub fn states(&self) -> watch::Receiver<UnitStates> {
         self.states.clone()
+    }
+
+    /// Waits until everything that an earlier life of the agent may have left running has been looked up. What
+    /// could not be is tried again by itself, and not waited for.
+    pub async fn looked_up(&self) {
+        // The task is gone only when the agent goes.
+        let _ = self.looked_up.clone().wait_for(|looked_up| *looked_up).await;
     }
 
     /// The last lines of a unit's log.

@@ -14,6 +14,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::kind::{Adopted, Instance, Kind, News, NotStarted};
 use crate::{
+    agent::crash,
     chance::random,
     clock::now_ms,
     rules::plan::{Ended, Failure, Found, Over, Seen},
@@ -102,6 +103,7 @@ impl Worker {
     pub(super) async fn start(self, desired: Desired, attempts: u32, asks: mpsc::Receiver<Ask>) {
         match timeout(START_MAX, self.kind.start(&self.unit, &desired, attempts)).await {
             Ok(Ok(instance)) => {
+                crash::point("start", "before it is seen");
                 self.report(Seen::Started).await;
                 self.stay_with(instance, asks).await;
             }

@@ -23,9 +23,12 @@ use super::{
     step::{Ask, Report, Stop, Worker},
 };
 use crate::{
-    agent::store::{
-        Store, StoreError,
-        unit::{StoredUnits, UnitRow},
+    agent::{
+        crash,
+        store::{
+            Store, StoreError,
+            unit::{StoredUnits, UnitRow},
+        },
     },
     chance::random,
     clock::now_ms,
@@ -85,13 +88,36 @@ pub(super) struct Task {
     work: JoinSet<()>,
     next_tick: Instant,
     ticks: u32,
+    /// What has not been looked up yet of what was there at the start.
+    to_look_up: BTreeSet<UnitName>,
+    looked_up: watch::Sender<bool>,
 }
 
 impl Task {
     pub(super) fn new(store: Store, kinds: Kinds, changed: Arc<Notify>, publish: watch::Sender<UnitStates>) -> Self {
         let (reports, reported) = mpsc::channel(REPORTS_MAX);
         let (entries, work) = (BTreeMap::new(), JoinSet::new());
-        Self { store, kinds, entries, changed, publish, reports, reported, work, next_tick: next_tick(), ticks: 0 }
+        let (to_look_up, looked_up) = (BTreeSet::new(), watch::Sender::new(false));
+        let (next_tick, ticks) = (next_tick(), 0);
+        Self {
+            store,
+            kinds,
+            entries,
+            changed,
+            publish,
+            reports,
+            reported,
+            work,
+            next_tick,
+            ticks,
+            to_look_up,
+            looked_up,
+        }
+    }
+
+    /// Whether all that was there at the start has been looked up.
+    pub(super) fn looked_up(&self) -> watch::Receiver<bool> {
+        self.looked_up.subscribe()
     }
 
     /// Reads all units, and begins to look up what runs of them, and of others that left traces.
@@ -122,6 +148,8 @@ impl Task {
             }
         }
         self.take_in(stored).await;
+        self.to_look_up = self.entries.keys().cloned().collect();
+        self.looked_up.send_replace(self.to_look_up.is_empty());
         self.drive_all().await;
         Ok(())
     }
@@ -212,6 +240,12 @@ impl Task {
     }
 
     async fn see(&mut self, name: UnitName, seen: Seen) {
+        if matches!(seen, Seen::Found(_) | Seen::NotLookedUp { .. })
+            && self.to_look_up.remove(&name)
+            && self.to_look_up.is_empty()
+        {
+            self.looked_up.send_replace(true);
+        }
         let Some(entry) = self.entries.get_mut(&name) else { return };
         let is_gone = seen == Seen::Removed && entry.unit.desired.is_none();
         if is_gone {
@@ -262,6 +296,7 @@ impl Task {
             }
         }
         publish(&self.publish, name, &entry.unit);
+        crash::point("steps", "before they begin");
         for step in steps {
             let worker = Worker { unit: name.clone(), kind: entry.kind.clone(), reports: self.reports.clone() };
             entry.begin(step, worker, &mut self.work);

@@ -48,6 +48,7 @@ use crate::{
     agent::{
         artifact::{ArtifactError, Artifacts},
         cgroup::{Made, Tree},
+        crash,
         shim::{self, Shim, ShimError, Shims},
     },
     clock::now_ms,
@@ -191,6 +192,7 @@ impl Yunos {
             frame: reload::frame(&desired.spec),
             watched: reload::watched(spec),
         };
+        crash::point("start", "before its revision is noted");
         place.write_started(&started)?;
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);

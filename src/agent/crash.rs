@@ -1,0 +1,64 @@
+//! Places at which a test has the agent killed, to see that it comes back whole.
+//!
+//! They exist in debug builds alone. `MUSTER_TEST_CRASH=NAME:N` ends the process, as `kill -9` would, when it comes to
+//! the place of that name for the Nth time; `MUSTER_TEST_PLACES=FILE` has each place that is passed written there, so
+//! that a test knows them all without a list.
+//!
+//! **Invariant: nothing of this is in a release build.**
+
+/// The agent is at a place. A name is `WHAT/WHEN`, such as `keep unit/before`.
+#[cfg(debug_assertions)]
+pub(super) fn point(what: &'static str, when: &'static str) {
+    enabled::point(&format!("{what}/{when}"));
+}
+
+/// Nothing.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub(super) fn point(_: &'static str, _: &'static str) {}
+
+#[cfg(debug_assertions)]
+mod enabled {
+    use std::{
+        env,
+        fs::{File, OpenOptions},
+        io::Write,
+        sync::{
+            LazyLock,
+            atomic::{AtomicU32, Ordering},
+        },
+    };
+
+    use nix::{
+        sys::signal::{Signal, raise},
+        unistd::pause,
+    };
+
+    /// Where, and the how manyeth time.
+    static WANTED: LazyLock<Option<(String, u32)>> = LazyLock::new(|| {
+        let wanted = env::var("MUSTER_TEST_CRASH").ok()?;
+        let (name, count) = wanted.rsplit_once(':')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    });
+    static PASSED: AtomicU32 = AtomicU32::new(0);
+    static PLACES: LazyLock<Option<File>> = LazyLock::new(|| {
+        let path = env::var_os("MUSTER_TEST_PLACES")?;
+        OpenOptions::new().create(true).append(true).open(path).ok()
+    });
+
+    pub(super) fn point(name: &str) {
+        if let Some(mut places) = PLACES.as_ref() {
+            let _ = places.write_all(format!("{name}\n").as_bytes());
+        }
+        if let Some((wanted, count)) = &*WANTED
+            && wanted == name
+            && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *count
+        {
+            let _ = raise(Signal::SIGKILL);
+            // Not one more instruction.
+            loop {
+                pause();
+            }
+        }
+    }
+}

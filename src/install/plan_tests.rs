@@ -1,0 +1,162 @@
+use std::process::Command;
+
+use super::{super::Where, *};
+
+fn host() -> Host {
+    Host {
+        root: "/".into(),
+        prefix: "/usr/local".into(),
+        is_root: true,
+        has_systemd: true,
+        program: "/home/anna/muster".into(),
+        ..Host::default()
+    }
+}
+
+fn place() -> Where {
+    Where { prefix: "/usr/local".into(), root: "/".into(), dry_run: false }
+}
+
+fn wanted(now: bool) -> Install {
+    Install { place: place(), join: None, now }
+}
+
+/// A host on which all has been done.
+fn done() -> Host {
+    Host {
+        has_program: true,
+        config: Some(CONFIG.to_owned()),
+        unit: Some(UNIT.replace(PACKAGED_PROGRAM, "/usr/local/bin/muster")),
+        is_enabled: true,
+        ..host()
+    }
+}
+
+#[track_caller]
+fn check(steps: Result<Vec<Step>, Failure>, expected: &[&str]) {
+    let steps: Vec<String> = steps.unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(steps, expected);
+}
+
+#[test]
+fn installing_takes_what_is_not_so_yet() {
+    check(
+        install(&wanted(true), &host()),
+        &[
+            "copy /home/anna/muster to /usr/local/bin/muster",
+            "write /etc/muster/agent.toml",
+            "write /etc/systemd/system/muster-agent.service",
+            "systemctl daemon-reload",
+            "systemctl enable muster-agent",
+            "systemctl restart muster-agent",
+        ],
+    );
+    check(install(&wanted(false), &done()), &["copy /home/anna/muster to /usr/local/bin/muster"]);
+    let own = Host { program: "/usr/local/bin/muster".into(), ..done() };
+    check(install(&wanted(false), &own), &[]);
+    check(install(&wanted(true), &own), &["systemctl restart muster-agent"]);
+}
+
+#[test]
+fn an_image_needs_neither_root_nor_systemd() {
+    let host = Host { root: "/mnt".into(), is_root: false, has_systemd: false, ..host() };
+    check(
+        install(&wanted(false), &host),
+        &[
+            "copy /home/anna/muster to /mnt/usr/local/bin/muster",
+            "write /mnt/etc/muster/agent.toml",
+            "write /mnt/etc/systemd/system/muster-agent.service",
+            "link /mnt/etc/systemd/system/multi-user.target.wants/muster-agent.service to ../muster-agent.service",
+        ],
+    );
+    assert_eq!(install(&wanted(true), &host).unwrap_err().kind, Kind::Usage);
+}
+
+#[test]
+fn uninstalling_leaves_configuration_and_data() {
+    check(
+        uninstall(&Uninstall { place: place() }, &done()),
+        &[
+            "systemctl disable --now muster-agent",
+            "remove /etc/systemd/system/muster-agent.service",
+            "systemctl daemon-reload",
+            "remove /usr/local/bin/muster",
+        ],
+    );
+    check(uninstall(&Uninstall { place: place() }, &host()), &[]);
+}
+
+#[test]
+fn what_stands_in_the_way_is_said_with_what_to_do() {
+    for (host, words) in [
+        (Host { is_root: false, ..host() }, "root"),
+        (Host { has_systemd: false, ..host() }, "systemd"),
+        (Host { is_packaged: true, ..host() }, "package"),
+        (Host { prefix: "relative".into(), ..host() }, "--prefix"),
+        (Host { prefix: "/a b".into(), ..host() }, "--prefix"),
+        (Host { prefix: "/a%i".into(), ..host() }, "--prefix"),
+    ] {
+        let failure = install(&wanted(true), &host).unwrap_err();
+        assert!(failure.message.unwrap().contains(words) && failure.hint.is_some(), "{words}");
+    }
+}
+
+#[test]
+fn a_token_goes_into_a_configuration_that_is_there() {
+    for (before, after) in [
+        ("", "join = \"T\"\n"),
+        ("a = 1\n", "a = 1\njoin = \"T\"\n"),
+        ("join = \"old\"\na = 1\n", "a = 1\njoin = \"T\"\n"),
+        (
+            "a = 1\n\n# the host's\n[labels]\njoin = \"x\"\n",
+            "a = 1\njoin = \"T\"\n\n# the host's\n[labels]\njoin = \"x\"\n",
+        ),
+        ("# nothing yet\n[labels]\n", "join = \"T\"\n# nothing yet\n[labels]\n"),
+    ] {
+        assert_eq!(with_token(before, Some("T")), after);
+        assert!(has_token(after) && with_token(after, None) == after);
+        assert_eq!(with_token(after, Some("T")), after, "the same again changes nothing");
+    }
+    assert!(!has_token(CONFIG));
+    let config = with_token(CONFIG, Some("T"));
+    assert!(toml::from_str::<toml::Table>(&config).unwrap().contains_key("join"), "{config}");
+}
+
+#[test]
+fn the_first_configuration_is_one() {
+    let config: crate::agent::config::Config = toml::from_str(CONFIG).unwrap();
+    assert_eq!(config, crate::agent::config::Config::default());
+}
+
+/// What systemd itself says of the unit file. It wants to find the program.
+#[test]
+fn systemd_accepts_the_unit_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("muster-agent.service");
+    std::fs::write(&path, UNIT.replace(PACKAGED_PROGRAM, "/bin/true")).unwrap();
+    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    let about_it: Vec<&str> = told.lines().filter(|line| line.contains("muster-agent")).collect();
+    assert!(output.status.success() && about_it.is_empty(), "{told}");
+}
+
+/// What yunos depend on; and nothing that they would inherit.
+#[test]
+fn the_unit_file_leaves_yunos_alone() {
+    for line in [
+        "Type=notify",
+        "KillMode=process",
+        "OOMPolicy=continue",
+        "Delegate=yes",
+        "TasksMax=infinity",
+        "Restart=always",
+        "WatchdogSec=180",
+    ] {
+        assert!(UNIT.lines().any(|found| found == line), "{line}");
+    }
+    for word in
+        ["Protect", "Private", "NoNewPrivileges", "Restrict", "Capabilit", "SystemCall", "ReadOnly", "User=", "UMask"]
+    {
+        assert!(!UNIT.lines().any(|line| line.starts_with(word)), "{word}");
+    }
+}
