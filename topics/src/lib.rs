@@ -13,7 +13,9 @@
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
 //! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
 //!   unit's process is given
-//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe
+//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`signal`]: what may
+//!   be sent to a unit's process
+//! - [`select`]: expressions that pick units
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
@@ -31,11 +33,14 @@ pub mod heartbeat;
 pub mod join;
 pub mod metric;
 pub mod name;
+mod newer;
 pub mod outcome;
 pub mod presence;
 pub mod process;
 pub mod role;
 pub mod schema;
+pub mod select;
+pub mod signal;
 pub mod topic;
 pub mod unit;
 mod version;
