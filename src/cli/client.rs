@@ -156,6 +156,7 @@ fn is_usage(code: &str) -> bool {
         "ambiguous_host"
             | "bad_expiry"
             | "bad_lines"
+            | "bad_note"
             | "bad_timeout"
             | "bad_ttl"
             | "env_in_broadcast"

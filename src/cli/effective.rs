@@ -8,7 +8,13 @@ use muster_topics::{
 };
 use serde_json::Value;
 
-use super::{Session, exec, print, target::UnitRef, unit};
+use super::{
+    Session,
+    change::{report, submit},
+    exec, print,
+    target::UnitRef,
+    unit,
+};
 use crate::{
     api::{self, CommandHost, Unit},
     failure::{Failure, Kind},
@@ -43,9 +49,9 @@ pub async fn run(wanted: Config, session: &Session) -> Result<(), Failure> {
         return desired(session, &unit).await;
     }
     let asked = Verb::UnitConfig { unit: unit.unit.clone() };
-    let command = unit::submit(session, vec![unit.host], asked).await?;
+    let command = submit(session, vec![unit.host.to_string()], asked).await?;
     let (hosts, output) = exec::collect(session, &command).await?;
-    unit::report(&command, &hosts)?;
+    report(&command, &hosts)?;
     show(session, &hosts, &output)
 }
 

@@ -4,13 +4,15 @@
 //!
 //! - [`context`]: which console, and as whom; [`client`]: its API
 //! - [`print`]: tables, JSON, YAML, ages, and words for people
-//! - [`target`]: which hosts and units are meant; [`wait`]: until a unit is what it should be
+//! - [`target`]: which hosts and units are meant; [`change`]: doing something to them; [`wait`]: until a unit is what
+//!   it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`unit`] (with `yuno`; [`effective`]: its config), [`metric`], [`login`]
+//!   [`unit`] (with `yuno`, its [`upgrade`] and its [`effective`] config), [`metric`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
 pub mod artifact;
+pub mod change;
 pub mod client;
 pub mod command;
 pub mod config;
@@ -25,6 +27,7 @@ pub mod process;
 pub mod target;
 pub mod token;
 pub mod unit;
+pub mod upgrade;
 pub mod wait;
 
 use clap::{Args, Subcommand};
@@ -68,7 +71,7 @@ pub enum Verb {
     /// Configs: immutable documents for yunos
     #[command(subcommand)]
     Config(config::Verb),
-    /// Units of any kind: list, show, remove
+    /// Units of any kind: list, show, hold, retire, remove
     #[command(subcommand)]
     Unit(unit::Verb),
     /// Yunos: native processes that an agent keeps

@@ -71,6 +71,14 @@ pub enum VerbName {
     UnitRun,
     UnitStop,
     UnitRestart,
+    UnitHold,
+    UnitUnhold,
+    UnitRetire,
+    UnitLabel,
+    UnitUpgrade,
+    UnitFreeze,
+    UnitThaw,
+    UnitSignal,
     UnitRm,
     UnitLogs,
     UnitConfig,
@@ -84,6 +92,14 @@ impl From<&Verb> for VerbName {
             Verb::UnitRun { .. } => Self::UnitRun,
             Verb::UnitStop { .. } => Self::UnitStop,
             Verb::UnitRestart { .. } => Self::UnitRestart,
+            Verb::UnitHold { .. } => Self::UnitHold,
+            Verb::UnitUnhold { .. } => Self::UnitUnhold,
+            Verb::UnitRetire { .. } => Self::UnitRetire,
+            Verb::UnitLabel { .. } => Self::UnitLabel,
+            Verb::UnitUpgrade { .. } => Self::UnitUpgrade,
+            Verb::UnitFreeze { .. } => Self::UnitFreeze,
+            Verb::UnitThaw { .. } => Self::UnitThaw,
+            Verb::UnitSignal { .. } => Self::UnitSignal,
             Verb::UnitRm { .. } => Self::UnitRm,
             Verb::UnitLogs { .. } => Self::UnitLogs,
             Verb::UnitConfig { .. } => Self::UnitConfig,
@@ -229,7 +245,7 @@ fn forbidden(verb: &Verb, judge: &Judge<'_>) -> Option<Refusal> {
     if policy.deny_verbs.contains(&verb.into()) {
         return refuse(RefusalCode::Denied, format!("this host's own policy forbids the verb {}", verb.name()));
     }
-    if let Some(realm) = unit(verb).map(UnitName::realm) {
+    if let Some(realm) = verb.unit().map(UnitName::realm) {
         if policy.deny_realms.contains(&realm) {
             return refuse(RefusalCode::Denied, format!("this host's own policy forbids the realm {realm}"));
         }
@@ -251,20 +267,6 @@ fn forbidden(verb: &Verb, judge: &Judge<'_>) -> Option<Refusal> {
         );
     }
     None
-}
-
-/// The unit that a verb is about.
-fn unit(verb: &Verb) -> Option<&UnitName> {
-    match verb {
-        Verb::Exec(_) => None,
-        Verb::UnitApply { unit, .. }
-        | Verb::UnitRun { unit }
-        | Verb::UnitStop { unit }
-        | Verb::UnitRestart { unit }
-        | Verb::UnitRm { unit }
-        | Verb::UnitLogs { unit, .. }
-        | Verb::UnitConfig { unit } => Some(unit),
-    }
 }
 
 /// The user that a verb makes something run as, if it makes anything run; nothing inside for the agent's own.

@@ -21,7 +21,11 @@
 //! so there is no phase that contradicts the process.
 //!
 //! **Invariant: a generation is reached once, and for good or ill**: when the unit runs (or rests) as its
-//! spec wants it, or when it cannot, or has to wait before it is tried again.
+//! spec wants it, or when it cannot, has to wait before it is tried again, or is held.
+//!
+//! **Invariant: what is held is left as it is**: what runs goes on, in whatever revision, and what does not is not
+//! started. Only a stop still stops it. (A shim starts its process again by itself, as often as it was allowed to
+//! when that began: such an instance goes on.)
 
 mod observe;
 
@@ -48,6 +52,10 @@ const STOP_SLACK_MS: Millis = 30_000;
 
 /// When to look again for what could not be looked up.
 const ADOPT_AGAIN_MS: Millis = 5_000;
+
+/// When to ask again for what was to be suspended, or to go on, and did not say that it is. It takes its keeper
+/// milliseconds; one that cannot do it must not be asked all the time.
+const FREEZE_AGAIN_MS: Millis = 10_000;
 
 /// What one unit should be, what it is, and what is being done about that.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +88,8 @@ pub struct Unit {
     not_reloaded: Option<Digest>,
     /// What runs is to be ended and started anew, though nothing else is desired: it read something that has changed.
     outdated: bool,
+    /// [`Kept::finished`], for when it is desired again.
+    kept_finished: bool,
     /// How to treat its instance, by the newest spec that there was.
     policy: Policy,
 }
@@ -93,6 +103,9 @@ pub struct Kept {
     /// How often the instance had been started again by itself; see [`Told::restarts`].
     #[serde(default)]
     pub restarts: u32,
+    /// It ended, and its spec says that this is all.
+    #[serde(default)]
+    pub finished: bool,
 }
 
 /// What of a unit is in effect. For a yuno: its process, or its shim that is about to start one again.
@@ -121,6 +134,15 @@ pub struct Alive {
     pub restarts: u32,
     /// It was asked to end; after this time it is asked again.
     pub ends_by_ms: Option<Millis>,
+    /// It was asked to be suspended (true) or to go on; after this time it is asked again.
+    pub freezes_by_ms: Option<(bool, Millis)>,
+}
+
+impl Alive {
+    /// Something of which no more is known than that it is in effect.
+    fn new(revision: Digest, restarts: u32) -> Self {
+        Self { revision, process: None, ready: false, restarts, ends_by_ms: None, freezes_by_ms: None }
+    }
 }
 
 /// A process, by everything that tells it from a later one with the same number.
@@ -220,6 +242,10 @@ pub enum Step {
     },
     /// Bring what runs to the desired revision without a new process, if nothing but configs differs.
     Reload,
+    /// Suspend what runs.
+    Freeze,
+    /// Let what runs go on.
+    Thaw,
     /// Remove everything, for there shall be no such unit. An `Install` that is still under way is given up.
     Remove,
     /// Nothing until then.
@@ -368,8 +394,8 @@ impl Unit {
     /// A unit as it was kept; nothing is kept of one that is new.
     #[must_use]
     pub fn new(kept: Option<Kept>, now_ms: Millis) -> Self {
-        let Kept { observed, restarts: kept_restarts } =
-            kept.unwrap_or_else(|| Kept { observed: Observed::absent(now_ms), restarts: 0 });
+        let Kept { observed, restarts: kept_restarts, finished: kept_finished } =
+            kept.unwrap_or_else(|| Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false });
         Self {
             desired: None,
             hold: None,
@@ -385,6 +411,7 @@ impl Unit {
             kept_restarts,
             not_reloaded: None,
             outdated: false,
+            kept_finished,
             policy: Policy::default(),
         }
     }
@@ -413,7 +440,10 @@ impl Unit {
         if desired.run == Run::Stopped {
             return Some(stop);
         }
-        if alive.revision != desired.revision {
+        if self.observed.frozen && !desired.frozen {
+            return Some(self.plan_freeze(alive, false, now_ms));
+        }
+        if alive.revision != desired.revision && self.hold.is_none() {
             // It goes on running until what replaces it is there.
             if self.installed.as_ref() != Some(&desired.revision) {
                 return self.plan_install(desired, now_ms);
@@ -428,10 +458,19 @@ impl Unit {
         let process = alive.process?;
         match self.observed.phase {
             // What keeps it ends it if it takes too long to say so.
-            Phase::Starting if self.policy.says_ready => None,
+            Phase::Starting if self.awaits_word(alive) => None,
             Phase::Starting => Some(Step::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms))),
+            _ if desired.frozen && !self.observed.frozen => Some(self.plan_freeze(alive, true, now_ms)),
             _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
             _ => None,
+        }
+    }
+
+    fn plan_freeze(&self, alive: &Alive, frozen: bool, now_ms: Millis) -> Step {
+        match alive.freezes_by_ms {
+            Some((asked, by_ms)) if asked == frozen && by_ms > now_ms => Step::WaitUntil(by_ms),
+            _ if frozen => Step::Freeze,
+            _ => Step::Thaw,
         }
     }
 
@@ -466,7 +505,11 @@ impl Unit {
             Instance::None | Instance::Launching(_) => 0,
         };
         // How far a download is would be written down each time, and tells a later life nothing.
-        Kept { observed: Observed { progress: None, ..self.observed.clone() }, restarts }
+        let finished = match self.desired {
+            Some(_) => self.rest == Some(Rest::Finished),
+            None => self.kept_finished,
+        };
+        Kept { observed: Observed { progress: None, ..self.observed.clone() }, restarts, finished }
     }
 
     /// The process that runs now.

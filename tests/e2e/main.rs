@@ -12,6 +12,7 @@ mod content;
 mod doors;
 mod exec;
 mod first_run;
+mod holds;
 mod limits;
 mod metric;
 mod revoke;

@@ -14,7 +14,9 @@
 //! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
 //!   unit's process is given; [`effective`]: what it reads as its configuration; [`reload`]: and when that changes
 //! - [`manifest`]: what an artifact's author says of it
-//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe
+//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`signal`]: what may
+//!   be sent to a unit's process
+//! - [`select`]: expressions that pick units
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
@@ -34,12 +36,15 @@ pub mod join;
 pub mod manifest;
 pub mod metric;
 pub mod name;
+mod newer;
 pub mod outcome;
 pub mod presence;
 pub mod process;
 pub mod reload;
 pub mod role;
 pub mod schema;
+pub mod select;
+pub mod signal;
 pub mod topic;
 pub mod unit;
 mod version;

@@ -8,6 +8,7 @@ use muster_topics::{
     Millis,
     effective::Effective,
     name::{Digest, UnitName},
+    signal::Signal,
     unit::{Desired, Progress, StopSignal},
 };
 
@@ -102,6 +103,13 @@ pub(super) trait Instance: Send {
 
     /// Sends it a signal that asks it to read its files again.
     fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Asks for it to be suspended, or to go on. That it is is news.
+    fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Sends a signal to its process; false if there is none just now. What it becomes of that is news.
+    /// Cancel-safe, in that no news is lost.
+    fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>>;
 }
 
 /// What has become of an instance.

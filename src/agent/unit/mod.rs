@@ -56,12 +56,17 @@ use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 use muster_topics::{
     name::UnitName,
     outcome::RefusalCode,
+    signal::Signal,
     unit::{Desired, Hold, Observed, Spec},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::{kind::Kind, task::Task, yuno::Yunos};
+use self::{
+    kind::Kind,
+    task::{REQUESTS_MAX, Request, Task},
+    yuno::Yunos,
+};
 use super::{
     artifact::Artifacts,
     shim::Shims,
@@ -125,6 +130,7 @@ impl Kinds {
 #[derive(Clone)]
 pub struct Units {
     changed: Arc<Notify>,
+    requests: mpsc::Sender<Request>,
     states: watch::Receiver<UnitStates>,
     looked_up: watch::Receiver<bool>,
     kinds: Kinds,
@@ -157,12 +163,13 @@ impl Units {
     async fn keep(store: Store, kinds: Kinds, shutdown: CancellationToken) -> Result<Self, UnitsError> {
         let changed = Arc::new(Notify::new());
         let (publish, states) = watch::channel(UnitStates::default());
-        let mut task = Task::new(store, kinds.clone(), changed.clone(), publish);
+        let (requests, asked) = mpsc::channel(REQUESTS_MAX);
+        let mut task = Task::new(store, kinds.clone(), changed.clone(), asked, publish);
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
         let looked_up = task.looked_up();
         tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
-        Ok(Self { changed, states, looked_up, kinds })
+        Ok(Self { changed, requests, states, looked_up, kinds })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -181,6 +188,18 @@ impl Units {
     pub async fn looked_up(&self) {
         // The task is gone only when the agent goes.
         let _ = self.looked_up.clone().wait_for(|looked_up| *looked_up).await;
+    }
+
+    /// Sends a signal to a unit's main process, through what keeps it: never to a number.
+    ///
+    /// # Errors
+    /// If there is no such unit, it has no process, or it is not certain that the signal got there.
+    pub async fn signal(&self, unit: &UnitName, signal: Signal) -> Result<(), Refusal> {
+        let ended = || Refusal::new(RefusalCode::Conflict, format!("{unit} ended before it could get {signal}"));
+        let (answer, answered) = oneshot::channel();
+        let request = Request { unit: unit.clone(), signal, answer };
+        self.requests.send(request).await.map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())?
     }
 
     /// The last lines of a unit's log.

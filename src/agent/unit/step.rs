@@ -8,16 +8,24 @@ use std::{sync::Arc, time::Duration};
 
 use muster_topics::{
     name::UnitName,
+    outcome::RefusalCode,
+    signal::Signal,
     unit::{Desired, Exit, StopSignal},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use super::kind::{Adopted, Instance, Kind, News, NotStarted};
 use crate::{
     agent::crash,
     chance::random,
     clock::now_ms,
-    rules::plan::{Ended, Failure, Found, Over, Seen},
+    rules::{
+        Refusal,
+        plan::{Ended, Failure, Found, Over, Seen},
+    },
 };
 
 /// A step's deadline. What has not come about by then is given up and tried again.
@@ -27,7 +35,7 @@ const INSTALL_MAX: Duration = Duration::from_secs(3600);
 /// A start checks files and forks; a disk that sleeps takes its time.
 const START_MAX: Duration = Duration::from_secs(30);
 const REMOVE_MAX: Duration = Duration::from_secs(60);
-const STOP_MAX: Duration = Duration::from_secs(5);
+const ASK_MAX: Duration = Duration::from_secs(5);
 /// Some small files are read and written; a disk that sleeps takes its time.
 const RELOAD_MAX: Duration = Duration::from_secs(30);
 
@@ -51,6 +59,10 @@ pub(super) enum Ask {
     Reload(Box<Desired>),
     /// Whether something outside that it has read is another now.
     Look(Box<Desired>),
+    /// To be suspended (true), or to go on.
+    Freeze(bool),
+    /// To hand its process a signal.
+    Signal(Signal, oneshot::Sender<Result<(), Refusal>>),
 }
 
 /// A request to end.
@@ -155,16 +167,39 @@ impl Worker {
                     }
                     Ask::Reload(desired) => self.reload(&mut *instance, *desired).await,
                     Ask::Look(desired) => self.look(&mut *instance, &desired).await,
+                    Ask::Freeze(frozen) => {
+                        // The planner asks again if nothing comes of it.
+                        let outcome = timeout(ASK_MAX, instance.freeze(frozen)).await;
+                        self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to freeze took", ASK_MAX))));
+                    }
+                    // Who asked may have gone meanwhile.
+                    Ask::Signal(signal, answer) => drop(answer.send(self.signal(&mut *instance, signal).await)),
                 },
             }
         }
     }
 
     async fn stop(&self, instance: &mut dyn Instance, stop: Stop) {
-        let outcome = timeout(STOP_MAX, instance.stop(stop.signal, stop.grace_ms)).await;
+        let outcome = timeout(ASK_MAX, instance.stop(stop.signal, stop.grace_ms)).await;
         // If it is gone its news will say so; if not, the planner asks again when its time is over.
-        if let Err(failure) = outcome.unwrap_or_else(|_| Err(late("to ask it to end took", STOP_MAX))) {
-            tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be asked to end");
+        self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to end took", ASK_MAX))));
+    }
+
+    fn complain(&self, outcome: Result<(), Failure>) {
+        if let Err(failure) = outcome {
+            tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be asked for something");
+        }
+    }
+
+    async fn signal(&self, instance: &mut dyn Instance, signal: Signal) -> Result<(), Refusal> {
+        let sent = timeout(ASK_MAX, instance.signal(signal)).await;
+        match sent.unwrap_or_else(|_| Err(late("to send the signal took", ASK_MAX))) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(no_process(&self.unit)),
+            Err(failure) => {
+                let message = format!("it is not certain that {signal} reached {}: {}", self.unit, failure.error);
+                Err(Refusal::new(RefusalCode::Conflict, message))
+            }
         }
     }
 
@@ -185,7 +220,7 @@ impl Worker {
             Ok(false) => self.report(Seen::Outdated).await,
             // The next look is soon.
             Err(failure) => {
-                tracing::warn!(unit = %self.unit, error = %failure.error, "files outside cannot be watched")
+                tracing::warn!(unit = %self.unit, error = %failure.error, "files outside cannot be watched");
             }
         }
     }
@@ -211,6 +246,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// There is nothing that a signal could be sent to.
+pub(super) fn no_process(unit: &UnitName) -> Refusal {
+    let message = format!("{unit} has no process now. hint: `muster unit show {unit}` tells what it does");
+    Refusal::new(RefusalCode::Conflict, message)
 }
 
 fn late(what: &str, limit: Duration) -> Failure {

@@ -9,10 +9,12 @@ use std::{
 use muster_topics::{
     Millis,
     name::UnitName,
+    outcome::RefusalCode,
+    signal::Signal,
     unit::{Desired, Hold},
 };
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     task::{AbortHandle, JoinSet},
     time::Instant,
 };
@@ -20,7 +22,7 @@ use tokio::{
 use super::{
     Kinds, UnitState, UnitStates,
     kind::{Kind, Trace},
-    step::{Ask, Report, Stop, Worker},
+    step::{Ask, Report, Stop, Worker, no_process},
 };
 use crate::{
     agent::{
@@ -32,7 +34,10 @@ use crate::{
     },
     chance::random,
     clock::now_ms,
-    rules::plan::{Instance, Kept, Seen, Step, Unit},
+    rules::{
+        Refusal, edit,
+        plan::{Instance, Kept, Seen, Step, Unit},
+    },
 };
 
 /// How often everything is looked at, whether something seems to have happened or not. A tenth of it is
@@ -46,9 +51,12 @@ const SWEEP_TICKS: u32 = 120;
 /// becomes of a process is in its shim's files.
 const REPORTS_MAX: usize = 64;
 
-/// Requests that wait for one instance: the planner asks to end once per grace period, and to reload once; and each tick
-/// looks at files outside.
-const ASKS_MAX: usize = 4;
+/// Requests that wait for one instance. The planner asks for an end once per grace period, to reload once, and to freeze
+/// every few seconds; each tick looks at files outside; the rest is for operators' signals.
+const ASKS_MAX: usize = 8;
+
+/// Requests of operators that wait for the loop; each is answered at once.
+pub(super) const REQUESTS_MAX: usize = 16;
 
 /// More steps than any plan has in a row; a planner that finds no rest must not stop the loop.
 const STEPS_MAX: usize = 8;
@@ -59,8 +67,18 @@ enum Event {
     Changed,
     /// Something has become of a unit.
     Reported(Box<Report>),
+    /// An operator asks for something that changes nothing of what is desired.
+    Asked(Request),
     /// Time has passed.
     Tick,
+}
+
+/// A signal for a unit's process.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) unit: UnitName,
+    pub(super) signal: Signal,
+    pub(super) answer: oneshot::Sender<Result<(), Refusal>>,
 }
 
 /// A unit, and the tasks that work for it.
@@ -85,6 +103,7 @@ pub(super) struct Task {
     publish: watch::Sender<UnitStates>,
     reports: mpsc::Sender<Report>,
     reported: mpsc::Receiver<Report>,
+    requests: mpsc::Receiver<Request>,
     work: JoinSet<()>,
     next_tick: Instant,
     ticks: u32,
@@ -94,7 +113,13 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn new(store: Store, kinds: Kinds, changed: Arc<Notify>, publish: watch::Sender<UnitStates>) -> Self {
+    pub(super) fn new(
+        store: Store,
+        kinds: Kinds,
+        changed: Arc<Notify>,
+        requests: mpsc::Receiver<Request>,
+        publish: watch::Sender<UnitStates>,
+    ) -> Self {
         let (reports, reported) = mpsc::channel(REPORTS_MAX);
         let (entries, work) = (BTreeMap::new(), JoinSet::new());
         let (to_look_up, looked_up) = (BTreeSet::new(), watch::Sender::new(false));
@@ -107,6 +132,7 @@ impl Task {
             publish,
             reports,
             reported,
+            requests,
             work,
             next_tick,
             ticks,
@@ -164,6 +190,7 @@ impl Task {
                     let Report { unit, seen } = *report;
                     self.see(unit, seen).await;
                 }
+                Event::Asked(request) => self.signal(request),
                 Event::Tick => self.tick().await,
             }
             // Finished tasks leave nothing but their place in the set.
@@ -187,6 +214,8 @@ impl Task {
             () = self.changed.notified() => Event::Changed,
             // A channel's receive is cancel-safe; this one never ends, for the loop holds a sender itself.
             Some(report) = self.reported.recv() => Event::Reported(Box::new(report)),
+            // As above; it ends with the last handle, which then asks for nothing.
+            Some(request) = self.requests.recv() => Event::Asked(request),
             () = tokio::time::sleep_until(wake) => Event::Tick,
         }
     }
@@ -256,6 +285,24 @@ impl Task {
         tracing::debug!(unit = %name, ?seen);
         entry.unit.observe(seen, now_ms());
         self.drive(&name).await;
+    }
+
+    /// Passes a signal on to the task that stays with the unit's instance, which answers.
+    fn signal(&self, Request { unit, signal, answer }: Request) {
+        let asks = match self.entries.get(&unit).filter(|entry| entry.unit.desired.is_some()) {
+            None => Err(edit::unknown(&unit)),
+            Some(entry) if entry.unit.process().is_none() => Err(no_process(&unit)),
+            Some(entry) => entry.asks.as_ref().ok_or_else(|| no_process(&unit)),
+        };
+        // Who asked may have gone meanwhile: there is nobody to tell then.
+        match asks.map(|asks| asks.try_reserve()) {
+            Ok(Ok(place)) => place.send(Ask::Signal(signal, answer)),
+            Ok(Err(_)) => {
+                let message = format!("{unit} is busy with signals that were sent before");
+                drop(answer.send(Err(Refusal::new(RefusalCode::Busy, message))));
+            }
+            Err(refusal) => drop(answer.send(Err(refusal))),
+        }
     }
 
     async fn tick(&mut self) {
@@ -355,10 +402,6 @@ impl Entry {
                 let asks = self.asks();
                 work.spawn(worker.start(desired, attempts, asks));
             }
-            (Step::Stop { signal, grace_ms }, _) => {
-                // Full or closed: it has been asked, or has ended; the planner asks again if need be.
-                self.ask(Ask::Stop(Stop { signal, grace_ms }));
-            }
             (Step::Reload, Some(desired)) => {
                 let revision = desired.revision.clone();
                 if !self.ask(Ask::Reload(Box::new(desired))) {
@@ -367,6 +410,10 @@ impl Entry {
                     self.wake_ms = Some(now_ms());
                 }
             }
+            // Full or closed: it has been asked, or has ended; the planner asks again if need be.
+            (Step::Stop { signal, grace_ms }, _) => _ = self.ask(Ask::Stop(Stop { signal, grace_ms })),
+            (Step::Freeze, _) => _ = self.ask(Ask::Freeze(true)),
+            (Step::Thaw, _) => _ = self.ask(Ask::Freeze(false)),
             (Step::Remove, _) => {
                 self.give_up_install();
                 work.spawn(worker.remove());

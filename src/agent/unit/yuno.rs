@@ -17,7 +17,7 @@ mod place;
 mod reload;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -30,13 +30,14 @@ use muster_topics::{
     effective::Effective,
     manifest::Manifest,
     name::{Digest, UnitName},
+    signal::Signal,
     unit::{ArtifactRef, ConfigRef, Desired, Exit, Progress, Spec, StopSignal, YunoSpec},
 };
 use nix::{errno::Errno, unistd};
 use serde_json::Value;
 
 use self::{
-    launch::{Wanted, find_user, number},
+    launch::{Wanted, find_user, number, signal_number},
     materials::Materials,
     place::{Place, Started, names},
 };
@@ -196,7 +197,7 @@ impl Yunos {
         place.write_started(&started)?;
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);
-        let alive = |shim| Yuno { shim, run: run.clone(), missing: missing.clone() };
+        let alive = |shim| Yuno { shim, run: run.clone(), missing: missing.clone(), news: VecDeque::new() };
         match self.shims.launch(&run, &launch).await {
             Ok(shim) => Ok(alive(shim)),
             Err(ShimError::Cgroup { source, .. }) => Err(NotLaunched::Cgroup(source)),
@@ -225,7 +226,7 @@ impl Yunos {
                 let unknown = || (Digest::of(b""), Vec::new());
                 let (revision, missing) =
                     place.started().map_or_else(|_| unknown(), |started| (started.revision, started.missing));
-                let mut yuno = Yuno { shim, run: place.run(), missing };
+                let mut yuno = Yuno { shim, run: place.run(), missing, news: VecDeque::new() };
                 match yuno.hear().await {
                     Some(News::Told(told)) => Ok(Adopted::Alive { revision, told, instance: Box::new(yuno) }),
                     Some(News::Ended(over)) => Ok(Adopted::Ended(over)),
@@ -385,15 +386,38 @@ struct Yuno {
     /// The shim's folder, where the log is.
     run: PathBuf,
     missing: Vec<String>,
+    /// What was heard while something else was waited for.
+    news: VecDeque<News>,
 }
 
 impl Yuno {
+    /// Cancel-safe: nothing is taken before it is returned.
     async fn hear(&mut self) -> Option<News> {
+        if let Some(news) = self.news.pop_front() {
+            return Some(news);
+        }
         loop {
             match self.shim.next().await? {
                 muster_shim::Event::State(state) => return Some(self.news(&state)),
-                // Of captured programs only.
-                muster_shim::Event::Output { .. } => {}
+                // Of captured programs, and the late answer to somebody who has gone.
+                muster_shim::Event::Output { .. } | muster_shim::Event::Signalled { .. } => {}
+            }
+        }
+    }
+
+    /// Sends a signal, and waits until the shim says what has become of it.
+    async fn signal(&mut self, signal: Signal) -> Result<bool, Failure> {
+        let signal = signal_number(signal);
+        self.shim.send(&muster_shim::Request::Signal { signal }).await.map_err(from_shim)?;
+        loop {
+            match self.shim.next().await {
+                Some(muster_shim::Event::Signalled { signal: of, delivered }) if of == signal => return Ok(delivered),
+                Some(muster_shim::Event::State(state)) => {
+                    let news = self.news(&state);
+                    self.news.push_back(news);
+                }
+                Some(_) => {}
+                None => return Err(may_heal("its shim is gone")),
             }
         }
     }
@@ -436,6 +460,15 @@ impl Instance for Yuno {
     fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>> {
         let request = muster_shim::Request::Signal { signal: number(signal) };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
+    }
+
+    fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>> {
+        let request = if frozen { muster_shim::Request::Freeze } else { muster_shim::Request::Thaw };
+        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
+    }
+
+    fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>> {
+        self.signal(signal).boxed()
     }
 }
 

@@ -32,6 +32,26 @@ pub(in crate::console) async fn check_unit(console: &Console, spec: &YunoSpec) -
     all(faults)
 }
 
+/// Whether what becomes part of a unit is here. Whether it fits the rest is known where the rest is.
+pub(in crate::console) async fn check_parts(
+    console: &Console,
+    artifact: Option<&ArtifactRef>,
+    configs: &[ConfigRef],
+) -> Result<(), Error> {
+    let mut faults = Vec::new();
+    if let Some(wanted) = artifact
+        && let Err(error) = self::artifact(console, wanted).await
+    {
+        take::<()>(&mut faults, error)?;
+    }
+    for wanted in configs {
+        if let Err(error) = config(console, wanted).await {
+            take::<()>(&mut faults, error)?;
+        }
+    }
+    all(faults)
+}
+
 /// A fault of whoever asked is one of perhaps several; any other ends the check.
 fn take<T>(faults: &mut Vec<Error>, error: Error) -> Result<Option<T>, Error> {
     if error.status >= 500 {

@@ -155,9 +155,15 @@ fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
 
 /// Whether artifact and configs of a unit are there: hosts will fetch them from here.
 async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
-    let Verb::UnitApply { spec, .. } = verb else { return Ok(()) };
-    let Spec::Yuno(spec) = &**spec;
-    content::check_unit(console, spec).await
+    match verb {
+        Verb::UnitApply { spec, .. } => {
+            let Spec::Yuno(spec) = &**spec;
+            content::check_unit(console, spec).await
+        }
+        // What else the unit is made of is known to its host.
+        Verb::UnitUpgrade { artifact, configs, .. } => content::check_parts(console, artifact.as_ref(), configs).await,
+        _ => Ok(()),
+    }
 }
 
 /// Sends commands out, again and again, until the console stops.

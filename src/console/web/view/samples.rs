@@ -156,7 +156,7 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
         addresses: vec!["192.0.2.7/24".to_owned(), "2001:db8::7/64".to_owned()],
     };
     let summary = |phase, hold| UnitSummary { generation: 3, run: Run::Running, phase, hold };
-    let hold = Hold { reason: HoldReason::Broken, since_ms: ago(700) };
+    let hold = Hold::new(HoldReason::Broken, ago(700));
     let units =
         BTreeMap::from([(name(0), summary(Phase::Running, None)), (name(1), summary(Phase::Failed, Some(hold)))]);
     let state = HostState {
@@ -223,19 +223,27 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         args: vec!["--config".to_owned(), text("{config}")],
         env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
         user: Some(text("till")),
+        labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
         ..YunoSpec::new(artifact)
     };
     Unit {
         host: HostId::random(),
         hostname: hostname.to_owned(),
         unit: name(index),
-        desired: Desired { generation: 4, revision: Digest::of(b"new"), spec: Spec::Yuno(spec), run: Run::Running },
+        desired: Desired {
+            generation: 4,
+            revision: Digest::of(b"new"),
+            spec: Spec::Yuno(spec),
+            run: Run::Running,
+            frozen: !failed,
+        },
         observed: Observed {
             generation: if failed { 3 } else { 4 },
             revision: Some(Digest::of(if failed { b"old" } else { b"new" })),
             phase: if failed { Phase::Backoff } else { Phase::Running },
             since_ms: ago(312),
             pid: (!failed).then_some(4711),
+            frozen: !failed,
             exit: failed.then_some(Exit::Signal(11)),
             attempts: u32::from(failed) * 4,
             retry_ms: failed.then_some(ago(-42)),
@@ -243,7 +251,11 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             error: failed.then(|| text("it ended within a second, four times in a row")),
             ..Observed::absent(0)
         },
-        hold: failed.then_some(Hold { reason: HoldReason::Broken, since_ms: ago(300) }),
+        hold: failed.then(|| Hold {
+            by: Some("anna".parse().unwrap()),
+            note: Some(text("until the disk is replaced")),
+            ..Hold::new(HoldReason::Operator, ago(300))
+        }),
         at_ms: ago(5),
     }
 }

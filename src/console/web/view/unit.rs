@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use muster_topics::{
     name::{HostId, UnitName},
-    unit::{Run, Spec, YunoSpec},
+    unit::{Desired, NOTE_MAX_CHARS, Observed, Run, Spec, YunoSpec},
 };
 
 use super::{
@@ -66,7 +66,13 @@ impl View for UnitView {
                 (frame.form(&format!("{url}/start"), html! { button type="submit" { "Start" } }))
                 (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
                 (frame.form(&format!("{url}/restart"), html! { button type="submit" { "Restart" } }))
+                @if self.unit.desired.frozen {
+                    (frame.form(&format!("{url}/thaw"), html! { button type="submit" { "Thaw" } }))
+                } @else {
+                    (frame.form(&format!("{url}/freeze"), html! { button type="submit" { "Freeze" } }))
+                }
             }
+            (self.holding(frame, &url))
             div aria-live="polite" { (region(&self.asked_url(), "asked", &["command"], self.asked(frame))) }
             (region(&url, "state", &["unit", "host"], self.state(frame)))
             section {
@@ -111,6 +117,23 @@ impl UnitView {
         }
     }
 
+    /// To hold it, or to end its hold.
+    fn holding(&self, frame: &Frame, url: &str) -> Markup {
+        if self.unit.hold.is_some() {
+            return frame.form(&format!("{url}/unhold"), html! { button type="submit" { "End the hold" } });
+        }
+        frame.form(
+            &format!("{url}/hold"),
+            html! {
+                div.row {
+                    label for="note" { "Leave it as it is" }
+                    input #note type="text" name="note" maxlength=(NOTE_MAX_CHARS) placeholder="what for";
+                    button type="submit" { "Hold" }
+                }
+            },
+        )
+    }
+
     /// What was just ordered, and how far it has come.
     fn asked(&self, frame: &Frame) -> Markup {
         html! {
@@ -149,9 +172,9 @@ impl UnitView {
                 caption.visually-hidden { "What the unit should be, and what it is" }
                 thead { tr { td {} th scope="col" { "Desired" } th scope="col" { "Observed " (ago(*at_ms, now_ms)) } } }
                 tbody {
-                    tr { th scope="row" { "State" } td { (bits::wanted(desired.run)) }
+                    tr { th scope="row" { "State" } td { (wanted(desired)) }
                          td {
-                             (bits::phase(observed.phase)) " " (ago(observed.since_ms, now_ms))
+                             (bits::phase(observed.phase)) (suspended(observed)) " " (ago(observed.since_ms, now_ms))
                              @if let Some(progress) = observed.progress {
                                  p.why { (bytes(progress.done_bytes)) " of " (bytes(progress.total_bytes)) " (" (progress.percent()) " %)" }
                              }
@@ -178,12 +201,20 @@ impl UnitView {
     }
 }
 
+fn wanted(desired: &Desired) -> Markup {
+    html! { (bits::wanted(desired.run)) @if desired.frozen { ", frozen" } }
+}
+
+fn suspended(observed: &Observed) -> Markup {
+    html! { @if observed.frozen { " " (state(Tone::Busy, "frozen")) } }
+}
+
 fn behind(behind: bool) -> Markup {
     html! { @if behind { " " (state(Tone::Busy, "not there yet")) } }
 }
 
 fn spec(spec: &Spec) -> Markup {
-    let Spec::Yuno(YunoSpec { artifact, configs, args, env, user, grace_ms, .. }) = spec;
+    let Spec::Yuno(YunoSpec { artifact, configs, args, env, user, grace_ms, labels, .. }) = spec;
     html! {
         div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
         @if !configs.is_empty() {
@@ -198,6 +229,9 @@ fn spec(spec: &Spec) -> Markup {
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         div { dt { "Grace" } dd { (bits::span(*grace_ms)) } }
+        @if !labels.is_empty() {
+            div { dt { "Labels" } dd { @for (name, value) in labels { code { (name) "=" (value) } " " } } }
+        }
     }
 }
 
@@ -215,9 +249,10 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                     @let Spec::Yuno(yuno) = &unit.desired.spec;
                     tr {
                         th scope="row" { a href=(url(unit.host, &unit.unit)) { (unit.unit) } }
-                        td data-label="Should be" { (bits::wanted(unit.desired.run)) }
+                        td data-label="Should be" { (wanted(&unit.desired)) }
                         td data-label="Is" {
-                            (bits::phase(unit.observed.phase)) " " (ago(unit.observed.since_ms, frame.now_ms))
+                            (bits::phase(unit.observed.phase)) (suspended(&unit.observed))
+                            " " (ago(unit.observed.since_ms, frame.now_ms))
                             @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
                             @if let (Run::Running, Some(error)) = (unit.desired.run, &unit.observed.error) { p.why { (error) } }
                         }
