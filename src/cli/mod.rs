@@ -6,11 +6,12 @@
 //! - [`print`]: tables, JSON, YAML, ages, and words for people
 //! - [`target`]: which hosts and units are meant; [`wait`]: until a unit is what it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`unit`] (with `yuno`), [`metric`], [`login`]
+//!   [`unit`] (with `yuno`; [`ask`]: what is asked of yunos themselves), [`metric`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
 pub mod artifact;
+pub mod ask;
 pub mod client;
 pub mod command;
 pub mod config;

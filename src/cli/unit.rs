@@ -11,7 +11,7 @@ use muster_topics::{
 };
 
 use super::{
-    Session, artifact, config, exec, host, print, process,
+    Session, artifact, ask, config, exec, host, print, process,
     target::{self, UnitRef},
     wait,
 };
@@ -49,7 +49,22 @@ pub enum YunoVerb {
     /// Make a yuno, or change the one of this name
     Create(Box<Create>),
     /// Start a yuno
-    Run(Change),
+    Run {
+        /// Which
+        #[command(flatten)]
+        which: Change,
+        /// Have it play as well
+        #[arg(long)]
+        play: bool,
+    },
+    /// Have a yuno that runs play, which it confirms
+    Play(Change),
+    /// Have a yuno that plays run on without playing
+    Pause(Change),
+    /// Pass a command of its own on to a yuno, or to several
+    Command(ask::Ask),
+    /// Ask a yuno, or several, for numbers about itself
+    Stats(ask::Stats),
     /// Stop a yuno: its stop signal, its grace, then SIGKILL for all that it started
     #[command(visible_alias = "kill")]
     Stop(Change),
@@ -191,7 +206,13 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> {
     match verb {
         YunoVerb::Create(create) => self::create(session, *create).await,
-        YunoVerb::Run(which) => change(session, which, Action::Run).await,
+        YunoVerb::Run { which, play } => {
+            change(session, which, if play { Action::RunAndPlay } else { Action::Run }).await
+        }
+        YunoVerb::Play(which) => change(session, which, Action::Play).await,
+        YunoVerb::Pause(which) => change(session, which, Action::Pause).await,
+        YunoVerb::Command(ask) => ask::command(session, ask).await,
+        YunoVerb::Stats(stats) => ask::stats(session, stats).await,
         YunoVerb::Stop(which) => change(session, which, Action::Stop).await,
         YunoVerb::Restart(which) => change(session, which, Action::Restart).await,
         YunoVerb::Ls { host } => list(session, host).await,
@@ -279,6 +300,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("restarts", observed.attempts.to_string()),
             ("last exit", last_exit(observed)),
             ("says", observed.status.clone().unwrap_or_default()),
+            ("can", observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
             ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
             ("does without", observed.missing.join("; ")),
             ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
@@ -299,6 +321,7 @@ fn run_word(run: Run) -> &'static str {
     match run {
         Run::Stopped => "stopped",
         Run::Running => "running",
+        Run::Playing => "playing",
     }
 }
 
@@ -355,6 +378,9 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Run,
+    RunAndPlay,
+    Play,
+    Pause,
     Stop,
     Restart,
     Remove,
@@ -364,16 +390,27 @@ impl Action {
     fn word(self) -> &'static str {
         match self {
             Self::Run => "run",
+            Self::RunAndPlay => "run and play",
+            Self::Play => "play",
+            Self::Pause => "pause",
             Self::Stop => "stop",
             Self::Restart => "restart",
             Self::Remove => "remove",
         }
     }
 
+    /// Whether somebody may be sorry for it.
+    fn ends_something(self) -> bool {
+        !matches!(self, Self::Run | Self::RunAndPlay | Self::Play | Self::Pause)
+    }
+
     fn asks(self, unit: &Unit) -> Asked {
         let unit = unit.unit.clone();
         match self {
             Self::Run => Asked::UnitRun { unit },
+            Self::RunAndPlay => Asked::UnitPlay { unit, run: true },
+            Self::Play => Asked::UnitPlay { unit, run: false },
+            Self::Pause => Asked::UnitPause { unit },
             Self::Stop => Asked::UnitStop { unit },
             Self::Restart => Asked::UnitRestart { unit },
             Self::Remove => Asked::UnitRm { unit },
@@ -397,7 +434,7 @@ async fn change(session: &Session, which: Change, action: Action) -> Result<(), 
         return Err(Failure::new(Kind::Failed, format!("there is no unit on {host}"))
             .hint("`muster unit ls` lists what there is"));
     }
-    if picked.len() > 1 && action != Action::Run && !which.yes {
+    if picked.len() > 1 && action.ends_something() && !which.yes {
         let names: String = picked.iter().map(|unit| format!("\n  {} on {}", unit.unit, unit.hostname)).collect();
         if !print::confirm(&format!("{} {} units?{names}\n", action.word(), picked.len())) {
             return Err(Failure::new(
@@ -458,7 +495,9 @@ async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Resul
                 Asked::UnitApply { unit, .. }
                 | Asked::UnitRun { unit }
                 | Asked::UnitStop { unit }
-                | Asked::UnitRestart { unit },
+                | Asked::UnitRestart { unit }
+                | Asked::UnitPlay { unit, .. }
+                | Asked::UnitPause { unit },
                 Some(Status::Applied { generation, .. }),
             ) => wait::until_reached(session, host.host, unit, *generation, limit).await?,
             _ => {}

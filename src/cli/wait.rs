@@ -36,8 +36,10 @@ pub fn progress(unit: &Unit, generation: u64) -> Progress {
         return Progress::Going;
     }
     // Somebody has asked for something newer; that is then the goal.
+    let runs = |phase| observed.phase == phase && observed.revision.as_ref() == Some(&unit.desired.revision);
     let reached = match unit.desired.run {
-        Run::Running => observed.phase == Phase::Running && observed.revision.as_ref() == Some(&unit.desired.revision),
+        Run::Running => runs(Phase::Running),
+        Run::Playing => runs(Phase::Playing),
         Run::Stopped => matches!(observed.phase, Phase::Stopped | Phase::Absent),
     };
     if reached {
@@ -47,6 +49,13 @@ pub fn progress(unit: &Unit, generation: u64) -> Progress {
         return Progress::Stuck(format!("it is held: {:?}{}", hold.reason, because(unit)).to_lowercase());
     }
     match observed.phase {
+        // Its generation is reached, and this is not what was asked for.
+        Phase::Running if unit.desired.run == Run::Playing => {
+            Progress::Stuck(format!("it runs, and does not play{}", because(unit)))
+        }
+        Phase::Playing if unit.desired.run == Run::Running => {
+            Progress::Stuck(format!("it still plays{}", because(unit)))
+        }
         Phase::Failed => Progress::Stuck(format!("it failed{}", because(unit))),
         Phase::Backoff => Progress::Stuck(format!("it ended and waits to be started again{}", because(unit))),
         _ => Progress::Going,
@@ -135,6 +144,7 @@ pub fn phase(phase: Phase) -> &'static str {
         Phase::Stopped => "stopped",
         Phase::Starting => "starting",
         Phase::Running => "running",
+        Phase::Playing => "playing",
         Phase::Stopping => "stopping",
         Phase::Backoff => "backoff",
         Phase::Failed => "failed",

@@ -73,6 +73,10 @@ pub enum VerbName {
     UnitRestart,
     UnitRm,
     UnitLogs,
+    UnitPlay,
+    UnitPause,
+    UnitCommand,
+    UnitStats,
 }
 
 impl From<&Verb> for VerbName {
@@ -85,6 +89,10 @@ impl From<&Verb> for VerbName {
             Verb::UnitRestart { .. } => Self::UnitRestart,
             Verb::UnitRm { .. } => Self::UnitRm,
             Verb::UnitLogs { .. } => Self::UnitLogs,
+            Verb::UnitPlay { .. } => Self::UnitPlay,
+            Verb::UnitPause { .. } => Self::UnitPause,
+            Verb::UnitCommand(_) => Self::UnitCommand,
+            Verb::UnitStats { .. } => Self::UnitStats,
         }
     }
 }
@@ -227,7 +235,7 @@ fn forbidden(verb: &Verb, judge: &Judge<'_>) -> Option<Refusal> {
     if policy.deny_verbs.contains(&verb.into()) {
         return refuse(RefusalCode::Denied, format!("this host's own policy forbids the verb {}", verb.name()));
     }
-    if let Some(realm) = unit(verb).map(UnitName::realm) {
+    for realm in verb.units().iter().map(UnitName::realm) {
         if policy.deny_realms.contains(&realm) {
             return refuse(RefusalCode::Denied, format!("this host's own policy forbids the realm {realm}"));
         }
@@ -249,19 +257,6 @@ fn forbidden(verb: &Verb, judge: &Judge<'_>) -> Option<Refusal> {
         );
     }
     None
-}
-
-/// The unit that a verb is about.
-fn unit(verb: &Verb) -> Option<&UnitName> {
-    match verb {
-        Verb::Exec(_) => None,
-        Verb::UnitApply { unit, .. }
-        | Verb::UnitRun { unit }
-        | Verb::UnitStop { unit }
-        | Verb::UnitRestart { unit }
-        | Verb::UnitRm { unit }
-        | Verb::UnitLogs { unit, .. } => Some(unit),
-    }
 }
 
 /// The user that a verb makes something run as, if it makes anything run; nothing inside for the agent's own.

@@ -11,10 +11,11 @@
 //! waits for its next start *is* a change, though its spec stays what it was.
 
 use muster_topics::{
+    channel::Ability,
     command::Verb,
     name::{Digest, UnitName},
     outcome::RefusalCode,
-    unit::{Desired, Observed, Phase, Run, Spec},
+    unit::{Channel, Desired, Observed, Phase, Run, Spec},
 };
 
 use super::{Refusal, process};
@@ -60,16 +61,24 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
     match verb {
         Verb::UnitRun { .. } => {
             let needs_a_new_try = current.held || matches!(current.observed.phase, Phase::Failed | Phase::Backoff);
-            if current.desired.run == Run::Running && !needs_a_new_try {
+            if current.desired.run.is_running() && !needs_a_new_try {
                 return Ok(Edit::Keep);
             }
-            Ok(set(current.desired, Run::Running))
+            // What plays goes on to; only `pause` ends that.
+            Ok(set(current.desired, running(current.desired.run)))
         }
         Verb::UnitStop { .. } if current.desired.run == Run::Stopped => Ok(Edit::Keep),
         Verb::UnitStop { .. } => Ok(set(current.desired, Run::Stopped)),
+        Verb::UnitPlay { run, .. } => play(unit, current, *run),
+        Verb::UnitPause { .. } if current.desired.run == Run::Playing => Ok(set(current.desired, Run::Running)),
+        Verb::UnitPause { .. } => Ok(Edit::Keep),
         Verb::UnitRestart { .. } => restart(current.desired),
         Verb::UnitRm { .. } => remove(unit, current),
-        Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitApply { .. } => {
+        Verb::Exec(_)
+        | Verb::UnitLogs { .. }
+        | Verb::UnitApply { .. }
+        | Verb::UnitCommand(_)
+        | Verb::UnitStats { .. } => {
             Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name())))
         }
     }
@@ -87,6 +96,40 @@ pub fn unknown(unit: &UnitName) -> Refusal {
 /// The same unit, with another wish whether it should run.
 fn set(desired: &Desired, run: Run) -> Edit {
     Edit::Set { spec: Box::new(desired.spec.clone()), revision: desired.revision.clone(), run }
+}
+
+/// The wish to run, of a unit that perhaps plays.
+fn running(run: Run) -> Run {
+    if run == Run::Playing { Run::Playing } else { Run::Running }
+}
+
+fn play(unit: &UnitName, current: Current<'_>, run: bool) -> Result<Edit, Refusal> {
+    let unsupported = |why: &str| Err(Refusal::new(RefusalCode::Unsupported, format!("{unit} cannot play: {why}")));
+    let Spec::Yuno(spec) = &current.desired.spec;
+    if spec.channel != Channel::Lines {
+        return unsupported(
+            "its channel is not `lines`. hint: `channel` in its spec says how it speaks with its agent",
+        );
+    }
+    let observed = current.observed;
+    // Whether one that is not connected can play is known once it is.
+    if !observed.can.is_empty() && !observed.can.contains(&Ability::Play) {
+        return unsupported("it has not said in its hello that it can");
+    }
+    if !current.desired.run.is_running() && !run {
+        return Err(Refusal::new(
+            RefusalCode::Conflict,
+            format!("{unit} should not run. hint: `muster yuno run --play {unit}` starts it, and has it play"),
+        ));
+    }
+    let needs_a_new_try = current.held
+        || matches!(observed.phase, Phase::Failed | Phase::Backoff)
+        // It has refused, and may be asked once more.
+        || observed.phase == Phase::Running && observed.error.is_some();
+    if current.desired.run == Run::Playing && !needs_a_new_try {
+        return Ok(Edit::Keep);
+    }
+    Ok(set(current.desired, Run::Playing))
 }
 
 fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option<Run>) -> Result<Edit, Refusal> {
@@ -107,13 +150,27 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
         }
         keep_restarts(&current.desired.spec, &mut spec);
     }
+    let Spec::Yuno(yuno) = &spec;
+    if run == Some(Run::Playing) && yuno.channel != Channel::Lines {
+        return Err(Refusal::new(
+            RefusalCode::Unsupported,
+            format!("{unit} cannot play: its channel is not `lines`. hint: add \"channel\": \"lines\""),
+        ));
+    }
     let revision = revision(&spec)?;
     let kept = current.map_or(Run::Stopped, |current| current.desired.run);
-    let run_wanted = run.unwrap_or(kept);
+    // Who asks for it to run does not ask for it not to play.
+    let run_wanted = match run {
+        Some(Run::Running) => running(kept),
+        run => run.unwrap_or(kept),
+    };
     if let Some(current) = current.filter(|current| current.desired.spec == spec && current.desired.run == run_wanted) {
         // Nothing new is said; but to ask expressly for a running unit is to ask for a try, as `run` does.
-        let verb =
-            if run == Some(Run::Running) { Verb::UnitRun { unit: unit.clone() } } else { return Ok(Edit::Keep) };
+        let verb = if run.is_some_and(Run::is_running) {
+            Verb::UnitRun { unit: unit.clone() }
+        } else {
+            return Ok(Edit::Keep);
+        };
         return edit(unit, Some(current), &verb);
     }
     Ok(Edit::Set { spec: Box::new(spec), revision, run: run_wanted })
@@ -135,7 +192,7 @@ fn restart(desired: &Desired) -> Result<Edit, Refusal> {
         Spec::Yuno(spec) => spec.restart_epoch = spec.restart_epoch.saturating_add(1),
     }
     let revision = revision(&spec)?;
-    Ok(Edit::Set { spec: Box::new(spec), revision, run: Run::Running })
+    Ok(Edit::Set { spec: Box::new(spec), revision, run: running(desired.run) })
 }
 
 fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
@@ -143,7 +200,7 @@ fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
     if current.desired.run != Run::Stopped {
         return conflict(format!("{unit} should run. hint: stop it first, `muster yuno stop {unit}`"));
     }
-    let ends = matches!(current.observed.phase, Phase::Starting | Phase::Running | Phase::Stopping);
+    let ends = matches!(current.observed.phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
     if ends || current.observed.pid.is_some() {
         return conflict(format!("{unit} has not stopped yet. hint: wait until its phase is stopped"));
     }
@@ -289,8 +346,49 @@ mod tests {
     }
 
     #[test]
+    fn what_plays_and_what_cannot() {
+        let play = |run| Verb::UnitPlay { unit: unit(), run };
+        let pause = || Verb::UnitPause { unit: unit() };
+        let check = |now: (Run, Phase), seen: fn(&mut Observed), verb: &Verb, outcome: &str| {
+            let desired = desired(now.0, |spec| spec.channel = Channel::Lines);
+            let mut observed = Observed { phase: now.1, ..Observed::absent(0) };
+            seen(&mut observed);
+            let result = edit(&unit(), Some(Current { desired: &desired, held: false, observed: &observed }), verb);
+            assert_eq!(word(&result), outcome, "{verb:?} when {now:?}");
+        };
+        let running = (Run::Running, Phase::Running);
+        let playing = (Run::Playing, Phase::Playing);
+        let stopped = (Run::Stopped, Phase::Stopped);
+        check(running, |_| (), &play(false), "playing 0");
+        check(running, |seen| seen.can = vec![Ability::Play], &play(false), "playing 0");
+        check(running, |seen| seen.can = vec![Ability::Stats], &play(false), "Unsupported");
+        check(playing, |_| (), &play(false), "keep");
+        check((Run::Playing, Phase::Starting), |_| (), &play(false), "keep");
+        check((Run::Playing, Phase::Running), |seen| seen.error = Some("no".into()), &play(false), "playing 0");
+        check((Run::Playing, Phase::Backoff), |_| (), &play(false), "playing 0");
+        check(stopped, |_| (), &play(false), "Conflict");
+        check(stopped, |_| (), &play(true), "playing 0");
+        check(playing, |_| (), &pause(), "running 0");
+        check(running, |_| (), &pause(), "keep");
+        check(stopped, |_| (), &pause(), "keep");
+        // What plays goes on to play.
+        check(playing, |_| (), &run(), "keep");
+        check((Run::Playing, Phase::Failed), |_| (), &run(), "playing 0");
+        check(playing, |_| (), &restarted(), "playing 1");
+        check(playing, |_| (), &stop(), "stopped 0");
+        check(playing, |_| (), &rm(), "Conflict");
+        let same = || yuno(|spec| spec.channel = Channel::Lines);
+        check(playing, |_| (), &applied(same(), Some(Run::Running)), "keep");
+        check(playing, |_| (), &applied(same(), None), "keep");
+        check(running, |_| (), &applied(same(), Some(Run::Playing)), "playing 0");
+        // Without a channel there is nobody to ask.
+        self::check((Run::Running, Phase::Running, false), &play(false), "Unsupported");
+    }
+
+    #[test]
     fn a_unit_that_does_not_exist() {
-        for verb in [run(), stop(), restarted(), rm()] {
+        let (play, pause) = (Verb::UnitPlay { unit: unit(), run: true }, Verb::UnitPause { unit: unit() });
+        for verb in [run(), stop(), restarted(), rm(), play, pause] {
             assert_eq!(word(&edit(&unit(), None, &verb)), "NotFound", "{verb:?}");
         }
         assert_eq!(word(&edit(&unit(), None, &applied(yuno(|_| ()), None))), "stopped 0");

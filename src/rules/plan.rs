@@ -10,7 +10,7 @@
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
 //! before the new one is started.
 //!
-//! Submodules: `observe` (how a unit changes with what is seen), `tests` and `model` (cases and properties).
+//! Submodules: `observe` (how a unit changes with what is seen), `play` (whether it plays), `tests` and `model` (cases and properties).
 //!
 //! **Invariant: `plan` does no IO**, and plans nothing for a unit that is as it should be.
 //!
@@ -24,6 +24,7 @@
 //! spec wants it, or when it cannot, or has to wait before it is tried again.
 
 mod observe;
+mod play;
 
 #[cfg(test)]
 mod model;
@@ -36,6 +37,9 @@ use muster_topics::{
     unit::{Channel, Desired, Exit, Hold, Observed, Phase, Restart, Run, Spec, StopSignal, grace_ms, started_after_ms},
 };
 use serde::{Deserialize, Serialize};
+
+use play::Play;
+pub use play::{Connection, NotPlayed};
 
 use super::backoff::GOOD_AFTER_MS;
 
@@ -73,6 +77,8 @@ pub struct Unit {
     adopt_ms: Option<Millis>,
     /// [`Kept::restarts`], for when it is looked up.
     kept_restarts: u32,
+    /// Whether its instance plays.
+    play: Play,
     /// How to treat its instance, by the newest spec that there was.
     policy: Policy,
 }
@@ -154,6 +160,8 @@ struct Policy {
     started_after_ms: Millis,
     /// It says itself when it is up.
     says_ready: bool,
+    /// It can be asked things.
+    speaks: bool,
     stop_signal: StopSignal,
     grace_ms: u64,
 }
@@ -164,7 +172,8 @@ impl Policy {
             Spec::Yuno(spec) => Self {
                 restart: spec.restart,
                 started_after_ms: to_millis(spec.started_after_ms),
-                says_ready: spec.channel == Channel::Notify,
+                says_ready: !spec.channel.is_none(),
+                speaks: spec.channel == Channel::Lines,
                 stop_signal: spec.stop_signal,
                 grace_ms: spec.grace_ms,
             },
@@ -179,6 +188,7 @@ impl Default for Policy {
             restart: Restart::default(),
             started_after_ms: to_millis(started_after_ms()),
             says_ready: false,
+            speaks: false,
             stop_signal: StopSignal::default(),
             grace_ms: grace_ms(),
         }
@@ -204,6 +214,13 @@ pub enum Step {
         signal: StopSignal,
         /// How long it may take.
         grace_ms: u64,
+    },
+    /// Ask what runs to play, or to play no more.
+    Play {
+        /// Whether it shall.
+        playing: bool,
+        /// Names the question in its answer.
+        ask: u32,
     },
     /// Remove everything, for there shall be no such unit. An `Install` that is still under way is given up.
     Remove,
@@ -246,6 +263,13 @@ pub enum Seen {
     Told(Told),
     /// The instance has ended, for good.
     Ended(Over),
+    /// What the instance has answered to [`Step::Play`].
+    Played {
+        /// Which question.
+        ask: u32,
+        /// Whether it does so now.
+        answer: Result<(), NotPlayed>,
+    },
     /// Everything has been removed.
     Removed,
     /// Not everything could be removed.
@@ -283,6 +307,8 @@ pub struct Told {
     pub status: Option<String>,
     /// It is suspended.
     pub frozen: bool,
+    /// How it can be asked things now.
+    pub connection: Option<Connection>,
     /// What it has to do without, as [`Observed::missing`] has it.
     pub missing: Vec<String>,
 }
@@ -360,6 +386,7 @@ impl Unit {
             install_failures: 0,
             adopt_ms: None,
             kept_restarts,
+            play: Play::default(),
             policy: Policy::default(),
         }
     }
@@ -397,6 +424,9 @@ impl Unit {
             };
         }
         let process = alive.process?;
+        if let Some(step) = self.plan_play(desired, now_ms) {
+            return Some(step);
+        }
         match self.observed.phase {
             // What keeps it ends it if it takes too long to say so.
             Phase::Starting if self.policy.says_ready => None,
@@ -404,6 +434,15 @@ impl Unit {
             _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
             _ => None,
         }
+    }
+
+    /// It is up: does it play, or not, as it should?
+    fn plan_play(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
+        let is_up = matches!(self.observed.phase, Phase::Running | Phase::Playing);
+        if !is_up || self.observed.frozen || self.hold.is_some() {
+            return None;
+        }
+        self.play.step(desired.run == Run::Playing, now_ms)
     }
 
     /// Nothing runs: should something?

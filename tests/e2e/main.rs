@@ -8,6 +8,7 @@ mod fleet;
 
 mod bad_input;
 mod brokers;
+mod channel;
 mod doors;
 mod exec;
 mod first_run;

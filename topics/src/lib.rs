@@ -14,6 +14,7 @@
 //! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
 //!   unit's process is given
 //! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe
+//! - [`channel`]: what a yuno and its agent say to each other, on their host
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
@@ -25,6 +26,7 @@
 pub mod ack;
 pub mod canonical;
 pub mod capability;
+pub mod channel;
 pub mod command;
 pub mod envelope;
 pub mod heartbeat;

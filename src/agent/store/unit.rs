@@ -70,6 +70,7 @@ struct Raw {
     revision: String,
     spec: String,
     run: String,
+    playing: i64,
     hold_reason: Option<String>,
     hold_since_ms: Option<i64>,
     observed: String,
@@ -92,7 +93,10 @@ impl Raw {
                 generation: from_sql(self.generation),
                 revision: serde_json::from_value(quoted(self.revision)).map_err(what("revision"))?,
                 spec: serde_json::from_str(&self.spec).map_err(what("unit's spec"))?,
-                run: serde_json::from_value(quoted(self.run)).map_err(what("wish to run"))?,
+                run: match serde_json::from_value(quoted(self.run)).map_err(what("wish to run"))? {
+                    Run::Running if self.playing != 0 => Run::Playing,
+                    run => run,
+                },
             },
             hold,
             kept: serde_json::from_str(&self.observed).map_err(what("observed state"))?,
@@ -110,7 +114,7 @@ impl Store {
         let mut tx = self.begin().await?;
         let rows = sqlx::query_as!(
             Raw,
-            r#"SELECT name AS "name!", generation, revision, spec, run, hold_reason, hold_since_ms, observed
+            r#"SELECT name AS "name!", generation, revision, spec, run, playing, hold_reason, hold_since_ms, observed
                FROM unit ORDER BY name"#
         )
         .fetch_all(&mut *tx)
@@ -208,17 +212,18 @@ pub async fn edit(
             let generation = next_generation(connection).await?;
             let kept = Kept { observed: Observed::absent(now_ms), restarts: 0 };
             let (spec, observed) = (to_json("unit's spec", &spec)?, to_json("observed state", &kept)?);
-            let run = if run == Run::Running { "running" } else { "stopped" };
+            let (run, playing) = columns(run);
             let digest = revision.as_str();
             sqlx::query!(
-                "INSERT INTO unit (name, generation, revision, spec, run, observed) VALUES (?, ?, ?, ?, ?, ?)
+                "INSERT INTO unit (name, generation, revision, spec, run, playing, observed) VALUES (?, ?, ?, ?, ?, ?, ?)
                  ON CONFLICT (name) DO UPDATE SET generation = excluded.generation, revision = excluded.revision,
-                     spec = excluded.spec, run = excluded.run, hold_reason = NULL, hold_since_ms = NULL",
+                     spec = excluded.spec, run = excluded.run, playing = excluded.playing, hold_reason = NULL, hold_since_ms = NULL",
                 name,
                 generation,
                 digest,
                 spec,
                 run,
+                playing,
                 observed
             )
             .execute(connection)
@@ -228,11 +233,20 @@ pub async fn edit(
     }
 }
 
+/// A wish to run, as its columns have it.
+fn columns(run: Run) -> (&'static str, i64) {
+    match run {
+        Run::Stopped => ("stopped", 0),
+        Run::Running => ("running", 0),
+        Run::Playing => ("running", 1),
+    }
+}
+
 async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
     let name = unit.as_str();
     let raw = sqlx::query_as!(
         Raw,
-        r#"SELECT name AS "name!", generation, revision, spec, run, hold_reason, hold_since_ms, observed
+        r#"SELECT name AS "name!", generation, revision, spec, run, playing, hold_reason, hold_since_ms, observed
            FROM unit WHERE name = ?"#,
         name
     )

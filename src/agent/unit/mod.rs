@@ -51,17 +51,31 @@ mod task;
 mod tests;
 mod yuno;
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
-
-use muster_topics::{
-    name::UnitName,
-    outcome::RefusalCode,
-    unit::{Desired, Hold, Observed, Spec},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
 };
-use tokio::sync::{Notify, watch};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use muster_topics::{
+    channel::Complaint,
+    name::UnitName,
+    outcome::{RefusalCode, UnitAnswer},
+    unit::{Channel, Desired, Hold, Observed, Spec},
+};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::{kind::Kind, task::Task, yuno::Yunos};
+pub(super) use self::kind::Ask;
+use self::{
+    kind::{Kind, complaint},
+    task::Task,
+    yuno::Yunos,
+};
 use super::{
     artifact::Artifacts,
     join::Identity,
@@ -102,14 +116,43 @@ pub enum UnitsError {
     },
 }
 
+/// The longest answer of units, all together: what the longest log may be.
+pub(super) const ANSWER_MAX_BYTES: usize = 1024 * 1024;
+
+/// What is kept free in an answer for each unit: its name, and why its own answer is not there.
+const COMPLAINT_BYTES: usize = 400;
+
+/// Commands that may wait for answers of units at once. Each is a task that sleeps.
+const QUESTIONS_MAX: usize = 64;
+
+/// An answer, if there is room for it.
+fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnswer {
+    let answer = match answer {
+        Ok(value) => UnitAnswer::Ok(value),
+        Err(why) => UnitAnswer::Error(why),
+    };
+    let len_bytes = serde_json::to_string(&answer).map_or(usize::MAX, |text| text.len());
+    match left_bytes.checked_sub(len_bytes) {
+        Some(left) => {
+            *left_bytes = left;
+            answer
+        }
+        None => UnitAnswer::Error(complaint(
+            "too_large",
+            format!("it has answered {len_bytes} bytes, which is more than there is room for. hint: ask fewer at once"),
+        )),
+    }
+}
+
 /// All kinds that there are.
 #[derive(Clone)]
 struct Kinds(Arc<[Arc<dyn Kind>]>);
 
 impl Kinds {
     fn open(data_dir: &std::path::Path, shims: Shims, identity: watch::Receiver<Arc<Identity>>) -> io::Result<Self> {
+        let host = identity.borrow().membership.host;
         let artifacts = Artifacts::open(data_dir, identity)?;
-        let yunos = Yunos::new(data_dir, artifacts, shims)?;
+        let yunos = Yunos::new(data_dir, host, artifacts, shims)?;
         Ok(Self(Arc::new([Arc::new(yunos)])))
     }
 
@@ -129,6 +172,7 @@ pub struct Units {
     changed: Arc<Notify>,
     states: watch::Receiver<UnitStates>,
     kinds: Kinds,
+    questions: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Units {
@@ -162,7 +206,7 @@ impl Units {
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
         tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
-        Ok(Self { changed, states, kinds })
+        Ok(Self { changed, states, kinds, questions: Arc::new(Semaphore::new(QUESTIONS_MAX)) })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -174,6 +218,42 @@ impl Units {
     #[must_use]
     pub fn states(&self) -> watch::Receiver<UnitStates> {
         self.states.clone()
+    }
+
+    /// Asks units for something, all at once, and waits for each for at most `limit`. The answer is a JSON object
+    /// with a [`UnitAnswer`] for each, of at most [`ANSWER_MAX_BYTES`].
+    ///
+    /// # Errors
+    /// If too much is being asked already.
+    pub(super) async fn ask(&self, units: &[UnitName], ask: &Ask, limit: Duration) -> Result<Vec<u8>, Refusal> {
+        let Ok(_place) = self.questions.try_acquire() else {
+            let message = format!("{QUESTIONS_MAX} commands wait for answers of units already, as many as may at once");
+            return Err(Refusal::new(RefusalCode::Busy, message));
+        };
+        let units: BTreeSet<&UnitName> = units.iter().collect();
+        let mut left_bytes = ANSWER_MAX_BYTES.saturating_sub(units.len() * COMPLAINT_BYTES);
+        let mut asked: FuturesUnordered<_> =
+            units.into_iter().map(|unit| async move { (unit, self.ask_one(unit, ask.clone(), limit).await) }).collect();
+        let mut answers = BTreeMap::new();
+        while let Some((unit, answer)) = asked.next().await {
+            answers.insert(unit, bounded(answer, &mut left_bytes));
+        }
+        serde_json::to_vec(&answers).map_err(|error| Refusal::new(RefusalCode::Invalid, error.to_string()))
+    }
+
+    async fn ask_one(&self, unit: &UnitName, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
+        let spec = self.states.borrow().get(unit).map(|state| state.desired.spec.clone());
+        let Some(spec) = spec else { return Err(complaint("not_found", edit::unknown(unit).message)) };
+        match &spec {
+            Spec::Yuno(spec) if spec.channel != Channel::Lines => {
+                return Err(complaint("unsupported", "its channel is not `lines`, so it cannot be asked"));
+            }
+            Spec::Yuno(_) => {}
+        }
+        match self.kinds.of(&spec) {
+            Some(kind) => kind.ask(unit, ask, limit).await,
+            None => Err(complaint("unsupported", "this agent cannot keep units of this kind")),
+        }
     }
 
     /// The last lines of a unit's log.

@@ -7,16 +7,17 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_topics::{
+    channel::Complaint,
     name::UnitName,
     unit::{Desired, Exit, StopSignal},
 };
 use tokio::{sync::mpsc, time::timeout};
 
-use super::kind::{Adopted, Instance, Kind, News, NotStarted};
+use super::kind::{Adopted, Ask, Instance, Kind, News, NotStarted};
 use crate::{
     chance::random,
     clock::now_ms,
-    rules::plan::{Ended, Failure, Found, Over, Seen},
+    rules::plan::{Ended, Failure, Found, NotPlayed, Over, Seen},
 };
 
 /// A step's deadline. What has not come about by then is given up and tried again.
@@ -27,6 +28,8 @@ const INSTALL_MAX: Duration = Duration::from_secs(3600);
 const START_MAX: Duration = Duration::from_secs(30);
 const REMOVE_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(5);
+/// A yuno may have to open a line or a device before it plays.
+const PLAY_MAX: Duration = Duration::from_secs(30);
 
 /// Waits between two tries to find an instance that cannot be heard any more.
 const FIND_AGAIN: [Duration; 4] =
@@ -90,6 +93,18 @@ impl Worker {
             Ok(Err(NotStarted::Failed(failure))) => self.report(Seen::NotStarted(failure)).await,
             Ok(Err(NotStarted::Unknown)) | Err(_) => self.report(Seen::StartUnknown).await,
         }
+    }
+
+    pub(super) async fn play(self, playing: bool, ask: u32) {
+        let wanted = if playing { Ask::Play } else { Ask::Pause };
+        let answer = match self.kind.ask(&self.unit, wanted, PLAY_MAX).await {
+            Ok(_) => Ok(()),
+            Err(Complaint { code, message }) if ["unit_unreachable", "deadline", "busy"].contains(&code.as_str()) => {
+                Err(NotPlayed::Unanswered(message))
+            }
+            Err(Complaint { code, message }) => Err(NotPlayed::Refused(format!("{code}: {message}"))),
+        };
+        self.report(Seen::Played { ask, answer }).await;
     }
 
     pub(super) async fn remove(self) {

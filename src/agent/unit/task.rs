@@ -322,6 +322,9 @@ impl Entry {
                 // Full or closed: it has been asked, or has ended; the planner asks again if need be.
                 let _ = self.stops.as_ref().map(|stops| stops.try_send(Stop { signal, grace_ms }));
             }
+            (Step::Play { playing, ask }, _) => {
+                work.spawn(worker.play(playing, ask));
+            }
             (Step::Remove, _) => {
                 self.give_up_install();
                 work.spawn(worker.remove());

@@ -55,6 +55,11 @@ impl Unit {
             Seen::StartUnknown => self.instance = Instance::Unknown,
             Seen::Told(told) => self.told(told),
             Seen::Ended(over) => self.ended(over, now_ms),
+            Seen::Played { ask, answer } => {
+                if let Some(error) = self.play.answered(ask, answer, now_ms) {
+                    self.fail(&error);
+                }
+            }
             Seen::Removed => {
                 self.work = None;
                 self.installed = None;
@@ -87,6 +92,7 @@ impl Unit {
         };
         if !is_restored {
             // A new generation is a new try: what went wrong before does not count.
+            self.play.try_again();
             self.restart_ms = None;
             self.install_ms = None;
             self.install_failures = 0;
@@ -116,6 +122,7 @@ impl Unit {
                     alive.ends_by_ms = Some(now_ms.saturating_add(to_millis(grace_ms)).saturating_add(STOP_SLACK_MS));
                 }
             }
+            Step::Play { playing, ask } => self.play.began(playing, ask),
             Step::Remove => self.work = Some(Work::Removing),
             Step::WaitUntil(_) => {}
         }
@@ -125,12 +132,13 @@ impl Unit {
         self.work = None;
         self.adopt_ms = None;
         let phase = self.observed.phase;
-        let was_alive =
-            matches!(phase, Phase::Starting | Phase::Running | Phase::Stopping) || self.observed.pid.is_some();
+        let was_alive = matches!(phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping)
+            || self.observed.pid.is_some();
         match found {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
                 let restarts = self.kept_restarts;
+                self.play.begin(true);
                 self.instance =
                     Instance::Alive(Alive { revision, process: None, ready: false, restarts, ends_by_ms: None });
                 self.told(told);
@@ -170,6 +178,7 @@ impl Unit {
     fn started(&mut self) {
         if let Instance::Launching(revision) = &self.instance {
             let revision = revision.clone();
+            self.play.begin(false);
             self.instance =
                 Instance::Alive(Alive { revision, process: None, ready: false, restarts: 0, ends_by_ms: None });
         }
@@ -193,6 +202,8 @@ impl Unit {
         let Instance::Alive(alive) = &mut self.instance else { return };
         alive.process = told.process;
         alive.ready = told.ready;
+        self.play.heard(told.process, told.connection.as_ref());
+        self.observed.can = told.connection.map(|connection| connection.can).unwrap_or_default();
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;
         self.observed.frozen = told.frozen;
@@ -279,7 +290,7 @@ impl Unit {
     }
 
     fn wants_running(&self) -> bool {
-        self.desired.as_ref().is_some_and(|desired| desired.run == Run::Running)
+        self.desired.as_ref().is_some_and(|desired| desired.run.is_running())
     }
 
     /// Works out what others see.
@@ -297,12 +308,19 @@ impl Unit {
             self.observed.since_ms = now_ms;
         }
         self.observed.phase = phase;
+        if phase == Phase::Running
+            && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
+            && let Some(why) = self.play.cannot(self.policy.speaks)
+        {
+            self.fail(why);
+        }
         if !matches!(self.instance, Instance::Alive(_)) {
+            self.observed.can.clear();
             self.observed.frozen = false;
             self.observed.status = None;
             self.observed.missing.clear();
         }
-        if matches!(phase, Phase::Running | Phase::Stopped) {
+        if matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped) {
             self.observed.last_lines = None;
         }
         self.observed.pid = process.map(|process| process.pid);
@@ -314,7 +332,7 @@ impl Unit {
         if let Some(desired) = &self.desired
             && self.is_reached(desired)
         {
-            if matches!(phase, Phase::Running | Phase::Stopped) {
+            if matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped) && !self.play.is_refused() {
                 self.observed.error = None;
             }
             self.observed.generation = desired.generation;
@@ -329,7 +347,10 @@ impl Unit {
             Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
             Instance::Alive(alive) if self.awaits_word(alive) => Phase::Starting,
-            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => Phase::Running,
+            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => {
+                let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
+                if plays { Phase::Playing } else { Phase::Running }
+            }
             Instance::Alive(_) => Phase::Starting,
             Instance::None if self.rest == Some(Rest::Failed) || self.hold.is_some() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
@@ -352,8 +373,13 @@ impl Unit {
     fn is_reached(&self, desired: &Desired) -> bool {
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
-            (Phase::Running, Instance::Alive(alive)) => {
-                alive.revision == desired.revision && desired.run == Run::Running
+            (Phase::Running | Phase::Playing, Instance::Alive(alive)) => {
+                let plays = match desired.run {
+                    Run::Stopped => return false,
+                    Run::Running => self.observed.phase == Phase::Running,
+                    Run::Playing => self.play.is_known(true),
+                };
+                alive.revision == desired.revision && (plays || self.play.is_refused())
             }
             (Phase::Stopped, _) => desired.run == Run::Stopped || self.rest == Some(Rest::Finished),
             _ => false,

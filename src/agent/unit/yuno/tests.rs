@@ -26,6 +26,7 @@ use crate::{
     rules::Refusal,
 };
 
+mod asked;
 mod given;
 
 const SERVICE: &str = "#!/bin/sh\necho started as $MUSTER_UNIT in $MUSTER_REALM with $1\nwhile :; do sleep 1; done\n";

@@ -61,16 +61,7 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &Asked) -
 
 /// Whether a command is about this unit on this host.
 fn concerns(command: &Command, host: HostId, name: &UnitName) -> bool {
-    let unit = match &command.verb {
-        Verb::Exec(_) => return false,
-        Verb::UnitApply { unit, .. }
-        | Verb::UnitRun { unit }
-        | Verb::UnitStop { unit }
-        | Verb::UnitRestart { unit }
-        | Verb::UnitRm { unit }
-        | Verb::UnitLogs { unit, .. } => unit,
-    };
-    unit == name && command.hosts.iter().any(|line| line.host == host)
+    command.verb.units().contains(name) && command.hosts.iter().any(|line| line.host == host)
 }
 
 /// Orders something of the unit, and leads back to its page, which follows how far it has come.
@@ -97,6 +88,8 @@ fn verb(action: &str, unit: UnitName, fields: &Fields) -> Result<Verb, Error> {
         "start" => Ok(Verb::UnitRun { unit }),
         "stop" => Ok(Verb::UnitStop { unit }),
         "restart" => Ok(Verb::UnitRestart { unit }),
+        "play" => Ok(Verb::UnitPlay { unit, run: false }),
+        "pause" => Ok(Verb::UnitPause { unit }),
         "logs" => {
             let lines = fields.one("lines").parse().unwrap_or(LINES).clamp(1, LINES_MAX);
             Ok(Verb::UnitLogs { unit, lines })

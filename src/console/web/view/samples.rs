@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use maud::Markup;
 use muster_topics::{
     Millis,
+    channel::Ability,
     command::{Exec, Verb, output_max_bytes},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     name::{CommandId, Digest, HostId, UnitName},
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     presence::PresenceState,
-    unit::{ArtifactRef, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Run, Spec, YunoSpec},
+    unit::{ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Run, Spec, YunoSpec},
 };
 
 use super::{
@@ -220,6 +221,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         args: vec!["--config".to_owned(), text("{config}")],
         env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
         user: Some(text("till")),
+        channel: Channel::Lines,
         ..YunoSpec::new(artifact)
     };
     Unit {
@@ -236,6 +238,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             exit: failed.then_some(Exit::Signal(11)),
             attempts: u32::from(failed) * 4,
             retry_ms: failed.then_some(ago(-42)),
+            can: if failed { Vec::new() } else { vec![Ability::Play, Ability::Stats] },
             error: failed.then(|| text("it ended within a second, four times in a row")),
             ..Observed::absent(0)
         },
