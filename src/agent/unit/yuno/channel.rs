@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(code(&mut reply), "unit_unreachable");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn who_asks_hears_something() {
         let switchboard = Switchboard::default();
         let unit: UnitName = "default/a".parse().unwrap();
@@ -310,7 +310,7 @@ mod tests {
         let mut line = switchboard.open(&unit);
         assert_eq!(ask(10).await.unwrap_err().code, "deadline");
         line.state(&state(1, 1, Some(&["command"])));
-        let (answer, ()) = tokio::join!(ask(10_000), async {
+        let (answer, ()) = tokio::join!(ask(60_000), async {
             // The one above is still there, and nobody waits for it.
             for _ in 0..2 {
                 let call = line.next().await;
