@@ -6,12 +6,21 @@
 //! too. Empty lines, and lines that begin with `#`, say nothing.
 //!
 //! **Invariant: whether a user exists cannot be told by time.** An unknown one costs what a wrong password does.
+//!
+//! A password that was right once is known again without its rounds, by its HMAC under a key that this process made for
+//! itself and tells nobody: clients that come back, many at once after a bad night, need not queue for the processor.
 
-use std::{collections::HashMap, fmt, num::NonZeroU32, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    num::NonZeroU32,
+    sync::{Arc, OnceLock},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 use muster_topics::role::Identity;
 use ring::{
+    hmac,
     pbkdf2::{self, PBKDF2_HMAC_SHA256},
     rand::{SecureRandom, SystemRandom},
 };
@@ -55,11 +64,15 @@ struct Inner {
     /// What the password of an unknown user is checked against.
     decoy: Hash,
     checks: Arc<Semaphore>,
+    /// Under which right passwords are known again; none if the system gave no random numbers.
+    key: Option<hmac::Key>,
 }
 
 struct User {
     identity: Identity,
     hash: Hash,
+    /// The password that was right, once one was.
+    known: OnceLock<hmac::Tag>,
 }
 
 struct Hash {
@@ -95,7 +108,8 @@ impl Users {
         // All lines that are made here take the same time.
         let rounds = users.values().map(|user: &User| user.hash.rounds).max().unwrap_or(ROUNDS);
         let decoy = Hash { rounds, salt: vec![0; SALT_BYTES], hash: vec![0; HASH_BYTES] };
-        Ok(Self(Arc::new(Inner { users, decoy, checks: Arc::new(Semaphore::new(CHECKS_MAX)) })))
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
+        Ok(Self(Arc::new(Inner { users, decoy, checks: Arc::new(Semaphore::new(CHECKS_MAX)), key })))
     }
 
     /// Who it is, if the password is right. It takes the processor's time: see [`Users::admit`].
@@ -103,11 +117,26 @@ impl Users {
         let user = self.0.users.get(name);
         let hash = user.map_or(&self.0.decoy, |user| &user.hash);
         let is_right = pbkdf2::verify(PBKDF2_HMAC_SHA256, hash.rounds, &hash.salt, password, &hash.hash).is_ok();
-        user.filter(|_| is_right).map(|user| user.identity.clone())
+        let user = user.filter(|_| is_right)?;
+        if let Some(key) = &self.0.key {
+            user.known.get_or_init(|| hmac::sign(key, password));
+        }
+        Some(user.identity.clone())
     }
 
-    /// The same in its turn, on a thread where it keeps nobody waiting. Who waits no longer leaves the queue.
+    /// Who it is, if the password is known to be right.
+    fn recall(&self, name: &str, password: &[u8]) -> Option<Identity> {
+        let user = self.0.users.get(name)?;
+        let (key, known) = (self.0.key.as_ref()?, user.known.get()?);
+        hmac::verify(key, password, known.as_ref()).ok().map(|()| user.identity.clone())
+    }
+
+    /// Who it is, if the password is right: at once if it is known, and else checked in its turn, on a thread where it
+    /// keeps nobody waiting. Who waits no longer leaves the queue.
     pub(crate) async fn admit(&self, name: &str, password: &[u8]) -> Option<Identity> {
+        if let Some(identity) = self.recall(name, password) {
+            return Some(identity);
+        }
         // It is never closed.
         let turn = Arc::clone(&self.0.checks).acquire_owned().await.ok()?;
         let (users, name, password) = (self.clone(), name.to_owned(), password.to_owned());
@@ -145,7 +174,7 @@ fn line(name: &str, password: &[u8], rounds: NonZeroU32) -> Result<String, Strin
 fn user(line: &str) -> Result<(&str, User), String> {
     let (name, hash) = line.split_once(':').ok_or("it is not of the form NAME:HASH")?;
     let identity = name.parse().map_err(|error: muster_topics::role::IdentityError| error.to_string())?;
-    Ok((name, User { identity, hash: self::hash(hash)? }))
+    Ok((name, User { identity, hash: self::hash(hash)?, known: OnceLock::new() }))
 }
 
 fn hash(text: &str) -> Result<Hash, String> {
@@ -199,6 +228,21 @@ mod tests {
         ] {
             let found = users.check(name, password.as_bytes()).map(|identity| identity.to_string());
             assert_eq!(found.as_deref(), identity, "{name} {password}");
+        }
+    }
+
+    #[test]
+    fn a_right_password_is_known_again_and_no_other() {
+        let file = [line(HOST, b"a host's", FEW).unwrap(), line("operator-anna", b"anna's", FEW).unwrap()].join("\n");
+        let users = Users::parse(&file).unwrap();
+        assert_eq!(users.recall(HOST, b"a host's"), None, "nobody has been in yet");
+        assert_eq!(users.check(HOST, b"anna's"), None);
+        assert_eq!(users.recall(HOST, b"anna's"), None, "a wrong one is not remembered");
+        let identity = users.check(HOST, b"a host's");
+        assert!(identity.is_some());
+        assert_eq!(users.recall(HOST, b"a host's"), identity);
+        for (name, password) in [(HOST, "anna's"), (HOST, ""), ("operator-anna", "a host's"), ("operator-berta", "")] {
+            assert_eq!(users.recall(name, password.as_bytes()), None, "{name} {password}");
         }
     }
 
