@@ -255,7 +255,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
     let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
         .map_err(|source| AgentError::Folder { path: folder.join("artifacts"), source })?;
-    let units = Units::start(store.clone(), shims.clone(), artifacts, folder.clone(), tasks.clone())
+    let units = Units::start(store.clone(), host, shims.clone(), artifacts, folder.clone(), tasks.clone())
         .await
         .map_err(|error| AgentError::Units(Box::new(error)))?;
     let metrics = MetricsTask::start(

@@ -10,12 +10,12 @@
 //! What ends somewhere else (a program, a question to a unit) comes back as a [`Fact`]. Facts wait
 //! until the store has taken them: a full disk delays an answer and loses none.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use muster_topics::{
     Millis, V1,
     ack::{Ack, ReportAck},
-    command::{Command, Exec, Refresh, Verb},
+    command::{Command, Exec, FORWARD_TIMEOUT_MAX_MS, Forward, Refresh, Verb},
     envelope::{self, Kind, Verified},
     name::{CommandId, UnitName},
     outcome::{CHUNK_MAX_BYTES, Content, Report, Status, Stream},
@@ -30,6 +30,7 @@ use super::{
         journal::{self, Ending, Entry, Known},
         metric, outbox, unit,
     },
+    unit::Ask,
 };
 use crate::{
     chance, clock,
@@ -77,7 +78,7 @@ enum Told {
 pub(super) enum Work {
     /// A program was started, or could not be.
     Begun(CommandId, Result<(), Refusal>),
-    /// A unit's log was read.
+    /// A unit's log was read, or units have answered.
     Read(CommandId, Result<Vec<u8>, Refusal>),
     /// A signal was sent, or could not be.
     Signalled(CommandId, Result<(), Refusal>),
@@ -209,7 +210,12 @@ impl Agent {
         let (id, verb) = (command.get().id, &command.get().verb);
         tracing::info!(command.id = %id, operator = %command.get().operator, verb = verb.name(), "command");
         match verb {
-            Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitConfig { .. } | Verb::UnitSignal { .. } => {
+            Verb::Exec(_)
+            | Verb::UnitLogs { .. }
+            | Verb::UnitConfig { .. }
+            | Verb::UnitSignal { .. }
+            | Verb::UnitCommand(_)
+            | Verb::UnitStats { .. } => {
                 let mut tx = self.store.begin().await?;
                 let new = self.enter(&mut tx, command.get()).await?;
                 store::commit(tx, "enter command").await?;
@@ -230,6 +236,8 @@ impl Agent {
             | Verb::UnitUpgrade { unit, .. }
             | Verb::UnitFreeze { unit }
             | Verb::UnitThaw { unit }
+            | Verb::UnitPlay { unit, .. }
+            | Verb::UnitPause { unit }
             | Verb::UnitRm { unit } => self.edit(command.get(), unit, verb).await,
         }
     }
@@ -324,6 +332,10 @@ impl Agent {
                 let units = self.units.clone();
                 self.work.spawn(async move { Work::Signalled(id, units.signal(&unit, signal).await) });
             }
+            Verb::UnitCommand(Forward { units, name, args, timeout_ms }) => {
+                self.forward(id, units, Ask::Command { name, args }, timeout_ms);
+            }
+            Verb::UnitStats { units, timeout_ms } => self.forward(id, units, Ask::Stats, timeout_ms),
             // These are done when they are entered.
             _ => {}
         }
@@ -339,6 +351,15 @@ impl Agent {
         self.work.spawn(async move { Work::Read(id, units.effective(&unit).await) });
     }
 
+    /// Asks units for something, and answers with what all of them have answered.
+    fn forward(&mut self, id: CommandId, units: Vec<UnitName>, ask: Ask, timeout_ms: u64) {
+        if let Some(running) = self.running.get_mut(&id) {
+            running.begun = true;
+        }
+        let (keeper, limit) = (self.units.clone(), Duration::from_millis(timeout_ms.min(FORWARD_TIMEOUT_MAX_MS)));
+        self.work.spawn(async move { Work::Read(id, keeper.ask(&units, &ask, limit).await) });
+    }
+
     /// Takes up what an earlier life of the agent left unfinished.
     pub(super) fn resume(&mut self, unfinished: Vec<journal::Unfinished>) {
         for journal::Unfinished { id, command, stdout_bytes, stderr_bytes } in unfinished {
@@ -348,6 +369,8 @@ impl Agent {
                 // A question changes nothing, so it may be asked again.
                 Some(Verb::UnitLogs { unit, lines }) => self.read_log(id, unit, lines),
                 Some(Verb::UnitConfig { unit }) => self.read_config(id, unit),
+                Some(Verb::UnitStats { units, timeout_ms }) => self.forward(id, units, Ask::Stats, timeout_ms),
+                // What a yuno's own command does nobody knows here, and so not whether it may be done twice.
                 Some(_) | None => self.facts.push_back(Fact::Ended(id, Status::Lost)),
             }
         }

@@ -28,7 +28,7 @@ use muster_shim::{
 };
 use muster_topics::{capability::Capability, name::Digest};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::Interest,
     net::UnixStream,
     task::spawn_blocking,
     time::{Instant, sleep, timeout},
@@ -48,6 +48,8 @@ const PROGRAM_MODE: u32 = 0o500;
 /// How long a shim that is there may take to say what it knows. It is busy for microseconds, unless
 /// the disk is.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How much may wait for a shim to take it: two of the longest lines. It takes them at once, unless it was stopped.
+const UNSENT_MAX_BYTES: usize = LINE_MAX_BYTES;
 /// How often to try what is prevented for a moment by a process that is just being started: a second
 /// altogether.
 const TRIES: u32 = 50;
@@ -108,6 +110,8 @@ pub struct Shim {
     folder: PathBuf,
     stream: UnixStream,
     received: Vec<u8>,
+    /// What the shim has not taken yet.
+    unsent: Vec<u8>,
     /// What was read while the shim was looked for.
     events: VecDeque<Event>,
 }
@@ -222,7 +226,13 @@ impl Shim {
     fn new(folder: &Path, stream: StdUnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let stream = UnixStream::from_std(stream)?;
-        Ok(Self { folder: folder.to_owned(), stream, received: Vec::new(), events: VecDeque::new() })
+        Ok(Self {
+            folder: folder.to_owned(),
+            stream,
+            received: Vec::new(),
+            unsent: Vec::new(),
+            events: VecDeque::new(),
+        })
     }
 
     /// Connects to the shim in `folder`, and knows that it is one; nothing if nobody is there.
@@ -242,7 +252,8 @@ impl Shim {
             let here = File::open(folder)?;
             let path = format!("/proc/self/fd/{}/{}", here.as_raw_fd(), files::SOCKET);
             let stream = UnixStream::connect(path).await?;
-            let mut shim = Self { folder: folder.to_owned(), stream, received: Vec::new(), events: VecDeque::new() };
+            let (received, unsent, events) = Default::default();
+            let mut shim = Self { folder: folder.to_owned(), stream, received, unsent, events };
             let state = shim.first_state().await?;
             shim.events.push_back(Event::State(state.clone()));
             Ok((shim, state))
@@ -271,14 +282,49 @@ impl Shim {
         }
     }
 
-    /// Asks the shim for something; the answer is an [`Event`].
+    /// Asks the shim for something; the answer is an [`Event`]. Cancel-safe: what was not sent by then goes out with
+    /// [`Shim::next`].
     ///
     /// # Errors
-    /// If the shim is gone.
+    /// If the shim is gone, or takes nothing.
     pub async fn send(&mut self, request: &Request) -> Result<(), ShimError> {
-        let mut line = serde_json::to_vec(request).map_err(|error| io_error(&self.folder, error.into()))?;
-        line.push(b'\n');
-        self.stream.write_all(&line).await.map_err(|source| io_error(&self.folder, source))
+        self.queue(request)?;
+        while !self.unsent.is_empty() {
+            let sent = match self.stream.writable().await {
+                Ok(()) => self.flush(),
+                Err(error) => Err(error),
+            };
+            sent.map_err(|source| io_error(&self.folder, source))?;
+        }
+        Ok(())
+    }
+
+    /// The same, and does not wait for the shim to take it.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn queue(&mut self, request: &Request) -> Result<(), ShimError> {
+        let failed = |source| io_error(&self.folder, source);
+        if self.unsent.len() > UNSENT_MAX_BYTES {
+            return Err(failed(io::Error::new(io::ErrorKind::WouldBlock, "it takes nothing")));
+        }
+        serde_json::to_writer(&mut self.unsent, request).map_err(|error| failed(error.into()))?;
+        self.unsent.push(b'\n');
+        self.flush().map_err(|source| io_error(&self.folder, source))
+    }
+
+    /// Sends what can be sent at once.
+    fn flush(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.try_write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        // What was there to hold a long line is given back.
+        self.unsent = Vec::new();
+        Ok(())
     }
 
     /// How its start went: the first line from a shim that was just started. How long that takes is
@@ -291,7 +337,9 @@ impl Shim {
     async fn first_state(&mut self) -> io::Result<State> {
         match timeout(ANSWER_MAX, self.next()).await? {
             Some(Event::State(state)) => Ok(state),
-            Some(Event::Output { .. } | Event::Signalled { .. }) => Err(io::ErrorKind::InvalidData.into()),
+            Some(Event::Output { .. } | Event::Signalled { .. } | Event::Said { .. } | Event::Unreachable { .. }) => {
+                Err(io::ErrorKind::InvalidData.into())
+            }
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
@@ -302,13 +350,28 @@ impl Shim {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
                 let mut line: Vec<u8> = self.received.drain(..=end).collect();
                 line.pop();
+                if self.received.is_empty() {
+                    self.received = Vec::new();
+                }
                 return Ok(Some(line));
             }
             if self.received.len() > LINE_MAX_BYTES {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            if self.stream.read_buf(&mut self.received).await? == 0 {
-                return Ok(None);
+            let unsent =
+                if self.unsent.is_empty() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
+            // Cancel-safe: what is ready stays so, and is then read or written without a wait.
+            let ready = self.stream.ready(unsent).await?;
+            if ready.is_writable() {
+                self.flush()?;
+            }
+            if ready.is_readable() {
+                match self.stream.try_read_buf(&mut self.received) {
+                    Ok(0) => return Ok(None),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
     }

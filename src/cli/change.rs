@@ -62,6 +62,12 @@ pub struct Waiting {
 pub enum Action {
     /// Start it.
     Run,
+    /// Start it, and have it play.
+    RunAndPlay,
+    /// Have it play.
+    Play,
+    /// Have it run and not play.
+    Pause,
     /// Stop it.
     Stop,
     /// End its process and start it anew.
@@ -89,6 +95,9 @@ impl Action {
     fn word(&self) -> String {
         match self {
             Self::Run => "run".to_owned(),
+            Self::RunAndPlay => "run and play".to_owned(),
+            Self::Play => "play".to_owned(),
+            Self::Pause => "pause".to_owned(),
             Self::Stop => "stop".to_owned(),
             Self::Restart => "restart".to_owned(),
             Self::Hold(_) => "hold".to_owned(),
@@ -104,13 +113,17 @@ impl Action {
 
     /// Whether it ends or interrupts something.
     fn asks_first(&self) -> bool {
-        !matches!(self, Self::Run | Self::Hold(_) | Self::Unhold | Self::Label(_) | Self::Thaw)
+        let harmless = matches!(self, Self::Run | Self::RunAndPlay | Self::Play | Self::Pause);
+        !harmless && !matches!(self, Self::Hold(_) | Self::Unhold | Self::Label(_) | Self::Thaw)
     }
 
     fn asks(&self, unit: &Unit) -> Asked {
         let unit = unit.unit.clone();
         match self {
             Self::Run => Asked::UnitRun { unit },
+            Self::RunAndPlay => Asked::UnitPlay { unit, run: true },
+            Self::Play => Asked::UnitPlay { unit, run: false },
+            Self::Pause => Asked::UnitPause { unit },
             Self::Stop => Asked::UnitStop { unit },
             Self::Restart => Asked::UnitRestart { unit },
             Self::Hold(note) => Asked::UnitHold { unit, note: note.clone() },
@@ -289,7 +302,7 @@ async fn applied(
     status: &Status,
     waiting: Waiting,
 ) -> Result<(), Failure> {
-    let (Some(unit), Status::Applied { generation, hold, .. }) = (verb.unit(), status) else { return Ok(()) };
+    let (Some(unit), Status::Applied { generation, hold, .. }) = (verb.units().first(), status) else { return Ok(()) };
     let holds = matches!(verb, Asked::UnitHold { .. } | Asked::UnitRetire { .. });
     if let Some(hold) = hold.as_ref().filter(|_| !holds) {
         print::say(format_args!("{unit} on {}: that is wanted now; it stays held, though: {hold}", host.hostname));

@@ -1,7 +1,10 @@
 //! `muster command`: the ledger of commands.
 
 use clap::Subcommand;
-use muster_topics::{command::Verb as Asked, name::CommandId};
+use muster_topics::{
+    command::Verb as Asked,
+    name::{CommandId, UnitName},
+};
 
 use super::{Session, exec, print};
 use crate::{
@@ -91,6 +94,17 @@ pub fn asked(verb: &Asked) -> String {
         Asked::UnitRm { unit } => format!("remove {unit}"),
         Asked::UnitLogs { unit, lines } => format!("last {lines} log lines of {unit}"),
         Asked::UnitConfig { unit } => format!("effective config of {unit}"),
+        Asked::UnitPlay { unit, run } => format!("{}play {unit}", if *run { "run and " } else { "" }),
+        Asked::UnitPause { unit } => format!("pause {unit}"),
+        Asked::UnitCommand(forward) => format!("{:?} to {}", forward.name, several(&forward.units)),
+        Asked::UnitStats { units, .. } => format!("stats of {}", several(units)),
+    }
+}
+
+fn several(units: &[UnitName]) -> String {
+    match units {
+        [unit] => unit.to_string(),
+        units => format!("{} units", units.len()),
     }
 }
 

@@ -7,11 +7,13 @@
 //! - [`target`]: which hosts and units are meant; [`change`]: doing something to them; [`wait`]: until a unit is what
 //!   it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`unit`] (with `yuno`, its [`upgrade`] and its [`effective`] config), [`metric`], [`login`]
+//!   [`unit`] (with `yuno`, its [`upgrade`] and [`effective`] config, and what is [`ask`]ed of yunos themselves),
+//!   [`metric`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
 pub mod artifact;
+pub mod ask;
 pub mod change;
 pub mod client;
 pub mod command;

@@ -84,6 +84,22 @@ impl Printer {
         }
     }
 
+    /// Prints something with rows of its own: all that is known of it, or a table.
+    ///
+    /// # Errors
+    /// If standard output does not take it.
+    pub fn table<T: Serialize>(
+        self,
+        item: &T,
+        header: &[&str],
+        rows: impl Iterator<Item = Vec<String>>,
+    ) -> Result<(), Failure> {
+        match self.format {
+            Format::Table => write_out(&table(header, rows)),
+            Format::Json | Format::Yaml => self.document(item),
+        }
+    }
+
     fn document<T: Serialize>(self, item: &T) -> Result<(), Failure> {
         let text = match self.format {
             Format::Yaml => serde_norway::to_string(item).trying("writing YAML")?,

@@ -45,13 +45,16 @@ pub struct Options {
     #[arg(long)]
     no_new_privs: bool,
     /// It speaks systemd's notify protocol: it is running once it has said READY=1
-    #[arg(long)]
+    #[arg(long, group = "channel")]
     notify: bool,
+    /// It speaks JSON lines: it is running once it has said `ready`, and can be asked to play, for stats, and more
+    #[arg(long, group = "channel")]
+    lines: bool,
     /// How long it may take to say so before it is ended
-    #[arg(long, value_name = "TIME", default_value = "90s", requires = "notify")]
+    #[arg(long, value_name = "TIME", default_value = "90s", requires = "channel")]
     start_timeout: humantime::Duration,
-    /// How long it may be silent after that (WATCHDOG=1) before it is ended
-    #[arg(long, value_name = "TIME", requires = "notify")]
+    /// How long it may be silent after that (WATCHDOG=1, or `alive`) before it is ended
+    #[arg(long, value_name = "TIME", requires = "channel")]
     watchdog: Option<humantime::Duration>,
     /// The size at which a new file of its log is begun
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
@@ -90,7 +93,11 @@ impl Options {
         let millis = |age: humantime::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         Fields {
             cwd: self.cwd,
-            channel: if self.notify { Channel::Notify } else { Channel::None },
+            channel: match (self.notify, self.lines) {
+                (true, _) => Channel::Notify,
+                (false, true) => Channel::Lines,
+                (false, false) => Channel::None,
+            },
             start_timeout_ms: millis(self.start_timeout),
             watchdog_ms: self.watchdog.map(millis),
             limits: Limits { memory_bytes: self.memory, cpu: self.cpu, pids: self.pids },

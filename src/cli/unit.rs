@@ -13,7 +13,7 @@ use muster_topics::{
 };
 
 use super::{
-    Session, artifact,
+    Session, artifact, ask,
     change::{Action, Change, Waiting, change, report, settle, submit},
     config, effective, exec, host, print, process,
     target::{self, UnitRef},
@@ -91,7 +91,22 @@ pub enum YunoVerb {
     /// Make a yuno, or change the one of this name
     Create(Box<Create>),
     /// Start a yuno
-    Run(Change),
+    Run {
+        /// Which
+        #[command(flatten)]
+        which: Change,
+        /// Have it play as well
+        #[arg(long)]
+        play: bool,
+    },
+    /// Have a yuno that runs play, which it confirms
+    Play(Change),
+    /// Have a yuno that plays run on without playing
+    Pause(Change),
+    /// Pass a command of its own on to a yuno, or to several
+    Command(ask::Ask),
+    /// Ask a yuno, or several, for numbers about itself
+    Stats(ask::Stats),
     /// Stop a yuno: its stop signal, its grace, then SIGKILL for all that it started
     #[command(visible_alias = "kill")]
     Stop(Change),
@@ -259,7 +274,13 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> {
     match verb {
         YunoVerb::Create(create) => self::create(session, *create).await,
-        YunoVerb::Run(which) => change(session, which, Action::Run).await,
+        YunoVerb::Run { which, play } => {
+            change(session, which, if play { Action::RunAndPlay } else { Action::Run }).await
+        }
+        YunoVerb::Play(which) => change(session, which, Action::Play).await,
+        YunoVerb::Pause(which) => change(session, which, Action::Pause).await,
+        YunoVerb::Command(ask) => ask::command(session, ask).await,
+        YunoVerb::Stats(stats) => ask::stats(session, stats).await,
         YunoVerb::Stop(which) => change(session, which, Action::Stop).await,
         YunoVerb::Restart(which) => change(session, which, Action::Restart).await,
         YunoVerb::Upgrade(upgrade) => upgrade::run(*upgrade, session).await,
@@ -363,6 +384,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("last exit", last_exit(observed)),
             ("progress", observed.progress.map(print::progress).unwrap_or_default()),
             ("says", observed.status.clone().unwrap_or_default()),
+            ("can", observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
             ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
             ("does without", observed.missing.join("; ")),
             ("last lines", observed.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
@@ -387,6 +409,7 @@ fn run_word(run: Run) -> &'static str {
     match run {
         Run::Stopped => "stopped",
         Run::Running => "running",
+        Run::Playing => "playing",
     }
 }
 

@@ -53,11 +53,13 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
         return Progress::Reached;
     }
     // Somebody has asked for something newer; that is then the goal.
+    let runs = |phase| {
+        let is_right = observed.revision.as_ref() == Some(&unit.desired.revision);
+        observed.phase == phase && is_right && observed.frozen == unit.desired.frozen
+    };
     let reached = match unit.desired.run {
-        Run::Running => {
-            let is_right = observed.revision.as_ref() == Some(&unit.desired.revision);
-            observed.phase == Phase::Running && is_right && observed.frozen == unit.desired.frozen
-        }
+        Run::Running => runs(Phase::Running),
+        Run::Playing => runs(Phase::Playing),
         Run::Stopped => matches!(observed.phase, Phase::Stopped | Phase::Absent),
     };
     if reached {
@@ -69,6 +71,13 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
     }
     let verb = "yuno logs";
     match observed.phase {
+        // Its generation is reached, and this is not what was asked for.
+        Phase::Running if unit.desired.run == Run::Playing => {
+            Progress::Stuck { why: format!("it runs, and does not play{}", because(unit)), verb }
+        }
+        Phase::Playing if unit.desired.run == Run::Running => {
+            Progress::Stuck { why: format!("it still plays{}", because(unit)), verb }
+        }
         Phase::Failed => Progress::Stuck { why: format!("it failed{}", because(unit)), verb },
         Phase::Backoff => {
             Progress::Stuck { why: format!("it ended and waits to be started again{}", because(unit)), verb }
@@ -180,6 +189,7 @@ pub fn phase(phase: Phase) -> &'static str {
         Phase::Stopped => "stopped",
         Phase::Starting => "starting",
         Phase::Running => "running",
+        Phase::Playing => "playing",
         Phase::Stopping => "stopping",
         Phase::Backoff => "backoff",
         Phase::Failed => "failed",

@@ -82,6 +82,10 @@ pub enum VerbName {
     UnitRm,
     UnitLogs,
     UnitConfig,
+    UnitPlay,
+    UnitPause,
+    UnitCommand,
+    UnitStats,
 }
 
 impl From<&Verb> for VerbName {
@@ -103,6 +107,10 @@ impl From<&Verb> for VerbName {
             Verb::UnitRm { .. } => Self::UnitRm,
             Verb::UnitLogs { .. } => Self::UnitLogs,
             Verb::UnitConfig { .. } => Self::UnitConfig,
+            Verb::UnitPlay { .. } => Self::UnitPlay,
+            Verb::UnitPause { .. } => Self::UnitPause,
+            Verb::UnitCommand(_) => Self::UnitCommand,
+            Verb::UnitStats { .. } => Self::UnitStats,
         }
     }
 }
@@ -245,7 +253,7 @@ fn forbidden(verb: &Verb, judge: &Judge<'_>) -> Option<Refusal> {
     if policy.deny_verbs.contains(&verb.into()) {
         return refuse(RefusalCode::Denied, format!("this host's own policy forbids the verb {}", verb.name()));
     }
-    if let Some(realm) = verb.unit().map(UnitName::realm) {
+    for realm in verb.units().iter().map(UnitName::realm) {
         if policy.deny_realms.contains(&realm) {
             return refuse(RefusalCode::Denied, format!("this host's own policy forbids the realm {realm}"));
         }

@@ -16,10 +16,11 @@
 use std::collections::BTreeMap;
 
 use muster_topics::{
+    channel::Ability,
     command::Verb,
     name::{Digest, LabelValue, Name, UnitName},
     outcome::RefusalCode,
-    unit::{ArtifactRef, ConfigRef, Desired, Hold, HoldReason, NOTE_MAX_CHARS, Observed, Phase, Run, Spec},
+    unit::{ArtifactRef, Channel, ConfigRef, Desired, Hold, HoldReason, NOTE_MAX_CHARS, Observed, Phase, Run, Spec},
 };
 
 use super::{Refusal, process};
@@ -84,13 +85,19 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
         Verb::UnitRun { .. } => {
             let has_failed = matches!(current.observed.phase, Phase::Failed | Phase::Backoff);
             let needs_a_new_try = current.is_held(HoldReason::Broken) || has_failed;
-            if current.desired.run == Run::Running && !needs_a_new_try {
+            if current.desired.run.is_running() && !needs_a_new_try {
                 return Ok(Edit::Keep);
             }
-            Ok(set(current.desired, Run::Running, Holding::Keep))
+            // What plays goes on to; only `pause` ends that.
+            Ok(set(current.desired, running(current.desired.run), Holding::Keep))
         }
         Verb::UnitStop { .. } if current.desired.run == Run::Stopped => Ok(Edit::Keep),
         Verb::UnitStop { .. } => Ok(set(current.desired, Run::Stopped, Holding::Keep)),
+        Verb::UnitPlay { run, .. } => play(unit, current, *run),
+        Verb::UnitPause { .. } if current.desired.run == Run::Playing => {
+            Ok(set(current.desired, Run::Running, Holding::Keep))
+        }
+        Verb::UnitPause { .. } => Ok(Edit::Keep),
         Verb::UnitRestart { .. } => restart(current.desired),
         Verb::UnitHold { note, .. } => hold(current, current.desired.run, note.as_deref()),
         Verb::UnitRetire { note, .. } => hold(current, Run::Stopped, note.as_deref()),
@@ -107,7 +114,9 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
         | Verb::UnitLogs { .. }
         | Verb::UnitConfig { .. }
         | Verb::UnitSignal { .. }
-        | Verb::UnitApply { .. } => {
+        | Verb::UnitApply { .. }
+        | Verb::UnitCommand(_)
+        | Verb::UnitStats { .. } => {
             Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name())))
         }
     }
@@ -216,6 +225,40 @@ fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<Edit, Refu
     Ok(Edit::Set { spec, revision, run: desired.run, frozen, holding: Holding::Keep })
 }
 
+/// The wish to run, of a unit that perhaps plays.
+fn running(run: Run) -> Run {
+    if run == Run::Playing { Run::Playing } else { Run::Running }
+}
+
+fn play(unit: &UnitName, current: Current<'_>, run: bool) -> Result<Edit, Refusal> {
+    let unsupported = |why: &str| Err(Refusal::new(RefusalCode::Unsupported, format!("{unit} cannot play: {why}")));
+    let Spec::Yuno(spec) = &current.desired.spec;
+    if spec.channel != Channel::Lines {
+        return unsupported(
+            "its channel is not `lines`. hint: `channel` in its spec says how it speaks with its agent",
+        );
+    }
+    let observed = current.observed;
+    // Whether one that is not connected can play is known once it is.
+    if !observed.can.is_empty() && !observed.can.contains(&Ability::Play) {
+        return unsupported("it has not said in its hello that it can");
+    }
+    if !current.desired.run.is_running() && !run {
+        return Err(Refusal::new(
+            RefusalCode::Conflict,
+            format!("{unit} should not run. hint: `muster yuno run --play {unit}` starts it, and has it play"),
+        ));
+    }
+    let needs_a_new_try = current.is_held(HoldReason::Broken)
+        || matches!(observed.phase, Phase::Failed | Phase::Backoff)
+        // It has refused, and may be asked once more.
+        || observed.phase == Phase::Running && observed.error.is_some();
+    if current.desired.run == Run::Playing && !needs_a_new_try {
+        return Ok(Edit::Keep);
+    }
+    Ok(set(current.desired, Run::Playing, Holding::Keep))
+}
+
 fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option<Run>) -> Result<Edit, Refusal> {
     match spec {
         Spec::Yuno(spec) => process::check(spec).map_err(|message| Refusal::new(RefusalCode::Invalid, message))?,
@@ -234,13 +277,27 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
         }
         keep_restarts(&current.desired.spec, &mut spec);
     }
+    let Spec::Yuno(yuno) = &spec;
+    if run == Some(Run::Playing) && yuno.channel != Channel::Lines {
+        return Err(Refusal::new(
+            RefusalCode::Unsupported,
+            format!("{unit} cannot play: its channel is not `lines`. hint: add \"channel\": \"lines\""),
+        ));
+    }
     let revision = revision(&spec)?;
     let kept = current.map_or(Run::Stopped, |current| current.desired.run);
-    let run_wanted = run.unwrap_or(kept);
+    // Who asks for it to run does not ask for it not to play.
+    let run_wanted = match run {
+        Some(Run::Running) => running(kept),
+        run => run.unwrap_or(kept),
+    };
     if let Some(current) = current.filter(|current| current.desired.spec == spec && current.desired.run == run_wanted) {
         // Nothing new is said; but to ask expressly for a running unit is to ask for a try, as `run` does.
-        let verb =
-            if run == Some(Run::Running) { Verb::UnitRun { unit: unit.clone() } } else { return Ok(Edit::Keep) };
+        let verb = if run.is_some_and(Run::is_running) {
+            Verb::UnitRun { unit: unit.clone() }
+        } else {
+            return Ok(Edit::Keep);
+        };
         return edit(unit, Some(current), &verb);
     }
     let frozen = run_wanted == Run::Running && current.is_some_and(|current| current.desired.frozen);
@@ -263,7 +320,7 @@ fn restart(desired: &Desired) -> Result<Edit, Refusal> {
         Spec::Yuno(spec) => spec.restart_epoch = spec.restart_epoch.saturating_add(1),
     }
     let revision = revision(&spec)?;
-    Ok(Edit::Set { spec: Box::new(spec), revision, run: Run::Running, frozen: false, holding: Holding::Keep })
+    Ok(Edit::Set { spec: Box::new(spec), revision, run: running(desired.run), frozen: false, holding: Holding::Keep })
 }
 
 fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
@@ -271,7 +328,7 @@ fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
     if current.desired.run != Run::Stopped {
         return conflict(format!("{unit} should run. hint: `muster unit retire {unit}` stops and holds it"));
     }
-    let ends = matches!(current.observed.phase, Phase::Starting | Phase::Running | Phase::Stopping);
+    let ends = matches!(current.observed.phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
     if ends || current.observed.pid.is_some() {
         return conflict(format!("{unit} has not stopped yet. hint: wait until its phase is stopped"));
     }
@@ -291,6 +348,7 @@ fn revision(spec: &Spec) -> Result<Digest, Refusal> {
 #[cfg(test)]
 mod tests {
     mod held;
+    mod played;
 
     use super::*;
     use muster_topics::unit::{Restart, YunoSpec};
@@ -436,7 +494,8 @@ mod tests {
 
     #[test]
     fn a_unit_that_does_not_exist() {
-        for verb in [run(), stop(), restarted(), held(None), unheld(), retired(), rm()] {
+        let (play, pause) = (Verb::UnitPlay { unit: unit(), run: true }, Verb::UnitPause { unit: unit() });
+        for verb in [run(), stop(), restarted(), held(None), unheld(), retired(), rm(), play, pause] {
             assert_eq!(word(&edit(&unit(), None, &verb)), "NotFound", "{verb:?}");
         }
         assert_eq!(word(&edit(&unit(), None, &applied(yuno(|_| ()), None))), "stopped 0");

@@ -10,7 +10,7 @@
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
 //! before the new one is started.
 //!
-//! Submodules: `observe` (how a unit changes with what is seen), `tests` and `model` (cases and properties).
+//! Submodules: `observe` (how a unit changes with what is seen), `play` (whether it plays), `tests` and `model` (cases and properties).
 //!
 //! **Invariant: `plan` does no IO**, and plans nothing for a unit that is as it should be.
 //!
@@ -28,6 +28,7 @@
 //! when that began: such an instance goes on.)
 
 mod observe;
+mod play;
 
 #[cfg(test)]
 mod model;
@@ -43,6 +44,9 @@ use muster_topics::{
     },
 };
 use serde::{Deserialize, Serialize};
+
+use play::Play;
+pub use play::{Connection, NotPlayed};
 
 use super::backoff::GOOD_AFTER_MS;
 
@@ -90,6 +94,8 @@ pub struct Unit {
     outdated: bool,
     /// [`Kept::finished`], for when it is desired again.
     kept_finished: bool,
+    /// Whether its instance plays.
+    play: Play,
     /// How to treat its instance, by the newest spec that there was.
     policy: Policy,
 }
@@ -187,6 +193,8 @@ struct Policy {
     says_ready: bool,
     /// A change of nothing but configs may reach what runs.
     reloads: bool,
+    /// It can be asked things.
+    speaks: bool,
     stop_signal: StopSignal,
     grace_ms: u64,
 }
@@ -197,7 +205,8 @@ impl Policy {
             Spec::Yuno(spec) => Self {
                 restart: spec.restart,
                 started_after_ms: to_millis(spec.started_after_ms),
-                says_ready: spec.channel == Channel::Notify,
+                says_ready: !spec.channel.is_none(),
+                speaks: spec.channel == Channel::Lines,
                 reloads: !spec.reload.is_restart(),
                 stop_signal: spec.stop_signal,
                 grace_ms: spec.grace_ms,
@@ -214,6 +223,7 @@ impl Default for Policy {
             started_after_ms: to_millis(started_after_ms()),
             says_ready: false,
             reloads: false,
+            speaks: false,
             stop_signal: StopSignal::default(),
             grace_ms: grace_ms(),
         }
@@ -246,6 +256,13 @@ pub enum Step {
     Freeze,
     /// Let what runs go on.
     Thaw,
+    /// Ask what runs to play, or to play no more.
+    Play {
+        /// Whether it shall.
+        playing: bool,
+        /// Names the question in its answer.
+        ask: u32,
+    },
     /// Remove everything, for there shall be no such unit. An `Install` that is still under way is given up.
     Remove,
     /// Nothing until then.
@@ -295,6 +312,13 @@ pub enum Seen {
     Told(Told),
     /// The instance has ended, for good.
     Ended(Over),
+    /// What the instance has answered to [`Step::Play`].
+    Played {
+        /// Which question.
+        ask: u32,
+        /// Whether it does so now.
+        answer: Result<(), NotPlayed>,
+    },
     /// Everything has been removed.
     Removed,
     /// Not everything could be removed.
@@ -332,6 +356,8 @@ pub struct Told {
     pub status: Option<String>,
     /// It is suspended.
     pub frozen: bool,
+    /// How it can be asked things now.
+    pub connection: Option<Connection>,
     /// What it has to do without, as [`Observed::missing`] has it.
     pub missing: Vec<String>,
 }
@@ -412,6 +438,7 @@ impl Unit {
             not_reloaded: None,
             outdated: false,
             kept_finished,
+            play: Play::default(),
             policy: Policy::default(),
         }
     }
@@ -456,6 +483,9 @@ impl Unit {
             return Some(stop);
         }
         let process = alive.process?;
+        if let Some(step) = self.plan_play(desired, now_ms) {
+            return Some(step);
+        }
         match self.observed.phase {
             // What keeps it ends it if it takes too long to say so.
             Phase::Starting if self.awaits_word(alive) => None,
@@ -472,6 +502,15 @@ impl Unit {
             _ if frozen => Step::Freeze,
             _ => Step::Thaw,
         }
+    }
+
+    /// It is up: does it play, or not, as it should?
+    fn plan_play(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
+        let is_up = matches!(self.observed.phase, Phase::Running | Phase::Playing);
+        if !is_up || self.observed.frozen || desired.frozen || self.hold.is_some() {
+            return None;
+        }
+        self.play.step(desired.run == Run::Playing, now_ms)
     }
 
     /// Nothing runs: should something?

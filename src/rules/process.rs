@@ -173,7 +173,7 @@ fn check_channel(spec: &YunoSpec) -> Result<(), String> {
     between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
     match spec.watchdog_ms {
         Some(_) if spec.channel.is_none() => {
-            Err("watchdog_ms needs a channel to be heard on. hint: add \"channel\": \"notify\"".to_owned())
+            Err("watchdog_ms needs a channel to be heard on. hint: add \"channel\": \"notify\" or \"lines\"".to_owned())
         }
         Some(ms) => between("watchdog_ms", ms, SILENCE_MIN_MS, SILENCE_MAX_MS),
         None => Ok(()),
@@ -219,6 +219,7 @@ mod tests {
         check_fields(json!({"process": {"rlimits": {"core": {"soft": 0, "hard": "unlimited"}}}}), None);
         check_fields(json!({"channel": "notify", "watchdog_ms": 10_000, "start_timeout_ms": 5_000}), None);
         check_fields(json!({"configs": [config("a.b"), config("c")]}), None);
+        check_fields(json!({"channel": "lines", "watchdog_ms": 10_000}), None);
         check_fields(json!({"log": {"max_bytes": 4096, "keep": 0, "max_age_ms": 86_400_000}}), None);
     }
 

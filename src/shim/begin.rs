@@ -18,6 +18,7 @@ use nix::{
 use crate::{
     body::Body,
     life::{Input, Life},
+    lines::Lines,
     notify::Notify,
     output::Outputs,
     program::{self, Failure, Program},
@@ -34,11 +35,7 @@ impl Shim {
         let state = State::new(proc::boot_id()?);
         let outputs = Outputs::create(&launch)?;
         let mut shim = Self::new(Life::new(launch, 0, 0, false), state, outputs, lock)?;
-        let notify = shim.listen_to_program().map_err(Failure::from);
-        let started = notify.and_then(|notify| {
-            shim.notify = notify;
-            shim.start()
-        });
+        let started = shim.listen_to_program().map_err(Failure::from).and_then(|()| shim.start());
         match started {
             Ok(()) => Ok(shim),
             Err(failure) => {
@@ -64,7 +61,9 @@ impl Shim {
         let program = main.as_ref().map(Program::adopt).transpose()?.flatten();
         let mut shim = Self::new(life, state, outputs, lock)?;
         // If somebody has taken its name meanwhile, the program is not heard, and lives.
-        shim.notify = shim.listen_to_program().unwrap_or_default();
+        let _ = shim.listen_to_program();
+        // It will connect anew.
+        shim.hang_up();
         match (program, main) {
             (Some(program), _) => {
                 shim.body.live(program);
@@ -90,8 +89,13 @@ impl Shim {
         self.settle();
     }
 
-    fn listen_to_program(&self) -> io::Result<Option<Notify>> {
-        self.life.launch().notify.as_ref().map(|notify| Notify::open(&notify.name)).transpose()
+    fn listen_to_program(&mut self) -> io::Result<()> {
+        match &self.life.launch().notify {
+            Some(muster_shim::Notify { name, lines: None, .. }) => self.notify = Some(Notify::open(name)?),
+            Some(muster_shim::Notify { name, lines: Some(_), .. }) => self.lines = Some(Lines::open(name)?),
+            None => {}
+        }
+        Ok(())
     }
 
     fn new(life: Life, state: State, outputs: Outputs, lock: File) -> Result<Self, Failure> {
@@ -114,6 +118,7 @@ impl Shim {
             lock: Some(lock),
             quit: false,
             notify: None,
+            lines: None,
             complained: false,
             tell_at_ms: None,
             shrunk_at: None,

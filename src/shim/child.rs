@@ -10,7 +10,7 @@ use std::{
     io::{self, Read, Write},
 };
 
-use muster_shim::{Attributes, Launch, Step, User, attributes};
+use muster_shim::{Attributes, Launch, Step, TOKEN_VARIABLE, User, attributes};
 use nix::{
     errno::Errno,
     sys::{
@@ -56,7 +56,7 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    pub(crate) fn new(launch: &'a Launch) -> Result<Self, Failure> {
+    pub(crate) fn new(launch: &'a Launch, token: Option<&str>) -> Result<Self, Failure> {
         let invalid = |step| Failure { step, which: None, errno: Errno::EINVAL as i32 };
         let text = |text: &str| CString::new(text).map_err(|_| invalid(Step::Exec));
         if launch.argv.is_empty() {
@@ -66,7 +66,13 @@ impl<'a> Prepared<'a> {
         let attributes = &launch.attributes;
         Ok(Self {
             argv: launch.argv.iter().map(|word| text(word)).collect::<Result<_, _>>()?,
-            env: launch.env.iter().map(|(name, value)| text(&format!("{name}={value}"))).collect::<Result<_, _>>()?,
+            env: launch
+                .env
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .chain(token.map(|token| (TOKEN_VARIABLE, token)))
+                .map(|(name, value)| text(&format!("{name}={value}")))
+                .collect::<Result<_, _>>()?,
             cwd: text(&launch.cwd)?,
             user: launch.user.as_ref().map(|user| (user, gids(user))),
             doors: launch.cgroup.doors().map_err(|error| in_cgroup(&error))?,

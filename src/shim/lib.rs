@@ -38,8 +38,22 @@ use cgroup::Cgroup;
 /// Version of this protocol and of the files.
 pub const VERSION: u32 = 1;
 
-/// The longest line either side accepts. The longest that either sends is a [`State`], well below 1 KiB.
-pub const LINE_MAX_BYTES: usize = 4 * 1024;
+/// The longest line of a program's channel, either way: what one message on the bus may have, so that nothing that fits
+/// there has to be cut here.
+pub const SAID_MAX_BYTES: usize = 64 * 1024;
+
+/// The longest line either side accepts: one of a channel as a text, where each quote takes two bytes, and what is
+/// around it. A [`State`] stays below 2 KiB.
+pub const LINE_MAX_BYTES: usize = 2 * SAID_MAX_BYTES + 4 * 1024;
+
+/// The version of the protocol that a program speaks on its channel, as its hello has to say.
+pub const CHANNEL_PROTOCOL: u32 = 1;
+
+/// The variable of a program's environment that names the socket of its channel.
+pub const SOCKET_VARIABLE: &str = "MUSTER_SOCKET";
+
+/// The variable that has the token with which a process proves that it is the one that was started.
+pub const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
 
 /// What a shim shall run, written to `launch.json` before it starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,8 +100,8 @@ pub struct User {
     pub groups: Vec<u32>,
 }
 
-/// How a program speaks with its shim: by systemd's notify protocol. Its environment has to name the socket in
-/// `NOTIFY_SOCKET`, which the agent sees to.
+/// How a program speaks with its shim: by systemd's notify protocol, or by JSON lines. Its environment has to name the
+/// socket, in `NOTIFY_SOCKET` or [`SOCKET_VARIABLE`], which the agent sees to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notify {
     /// The abstract name of the socket, without the `@` before it.
@@ -97,6 +111,59 @@ pub struct Notify {
     /// How long it may be silent after that. If it is longer it is aborted, and has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog_ms: Option<u64>,
+    /// What it is told when it has said hello, if it speaks JSON lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<Welcome>,
+}
+
+/// What a program is told once it has proved itself on its channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The unit that it is.
+    pub unit: String,
+    /// The host that it runs on.
+    pub host: String,
+    /// The unit's realm.
+    pub realm: String,
+    /// Whether it shall play. [`Request::Playing`] changes this.
+    pub playing: bool,
+    /// Where its configuration is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+}
+
+/// A secret that only a process itself knows, its shim, and the agent.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(pub String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// What there is to know of a program's channel of JSON lines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Channel {
+    /// What the process that runs now proves itself with.
+    pub token: Token,
+    /// Whether it shall play, as its next welcome says.
+    pub playing: bool,
+    /// How many connections of this process have proved themselves.
+    pub connections: u64,
+    /// The one that there is, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected: Option<Connected>,
+}
+
+/// A connection that has proved itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connected {
+    /// Whether its welcome said that it shall play.
+    pub playing: bool,
+    /// What it has said that it can.
+    pub can: Vec<String>,
 }
 
 /// What a program has said of itself since it was started.
@@ -199,6 +266,18 @@ pub enum Request {
     Freeze,
     /// Let it go on.
     Thaw,
+    /// Say a line to the program on its channel. If that is not possible the answer is [`Event::Unreachable`].
+    Say {
+        /// Names this request in that answer.
+        id: String,
+        /// The line, without its end, of at most [`SAID_MAX_BYTES`].
+        line: String,
+    },
+    /// From now on the program's welcome says whether it shall play.
+    Playing {
+        /// Whether it shall.
+        playing: bool,
+    },
 }
 
 /// How the start of a shim went: the first line that it writes, to the agent that started it.
@@ -266,6 +345,17 @@ pub enum Event {
         /// Whether the main process has got it: there was one, and the system took it.
         delivered: bool,
     },
+    /// The program has said a line on its channel that is not the shim's business. Of those that an agent does not
+    /// take fast enough some are not told.
+    Said {
+        /// The line, without its end.
+        line: String,
+    },
+    /// A line could not be said: there is no connection, or it takes no more.
+    Unreachable {
+        /// Which.
+        id: String,
+    },
 }
 
 /// What has become of a program; also the content of `state.json`.
@@ -291,6 +381,9 @@ pub struct State {
     /// What it has said of itself.
     #[serde(default, skip_serializing_if = "Notified::is_nothing")]
     pub notified: Notified,
+    /// Its channel, if it is one of JSON lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<Box<Channel>>,
 }
 
 /// A running process, by everything that tells it from a later one with the same number.
@@ -349,6 +442,7 @@ impl State {
             dropped_bytes: (0, 0),
             frozen: false,
             notified: Notified::default(),
+            channel: None,
         }
     }
 }

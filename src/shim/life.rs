@@ -472,7 +472,7 @@ mod tests {
 
     fn speaker(watchdog_ms: Option<u64>, ready: bool) -> Life {
         let restart = Restart { on: RestartOn::Failure, budget: 1, reset_after_ms: 60_000 };
-        let notify = muster_shim::Notify { name: "n".into(), start_timeout_ms: 500, watchdog_ms };
+        let notify = muster_shim::Notify { name: "n".into(), start_timeout_ms: 500, watchdog_ms, lines: None };
         let output = Output::Log { max_bytes: 10, keep: 1, max_age_ms: None };
         Life::new(Launch { notify: Some(notify), ..launch(output, restart) }, 0, 0, ready)
     }

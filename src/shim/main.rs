@@ -11,14 +11,18 @@
 //! - [`body`]: what of a program is alive; [`program`]: its processes; [`child`]: one that is about to be the program; [`sys`]: the system calls
 //!   that have no safe form elsewhere
 //! - [`output`]: from FIFOs into files; [`log`]: one that is rotated
-//! - [`peer`]: the agent's connection; [`notify`]: the program's
+//! - [`peer`]: the agent's connection; [`notify`] and [`lines`]: the program's; [`line`]: what one of its lines is
+//!   about; [`channel`]: what follows from that
 //!
 //! Usage: `muster-shim FOLDER [--adopt]`, as the `muster_shim` library says.
 
 mod begin;
 mod body;
+mod channel;
 mod child;
 mod life;
+mod line;
+mod lines;
 mod log;
 mod notify;
 mod output;

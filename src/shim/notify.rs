@@ -107,7 +107,7 @@ fn word(line: &[u8]) -> Option<Word> {
 }
 
 /// A status in one line of printable text.
-fn status(bytes: &[u8]) -> String {
+pub(crate) fn status(bytes: &[u8]) -> String {
     let mut text = String::new();
     for character in String::from_utf8_lossy(bytes).chars() {
         let character = if character.is_control() { ' ' } else { character };

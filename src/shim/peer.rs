@@ -17,6 +17,9 @@ use serde::Serialize;
 
 /// How much an agent may leave unread. Several states; of growing output only the latest is told.
 const UNREAD_MAX_BYTES: usize = 8 * 1024;
+/// How much of a program's lines an agent may leave unread before more of them are dropped: one of the longest, and
+/// many of the usual.
+const RELAYED_MAX_BYTES: usize = 2 * LINE_MAX_BYTES;
 
 /// It cannot be spoken with any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub(crate) struct Peer {
     stream: UnixStream,
     received: Vec<u8>,
     unsent: Vec<u8>,
+    /// How much of what is unsent may be lines of the program's.
+    relayed_bytes: usize,
     told_lens_bytes: [u64; 2],
 }
 
@@ -44,7 +49,7 @@ impl Peer {
     /// The agent that started this shim.
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, received: Vec::new(), unsent: Vec::new(), told_lens_bytes: [0; 2] })
+        Ok(Self { stream, received: Vec::new(), unsent: Vec::new(), relayed_bytes: 0, told_lens_bytes: [0; 2] })
     }
 
     /// What to watch for requests.
@@ -86,6 +91,24 @@ impl Peer {
         self.push(&Event::Signalled { signal, delivered })
     }
 
+    /// Passes on a line of the program's, unless the agent has too many of them before it: a program that floods costs
+    /// itself some of its lines, and nobody else anything.
+    pub(crate) fn relay(&mut self, line: String) -> Result<(), Gone> {
+        let before = self.unsent.len();
+        if before + line.len() > RELAYED_MAX_BYTES {
+            return Ok(());
+        }
+        serde_json::to_writer(&mut self.unsent, &Event::Said { line }).map_err(|_| Gone)?;
+        self.unsent.push(b'\n');
+        self.relayed_bytes += self.unsent.len() - before;
+        self.flush()
+    }
+
+    /// Tells that a line could not be said to the program.
+    pub(crate) fn unreachable(&mut self, id: &str) -> Result<(), Gone> {
+        self.push(&Event::Unreachable { id: id.to_owned() })
+    }
+
     /// Sends what could not be sent before.
     pub(crate) fn flush(&mut self) -> Result<(), Gone> {
         while self.has_unsent() {
@@ -95,6 +118,11 @@ impl Peer {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return Err(Gone),
             }
+        }
+        if !self.has_unsent() {
+            // What was there to hold a long line is given back.
+            self.unsent = Vec::new();
+            self.relayed_bytes = 0;
         }
         Ok(())
     }
@@ -109,6 +137,9 @@ impl Peer {
             Err(_) => return Err(Gone),
         }
         let requests = take_lines(&mut self.received)?;
+        if self.received.is_empty() {
+            self.received = Vec::new();
+        }
         if self.received.len() > LINE_MAX_BYTES { Err(Gone) } else { Ok(requests) }
     }
 
@@ -116,7 +147,7 @@ impl Peer {
         serde_json::to_writer(&mut self.unsent, message).map_err(|_| Gone)?;
         self.unsent.push(b'\n');
         self.flush()?;
-        if self.unsent.len() > UNREAD_MAX_BYTES { Err(Gone) } else { Ok(()) }
+        if self.unsent.len() > UNREAD_MAX_BYTES + self.relayed_bytes { Err(Gone) } else { Ok(()) }
     }
 }
 
@@ -193,11 +224,37 @@ mod tests {
     }
 
     #[test]
+    fn of_a_flood_of_lines_some_are_not_told_and_news_are() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut peer = Peer::new(ours).unwrap();
+        for number in 0..100_000 {
+            peer.relay(format!("{number} {}", "x".repeat(100))).unwrap();
+        }
+        assert!(peer.unsent.len() <= RELAYED_MAX_BYTES + 200);
+        peer.unreachable("1").unwrap();
+        peer.state(&state()).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            theirs.read_to_string(&mut text).unwrap();
+            text
+        });
+        while peer.has_unsent() {
+            peer.flush().unwrap();
+        }
+        drop(peer);
+        let text = reader.join().unwrap();
+        assert!(text.lines().count() < 100_000 && text.lines().any(|line| line.contains("unreachable")));
+        assert!(text.lines().last().unwrap().starts_with("{\"state\""));
+    }
+
+    #[test]
     fn an_endless_line_is_not_kept() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut peer = Peer::new(ours).unwrap();
-        theirs.write_all(&[b' '; 2 * LINE_MAX_BYTES]).unwrap();
-        let gone = (0..100).any(|_| peer.receive().is_err());
-        assert!(gone && peer.received.len() <= LINE_MAX_BYTES + 512);
+        let writer = std::thread::spawn(move || theirs.write_all(&vec![b' '; 4 * LINE_MAX_BYTES]));
+        while peer.receive().is_ok() {}
+        assert!(peer.received.len() <= LINE_MAX_BYTES + 512);
+        drop(peer);
+        assert!(writer.join().unwrap().is_err(), "nobody reads the rest");
     }
 }

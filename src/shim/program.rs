@@ -74,9 +74,9 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Forks a child for a program.
-    pub(crate) fn fork(launch: &Launch, stdio: Stdio) -> Result<Self, Failure> {
-        let prepared = child::Prepared::new(launch)?;
+    /// Forks a child for a program, which finds a `token` of its own in its environment.
+    pub(crate) fn fork(launch: &Launch, token: Option<&str>, stdio: Stdio) -> Result<Self, Failure> {
+        let prepared = child::Prepared::new(launch, token)?;
         let (leave_theirs, leave) = pipe2(OFlag::O_CLOEXEC)?;
         let (failure, failure_theirs) = pipe2(OFlag::O_CLOEXEC)?;
         match sys::fork_process()? {

@@ -19,6 +19,7 @@ use nix::{
 use crate::{
     body::Body,
     life::{Input, Life, Step},
+    lines::Lines,
     notify::{Notify, Word},
     output::Outputs,
     peer::{Gone, Peer},
@@ -66,6 +67,8 @@ pub(crate) struct Shim {
     pub(crate) shrunk_at: Option<Instant>,
     /// Where the program speaks, if it does.
     pub(crate) notify: Option<Notify>,
+    /// Where it speaks JSON lines, if it does that.
+    pub(crate) lines: Option<Lines>,
     /// The program was told once that it is not heard in everything.
     pub(crate) complained: bool,
     /// When the agent is told what is not urgent.
@@ -80,6 +83,7 @@ struct Ready {
     connecting: bool,
     agent: bool,
     speaking: bool,
+    lines: bool,
 }
 
 impl Shim {
@@ -94,6 +98,9 @@ impl Shim {
             if ready.speaking {
                 // Before its end is taken in: it may be the last thing that it said.
                 self.hear();
+            }
+            if ready.lines {
+                self.hear_lines();
             }
             if ready.signals {
                 self.take_signals();
@@ -135,9 +142,12 @@ impl Shim {
             PollFd::new(agent.fd(), PollFlags::POLLIN | writable)
         });
         let notify = self.notify.as_ref().map(|notify| readable(notify.fd()));
-        // Four places that are looked at again below, and then the output.
+        // Four places that are looked at again below, then the channel's, and then the output.
         let places = [main, listener, agent, notify];
         fds.extend(places.iter().flatten().cloned());
+        let before = fds.len();
+        fds.extend(self.lines.iter().flat_map(Lines::watched));
+        let of_lines = fds.len() - before;
         fds.extend(self.outputs.watched().map(readable));
         let timeout = self.timeout();
         if timeout.is_none() && self.shrunk_at.is_none_or(|at| at.elapsed() >= SHRINK_EVERY) {
@@ -152,7 +162,8 @@ impl Shim {
         let signals = found.next().unwrap_or(false);
         let [main_ended, connecting, agent, speaking] =
             places.map(|place| place.is_some() && found.next().unwrap_or(false));
-        Ready { signals, main_ended, connecting, agent, speaking }
+        let lines = found.take(of_lines).any(|ready| ready);
+        Ready { signals, main_ended, connecting, agent, speaking, lines }
     }
 
     fn timeout(&self) -> PollTimeout {
@@ -208,6 +219,7 @@ impl Shim {
     pub(crate) fn main_ended(&mut self, started_ms: Option<i64>, exit: Exit, core_dumped: bool) {
         let some_killed = self.body.main_ended();
         self.thaw();
+        self.hang_up();
         self.state.notified = Notified::default();
         self.state.main = None;
         self.state.last = Some(Ended {
@@ -268,7 +280,9 @@ impl Shim {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let [stdout, stderr] = self.outputs.writers()?;
         self.body.begin();
-        let pending = Pending::fork(self.life.launch(), [null, stdout, stderr])?;
+        self.renew_channel()?;
+        let token = self.state.channel.as_ref().map(|channel| channel.token.0.as_str());
+        let pending = Pending::fork(self.life.launch(), token, [null, stdout, stderr])?;
         self.state.main = Some(pending.main().clone());
         if let Err(error) = self.record(false) {
             self.state.main = None;
@@ -366,13 +380,13 @@ impl Shim {
     fn serve(&mut self) {
         let Some(agent) = &mut self.agent else { return };
         match agent.flush().and_then(|()| agent.receive()) {
-            Ok(requests) => requests.into_iter().for_each(|request| self.answer(&request)),
+            Ok(requests) => requests.into_iter().for_each(|request| self.answer(request)),
             Err(Gone) => self.agent = None,
         }
     }
 
-    fn answer(&mut self, request: &Request) {
-        match *request {
+    fn answer(&mut self, request: Request) {
+        match request {
             Request::Stop { signal, .. } | Request::Signal { signal } if !(1..=sys::signal_max()).contains(&signal) => {
             }
             Request::Stop { signal, grace_ms } => self.feed(Input::Stop { signal, grace_ms }),
@@ -382,6 +396,8 @@ impl Shim {
             }
             Request::Freeze => self.freeze(),
             Request::Thaw => self.thaw(),
+            Request::Say { id, line } => self.say(&id, &line),
+            Request::Playing { playing } => self.shall_play(playing),
         }
     }
 
@@ -395,7 +411,7 @@ impl Shim {
         }
     }
 
-    fn heard(&mut self, word: Word) {
+    pub(crate) fn heard(&mut self, word: Word) {
         let before = self.state.notified.clone();
         let notified = &mut self.state.notified;
         let input = match word {
@@ -461,7 +477,7 @@ impl Shim {
     }
 
     /// Says something to the agent, if there is one that listens.
-    fn tell(&mut self, say: impl FnOnce(&mut Peer, &Self) -> Result<(), Gone>) {
+    pub(crate) fn tell(&mut self, say: impl FnOnce(&mut Peer, &Self) -> Result<(), Gone>) {
         if let Some(mut agent) = self.agent.take() {
             self.agent = say(&mut agent, self).is_ok().then_some(agent);
         }

@@ -8,6 +8,7 @@ mod fleet;
 
 mod bad_input;
 mod brokers;
+mod channel;
 mod content;
 mod doors;
 mod exec;

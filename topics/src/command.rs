@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{
     Millis, V1,
@@ -174,6 +175,53 @@ pub enum Verb {
         /// The unit.
         unit: UnitName,
     },
+    /// Have a yuno play, which it confirms on its channel.
+    UnitPlay {
+        /// The unit.
+        unit: UnitName,
+        /// Start it if it should not run; otherwise that is refused.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        run: bool,
+    },
+    /// Have a yuno run and not play.
+    UnitPause {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Pass a command of their own on to yunos, each on its channel. The answer, on standard output, is one JSON
+    /// object with a [`crate::outcome::UnitAnswer`] for each unit.
+    UnitCommand(Forward),
+    /// Ask yunos for numbers about themselves; the answer is as for `unit_command`.
+    UnitStats {
+        /// Which, at most [`FORWARD_UNITS_MAX`].
+        units: Vec<UnitName>,
+        /// How long each may take to answer.
+        timeout_ms: u64,
+    },
+}
+
+/// The most units that one command is passed on to on a host: as many as a host has.
+pub const FORWARD_UNITS_MAX: usize = 256;
+
+/// The longest name of a yuno's own command.
+pub const FORWARD_NAME_MAX_BYTES: usize = 200;
+
+/// The longest that a yuno's own command may take: an hour.
+pub const FORWARD_TIMEOUT_MAX_MS: u64 = 3_600_000;
+
+/// A command of yunos' own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Forward {
+    /// To which, at most [`FORWARD_UNITS_MAX`].
+    pub units: Vec<UnitName>,
+    /// Which command; the yuno knows what it means.
+    pub name: String,
+    /// Its arguments.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub args: Map<String, Value>,
+    /// How long each may take to answer.
+    pub timeout_ms: u64,
 }
 
 impl Verb {
@@ -189,11 +237,11 @@ impl Verb {
         }
     }
 
-    /// The unit that it is about, if it is about one.
+    /// The units that it is about.
     #[must_use]
-    pub fn unit(&self) -> Option<&UnitName> {
+    pub fn units(&self) -> &[UnitName] {
         match self {
-            Self::Exec(_) => None,
+            Self::Exec(_) => &[],
             Self::UnitApply { unit, .. }
             | Self::UnitRun { unit }
             | Self::UnitStop { unit }
@@ -208,7 +256,10 @@ impl Verb {
             | Self::UnitSignal { unit, .. }
             | Self::UnitRm { unit }
             | Self::UnitLogs { unit, .. }
-            | Self::UnitConfig { unit } => Some(unit),
+            | Self::UnitConfig { unit }
+            | Self::UnitPlay { unit, .. }
+            | Self::UnitPause { unit } => std::slice::from_ref(unit),
+            Self::UnitCommand(Forward { units, .. }) | Self::UnitStats { units, .. } => units,
         }
     }
 
@@ -232,6 +283,10 @@ impl Verb {
             Self::UnitRm { .. } => "unit_rm",
             Self::UnitLogs { .. } => "unit_logs",
             Self::UnitConfig { .. } => "unit_config",
+            Self::UnitPlay { .. } => "unit_play",
+            Self::UnitPause { .. } => "unit_pause",
+            Self::UnitCommand(_) => "unit_command",
+            Self::UnitStats { .. } => "unit_stats",
         }
     }
 }

@@ -17,6 +17,7 @@
 //! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`signal`]: what may
 //!   be sent to a unit's process
 //! - [`select`]: expressions that pick units
+//! - [`channel`]: what a yuno and its agent say to each other, on their host
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
@@ -28,6 +29,7 @@
 pub mod ack;
 pub mod canonical;
 pub mod capability;
+pub mod channel;
 pub mod command;
 pub mod effective;
 pub mod envelope;

@@ -3,9 +3,11 @@
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{
     Millis, V1,
+    channel::Complaint,
     name::{CommandId, Digest},
     unit::{Exit, Hold},
 };
@@ -219,6 +221,19 @@ pub enum RefusalCode {
     Conflict,
     /// As many commands run as may run at once.
     Busy,
+    /// This unit cannot do that.
+    Unsupported,
+}
+
+/// What one unit has answered to a command that was passed on to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UnitAnswer {
+    /// Its answer.
+    Ok(Value),
+    /// Why there is none. The codes `unit_unreachable`, `unsupported`, `deadline`, `not_found`, `busy`, `invalid` and
+    /// `too_large` are the agent's; any other is the unit's own.
+    Error(Complaint),
 }
 
 #[cfg(test)]

@@ -2,18 +2,22 @@
 //! that says which topic carries which. They are generated from the types of this crate by
 //! `cargo run -p muster-topics --bin topics-schema`, and a test holds them true.
 
+use std::collections::BTreeMap;
+
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::{
     ack::Ack,
+    channel::{FromYuno, ToYuno},
     command::{Command, Refresh},
     effective::Effective,
     envelope::Envelope,
     heartbeat::Heartbeat,
     join::{JoinRequest, Membership, Problem, RenewRequest},
     manifest::Manifest,
-    outcome::Report,
+    name::UnitName,
+    outcome::{Report, UnitAnswer},
     presence::{ConsolePresence, Presence},
     role::{Action, Role, TABLE},
     unit::UnitReport,
@@ -119,6 +123,9 @@ pub fn documents() -> Vec<(String, String)> {
         schema::<RenewRequest>("RenewRequest"),
         schema::<Membership>("Membership"),
         schema::<Problem>("Problem"),
+        schema::<FromYuno>("ChannelFromYuno"),
+        schema::<ToYuno>("ChannelToYuno"),
+        schema::<BTreeMap<UnitName, UnitAnswer>>("UnitAnswers"),
     ];
     schemas
         .into_iter()

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Millis, V1, canonical,
+    channel::Ability,
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
@@ -285,6 +286,8 @@ pub enum Channel {
     /// By systemd's notify protocol: it is running once it has said `READY=1` to the socket that
     /// `NOTIFY_SOCKET` names.
     Notify,
+    /// By JSON lines ([`crate::channel`]): it is running once it has said `ready`, and can be asked things.
+    Lines,
 }
 
 impl Channel {
@@ -366,6 +369,16 @@ pub enum Run {
     Stopped,
     /// It should.
     Running,
+    /// It should, and play as well, which only a yuno can whose channel says so.
+    Playing,
+}
+
+impl Run {
+    /// Whether it should run, playing or not.
+    #[must_use]
+    pub fn is_running(self) -> bool {
+        self != Self::Stopped
+    }
 }
 
 /// What a unit is doing.
@@ -382,6 +395,8 @@ pub enum Phase {
     Starting,
     /// Up.
     Running,
+    /// Up, and it has confirmed that it plays.
+    Playing,
     /// Asked to end.
     Stopping,
     /// Ended by itself; will be started again.
@@ -492,6 +507,9 @@ pub struct Observed {
     /// How far its artifact is on its way here, told now and then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// What it can be asked on its channel, as it has said itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub can: Vec<Ability>,
     /// What its spec asks for and this host cannot give, so that it runs without: each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
@@ -522,6 +540,7 @@ impl Observed {
             frozen: false,
             status: None,
             progress: None,
+            can: Vec::new(),
             missing: Vec::new(),
             attempts: 0,
             retry_ms: None,
@@ -648,6 +667,7 @@ mod tests {
         check(false, |spec| spec.process.nice = Some(0));
         check(false, |spec| spec.log.keep = 9);
         check(false, |spec| spec.channel = Channel::Notify);
+        check(false, |spec| spec.channel = Channel::Lines);
         check(false, |spec| spec.watchdog_ms = Some(9));
     }
 

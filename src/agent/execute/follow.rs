@@ -179,7 +179,8 @@ impl Follower {
             match event {
                 None => return Ok(None),
                 Some(Event::State(state)) if state.over => return Ok(state.last),
-                Some(Event::State(_) | Event::Signalled { .. }) => {}
+                // What a program says on a channel a command has no channel for.
+                Some(Event::State(_) | Event::Signalled { .. } | Event::Said { .. } | Event::Unreachable { .. }) => {}
                 Some(Event::Output { stderr, len_bytes }) => {
                     let cursor = &mut self.cursors[usize::from(stderr)];
                     cursor.len_bytes = cursor.len_bytes.max(len_bytes);

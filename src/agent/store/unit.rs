@@ -85,6 +85,7 @@ struct Raw {
     held_by: Option<String>,
     held_since_ms: Option<i64>,
     held_note: Option<String>,
+    playing: i64,
     hold_reason: Option<String>,
     hold_since_ms: Option<i64>,
     observed: String,
@@ -110,7 +111,10 @@ impl Raw {
                 generation: from_sql(self.generation),
                 revision: serde_json::from_value(quoted(self.revision)).map_err(what("revision"))?,
                 spec: serde_json::from_str(&self.spec).map_err(what("unit's spec"))?,
-                run: serde_json::from_value(quoted(self.run)).map_err(what("wish to run"))?,
+                run: match serde_json::from_value(quoted(self.run)).map_err(what("wish to run"))? {
+                    Run::Running if self.playing != 0 => Run::Playing,
+                    run => run,
+                },
                 frozen: self.frozen != 0,
             },
             hold,
@@ -129,7 +133,7 @@ impl Store {
         let mut tx = self.begin().await?;
         let rows = sqlx::query_as!(
             Raw,
-            r#"SELECT name AS "name!", generation, revision, spec, run, frozen, held_by, held_since_ms, held_note,
+            r#"SELECT name AS "name!", generation, revision, spec, run, playing, frozen, held_by, held_since_ms, held_note,
                       hold_reason, hold_since_ms, observed
                FROM unit ORDER BY name"#
         )
@@ -262,16 +266,17 @@ async fn set(connection: &mut SqliteConnection, name: &str, wish: Wish<'_>, now_
     let generation = next_generation(connection).await?;
     let kept = Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false };
     let (spec, observed) = (to_json("unit's spec", &wish.spec)?, to_json("observed state", &kept)?);
-    let run = if wish.run == Run::Running { "running" } else { "stopped" };
+    let (run, playing) = columns(wish.run);
     let (digest, frozen) = (wish.revision.as_str(), i64::from(wish.frozen));
     let by = wish.hold.and_then(|hold| hold.by.as_ref()).map(Name::as_str);
     let since_ms = wish.hold.map(|hold| hold.since_ms);
     let note = wish.hold.and_then(|hold| hold.note.as_deref());
     sqlx::query!(
-        "INSERT INTO unit (name, generation, revision, spec, run, frozen, held_by, held_since_ms, held_note, observed)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        "INSERT INTO unit (name, generation, revision, spec, run, playing, frozen, held_by, held_since_ms, held_note,
+                           observed)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
          ON CONFLICT (name) DO UPDATE SET generation = excluded.generation, revision = excluded.revision,
-             spec = excluded.spec, run = excluded.run, frozen = excluded.frozen, held_by = excluded.held_by,
+             spec = excluded.spec, run = excluded.run, playing = excluded.playing, frozen = excluded.frozen, held_by = excluded.held_by,
              held_since_ms = excluded.held_since_ms, held_note = excluded.held_note,
              hold_reason = NULL, hold_since_ms = NULL",
         name,
@@ -279,6 +284,7 @@ async fn set(connection: &mut SqliteConnection, name: &str, wish: Wish<'_>, now_
         digest,
         spec,
         run,
+        playing,
         frozen,
         by,
         since_ms,
@@ -290,11 +296,20 @@ async fn set(connection: &mut SqliteConnection, name: &str, wish: Wish<'_>, now_
     Ok(from_sql(generation))
 }
 
+/// A wish to run, as its columns have it.
+fn columns(run: Run) -> (&'static str, i64) {
+    match run {
+        Run::Stopped => ("stopped", 0),
+        Run::Running => ("running", 0),
+        Run::Playing => ("running", 1),
+    }
+}
+
 async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
     let name = unit.as_str();
     let raw = sqlx::query_as!(
         Raw,
-        r#"SELECT name AS "name!", generation, revision, spec, run, frozen, held_by, held_since_ms, held_note,
+        r#"SELECT name AS "name!", generation, revision, spec, run, playing, frozen, held_by, held_since_ms, held_note,
                   hold_reason, hold_since_ms, observed
            FROM unit WHERE name = ?"#,
         name

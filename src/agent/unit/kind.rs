@@ -1,16 +1,18 @@
 //! What a kind of unit has to be able to do. The planner's steps ([`crate::rules::plan::Step`]) are these,
 //! and the task that keeps units ([`super`]) calls them, each on a task of its own and with a deadline.
 
-use std::io;
+use std::{io, time::Duration};
 
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     Millis,
+    channel::{Ability, Complaint},
     effective::Effective,
     name::{Digest, UnitName},
     signal::Signal,
     unit::{Desired, Progress, StopSignal},
 };
+use serde_json::{Map, Value};
 
 use crate::rules::plan::{Failure, Over, Told};
 
@@ -70,6 +72,13 @@ pub(super) trait Kind: Send + Sync {
     /// Removes everything. Nothing is in effect.
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>>;
 
+    /// Asks what is in effect for something, and waits for its answer for at most `limit`.
+    fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
+        let _ = (unit, ask, limit);
+        let answer = complaint("unsupported", format!("a {} cannot be asked anything", self.name()));
+        async { Err(answer) }.boxed()
+    }
+
     /// The last `lines` lines of what it has to say.
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>>;
 
@@ -110,6 +119,40 @@ pub(super) trait Instance: Send {
     /// Sends a signal to its process; false if there is none just now. What it becomes of that is news.
     /// Cancel-safe, in that no news is lost.
     fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>>;
+}
+
+/// Something that an instance can be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::agent) enum Ask {
+    /// To play.
+    Play,
+    /// To play no more.
+    Pause,
+    /// A command of its own.
+    Command {
+        /// Which.
+        name: String,
+        /// With what.
+        args: Map<String, Value>,
+    },
+    /// For numbers about itself.
+    Stats,
+}
+
+impl Ask {
+    /// What it has to be able to do for that.
+    pub(super) fn ability(&self) -> Ability {
+        match self {
+            Self::Play | Self::Pause => Ability::Play,
+            Self::Command { .. } => Ability::Command,
+            Self::Stats => Ability::Stats,
+        }
+    }
+}
+
+/// Why there is no answer.
+pub(super) fn complaint(code: &str, message: impl Into<String>) -> Complaint {
+    Complaint { code: code.to_owned(), message: message.into() }
 }
 
 /// What has become of an instance.

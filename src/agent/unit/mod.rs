@@ -51,19 +51,29 @@ mod task;
 mod tests;
 mod yuno;
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
-
-use muster_topics::{
-    name::UnitName,
-    outcome::RefusalCode,
-    signal::Signal,
-    unit::{Desired, Hold, Observed, Spec},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
 };
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use muster_topics::{
+    channel::Complaint,
+    name::{HostId, UnitName},
+    outcome::{RefusalCode, UnitAnswer},
+    signal::Signal,
+    unit::{Channel, Desired, Hold, Observed, Spec},
+};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::kind::Ask;
 use self::{
-    kind::Kind,
+    kind::{Kind, complaint},
     task::{REQUESTS_MAX, Request, Task},
     yuno::Yunos,
 };
@@ -106,13 +116,41 @@ pub enum UnitsError {
     },
 }
 
+/// The longest answer of units, all together: what the longest log may be.
+pub(super) const ANSWER_MAX_BYTES: usize = 1024 * 1024;
+
+/// What is kept free in an answer for each unit: its name, and why its own answer is not there.
+const COMPLAINT_BYTES: usize = 400;
+
+/// Commands that may wait for answers of units at once. Each is a task that sleeps.
+const QUESTIONS_MAX: usize = 64;
+
+/// An answer, if there is room for it.
+fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnswer {
+    let answer = match answer {
+        Ok(value) => UnitAnswer::Ok(value),
+        Err(why) => UnitAnswer::Error(why),
+    };
+    let len_bytes = serde_json::to_string(&answer).map_or(usize::MAX, |text| text.len());
+    match left_bytes.checked_sub(len_bytes) {
+        Some(left) => {
+            *left_bytes = left;
+            answer
+        }
+        None => UnitAnswer::Error(complaint(
+            "too_large",
+            format!("it has answered {len_bytes} bytes, which is more than there is room for. hint: ask fewer at once"),
+        )),
+    }
+}
+
 /// All kinds that there are.
 #[derive(Clone)]
 struct Kinds(Arc<[Arc<dyn Kind>]>);
 
 impl Kinds {
-    fn open(data_dir: &std::path::Path, shims: Shims, artifacts: Artifacts) -> io::Result<Self> {
-        let yunos = Yunos::new(data_dir, artifacts, shims)?;
+    fn open(data_dir: &std::path::Path, host: HostId, shims: Shims, artifacts: Artifacts) -> io::Result<Self> {
+        let yunos = Yunos::new(data_dir, host, artifacts, shims)?;
         Ok(Self(Arc::new([Arc::new(yunos)])))
     }
 
@@ -134,6 +172,7 @@ pub struct Units {
     states: watch::Receiver<UnitStates>,
     looked_up: watch::Receiver<bool>,
     kinds: Kinds,
+    questions: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Units {
@@ -150,13 +189,14 @@ impl Units {
     /// If the store cannot be read or the folders of units cannot be made.
     pub async fn start(
         store: Store,
+        host: HostId,
         shims: Shims,
         artifacts: Artifacts,
         data_dir: PathBuf,
         shutdown: CancellationToken,
     ) -> Result<Self, UnitsError> {
         let kinds =
-            Kinds::open(&data_dir, shims, artifacts).map_err(|source| UnitsError::Folder { data_dir, source })?;
+            Kinds::open(&data_dir, host, shims, artifacts).map_err(|source| UnitsError::Folder { data_dir, source })?;
         Self::keep(store, kinds, shutdown).await
     }
 
@@ -169,7 +209,8 @@ impl Units {
         task.load().await?;
         let looked_up = task.looked_up();
         tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
-        Ok(Self { changed, requests, states, looked_up, kinds })
+        let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
+        Ok(Self { changed, requests, states, looked_up, kinds, questions })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -200,6 +241,42 @@ impl Units {
         let request = Request { unit: unit.clone(), signal, answer };
         self.requests.send(request).await.map_err(|_| ended())?;
         answered.await.map_err(|_| ended())?
+    }
+
+    /// Asks units for something, all at once, and waits for each for at most `limit`. The answer is a JSON object
+    /// with a [`UnitAnswer`] for each, of at most [`ANSWER_MAX_BYTES`].
+    ///
+    /// # Errors
+    /// If too much is being asked already.
+    pub(super) async fn ask(&self, units: &[UnitName], ask: &Ask, limit: Duration) -> Result<Vec<u8>, Refusal> {
+        let Ok(_place) = self.questions.try_acquire() else {
+            let message = format!("{QUESTIONS_MAX} commands wait for answers of units already, as many as may at once");
+            return Err(Refusal::new(RefusalCode::Busy, message));
+        };
+        let units: BTreeSet<&UnitName> = units.iter().collect();
+        let mut left_bytes = ANSWER_MAX_BYTES.saturating_sub(units.len() * COMPLAINT_BYTES);
+        let mut asked: FuturesUnordered<_> =
+            units.into_iter().map(|unit| async move { (unit, self.ask_one(unit, ask.clone(), limit).await) }).collect();
+        let mut answers = BTreeMap::new();
+        while let Some((unit, answer)) = asked.next().await {
+            answers.insert(unit, bounded(answer, &mut left_bytes));
+        }
+        serde_json::to_vec(&answers).map_err(|error| Refusal::new(RefusalCode::Invalid, error.to_string()))
+    }
+
+    async fn ask_one(&self, unit: &UnitName, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
+        let spec = self.states.borrow().get(unit).map(|state| state.desired.spec.clone());
+        let Some(spec) = spec else { return Err(complaint("not_found", edit::unknown(unit).message)) };
+        match &spec {
+            Spec::Yuno(spec) if spec.channel != Channel::Lines => {
+                return Err(complaint("unsupported", "its channel is not `lines`, so it cannot be asked"));
+            }
+            Spec::Yuno(_) => {}
+        }
+        match self.kinds.of(&spec) {
+            Some(kind) => kind.ask(unit, ask, limit).await,
+            None => Err(complaint("unsupported", "this agent cannot keep units of this kind")),
+        }
     }
 
     /// The last lines of a unit's log.

@@ -7,6 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use muster_topics::{
+    channel::Complaint,
     name::UnitName,
     outcome::RefusalCode,
     signal::Signal,
@@ -17,14 +18,14 @@ use tokio::{
     time::timeout,
 };
 
-use super::kind::{Adopted, Instance, Kind, News, NotStarted};
+use super::kind::{Adopted, Ask, Instance, Kind, News, NotStarted};
 use crate::{
     agent::crash,
     chance::random,
     clock::now_ms,
     rules::{
         Refusal,
-        plan::{Ended, Failure, Found, Over, Seen},
+        plan::{Ended, Failure, Found, NotPlayed, Over, Seen},
     },
 };
 
@@ -38,6 +39,8 @@ const REMOVE_MAX: Duration = Duration::from_secs(60);
 const ASK_MAX: Duration = Duration::from_secs(5);
 /// Some small files are read and written; a disk that sleeps takes its time.
 const RELOAD_MAX: Duration = Duration::from_secs(30);
+/// A yuno may have to open a line or a device before it plays.
+const PLAY_MAX: Duration = Duration::from_secs(30);
 
 /// Waits between two tries to find an instance that cannot be heard any more.
 const FIND_AGAIN: [Duration; 4] =
@@ -52,7 +55,7 @@ pub(super) struct Report {
 
 /// Something that is asked of an instance.
 #[derive(Debug)]
-pub(super) enum Ask {
+pub(super) enum Order {
     /// To end.
     Stop(Stop),
     /// To become this, without a new process.
@@ -85,13 +88,13 @@ impl Worker {
         let _ = self.reports.send(Report { unit: self.unit.clone(), seen }).await;
     }
 
-    pub(super) async fn adopt(self, asks: mpsc::Receiver<Ask>) {
+    pub(super) async fn adopt(self, orders: mpsc::Receiver<Order>) {
         match self.look_up().await {
             Ok(Adopted::Nothing) => self.report(Seen::Found(Found::Nothing)).await,
             Ok(Adopted::Ended(over)) => self.report(Seen::Found(Found::Ended(over))).await,
             Ok(Adopted::Alive { revision, told, instance }) => {
                 self.report(Seen::Found(Found::Alive(revision, told))).await;
-                self.stay_with(instance, asks).await;
+                self.stay_with(instance, orders).await;
             }
             Err(failure) => self.report(Seen::NotLookedUp { error: failure.error }).await,
         }
@@ -112,16 +115,28 @@ impl Worker {
         .await;
     }
 
-    pub(super) async fn start(self, desired: Desired, attempts: u32, asks: mpsc::Receiver<Ask>) {
+    pub(super) async fn start(self, desired: Desired, attempts: u32, orders: mpsc::Receiver<Order>) {
         match timeout(START_MAX, self.kind.start(&self.unit, &desired, attempts)).await {
             Ok(Ok(instance)) => {
                 crash::point("start", "before it is seen");
                 self.report(Seen::Started).await;
-                self.stay_with(instance, asks).await;
+                self.stay_with(instance, orders).await;
             }
             Ok(Err(NotStarted::Failed(failure))) => self.report(Seen::NotStarted(failure)).await,
             Ok(Err(NotStarted::Unknown)) | Err(_) => self.report(Seen::StartUnknown).await,
         }
+    }
+
+    pub(super) async fn play(self, playing: bool, ask: u32) {
+        let wanted = if playing { Ask::Play } else { Ask::Pause };
+        let answer = match self.kind.ask(&self.unit, wanted, PLAY_MAX).await {
+            Ok(_) => Ok(()),
+            Err(Complaint { code, message }) if ["unit_unreachable", "deadline", "busy"].contains(&code.as_str()) => {
+                Err(NotPlayed::Unanswered(message))
+            }
+            Err(Complaint { code, message }) => Err(NotPlayed::Refused(format!("{code}: {message}"))),
+        };
+        self.report(Seen::Played { ask, answer }).await;
     }
 
     pub(super) async fn remove(self) {
@@ -139,7 +154,7 @@ impl Worker {
     }
 
     /// Passes on what becomes of an instance, until it has ended.
-    async fn stay_with(self, mut instance: Box<dyn Instance>, mut asks: mpsc::Receiver<Ask>) {
+    async fn stay_with(self, mut instance: Box<dyn Instance>, mut orders: mpsc::Receiver<Order>) {
         let mut asked = None;
         loop {
             tokio::select! {
@@ -160,20 +175,20 @@ impl Worker {
                     },
                 },
                 // A channel's receive is cancel-safe.
-                Some(ask) = asks.recv() => match ask {
-                    Ask::Stop(stop) => {
+                Some(order) = orders.recv() => match order {
+                    Order::Stop(stop) => {
                         asked = Some(stop);
                         self.stop(&mut *instance, stop).await;
                     }
-                    Ask::Reload(desired) => self.reload(&mut *instance, *desired).await,
-                    Ask::Look(desired) => self.look(&mut *instance, &desired).await,
-                    Ask::Freeze(frozen) => {
+                    Order::Reload(desired) => self.reload(&mut *instance, *desired).await,
+                    Order::Look(desired) => self.look(&mut *instance, &desired).await,
+                    Order::Freeze(frozen) => {
                         // The planner asks again if nothing comes of it.
                         let outcome = timeout(ASK_MAX, instance.freeze(frozen)).await;
                         self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to freeze took", ASK_MAX))));
                     }
                     // Who asked may have gone meanwhile.
-                    Ask::Signal(signal, answer) => drop(answer.send(self.signal(&mut *instance, signal).await)),
+                    Order::Signal(signal, answer) => drop(answer.send(self.signal(&mut *instance, signal).await)),
                 },
             }
         }

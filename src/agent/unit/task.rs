@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     Kinds, UnitState, UnitStates,
     kind::{Kind, Trace},
-    step::{Ask, Report, Stop, Worker, no_process},
+    step::{Order, Report, Stop, Worker, no_process},
 };
 use crate::{
     agent::{
@@ -53,7 +53,7 @@ const REPORTS_MAX: usize = 64;
 
 /// Requests that wait for one instance. The planner asks for an end once per grace period, to reload once, and to freeze
 /// every few seconds; each tick looks at files outside; the rest is for operators' signals.
-const ASKS_MAX: usize = 8;
+const ORDERS_MAX: usize = 8;
 
 /// Requests of operators that wait for the loop; each is answered at once.
 pub(super) const REQUESTS_MAX: usize = 16;
@@ -86,7 +86,7 @@ struct Entry {
     unit: Unit,
     kind: Arc<dyn Kind>,
     /// To the task that stays with its instance.
-    asks: Option<mpsc::Sender<Ask>>,
+    orders: Option<mpsc::Sender<Order>>,
     /// The download, which may be given up.
     install: Option<AbortHandle>,
     /// What the store has of it.
@@ -289,14 +289,14 @@ impl Task {
 
     /// Passes a signal on to the task that stays with the unit's instance, which answers.
     fn signal(&self, Request { unit, signal, answer }: Request) {
-        let asks = match self.entries.get(&unit).filter(|entry| entry.unit.desired.is_some()) {
+        let orders = match self.entries.get(&unit).filter(|entry| entry.unit.desired.is_some()) {
             None => Err(edit::unknown(&unit)),
             Some(entry) if entry.unit.process().is_none() => Err(no_process(&unit)),
-            Some(entry) => entry.asks.as_ref().ok_or_else(|| no_process(&unit)),
+            Some(entry) => entry.orders.as_ref().ok_or_else(|| no_process(&unit)),
         };
         // Who asked may have gone meanwhile: there is nobody to tell then.
-        match asks.map(|asks| asks.try_reserve()) {
-            Ok(Ok(place)) => place.send(Ask::Signal(signal, answer)),
+        match orders.map(|orders| orders.try_reserve()) {
+            Ok(Ok(place)) => place.send(Order::Signal(signal, answer)),
             Ok(Err(_)) => {
                 let message = format!("{unit} is busy with signals that were sent before");
                 drop(answer.send(Err(Refusal::new(RefusalCode::Busy, message))));
@@ -365,7 +365,7 @@ impl Task {
 impl Entry {
     fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
         let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
-        Self { unit, kind, asks: None, install: None, kept, wake_ms: None }
+        Self { unit, kind, orders: None, install: None, kept, wake_ms: None }
     }
 
     /// The steps to begin now. The unit knows already that they have begun.
@@ -391,29 +391,32 @@ impl Entry {
         tracing::debug!(unit = %worker.unit, ?step);
         match (step, self.unit.desired.clone()) {
             (Step::Adopt, _) => {
-                let asks = self.asks();
-                work.spawn(worker.adopt(asks));
+                let orders = self.orders();
+                work.spawn(worker.adopt(orders));
             }
             (Step::Install, Some(desired)) => {
                 self.give_up_install();
                 self.install = Some(work.spawn(worker.install(desired)));
             }
             (Step::Start { attempts }, Some(desired)) => {
-                let asks = self.asks();
-                work.spawn(worker.start(desired, attempts, asks));
+                let orders = self.orders();
+                work.spawn(worker.start(desired, attempts, orders));
             }
             (Step::Reload, Some(desired)) => {
                 let revision = desired.revision.clone();
-                if !self.ask(Ask::Reload(Box::new(desired))) {
+                if !self.order(Order::Reload(Box::new(desired))) {
                     // Nobody would ever answer.
                     self.unit.observe(Seen::NotReloaded(revision), now_ms());
                     self.wake_ms = Some(now_ms());
                 }
             }
             // Full or closed: it has been asked, or has ended; the planner asks again if need be.
-            (Step::Stop { signal, grace_ms }, _) => _ = self.ask(Ask::Stop(Stop { signal, grace_ms })),
-            (Step::Freeze, _) => _ = self.ask(Ask::Freeze(true)),
-            (Step::Thaw, _) => _ = self.ask(Ask::Freeze(false)),
+            (Step::Stop { signal, grace_ms }, _) => _ = self.order(Order::Stop(Stop { signal, grace_ms })),
+            (Step::Freeze, _) => _ = self.order(Order::Freeze(true)),
+            (Step::Thaw, _) => _ = self.order(Order::Freeze(false)),
+            (Step::Play { playing, ask }, _) => {
+                work.spawn(worker.play(playing, ask));
+            }
             (Step::Remove, _) => {
                 self.give_up_install();
                 work.spawn(worker.remove());
@@ -423,15 +426,15 @@ impl Entry {
         }
     }
 
-    fn asks(&mut self) -> mpsc::Receiver<Ask> {
-        let (sender, receiver) = mpsc::channel(ASKS_MAX);
-        self.asks = Some(sender);
+    fn orders(&mut self) -> mpsc::Receiver<Order> {
+        let (sender, receiver) = mpsc::channel(ORDERS_MAX);
+        self.orders = Some(sender);
         receiver
     }
 
     /// Asks the instance for something; whether somebody will hear it.
-    fn ask(&self, ask: Ask) -> bool {
-        self.asks.as_ref().is_some_and(|asks| asks.try_send(ask).is_ok())
+    fn order(&self, order: Order) -> bool {
+        self.orders.as_ref().is_some_and(|orders| orders.try_send(order).is_ok())
     }
 
     /// Has the instance look at files outside, if it has read any.
@@ -439,7 +442,7 @@ impl Entry {
         if let (Some(desired), Instance::Alive(_)) = (&self.unit.desired, &self.unit.instance)
             && self.kind.looks_outside(desired)
         {
-            self.ask(Ask::Look(Box::new(desired.clone())));
+            self.order(Order::Look(Box::new(desired.clone())));
         }
     }
 

@@ -9,8 +9,10 @@
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
-//! `MUSTER_CONFIG`; where an argument says `{config}`, that path is put in.
+//! `MUSTER_CONFIG`; where an argument says `{config}`, that path is put in. With a channel of JSON lines there are
+//! `MUSTER_SOCKET`, `MUSTER_TOKEN` and, if it has a watchdog, `MUSTER_WATCHDOG_MS` as well.
 
+mod channel;
 mod launch;
 mod materials;
 mod place;
@@ -27,9 +29,10 @@ use futures_util::{FutureExt, future::BoxFuture};
 use muster_shim::{Step, cgroup::Cgroup};
 use muster_topics::{
     Millis, canonical,
+    channel::Complaint,
     effective::Effective,
     manifest::Manifest,
-    name::{Digest, UnitName},
+    name::{Digest, HostId, UnitName},
     signal::Signal,
     unit::{ArtifactRef, ConfigRef, Desired, Exit, Progress, Spec, StopSignal, YunoSpec},
 };
@@ -37,12 +40,13 @@ use nix::{errno::Errno, unistd};
 use serde_json::Value;
 
 use self::{
+    channel::{Line, Switchboard},
     launch::{Wanted, find_user, number, signal_number},
     materials::Materials,
     place::{Place, Started, names},
 };
 use super::{
-    kind::{Adopted, Instance, Kind, News, NotStarted, Tell, Trace},
+    kind::{Adopted, Ask, Instance, Kind, News, NotStarted, Tell, Trace},
     log,
 };
 use crate::{
@@ -78,14 +82,18 @@ pub(super) struct Yunos {
     artifacts: Artifacts,
     shims: Shims,
     tree: Tree,
+    switchboard: Switchboard,
+    /// Whose name yunos find in their welcome.
+    host: String,
 }
 
 impl Yunos {
-    pub(super) fn new(data_dir: &Path, artifacts: Artifacts, shims: Shims) -> io::Result<Self> {
+    pub(super) fn new(data_dir: &Path, host: HostId, artifacts: Artifacts, shims: Shims) -> io::Result<Self> {
         let folder = data_dir.join("units");
         // A yuno that runs as another user has its configuration and its working directory below.
         make_folder(&folder, PASSABLE_FOLDER)?;
-        Ok(Self { tree: Tree::detect(data_dir), folder, artifacts, shims })
+        let (tree, switchboard) = (Tree::detect(data_dir), Switchboard::default());
+        Ok(Self { folder, artifacts, shims, tree, switchboard, host: host.to_string() })
     }
 
     fn place(&self, unit: &UnitName) -> Place {
@@ -174,7 +182,8 @@ impl Yunos {
         }
         let program = self.artifacts.path(&spec.artifact.sha256);
         let made = self.tree.prepare(unit, &spec.limits).map_err(|error| may_heal(error.to_string()))?;
-        let wanted = Wanted { unit, desired, spec, place: &place, program: &program, user, attempts };
+        let host = &self.host;
+        let wanted = Wanted { unit, host, desired, spec, place: &place, program: &program, user, attempts };
         let launched = self.launch(wanted.clone(), made).await;
         let Err(NotLaunched::Cgroup(error)) = launched else { return launched.map_err(NotLaunched::into_not_started) };
         // Made, and then closed to what runs in it: it is better off without than not at all.
@@ -185,7 +194,7 @@ impl Yunos {
 
     /// Launches a unit of which nothing runs.
     async fn launch(&self, wanted: Wanted<'_>, Made { cgroup, missing }: Made) -> Result<Yuno, NotLaunched> {
-        let Wanted { desired, spec, place, .. } = wanted;
+        let Wanted { unit, desired, spec, place, .. } = wanted;
         let started = Started {
             revision: desired.revision.clone(),
             artifact: spec.artifact.sha256.clone(),
@@ -197,7 +206,9 @@ impl Yunos {
         place.write_started(&started)?;
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);
-        let alive = |shim| Yuno { shim, run: run.clone(), missing: missing.clone(), news: VecDeque::new() };
+        let line = || self.switchboard.open(unit);
+        let alive =
+            |shim| Yuno { shim, run: run.clone(), missing: missing.clone(), line: line(), news: VecDeque::new() };
         match self.shims.launch(&run, &launch).await {
             Ok(shim) => Ok(alive(shim)),
             Err(ShimError::Cgroup { source, .. }) => Err(NotLaunched::Cgroup(source)),
@@ -226,7 +237,8 @@ impl Yunos {
                 let unknown = || (Digest::of(b""), Vec::new());
                 let (revision, missing) =
                     place.started().map_or_else(|_| unknown(), |started| (started.revision, started.missing));
-                let mut yuno = Yuno { shim, run: place.run(), missing, news: VecDeque::new() };
+                let line = self.switchboard.open(unit);
+                let mut yuno = Yuno { shim, run: place.run(), missing, line, news: VecDeque::new() };
                 match yuno.hear().await {
                     Some(News::Told(told)) => Ok(Adopted::Alive { revision, told, instance: Box::new(yuno) }),
                     Some(News::Ended(over)) => Ok(Adopted::Ended(over)),
@@ -319,6 +331,7 @@ impl Kind for Yunos {
     }
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
+        self.switchboard.close(unit);
         let (place, tree, unit) = (self.place(unit), self.tree.clone(), unit.clone());
         let remove = move || {
             // Where it was started, which need not be where it would be now.
@@ -327,6 +340,10 @@ impl Kind for Yunos {
             place.remove()
         };
         blocking(remove).boxed()
+    }
+
+    fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
+        self.switchboard.ask(unit, ask, limit).boxed()
     }
 
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
@@ -386,21 +403,32 @@ struct Yuno {
     /// The shim's folder, where the log is.
     run: PathBuf,
     missing: Vec<String>,
+    line: Line,
     /// What was heard while something else was waited for.
     news: VecDeque<News>,
 }
 
 impl Yuno {
-    /// Cancel-safe: nothing is taken before it is returned.
+    /// Cancel-safe: what is taken is dealt with without a wait.
     async fn hear(&mut self) -> Option<News> {
         if let Some(news) = self.news.pop_front() {
             return Some(news);
         }
         loop {
-            match self.shim.next().await? {
-                muster_shim::Event::State(state) => return Some(self.news(&state)),
-                // Of captured programs, and the late answer to somebody who has gone.
-                muster_shim::Event::Output { .. } | muster_shim::Event::Signalled { .. } => {}
+            let event = tokio::select! {
+                event = self.shim.next() => event?,
+                call = self.line.next() => {
+                    for request in self.line.requests(call) {
+                        // If it is gone, so are its news.
+                        if let Err(error) = self.shim.queue(&request) {
+                            tracing::debug!(%error, "a question could not be passed on");
+                        }
+                    }
+                    continue;
+                }
+            };
+            if let Some(news) = self.heard(event) {
+                return Some(news);
             }
         }
     }
@@ -412,14 +440,31 @@ impl Yuno {
         loop {
             match self.shim.next().await {
                 Some(muster_shim::Event::Signalled { signal: of, delivered }) if of == signal => return Ok(delivered),
-                Some(muster_shim::Event::State(state)) => {
-                    let news = self.news(&state);
-                    self.news.push_back(news);
+                Some(event) => {
+                    let news = self.heard(event);
+                    self.news.extend(news);
                 }
-                Some(_) => {}
                 None => return Err(may_heal("its shim is gone")),
             }
         }
+    }
+
+    fn heard(&mut self, event: muster_shim::Event) -> Option<News> {
+        match event {
+            muster_shim::Event::State(state) => {
+                self.line.state(&state);
+                return Some(self.news(&state));
+            }
+            muster_shim::Event::Said { line } => {
+                if let Err(error) = self.line.said(&line) {
+                    tracing::debug!(folder = %self.run.display(), %error, "a yuno has said something unknown");
+                }
+            }
+            muster_shim::Event::Unreachable { id } => self.line.unreachable(&id),
+            // Of captured programs, and the late answer to somebody who has gone.
+            muster_shim::Event::Output { .. } | muster_shim::Event::Signalled { .. } => {}
+        }
+        None
     }
 }
 
@@ -442,6 +487,7 @@ impl Yuno {
             ready: state.notified.ready,
             status: state.notified.status.clone(),
             frozen: state.frozen,
+            connection: self.line.connection().cloned(),
             missing: self.missing.clone(),
         })
     }

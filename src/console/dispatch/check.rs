@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use muster_topics::{
     Millis,
-    command::{Exec, LIFETIME_MAX_MS, TARGET_HOSTS_MAX, Target, Verb},
-    name::HostId,
+    command::{
+        Exec, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX, Forward, LIFETIME_MAX_MS,
+        TARGET_HOSTS_MAX, Target, Verb,
+    },
+    name::{HostId, UnitName},
     unit::{NOTE_MAX_CHARS, Spec},
 };
 
@@ -104,8 +107,12 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
             Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be asked for")))
         }
         Verb::UnitHold { note, .. } | Verb::UnitRetire { note, .. } => check_note(note.as_deref()),
+        Verb::UnitCommand(forward) => check_forward(forward),
+        Verb::UnitStats { units, timeout_ms } => check_question(units, *timeout_ms),
         Verb::UnitLogs { .. }
         | Verb::UnitConfig { .. }
+        | Verb::UnitPlay { .. }
+        | Verb::UnitPause { .. }
         | Verb::UnitRun { .. }
         | Verb::UnitStop { .. }
         | Verb::UnitRestart { .. }
@@ -123,6 +130,25 @@ fn check_note(note: Option<&str>) -> Result<(), Error> {
     if note.is_some_and(|note| note.chars().count() > NOTE_MAX_CHARS || note.chars().any(char::is_control)) {
         let rule = format!("the note of a hold is one line of at most {NOTE_MAX_CHARS} characters");
         return Err(Error::invalid("bad_note", rule));
+    }
+    Ok(())
+}
+
+fn check_forward(forward: &Forward) -> Result<(), Error> {
+    if !(1..=FORWARD_NAME_MAX_BYTES).contains(&forward.name.len()) {
+        let message = format!("the name of a yuno's command has from 1 to {FORWARD_NAME_MAX_BYTES} bytes");
+        return Err(Error::invalid("bad_name", message));
+    }
+    check_question(&forward.units, forward.timeout_ms)
+}
+
+fn check_question(units: &[UnitName], timeout_ms: u64) -> Result<(), Error> {
+    if !(1..=FORWARD_UNITS_MAX).contains(&units.len()) {
+        let message = format!("from 1 to {FORWARD_UNITS_MAX} units can be asked at once");
+        return Err(Error::invalid("bad_units", message));
+    }
+    if !(1..=FORWARD_TIMEOUT_MAX_MS).contains(&timeout_ms) {
+        return Err(Error::invalid("bad_timeout", "units may take from one millisecond to an hour to answer"));
     }
     Ok(())
 }
@@ -221,6 +247,10 @@ mod tests {
             Some("bad_output_max"),
         );
         check(r#"{"unit_logs":{"unit":"a/b","lines":0}}"#, false, Some("bad_lines"));
+        check(r#"{"unit_command":{"units":["a/b"],"name":"level","timeout_ms":1}}"#, true, None);
+        check(r#"{"unit_command":{"units":["a/b"],"name":"","timeout_ms":1}}"#, true, Some("bad_name"));
+        check(r#"{"unit_command":{"units":[],"name":"level","timeout_ms":1}}"#, true, Some("bad_units"));
+        check(r#"{"unit_stats":{"units":["a/b"],"timeout_ms":0}}"#, true, Some("bad_timeout"));
         check(r#"{"unit_run":{"unit":"a/b"}}"#, true, None);
         check(r#"{"unit_hold":{"unit":"a/b","note":"why"}}"#, true, None);
         check(r#"{"unit_retire":{"unit":"a/b","note":"two\nlines"}}"#, true, Some("bad_note"));

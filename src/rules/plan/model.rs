@@ -2,6 +2,7 @@
 //! failures, ticks and restarts of the agent keeps the invariants, and converges once the faults stop.
 
 use muster_topics::{
+    channel::Ability,
     command::Verb,
     name::UnitName,
     unit::{HoldReason, Phase},
@@ -37,6 +38,15 @@ enum Event {
     Wait(Millis),
     /// The agent is killed, and started again.
     AgentRestart,
+    Play {
+        run: bool,
+    },
+    Pause,
+    /// One that speaks connects (again), and so is up.
+    Connect,
+    Disconnect,
+    /// It answers to whether it plays; with `Unknown` it does as it was asked, and its answer is lost.
+    PlayEnds(Fate),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,6 +76,16 @@ struct World {
     /// What runs is suspended, and what it was asked last.
     frozen: bool,
     freezing: Option<bool>,
+    /// What the process does, whatever the agent knows of it.
+    plays: bool,
+    /// Which connection of the process there is, and how many there were.
+    connection: Option<Connection>,
+    connections: u64,
+    /// What the next welcome says.
+    wish: bool,
+    ready: bool,
+    /// The question that is under way.
+    asked: Option<(u32, bool)>,
     /// The unit was removed, and the shell knows it no more.
     gone: bool,
 }
@@ -78,10 +98,16 @@ fn apply(artifact: u8, grace_ms: u64, run: Option<Run>) -> Verb {
     let sha256 = Digest::of(&[artifact]);
     // Every third artifact is a task rather than a service.
     let restart = if artifact % 3 == 2 { "on_failure" } else { "always" };
+    let channel = if speaks(&sha256) { "lines" } else { "none" };
     let spec = format!(
-        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal"}}"#
+        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}"}}"#
     );
     Verb::UnitApply { unit: name(), spec: Box::new(serde_json::from_str(&spec).unwrap()), run }
+}
+
+/// Whether an artifact is of a program that speaks on a channel; the one that is in the middle.
+fn speaks(artifact: &Digest) -> bool {
+    *artifact == Digest::of(&[1])
 }
 
 impl World {
@@ -104,6 +130,12 @@ impl World {
             removing: false,
             frozen: false,
             freezing: None,
+            plays: false,
+            connection: None,
+            connections: 0,
+            wish: false,
+            ready: false,
+            asked: None,
             gone: false,
         }
     }
@@ -158,6 +190,10 @@ impl World {
                 assert!(self.process.is_some() && !self.stopping, "nothing to freeze");
                 self.freezing = Some(step == Step::Freeze);
             }
+            Step::Play { playing, ask } => {
+                assert!(self.connection.is_some() && self.asked.is_none(), "nobody to ask, or one who is being asked");
+                (self.asked, self.wish) = (Some((ask, playing)), playing);
+            }
             Step::Remove => {
                 assert!(self.process.is_none() && self.launching.is_none(), "removed while it runs");
                 (self.removing, self.installing) = (true, None);
@@ -199,16 +235,20 @@ impl World {
         assert!(self.process.is_none(), "a second process");
         self.pids += 1;
         (self.frozen, self.freezing) = (false, None);
+        (self.plays, self.connection, self.connections, self.ready, self.asked) = (false, None, 0, false, None);
         self.process = Some((revision, Process { pid: self.pids, start_ticks: 1, started_ms: self.now_ms }));
     }
 
     fn tell(&self) -> Told {
         let process = self.process.as_ref().map(|(_, process)| *process);
-        Told { process, restarts: self.restarts, last: self.last.clone(), frozen: self.frozen, ..Told::default() }
+        let (last, connection) = (self.last.clone(), self.connection.clone());
+        let (ready, frozen) = (self.ready, self.frozen);
+        Told { process, restarts: self.restarts, last, ready, frozen, connection, ..Told::default() }
     }
 
     fn end(&mut self, exit: Exit) -> Option<(Digest, Ended)> {
         let (revision, process) = self.process.take()?;
+        (self.connection, self.asked, self.ready) = (None, None, false);
         let ended = Ended::new(exit, Some(process.started_ms), self.now_ms);
         self.last = Some(ended.clone());
         Some((revision, ended))
@@ -220,6 +260,7 @@ impl World {
         match fate {
             Fate::Good => {
                 (self.restarts, self.last) = (0, None);
+                self.wish = self.wants_play();
                 self.spawn(revision);
                 self.see(Seen::Started);
                 self.see(Seen::Told(self.tell()));
@@ -259,6 +300,7 @@ impl World {
             self.spawn(revision);
         }
         (self.installing, self.adopting, self.removing, self.reloading) = (None, false, false, None);
+        self.asked = None;
         self.unit = Unit::new(Some(self.unit.kept()), self.now_ms);
         self.desire();
     }
@@ -271,6 +313,56 @@ impl World {
                 self.see(Seen::Ended(Over { restarts: self.restarts, last }));
             }
         }
+    }
+
+    fn wants_play(&self) -> bool {
+        self.row.as_ref().is_some_and(|(desired, _)| desired.run == Run::Playing)
+    }
+
+    /// Whether the process is one that speaks: that is part of what it was started as.
+    fn can_connect(&self) -> bool {
+        let speaking = |(revision, _): &(Digest, Process)| {
+            let Some((desired, _)) = &self.row else { return false };
+            let Spec::Yuno(spec) = &desired.spec;
+            *revision == desired.revision && speaks(&spec.artifact.sha256)
+        };
+        self.process.as_ref().is_some_and(speaking)
+    }
+
+    fn connect(&mut self) {
+        if !self.can_connect() || self.stopping {
+            return;
+        }
+        self.connections += 1;
+        self.connection = Some(Connection { number: self.connections, playing: self.wish, can: vec![Ability::Play] });
+        (self.plays, self.ready, self.asked) = (self.wish, true, None);
+        self.tell_if_known();
+    }
+
+    fn disconnect(&mut self) {
+        if self.connection.take().is_some() {
+            self.asked = None;
+            self.tell_if_known();
+        }
+    }
+
+    fn tell_if_known(&mut self) {
+        if matches!(self.unit.instance, Instance::Alive(_)) {
+            self.see(Seen::Told(self.tell()));
+        }
+    }
+
+    fn play_ends(&mut self, fate: Fate) {
+        let Some((ask, playing)) = self.asked.take() else { return };
+        if matches!(fate, Fate::Good | Fate::Unknown) {
+            self.plays = playing;
+        }
+        let answer = match fate {
+            Fate::Good => Ok(()),
+            Fate::Fatal => Err(NotPlayed::Refused("no".to_owned())),
+            Fate::Heals | Fate::Unknown => Err(NotPlayed::Unanswered("late".to_owned())),
+        };
+        self.see(Seen::Played { ask, answer });
     }
 
     /// What answers by itself, without being asked to.
@@ -342,13 +434,18 @@ impl World {
                 self.see(Seen::Tick);
             }
             Event::AgentRestart => self.agent_restarts(),
+            Event::Play { run } => self.verb(&Verb::UnitPlay { unit: name(), run }),
+            Event::Pause => self.verb(&Verb::UnitPause { unit: name() }),
+            Event::Connect => self.connect(),
+            Event::Disconnect => self.disconnect(),
+            Event::PlayEnds(fate) => self.play_ends(fate),
         }
         self.answers();
         self.check();
     }
 
     fn check(&self) {
-        if let Phase::Running = self.unit.observed.phase
+        if matches!(self.unit.observed.phase, Phase::Running | Phase::Playing)
             && let Instance::Alive(alive) = &self.unit.instance
         {
             let (revision, process) = self.process.as_ref().expect("running without a process");
@@ -377,6 +474,10 @@ impl World {
             if self.stopping {
                 self.exit(0);
             }
+            if self.connection.is_none() && self.process.is_some() {
+                self.connect();
+            }
+            self.play_ends(Fate::Good);
             match self.unit.plan(self.now_ms) {
                 Some(Step::WaitUntil(at_ms)) => {
                     self.now_ms = at_ms;
@@ -409,18 +510,27 @@ impl World {
             (Phase::Failed, _) => assert!(observed.error.is_some()),
             (Phase::Stopped, Run::Stopped) => assert!(running.is_none() && observed.error.is_none()),
             // A task that has done its work.
-            (Phase::Stopped, Run::Running) => assert_eq!((running, observed.exit), (None, Some(Exit::Code(0)))),
+            (Phase::Stopped, Run::Running | Run::Playing) => {
+                assert_eq!((running, observed.exit), (None, Some(Exit::Code(0))))
+            }
             (Phase::Running, Run::Running) => {
                 assert_eq!(running, Some(&desired.revision));
-                assert_eq!((observed.attempts, &observed.error), (0, &None));
+                assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, false));
             }
+            (Phase::Playing, Run::Playing) => {
+                assert_eq!(running, Some(&desired.revision));
+                assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, true));
+            }
+            // It has refused, or there is nobody to ask.
+            (Phase::Running, Run::Playing) => assert!(observed.error.is_some() && !self.plays),
+            (Phase::Playing, Run::Running) => assert!(observed.error.is_some() && self.plays),
             other => panic!("converged to {other:?}"),
         }
     }
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let run = prop_oneof![Just(None), Just(Some(Run::Running)), Just(Some(Run::Stopped))];
+    let run = prop_oneof![Just(None), Just(Some(Run::Running)), Just(Some(Run::Playing)), Just(Some(Run::Stopped))];
     let fate =
         || prop_oneof![6 => Just(Fate::Good), 2 => Just(Fate::Heals), 1 => Just(Fate::Fatal), 1 => Just(Fate::Unknown)];
     prop_oneof![
@@ -438,6 +548,11 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..3).prop_map(Event::Again),
         4 => prop_oneof![0i64..2_000, 0i64..1_000_000].prop_map(Event::Wait),
         1 => Just(Event::AgentRestart),
+        2 => any::<bool>().prop_map(|run| Event::Play { run }),
+        1 => Just(Event::Pause),
+        4 => Just(Event::Connect),
+        1 => Just(Event::Disconnect),
+        4 => fate().prop_map(Event::PlayEnds),
     ]
 }
 

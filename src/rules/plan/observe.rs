@@ -73,6 +73,11 @@ impl Unit {
             Seen::StartUnknown => self.instance = Instance::Unknown,
             Seen::Told(told) => self.told(told),
             Seen::Ended(over) => self.ended(over, now_ms),
+            Seen::Played { ask, answer } => {
+                if let Some(error) = self.play.answered(ask, answer, now_ms) {
+                    self.fail(&error);
+                }
+            }
             Seen::Removed => {
                 self.work = None;
                 self.installed = None;
@@ -107,6 +112,7 @@ impl Unit {
         };
         if !is_restored {
             // A new generation is a new try: what went wrong before does not count.
+            self.play.try_again();
             self.restart_ms = None;
             self.install_ms = None;
             self.install_failures = 0;
@@ -152,6 +158,7 @@ impl Unit {
                     alive.freezes_by_ms = Some((step == Step::Freeze, now_ms.saturating_add(FREEZE_AGAIN_MS)));
                 }
             }
+            Step::Play { playing, ask } => self.play.began(playing, ask),
             Step::Remove => self.work = Some(Work::Removing),
             Step::WaitUntil(_) => {}
         }
@@ -161,11 +168,12 @@ impl Unit {
         self.work = None;
         self.adopt_ms = None;
         let phase = self.observed.phase;
-        let was_alive =
-            matches!(phase, Phase::Starting | Phase::Running | Phase::Stopping) || self.observed.pid.is_some();
+        let was_alive = matches!(phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping)
+            || self.observed.pid.is_some();
         match found {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
+                self.play.begin(true);
                 self.instance = Instance::Alive(Alive::new(revision, self.kept_restarts));
                 self.told(told);
             }
@@ -212,6 +220,7 @@ impl Unit {
 
     fn started(&mut self) {
         if let Instance::Launching(revision) = &self.instance {
+            self.play.begin(false);
             self.instance = Instance::Alive(Alive::new(revision.clone(), 0));
         }
     }
@@ -234,6 +243,8 @@ impl Unit {
         let Instance::Alive(alive) = &mut self.instance else { return };
         alive.process = told.process;
         alive.ready = told.ready;
+        self.play.heard(told.process, told.connection.as_ref());
+        self.observed.can = told.connection.map(|connection| connection.can).unwrap_or_default();
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;
         self.observed.frozen = told.frozen;
@@ -322,7 +333,7 @@ impl Unit {
     }
 
     fn wants_running(&self) -> bool {
-        self.desired.as_ref().is_some_and(|desired| desired.run == Run::Running)
+        self.desired.as_ref().is_some_and(|desired| desired.run.is_running())
     }
 
     /// Works out what others see.
@@ -340,17 +351,24 @@ impl Unit {
             self.observed.since_ms = now_ms;
         }
         self.observed.phase = phase;
+        if phase == Phase::Running
+            && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
+            && let Some(why) = self.play.cannot(self.policy.speaks)
+        {
+            self.fail(why);
+        }
         if !matches!(self.instance, Instance::Alive(_)) {
             self.outdated = false;
             if matches!(self.work, Some(Work::Reloading(_))) {
                 // There is nothing left that could be reloaded, and nobody who would say so.
                 self.work = None;
             }
+            self.observed.can.clear();
             self.observed.frozen = false;
             self.observed.status = None;
             self.observed.missing.clear();
         }
-        if matches!(phase, Phase::Running | Phase::Stopped) {
+        if matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped) {
             self.observed.last_lines = None;
         }
         if !matches!(self.work, Some(Work::Installing(_))) {
@@ -367,7 +385,8 @@ impl Unit {
         {
             // What ended while it was held says why.
             let rests_held = phase == Phase::Stopped && self.hold.is_some() && self.wants_running();
-            if matches!(phase, Phase::Running | Phase::Stopped) && !rests_held {
+            let is_well = matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped);
+            if is_well && !self.play.is_refused() && !rests_held {
                 self.observed.error = None;
             }
             self.observed.generation = desired.generation;
@@ -382,7 +401,10 @@ impl Unit {
             Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
             Instance::Alive(alive) if self.awaits_word(alive) => Phase::Starting,
-            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => Phase::Running,
+            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => {
+                let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
+                if plays { Phase::Playing } else { Phase::Running }
+            }
             Instance::Alive(_) => Phase::Starting,
             Instance::None if self.rest == Some(Rest::Failed) || self.is_broken() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
@@ -415,9 +437,15 @@ impl Unit {
         let held = self.hold.is_some();
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
-            (Phase::Running, Instance::Alive(alive)) => {
+            (Phase::Running | Phase::Playing, Instance::Alive(alive)) => {
+                let plays = match desired.run {
+                    Run::Stopped => return false,
+                    Run::Running => self.observed.phase == Phase::Running,
+                    // What is suspended can say nothing.
+                    Run::Playing => self.observed.frozen || self.play.is_known(true),
+                };
                 let is_right = held || alive.revision == desired.revision;
-                is_right && desired.run == Run::Running && self.observed.frozen == desired.frozen
+                is_right && self.observed.frozen == desired.frozen && (plays || self.play.is_refused())
             }
             (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.rest == Some(Rest::Finished),
             (Phase::Absent, Instance::None) => held,

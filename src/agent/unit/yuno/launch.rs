@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::CString, path::Path};
 
 use muster_shim::{
-    Attributes, Launch, Notify, Output, RestartOn,
+    Attributes, Launch, Notify, Output, RestartOn, SOCKET_VARIABLE, Welcome,
     attributes::{Resource, Rlimit},
     cgroup::Cgroup,
 };
@@ -12,7 +12,7 @@ use muster_topics::{
     name::UnitName,
     process::{self, Process},
     reload::Reload,
-    unit::{Channel, Desired, Restart, StopSignal, YunoSpec},
+    unit::{Channel, Desired, Restart, Run, StopSignal, YunoSpec},
 };
 use nix::{
     sys::signal::Signal,
@@ -34,6 +34,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Wanted<'a> {
     pub(super) unit: &'a UnitName,
+    pub(super) host: &'a str,
     pub(super) desired: &'a Desired,
     pub(super) spec: &'a YunoSpec,
     pub(super) place: &'a Place,
@@ -43,7 +44,7 @@ pub(super) struct Wanted<'a> {
 }
 
 pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
-    let Wanted { unit, desired, spec, place, program, user, attempts } = wanted;
+    let Wanted { unit, host, desired, spec, place, program, user, attempts } = wanted;
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let has_configs = !spec.configs.is_empty();
     let config = has_configs.then(|| match spec.reload {
@@ -58,11 +59,22 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
     let mut argv = vec![text(program)];
     argv.extend(spec.args.iter().map(|arg| arg.replace("{config}", config.as_deref().unwrap_or_default())));
+    let welcome = Welcome {
+        unit: unit.to_string(),
+        host: host.to_owned(),
+        realm: unit.realm().to_string(),
+        playing: desired.run == Run::Playing,
+        config: config.clone(),
+    };
     env.extend(config.map(|config| ("MUSTER_CONFIG".to_owned(), config)));
-    let notify = notify(spec);
+    let notify = notify(spec, welcome);
     if let Some(notify) = &notify {
-        env.insert("NOTIFY_SOCKET".to_owned(), format!("@{}", notify.name));
-        env.extend(notify.watchdog_ms.map(|ms| ("WATCHDOG_USEC".to_owned(), ms.saturating_mul(1_000).to_string())));
+        let (socket, watchdog, factor) = match notify.lines {
+            Some(_) => (SOCKET_VARIABLE, "MUSTER_WATCHDOG_MS", 1),
+            None => ("NOTIFY_SOCKET", "WATCHDOG_USEC", 1_000),
+        };
+        env.insert(socket.to_owned(), format!("@{}", notify.name));
+        env.extend(notify.watchdog_ms.map(|ms| (watchdog.to_owned(), ms.saturating_mul(factor).to_string())));
     }
     Launch {
         v: muster_shim::VERSION,
@@ -91,11 +103,17 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
 }
 
 /// A socket for a unit that speaks, under a name that nobody has taken.
-fn notify(spec: &YunoSpec) -> Option<Notify> {
-    (spec.channel == Channel::Notify).then(|| Notify {
+fn notify(spec: &YunoSpec, welcome: Welcome) -> Option<Notify> {
+    let lines = match spec.channel {
+        Channel::None => return None,
+        Channel::Notify => None,
+        Channel::Lines => Some(welcome),
+    };
+    Some(Notify {
         name: format!("muster-{}", Uuid::new_v4()),
         start_timeout_ms: spec.start_timeout_ms,
         watchdog_ms: spec.watchdog_ms,
+        lines,
     })
 }
 

@@ -26,6 +26,7 @@ use crate::{
     rules::Refusal,
 };
 
+mod asked;
 mod given;
 
 const SERVICE: &str = "#!/bin/sh\necho started as $MUSTER_UNIT in $MUSTER_REALM with $1\nwhile :; do sleep 1; done\n";
@@ -64,8 +65,11 @@ impl Host {
     async fn agent(store: &Store, folder: &Path) -> (Units, CancellationToken) {
         let shutdown = CancellationToken::new();
         let shims = Shims::install(folder).unwrap();
-        let artifacts = Artifacts::open(folder, identity(), None).unwrap();
-        let units = Units::start(store.clone(), shims, artifacts, folder.to_owned(), shutdown.clone()).await.unwrap();
+        let identity = identity();
+        let host = identity.borrow().membership.host;
+        let artifacts = Artifacts::open(folder, identity, None).unwrap();
+        let units =
+            Units::start(store.clone(), host, shims, artifacts, folder.to_owned(), shutdown.clone()).await.unwrap();
         (units, shutdown)
     }
 

@@ -61,7 +61,7 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &Asked) -
 
 /// Whether a command is about this unit on this host.
 fn concerns(command: &Command, host: HostId, name: &UnitName) -> bool {
-    command.verb.unit() == Some(name) && command.hosts.iter().any(|line| line.host == host)
+    command.verb.units().contains(name) && command.hosts.iter().any(|line| line.host == host)
 }
 
 /// Orders something of the unit, and leads back to its page, which follows how far it has come.
@@ -94,6 +94,8 @@ fn verb(action: &str, unit: UnitName, fields: &Fields) -> Result<Verb, Error> {
         "unhold" => Ok(Verb::UnitUnhold { unit }),
         "freeze" => Ok(Verb::UnitFreeze { unit }),
         "thaw" => Ok(Verb::UnitThaw { unit }),
+        "play" => Ok(Verb::UnitPlay { unit, run: false }),
+        "pause" => Ok(Verb::UnitPause { unit }),
         "logs" => {
             let lines = fields.one("lines").parse().unwrap_or(LINES).clamp(1, LINES_MAX);
             Ok(Verb::UnitLogs { unit, lines })

@@ -146,6 +146,7 @@ pub(in crate::console::web) fn phase(phase: Phase) -> Markup {
         Phase::Stopped => state(Tone::Idle, "stopped"),
         Phase::Starting => state(Tone::Busy, "starting"),
         Phase::Running => state(Tone::Good, "running"),
+        Phase::Playing => state(Tone::Good, "playing"),
         Phase::Stopping => state(Tone::Busy, "stopping"),
         Phase::Backoff => state(Tone::Bad, "waits to restart"),
         Phase::Failed => state(Tone::Bad, "failed"),
@@ -157,6 +158,7 @@ pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
     match run {
         Run::Stopped => "stopped",
         Run::Running => "running",
+        Run::Playing => "playing",
     }
 }
 

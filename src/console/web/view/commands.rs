@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
-use muster_topics::{command::Verb, name::CommandId};
+use muster_topics::{
+    command::Verb,
+    name::{CommandId, UnitName},
+};
 
 use super::{
     Frame, Section, View, Watch,
@@ -102,6 +105,10 @@ pub(in crate::console::web) fn table(commands: &[Command], frame: &Frame) -> Mar
 /// and a command may have 64 KiB.
 const WHAT_MAX_CHARS: usize = 200;
 
+fn names(units: &[UnitName]) -> String {
+    units.iter().map(UnitName::as_str).collect::<Vec<_>>().join(", ")
+}
+
 /// What a command does, on one line.
 pub(in crate::console::web) fn what(verb: &Verb) -> String {
     let text = match verb {
@@ -119,6 +126,10 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
         Verb::UnitThaw { unit } => format!("thaw {unit}"),
         Verb::UnitSignal { unit, signal } => format!("send {signal} to {unit}"),
         Verb::UnitRm { unit } => format!("forget {unit}"),
+        Verb::UnitPlay { unit, .. } => format!("play {unit}"),
+        Verb::UnitPause { unit } => format!("pause {unit}"),
+        Verb::UnitCommand(forward) => format!("{} to {}", forward.name, names(&forward.units)),
+        Verb::UnitStats { units, .. } => format!("stats of {}", names(units)),
         Verb::UnitLogs { unit, lines } => format!("last {lines} lines of the log of {unit}"),
         Verb::UnitConfig { unit } => format!("effective config of {unit}"),
     };

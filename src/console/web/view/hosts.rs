@@ -227,7 +227,7 @@ fn units<K>(units: &std::collections::BTreeMap<K, muster_topics::heartbeat::Unit
         .values()
         .filter(|unit| unit.hold.is_some() || matches!(unit.phase, Phase::Failed | Phase::Backoff))
         .count();
-    let running = units.values().filter(|unit| unit.phase == Phase::Running).count();
+    let running = units.values().filter(|unit| matches!(unit.phase, Phase::Running | Phase::Playing)).count();
     html! {
         @if units.is_empty() { "none" } @else { (running) " of " (units.len()) " running" }
         @if troubled > 0 { " " (state(Tone::Bad, &format!("{troubled} in trouble"))) }

@@ -6,13 +6,17 @@ use std::collections::BTreeMap;
 use maud::Markup;
 use muster_topics::{
     Millis,
+    channel::Ability,
     command::{Exec, Verb, output_max_bytes},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,
     name::{CommandId, Digest, HostId, UnitName},
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     presence::PresenceState,
-    unit::{ArtifactRef, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, Run, Spec, YunoSpec},
+    unit::{
+        ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, Run, Spec,
+        YunoSpec,
+    },
 };
 
 use super::{
@@ -224,6 +228,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
         user: Some(text("till")),
         labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
+        channel: Channel::Lines,
         ..YunoSpec::new(artifact)
     };
     Unit {
@@ -248,6 +253,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             attempts: u32::from(failed) * 4,
             retry_ms: failed.then_some(ago(-42)),
             progress: failed.then_some(Progress { done_bytes: 410_000_000, total_bytes: 1_000_000_000 }),
+            can: if failed { Vec::new() } else { vec![Ability::Play, Ability::Stats] },
             error: failed.then(|| text("it ended within a second, four times in a row")),
             ..Observed::absent(0)
         },

@@ -2,8 +2,9 @@
 
 use maud::{Markup, html};
 use muster_topics::{
+    channel::Ability,
     name::{HostId, UnitName},
-    unit::{Desired, NOTE_MAX_CHARS, Observed, Run, Spec, YunoSpec},
+    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Run, Spec, YunoSpec},
 };
 
 use super::{
@@ -71,6 +72,10 @@ impl View for UnitView {
                 } @else {
                     (frame.form(&format!("{url}/freeze"), html! { button type="submit" { "Freeze" } }))
                 }
+                @if self.may_play() {
+                    (frame.form(&format!("{url}/play"), html! { button type="submit" { "Play" } }))
+                    (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
+                }
             }
             (self.holding(frame, &url))
             div aria-live="polite" { (region(&self.asked_url(), "asked", &["command"], self.asked(frame))) }
@@ -109,6 +114,13 @@ impl View for UnitView {
 }
 
 impl UnitView {
+    /// Whether it can play, or may be one that has only not been connected yet.
+    fn may_play(&self) -> bool {
+        let Spec::Yuno(spec) = &self.unit.desired.spec;
+        let can = &self.unit.observed.can;
+        spec.channel == Channel::Lines && (can.is_empty() || can.contains(&Ability::Play))
+    }
+
     fn asked_url(&self) -> String {
         let url = url(self.unit.host, &self.unit.unit);
         match &self.asked {
@@ -193,6 +205,10 @@ impl UnitView {
                 @if let Some(hold) = hold { div { dt { "Hold" } dd { (bits::held(hold, now_ms)) } } }
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
+                @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
+                @if !observed.can.is_empty() {
+                    div { dt { "Can" } dd { (observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")) } }
+                }
                 @if observed.attempts > 0 { div { dt { "Restarts by itself" } dd { (observed.attempts) } } }
                 @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (ago(retry_ms, now_ms)) } } }
                 (spec(&desired.spec))
@@ -254,7 +270,7 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                             (bits::phase(unit.observed.phase)) (suspended(&unit.observed))
                             " " (ago(unit.observed.since_ms, frame.now_ms))
                             @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
-                            @if let (Run::Running, Some(error)) = (unit.desired.run, &unit.observed.error) { p.why { (error) } }
+                            @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
                         }
                         td data-label="What" { (yuno.artifact.role) "@" (yuno.artifact.version) }
                         td data-label="Last news" { (ago(unit.at_ms, frame.now_ms)) }

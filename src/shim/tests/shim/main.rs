@@ -5,6 +5,7 @@
 mod agents;
 mod attributes;
 mod cgroups;
+mod channels;
 mod ends;
 mod freezes;
 mod leaf;

@@ -30,7 +30,7 @@ fn name(rig: &Rig) -> String {
 
 /// A program in Perl, which every Debian has, that may speak.
 fn speaker(rig: &Rig, script: &str, watchdog_ms: Option<u64>) -> Launch {
-    let notify = Notify { name: name(rig), start_timeout_ms: 60_000, watchdog_ms };
+    let notify = Notify { name: name(rig), start_timeout_ms: 60_000, watchdog_ms, lines: None };
     let mut launch = with_folder(rig, Launch { notify: Some(notify), ..service("", 0) });
     launch.argv = argv(&["/usr/bin/perl", "-e", &format!("{PRELUDE}{script}")]);
     launch.env.push(("NOTIFY_SOCKET".into(), format!("@{}", name(rig))));

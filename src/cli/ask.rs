@@ -1,0 +1,274 @@
+//! `muster yuno command` and `muster yuno stats`: asking yunos something on their channels, one or many, with one
+//! answer for all.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use clap::Args;
+use futures_util::future::join_all;
+use muster_topics::{
+    channel::Complaint,
+    command::{Forward, Verb},
+    name::{HostId, UnitName},
+    outcome::{Status, Stream, UnitAnswer},
+};
+use serde_json::{Map, Value};
+
+use super::{
+    Session, exec,
+    target::{self, UnitRef},
+};
+use crate::{
+    api::{Command, CommandEvent, CommandHost, NewCommand, NewTarget, Unit},
+    failure::{Failure, Kind},
+};
+
+/// How much longer than the yunos may take an answer may be on its way.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
+
+/// The shortest time that a command can be given to reach its host.
+const EXPIRES_MIN_MS: u64 = 1_000;
+
+/// Where to ask, and for how long.
+#[derive(Args, Clone, Debug)]
+pub struct Whom {
+    /// The host, by id or hostname; may be given several times
+    #[arg(long = "host", value_name = "HOST")]
+    pub hosts: Vec<String>,
+    /// On every host that has such a unit
+    #[arg(long)]
+    pub all: bool,
+    /// How long they may take to answer
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    pub timeout: humantime::Duration,
+}
+
+/// Pass a command of its own on to a yuno, or to several.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  muster yuno command default/till level\n  \
+                        muster yuno command default/till default/scale set-level level=3\n  \
+                        muster yuno command --all default/till load --json '{\"items\": [1, 2]}'\n\n\
+                        A word with a / before the command's name is a unit. Values of K=V are texts; --json gives any \
+                        others. Exit codes: 0 every yuno did it, 1 one did not.")]
+pub struct Ask {
+    /// Units (REALM/NAME or HOST:REALM/NAME), the command's name, and its arguments
+    #[arg(required = true, num_args = 2.., value_names = ["UNIT", "NAME", "K=V"])]
+    pub words: Vec<String>,
+    /// The arguments as a JSON object
+    #[arg(long, value_name = "ARGS")]
+    pub json: Option<String>,
+    /// Where, and for how long
+    #[command(flatten)]
+    pub whom: Whom,
+}
+
+/// Ask a yuno, or several, for numbers about itself.
+#[derive(Args, Clone, Debug)]
+pub struct Stats {
+    /// REALM/NAME or HOST:REALM/NAME
+    #[arg(required = true)]
+    pub units: Vec<UnitRef>,
+    /// Where, and for how long
+    #[command(flatten)]
+    pub whom: Whom,
+}
+
+/// What is asked: the words of a command line, taken apart.
+#[derive(Debug, PartialEq)]
+struct Asked {
+    units: Vec<UnitRef>,
+    name: String,
+    args: Map<String, Value>,
+}
+
+fn take_apart(words: &[String], json: Option<&str>) -> Result<Asked, Failure> {
+    let wrong = |message: String| Failure::new(Kind::Usage, message).hint("`muster yuno command --help` has examples");
+    let split = words.iter().position(|word| !word.contains('/'));
+    let Some((units, [name, variables @ ..])) = split.map(|at| words.split_at(at)) else {
+        return Err(wrong("there is no name of a command after the units".to_owned()));
+    };
+    if units.is_empty() {
+        return Err(wrong(format!("{name:?} is no unit; REALM/NAME or HOST:REALM/NAME is wanted")));
+    }
+    let units = units.iter().map(|word| word.parse().map_err(|why: String| wrong(format!("{word:?}: {why}"))));
+    let mut args = match json {
+        None => Map::new(),
+        Some(text) => match serde_json::from_str(text) {
+            Ok(Value::Object(args)) => args,
+            Ok(_) => return Err(wrong("--json: an object is wanted".to_owned())),
+            Err(error) => return Err(wrong(format!("--json: {error}"))),
+        },
+    };
+    for word in variables {
+        let (name, value) = exec::parse_variable(word).map_err(|why| wrong(format!("{word:?}: {why}")))?;
+        args.insert(name, value.into());
+    }
+    Ok(Asked { units: units.collect::<Result<_, _>>()?, name: name.clone(), args })
+}
+
+/// Passes a command on.
+///
+/// # Errors
+/// If it cannot be passed on, or a yuno has not done it.
+pub async fn command(session: &Session, ask: Ask) -> Result<(), Failure> {
+    let Asked { units, name, args } = take_apart(&ask.words, ask.json.as_deref())?;
+    let verb =
+        |units, timeout_ms| Verb::UnitCommand(Forward { units, name: name.clone(), args: args.clone(), timeout_ms });
+    forward(session, &units, &ask.whom, verb).await
+}
+
+/// Asks for numbers.
+///
+/// # Errors
+/// If that is not possible, or a yuno has not answered.
+pub async fn stats(session: &Session, stats: Stats) -> Result<(), Failure> {
+    forward(session, &stats.units, &stats.whom, |units, timeout_ms| Verb::UnitStats { units, timeout_ms }).await
+}
+
+/// What one host has answered, unit by unit.
+type Answers = BTreeMap<UnitName, UnitAnswer>;
+
+async fn forward(
+    session: &Session,
+    wanted: &[UnitRef],
+    whom: &Whom,
+    verb: impl Fn(Vec<UnitName>, u64) -> Verb,
+) -> Result<(), Failure> {
+    let all: Vec<Unit> = session.client.get("units", &[]).await?;
+    let mut picked: BTreeMap<HostId, (String, BTreeSet<UnitName>)> = BTreeMap::new();
+    for wanted in wanted {
+        for unit in target::pick(&all, wanted, &whom.hosts, whom.all, session.context.host)? {
+            let host = picked.entry(unit.host).or_insert_with(|| (unit.hostname.clone(), BTreeSet::new()));
+            host.1.insert(unit.unit.clone());
+        }
+    }
+    let timeout_ms = u64::try_from(whom.timeout.as_millis()).unwrap_or(u64::MAX);
+    let asked = picked.iter().map(|(host, (_, units))| {
+        let verb = verb(units.iter().cloned().collect(), timeout_ms);
+        ask_host(session, *host, units, verb, timeout_ms)
+    });
+    let several = picked.len() > 1;
+    let mut answers = BTreeMap::new();
+    for (answer, (hostname, _)) in join_all(asked).await.into_iter().zip(picked.values()) {
+        for (unit, answer) in answer? {
+            let name = if several { format!("{hostname}:{unit}") } else { unit.to_string() };
+            answers.insert(name, answer);
+        }
+    }
+    session.printer.table(
+        &answers,
+        &["UNIT", "ANSWER"],
+        answers.iter().map(|(name, answer)| vec![name.clone(), words(answer)]),
+    )?;
+    let is_good = |answer: &UnitAnswer| matches!(answer, UnitAnswer::Ok(_));
+    if answers.values().all(is_good) { Ok(()) } else { Err(Failure::silent(Kind::Failed)) }
+}
+
+fn words(answer: &UnitAnswer) -> String {
+    match answer {
+        UnitAnswer::Ok(Value::Null) => "done".to_owned(),
+        UnitAnswer::Ok(Value::String(text)) => text.clone(),
+        UnitAnswer::Ok(value) => value.to_string(),
+        UnitAnswer::Error(Complaint { code, message }) => format!("{code}: {message}"),
+    }
+}
+
+/// Asks the units of one host. What cannot be had of the host is each of its units' answer.
+async fn ask_host(
+    session: &Session,
+    host: HostId,
+    units: &BTreeSet<UnitName>,
+    verb: Verb,
+    timeout_ms: u64,
+) -> Result<Answers, Failure> {
+    let target = NewTarget::Hosts(vec![host.to_string()]);
+    let wanted = NewCommand { target, expires_in_ms: Some(timeout_ms.max(EXPIRES_MIN_MS)), verb };
+    let command: Command = session.client.post("commands", &wanted).await?;
+    let limit = Duration::from_millis(timeout_ms).saturating_add(ON_ITS_WAY);
+    let nobody = |code: &str, message: String| {
+        let answer = UnitAnswer::Error(Complaint { code: code.to_owned(), message });
+        Ok(units.iter().map(|unit| (unit.clone(), answer.clone())).collect())
+    };
+    let Ok(gathered) = tokio::time::timeout(limit, gather(session, &command)).await else {
+        return nobody("unit_unreachable", "its host does not answer".to_owned());
+    };
+    let (line, output) = gathered?;
+    match line.outcome.map(|outcome| outcome.value.status) {
+        Some(Status::Completed) => match serde_json::from_slice(&output) {
+            Ok(answers) => Ok(answers),
+            Err(error) => nobody("invalid", format!("its host's answer is not understood: {error}")),
+        },
+        None => nobody("unit_unreachable", "its host has not answered in time".to_owned()),
+        Some(Status::Refused { code, message }) => {
+            let code = serde_json::to_value(code).ok().and_then(|code| Some(code.as_str()?.to_owned()));
+            nobody(code.as_deref().unwrap_or("refused"), message)
+        }
+        Some(status) => nobody("lost", exec::status(&status)),
+    }
+}
+
+/// Waits for the one host's outcome, and puts its output together.
+async fn gather(session: &Session, command: &Command) -> Result<(CommandHost, Vec<u8>), Failure> {
+    let gone = || Failure::new(Kind::Unreachable, "the console ended the connection");
+    let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
+    let mut pieces: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    let mut line = command.hosts.first().cloned().ok_or_else(gone)?;
+    loop {
+        match events.next().await?.ok_or_else(gone)? {
+            CommandEvent::Output { stream: Stream::Stdout, offset_bytes, data, .. } => {
+                pieces.insert(offset_bytes, data.to_bytes().unwrap_or_default());
+            }
+            CommandEvent::Output { .. } => {}
+            CommandEvent::Host(host) => line = host,
+            CommandEvent::End => break,
+        }
+    }
+    if let Some(received) = &line.outcome
+        && let Some(rest) = &received.value.stdout.rest
+    {
+        pieces.insert(received.value.stdout.sent_bytes, rest.to_bytes().unwrap_or_default());
+    }
+    Ok((line, pieces.into_values().flatten().collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(words: &[&str], json: Option<&str>, wanted: Option<(&[&str], &str, Value)>) {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let found = take_apart(&words, json).ok();
+        let wanted = wanted.map(|(units, name, args)| Asked {
+            units: units.iter().map(|unit| unit.parse().unwrap()).collect(),
+            name: name.to_owned(),
+            args: args.as_object().unwrap().clone(),
+        });
+        assert_eq!(found, wanted, "{words:?}");
+    }
+
+    #[test]
+    fn command_lines() {
+        check(&["a/b", "level"], None, Some((&["a/b"], "level", json!({}))));
+        check(&["a/b", "h:a/c", "set", "to=a/b=c"], None, Some((&["a/b", "h:a/c"], "set", json!({"to": "a/b=c"}))));
+        check(&["a/b", "set", "x=1"], Some(r#"{"y":[2]}"#), Some((&["a/b"], "set", json!({"x": "1", "y": [2]}))));
+        check(&["a/b", "c/d"], None, None);
+        check(&["level", "x=1"], None, None);
+        check(&["a/b/c", "level"], None, None);
+        check(&["a/b", "level", "loud"], None, None);
+        check(&["a/b", "level"], Some("[1]"), None);
+        check(&["a/b", "level"], Some("{"), None);
+    }
+
+    #[test]
+    fn answers_in_words() {
+        let error = UnitAnswer::Error(Complaint { code: "deadline".into(), message: "late".into() });
+        assert_eq!(words(&error), "deadline: late");
+        assert_eq!(words(&UnitAnswer::Ok(Value::Null)), "done");
+        assert_eq!(words(&UnitAnswer::Ok(json!({"a": 1}))), r#"{"a":1}"#);
+    }
+}

@@ -1,0 +1,259 @@
+//! Whether a unit plays: what it has confirmed, and when it is asked (again).
+//!
+//! To play is desired state, and a yuno that was told so may have forgotten it: its process may be another one, its
+//! connection may be another one, and so may be the agent. So whatever is not known to be so for *this* connection is
+//! asked for, until it is confirmed or refused.
+
+use muster_topics::{Millis, channel::Ability};
+
+use super::{Process, Step, due};
+
+/// When to ask again what was not answered. Each time it has half a minute to answer, so this is for one that cannot
+/// be reached though it is connected.
+const ASK_AGAIN_MS: Millis = 5_000;
+
+/// A connection of a unit with its agent, on which it can be asked things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Which one of its process, from 1.
+    pub number: u64,
+    /// It was told in the beginning that it shall play.
+    pub playing: bool,
+    /// What it can be asked.
+    pub can: Vec<Ability>,
+}
+
+/// Why a unit has not confirmed what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotPlayed {
+    /// It will not, or cannot.
+    Refused(String),
+    /// It has not answered.
+    Unanswered(String),
+}
+
+/// What is known of whether an instance plays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Play {
+    /// Nothing was seen of what it has confirmed to an earlier life of the agent.
+    adopted: bool,
+    /// The process that all of this is about: id and start time.
+    process: Option<(i32, u64)>,
+    connection: Option<u64>,
+    can: bool,
+    /// What it has confirmed, if that is known.
+    playing: Option<bool>,
+    /// The question that is under way, and which one it is.
+    asked: Option<(u32, bool)>,
+    /// How many questions there were.
+    asks: u32,
+    refused: bool,
+    again_ms: Option<Millis>,
+}
+
+impl Play {
+    /// An instance that was just started, or one that an earlier life of the agent had started.
+    pub(super) fn begin(&mut self, adopted: bool) {
+        *self = Self { adopted, asks: self.asks, ..Self::default() };
+    }
+
+    /// A new generation is a new try.
+    pub(super) fn try_again(&mut self) {
+        self.refused = false;
+        self.again_ms = None;
+    }
+
+    /// Takes in how an instance is connected.
+    pub(super) fn heard(&mut self, process: Option<Process>, connection: Option<&Connection>) {
+        let process = process.map(|process| (process.pid, process.start_ticks));
+        if process != self.process {
+            // A process plays only once it was asked to.
+            let unknown = self.adopted && self.process.is_none();
+            self.playing = (!unknown).then_some(false);
+            self.process = process;
+            self.forget_connection();
+        }
+        match connection {
+            Some(connection) if self.connection != Some(connection.number) => {
+                let is_first = connection.number == 1 && !connection.playing;
+                self.playing = self.playing.filter(|playing| is_first && !playing);
+                self.forget_connection();
+                self.connection = Some(connection.number);
+                self.can = connection.can.contains(&Ability::Play);
+            }
+            Some(_) => {}
+            None => self.forget_connection(),
+        }
+    }
+
+    fn forget_connection(&mut self) {
+        (self.connection, self.can, self.asked) = (None, false, None);
+        self.try_again();
+    }
+
+    /// What to ask a unit that is up, if anything.
+    pub(super) fn step(&self, wanted: bool, now_ms: Millis) -> Option<Step> {
+        if !self.can || self.refused || self.asked.is_some() || self.playing == Some(wanted) {
+            return None;
+        }
+        Some(due(self.again_ms, now_ms).unwrap_or(Step::Play { playing: wanted, ask: self.asks }))
+    }
+
+    /// A question is under way.
+    pub(super) fn began(&mut self, playing: bool, ask: u32) {
+        self.asked = Some((ask, playing));
+        self.asks = self.asks.wrapping_add(1);
+        self.again_ms = None;
+    }
+
+    /// What became of a question. The error, if it is one that counts.
+    pub(super) fn answered(&mut self, ask: u32, answer: Result<(), NotPlayed>, now_ms: Millis) -> Option<String> {
+        let (_, playing) = self.asked.take_if(|(asked, _)| *asked == ask)?;
+        let word = if playing { "play" } else { "pause" };
+        match answer {
+            Ok(()) => {
+                self.playing = Some(playing);
+                None
+            }
+            Err(NotPlayed::Refused(why)) => {
+                self.refused = true;
+                Some(format!("it refuses to {word}: {why}"))
+            }
+            Err(NotPlayed::Unanswered(why)) => {
+                self.again_ms = Some(now_ms.saturating_add(ASK_AGAIN_MS));
+                Some(format!("it was asked to {word}, and has not answered: {why}"))
+            }
+        }
+    }
+
+    /// Why it cannot play, if that is so: it has no channel for that (`speaks`), or has said on it what it can.
+    pub(super) fn cannot(&mut self, speaks: bool) -> Option<&'static str> {
+        let why = match (speaks, self.connection) {
+            (false, _) => "unsupported: its channel is not `lines`, so it cannot be asked to play",
+            (true, Some(_)) if !self.can => "unsupported: it has not said in its hello that it can play",
+            _ => return None,
+        };
+        self.refused = true;
+        Some(why)
+    }
+
+    /// It will not do what it was asked for.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Whether it plays. Until that is known, what was last seen stands.
+    pub(super) fn is_playing(&self, seen: bool) -> bool {
+        self.playing.unwrap_or(seen)
+    }
+
+    /// Whether it is known to be so.
+    pub(super) fn is_known(&self, playing: bool) -> bool {
+        self.playing == Some(playing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROCESS: Option<Process> = Some(Process { pid: 7, start_ticks: 1, started_ms: 0 });
+    const OTHER: Option<Process> = Some(Process { pid: 8, start_ticks: 2, started_ms: 0 });
+
+    fn connection(number: u64, playing: bool) -> Connection {
+        Connection { number, playing, can: vec![Ability::Play, Ability::Stats] }
+    }
+
+    fn connected(adopted: bool, number: u64, playing: bool) -> Play {
+        let mut play = Play::default();
+        play.begin(adopted);
+        play.heard(PROCESS, None);
+        assert_eq!(play.step(true, 0), None, "nobody is there to be asked");
+        play.heard(PROCESS, Some(&connection(number, playing)));
+        play
+    }
+
+    /// Has it asked, and answered.
+    #[track_caller]
+    fn ask(play: &mut Play, wanted: bool, answer: Result<(), NotPlayed>) -> Option<String> {
+        let Some(Step::Play { playing, ask }) = play.step(wanted, 0) else { panic!("nothing is asked: {play:?}") };
+        assert_eq!(playing, wanted);
+        play.began(playing, ask);
+        assert_eq!(play.step(wanted, 0), None, "one question at a time");
+        play.answered(ask, answer, 0)
+    }
+
+    #[test]
+    fn what_is_not_known_is_asked_for() {
+        // A fresh process plays only if it was asked to.
+        assert_eq!(connected(false, 1, false).step(false, 0), None);
+        // It may have begun at its welcome.
+        assert!(connected(false, 1, true).step(false, 0).is_some());
+        for playing in [true, false] {
+            // One that an earlier life of the agent knew, and one that was connected before.
+            assert_eq!(ask(&mut connected(true, 1, false), playing, Ok(())), None);
+            assert_eq!(ask(&mut connected(false, 2, false), playing, Ok(())), None);
+        }
+    }
+
+    #[test]
+    fn it_is_asked_again_after_each_reconnect_until_it_has_confirmed() {
+        let mut play = connected(false, 1, false);
+        ask(&mut play, true, Ok(()));
+        assert!(play.step(true, 0).is_none() && play.is_playing(false));
+        play.heard(PROCESS, None);
+        assert!(play.step(true, 0).is_none() && play.is_playing(false), "it goes on, as far as anybody knows");
+        play.heard(PROCESS, Some(&connection(2, true)));
+        assert!(play.is_playing(true) && !play.is_known(true));
+        ask(&mut play, true, Ok(()));
+        // Another process has to be asked, and does not play before.
+        play.heard(OTHER, None);
+        assert!(!play.is_playing(true));
+        play.heard(OTHER, Some(&connection(1, false)));
+        ask(&mut play, true, Ok(()));
+        assert!(play.is_known(true));
+        ask(&mut play, false, Ok(()));
+        assert!(play.is_known(false));
+    }
+
+    #[test]
+    fn a_refusal_stands_until_there_is_another_to_ask() {
+        let mut play = connected(false, 1, false);
+        let error = ask(&mut play, true, Err(NotPlayed::Refused("busy: not now".to_owned())));
+        assert_eq!(error.as_deref(), Some("it refuses to play: busy: not now"));
+        assert!(play.is_refused() && play.step(true, 9_000).is_none());
+        play.heard(PROCESS, Some(&connection(2, false)));
+        assert!(!play.is_refused() && play.step(true, 0).is_some());
+        ask(&mut play, true, Err(NotPlayed::Refused(String::new())));
+        play.try_again();
+        assert!(play.step(true, 0).is_some());
+    }
+
+    #[test]
+    fn one_that_does_not_answer_is_asked_again_later() {
+        let mut play = connected(false, 1, false);
+        assert!(ask(&mut play, true, Err(NotPlayed::Unanswered("late".to_owned()))).is_some());
+        assert_eq!(play.step(true, 0), Some(Step::WaitUntil(ASK_AGAIN_MS)));
+        assert_eq!(play.step(true, ASK_AGAIN_MS), Some(Step::Play { playing: true, ask: 1 }));
+    }
+
+    #[test]
+    fn an_answer_of_before_does_not_count() {
+        let mut play = connected(false, 1, false);
+        play.began(true, 0);
+        play.heard(PROCESS, Some(&connection(2, false)));
+        assert_eq!(play.answered(0, Ok(()), 0), None);
+        assert!(!play.is_known(true) && play.step(true, 0).is_some());
+    }
+
+    #[test]
+    fn what_cannot_play_says_so() {
+        let mut play = connected(false, 1, false);
+        assert!(play.cannot(false).unwrap().contains("`lines`"));
+        assert_eq!(connected(false, 1, false).cannot(true), None);
+        play.heard(PROCESS, Some(&Connection { number: 2, playing: false, can: vec![Ability::Stats] }));
+        assert!(play.cannot(true).unwrap().starts_with("unsupported") && play.is_refused());
+        play.heard(PROCESS, None);
+        assert_eq!(play.cannot(true), None, "the next one may");
+    }
+}

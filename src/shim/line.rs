@@ -1,0 +1,141 @@
+//! What a line of a program is about: hello, ready, status and alive are the shim's business, all else the agent's.
+//!
+//! A line is a JSON object with exactly one key. What is behind a key that is not the shim's is only looked at as far
+//! as that takes.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize,
+    de::{Error, IgnoredAny, MapAccess, Visitor},
+};
+
+/// How many things a program may say that it can, and how long the name of one may be: there are five, and each is
+/// part of every state that is told.
+const CAN_MAX: usize = 8;
+const CAN_MAX_BYTES: usize = 32;
+
+/// A line that was understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// The first line of a connection.
+    Hello(Hello),
+    /// It is up.
+    Ready,
+    /// What it does, for people.
+    Status(String),
+    /// It is alive.
+    Alive,
+    /// Something for the agent.
+    Other,
+}
+
+/// How a process proves itself.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Hello {
+    /// What it found in its environment.
+    pub(crate) token: String,
+    /// The version of the protocol that it speaks.
+    pub(crate) protocol: u32,
+    /// What it can.
+    #[serde(default)]
+    pub(crate) can: Vec<String>,
+    /// It is up already.
+    #[serde(default)]
+    pub(crate) ready: bool,
+}
+
+impl Hello {
+    /// What it can, as far as anybody has to remember it.
+    pub(crate) fn can(self) -> Vec<String> {
+        self.can.into_iter().filter(|word| word.len() <= CAN_MAX_BYTES).take(CAN_MAX).collect()
+    }
+}
+
+/// Understands a line; if that is not possible, why not.
+pub(crate) fn parse(line: &[u8]) -> Result<Line, String> {
+    serde_json::from_slice(line).map_err(|error| format!("a line is not understood: {error}"))
+}
+
+impl<'de> Deserialize<'de> for Line {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(OneKey)
+    }
+}
+
+struct OneKey;
+
+impl<'de> Visitor<'de> for OneKey {
+    type Value = Line;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with exactly one key")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Line, M::Error> {
+        let none = || M::Error::custom("an object with exactly one key is wanted");
+        let key: Cow<'de, str> = map.next_key()?.ok_or_else(none)?;
+        let line = match &*key {
+            "hello" => Line::Hello(map.next_value()?),
+            "status" => Line::Status(map.next_value()?),
+            other => {
+                map.next_value::<IgnoredAny>()?;
+                match other {
+                    "ready" => Line::Ready,
+                    "alive" => Line::Alive,
+                    _ => Line::Other,
+                }
+            }
+        };
+        if map.next_key::<IgnoredAny>()?.is_some() { Err(none()) } else { Ok(line) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let hello = |can: &[&str], ready| {
+            let can = can.iter().map(|word| (*word).to_owned()).collect();
+            Line::Hello(Hello { token: "t".into(), protocol: 1, can, ready })
+        };
+        for (text, wanted) in [
+            (r#"{"hello":{"token":"t","protocol":1}}"#, Some(hello(&[], false))),
+            (
+                r#"{"hello":{"token":"t","protocol":1,"can":["play"],"ready":true,"new":1}}"#,
+                Some(hello(&["play"], true)),
+            ),
+            (r#" { "ready" : {} } "#, Some(Line::Ready)),
+            (r#"{"r\u0065ady":{}}"#, Some(Line::Ready)),
+            (r#"{"alive":null}"#, Some(Line::Alive)),
+            (r#"{"status":"well"}"#, Some(Line::Status("well".into()))),
+            (r#"{"answer":{"id":"1","ok":[1,{"a":2}]}}"#, Some(Line::Other)),
+            (r#"{"":1}"#, Some(Line::Other)),
+            ("{}", None),
+            (r#"{"ready":{},"answer":{}}"#, None),
+            (r#"{"answer":{"id":1}"#, None),
+            (r#"{"answer":1} {"ready":1}"#, None),
+            (r#"{"status":7}"#, None),
+            (r#"{"hello":{"token":"t"}}"#, None),
+            (r#"["ready"]"#, None),
+            ("ready", None),
+            ("", None),
+        ] {
+            assert_eq!(parse(text.as_bytes()).ok(), wanted, "{text:?}");
+        }
+        assert!(parse(b"{\"status\":\"\xff\"}").is_err());
+        // No depth ends the shim.
+        assert!(parse(&[b'['; 60_000]).is_err());
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(30_000), "]".repeat(30_000));
+        assert_eq!(parse(deep.as_bytes()), Ok(Line::Other));
+    }
+
+    #[test]
+    fn what_is_remembered_is_little() {
+        let can = (0..100).map(|number| "x".repeat(number)).collect();
+        let can = Hello { token: String::new(), protocol: 1, can, ready: false }.can();
+        assert_eq!((can.len(), can.iter().map(String::len).max()), (CAN_MAX, Some(CAN_MAX - 1)));
+    }
+}

@@ -1,0 +1,410 @@
+//! The channel of a program that speaks JSON lines: a stream socket under an abstract name, for the reasons that
+//! [`crate::notify`] has. `topics/CHANNEL.md` says what passes there.
+//!
+//! Anybody on this host may connect. Who is no part of the program is refused before it has said anything, and who is
+//! part of it has to prove with its token that it is of this start. One connection is the program's; a newer one takes
+//! its place, but not before it has proved itself.
+//!
+//! **Invariant: the shim never waits for a program.** What it does not take is kept up to a limit; what is beyond
+//! that is unreachable.
+//!
+//! **Invariant: what is kept of a connection is bounded**, whatever the program says, and however fast.
+
+use std::{
+    io::{self, Read, Write},
+    os::{
+        fd::AsFd,
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+};
+
+use muster_shim::{CHANNEL_PROTOCOL, SAID_MAX_BYTES, Token};
+use nix::{
+    poll::{PollFd, PollFlags},
+    sys::socket::{getsockopt, sockopt::PeerCredentials},
+};
+
+use crate::line::{self, Hello, Line};
+
+/// How much is read at once, on the stack, which is never given back.
+const PIECE_BYTES: usize = 4 * 1024;
+/// How much of a connection is read before anything else gets its turn.
+const TURN_BYTES: usize = SAID_MAX_BYTES;
+/// How much the program may leave unread: two of the longest lines.
+const UNREAD_MAX_BYTES: usize = 2 * SAID_MAX_BYTES;
+/// How many connections are taken in before anything else gets its turn: as many as may wait where the system was not
+/// told otherwise is far more, and they wait.
+const ACCEPTS_MAX: u32 = 8;
+
+/// Where a program connects to, and its connections.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    listener: UnixListener,
+    /// Has not proved itself yet.
+    newcomer: Option<Speaker>,
+    /// The program.
+    speaker: Option<Speaker>,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Speaker {
+    stream: UnixStream,
+    received: Vec<u8>,
+    unsent: Vec<u8>,
+}
+
+/// Something that was heard.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// A newcomer has proved itself, and is the program's connection now.
+    Hello(Hello),
+    /// A line that is the shim's business.
+    Line(Line),
+    /// A line that is not.
+    Said(String),
+    /// The program's connection has ended.
+    Gone,
+}
+
+impl Lines {
+    /// Listens under an abstract name.
+    pub(crate) fn open(name: &str) -> io::Result<Self> {
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, newcomer: None, speaker: None })
+    }
+
+    /// What to watch.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let connections = [&self.newcomer, &self.speaker].into_iter().flatten();
+        let listener = PollFd::new(self.listener.as_fd(), PollFlags::POLLIN);
+        std::iter::once(listener).chain(connections.map(Speaker::watched))
+    }
+
+    /// Takes in who connects. Of those that have not proved themselves only the newest is kept: who is part of the
+    /// program does so at once.
+    pub(crate) fn accept(&mut self, is_part: impl Fn(i32) -> bool) {
+        for _ in 0..ACCEPTS_MAX {
+            let Ok((stream, _)) = self.listener.accept() else { return };
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let peer = getsockopt(&stream, PeerCredentials).map(|peer| peer.pid());
+            let speaker = Speaker { stream, received: Vec::new(), unsent: Vec::new() };
+            match peer {
+                Ok(pid) if is_part(pid) => self.newcomer = Some(speaker),
+                _ => speaker.refuse("this process is no part of the unit"),
+            }
+        }
+    }
+
+    /// Takes in what was said; nothing if there is nothing more for now.
+    pub(crate) fn hear(&mut self, token: &Token) -> Vec<Heard> {
+        let mut heard = Vec::new();
+        self.hear_newcomer(token, &mut heard);
+        self.hear_speaker(&mut heard);
+        heard
+    }
+
+    fn hear_newcomer(&mut self, token: &Token, heard: &mut Vec<Heard>) {
+        let Some(mut newcomer) = self.newcomer.take() else { return };
+        let end = newcomer.receive();
+        match (newcomer.take_line(), end) {
+            (Ok(Some(line)), _) => match prove(&line, token) {
+                Ok(hello) => {
+                    heard.push(Heard::Hello(hello));
+                    self.speaker = Some(newcomer);
+                }
+                Err(why) => newcomer.refuse(&why),
+            },
+            (Err(why), _) => newcomer.refuse(&why),
+            (Ok(None), Ok(())) => self.newcomer = Some(newcomer),
+            (Ok(None), Err(())) => {}
+        }
+    }
+
+    fn hear_speaker(&mut self, heard: &mut Vec<Heard>) {
+        let Some(mut speaker) = self.speaker.take() else { return };
+        let received = speaker.flush().and_then(|()| speaker.receive());
+        let understood = speaker.take_lines().and_then(|lines| {
+            let Some(lines) = lines.strip_suffix(b"\n") else { return Ok(()) };
+            for line in lines.split(|byte| *byte == b'\n') {
+                heard.push(understand(line)?);
+            }
+            Ok(())
+        });
+        match (understood, received) {
+            (Ok(()), Ok(())) => return self.speaker = Some(speaker),
+            (Ok(()), Err(())) => {}
+            (Err(why), _) => speaker.refuse(&why),
+        }
+        heard.push(Heard::Gone);
+    }
+
+    /// Says a line to the program; false if it cannot be reached.
+    pub(crate) fn say(&mut self, line: &str) -> bool {
+        let Some(speaker) = &mut self.speaker else { return false };
+        let fits = line.len() <= SAID_MAX_BYTES && speaker.unsent.len() + line.len() <= UNREAD_MAX_BYTES;
+        if !fits || line.contains('\n') {
+            return false;
+        }
+        speaker.unsent.extend_from_slice(line.as_bytes());
+        speaker.unsent.push(b'\n');
+        // One that is gone is found to be so when it is read from.
+        speaker.flush().is_ok()
+    }
+
+    /// Ends all connections: the process that they were with is gone. Says whether the program's was among them.
+    pub(crate) fn hang_up(&mut self) -> bool {
+        self.newcomer = None;
+        self.speaker.take().is_some()
+    }
+}
+
+impl Speaker {
+    fn watched(&self) -> PollFd<'_> {
+        let writable = if self.unsent.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT };
+        PollFd::new(self.stream.as_fd(), PollFlags::POLLIN | writable)
+    }
+
+    /// Reads what there is, for a turn; fails at the end.
+    fn receive(&mut self) -> Result<(), ()> {
+        let mut piece = [0; PIECE_BYTES];
+        let mut read_bytes = 0;
+        while read_bytes < TURN_BYTES && self.received.len() <= SAID_MAX_BYTES {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(()),
+                Ok(len) => {
+                    self.received.extend_from_slice(&piece[..len]);
+                    read_bytes += len;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the first line out of what was received; fails if it is too long.
+    fn take_line(&mut self) -> Result<Option<Vec<u8>>, String> {
+        match self.received.iter().position(|byte| *byte == b'\n') {
+            Some(end) => {
+                let rest = self.received.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.received, rest);
+                line.pop();
+                Ok(Some(line))
+            }
+            None => self.check_rest().map(|()| None),
+        }
+    }
+
+    /// Takes all whole lines out of what was received, each with its end; fails if what remains is too long.
+    fn take_lines(&mut self) -> Result<Vec<u8>, String> {
+        let len = self.received.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let rest = self.received.split_off(len);
+        let lines = std::mem::replace(&mut self.received, rest);
+        self.check_rest().map(|()| lines)
+    }
+
+    fn check_rest(&self) -> Result<(), String> {
+        if self.received.len() > SAID_MAX_BYTES { Err(too_long()) } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), ()> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(()),
+            }
+        }
+        // What was there to hold a long line is given back.
+        self.unsent = Vec::new();
+        Ok(())
+    }
+
+    /// Says why, if that fits, and ends it.
+    fn refuse(mut self, why: &str) {
+        let why = serde_json::to_string(why).unwrap_or_default();
+        let _ = self.stream.write_all(format!("{{\"refused\":{{\"why\":{why}}}}}\n").as_bytes());
+    }
+}
+
+/// Whether a first line proves that a process is of this start.
+fn prove(line: &[u8], token: &Token) -> Result<Hello, String> {
+    let Line::Hello(hello) = line::parse(line)? else {
+        return Err("the first line has to be a hello".to_owned());
+    };
+    if hello.token != token.0 {
+        return Err("the token is not the one that this process was started with".to_owned());
+    }
+    if hello.protocol != CHANNEL_PROTOCOL {
+        return Err(format!("protocol {} is not spoken here, only {CHANNEL_PROTOCOL}", hello.protocol));
+    }
+    Ok(hello)
+}
+
+fn too_long() -> String {
+    format!("a line is longer than {SAID_MAX_BYTES} bytes")
+}
+
+fn understand(line: &[u8]) -> Result<Heard, String> {
+    if line.len() > SAID_MAX_BYTES {
+        return Err(too_long());
+    }
+    match line::parse(line)? {
+        Line::Hello(_) => Err("hello was said already".to_owned()),
+        Line::Other => match std::str::from_utf8(line) {
+            Ok(text) => Ok(Heard::Said(text.to_owned())),
+            Err(_) => Err("a line is no UTF-8".to_owned()),
+        },
+        known => Ok(Heard::Line(known)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+
+    struct Bench {
+        name: String,
+        lines: Lines,
+        token: Token,
+    }
+
+    impl Bench {
+        fn new(test: &str) -> Self {
+            let name = format!("muster-test-{test}-{}", std::process::id());
+            Self { lines: Lines::open(&name).unwrap(), name, token: Token("secret".to_owned()) }
+        }
+
+        fn connect(&mut self, is_part: bool) -> BufReader<UnixStream> {
+            let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&self.name).unwrap()).unwrap();
+            self.lines.accept(|_| is_part);
+            BufReader::new(stream)
+        }
+
+        fn hear(&mut self) -> Vec<Heard> {
+            self.lines.hear(&self.token)
+        }
+
+        /// A connection that has proved itself.
+        fn program(&mut self) -> BufReader<UnixStream> {
+            let mut program = self.connect(true);
+            say(&mut program, HELLO);
+            assert!(matches!(&self.hear()[..], [Heard::Hello(_)]));
+            program
+        }
+    }
+
+    const HELLO: &str = "{\"hello\":{\"token\":\"secret\",\"protocol\":1}}\n";
+
+    fn say(program: &mut BufReader<UnixStream>, text: &str) {
+        program.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn answer(program: &mut BufReader<UnixStream>) -> String {
+        let mut line = String::new();
+        program.read_line(&mut line).unwrap();
+        line
+    }
+
+    #[test]
+    fn who_is_refused() {
+        let mut bench = Bench::new("refused");
+        let mut stranger = bench.connect(false);
+        assert!(answer(&mut stranger).contains("no part of the unit"));
+        for (first, why) in [
+            ("{\"hello\":{\"token\":\"guess\",\"protocol\":1}}\n", "token"),
+            ("{\"hello\":{\"token\":\"secret\",\"protocol\":2}}\n", "protocol 2"),
+            ("{\"ready\":{}}\n", "first line"),
+            ("{\n", "not understood"),
+            (&"x".repeat(SAID_MAX_BYTES + 1), "longer"),
+        ] {
+            let mut program = bench.connect(true);
+            say(&mut program, first);
+            while bench.lines.newcomer.is_some() {
+                assert_eq!(bench.hear(), []);
+            }
+            let answer = answer(&mut program);
+            assert!(answer.starts_with("{\"refused\":{\"why\":\"") && answer.contains(why), "{answer}");
+            assert!(bench.lines.speaker.is_none());
+        }
+    }
+
+    #[test]
+    fn a_newer_connection_takes_over_once_it_has_proved_itself() {
+        let mut bench = Bench::new("newer");
+        let mut first = bench.program();
+        let mut second = bench.connect(true);
+        say(&mut first, "{\"status\":\"one\"}\n");
+        assert_eq!(bench.hear(), [Heard::Line(Line::Status("one".to_owned()))]);
+        say(&mut second, HELLO);
+        assert!(matches!(&bench.hear()[..], [Heard::Hello(_)]));
+        assert_eq!(answer(&mut first), "", "it is closed");
+        assert!(bench.lines.say("{\"pause\":{\"id\":\"1\"}}"));
+        assert_eq!(answer(&mut second), "{\"pause\":{\"id\":\"1\"}}\n");
+        drop(second);
+        assert_eq!(bench.hear(), [Heard::Gone]);
+        assert!(!bench.lines.say("{}"));
+    }
+
+    #[test]
+    fn what_is_said_last_is_heard() {
+        let mut bench = Bench::new("last");
+        let mut program = bench.program();
+        say(&mut program, "{\"ready\":{}}\n{\"answer\":{\"id\":\"1\"}}\n{\"alive\"");
+        drop(program);
+        let said = Heard::Said("{\"answer\":{\"id\":\"1\"}}".to_owned());
+        assert_eq!(bench.hear(), [Heard::Line(Line::Ready), said, Heard::Gone]);
+    }
+
+    #[test]
+    fn a_line_that_is_none_ends_it() {
+        let mut bench = Bench::new("none");
+        for bad in ["ready\n".to_owned(), HELLO.to_owned(), "{}\n".to_owned(), " ".repeat(SAID_MAX_BYTES + 1)] {
+            let mut program = bench.program();
+            say(&mut program, &bad);
+            while bench.hear() != [Heard::Gone] {}
+            assert!(answer(&mut program).contains("refused"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_does_not_read_becomes_unreachable() {
+        let mut bench = Bench::new("unread");
+        let _program = bench.program();
+        let line = "x".repeat(SAID_MAX_BYTES);
+        // No socket's buffer holds a hundred megabytes, and neither does the shim.
+        assert!((0..2_000).any(|_| !bench.lines.say(&line)));
+        assert!(bench.lines.speaker.as_ref().unwrap().unsent.len() <= UNREAD_MAX_BYTES + 1);
+        assert!(!bench.lines.say(&"x".repeat(SAID_MAX_BYTES + 1)));
+    }
+
+    #[test]
+    fn what_is_read_in_a_turn_is_bounded() {
+        let mut bench = Bench::new("turn");
+        let program = bench.program();
+        let writer = std::thread::spawn(move || {
+            let mut program = program;
+            (0..100_000).for_each(|_| say(&mut program, "{\"alive\":{}}\n"));
+        });
+        let mut alive = 0;
+        loop {
+            let heard = bench.hear();
+            alive += heard.iter().filter(|heard| **heard == Heard::Line(Line::Alive)).count();
+            assert!(heard.len() <= (TURN_BYTES + PIECE_BYTES) / 13 + 1, "{}", heard.len());
+            if heard.last() == Some(&Heard::Gone) {
+                break;
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(alive, 100_000);
+    }
+}

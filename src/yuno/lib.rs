@@ -1,0 +1,407 @@
+//! The channel between a program and the muster agent that keeps it, for programs in Rust that are content to block:
+//! the standard library, `serde_json`, and no threads of its own.
+//!
+//! A program whose unit has `"channel": "lines"` finds the channel in its environment. It connects, says what it can,
+//! says that it is ready, and then answers requests:
+//!
+//! ```no_run
+//! use muster_yuno::{Ask, Yuno};
+//! use serde_json::json;
+//!
+//! let mut yuno = Yuno::connect_from_env(&["play", "command", "stats"])?;
+//! yuno.ready()?;
+//! loop {
+//!     let request = yuno.next()?;
+//!     match request.ask() {
+//!         Ask::Play | Ask::Pause => yuno.ok(&request, json!(null))?,
+//!         Ask::Stats => yuno.ok(&request, json!({ "requests": 7 }))?,
+//!         _ => yuno.error(&request, "unknown", "this is not known here")?,
+//!     }
+//! }
+//! # #[allow(unreachable_code)] Ok::<(), muster_yuno::Error>(())
+//! ```
+//!
+//! A connection that is lost is made anew, by whatever call notices it; until then a call waits, as its program has
+//! nobody else to speak with. What was said of readiness and status is said again, and an answer to a request of
+//! before is dropped, for nobody waits for it any more.
+//!
+//! `topics/CHANNEL.md` says what passes on the channel, line by line.
+
+mod stream;
+
+use std::{
+    fmt, io,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Map, Value, json};
+
+use stream::{LINE_MAX_BYTES, Stream};
+
+/// The version of the lines that this speaks.
+const PROTOCOL: u32 = 1;
+/// Waits between two tries to connect: at first not noticed by anybody, at last no burden for anybody.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// How long a shim may take to say welcome. It is busy for microseconds.
+const WELCOME_MAX: Duration = Duration::from_secs(10);
+
+/// Why the channel cannot be used.
+#[derive(Debug)]
+pub enum Error {
+    /// This process was not started with a channel.
+    NoChannel,
+    /// It is not let in, and trying again would not help.
+    Refused(String),
+    /// What was to be said does not fit into a line.
+    TooLong(usize),
+    /// The channel's socket cannot be used at all.
+    Io(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoChannel => f.write_str(
+                "MUSTER_SOCKET or MUSTER_TOKEN is not set. hint: run this as a yuno whose spec has \"channel\": \"lines\"",
+            ),
+            Self::Refused(why) => write!(f, "the channel is refused: {why}"),
+            Self::TooLong(bytes) => write!(f, "a line of {bytes} bytes is too long; {LINE_MAX_BYTES} are possible"),
+            Self::Io(error) => write!(f, "the channel cannot be used: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            Self::NoChannel | Self::Refused(_) | Self::TooLong(_) => None,
+        }
+    }
+}
+
+/// What the channel says when it is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Welcome {
+    /// The unit that this process is.
+    pub unit: String,
+    /// The host that it runs on.
+    pub host: String,
+    /// The unit's realm.
+    pub realm: String,
+    /// Whether it shall play.
+    pub playing: bool,
+    /// Where its configuration is, if it has one.
+    pub config: Option<String>,
+}
+
+/// What is asked of this process.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Ask {
+    /// To play.
+    Play,
+    /// To play no more.
+    Pause,
+    /// A command of its own, with its arguments.
+    Command(String, Map<String, Value>),
+    /// For numbers about itself.
+    Stats,
+    /// To read its configuration again.
+    Reload,
+    /// To take this configuration.
+    Config(Value),
+    /// Something that this version does not know, by its name.
+    Other(String),
+}
+
+/// Something that is asked, and wants an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    id: String,
+    /// The connection that it came on.
+    connection: u64,
+    ask: Ask,
+}
+
+impl Request {
+    /// What is asked.
+    #[must_use]
+    pub fn ask(&self) -> &Ask {
+        &self.ask
+    }
+}
+
+/// This process, as its agent sees it.
+#[derive(Debug)]
+pub struct Yuno {
+    socket: String,
+    token: String,
+    can: Vec<String>,
+    ready: bool,
+    status: Option<String>,
+    stream: Option<Stream>,
+    connections: u64,
+    welcome: Welcome,
+}
+
+impl Yuno {
+    /// Connects to the channel that the environment names. `can` is what this process can be asked: any of `play`,
+    /// `command`, `stats`, `reload` and `config`.
+    ///
+    /// # Errors
+    /// If there is no channel, or it does not let this process in.
+    pub fn connect_from_env(can: &[&str]) -> Result<Self, Error> {
+        let variable = |name| std::env::var(name).map_err(|_| Error::NoChannel);
+        Self::connect(&variable("MUSTER_SOCKET")?, &variable("MUSTER_TOKEN")?, can)
+    }
+
+    /// Connects to the channel `socket`, with a token.
+    ///
+    /// # Errors
+    /// As [`Yuno::connect_from_env`].
+    pub fn connect(socket: &str, token: &str, can: &[&str]) -> Result<Self, Error> {
+        let mut yuno = Self {
+            socket: socket.to_owned(),
+            token: token.to_owned(),
+            can: can.iter().map(|word| (*word).to_owned()).collect(),
+            ready: false,
+            status: None,
+            stream: None,
+            connections: 0,
+            welcome: Welcome::default(),
+        };
+        yuno.connected()?;
+        Ok(yuno)
+    }
+
+    /// What the channel said when it was made the last time. After a reconnect `playing` may have changed.
+    #[must_use]
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// How often it was made: after a change of this, look at [`Yuno::welcome`].
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.connections
+    }
+
+    /// How long this process may be silent, if it has a watchdog; it should say [`Yuno::alive`] twice as often.
+    #[must_use]
+    pub fn watchdog() -> Option<Duration> {
+        std::env::var("MUSTER_WATCHDOG_MS").ok()?.parse().ok().map(Duration::from_millis)
+    }
+
+    /// Says that this process is up.
+    ///
+    /// # Errors
+    /// If the channel cannot be used any more.
+    pub fn ready(&mut self) -> Result<(), Error> {
+        self.ready = true;
+        self.say(&json!({ "ready": {} }))
+    }
+
+    /// Says what this process does, in a line for people.
+    ///
+    /// # Errors
+    /// As [`Yuno::ready`].
+    pub fn status(&mut self, status: &str) -> Result<(), Error> {
+        self.status = Some(status.to_owned());
+        self.say(&json!({ "status": status }))
+    }
+
+    /// Says that this process is alive.
+    ///
+    /// # Errors
+    /// As [`Yuno::ready`].
+    pub fn alive(&mut self) -> Result<(), Error> {
+        self.say(&json!({ "alive": {} }))
+    }
+
+    /// Tells numbers about this process, unasked.
+    ///
+    /// # Errors
+    /// As [`Yuno::ready`].
+    pub fn stats(&mut self, stats: &Map<String, Value>) -> Result<(), Error> {
+        self.say(&json!({ "stats": stats }))
+    }
+
+    /// Answers a request: it was done, with this result.
+    ///
+    /// # Errors
+    /// As [`Yuno::ready`].
+    pub fn ok(&mut self, request: &Request, result: Value) -> Result<(), Error> {
+        self.answer(request, &json!({ "answer": { "id": request.id, "ok": result } }))
+    }
+
+    /// Answers a request: it was not done, for this reason.
+    ///
+    /// # Errors
+    /// As [`Yuno::ready`].
+    pub fn error(&mut self, request: &Request, code: &str, message: &str) -> Result<(), Error> {
+        let error = json!({ "code": code, "message": message });
+        self.answer(request, &json!({ "answer": { "id": request.id, "error": error } }))
+    }
+
+    /// Waits for the next request.
+    ///
+    /// # Errors
+    /// As [`Yuno::ready`].
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator could not say why it ends, and this one does not end"
+    )]
+    pub fn next(&mut self) -> Result<Request, Error> {
+        loop {
+            if let Some(request) = self.wait(None)? {
+                return Ok(request);
+            }
+        }
+    }
+
+    /// Waits for the next request, at most for so long.
+    ///
+    /// # Errors
+    /// As [`Yuno::ready`].
+    pub fn next_within(&mut self, limit: Duration) -> Result<Option<Request>, Error> {
+        self.wait(Instant::now().checked_add(limit))
+    }
+
+    fn wait(&mut self, until: Option<Instant>) -> Result<Option<Request>, Error> {
+        loop {
+            let connection = self.connections;
+            let line = self.connected()?.line(until);
+            match line {
+                Ok(Some(line)) => {
+                    if let Some(request) = self.understand(&line)? {
+                        return Ok(Some(request));
+                    }
+                }
+                Ok(None) => return Ok(None),
+                Err(_) => self.stream = None,
+            }
+            if self.stream.is_none() {
+                self.connected()?;
+            }
+            if self.connections != connection && until.is_some_and(|until| until <= Instant::now()) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes in a line; a request, if it is one.
+    fn understand(&mut self, line: &[u8]) -> Result<Option<Request>, Error> {
+        // What is not understood comes from a newer agent, which then hears nothing.
+        let Ok(Value::Object(line)) = serde_json::from_slice(line) else { return Ok(None) };
+        let Some((key, content)) = line.into_iter().next() else { return Ok(None) };
+        if key == "refused" {
+            return Err(Error::Refused(text(&content, "why")));
+        }
+        if content.get("id").is_none() {
+            return Ok(None);
+        }
+        let id = text(&content, "id");
+        let ask = match key.as_str() {
+            "play" => Ask::Play,
+            "pause" => Ask::Pause,
+            "stats" => Ask::Stats,
+            "reload" => Ask::Reload,
+            "config" => Ask::Config(content.get("config").cloned().unwrap_or_default()),
+            "command" => {
+                let args = content.get("args").and_then(Value::as_object).cloned().unwrap_or_default();
+                Ask::Command(text(&content, "name"), args)
+            }
+            _ => Ask::Other(key),
+        };
+        Ok(Some(Request { id, connection: self.connections, ask }))
+    }
+
+    fn answer(&mut self, request: &Request, line: &Value) -> Result<(), Error> {
+        if request.connection != self.connections {
+            return Ok(());
+        }
+        let text = to_line(line)?;
+        if let Some(stream) = &mut self.stream
+            && stream.say(&text).is_err()
+        {
+            self.stream = None;
+        }
+        Ok(())
+    }
+
+    /// Says a line that counts on any connection.
+    fn say(&mut self, line: &Value) -> Result<(), Error> {
+        let text = to_line(line)?;
+        while self.connected()?.say(&text).is_err() {
+            self.stream = None;
+        }
+        Ok(())
+    }
+
+    /// The connection, made anew if need be.
+    fn connected(&mut self) -> Result<&mut Stream, Error> {
+        let stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => self.reconnect()?,
+        };
+        Ok(self.stream.insert(stream))
+    }
+
+    fn reconnect(&mut self) -> Result<Stream, Error> {
+        let mut wait = RETRY_FIRST;
+        loop {
+            match self.greet() {
+                Ok((stream, welcome)) => {
+                    self.connections += 1;
+                    self.welcome = welcome;
+                    return Ok(stream);
+                }
+                // A name that cannot be one will not become one.
+                Err(Error::Io(error)) if error.kind() != io::ErrorKind::InvalidInput => {}
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(wait);
+            wait = (wait * 2).min(RETRY_MAX);
+        }
+    }
+
+    fn greet(&self) -> Result<(Stream, Welcome), Error> {
+        let mut stream = Stream::connect(&self.socket).map_err(Error::Io)?;
+        let hello = json!({ "token": self.token, "protocol": PROTOCOL, "can": self.can, "ready": self.ready });
+        // Who refuses may have closed already; why, is read below.
+        let said = stream.say(&to_line(&json!({ "hello": hello }))?);
+        let line = stream.line(Some(Instant::now() + WELCOME_MAX)).map_err(Error::Io)?;
+        let line = line.ok_or_else(|| Error::Io(io::ErrorKind::TimedOut.into()))?;
+        let line: Value = serde_json::from_slice(&line).map_err(|error| Error::Io(error.into()))?;
+        if let Some(refused) = line.get("refused") {
+            return Err(Error::Refused(text(refused, "why")));
+        }
+        said.map_err(Error::Io)?;
+        let welcome = line.get("welcome").ok_or_else(|| Error::Io(io::ErrorKind::InvalidData.into()))?;
+        if let Some(status) = &self.status {
+            stream.say(&to_line(&json!({ "status": status }))?).map_err(Error::Io)?;
+        }
+        let welcome = Welcome {
+            unit: text(welcome, "unit"),
+            host: text(welcome, "host"),
+            realm: text(welcome, "realm"),
+            playing: welcome.get("playing").and_then(Value::as_bool).unwrap_or_default(),
+            config: welcome.get("config").and_then(Value::as_str).map(str::to_owned),
+        };
+        Ok((stream, welcome))
+    }
+}
+
+fn text(value: &Value, key: &str) -> String {
+    value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn to_line(line: &Value) -> Result<String, Error> {
+    let text = line.to_string();
+    if text.len() > LINE_MAX_BYTES { Err(Error::TooLong(text.len())) } else { Ok(text) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! A connection: lines out, lines in.
+
+use std::{
+    io::{self, Read, Write},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixStream},
+    },
+    time::Instant,
+};
+
+/// The longest line, either way.
+pub(crate) const LINE_MAX_BYTES: usize = 64 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    stream: UnixStream,
+    received: Vec<u8>,
+}
+
+impl Stream {
+    /// Connects to `@name`, a name that is no file's, or to the path of a file.
+    pub(crate) fn connect(socket: &str) -> io::Result<Self> {
+        let address = match socket.strip_prefix('@') {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(socket)?,
+        };
+        Ok(Self { stream: UnixStream::connect_addr(&address)?, received: Vec::new() })
+    }
+
+    /// Says a line.
+    pub(crate) fn say(&mut self, line: &str) -> io::Result<()> {
+        self.stream.write_all(format!("{line}\n").as_bytes())
+    }
+
+    /// The next line; nothing if none has come until then. The end is an error.
+    pub(crate) fn line(&mut self, until: Option<Instant>) -> io::Result<Option<Vec<u8>>> {
+        let mut piece = [0; 4096];
+        loop {
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let rest = self.received.split_off(end + 1);
+                let mut line = std::mem::replace(&mut self.received, rest);
+                line.pop();
+                return Ok(Some(line));
+            }
+            if self.received.len() > LINE_MAX_BYTES {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if limit.is_some_and(|limit| limit.is_zero()) {
+                return Ok(None);
+            }
+            self.stream.set_read_timeout(limit)?;
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => self.received.extend_from_slice(&piece[..len]),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

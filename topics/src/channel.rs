@@ -1,0 +1,237 @@
+//! The lines that a yuno and its agent say to each other on the yuno's channel, if its spec has `"channel": "lines"`.
+//! `topics/CHANNEL.md` tells their order and what follows from each.
+//!
+//! Each line is a JSON object with exactly one key, of at most [`LINE_MAX_BYTES`]. Whoever reads one ignores fields that
+//! it does not know.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The longest line, either way: as much as a message on the bus.
+pub const LINE_MAX_BYTES: usize = 64 * 1024;
+
+/// The version of these lines.
+pub const PROTOCOL: u32 = 1;
+
+/// What a yuno says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FromYuno {
+    /// The first line of a connection: it is the process that was started, and this is what it can.
+    Hello(Hello),
+    /// It is up.
+    Ready(Nothing),
+    /// What it does, in a line for people.
+    Status(String),
+    /// It is alive: to be said more often than its watchdog's time.
+    Alive(Nothing),
+    /// What has become of a request.
+    Answer(Answer),
+    /// Numbers about itself, unasked.
+    Stats(BTreeMap<String, Value>),
+}
+
+/// How a yuno begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Hello {
+    /// What it found in `MUSTER_TOKEN`.
+    pub token: String,
+    /// The version of these lines that it speaks: 1.
+    pub protocol: u32,
+    /// What it can be asked.
+    #[serde(default)]
+    pub can: Vec<Ability>,
+    /// It is up already; the same as to say `ready` next.
+    #[serde(default)]
+    pub ready: bool,
+}
+
+/// Something that a yuno can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ability {
+    /// To play, and to pause.
+    Play,
+    /// Commands of its own.
+    Command,
+    /// For numbers about itself.
+    Stats,
+    /// To read its configuration again.
+    Reload,
+    /// To take a configuration from a line.
+    Config,
+}
+
+impl Ability {
+    /// The ability of this name, if it is one.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Play, Self::Command, Self::Stats, Self::Reload, Self::Config]
+            .into_iter()
+            .find(|ability| ability.name() == name)
+    }
+
+    /// Its name, as in the JSON form.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Play => "play",
+            Self::Command => "command",
+            Self::Stats => "stats",
+            Self::Reload => "reload",
+            Self::Config => "config",
+        }
+    }
+}
+
+/// An empty object: room for what may come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Nothing {}
+
+/// What has become of a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Answer {
+    /// Which.
+    pub id: String,
+    /// What.
+    #[serde(flatten)]
+    pub result: Answered,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Answered {
+    /// It was done. What it has come to is up to the yuno, and may be null.
+    Ok(Value),
+    /// It was not.
+    Error(Complaint),
+}
+
+/// Why a request was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Complaint {
+    /// Why, for programs.
+    pub code: String,
+    /// Why, for people.
+    pub message: String,
+}
+
+/// What a yuno is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToYuno {
+    /// The answer to a hello.
+    Welcome(Welcome),
+    /// It shall play.
+    Play(Request),
+    /// It shall not play any more.
+    Pause(Request),
+    /// It shall do something of its own.
+    Command(Command),
+    /// It shall tell numbers about itself.
+    Stats(Request),
+    /// It shall read its configuration again.
+    Reload(Request),
+    /// It shall take this configuration.
+    Config(Config),
+    /// The connection ends after this line.
+    Refused(Refused),
+}
+
+/// What a yuno is told once it has proved itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Welcome {
+    /// The unit that it is.
+    pub unit: String,
+    /// The host that it runs on.
+    pub host: String,
+    /// Its realm.
+    pub realm: String,
+    /// Whether it shall play.
+    pub playing: bool,
+    /// Where its configuration is, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+}
+
+/// A request that says everything by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Request {
+    /// What its answer has to name.
+    pub id: String,
+}
+
+/// A command of a yuno's own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Command {
+    /// What its answer has to name.
+    pub id: String,
+    /// Which command.
+    pub name: String,
+    /// Its arguments.
+    pub args: Map<String, Value>,
+}
+
+/// A configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Config {
+    /// What its answer has to name.
+    pub id: String,
+    /// The whole of it.
+    pub config: Value,
+}
+
+/// Why a connection ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Refused {
+    /// Why, for people.
+    pub why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check<T>(line: &T, json: Value)
+    where
+        T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+    {
+        assert_eq!(serde_json::to_value(line).unwrap(), json);
+        assert_eq!(serde_json::from_value::<T>(json).unwrap(), *line);
+    }
+
+    #[test]
+    fn lines() {
+        let hello = Hello { token: "t".into(), protocol: PROTOCOL, can: vec![Ability::Play], ready: false };
+        check(
+            &FromYuno::Hello(hello),
+            json!({"hello": {"token": "t", "protocol": 1, "can": ["play"], "ready": false}}),
+        );
+        check(&FromYuno::Ready(Nothing {}), json!({"ready": {}}));
+        check(&FromYuno::Status("well".into()), json!({"status": "well"}));
+        let answer = |result| FromYuno::Answer(Answer { id: "1".into(), result });
+        check(&answer(Answered::Ok(Value::Null)), json!({"answer": {"id": "1", "ok": null}}));
+        let complaint = Complaint { code: "busy".into(), message: "later".into() };
+        check(
+            &answer(Answered::Error(complaint)),
+            json!({"answer": {"id": "1", "error": {"code": "busy", "message": "later"}}}),
+        );
+        check(&ToYuno::Play(Request { id: "1".into() }), json!({"play": {"id": "1"}}));
+        let command = Command { id: "1".into(), name: "level".into(), args: Map::new() };
+        check(&ToYuno::Command(command), json!({"command": {"id": "1", "name": "level", "args": {}}}));
+        for bad in
+            [r#"{"answer":{"id":"1"}}"#, r#"{"answer":{"ok":1}}"#, r#"{"sing":{}}"#, r#"{"ready":{},"alive":{}}"#]
+        {
+            assert!(serde_json::from_str::<FromYuno>(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Ability::named("stats"), Some(Ability::Stats));
+        assert_eq!(Ability::named("sing"), None);
+    }
+}
