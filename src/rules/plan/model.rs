@@ -322,7 +322,7 @@ impl World {
     }
 
     fn is_idle(&self) -> bool {
-        let busy = self.adopting || self.removing || self.stopping;
+        let busy = self.adopting || self.removing || self.stopping || self.reloading.is_some();
         !busy && self.installing.is_none() && self.launching.is_none()
     }
 
