@@ -458,7 +458,8 @@ impl World {
     }
 
     fn is_idle(&self) -> bool {
-        let busy = self.adopting || self.removing || self.stopping || self.freezing.is_some();
+        let asked = self.freezing.is_some() || self.reloading.is_some() || self.asked.is_some();
+        let busy = self.adopting || self.removing || self.stopping || asked;
         !busy && self.installing.is_none() && self.launching.is_none()
     }
 

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use muster_topics::{
     channel::Ability,
     name::{HostId, UnitName},
-    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Run, Spec, YunoSpec},
+    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Spec, YunoSpec},
 };
 
 use super::{
