@@ -1,18 +1,26 @@
 //! End to end: the real program as an operator uses it, with real processes, sockets and files.
 //! Each module is one part of the promise; the harness is in `tests/fleet/`.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot go on has failed; one that is skipped says so"
+)]
 
 #[path = "../fleet/mod.rs"]
 mod fleet;
 
 mod bad_input;
 mod brokers;
+mod crashes;
 mod doors;
 mod exec;
 mod first_run;
 mod limits;
 mod metric;
+mod programs;
 mod revoke;
 mod roles;
 mod service;
