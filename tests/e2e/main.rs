@@ -1,7 +1,13 @@
 //! End to end: the real program as an operator uses it, with real processes, sockets and files.
 //! Each module is one part of the promise; the harness is in `tests/fleet/`.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot go on has failed; one that is skipped says so"
+)]
 
 #[path = "../fleet/mod.rs"]
 mod fleet;
@@ -10,12 +16,14 @@ mod bad_input;
 mod brokers;
 mod channel;
 mod content;
+mod crashes;
 mod doors;
 mod exec;
 mod first_run;
 mod holds;
 mod limits;
 mod metric;
+mod programs;
 mod revoke;
 mod roles;
 mod service;

@@ -201,7 +201,7 @@ async fn what_a_unit_needs_is_not_removed_and_its_holder_is_named() {
     assert_eq!((dry.artifacts, dry.freed_bytes), (vec![other.clone()], 5));
     assert_eq!(console.artifacts(None, None).await.unwrap().len(), 2);
     let done = console.collect_artifacts(&admin(), false).await.unwrap();
-    assert_eq!(done.artifacts, [other.clone()]);
+    assert_eq!(done.artifacts, std::slice::from_ref(&other));
     assert_eq!(console.artifacts(None, None).await.unwrap(), std::slice::from_ref(&till));
     assert!(
         !artifact_path(fixture.shared(), &other.sha256).exists()

@@ -512,7 +512,7 @@ impl World {
             (Phase::Stopped, Run::Stopped) => assert!(running.is_none() && observed.error.is_none()),
             // A task that has done its work.
             (Phase::Stopped, Run::Running | Run::Playing) => {
-                assert_eq!((running, observed.exit), (None, Some(Exit::Code(0))))
+                assert_eq!((running, observed.exit), (None, Some(Exit::Code(0))));
             }
             (Phase::Running, Run::Running) => {
                 assert_eq!(running, Some(&desired.revision));
