@@ -27,6 +27,7 @@ pub mod config;
 mod core;
 pub mod execute;
 mod facts;
+mod follow;
 pub mod join;
 pub mod lean;
 pub mod link;

@@ -81,6 +81,8 @@ pub enum VerbName {
     UnitSignal,
     UnitRm,
     UnitLogs,
+    UnitFollow,
+    Cancel,
 }
 
 impl From<&Verb> for VerbName {
@@ -101,6 +103,8 @@ impl From<&Verb> for VerbName {
             Verb::UnitSignal { .. } => Self::UnitSignal,
             Verb::UnitRm { .. } => Self::UnitRm,
             Verb::UnitLogs { .. } => Self::UnitLogs,
+            Verb::UnitFollow { .. } => Self::UnitFollow,
+            Verb::Cancel { .. } => Self::Cancel,
         }
     }
 }

@@ -103,7 +103,12 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
         Verb::UnitFreeze { .. } => freeze(unit, current.desired, true),
         Verb::UnitThaw { .. } => freeze(unit, current.desired, false),
         Verb::UnitRm { .. } => remove(unit, current),
-        Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitSignal { .. } | Verb::UnitApply { .. } => {
+        Verb::Exec(_)
+        | Verb::UnitLogs { .. }
+        | Verb::UnitFollow { .. }
+        | Verb::Cancel { .. }
+        | Verb::UnitSignal { .. }
+        | Verb::UnitApply { .. } => {
             Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name())))
         }
     }
