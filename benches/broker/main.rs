@@ -8,10 +8,11 @@
 //!
 //! How it measures: each broker is a process of its own (the embedded one is `muster broker`, built with this bench's
 //! profile), fresh for each row and round; rounds alternate between the two, and the medians are compared. The clients
-//! are the same for both: raw MQTT 3.1.1 over non-blocking sockets in one thread (two where they speak TLS). Mosquitto has no
-//! password file and no permissions, and may queue and send without limit; the embedded broker checks passwords and
-//! permissions as it always does. Memory is the PSS of the broker's process, so kernel buffers are not in it. "handshakes" is a
-//! server that shakes hands (rustls, certificates on both sides), answers CONNECT, and does nothing else.
+//! are the same for both: raw MQTT 3.1.1 over non-blocking sockets in one thread (two where they speak TLS). Both may
+//! queue without limit, and log what goes wrong only; Mosquitto may send without limit, too. Mosquitto has no password file and no permissions; the
+//! embedded broker checks passwords and permissions as it always does. Memory is the PSS of the broker's process, so
+//! kernel buffers are not in it. "handshakes" is a server that shakes hands (rustls, certificates on both sides),
+//! answers CONNECT, and does nothing else.
 //!
 //! What it does not measure: a network. Clients and broker share this machine's processors, so that figures with as much work
 //! on the clients' side (TLS above all) are lower than what a broker could do alone; all take part in that alike. MQTT 5,
@@ -43,7 +44,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use rows::{Bench, ROWS, Row};
@@ -134,7 +135,7 @@ fn run(options: &Options) -> Result<bool> {
         eprintln!("only {hard} files may be open: some rows will fail; `ulimit -Hn` should be at least {FILES}");
     }
     let mut bench = Bench { pki: Pki::new()?, quick: options.quick };
-    let mut table = Table::default();
+    let (mut table, mut failures) = (Table::default(), 0);
     let started = Instant::now();
     for row in &options.rows {
         for round in 0..options.rounds {
@@ -147,10 +148,13 @@ fn run(options: &Options) -> Result<bool> {
                 if options.patient {
                     wait_for_quiet()?;
                 }
-                let samples = (row.measure)(&mut bench, kind)
-                    .with_context(|| format!("{} with {}, round {}", row.name, kind.name(), round + 1))?;
-                for sample in samples {
-                    table.put(kind, sample);
+                match (row.measure)(&mut bench, kind) {
+                    Ok(samples) => samples.into_iter().for_each(|sample| table.put(kind, sample)),
+                    // What else was asked for is worth knowing all the same.
+                    Err(error) => {
+                        eprintln!("error: {} with {}, round {}: {error:#}", row.name, kind.name(), round + 1);
+                        failures += 1;
+                    }
                 }
             }
         }
@@ -158,7 +162,9 @@ fn run(options: &Options) -> Result<bool> {
     }
     let cores = thread::available_parallelism().map_or(0, usize::from);
     println!("\nembedded broker and Mosquitto, loopback, {cores} cores, {} rounds\n", options.rounds);
-    Ok(table.print())
+    let missed = table.print();
+    ensure!(failures == 0, "{failures} measurements failed");
+    Ok(missed)
 }
 
 /// Waits until the processors were idle nine tenths of a second, or for five minutes.

@@ -261,7 +261,8 @@ fn muster(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<C
         format!(
             "listen = \"{tls_address}\"\ncertificate = {}\nkey = {}\nauthority = {}\ndata_dir = {}\n{plain}\n\
              [limits]\nconnections_max = 15000\nconnections_per_identity_max = 15000\n\
-             bytes_per_second_per_identity = 0\n",
+             bytes_per_second_per_identity = 0\nqueue_max_bytes = 1000000000\n\
+             queues_max_bytes = 1000000000\n",
             toml(&pki.file("certificate.pem")),
             toml(&pki.file("key.pem")),
             toml(&pki.file("authority.pem")),
@@ -275,7 +276,7 @@ fn muster(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<C
             command.env_remove(variable);
         }
     }
-    command.args(["broker", "--config"]).arg(config);
+    command.args(["--log", "warn,rumqttd=off", "broker", "--config"]).arg(config);
     Ok(command)
 }
 
