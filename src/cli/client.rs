@@ -157,6 +157,7 @@ fn is_usage(code: &str) -> bool {
             | "bad_expiry"
             | "bad_lines"
             | "bad_note"
+            | "bad_time"
             | "bad_timeout"
             | "bad_ttl"
             | "env_in_broadcast"

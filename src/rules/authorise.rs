@@ -86,6 +86,8 @@ pub enum VerbName {
     UnitPause,
     UnitCommand,
     UnitStats,
+    UnitFollow,
+    Cancel,
 }
 
 impl From<&Verb> for VerbName {
@@ -111,6 +113,8 @@ impl From<&Verb> for VerbName {
             Verb::UnitPause { .. } => Self::UnitPause,
             Verb::UnitCommand(_) => Self::UnitCommand,
             Verb::UnitStats { .. } => Self::UnitStats,
+            Verb::UnitFollow { .. } => Self::UnitFollow,
+            Verb::Cancel { .. } => Self::Cancel,
         }
     }
 }

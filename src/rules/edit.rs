@@ -112,6 +112,8 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
         Verb::UnitRm { .. } => remove(unit, current),
         Verb::Exec(_)
         | Verb::UnitLogs { .. }
+        | Verb::UnitFollow { .. }
+        | Verb::Cancel { .. }
         | Verb::UnitConfig { .. }
         | Verb::UnitSignal { .. }
         | Verb::UnitApply { .. }

@@ -7,6 +7,7 @@
 //! - [`heartbeat`]: what to say of the host's state, and when
 //! - [`resend`]: when to say something again that nobody has acknowledged
 //! - [`config`]: how configs become one, and what of them is secret; [`schema`]: whether that is what is wanted
+//! - [`order`]: whose turn it is among the units of a host
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
 //!
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
@@ -17,6 +18,7 @@ pub mod backoff;
 pub mod config;
 pub mod edit;
 pub mod heartbeat;
+pub mod order;
 pub mod plan;
 pub mod presence;
 pub mod process;

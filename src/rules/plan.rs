@@ -48,7 +48,10 @@ use serde::{Deserialize, Serialize};
 use play::Play;
 pub use play::{Connection, NotPlayed};
 
-use super::backoff::GOOD_AFTER_MS;
+use super::{
+    backoff::GOOD_AFTER_MS,
+    order::{Gate, Way},
+};
 
 /// How much longer than its grace a unit may take to end before it is asked again, without any grace.
 /// What ends it should have killed it by then.
@@ -68,6 +71,10 @@ pub struct Unit {
     pub desired: Option<Desired>,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
+    /// What it needs of others and does not have, while that keeps it from being started.
+    waits: Option<Hold>,
+    /// What keeps it from being started, as far as others are concerned.
+    gate: Gate,
     /// What it is, in the form that others see.
     pub observed: Observed,
     /// What of it is in effect.
@@ -326,6 +333,8 @@ pub enum Seen {
         /// Why.
         error: String,
     },
+    /// What others have it wait for.
+    Gate(Gate),
     /// Time has passed.
     Tick,
 }
@@ -425,6 +434,8 @@ impl Unit {
         Self {
             desired: None,
             hold: None,
+            waits: None,
+            gate: Gate::Open,
             installed: observed.revision.clone(),
             restart_ms: observed.retry_ms,
             observed,
@@ -456,7 +467,7 @@ impl Unit {
                 }
                 None => self.plan_alive(alive, now_ms),
             },
-            (_, Instance::None) => self.plan_idle(now_ms),
+            (_, Instance::None) => self.plan_idle(&self.gate, now_ms),
         }
     }
 
@@ -514,7 +525,7 @@ impl Unit {
     }
 
     /// Nothing runs: should something?
-    fn plan_idle(&self, now_ms: Millis) -> Option<Step> {
+    fn plan_idle(&self, gate: &Gate, now_ms: Millis) -> Option<Step> {
         let Some(desired) = &self.desired else {
             return Some(due(self.install_ms, now_ms).unwrap_or(Step::Remove));
         };
@@ -524,7 +535,52 @@ impl Unit {
         if desired.run == Run::Stopped || self.hold.is_some() || self.rest.is_some() {
             return None;
         }
-        Some(due(self.restart_ms, now_ms).unwrap_or(Step::Start { attempts: self.observed.attempts }))
+        if let Some(wait) = due(self.restart_ms, now_ms) {
+            return Some(wait);
+        }
+        (*gate == Gate::Open).then_some(Step::Start { attempts: self.observed.attempts })
+    }
+
+    /// Why it is, on purpose, not converging, in the form that others see.
+    #[must_use]
+    pub fn visible_hold(&self) -> Option<&Hold> {
+        self.hold.as_ref().or(self.waits.as_ref())
+    }
+
+    /// What keeps it from being started, as it knows.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// What other units can expect of it.
+    #[must_use]
+    pub fn way(&self) -> Way {
+        let tries = self.wants_running() && self.hold.is_none() && self.rest.is_none();
+        match self.observed.phase {
+            Phase::Running if tries || self.wants_running() => Way::Running,
+            Phase::Backoff | Phase::Failed => Way::Down,
+            _ if tries && !matches!(self.gate, Gate::Blocked(_)) => Way::Coming,
+            _ => Way::Down,
+        }
+    }
+
+    /// Whether it is being started, or it is being found out whether it has to be.
+    #[must_use]
+    pub fn is_launching(&self) -> bool {
+        match self.instance {
+            Instance::Launching(_) => true,
+            // One that cannot be looked up must not keep others.
+            Instance::Unknown => self.wants_running() && self.hold.is_none() && self.adopt_ms.is_none(),
+            Instance::None | Instance::Alive(_) => false,
+        }
+    }
+
+    /// Whether it would be started now if others did not keep it.
+    #[must_use]
+    pub fn would_start(&self, now_ms: Millis) -> bool {
+        let is_idle = self.work.is_none() && self.instance == Instance::None;
+        is_idle && matches!(self.plan_idle(&Gate::Open, now_ms), Some(Step::Start { .. }))
     }
 
     fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {

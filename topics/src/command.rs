@@ -169,6 +169,22 @@ pub enum Verb {
         /// How many lines.
         lines: u32,
     },
+    /// The last lines of a unit's log and what comes after them, as output, until the time is over, the command is
+    /// cancelled, or as much was told as a command may.
+    UnitFollow {
+        /// The unit.
+        unit: UnitName,
+        /// How many lines of what was there before.
+        lines: u32,
+        /// For how long, at most [`FOLLOW_MAX_MS`].
+        for_ms: u64,
+    },
+    /// Bring a command to its end: a program is asked to end and soon after killed, a log is followed no more, and what
+    /// has not come yet is refused when it does. What is over stays as it is.
+    Cancel {
+        /// The command.
+        command: CommandId,
+    },
     /// What a unit's process reads as its configuration, as it lies on the host: an
     /// [`Effective`](crate::effective::Effective), as output.
     UnitConfig {
@@ -224,6 +240,9 @@ pub struct Forward {
     pub timeout_ms: u64,
 }
 
+/// The longest that a log is followed: an hour. Whoever looks longer asks again.
+pub const FOLLOW_MAX_MS: u64 = 3_600_000;
+
 impl Verb {
     /// The same with the values of environments hidden, for listings.
     #[must_use]
@@ -241,7 +260,7 @@ impl Verb {
     #[must_use]
     pub fn units(&self) -> &[UnitName] {
         match self {
-            Self::Exec(_) => &[],
+            Self::Exec(_) | Self::Cancel { .. } => &[],
             Self::UnitApply { unit, .. }
             | Self::UnitRun { unit }
             | Self::UnitStop { unit }
@@ -256,6 +275,7 @@ impl Verb {
             | Self::UnitSignal { unit, .. }
             | Self::UnitRm { unit }
             | Self::UnitLogs { unit, .. }
+            | Self::UnitFollow { unit, .. }
             | Self::UnitConfig { unit }
             | Self::UnitPlay { unit, .. }
             | Self::UnitPause { unit } => std::slice::from_ref(unit),
@@ -287,6 +307,8 @@ impl Verb {
             Self::UnitPause { .. } => "unit_pause",
             Self::UnitCommand(_) => "unit_command",
             Self::UnitStats { .. } => "unit_stats",
+            Self::UnitFollow { .. } => "unit_follow",
+            Self::Cancel { .. } => "cancel",
         }
     }
 }

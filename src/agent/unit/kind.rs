@@ -14,7 +14,17 @@ use muster_topics::{
 };
 use serde_json::{Map, Value};
 
+use super::log::Place;
 use crate::rules::plan::{Failure, Over, Told};
+
+/// From where on a log is followed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::agent) enum LogFrom {
+    /// From so many lines before its end.
+    Last(u32),
+    /// From here.
+    Place(Place),
+}
 
 /// A kind of unit: how it is installed, started, found again and removed.
 ///
@@ -85,6 +95,9 @@ pub(super) trait Kind: Send + Sync {
     /// What it reads as its configuration, as it lies on this host, with secrets masked; `revision` is the one that is
     /// desired, for a unit that was never started.
     fn effective<'a>(&'a self, unit: &'a UnitName, revision: &'a Digest) -> BoxFuture<'a, io::Result<Effective>>;
+
+    /// Follows that: from its last lines on, or from where it was read to.
+    fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, Place)>>;
 
     /// Gives back what no unit needs any more, now and then.
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;

@@ -1,5 +1,7 @@
 //! The task, with a kind of units whose world is in memory: what it starts lives on when the task ends.
 
+mod order;
+
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard},
@@ -16,7 +18,7 @@ use muster_topics::{
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    kind::{Adopted, Instance, News, NotStarted, Tell, Trace},
+    kind::{Adopted, Instance, LogFrom, News, NotStarted, Tell, Trace},
     *,
 };
 use crate::{
@@ -241,6 +243,10 @@ impl Kind for FakeKind {
             config: None,
         };
         async move { Ok(effective) }.boxed()
+    }
+
+    fn follow<'a>(&'a self, _: &'a UnitName, _: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
+        async { Ok((Vec::new(), log::Place::default())) }.boxed()
     }
 
     fn sweep(&self, _: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {

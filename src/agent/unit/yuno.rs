@@ -46,7 +46,7 @@ use self::{
     place::{Place, Started, names},
 };
 use super::{
-    kind::{Adopted, Ask, Instance, Kind, News, NotStarted, Tell, Trace},
+    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Tell, Trace},
     log,
 };
 use crate::{
@@ -366,6 +366,15 @@ impl Kind for Yunos {
             tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
         }
         .boxed()
+    }
+
+    fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
+        let folder = self.place(unit).run();
+        let read = move || match from {
+            LogFrom::Last(lines) => log::tail_to(&folder, lines, log::TAIL_MAX_BYTES),
+            LogFrom::Place(place) => log::since(&folder, place, log::TAIL_MAX_BYTES),
+        };
+        async move { tokio::task::spawn_blocking(read).await.map_err(io::Error::other)? }.boxed()
     }
 
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use muster_topics::{
     Millis,
     command::{
-        Exec, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX, Forward, LIFETIME_MAX_MS,
-        TARGET_HOSTS_MAX, Target, Verb,
+        Exec, FOLLOW_MAX_MS, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX, Forward,
+        LIFETIME_MAX_MS, TARGET_HOSTS_MAX, Target, Verb,
     },
     name::{HostId, UnitName},
     unit::{NOTE_MAX_CHARS, Spec},
@@ -103,6 +103,13 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
             no_nul(spec.args.iter().chain(&spec.user))?;
             environment(&spec.env)
         }
+        Verb::UnitFollow { for_ms, .. } if !(1..=FOLLOW_MAX_MS).contains(for_ms) => Err(Error::invalid(
+            "bad_time",
+            format!("a log can be followed for at most {} minutes", FOLLOW_MAX_MS / 60_000),
+        )),
+        Verb::UnitFollow { lines, .. } if *lines > LOG_LINES_MAX => {
+            Err(Error::invalid("bad_lines", format!("at most {LOG_LINES_MAX} lines can be asked for")))
+        }
         Verb::UnitLogs { lines, .. } if !(1..=LOG_LINES_MAX).contains(lines) => {
             Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be asked for")))
         }
@@ -113,6 +120,8 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         | Verb::UnitConfig { .. }
         | Verb::UnitPlay { .. }
         | Verb::UnitPause { .. }
+        | Verb::UnitFollow { .. }
+        | Verb::Cancel { .. }
         | Verb::UnitRun { .. }
         | Verb::UnitStop { .. }
         | Verb::UnitRestart { .. }
@@ -251,6 +260,8 @@ mod tests {
         check(r#"{"unit_command":{"units":["a/b"],"name":"","timeout_ms":1}}"#, true, Some("bad_name"));
         check(r#"{"unit_command":{"units":[],"name":"level","timeout_ms":1}}"#, true, Some("bad_units"));
         check(r#"{"unit_stats":{"units":["a/b"],"timeout_ms":0}}"#, true, Some("bad_timeout"));
+        check(r#"{"unit_follow":{"unit":"a/b","lines":0,"for_ms":3600000}}"#, false, None);
+        check(r#"{"unit_follow":{"unit":"a/b","lines":0,"for_ms":3600001}}"#, false, Some("bad_time"));
         check(r#"{"unit_run":{"unit":"a/b"}}"#, true, None);
         check(r#"{"unit_hold":{"unit":"a/b","note":"why"}}"#, true, None);
         check(r#"{"unit_retire":{"unit":"a/b","note":"two\nlines"}}"#, true, Some("bad_note"));

@@ -130,6 +130,8 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
         Verb::UnitPause { unit } => format!("pause {unit}"),
         Verb::UnitCommand(forward) => format!("{} to {}", forward.name, names(&forward.units)),
         Verb::UnitStats { units, .. } => format!("stats of {}", names(units)),
+        Verb::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
+        Verb::Cancel { command } => format!("cancel {command}"),
         Verb::UnitLogs { unit, lines } => format!("last {lines} lines of the log of {unit}"),
         Verb::UnitConfig { unit } => format!("effective config of {unit}"),
     };
