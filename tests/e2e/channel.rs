@@ -61,15 +61,17 @@ fn said(fleet: &Fleet, unit: &str, word: &str, times: usize) {
 }
 
 /// The shim of a unit: only its command line names the unit's folder.
-fn shim(unit: &str) -> Pid {
+fn shim(fleet: &Fleet, unit: &str) -> Pid {
+    let folder = fleet.data().canonicalize().unwrap().join("agent/units").join(unit).join("run");
     let names_it = |pid: &i32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
         let is_shim = words.first().is_some_and(|word| String::from_utf8_lossy(word).contains("/shim-"));
-        is_shim && words.get(1).is_some_and(|word| word.ends_with(format!("units/{unit}/run").as_bytes()))
+        is_shim && words.get(1) == Some(&folder.as_os_str().as_encoded_bytes())
     };
-    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Pid::from_raw(pids.filter(names_it).next().unwrap())
+    let entries = fs::read_dir("/proc").unwrap();
+    let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Pid::from_raw(pids.find(names_it).unwrap())
 }
 
 fn variable(pid: Pid, name: &str) -> String {
@@ -128,7 +130,7 @@ fn a_wish_to_play_outlives_agent_shim_and_yuno() {
     said(&fleet, "default/sample", "play", 2);
     assert_eq!(pid(&fleet.unit_in_phase("default/sample", "playing")), first);
 
-    kill(shim("default/sample"), Signal::SIGKILL).unwrap();
+    kill(shim(&fleet, "default/sample"), Signal::SIGKILL).unwrap();
     said(&fleet, "default/sample", "play", 3);
     assert_eq!(pid(&fleet.unit_in_phase("default/sample", "playing")), first);
     assert_eq!(fleet.json(&["yuno", "stats", "default/sample"])["default/sample"]["ok"]["playing"], true);
@@ -253,6 +255,6 @@ fn a_flood_of_lines_grows_nothing() {
     said(&fleet, "default/flood", "flooded", 1);
     assert_eq!(fleet.json(&["yuno", "stats", "default/flood"])["default/flood"]["ok"]["requests"], 1);
     // 18 MB were said. What a test build grows by when it starts its first unit is part of this.
-    let (after, shim) = (resident_kib(up), resident_kib(shim("default/flood")));
+    let (after, shim) = (resident_kib(up), resident_kib(shim(&fleet, "default/flood")));
     assert!(after < before + 16 * 1024 && shim < 4 * 1024, "from {before} to {after} KiB; the shim {shim} KiB");
 }

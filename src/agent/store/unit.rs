@@ -432,6 +432,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_wish_to_play_is_kept() {
+        let (_folder, store) = store().await;
+        let unit = name();
+        let Verb::UnitApply { spec, .. } = apply(&unit, "a", None) else { panic!("an apply") };
+        let Spec::Yuno(mut spec) = *spec;
+        spec.channel = muster_topics::unit::Channel::Lines;
+        for run in [Run::Playing, Run::Stopped, Run::Playing] {
+            let spec = Box::new(Spec::Yuno(spec.clone()));
+            let verb = Verb::UnitApply { unit: unit.clone(), spec, run: Some(run) };
+            done(&store, &unit, &verb).await.unwrap();
+            assert_eq!(store.units().await.unwrap().units[0].desired.run, run);
+        }
+        done(&store, &unit, &Verb::UnitPause { unit: unit.clone() }).await.unwrap();
+        assert_eq!(store.units().await.unwrap().units[0].desired.run, Run::Running);
+    }
+
+    #[tokio::test]
     async fn what_was_seen_survives_and_a_late_hold_does_not() {
         let (_folder, store) = store().await;
         let unit = name();

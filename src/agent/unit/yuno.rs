@@ -40,7 +40,7 @@ use nix::{errno::Errno, unistd};
 use serde_json::Value;
 
 use self::{
-    channel::{Line, Switchboard},
+    channel::{Call, Line, Switchboard},
     launch::{Wanted, find_user, number, signal_number},
     materials::Materials,
     place::{Place, Started, names},
@@ -427,12 +427,7 @@ impl Yuno {
             let event = tokio::select! {
                 event = self.shim.next() => event?,
                 call = self.line.next() => {
-                    for request in self.line.requests(call) {
-                        // If it is gone, so are its news.
-                        if let Err(error) = self.shim.queue(&request) {
-                            tracing::debug!(%error, "a question could not be passed on");
-                        }
-                    }
+                    self.pass_on(call);
                     continue;
                 }
             };
@@ -454,6 +449,16 @@ impl Yuno {
                     self.news.extend(news);
                 }
                 None => return Err(may_heal("its shim is gone")),
+            }
+        }
+    }
+
+    fn pass_on(&mut self, call: Call) {
+        for request in self.line.requests(call) {
+            let Err(error) = self.shim.queue(&request) else { continue };
+            tracing::debug!(folder = %self.run.display(), %error, "a question could not be passed on");
+            if let muster_shim::Request::Say { id, .. } = request {
+                self.line.unreachable(&id);
             }
         }
     }
