@@ -2,7 +2,9 @@
 //! here alone.
 
 use std::{
+    ffi::OsString,
     io::{IsTerminal, Write},
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -107,7 +109,7 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
-    let program = Program::parse();
+    let program = Program::parse_from(arguments(std::env::args_os()));
     match run(program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -115,6 +117,16 @@ fn main() -> ExitCode {
             ExitCode::from(failure.kind.code())
         }
     }
+}
+
+/// The arguments; by its other name the program is one of its verbs.
+fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = given.into_iter().collect();
+    let name = arguments.first().and_then(|path| Path::new(path).file_name());
+    if cfg!(feature = "cli") && name.is_some_and(|name| name == "ycommand") {
+        arguments.splice(..1, ["muster".into(), "ycommand".into()]);
+    }
+    arguments
 }
 
 fn run(program: Program) -> Result<(), Failure> {
@@ -206,6 +218,15 @@ mod tests {
     #[test]
     fn the_grammar_holds() {
         Program::command().debug_assert();
+    }
+
+    #[test]
+    fn by_its_other_name_it_is_a_verb() {
+        for name in ["ycommand", "/usr/local/bin/ycommand"] {
+            let given = [name, "-c", "list-yunos"].map(OsString::from);
+            assert_eq!(arguments(given), ["muster", "ycommand", "-c", "list-yunos"]);
+        }
+        assert_eq!(arguments(["./muster", "ycommand"].map(OsString::from)), ["./muster", "ycommand"]);
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl Agent {
             None
         };
         let key = journal::finish(&mut tx, command.id, Status::Completed.into(), now_ms).await?;
-        tx.commit().await?;
+        store::commit(tx, "cancel").await?;
         self.executor.cancel(which);
         self.queue(refused);
         self.queue(key);

@@ -31,6 +31,7 @@ pub mod token;
 pub mod unit;
 pub mod upgrade;
 pub mod wait;
+pub mod ycommand;
 
 use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
@@ -83,6 +84,8 @@ pub enum Verb {
     /// Measurements
     #[command(subcommand)]
     Metric(metric::Verb),
+    /// Do what a line in Yuneta's manner says
+    Ycommand(ycommand::YCommand),
     /// Sign the command line in to a console
     Login(login::Login),
 }
@@ -122,15 +125,24 @@ async fn perform(verb: Verb, options: &Options, interrupt: CancellationToken) ->
     let context = Contexts::load(&context::path()?)?.pick(options.context.as_deref())?;
     let session = Session { client: Client::new(&context)?, context, printer, interrupt };
     match verb {
-        Verb::Host(verb) => host::run(verb, &session).await,
-        Verb::Token(verb) => token::run(verb, &session).await,
-        Verb::Exec(exec) => exec::run(exec, &session).await,
-        Verb::Command(verb) => command::run(verb, &session).await,
-        Verb::Artifact(verb) => artifact::run(verb, &session).await,
-        Verb::Config(verb) => config::run(verb, &session).await,
-        Verb::Unit(verb) => unit::run(verb, &session).await,
-        Verb::Yuno(verb) => unit::run_yuno(verb, &session).await,
-        Verb::Metric(verb) => metric::run(verb, &session).await,
-        Verb::Login(_) => Ok(()),
+        Verb::Ycommand(lines) => ycommand::run(lines, &session).await,
+        verb => perform_one(verb, &session).await,
+    }
+}
+
+/// Does one verb with a session that there is.
+async fn perform_one(verb: Verb, session: &Session) -> Result<(), Failure> {
+    match verb {
+        Verb::Host(verb) => host::run(verb, session).await,
+        Verb::Token(verb) => token::run(verb, session).await,
+        Verb::Exec(exec) => exec::run(exec, session).await,
+        Verb::Command(verb) => command::run(verb, session).await,
+        Verb::Artifact(verb) => artifact::run(verb, session).await,
+        Verb::Config(verb) => config::run(verb, session).await,
+        Verb::Unit(verb) => unit::run(verb, session).await,
+        Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
+        Verb::Metric(verb) => metric::run(verb, session).await,
+        // They are done where the session is made.
+        Verb::Login(_) | Verb::Ycommand(_) => Ok(()),
     }
 }

@@ -395,6 +395,8 @@ pub struct Ended {
     pub oom_killed: bool,
     /// It was ended because it had not said in time that it is up, or alive.
     pub silent: bool,
+    /// It ended with the host, which has been restarted since.
+    pub with_host: bool,
     /// The last lines of its log.
     pub last_lines: Option<String>,
 }
@@ -403,7 +405,16 @@ impl Ended {
     /// An end of which nothing more is known.
     #[must_use]
     pub fn new(exit: Exit, started_ms: Option<Millis>, at_ms: Millis) -> Self {
-        Self { exit, started_ms, at_ms, core_dumped: false, oom_killed: false, silent: false, last_lines: None }
+        Self {
+            exit,
+            started_ms,
+            at_ms,
+            core_dumped: false,
+            oom_killed: false,
+            silent: false,
+            with_host: false,
+            last_lines: None,
+        }
     }
 }
 

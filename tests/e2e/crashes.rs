@@ -214,6 +214,9 @@ impl Operator {
         }
         home.muster(&["exec", "--user", "daemon", "--", "true"]).expect_code(3).expect_stderr("daemon");
 
+        let long = self.roles.ok(&["exec", "--no-wait", "--", "sleep", "1000"]);
+        self.roles.ok(&["command", "cancel", long.trim()]);
+
         self.roles.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
         self.runs_once("the first start");
         let (starts, work) = (self.starts(), self.work());
@@ -241,6 +244,7 @@ impl Operator {
         self.roles.ok(&["yuno", "stop", "default/till"]);
         self.unit("the stop", |unit| unit["observed"]["phase"] == "stopped" && unit["observed"]["exit"].is_object());
         assert_eq!(copies(&self.work()), [0_i32; 0]);
+        self.roles.ok(&["unit", "retire", "default/till"]);
         self.roles.ok(&["yuno", "rm", "default/till"]);
         eventually("no shim without a program", || match shims(home.path()).as_slice() {
             [] => Ok(()),

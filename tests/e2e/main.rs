@@ -13,6 +13,7 @@
 mod fleet;
 
 mod bad_input;
+mod boot;
 mod brokers;
 mod channel;
 mod content;
@@ -25,10 +26,12 @@ mod holds;
 mod limits;
 mod metric;
 mod order;
+mod package;
 mod programs;
 mod revoke;
 mod roles;
 mod service;
 mod survival;
 mod wire;
+mod ycommand;
 mod yuno;

@@ -95,6 +95,16 @@ fn agent_and_console_meet_on_the_wire_alone() {
 }
 
 #[test]
+fn the_agent_commits_in_one_place() {
+    check_absent(
+        "transactions of the agent end in store::commit, where tests can have it killed",
+        "src/agent",
+        &[".commit()", "execute(&store.pool)", "execute(&self.pool)"],
+        &["src/agent/store/mod.rs"],
+    );
+}
+
+#[test]
 fn main_alone_picks_the_exit_code() {
     check_absent("only main ends the process", "src", &["process::exit"], &["src/main.rs", "src/shim"]);
 }

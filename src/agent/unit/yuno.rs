@@ -36,7 +36,7 @@ use muster_topics::{
     signal::Signal,
     unit::{ArtifactRef, ConfigRef, Desired, Exit, Progress, Spec, StopSignal, YunoSpec},
 };
-use nix::{errno::Errno, unistd};
+use nix::{errno::Errno, sys::signal::Signal, unistd};
 use serde_json::Value;
 
 use self::{
@@ -230,7 +230,9 @@ impl Yunos {
         match self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             shim::Adopted::Nothing => Ok(Adopted::Nothing),
             shim::Adopted::Ended(ended) => {
-                Ok(Adopted::Ended(Over { restarts: place.restarts(), last: from_ended(&ended, &place.run()) }))
+                let mut last = from_ended(&ended, &place.run());
+                last.with_host = place.is_of_earlier_boot() && ends_with_host(last.exit);
+                Ok(Adopted::Ended(Over { restarts: place.restarts(), last }))
             }
             shim::Adopted::Alive(shim) => {
                 // What cannot be told is no revision that anybody desires, and will be replaced.
@@ -530,6 +532,12 @@ impl Instance for Yuno {
     fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>> {
         self.signal(signal).boxed()
     }
+}
+
+/// Whether a host that goes down ends programs like this: without a word, or by the signals of an orderly shutdown.
+fn ends_with_host(exit: Exit) -> bool {
+    let signals = [Signal::SIGTERM as i32, Signal::SIGKILL as i32];
+    matches!(exit, Exit::Unknown) || matches!(exit, Exit::Signal(signal) if signals.contains(&signal))
 }
 
 /// How it ended; its last lines are read at once, for a next start may add to them.

@@ -289,6 +289,10 @@ impl Unit {
         if asked || !is_desired || !self.wants_running() {
             return;
         }
+        // Nothing of it went wrong: it comes back with the host, whatever its spec says of restarts.
+        if ended.with_host {
+            return;
+        }
         if was_good(ended) {
             self.observed.attempts = 0;
         }

@@ -479,6 +479,15 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
         0,
     );
 
+    // The host was restarted: that counts for nothing, and even one that is not started again comes back with it.
+    let once = desired(1, spec("a", |spec| spec.restart = Restart::Never), Run::Running);
+    for desired in [wanted(Run::Running), once] {
+        let mut bench = Bench::running();
+        bench.unit.observed.attempts = 2;
+        let last = Ended { with_host: true, ..bench.ended(Exit::Unknown, 0) };
+        check_restored(bench, desired, Found::Ended(Over { restarts: 0, last }), "start 2, STARTING", 2);
+    }
+
     // It waits, and goes on waiting.
     let mut bench = Bench::running();
     bench.unit.observed.attempts = 5;

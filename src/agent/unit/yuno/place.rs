@@ -54,6 +54,17 @@ impl Place {
         }
     }
 
+    /// Whether what a shim has recorded there is about an earlier boot.
+    pub(super) fn is_of_earlier_boot(&self) -> bool {
+        let boot_id = muster_shim::proc::boot_id().ok();
+        match muster_shim::files::read_state(&self.run()) {
+            Ok(muster_shim::files::Found::State(state)) => Some(&state.boot_id) != boot_id.as_ref(),
+            // What a power cut has damaged.
+            Ok(muster_shim::files::Found::Damaged) => true,
+            _ => false,
+        }
+    }
+
     /// The cgroup of its last launch.
     pub(super) fn cgroup(&self) -> Cgroup {
         muster_shim::files::read_launch(&self.run()).map(|launch| launch.cgroup).unwrap_or_default()

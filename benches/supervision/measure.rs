@@ -1,0 +1,138 @@
+//! What is measured of each.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    Options, Subject,
+    program::{Mains, now_ns},
+    table::Row,
+};
+
+/// All have begun within this, or something is wrong.
+const START_MAX: Duration = Duration::from_secs(300);
+/// The next `main` comes within this.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Longer than any of the four takes a program for one that crashes at once.
+const SETTLE: Duration = Duration::from_secs(3);
+/// Long enough for every one of the four to have started whatever it is about to.
+const AFTERWARDS: Duration = Duration::from_secs(5);
+
+pub(crate) fn measure(
+    subject: &mut dyn Subject,
+    mains: &mut Mains,
+    names: &[String],
+    options: &Options,
+) -> Result<Vec<(Row, f64)>> {
+    let mut rows = Vec::new();
+    // What was told while it was prepared.
+    mains.catch_up();
+    let began_ns = now_ns()?;
+    subject.start()?;
+    let last_ns = mains.all(names, START_MAX)?;
+    rows.push((Row::StartAll, (last_ns - began_ns) as f64 / 1e6));
+    thread::sleep(SETTLE);
+
+    let mut waits_ms = kills(mains, &names[..options.kills])?;
+    waits_ms.sort_by(f64::total_cmp);
+    rows.push((Row::KilledToMain, waits_ms[waits_ms.len() / 2]));
+    rows.push((Row::KilledToMain99, waits_ms[(waits_ms.len() - 1) * 99 / 100]));
+
+    thread::sleep(SETTLE);
+    rows.extend(rest(subject, options)?);
+    rows.extend(copies(subject, mains, &names[options.kills])?);
+    Ok(rows)
+}
+
+/// Kills one after the other; how long until the next `main` of each, in milliseconds.
+fn kills(mains: &mut Mains, names: &[String]) -> Result<Vec<f64>> {
+    let mut waits_ms = Vec::new();
+    for name in names {
+        mains.catch_up();
+        let alive = mains.alive(name);
+        ensure!(alive.len() == 1, "{name} runs {} times", alive.len());
+        let killed_ns = now_ns()?;
+        kill(Pid::from_raw(alive[0]), Signal::SIGKILL)?;
+        loop {
+            let main = mains.next(AGAIN_MAX)?;
+            if main.name == *name {
+                waits_ms.push((main.at_ns - killed_ns) as f64 / 1e6);
+                break;
+            }
+        }
+        // What follows a start is not to be in the way of the next.
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(waits_ms)
+}
+
+fn rest(subject: &dyn Subject, options: &Options) -> Result<Vec<(Row, f64)>> {
+    let before: BTreeMap<i32, (u64, u64)> = subject.processes().into_iter().map(|pid| (pid, usage(pid))).collect();
+    let since = Instant::now();
+    thread::sleep(options.rest);
+    let seconds = since.elapsed().as_secs_f64();
+    let processes = subject.processes();
+    ensure!(!processes.is_empty(), "the supervisor is gone");
+    let (mut busy_ns, mut wakes) = (0, 0);
+    for pid in &processes {
+        let (then_ns, then) = before.get(pid).copied().unwrap_or_default();
+        let (now_ns, now) = usage(*pid);
+        busy_ns += now_ns.saturating_sub(then_ns);
+        wakes += now.saturating_sub(then);
+    }
+    let kilobytes = |pids: &[i32]| -> f64 { pids.iter().map(|pid| pss_kb(*pid)).sum() };
+    let mut rows = vec![
+        (Row::Memory, kilobytes(&processes) / options.yunos as f64),
+        (Row::Processor, busy_ns as f64 / 1e9 / seconds * 100.0),
+        (Row::Wakes, wakes as f64 / seconds),
+    ];
+    let direct = subject.direct();
+    if !direct.is_empty() {
+        rows.push((Row::Direct, kilobytes(&direct) / direct.len() as f64));
+    }
+    Ok(rows)
+}
+
+/// Copies of a program after its direct supervisor was killed and is there again.
+fn copies(subject: &mut dyn Subject, mains: &mut Mains, name: &str) -> Result<Vec<(Row, f64)>> {
+    mains.catch_up();
+    let before = mains.alive(name);
+    ensure!(before.len() == 1, "{name} runs {} times", before.len());
+    kill(Pid::from_raw(subject.supervisor_of(name)?), Signal::SIGKILL)?;
+    subject.start_again()?;
+    thread::sleep(AFTERWARDS);
+    mains.catch_up();
+    let after = mains.alive(name);
+    Ok(vec![(Row::Copies, after.len() as f64), (Row::SamePid, f64::from(u8::from(after == before)))])
+}
+
+/// Processor time of a process so far, and how often it came to run.
+fn usage(pid: i32) -> (u64, u64) {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut usage = (0, 0);
+    for task in tasks.map(|task| task.path()) {
+        let number =
+            |path: PathBuf, place| fs::read_to_string(path).ok()?.split_whitespace().nth(place)?.parse::<u64>().ok();
+        // Nanoseconds on a processor, nanoseconds waiting, times that it came to run.
+        usage.0 += number(task.join("schedstat"), 0).unwrap_or_default();
+        usage.1 += number(task.join("schedstat"), 2).unwrap_or_default();
+    }
+    usage
+}
+
+fn pss_kb(pid: i32) -> f64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+}
