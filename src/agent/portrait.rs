@@ -34,6 +34,11 @@ impl Portrait {
         }
     }
 
+    /// The host carries these realms from now on.
+    pub(super) fn carry(&mut self, realms: &BTreeSet<Name>) {
+        self.realms = realms.iter().cloned().collect();
+    }
+
     /// Looks again at what may have changed.
     pub(super) fn look(&mut self) {
         self.hostname = facts::hostname();
@@ -46,7 +51,7 @@ impl Portrait {
             generation: state.observed.generation,
             run: state.desired.run,
             phase: state.observed.phase,
-            hold: state.hold.clone(),
+            hold: state.hold.as_ref().map(muster_topics::unit::Hold::in_short),
         };
         fitted(HostState {
             hostname: self.hostname.clone(),

@@ -103,6 +103,15 @@ impl Client {
         self.send(self.request(method, path)).await.map(drop)
     }
 
+    /// Has something removed.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        let response = self.send(self.request(Method::DELETE, path)).await?;
+        self.read(response).await
+    }
+
     /// Sends a file as it is.
     ///
     /// # Errors

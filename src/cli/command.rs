@@ -82,6 +82,14 @@ pub fn asked(verb: &Asked) -> String {
         Asked::UnitRestart { unit } => format!("restart {unit}"),
         Asked::UnitRm { unit } => format!("remove {unit}"),
         Asked::UnitLogs { unit, lines } => format!("last {lines} log lines of {unit}"),
+        Asked::RealmSet { realm } => format!("set realm {realm}"),
+        Asked::RealmRm { realm } => format!("forget realm {realm}"),
+        Asked::SnapshotTake { snapshot } => format!("take snapshot {snapshot}"),
+        Asked::SnapshotLs => "list snapshots".to_owned(),
+        Asked::SnapshotDiff { snapshot } => format!("compare with snapshot {snapshot}"),
+        Asked::SnapshotActivate { snapshot } => format!("activate snapshot {snapshot}"),
+        Asked::SnapshotDeactivate { snapshot } => format!("deactivate snapshot {snapshot}"),
+        Asked::SnapshotRm { snapshot } => format!("remove snapshot {snapshot}"),
     }
 }
 

@@ -11,7 +11,7 @@ use muster_topics::{
 };
 
 use super::{
-    Session, artifact, config, exec, host, print, process,
+    Session, artifact, config, endpoint, exec, host, print, process,
     target::{self, UnitRef},
     wait,
 };
@@ -153,6 +153,9 @@ pub struct Create {
     /// What it may use and what it is given
     #[command(flatten)]
     pub process: process::Options,
+    /// Where it listens, and what it connects to
+    #[command(flatten)]
+    pub endpoints: endpoint::Options,
     /// Start it as well
     #[arg(long)]
     pub run: bool,
@@ -218,7 +221,12 @@ async fn list(session: &Session, host: Option<String>) -> Result<(), Failure> {
             wait::phase(observed.phase).to_owned(),
             print::age(observed.since_ms, now_ms),
             observed.pid.map(|pid| pid.to_string()).unwrap_or_default(),
-            observed.error.clone().or(observed.exit.map(|exit| exit.to_string())).unwrap_or_default(),
+            observed
+                .error
+                .clone()
+                .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
+                .or(observed.exit.map(|exit| exit.to_string()))
+                .unwrap_or_default(),
         ]
     };
     let header = ["HOST", "UNIT", "KIND", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
@@ -274,7 +282,9 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                     revision.unwrap_or_else(|| "none".to_owned()),
                 ),
             ),
-            ("hold", unit.hold.as_ref().map(|hold| format!("{:?}", hold.reason).to_lowercase()).unwrap_or_default()),
+            ("hold", unit.hold.as_ref().map(ToString::to_string).unwrap_or_default()),
+            ("listens at", endpoint::listens(observed)),
+            ("connects to", endpoint::connects(observed)),
             ("pid", observed.pid.map(|pid| pid.to_string()).unwrap_or_default()),
             ("restarts", observed.attempts.to_string()),
             ("last exit", last_exit(observed)),
@@ -327,6 +337,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     };
     let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
+    let (provides, needs) = create.endpoints.into_fields();
     let spec = Spec::Yuno(YunoSpec {
         config: config.map(|config| ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }),
         args: create.args,
@@ -339,6 +350,8 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         channel,
         start_timeout_ms,
         watchdog_ms,
+        provides,
+        needs,
         restart: create.restart,
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),
@@ -468,7 +481,10 @@ async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Resul
 }
 
 /// Fails with the first host's complaint, if there is one.
-fn report(command: &Command, hosts: &[crate::api::CommandHost]) -> Result<(), Failure> {
+///
+/// # Errors
+/// With that.
+pub fn report(command: &Command, hosts: &[crate::api::CommandHost]) -> Result<(), Failure> {
     let verdict = exec::verdict(hosts, false);
     let complaint = hosts.iter().find_map(|host| Some((host, exec::complaint(host)?)));
     match (verdict, complaint) {

@@ -44,7 +44,7 @@ pub fn progress(unit: &Unit, generation: u64) -> Progress {
         return Progress::Reached;
     }
     if let Some(hold) = &unit.hold {
-        return Progress::Stuck(format!("it is held: {:?}{}", hold.reason, because(unit)).to_lowercase());
+        return Progress::Stuck(format!("it is held: {hold}{}", because(unit)));
     }
     match observed.phase {
         Phase::Failed => Progress::Stuck(format!("it failed{}", because(unit))),

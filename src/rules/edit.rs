@@ -14,10 +14,10 @@ use muster_topics::{
     command::Verb,
     name::{Digest, UnitName},
     outcome::RefusalCode,
-    unit::{Desired, Observed, Phase, Run, Spec},
+    unit::{Desired, Observed, Phase, Run, Spec, YunoSpec},
 };
 
-use super::{Refusal, process};
+use super::{Refusal, lease, process};
 
 /// A unit that exists, as far as a verb has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +69,7 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
         Verb::UnitStop { .. } => Ok(set(current.desired, Run::Stopped)),
         Verb::UnitRestart { .. } => restart(current.desired),
         Verb::UnitRm { .. } => remove(unit, current),
-        Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitApply { .. } => {
-            Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name())))
-        }
+        _ => Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name()))),
     }
 }
 
@@ -91,7 +89,7 @@ fn set(desired: &Desired, run: Run) -> Edit {
 
 fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option<Run>) -> Result<Edit, Refusal> {
     match spec {
-        Spec::Yuno(spec) => process::check(spec).map_err(|message| Refusal::new(RefusalCode::Invalid, message))?,
+        Spec::Yuno(spec) => check(spec)?,
     }
     let mut spec = spec.clone();
     if let Some(current) = current {
@@ -117,6 +115,12 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
         return edit(unit, Some(current), &verb);
     }
     Ok(Edit::Set { spec: Box::new(spec), revision, run: run_wanted })
+}
+
+/// Everything that is wrong with a spec, at once.
+fn check(spec: &YunoSpec) -> Result<(), Refusal> {
+    let wrong: Vec<String> = process::check(spec).err().into_iter().chain(lease::check(spec)).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(Refusal::new(RefusalCode::Invalid, wrong.join("; "))) }
 }
 
 /// Whoever applies a spec from a file knows nothing of the restarts on demand since; without this,
@@ -158,7 +162,7 @@ fn revision(spec: &Spec) -> Result<Digest, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_topics::unit::{Restart, YunoSpec};
+    use muster_topics::unit::Restart;
 
     fn unit() -> UnitName {
         "default/hello".parse().unwrap()

@@ -7,6 +7,7 @@
 //! - [`heartbeat`]: what to say of the host's state, and when
 //! - [`resend`]: when to say something again that nobody has acknowledged
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
+//! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
 //!
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
 //! numbers come in as parameters.
@@ -15,11 +16,14 @@ pub mod authorise;
 pub mod backoff;
 pub mod edit;
 pub mod heartbeat;
+pub mod lease;
 pub mod plan;
 pub mod presence;
 pub mod process;
+pub mod realm;
 mod refusal;
 pub mod resend;
+pub mod snapshot;
 pub mod time;
 
 pub use refusal::Refusal;

@@ -37,7 +37,7 @@ use muster_topics::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::backoff::GOOD_AFTER_MS;
+use super::{backoff::GOOD_AFTER_MS, lease::Wiring};
 
 /// How much longer than its grace a unit may take to end before it is asked again, without any grace.
 /// What ends it should have killed it by then.
@@ -53,6 +53,12 @@ pub struct Unit {
     pub desired: Option<Desired>,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
+    /// Why it has to wait for something else. Worked out by whoever knows of that, and kept nowhere.
+    pub waits: Option<Hold>,
+    /// Where it is to listen, and how it reaches what it needs, if it is started now.
+    wiring: Wiring,
+    /// What its instance was started with, as far as that is known.
+    runs_with: Option<Wiring>,
     /// What it is, in the form that others see.
     pub observed: Observed,
     /// What of it is in effect.
@@ -216,6 +222,8 @@ pub enum Step {
 pub enum Seen {
     /// What is desired now.
     Desired(Option<Box<Desired>>, Option<Hold>),
+    /// What it is wired to now, and what it has to wait for.
+    Wired(Wiring, Option<String>),
     /// A step has begun.
     Began(Step),
     /// What was looked up.
@@ -285,6 +293,8 @@ pub struct Told {
     pub frozen: bool,
     /// What it has to do without, as [`Observed::missing`] has it.
     pub missing: Vec<String>,
+    /// What it was started with.
+    pub wiring: Wiring,
 }
 
 /// The end of an instance.
@@ -350,6 +360,9 @@ impl Unit {
         Self {
             desired: None,
             hold: None,
+            waits: None,
+            wiring: Wiring::default(),
+            runs_with: None,
             installed: observed.revision.clone(),
             restart_ms: observed.retry_ms,
             observed,
@@ -388,13 +401,16 @@ impl Unit {
         if desired.run == Run::Stopped {
             return Some(stop);
         }
-        if alive.revision != desired.revision {
+        if alive.revision != desired.revision && self.waits.is_none() {
             // It goes on running until what replaces it is there.
             return if self.installed.as_ref() == Some(&desired.revision) {
                 Some(stop)
             } else {
                 self.plan_install(desired, now_ms)
             };
+        }
+        if self.is_rewired() {
+            return Some(stop);
         }
         let process = alive.process?;
         match self.observed.phase {
@@ -414,7 +430,7 @@ impl Unit {
         if self.installed.as_ref() != Some(&desired.revision) {
             return self.plan_install(desired, now_ms);
         }
-        if desired.run == Run::Stopped || self.hold.is_some() || self.rest.is_some() {
+        if desired.run == Run::Stopped || self.hold.is_some() || self.waits.is_some() || self.rest.is_some() {
             return None;
         }
         Some(due(self.restart_ms, now_ms).unwrap_or(Step::Start { attempts: self.observed.attempts }))
@@ -426,6 +442,30 @@ impl Unit {
             return None;
         }
         Some(due(self.install_ms, now_ms).unwrap_or(Step::Install))
+    }
+
+    /// Whether what runs was started with other endpoints than those that there are now. While something is lacking it
+    /// is left as it is.
+    fn is_rewired(&self) -> bool {
+        self.hold.is_none() && self.waits.is_none() && self.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
+    }
+
+    /// What it is started with.
+    #[must_use]
+    pub fn wiring(&self) -> &Wiring {
+        &self.wiring
+    }
+
+    /// What it lacks.
+    #[must_use]
+    pub fn lack(&self) -> Option<&str> {
+        self.waits.as_ref()?.note.as_deref()
+    }
+
+    /// Why it is, on purpose, not converging: what it is held for, or else what it waits for.
+    #[must_use]
+    pub fn shown_hold(&self) -> Option<&Hold> {
+        self.hold.as_ref().or(self.waits.as_ref())
     }
 
     /// What to keep of it, to restore it from.

@@ -9,6 +9,7 @@ use crate::{
     Millis, V1,
     envelope::{Body, Kind},
     name::{CommandId, HostId, Name, UnitName},
+    realm::Realm,
     unit::{Run, Spec, mask},
 };
 
@@ -35,6 +36,10 @@ pub struct Command {
     pub expires_ms: Millis,
     /// Which operator wants it.
     pub operator: Name,
+    /// What the realm is that the verb is about, and its parents, each before those below it: so that a host that
+    /// hears of it for the first time knows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub realms: Vec<Realm>,
     /// What to do.
     pub verb: Verb,
 }
@@ -108,6 +113,44 @@ pub enum Verb {
         /// How many lines.
         lines: u32,
     },
+    /// Let a realm be what [`Command::realms`] says that it is.
+    RealmSet {
+        /// The realm.
+        realm: Name,
+    },
+    /// Forget a realm that has no units.
+    RealmRm {
+        /// The realm.
+        realm: Name,
+    },
+    /// Keep what every unit of the host should be, under a name. The same again is a success; other units under a name
+    /// that there is are not.
+    SnapshotTake {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// The host's snapshots, as output: [`Snapshots`](crate::snapshot::Snapshots).
+    SnapshotLs,
+    /// How each unit differs from a snapshot, as output: a [`SnapshotDiff`](crate::snapshot::SnapshotDiff).
+    SnapshotDiff {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Make each unit of a snapshot again what it was. Units that are so already are not touched.
+    SnapshotActivate {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Make each unit that the activation of a snapshot has changed again what it was before.
+    SnapshotDeactivate {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Forget a snapshot that is not active.
+    SnapshotRm {
+        /// The snapshot.
+        snapshot: Name,
+    },
 }
 
 impl Verb {
@@ -134,6 +177,14 @@ impl Verb {
             Self::UnitRestart { .. } => "unit_restart",
             Self::UnitRm { .. } => "unit_rm",
             Self::UnitLogs { .. } => "unit_logs",
+            Self::RealmSet { .. } => "realm_set",
+            Self::RealmRm { .. } => "realm_rm",
+            Self::SnapshotTake { .. } => "snapshot_take",
+            Self::SnapshotLs => "snapshot_ls",
+            Self::SnapshotDiff { .. } => "snapshot_diff",
+            Self::SnapshotActivate { .. } => "snapshot_activate",
+            Self::SnapshotDeactivate { .. } => "snapshot_deactivate",
+            Self::SnapshotRm { .. } => "snapshot_rm",
         }
     }
 }

@@ -14,6 +14,7 @@
 //! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
 //!   unit's process is given
 //! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe
+//! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: what they should have been
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
@@ -26,6 +27,7 @@ pub mod ack;
 pub mod canonical;
 pub mod capability;
 pub mod command;
+pub mod endpoint;
 pub mod envelope;
 pub mod heartbeat;
 pub mod join;
@@ -34,8 +36,10 @@ pub mod name;
 pub mod outcome;
 pub mod presence;
 pub mod process;
+pub mod realm;
 pub mod role;
 pub mod schema;
+pub mod snapshot;
 pub mod topic;
 pub mod unit;
 mod version;

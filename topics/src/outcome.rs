@@ -216,6 +216,8 @@ pub enum RefusalCode {
     Conflict,
     /// As many commands run as may run at once.
     Busy,
+    /// No port of the realm is free.
+    PortsExhausted,
 }
 
 #[cfg(test)]

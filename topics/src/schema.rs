@@ -14,6 +14,7 @@ use crate::{
     outcome::Report,
     presence::{ConsolePresence, Presence},
     role::{Action, Role, TABLE},
+    snapshot::{SnapshotDiff, Snapshots},
     unit::UnitReport,
 };
 
@@ -111,6 +112,8 @@ pub fn documents() -> Vec<(String, String)> {
         schema::<Command>("Command"),
         schema::<Refresh>("Refresh"),
         schema::<Ack>("Ack"),
+        schema::<Snapshots>("Snapshots"),
+        schema::<SnapshotDiff>("SnapshotDiff"),
         schema::<JoinRequest>("JoinRequest"),
         schema::<RenewRequest>("RenewRequest"),
         schema::<Membership>("Membership"),

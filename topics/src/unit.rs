@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Millis, V1, canonical,
+    endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, Name, UnitName, Version},
     process::{Limits, Log, Process},
 };
@@ -58,6 +59,8 @@ impl Spec {
                 log: spec.log,
                 channel: spec.channel,
                 watchdog_ms: spec.watchdog_ms,
+                provides: &spec.provides,
+                needs: &spec.needs,
                 restart_epoch: spec.restart_epoch,
             }),
         }
@@ -95,6 +98,10 @@ struct YunoIdentity<'a> {
     channel: Channel,
     #[serde(skip_serializing_if = "Option::is_none")]
     watchdog_ms: Option<u64>,
+    #[serde(skip_serializing_if = "<[Provided]>::is_empty")]
+    provides: &'a [Provided],
+    #[serde(skip_serializing_if = "<[Needed]>::is_empty")]
+    needs: &'a [Needed],
     restart_epoch: u64,
 }
 
@@ -134,6 +141,14 @@ pub struct YunoSpec {
     /// How long it may be silent, once it is up, before it is ended as one that hangs. It needs a channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog_ms: Option<u64>,
+    /// The endpoints that it provides, each with a port that its host leases it: in `MUSTER_PORT_NAME` (and its address
+    /// in `MUSTER_ADDRESS_NAME`), for `{port:NAME}` in an argument, and under `endpoints` in its configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub provides: Vec<Provided>,
+    /// The endpoints that it needs, each as `ADDRESS:PORT` in `MUSTER_ENDPOINT_NAME`, for `{endpoint:NAME}` in an
+    /// argument, and under `connectors` in its configuration. Without one of them it is held.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<Needed>,
     /// How long it may take to say that it is up before it is ended as one that hangs. Only with a channel.
     #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
     pub start_timeout_ms: u64,
@@ -170,6 +185,8 @@ impl YunoSpec {
             log: Log::default(),
             channel: Channel::default(),
             watchdog_ms: None,
+            provides: Vec::new(),
+            needs: Vec::new(),
             start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
@@ -321,6 +338,33 @@ pub struct Hold {
     pub reason: HoldReason,
     /// Since when.
     pub since_ms: Millis,
+    /// What for, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Hold {
+    /// A hold for a reason that needs no further words.
+    #[must_use]
+    pub fn new(reason: HoldReason, since_ms: Millis) -> Self {
+        Self { reason, since_ms, note: None }
+    }
+
+    /// The same without its note, for lists in messages of limited size.
+    #[must_use]
+    pub fn in_short(&self) -> Self {
+        Self { note: None, ..self.clone() }
+    }
+}
+
+impl std::fmt::Display for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.reason.as_str())?;
+        if let Some(note) = &self.note {
+            write!(f, ": {note}")?;
+        }
+        Ok(())
+    }
 }
 
 /// Why a unit is held.
@@ -329,6 +373,19 @@ pub struct Hold {
 pub enum HoldReason {
     /// It ended too often.
     Broken,
+    /// Something that it needs is not there, or its realm is disabled. It ends by itself when that is over.
+    Dependency,
+}
+
+impl HoldReason {
+    /// The reason in a word, as in the JSON form.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Broken => "broken",
+            Self::Dependency => "dependency",
+        }
+    }
 }
 
 /// What a unit is: the answer to "what is it doing, and why?"
@@ -364,6 +421,12 @@ pub struct Observed {
     /// What it says that it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
+    /// Where it is to listen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<Endpoint>,
+    /// How it reaches what it needs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connectors: Vec<Connector>,
     /// What its spec asks for and this host cannot give, so that it runs without: each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
@@ -393,6 +456,8 @@ impl Observed {
             last_lines: None,
             frozen: false,
             status: None,
+            endpoints: Vec::new(),
+            connectors: Vec::new(),
             missing: Vec::new(),
             attempts: 0,
             retry_ms: None,
@@ -499,6 +564,8 @@ mod tests {
         check(false, |spec| spec.log.keep = 9);
         check(false, |spec| spec.channel = Channel::Notify);
         check(false, |spec| spec.watchdog_ms = Some(9));
+        check(false, |spec| spec.provides = serde_json::from_str(r#"[{"name":"http"}]"#).unwrap());
+        check(false, |spec| spec.needs = serde_json::from_str(r#"[{"name":"db"}]"#).unwrap());
     }
 
     #[test]

@@ -16,15 +16,17 @@ use muster_topics::{
     command::Verb,
     name::{Digest, UnitName},
     outcome::RefusalCode,
-    unit::{Desired, Hold, HoldReason, Observed, Run},
+    unit::{Desired, Hold, HoldReason, Observed, Run, Spec},
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, from_sql, to_sql};
+use super::{Store, StoreError, from_sql, lease, realm, snapshot, to_sql};
 use crate::rules::{
     Refusal,
     edit::{Current, Edit},
+    lease::Lease,
     plan::Kept,
+    realm::Realms,
 };
 
 /// The most units of one host. A full heartbeat has some 150 bytes for each, in a message of 64 KiB
@@ -52,6 +54,10 @@ pub struct StoredUnits {
     /// The names of those that cannot, such as after a return to an older agent. They are known, and so
     /// must be left alone rather than taken for forgotten.
     pub unreadable: Vec<String>,
+    /// The ports of all.
+    pub leases: Vec<Lease>,
+    /// Their realms.
+    pub realms: Realms,
 }
 
 /// What a verb has made of a unit.
@@ -82,7 +88,7 @@ impl Raw {
         let hold = match (self.hold_reason, self.hold_since_ms) {
             (Some(reason), Some(since_ms)) => {
                 let reason: HoldReason = serde_json::from_value(quoted(reason)).map_err(what("hold"))?;
-                Some(Hold { reason, since_ms })
+                Some(Hold::new(reason, since_ms))
             }
             _ => None,
         };
@@ -108,25 +114,7 @@ impl Store {
     /// If the database refuses.
     pub async fn units(&self) -> Result<StoredUnits, StoreError> {
         let mut tx = self.begin().await?;
-        let rows = sqlx::query_as!(
-            Raw,
-            r#"SELECT name AS "name!", generation, revision, spec, run, hold_reason, hold_since_ms, observed
-               FROM unit ORDER BY name"#
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let mut stored = StoredUnits::default();
-        for raw in rows {
-            let name = raw.name.clone();
-            match raw.read() {
-                Ok(unit) => stored.units.push(unit),
-                Err(error) => {
-                    tracing::error!(unit = %name, %error, "a unit cannot be read, and is left alone");
-                    stored.unreadable.push(name);
-                }
-            }
-        }
-        Ok(stored)
+        all(&mut tx).await
     }
 
     /// Writes down what a unit was seen to be while `generation` was desired of it, and its hold if that
@@ -144,8 +132,9 @@ impl Store {
         let (name, generation) = (unit.as_str(), to_sql(generation));
         let observed = to_json("observed state", kept)?;
         let (reason, since_ms) = match hold {
-            Some(Hold { reason: HoldReason::Broken, since_ms }) => (Some("broken"), Some(*since_ms)),
-            None => (None, None),
+            Some(Hold { reason: HoldReason::Broken, since_ms, .. }) => (Some("broken"), Some(*since_ms)),
+            // What a unit waits for is worked out anew.
+            Some(Hold { reason: HoldReason::Dependency, .. }) | None => (None, None),
         };
         let mut tx = self.begin().await?;
         sqlx::query!("UPDATE unit SET observed = ? WHERE name = ?", observed, name).execute(&mut *tx).await?;
@@ -161,6 +150,33 @@ impl Store {
         tx.commit().await?;
         Ok(())
     }
+}
+
+/// See [`Store::units`].
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, StoreError> {
+    let rows = sqlx::query_as!(
+        Raw,
+        r#"SELECT name AS "name!", generation, revision, spec, run, hold_reason, hold_since_ms, observed
+           FROM unit ORDER BY name"#
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let (leases, realms) = (lease::all(connection).await?, realm::all(connection).await?);
+    let mut stored = StoredUnits { leases, realms, ..StoredUnits::default() };
+    for raw in rows {
+        let name = raw.name.clone();
+        match raw.read() {
+            Ok(unit) => stored.units.push(unit),
+            Err(error) => {
+                tracing::error!(unit = %name, %error, "a unit cannot be read, and is left alone");
+                stored.unreadable.push(name);
+            }
+        }
+    }
+    Ok(stored)
 }
 
 /// Does to a unit's desired state what `verb` says, in somebody's transaction. The answer is what is
@@ -197,6 +213,10 @@ pub async fn edit(
                 .map(|UnitRow { desired: Desired { generation, revision, .. }, .. }| Applied { generation, revision })))
         }
         (Edit::Forget, _) => {
+            if let Some(refusal) = snapshot::needs(connection, unit).await? {
+                return Ok(Err(refusal));
+            }
+            // Its leases go along.
             sqlx::query!("DELETE FROM unit WHERE name = ?", name).execute(connection).await?;
             Ok(Ok(None))
         }
@@ -205,6 +225,10 @@ pub async fn edit(
                 let message = format!("this host has {UNITS_MAX} units already. hint: remove one first");
                 return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
             }
+            let leases = match new_leases(connection, unit, row.as_ref().map(|row| &row.desired.spec), &spec).await? {
+                Ok(leases) => leases,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
             let generation = next_generation(connection).await?;
             let kept = Kept { observed: Observed::absent(now_ms), restarts: 0 };
             let (spec, observed) = (to_json("unit's spec", &spec)?, to_json("observed state", &kept)?);
@@ -221,14 +245,36 @@ pub async fn edit(
                 run,
                 observed
             )
-            .execute(connection)
+            .execute(&mut *connection)
             .await?;
+            if let Some(leases) = leases {
+                lease::set(connection, unit, &leases).await?;
+            }
             Ok(Ok(Some(Applied { generation: from_sql(generation), revision })))
         }
     }
 }
 
-async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
+/// What a unit is leased from now on; nothing if that stays as it is, as with a stop, which nothing may keep from
+/// being done.
+async fn new_leases(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    before: Option<&Spec>,
+    after: &Spec,
+) -> Result<Result<Option<Vec<Lease>>, Refusal>, StoreError> {
+    let Spec::Yuno(after) = after;
+    let same = match before {
+        Some(Spec::Yuno(before)) => before.provides == after.provides,
+        None => after.provides.is_empty(),
+    };
+    if same {
+        return Ok(Ok(None));
+    }
+    Ok(lease::find(connection, unit, &after.provides).await?.map(Some))
+}
+
+pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
     let name = unit.as_str();
     let raw = sqlx::query_as!(
         Raw,
@@ -255,7 +301,7 @@ async fn next_generation(connection: &mut SqliteConnection) -> Result<i64, Store
     .await?)
 }
 
-fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String, StoreError> {
+pub(super) fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|source| StoreError::Content { what, source })
 }
 
@@ -323,7 +369,7 @@ mod tests {
         let observed =
             Observed { phase: Phase::Failed, exit: Some(Exit::Signal(11)), attempts: 9, ..Observed::absent(5) };
         let kept = Kept { observed, restarts: 3 };
-        let hold = Hold { reason: HoldReason::Broken, since_ms: 7 };
+        let hold = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();
         let row = store.units().await.unwrap().units.remove(0);
         assert_eq!((&row.kept, row.hold.as_ref()), (&kept, Some(&hold)));
@@ -378,7 +424,7 @@ mod tests {
             .await
             .unwrap();
         tx.commit().await.unwrap();
-        let StoredUnits { units, unreadable } = store.units().await.unwrap();
+        let StoredUnits { units, unreadable, .. } = store.units().await.unwrap();
         assert_eq!(units.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["default/hello"]);
         assert_eq!(unreadable, ["default/bad"]);
         let rm = Verb::UnitRm { unit: bad.clone() };

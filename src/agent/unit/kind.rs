@@ -10,7 +10,10 @@ use muster_topics::{
     unit::{Desired, StopSignal},
 };
 
-use crate::rules::plan::{Failure, Over, Told};
+use crate::rules::{
+    lease::Wiring,
+    plan::{Failure, Over, Told},
+};
 
 /// A kind of unit: how it is installed, started, found again and removed.
 ///
@@ -30,11 +33,12 @@ pub(super) trait Kind: Send + Sync {
     /// Gets everything that the revision needs, without touching what is in effect. Cheap if it is all there.
     fn install<'a>(&'a self, unit: &'a UnitName, desired: &'a Desired) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Puts the revision into effect. It was installed, and nothing is in effect.
+    /// Puts the revision into effect, wired like this. It was installed, and nothing is in effect.
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        wiring: &'a Wiring,
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>>;
 

@@ -16,7 +16,10 @@ use super::kind::{Adopted, Instance, Kind, News, NotStarted};
 use crate::{
     chance::random,
     clock::now_ms,
-    rules::plan::{Ended, Failure, Found, Over, Seen},
+    rules::{
+        lease::Wiring,
+        plan::{Ended, Failure, Found, Over, Seen},
+    },
 };
 
 /// A step's deadline. What has not come about by then is given up and tried again.
@@ -81,8 +84,8 @@ impl Worker {
         .await;
     }
 
-    pub(super) async fn start(self, desired: Desired, attempts: u32, stops: mpsc::Receiver<Stop>) {
-        match timeout(START_MAX, self.kind.start(&self.unit, &desired, attempts)).await {
+    pub(super) async fn start(self, desired: Desired, wiring: Wiring, attempts: u32, stops: mpsc::Receiver<Stop>) {
+        match timeout(START_MAX, self.kind.start(&self.unit, &desired, &wiring, attempts)).await {
             Ok(Ok(instance)) => {
                 self.report(Seen::Started).await;
                 self.stay_with(instance, stops).await;

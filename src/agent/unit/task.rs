@@ -8,8 +8,8 @@ use std::{
 
 use muster_topics::{
     Millis,
-    name::UnitName,
-    unit::{Desired, Hold},
+    name::{Digest, UnitName},
+    unit::{Desired, Hold, Run, Spec},
 };
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -29,7 +29,10 @@ use crate::{
     },
     chance::random,
     clock::now_ms,
-    rules::plan::{Kept, Seen, Step, Unit},
+    rules::{
+        lease::{self, Provision, Wiring},
+        plan::{Kept, Seen, Step, Unit},
+    },
 };
 
 /// How often everything is looked at, whether something seems to have happened or not. A tenth of it is
@@ -174,6 +177,7 @@ impl Task {
     async fn take_in(&mut self, stored: StoredUnits) {
         let mut changed = BTreeSet::new();
         let known: BTreeSet<UnitName> = stored.units.iter().map(|row| row.name.clone()).collect();
+        let wired = wire_all(&stored);
         for row in stored.units {
             let name = row.name.clone();
             if self.take_in_row(row) {
@@ -185,6 +189,13 @@ impl Task {
             if is_forgotten && entry.unit.desired.is_some() {
                 entry.unit.observe(Seen::Desired(None, None), now_ms());
                 changed.insert(name.clone());
+            }
+        }
+        for (name, (wiring, lack)) in wired {
+            let Some(entry) = self.entries.get_mut(&name) else { continue };
+            if *entry.unit.wiring() != wiring || entry.unit.lack() != lack.as_deref() {
+                entry.unit.observe(Seen::Wired(wiring, lack), now_ms());
+                changed.insert(name);
             }
         }
         for name in changed {
@@ -267,10 +278,17 @@ impl Task {
     }
 
     async fn sweep(&self) {
+        // Without them nobody knows what is not needed.
+        let snapshots = match self.store.snapshot_specs().await {
+            Ok(specs) => specs,
+            Err(error) => return tracing::error!(%error, "nothing is given back: what snapshots need cannot be read"),
+        };
         let units = || self.entries.values();
         for kind in self.kinds.iter() {
             let desired = units().filter(|entry| entry.kind.name() == kind.name());
-            let desired = desired.filter_map(|entry| entry.unit.desired.clone()).collect();
+            let desired = desired.filter_map(|entry| entry.unit.desired.clone());
+            let pinned = snapshots.iter().filter(|spec| spec.kind() == kind.name()).map(pinned);
+            let desired = desired.chain(pinned).collect();
             if let Err(error) = kind.sweep(desired).await {
                 tracing::warn!(kind = kind.name(), %error, "what is not needed any more cannot be given back");
             }
@@ -316,7 +334,7 @@ impl Entry {
             }
             (Step::Start { attempts }, Some(desired)) => {
                 let stops = self.stops();
-                work.spawn(worker.start(desired, attempts, stops));
+                work.spawn(worker.start(desired, self.unit.wiring().clone(), attempts, stops));
             }
             (Step::Stop { signal, grace_ms }, _) => {
                 // Full or closed: it has been asked, or has ended; the planner asks again if need be.
@@ -344,12 +362,27 @@ impl Entry {
     }
 }
 
+/// What a snapshot wants, as far as it matters to whoever tidies up.
+fn pinned(spec: &Spec) -> Desired {
+    let revision = spec.revision().unwrap_or_else(|_| Digest::of(b""));
+    Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped }
+}
+
+/// What each unit is wired to.
+fn wire_all(stored: &StoredUnits) -> Vec<(UnitName, (Wiring, Option<String>))> {
+    let specs = || {
+        stored.units.iter().map(|UnitRow { name, desired: Desired { spec: Spec::Yuno(spec), .. }, .. }| (name, spec))
+    };
+    let provision = Provision::new(specs(), &stored.leases);
+    specs().map(|(name, spec)| (name.clone(), lease::wire(name, spec, &provision, &stored.realms))).collect()
+}
+
 /// Tells what a unit is, if that is news.
 fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, unit: &Unit) {
     let state = unit.desired.as_ref().map(|desired| UnitState {
         desired: desired.clone(),
         observed: unit.observed.clone(),
-        hold: unit.hold.clone(),
+        hold: unit.shown_hold().cloned(),
         process: unit.process().map(|process| (process.pid, process.start_ticks)),
     });
     states.send_if_modified(|states| {

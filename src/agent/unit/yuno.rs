@@ -5,10 +5,12 @@
 //! - `run/`: the shim's own folder, with its state and the log
 //! - `started.json`: which revision was started there, written before it is
 //! - `rev/<revision>/config.json`: the configuration of a revision, in its canonical form
+//! - `rev/<revision>/wired/config.json`: the same with its endpoints and connectors, for a unit that has any
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and its configuration's path in
-//! `MUSTER_CONFIG`; where an argument says `{config}`, that path is put in.
+//! `MUSTER_CONFIG`; where an argument says `{config}`, that path is put in. Its ports and what it connects to are in
+//! variables, in that configuration and in arguments, too ([`Wiring`]).
 
 mod launch;
 mod place;
@@ -45,7 +47,10 @@ use crate::{
     },
     clock::now_ms,
     files::{PASSABLE_FOLDER, make_folder},
-    rules::plan::{Ended, Failure, Over, Process, Told},
+    rules::{
+        lease::Wiring,
+        plan::{Ended, Failure, Over, Process, Told},
+    },
 };
 
 #[cfg(test)]
@@ -89,7 +94,13 @@ impl Yunos {
         place.prepare(&desired.revision, config.as_deref())
     }
 
-    async fn start(&self, unit: &UnitName, desired: &Desired, attempts: u32) -> Result<Yuno, NotStarted> {
+    async fn start(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        wiring: &Wiring,
+        attempts: u32,
+    ) -> Result<Yuno, NotStarted> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
         // Almost always all is there; but somebody may have tidied up by hand.
@@ -97,13 +108,25 @@ impl Yunos {
         if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
+        let config = place.wire(&desired.revision, spec.config.is_some(), wiring)?;
         let user = find_user(spec)?;
         if let Some(user) = &user {
             place.give_to(&desired.revision, user)?;
         }
         let program = self.artifacts.path(&spec.artifact.sha256);
         let made = self.tree.prepare(unit, &spec.limits).map_err(|error| may_heal(error.to_string()))?;
-        let wanted = Wanted { unit, desired, spec, place: &place, program: &program, user, attempts };
+        let config = config.as_deref();
+        let wanted = Wanted {
+            unit,
+            spec,
+            place: &place,
+            revision: &desired.revision,
+            config,
+            wiring,
+            program: &program,
+            user,
+            attempts,
+        };
         let launched = self.launch(wanted.clone(), made).await;
         let Err(NotLaunched::Cgroup(error)) = launched else { return launched.map_err(NotLaunched::into_not_started) };
         // Made, and then closed to what runs in it: it is better off without than not at all.
@@ -114,16 +137,17 @@ impl Yunos {
 
     /// Launches a unit of which nothing runs.
     async fn launch(&self, wanted: Wanted<'_>, Made { cgroup, missing }: Made) -> Result<Yuno, NotLaunched> {
-        let Wanted { desired, spec, place, .. } = wanted;
+        let Wanted { revision, spec, place, wiring, .. } = wanted;
         let started = Started {
-            revision: desired.revision.clone(),
+            revision: revision.clone(),
             artifact: spec.artifact.sha256.clone(),
             missing: missing.clone(),
+            wiring: wiring.clone(),
         };
         place.write_started(&started)?;
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);
-        let alive = |shim| Yuno { shim, run: run.clone(), missing: missing.clone() };
+        let alive = |shim| Yuno { shim, run: run.clone(), missing: missing.clone(), wiring: wiring.clone() };
         match self.shims.launch(&run, &launch).await {
             Ok(shim) => Ok(alive(shim)),
             Err(ShimError::Cgroup { source, .. }) => Err(NotLaunched::Cgroup(source)),
@@ -149,10 +173,14 @@ impl Yunos {
             }
             shim::Adopted::Alive(shim) => {
                 // What cannot be told is no revision that anybody desires, and will be replaced.
-                let unknown = || (Digest::of(b""), Vec::new());
-                let (revision, missing) =
-                    place.started().map_or_else(|_| unknown(), |started| (started.revision, started.missing));
-                let mut yuno = Yuno { shim, run: place.run(), missing };
+                let unknown = |_| Started {
+                    revision: Digest::of(b""),
+                    artifact: Digest::of(b""),
+                    missing: Vec::new(),
+                    wiring: Wiring::default(),
+                };
+                let Started { revision, missing, wiring, .. } = place.started().unwrap_or_else(unknown);
+                let mut yuno = Yuno { shim, run: place.run(), missing, wiring };
                 match yuno.hear().await {
                     Some(News::Told(told)) => Ok(Adopted::Alive { revision, told, instance: Box::new(yuno) }),
                     Some(News::Ended(over)) => Ok(Adopted::Ended(over)),
@@ -210,9 +238,10 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        wiring: &'a Wiring,
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
-        let start = self.start(unit, desired, attempts);
+        let start = self.start(unit, desired, wiring, attempts);
         async { start.await.map(|yuno| Box::new(yuno) as Box<dyn Instance>) }.boxed()
     }
 
@@ -272,6 +301,7 @@ struct Yuno {
     /// The shim's folder, where the log is.
     run: PathBuf,
     missing: Vec<String>,
+    wiring: Wiring,
 }
 
 impl Yuno {
@@ -306,6 +336,7 @@ impl Yuno {
             status: state.notified.status.clone(),
             frozen: state.frozen,
             missing: self.missing.clone(),
+            wiring: self.wiring.clone(),
         })
     }
 }

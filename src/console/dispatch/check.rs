@@ -10,7 +10,7 @@ use muster_topics::{
     unit::Spec,
 };
 
-use crate::{api::NewTarget, console::Error};
+use crate::{api::NewTarget, console::Error, rules::lease};
 
 /// How long a command may wait for its hosts, unless it is said.
 const EXPIRES_IN_MS: Millis = 10 * 60_000;
@@ -98,7 +98,11 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
             let Spec::Yuno(spec) = &**spec;
             no_secrets(&spec.env, broadcast)?;
             no_nul(spec.args.iter().chain(&spec.user))?;
-            environment(&spec.env)
+            environment(&spec.env)?;
+            match &lease::check(spec)[..] {
+                [] => Ok(()),
+                wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
+            }
         }
         Verb::UnitLogs { lines, .. } if !(1..=LOG_LINES_MAX).contains(lines) => {
             Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be asked for")))
@@ -107,7 +111,15 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         | Verb::UnitRun { .. }
         | Verb::UnitStop { .. }
         | Verb::UnitRestart { .. }
-        | Verb::UnitRm { .. } => Ok(()),
+        | Verb::UnitRm { .. }
+        | Verb::RealmSet { .. }
+        | Verb::RealmRm { .. }
+        | Verb::SnapshotTake { .. }
+        | Verb::SnapshotLs
+        | Verb::SnapshotDiff { .. }
+        | Verb::SnapshotActivate { .. }
+        | Verb::SnapshotDeactivate { .. }
+        | Verb::SnapshotRm { .. } => Ok(()),
     }
 }
 

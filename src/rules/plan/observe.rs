@@ -12,20 +12,24 @@ use super::{
     ADOPT_AGAIN_MS, Alive, Ended, Failure, Found, Instance, Over, Policy, Process, Rest, STOP_SLACK_MS, Seen, Step,
     Told, Unit, Work, to_millis,
 };
-use crate::rules::backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay};
+use crate::rules::{
+    backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay},
+    lease::Wiring,
+};
 
 /// Waits before something is installed again: from a second, so that a console that was restarted is
 /// hardly noticed, to five minutes, so that one that is gone is not bothered.
 const INSTALL: Growth = Growth { first_ms: 1_000, max_ms: 300_000 };
 
-/// The longest error that is kept and sent: it is for people, and part of a message of limited size.
-const ERROR_MAX_CHARS: usize = 1_000;
+/// The longest error or note that is kept and sent: it is for people, and part of a message of limited size.
+const TEXT_MAX_CHARS: usize = 1_000;
 
 impl Unit {
     /// Takes in what was seen; what others see of the unit follows from it.
     pub fn observe(&mut self, seen: Seen, now_ms: Millis) {
         match seen {
             Seen::Desired(desired, hold) => self.desire(desired.map(|desired| *desired), hold),
+            Seen::Wired(wiring, lack) => self.wire(wiring, lack, now_ms),
             Seen::Began(step) => self.begin(step, now_ms),
             Seen::Found(found) => self.found(found, now_ms),
             Seen::NotLookedUp { error } => {
@@ -93,6 +97,14 @@ impl Unit {
             self.observed.attempts = 0;
             self.observed.error = None;
             self.observed.last_lines = None;
+        }
+    }
+
+    fn wire(&mut self, wiring: Wiring, lack: Option<String>, now_ms: Millis) {
+        self.wiring = wiring;
+        if self.lack() != lack.as_deref() {
+            let hold = |note| Hold { note: Some(note), ..Hold::new(HoldReason::Dependency, now_ms) };
+            self.waits = lack.map(hold);
         }
     }
 
@@ -198,6 +210,7 @@ impl Unit {
         self.observed.frozen = told.frozen;
         self.observed.status = told.status;
         self.observed.missing = told.missing;
+        self.runs_with = Some(told.wiring);
         if let Some(last) = &told.last {
             self.note_end(last);
             self.count(more, last);
@@ -261,7 +274,7 @@ impl Unit {
             // A clock that was set back must not make the wait longer than it is.
             Some(delay) => self.restart_ms = Some(after(since_ms.min(now_ms), delay)),
             None => {
-                self.hold = Some(Hold { reason: HoldReason::Broken, since_ms: now_ms });
+                self.hold = Some(Hold::new(HoldReason::Broken, now_ms));
                 let last = self.observed.error.take().unwrap_or_default();
                 self.fail(&format!(
                     "{last}; started again {attempts} times in a row, and no more. hint: to run it is a new try"
@@ -271,7 +284,7 @@ impl Unit {
     }
 
     fn fail(&mut self, error: &str) {
-        self.observed.error = Some(error.chars().take(ERROR_MAX_CHARS).collect());
+        self.observed.error = Some(shortened(error));
     }
 
     fn desires(&self, revision: &Digest) -> bool {
@@ -297,7 +310,10 @@ impl Unit {
             self.observed.since_ms = now_ms;
         }
         self.observed.phase = phase;
+        self.observed.endpoints.clone_from(&self.wiring.endpoints);
+        self.observed.connectors.clone_from(&self.wiring.connectors);
         if !matches!(self.instance, Instance::Alive(_)) {
+            self.runs_with = None;
             self.observed.frozen = false;
             self.observed.status = None;
             self.observed.missing.clear();
@@ -353,12 +369,19 @@ impl Unit {
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
             (Phase::Running, Instance::Alive(alive)) => {
-                alive.revision == desired.revision && desired.run == Run::Running
+                let is_right = self.waits.is_some() || alive.revision == desired.revision && !self.is_rewired();
+                is_right && desired.run == Run::Running
             }
-            (Phase::Stopped, _) => desired.run == Run::Stopped || self.rest == Some(Rest::Finished),
+            (Phase::Stopped, _) => {
+                self.waits.is_some() || desired.run == Run::Stopped || self.rest == Some(Rest::Finished)
+            }
             _ => false,
         }
     }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(TEXT_MAX_CHARS).collect()
 }
 
 /// Whether a process was up for so long that its restarts so far do not count any more.

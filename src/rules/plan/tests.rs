@@ -1,6 +1,8 @@
 //! What is planned, and what others see, in cases: each a script of what is seen, with the step that it
 //! leads to and the phase that it makes.
 
+mod wired;
+
 use muster_topics::unit::HoldReason;
 
 use super::*;

@@ -9,9 +9,9 @@ use muster_shim::{
 };
 use muster_topics::{
     capability::Capability,
-    name::UnitName,
+    name::{Digest, UnitName},
     process::{self, Process},
-    unit::{Channel, Desired, Restart, StopSignal, YunoSpec},
+    unit::{Channel, Restart, StopSignal, YunoSpec},
 };
 use nix::{
     sys::signal::Signal,
@@ -25,6 +25,7 @@ use crate::{
     agent::execute::SEARCH_PATH,
     rules::{
         backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
+        lease::Wiring,
         plan::Failure,
     },
 };
@@ -33,18 +34,21 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Wanted<'a> {
     pub(super) unit: &'a UnitName,
-    pub(super) desired: &'a Desired,
     pub(super) spec: &'a YunoSpec,
     pub(super) place: &'a Place,
+    pub(super) revision: &'a Digest,
+    /// What it reads as its configuration.
+    pub(super) config: Option<&'a Path>,
+    pub(super) wiring: &'a Wiring,
     pub(super) program: &'a Path,
     pub(super) user: Option<muster_shim::User>,
     pub(super) attempts: u32,
 }
 
 pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
-    let Wanted { unit, desired, spec, place, program, user, attempts } = wanted;
+    let Wanted { unit, spec, place, config, wiring, program, user, attempts, .. } = wanted;
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let config = spec.config.as_ref().map(|_| text(&place.config(&desired.revision)));
+    let config = config.map(text);
     let mut env: BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
@@ -52,7 +56,10 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
     env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
     let mut argv = vec![text(program)];
-    argv.extend(spec.args.iter().map(|arg| arg.replace("{config}", config.as_deref().unwrap_or_default())));
+    argv.extend(
+        spec.args.iter().map(|arg| wiring.fill(arg).replace("{config}", config.as_deref().unwrap_or_default())),
+    );
+    env.extend(wiring.variables());
     env.extend(config.map(|config| ("MUSTER_CONFIG".to_owned(), config)));
     let notify = notify(spec);
     if let Some(notify) = &notify {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::may_heal;
 use crate::{
     files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
-    rules::plan::Failure,
+    rules::{lease::Wiring, plan::Failure},
 };
 
 /// `started.json`.
@@ -27,6 +27,9 @@ pub(super) struct Started {
     /// What it has to do without, as the unit's report has it.
     #[serde(default)]
     pub(super) missing: Vec<String>,
+    /// Where it was told to listen, and how to reach what it needs.
+    #[serde(default)]
+    pub(super) wiring: Wiring,
 }
 
 /// Where a unit has its files.
@@ -90,6 +93,35 @@ impl Place {
         prepare().map_err(|error: io::Error| self.failure("prepared", &error))
     }
 
+    fn wired(&self, revision: &Digest) -> PathBuf {
+        self.revision(revision).join("wired").join("config.json")
+    }
+
+    /// The configuration that a unit is started with, if it has one: what is installed, with its endpoints put in.
+    pub(super) fn wire(
+        &self,
+        revision: &Digest,
+        has_config: bool,
+        wiring: &Wiring,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let installed = has_config.then(|| self.config(revision));
+        if wiring.is_empty() {
+            return Ok(installed);
+        }
+        let never = |error: String| Failure { error, may_heal: false };
+        let content = installed.map_or(Ok(b"{}".to_vec()), fs::read).map_err(|error| self.failure("read", &error))?;
+        let mut config =
+            serde_json::from_slice(&content).map_err(|error| never(format!("the unit's config: {error}")))?;
+        wiring.put_into(&mut config).map_err(never)?;
+        let wired = self.wired(revision);
+        let write = || {
+            make_folder(wired.parent().unwrap_or(&self.folder), PASSABLE_FOLDER)?;
+            write_atomically(&wired, config.to_string().as_bytes(), SECRET_MODE)
+        };
+        write().map_err(|error: io::Error| self.failure("written", &error))?;
+        Ok(Some(wired))
+    }
+
     /// Lets a user read its configuration, and write where it works.
     pub(super) fn give_to(&self, revision: &Digest, user: &muster_shim::User) -> Result<(), Failure> {
         let give = |path: &Path| match unistd::chown(path, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
@@ -98,6 +130,7 @@ impl Place {
             Err(errno) => Err(self.failure("given to its user", &errno.into())),
         };
         give(&self.work())?;
+        give(&self.wired(revision))?;
         give(&self.config(revision))
     }
 

@@ -62,13 +62,13 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &Asked) -
 /// Whether a command is about this unit on this host.
 fn concerns(command: &Command, host: HostId, name: &UnitName) -> bool {
     let unit = match &command.verb {
-        Verb::Exec(_) => return false,
         Verb::UnitApply { unit, .. }
         | Verb::UnitRun { unit }
         | Verb::UnitStop { unit }
         | Verb::UnitRestart { unit }
         | Verb::UnitRm { unit }
         | Verb::UnitLogs { unit, .. } => unit,
+        _ => return false,
     };
     unit == name && command.hosts.iter().any(|line| line.host == host)
 }

@@ -162,10 +162,11 @@ pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
 
 /// Why a unit is held.
 pub(in crate::console::web) fn held(hold: &Hold, now_ms: Millis) -> Markup {
-    let why = match hold.reason {
-        HoldReason::Broken => "held: broken",
+    let (tone, why) = match hold.reason {
+        HoldReason::Broken => (Tone::Bad, "held: broken"),
+        HoldReason::Dependency => (Tone::Bad, "held: dependency"),
     };
-    html! { (state(Tone::Bad, why)) " " (ago(hold.since_ms, now_ms)) }
+    html! { (state(tone, why)) " " (ago(hold.since_ms, now_ms)) @if let Some(note) = &hold.note { p.why { (note) } } }
 }
 
 /// How far a command has come on a host, or how it ended.

@@ -154,7 +154,7 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
         addresses: vec!["192.0.2.7/24".to_owned(), "2001:db8::7/64".to_owned()],
     };
     let summary = |phase, hold| UnitSummary { generation: 3, run: Run::Running, phase, hold };
-    let hold = Hold { reason: HoldReason::Broken, since_ms: ago(700) };
+    let hold = Hold::new(HoldReason::Broken, ago(700));
     let units =
         BTreeMap::from([(name(0), summary(Phase::Running, None)), (name(1), summary(Phase::Failed, Some(hold)))]);
     let state = HostState {
@@ -239,7 +239,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             error: failed.then(|| text("it ended within a second, four times in a row")),
             ..Observed::absent(0)
         },
-        hold: failed.then_some(Hold { reason: HoldReason::Broken, since_ms: ago(300) }),
+        hold: failed.then_some(Hold::new(HoldReason::Broken, ago(300))),
         at_ms: ago(5),
     }
 }

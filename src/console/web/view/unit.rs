@@ -1,8 +1,11 @@
 //! One unit: what it should be beside what it is, and what can be done about it.
 
+use std::net::{IpAddr, SocketAddr};
+
 use maud::{Markup, html};
 use muster_topics::{
-    name::{HostId, UnitName},
+    endpoint::Protocol,
+    name::{HostId, Name, UnitName},
     unit::{Run, Spec, YunoSpec},
 };
 
@@ -167,10 +170,25 @@ impl UnitView {
                 @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
                 @if observed.attempts > 0 { div { dt { "Restarts by itself" } dd { (observed.attempts) } } }
                 @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (ago(retry_ms, now_ms)) } } }
+                @if !observed.endpoints.is_empty() {
+                    div { dt { "Listens at" } dd { @for end in &observed.endpoints { (wired(&end.name, end.address, end.port, end.protocol)) } } }
+                }
+                @if !observed.connectors.is_empty() {
+                    div { dt { "Connects to" } dd {
+                        @for end in &observed.connectors {
+                            (wired(&end.name, end.address, end.port, end.protocol))
+                            "of " a href=(url(self.unit.host, &end.unit)) { (end.unit) } " "
+                        }
+                    } }
+                }
                 (spec(&desired.spec))
             }
         }
     }
+}
+
+fn wired(name: &Name, address: IpAddr, port: u16, protocol: Protocol) -> Markup {
+    html! { (name) " " code { (SocketAddr::new(address, port)) @if protocol != Protocol::Tcp { "/" (protocol) } } " " }
 }
 
 fn behind(behind: bool) -> Markup {
