@@ -163,8 +163,10 @@ fn is_usage(code: &str) -> bool {
     matches!(
         code,
         "ambiguous_host"
+            | "bad_endpoints"
             | "bad_expiry"
             | "bad_lines"
+            | "bad_realm"
             | "bad_timeout"
             | "bad_ttl"
             | "env_in_broadcast"

@@ -79,6 +79,8 @@ pub struct Unit {
     adopt_ms: Option<Millis>,
     /// [`Kept::restarts`], for when it is looked up.
     kept_restarts: u32,
+    /// [`Kept::finished`], for when it is desired again.
+    kept_finished: bool,
     /// How to treat its instance, by the newest spec that there was.
     policy: Policy,
 }
@@ -92,6 +94,9 @@ pub struct Kept {
     /// How often the instance had been started again by itself; see [`Told::restarts`].
     #[serde(default)]
     pub restarts: u32,
+    /// It ended, and its spec says that this is all.
+    #[serde(default)]
+    pub finished: bool,
 }
 
 /// What of a unit is in effect. For a yuno: its process, or its shim that is about to start one again.
@@ -355,8 +360,8 @@ impl Unit {
     /// A unit as it was kept; nothing is kept of one that is new.
     #[must_use]
     pub fn new(kept: Option<Kept>, now_ms: Millis) -> Self {
-        let Kept { observed, restarts: kept_restarts } =
-            kept.unwrap_or_else(|| Kept { observed: Observed::absent(now_ms), restarts: 0 });
+        let Kept { observed, restarts: kept_restarts, finished: kept_finished } =
+            kept.unwrap_or_else(|| Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false });
         Self {
             desired: None,
             hold: None,
@@ -373,6 +378,7 @@ impl Unit {
             install_failures: 0,
             adopt_ms: None,
             kept_restarts,
+            kept_finished,
             policy: Policy::default(),
         }
     }
@@ -476,7 +482,11 @@ impl Unit {
             Instance::Unknown => self.kept_restarts,
             Instance::None | Instance::Launching(_) => 0,
         };
-        Kept { observed: self.observed.clone(), restarts }
+        let finished = match self.desired {
+            Some(_) => self.rest == Some(Rest::Finished),
+            None => self.kept_finished,
+        };
+        Kept { observed: self.observed.clone(), restarts, finished }
     }
 
     /// The process that runs now.

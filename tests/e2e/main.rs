@@ -13,6 +13,7 @@ mod exec;
 mod first_run;
 mod limits;
 mod metric;
+mod realms;
 mod revoke;
 mod roles;
 mod wire;

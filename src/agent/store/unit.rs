@@ -230,7 +230,7 @@ pub async fn edit(
                 Err(refusal) => return Ok(Err(refusal)),
             };
             let generation = next_generation(connection).await?;
-            let kept = Kept { observed: Observed::absent(now_ms), restarts: 0 };
+            let kept = Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false };
             let (spec, observed) = (to_json("unit's spec", &spec)?, to_json("observed state", &kept)?);
             let run = if run == Run::Running { "running" } else { "stopped" };
             let digest = revision.as_str();
@@ -368,7 +368,7 @@ mod tests {
         done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
         let observed =
             Observed { phase: Phase::Failed, exit: Some(Exit::Signal(11)), attempts: 9, ..Observed::absent(5) };
-        let kept = Kept { observed, restarts: 3 };
+        let kept = Kept { observed, restarts: 3, finished: false };
         let hold = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();
         let row = store.units().await.unwrap().units.remove(0);

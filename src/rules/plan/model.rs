@@ -1,7 +1,12 @@
 //! Properties of the planner, held against a small model of a host: any sequence of verbs, ends,
 //! failures, ticks and restarts of the agent keeps the invariants, and converges once the faults stop.
 
-use muster_topics::{command::Verb, name::UnitName, unit::Phase};
+use muster_topics::{
+    command::Verb,
+    endpoint::{Endpoint, Protocol},
+    name::UnitName,
+    unit::Phase,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -26,6 +31,8 @@ enum Event {
     /// The process ends, and its shim starts it again.
     Again(i32),
     Wait(Millis),
+    /// It is wired to another port, and may lack something.
+    Wire(u16, bool),
     /// The agent is killed, and started again.
     AgentRestart,
 }
@@ -45,6 +52,10 @@ struct World {
     row: Option<(Desired, Option<Hold>)>,
     unit: Unit,
     process: Option<(Digest, Process)>,
+    /// What it is wired to, and whether it lacks something.
+    wired: (u16, bool),
+    /// What its process was started with.
+    with: u16,
     restarts: u32,
     last: Option<Ended>,
     pids: i32,
@@ -71,6 +82,12 @@ fn apply(artifact: u8, grace_ms: u64, run: Option<Run>) -> Verb {
     Verb::UnitApply { unit: name(), spec: Box::new(serde_json::from_str(&spec).unwrap()), run }
 }
 
+/// Wired to nothing but a port.
+fn wiring(port: u16) -> Wiring {
+    let (name, address) = ("http".parse().unwrap(), "127.0.0.1".parse().unwrap());
+    Wiring { endpoints: vec![Endpoint { name, address, port, protocol: Protocol::Tcp }], connectors: Vec::new() }
+}
+
 impl World {
     fn new() -> Self {
         let now_ms = 1_000_000;
@@ -80,6 +97,8 @@ impl World {
             row: None,
             unit: Unit::new(None, now_ms),
             process: None,
+            wired: (1, false),
+            with: 0,
             restarts: 0,
             last: None,
             pids: 100,
@@ -128,7 +147,9 @@ impl World {
             Step::Start { .. } => {
                 assert!(self.process.is_none() && self.launching.is_none(), "a second process");
                 assert!(!self.removing && !self.stopping, "started while it goes");
+                assert!(!self.wired.1, "started while it lacks something");
                 self.launching = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
+                self.with = self.wired.0;
             }
             Step::Stop { .. } => {
                 assert!(self.process.is_some(), "nothing to stop");
@@ -162,6 +183,12 @@ impl World {
     fn desire(&mut self) {
         let (desired, hold) = self.row.clone().unzip();
         self.see(Seen::Desired(desired.map(Box::new), hold.flatten()));
+        self.wire();
+    }
+
+    fn wire(&mut self) {
+        let (port, lacks) = self.wired;
+        self.see(Seen::Wired(wiring(port), lacks.then(|| "something".to_owned())));
     }
 
     fn spawn(&mut self, revision: Digest) {
@@ -172,7 +199,7 @@ impl World {
 
     fn tell(&self) -> Told {
         let process = self.process.as_ref().map(|(_, process)| *process);
-        Told { process, restarts: self.restarts, last: self.last.clone(), ..Told::default() }
+        Told { process, restarts: self.restarts, last: self.last.clone(), wiring: wiring(self.with), ..Told::default() }
     }
 
     fn end(&mut self, exit: Exit) -> Option<(Digest, Ended)> {
@@ -286,6 +313,10 @@ impl World {
                 self.now_ms += ms;
                 self.see(Seen::Tick);
             }
+            Event::Wire(port, lacks) => {
+                self.wired = (port, lacks);
+                self.wire();
+            }
             Event::AgentRestart => self.agent_restarts(),
         }
         self.answers();
@@ -312,6 +343,8 @@ impl World {
 
     /// From here on everything works, and time passes as the planner asks for it.
     fn settle(&mut self) {
+        self.wired.1 = false;
+        self.wire();
         for _ in 0..100 {
             self.answers();
             if self.gone {
@@ -349,7 +382,7 @@ impl World {
             // A task that has done its work.
             (Phase::Stopped, Run::Running) => assert_eq!((running, observed.exit), (None, Some(Exit::Code(0)))),
             (Phase::Running, Run::Running) => {
-                assert_eq!(running, Some(&desired.revision));
+                assert_eq!((running, self.with), (Some(&desired.revision), self.wired.0));
                 assert_eq!((observed.attempts, &observed.error), (0, &None));
             }
             other => panic!("converged to {other:?}"),
@@ -372,6 +405,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..3).prop_map(Event::Exit),
         2 => (0..3).prop_map(Event::Again),
         4 => prop_oneof![0i64..2_000, 0i64..1_000_000].prop_map(Event::Wait),
+        2 => (1u16..3, prop::bool::ANY).prop_map(|(port, lacks)| Event::Wire(port, lacks)),
         1 => Just(Event::AgentRestart),
     ]
 }

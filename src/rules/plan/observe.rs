@@ -86,7 +86,7 @@ impl Unit {
         let is_restored = before.is_none() && generation(&self.desired) == Some(self.observed.generation);
         self.rest = match self.observed.phase {
             Phase::Failed if is_restored && self.hold.is_none() => Some(Rest::Failed),
-            Phase::Stopped if is_restored && self.wants_running() => Some(Rest::Finished),
+            _ if is_restored && self.kept_finished => Some(Rest::Finished),
             _ => None,
         };
         if !is_restored {
