@@ -11,6 +11,7 @@ use muster_topics::{
 /// Where a unit listens, and what it connects to.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Endpoints")]
+#[group(id = "endpoints")]
 pub struct Options {
     /// An endpoint that it provides, with a port that its host leases it: NAME, and behind it as wanted =PORT for a
     /// port of your own, /udp, and /global for other hosts to reach; may be given several times. The port is in
