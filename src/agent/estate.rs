@@ -18,10 +18,7 @@ use sqlx::SqliteConnection;
 use super::{
     core::Agent,
     road::answer_with,
-    store::{
-        StoreError, journal, realm,
-        snapshot::{self, Asker},
-    },
+    store::{StoreError, journal, realm, snapshot, unit::Asker},
 };
 use crate::{clock, rules::Refusal};
 

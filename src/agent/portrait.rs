@@ -6,6 +6,7 @@ use muster_topics::{
     PAYLOAD_MAX_BYTES,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     name::Name,
+    unit::Hold,
 };
 
 use super::{facts, unit::UnitStates};
@@ -51,7 +52,7 @@ impl Portrait {
             generation: state.observed.generation,
             run: state.desired.run,
             phase: state.observed.phase,
-            hold: state.hold.as_ref().map(muster_topics::unit::Hold::in_short),
+            hold: state.hold.as_ref().map(Hold::in_short),
         };
         fitted(HostState {
             hostname: self.hostname.clone(),

@@ -79,6 +79,8 @@ pub(super) enum Work {
     Begun(CommandId, Result<(), Refusal>),
     /// A unit's log was read.
     Read(CommandId, Result<Vec<u8>, Refusal>),
+    /// A signal was sent, or could not be.
+    Signalled(CommandId, Result<(), Refusal>),
     /// Nothing that anybody waits for.
     Done,
 }
@@ -207,7 +209,7 @@ impl Agent {
         let (id, verb) = (command.get().id, &command.get().verb);
         tracing::info!(command.id = %id, operator = %command.get().operator, verb = verb.name(), "command");
         match verb {
-            Verb::Exec(_) | Verb::UnitLogs { .. } => {
+            Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitSignal { .. } => {
                 let mut tx = self.store.begin().await?;
                 let new = self.enter(&mut tx, command.get()).await?;
                 tx.commit().await?;
@@ -221,6 +223,13 @@ impl Agent {
             | Verb::UnitRun { unit }
             | Verb::UnitStop { unit }
             | Verb::UnitRestart { unit }
+            | Verb::UnitHold { unit, .. }
+            | Verb::UnitUnhold { unit }
+            | Verb::UnitRetire { unit, .. }
+            | Verb::UnitLabel { unit, .. }
+            | Verb::UnitUpgrade { unit, .. }
+            | Verb::UnitFreeze { unit }
+            | Verb::UnitThaw { unit }
             | Verb::UnitRm { unit } => self.edit(command.get(), unit, verb).await,
             Verb::RealmSet { .. }
             | Verb::RealmRm { .. }
@@ -247,13 +256,15 @@ impl Agent {
             tx.rollback().await?;
             return self.repeated(command.id).await;
         }
-        let known = realm::take_in(&mut tx, &command.realms).await?;
-        let edited = match known {
-            Ok(()) => unit::edit(&mut tx, unit, verb, now_ms).await?,
+        let asker = unit::Asker { operator: &command.operator, now_ms };
+        let edited = match realm::take_in(&mut tx, &command.realms).await? {
+            Ok(()) => unit::edit(&mut tx, unit, verb, asker).await?,
             Err(refusal) => Err(refusal),
         };
         let status = match edited {
-            Ok(Some(applied)) => Status::Applied { generation: applied.generation, revision: applied.revision },
+            Ok(Some(unit::Applied { generation, revision, hold })) => {
+                Status::Applied { generation, revision, hold: hold.map(Box::new) }
+            }
             Ok(None) => Status::Completed,
             Err(refusal) => refusal.into(),
         };
@@ -323,6 +334,10 @@ impl Agent {
                 self.work.spawn(async move { Work::Begun(id, executor.run(id, &exec).await) });
             }
             Verb::UnitLogs { unit, lines } => self.read_log(id, unit, lines),
+            Verb::UnitSignal { unit, signal } => {
+                let units = self.units.clone();
+                self.work.spawn(async move { Work::Signalled(id, units.signal(&unit, signal).await) });
+            }
             // These are done when they are entered.
             _ => {}
         }
@@ -367,6 +382,8 @@ impl Agent {
                 tracing::info!(command.id = %id, reason = refusal.message, "not begun");
                 self.facts.push_back(Fact::Ended(id, refusal.into()));
             }
+            Work::Signalled(id, Ok(())) => self.facts.push_back(Fact::Ended(id, Status::Completed)),
+            Work::Signalled(id, Err(refusal)) => self.facts.push_back(Fact::Ended(id, refusal.into())),
             Work::Read(id, Ok(log)) => self.facts.push_back(Fact::Read(id, log)),
             Work::Read(id, Err(refusal)) => self.facts.push_back(Fact::Ended(id, refusal.into())),
             Work::Done => {}

@@ -281,7 +281,7 @@ impl Shim {
     async fn first_state(&mut self) -> io::Result<State> {
         match timeout(ANSWER_MAX, self.next()).await? {
             Some(Event::State(state)) => Ok(state),
-            Some(Event::Output { .. }) => Err(io::ErrorKind::InvalidData.into()),
+            Some(Event::Output { .. } | Event::Signalled { .. }) => Err(io::ErrorKind::InvalidData.into()),
             None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

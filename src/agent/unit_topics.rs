@@ -103,7 +103,7 @@ mod tests {
         );
         let spec = serde_json::from_str(&spec).unwrap();
         UnitState {
-            desired: Desired { generation: 1, revision: Digest::of(b""), spec, run: Run::Running },
+            desired: Desired { generation: 1, revision: Digest::of(b""), spec, run: Run::Running, frozen: false },
             observed: Observed { phase, ..Observed::absent(0) },
             hold: None,
             process: None,

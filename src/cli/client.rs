@@ -166,6 +166,7 @@ fn is_usage(code: &str) -> bool {
             | "bad_endpoints"
             | "bad_expiry"
             | "bad_lines"
+            | "bad_note"
             | "bad_realm"
             | "bad_timeout"
             | "bad_ttl"

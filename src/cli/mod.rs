@@ -4,13 +4,16 @@
 //!
 //! - [`context`]: which console, and as whom; [`client`]: its API
 //! - [`print`]: tables, JSON, YAML, ages, and words for people
-//! - [`target`]: which hosts and units are meant; [`wait`]: until a unit is what it should be
+//! - [`target`]: which hosts and units are meant; [`change`]: doing something to them; [`wait`]: until a unit is what
+//!   it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`realm`], [`unit`] (with `yuno`; [`process`] and [`endpoint`] are its options), [`snapshot`], [`metric`], [`login`]
+//!   [`realm`], [`unit`] (with `yuno`, its [`upgrade`], and its options in [`process`] and [`endpoint`]), [`snapshot`],
+//!   [`metric`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
 pub mod artifact;
+pub mod change;
 pub mod client;
 pub mod command;
 pub mod config;
@@ -27,6 +30,7 @@ pub mod snapshot;
 pub mod target;
 pub mod token;
 pub mod unit;
+pub mod upgrade;
 pub mod wait;
 
 use clap::{Args, Subcommand};
@@ -73,7 +77,7 @@ pub enum Verb {
     /// Realms: namespaces of units, with the address and the ports of their endpoints
     #[command(subcommand)]
     Realm(realm::Verb),
-    /// Units of any kind: list, show, remove
+    /// Units of any kind: list, show, hold, retire, remove
     #[command(subcommand)]
     Unit(unit::Verb),
     /// Yunos: native processes that an agent keeps

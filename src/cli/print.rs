@@ -55,6 +55,17 @@ impl Printer {
         }
     }
 
+    /// Prints items in a form for programs; a table of them would tell people nothing that they were not told.
+    ///
+    /// # Errors
+    /// If standard output does not take it.
+    pub fn data<T: Serialize>(self, items: &[T]) -> Result<(), Failure> {
+        match self.format {
+            Format::Table => Ok(()),
+            Format::Json | Format::Yaml => self.document(&items),
+        }
+    }
+
     /// Prints one thing: all that is known of it, or `name: value` lines.
     ///
     /// # Errors
@@ -82,7 +93,9 @@ impl Printer {
     }
 }
 
-fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+/// A table as text, or lines without a header.
+#[must_use]
+pub fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(TableStyle::new());
     if !header.is_empty() {

@@ -8,7 +8,7 @@ use muster_topics::{
     realm::PortRange,
 };
 
-use super::{Session, exec, print, unit::report};
+use super::{Session, change::report, exec, print};
 use crate::{
     api::{Command, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved},
     failure::Failure,

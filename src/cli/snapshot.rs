@@ -12,7 +12,7 @@ use muster_topics::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Session, host, print, unit, wait};
+use super::{Session, change, host, print, wait};
 use crate::{
     api::{Command, CommandEvent, CommandHost, Host, NewCommand, NewTarget},
     clock,
@@ -44,7 +44,7 @@ pub enum Verb {
         dry_run: bool,
         /// How long to wait
         #[command(flatten)]
-        wait: unit::Waiting,
+        wait: change::Waiting,
     },
     /// Make the units again what they were before a snapshot was activated, but for those of which something else
     /// was desired since
@@ -54,7 +54,7 @@ pub enum Verb {
         named: Named,
         /// How long to wait
         #[command(flatten)]
-        wait: unit::Waiting,
+        wait: change::Waiting,
     },
     /// Forget a snapshot that is not active
     Rm(Named),
@@ -153,7 +153,7 @@ async fn ask(session: &Session, at: &Where, verb: &Asked) -> Result<Vec<(Command
     let mut answers = Vec::new();
     for command in commands {
         let answer = gather(session, &command).await?;
-        unit::report(&command, std::slice::from_ref(&answer.0))?;
+        change::report(&command, std::slice::from_ref(&answer.0))?;
         answers.push(answer);
     }
     Ok(answers)
@@ -255,7 +255,7 @@ fn words(difference: &Difference) -> (&'static str, String) {
 }
 
 /// Activates or deactivates, and waits until each unit is there.
-async fn switch(session: &Session, at: &Where, verb: Asked, waiting: unit::Waiting) -> Result<(), Failure> {
+async fn switch(session: &Session, at: &Where, verb: Asked, waiting: change::Waiting) -> Result<(), Failure> {
     let limit: Duration = waiting.timeout.into();
     let done: Vec<Answer<SnapshotDiff>> = each(session, at, verb).await?;
     for Answer { host, hostname, answer } in &done {
@@ -267,7 +267,7 @@ async fn switch(session: &Session, at: &Where, verb: Asked, waiting: unit::Waiti
         }
         if !waiting.no_wait {
             for (unit, generation) in changed {
-                wait::until_reached(session, *host, &unit.unit, generation, limit).await?;
+                wait::until_reached(session, *host, &unit.unit, (generation, wait::Goal::Reached), limit).await?;
             }
         }
     }

@@ -2,7 +2,10 @@
 
 use std::str::FromStr;
 
-use muster_topics::name::{HostId, UnitName};
+use muster_topics::{
+    name::{HostId, UnitName},
+    select::{self, Select},
+};
 
 use crate::{
     api::Unit,
@@ -36,6 +39,21 @@ impl FromStr for UnitRef {
 #[must_use]
 pub fn is_host(unit: &Unit, name: &str) -> bool {
     unit.hostname == name || unit.host.to_string() == name
+}
+
+/// Those of `units` that an expression picks; all, if there is none.
+pub fn select<'a>(units: &'a [Unit], wanted: Option<&Select>) -> impl Iterator<Item = &'a Unit> {
+    units.iter().filter(move |unit| {
+        wanted.is_none_or(|select| {
+            select.picks_unit(&select::Unit {
+                host: unit.host,
+                hostname: &unit.hostname,
+                name: &unit.unit,
+                spec: &unit.desired.spec,
+                phase: unit.observed.phase,
+            })
+        })
+    })
 }
 
 /// Which of `units` are meant by a reference: those on the host that it names, or on `hosts`, or, with
@@ -104,7 +122,7 @@ mod tests {
             host: HostId(uuid::Uuid::from_u128(host)),
             hostname: hostname.to_owned(),
             unit: name.parse().unwrap(),
-            desired: Desired { generation: 1, revision: digest, spec, run: Run::Stopped },
+            desired: Desired { generation: 1, revision: digest, spec, run: Run::Stopped, frozen: false },
             observed: Observed::absent(0),
             hold: None,
             at_ms: 0,

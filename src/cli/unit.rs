@@ -5,18 +5,22 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use muster_topics::{
     command::Verb as Asked,
-    name::HostId,
-    outcome::Status,
-    unit::{ArtifactRef, ConfigRef, Observed, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
+    name::{LabelValue, Name, NameError},
+    select::Select,
+    signal::Signal,
+    unit::{ArtifactRef, ConfigRef, Hold, Observed, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
 };
 
 use super::{
-    Session, artifact, config, endpoint, exec, host, print, process,
+    Session, artifact,
+    change::{Action, Change, Waiting, change, report, settle, submit},
+    config, endpoint, exec, host, print, process,
     target::{self, UnitRef},
+    upgrade::{self, Upgrade},
     wait,
 };
 use crate::{
-    api::{Command, NewCommand, NewTarget, Unit},
+    api::Unit,
     clock,
     failure::{Failure, Kind},
 };
@@ -30,6 +34,9 @@ pub enum Verb {
         /// Only those of one host, by id or hostname
         #[arg(long)]
         host: Option<String>,
+        /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
+        #[arg(long, value_name = "EXPRESSION")]
+        select: Option<Select>,
     },
     /// Show what a unit should be and what it is
     Show {
@@ -39,7 +46,41 @@ pub enum Verb {
         #[arg(long)]
         host: Option<String>,
     },
-    /// Make a host forget a unit that is stopped
+    /// Leave units as they are: what runs goes on, what does not is not started, until they are unheld
+    Hold {
+        /// Which
+        #[command(flatten)]
+        which: Change,
+        /// What for, in a line for whoever wonders
+        #[arg(long)]
+        note: Option<String>,
+    },
+    /// End a hold, an operator's or that of a unit that is broken; what should run is tried anew
+    Unhold(Change),
+    /// Stop units and hold them, as they have to be before they can be removed
+    Retire {
+        /// Which
+        #[command(flatten)]
+        which: Change,
+        /// What for, in a line for whoever wonders
+        #[arg(long)]
+        note: Option<String>,
+    },
+    /// Change labels of units, by which selectors find them; nothing is restarted for that
+    #[command(after_help = "Examples:\n  muster unit label default/server --set tier=gold --unset site\n  \
+                            muster unit label --select 'realm=prod and label.wave=1' --set wave=2")]
+    Label {
+        /// Which
+        #[command(flatten)]
+        which: Change,
+        /// A label and its value; may be given several times
+        #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label, required_unless_present = "unset")]
+        set: Vec<(Name, LabelValue)>,
+        /// A label to remove; may be given several times
+        #[arg(long, value_name = "NAME")]
+        unset: Vec<Name>,
+    },
+    /// Make a host forget units that are retired: stopped, and held
     Rm(Change),
 }
 
@@ -55,12 +96,32 @@ pub enum YunoVerb {
     Stop(Change),
     /// End a yuno's process and start it anew
     Restart(Change),
+    /// Bring yunos to newer artifacts and configs; --plan only shows which
+    Upgrade(Box<Upgrade>),
+    /// Send a signal to a yuno's main process; nothing that is desired changes by that
+    #[command(after_help = "Examples:\n  muster yuno signal HUP default/server\n  \
+                            muster yuno signal usr1 --all --yes\n\n\
+                            It ends well if the process was there and got it. One that ends by it is started again.")]
+    Signal {
+        /// Its name, such as HUP or SIGUSR1
+        signal: Signal,
+        /// Which
+        #[command(flatten)]
+        which: Change,
+    },
+    /// Suspend a yuno with all that it started; it keeps its memory, can be stopped, and is thawed by a restart
+    Freeze(Change),
+    /// Let a yuno go on that was frozen
+    Thaw(Change),
     /// List yunos
     #[command(alias = "list")]
     Ls {
         /// Only those of one host, by id or hostname
         #[arg(long)]
         host: Option<String>,
+        /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
+        #[arg(long, value_name = "EXPRESSION")]
+        select: Option<Select>,
     },
     /// Show what a yuno should be and what it is
     Show {
@@ -81,38 +142,8 @@ pub enum YunoVerb {
         #[arg(short = 'n', long, default_value_t = 100)]
         lines: u32,
     },
-    /// Make a host forget a yuno that is stopped
+    /// Make a host forget yunos that are retired: stopped, and held (`muster unit retire`)
     Rm(Change),
-}
-
-/// Which units a verb changes, and how long to wait for it.
-#[derive(Args, Clone, Debug)]
-pub struct Change {
-    /// REALM/NAME or HOST:REALM/NAME; with --all alone, every unit there is
-    #[arg(required_unless_present = "all")]
-    pub units: Vec<UnitRef>,
-    /// The host, by id or hostname; may be given several times
-    #[arg(long = "host", value_name = "HOST")]
-    pub hosts: Vec<String>,
-    /// On every host that has such a unit
-    #[arg(long)]
-    pub all: bool,
-    /// Do not ask before more than one unit is stopped or removed
-    #[arg(short, long)]
-    pub yes: bool,
-    #[command(flatten)]
-    wait: Waiting,
-}
-
-/// How long to wait.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct Waiting {
-    /// Do not wait until it is done
-    #[arg(long)]
-    pub no_wait: bool,
-    /// How long to wait until it is done
-    #[arg(long, default_value = "2m", value_name = "TIME")]
-    pub timeout: humantime::Duration,
 }
 
 /// Make a yuno, or change the one of this name.
@@ -141,6 +172,9 @@ pub struct Create {
     /// The user that it runs as
     #[arg(long)]
     pub user: Option<String>,
+    /// A label, by which selectors find it; may be given several times
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
+    pub labels: Vec<(Name, LabelValue)>,
     /// When it is started again by itself: always, on-failure or never
     #[arg(long, default_value = "always", value_parser = parse_restart)]
     pub restart: Restart,
@@ -163,6 +197,12 @@ pub struct Create {
     wait: Waiting,
 }
 
+fn parse_label(text: &str) -> Result<(Name, LabelValue), String> {
+    let (name, value) = text.split_once('=').ok_or("use NAME=VALUE, such as tier=gold")?;
+    let wrong = |error: NameError| error.to_string();
+    Ok((name.parse().map_err(wrong)?, value.parse().map_err(wrong)?))
+}
+
 fn parse_restart(text: &str) -> Result<Restart, String> {
     parse_word(&text.replace('-', "_"))
 }
@@ -181,8 +221,16 @@ fn parse_word<T: serde::de::DeserializeOwned>(word: &str) -> Result<T, String> {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
-        Verb::Ls { host } => list(session, host).await,
+        Verb::Ls { host, select } => list(session, host, select.as_ref()).await,
         Verb::Show { unit, host } => show(session, &unit, host).await,
+        Verb::Hold { which, note } => change(session, which, Action::Hold(note)).await,
+        Verb::Unhold(which) => change(session, which, Action::Unhold).await,
+        Verb::Retire { which, note } => change(session, which, Action::Retire(note)).await,
+        Verb::Label { which, set, unset } => {
+            let unset = unset.into_iter().map(|name| (name, None));
+            let labels = unset.chain(set.into_iter().map(|(name, value)| (name, Some(value)))).collect();
+            change(session, which, Action::Label(labels)).await
+        }
         Verb::Rm(which) => change(session, which, Action::Remove).await,
     }
 }
@@ -197,20 +245,25 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Run(which) => change(session, which, Action::Run).await,
         YunoVerb::Stop(which) => change(session, which, Action::Stop).await,
         YunoVerb::Restart(which) => change(session, which, Action::Restart).await,
-        YunoVerb::Ls { host } => list(session, host).await,
+        YunoVerb::Upgrade(upgrade) => upgrade::run(*upgrade, session).await,
+        YunoVerb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
+        YunoVerb::Freeze(which) => change(session, which, Action::Freeze).await,
+        YunoVerb::Thaw(which) => change(session, which, Action::Thaw).await,
+        YunoVerb::Ls { host, select } => list(session, host, select.as_ref()).await,
         YunoVerb::Show { unit, host } => show(session, &unit, host).await,
         YunoVerb::Logs { unit, host, lines } => logs(session, &unit, host, lines).await,
         YunoVerb::Rm(which) => change(session, which, Action::Remove).await,
     }
 }
 
-async fn units(session: &Session, host: Option<String>) -> Result<Vec<Unit>, Failure> {
+pub(super) async fn units(session: &Session, host: Option<String>) -> Result<Vec<Unit>, Failure> {
     let query: Vec<_> = host.into_iter().map(|host| ("host", host)).collect();
     session.client.get("units", &query).await
 }
 
-async fn list(session: &Session, host: Option<String>) -> Result<(), Failure> {
+async fn list(session: &Session, host: Option<String>, select: Option<&Select>) -> Result<(), Failure> {
     let units = units(session, host).await?;
+    let units: Vec<Unit> = target::select(&units, select).cloned().collect();
     let now_ms = clock::now_ms();
     let row = |unit: &Unit| {
         let observed = &unit.observed;
@@ -218,7 +271,7 @@ async fn list(session: &Session, host: Option<String>) -> Result<(), Failure> {
             unit.hostname.clone(),
             unit.unit.to_string(),
             unit.desired.spec.kind().to_owned(),
-            wait::phase(observed.phase).to_owned(),
+            doing(unit),
             print::age(observed.since_ms, now_ms),
             observed.pid.map(|pid| pid.to_string()).unwrap_or_default(),
             observed
@@ -232,6 +285,13 @@ async fn list(session: &Session, host: Option<String>) -> Result<(), Failure> {
     let header = ["HOST", "UNIT", "KIND", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
     let empty = "no units; `muster yuno create --help` tells how to make one";
     session.printer.list(&units, &header, row, empty)
+}
+
+/// The phase, and what else it would be wrong to overlook.
+fn doing(unit: &Unit) -> String {
+    let frozen = if unit.observed.frozen { ", frozen" } else { "" };
+    let held = unit.hold.as_ref().map(|hold| format!(", held: {}", hold.reason.as_str())).unwrap_or_default();
+    format!("{}{frozen}{held}", wait::phase(unit.observed.phase))
 }
 
 async fn one(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<Unit, Failure> {
@@ -263,11 +323,13 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("config", config.unwrap_or_default()),
             ("arguments", spec.args.join(" ")),
             ("user", spec.user.clone().unwrap_or_default()),
+            ("labels", spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")),
             (
                 "desired",
                 format!(
-                    "{}, generation {}, revision {}",
+                    "{}{}, generation {}, revision {}",
                     run_word(desired.run),
+                    if desired.frozen { ", frozen" } else { "" },
                     desired.generation,
                     desired.revision.short()
                 ),
@@ -282,7 +344,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                     revision.unwrap_or_else(|| "none".to_owned()),
                 ),
             ),
-            ("hold", unit.hold.as_ref().map(ToString::to_string).unwrap_or_default()),
+            ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
             ("listens at", endpoint::listens(observed)),
             ("connects to", endpoint::connects(observed)),
             ("pid", observed.pid.map(|pid| pid.to_string()).unwrap_or_default()),
@@ -297,6 +359,10 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("told", print::age(unit.at_ms, now_ms)),
         ]
     })
+}
+
+fn held(hold: &Hold, now_ms: muster_topics::Millis) -> String {
+    format!("{hold} (since {})", print::age(hold.since_ms, now_ms))
 }
 
 fn last_exit(observed: &Observed) -> String {
@@ -315,7 +381,7 @@ fn run_word(run: Run) -> &'static str {
 async fn logs(session: &Session, wanted: &UnitRef, host: Option<String>, lines: u32) -> Result<(), Failure> {
     let unit = one(session, wanted, host).await?;
     let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines };
-    let command = submit(session, vec![unit.host], asked).await?;
+    let command = submit(session, vec![unit.host.to_string()], asked).await?;
     let hosts = exec::follow(session, &command).await?;
     report(&command, &hosts)
 }
@@ -343,6 +409,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         args: create.args,
         env: create.env.into_iter().collect(),
         user: create.user,
+        labels: create.labels.into_iter().collect(),
         cwd,
         limits,
         process,
@@ -359,143 +426,6 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     });
     let run = create.run.then_some(Run::Running);
     let asked = Asked::UnitApply { unit: create.unit.unit.clone(), spec: Box::new(spec), run };
-    let wanted = NewCommand { target: NewTarget::Hosts(vec![host]), expires_in_ms: None, verb: asked };
-    let command: Command = session.client.post("commands", &wanted).await?;
+    let command = submit(session, vec![host], asked).await?;
     settle(session, &command, create.wait).await
-}
-
-/// What a verb does to units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    Run,
-    Stop,
-    Restart,
-    Remove,
-}
-
-impl Action {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Run => "run",
-            Self::Stop => "stop",
-            Self::Restart => "restart",
-            Self::Remove => "remove",
-        }
-    }
-
-    fn asks(self, unit: &Unit) -> Asked {
-        let unit = unit.unit.clone();
-        match self {
-            Self::Run => Asked::UnitRun { unit },
-            Self::Stop => Asked::UnitStop { unit },
-            Self::Restart => Asked::UnitRestart { unit },
-            Self::Remove => Asked::UnitRm { unit },
-        }
-    }
-}
-
-async fn change(session: &Session, which: Change, action: Action) -> Result<(), Failure> {
-    let all = units(session, None).await?;
-    let mut picked: Vec<&Unit> = Vec::new();
-    for wanted in &which.units {
-        picked.extend(target::pick(&all, wanted, &which.hosts, which.all, session.context.host)?);
-    }
-    if which.units.is_empty() {
-        picked = all
-            .iter()
-            .filter(|unit| which.hosts.is_empty() || which.hosts.iter().any(|host| target::is_host(unit, host)))
-            .collect();
-    }
-    if let (true, Some(host)) = (picked.is_empty(), which.hosts.first()) {
-        return Err(Failure::new(Kind::Failed, format!("there is no unit on {host}"))
-            .hint("`muster unit ls` lists what there is"));
-    }
-    if picked.len() > 1 && action != Action::Run && !which.yes {
-        let names: String = picked.iter().map(|unit| format!("\n  {} on {}", unit.unit, unit.hostname)).collect();
-        if !print::confirm(&format!("{} {} units?{names}\n", action.word(), picked.len())) {
-            return Err(Failure::new(
-                Kind::Usage,
-                format!("to {} {} units needs a yes:{names}", action.word(), picked.len()),
-            )
-            .hint("say --yes"));
-        }
-    }
-    let mut first_failure = Ok(());
-    for unit in picked {
-        let done = match submit(session, vec![unit.host], action.asks(unit)).await {
-            Ok(command) => settle(session, &command, which.wait).await,
-            Err(failure) => Err(failure),
-        };
-        if let Err(failure) = done {
-            // The others are done all the same; each failure is told, and the first one decides.
-            if first_failure.is_ok() {
-                first_failure = Err(failure);
-            } else if let Some(message) = failure.message {
-                print::say(format_args!("error: {message}"));
-            }
-        }
-    }
-    first_failure
-}
-
-async fn submit(session: &Session, hosts: Vec<HostId>, verb: Asked) -> Result<Command, Failure> {
-    let hosts = hosts.iter().map(ToString::to_string).collect();
-    let wanted = NewCommand { target: NewTarget::Hosts(hosts), expires_in_ms: None, verb };
-    session.client.post("commands", &wanted).await
-}
-
-/// Waits for a command's outcomes and then until each unit is as desired.
-async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Result<(), Failure> {
-    let limit: Duration = waiting.timeout.into();
-    // The command itself lives longer: for a host that is away it waits until it expires.
-    let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, command)).await else {
-        let away = format!("there is no answer after {}", humantime::format_duration(limit));
-        return Err(Failure::new(Kind::Failed, away).hint(format!(
-            "is the host online (`muster host ls`)? The command still waits for it; `muster command show {}` tells what became of it",
-            command.id
-        )));
-    };
-    let hosts = hosts?;
-    report(command, &hosts)?;
-    if waiting.no_wait {
-        return Ok(());
-    }
-    for host in &hosts {
-        let status = host.outcome.as_ref().map(|outcome| &outcome.value.status);
-        match (&command.verb, status) {
-            (Asked::UnitRm { unit }, Some(Status::Completed)) => {
-                wait::until_gone(session, host.host, unit, limit).await?;
-                print::say(format_args!("{unit} on {}: forgotten", host.hostname));
-            }
-            (
-                Asked::UnitApply { unit, .. }
-                | Asked::UnitRun { unit }
-                | Asked::UnitStop { unit }
-                | Asked::UnitRestart { unit },
-                Some(Status::Applied { generation, .. }),
-            ) => wait::until_reached(session, host.host, unit, *generation, limit).await?,
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Fails with the first host's complaint, if there is one.
-///
-/// # Errors
-/// With that.
-pub fn report(command: &Command, hosts: &[crate::api::CommandHost]) -> Result<(), Failure> {
-    let verdict = exec::verdict(hosts, false);
-    let complaint = hosts.iter().find_map(|host| Some((host, exec::complaint(host)?)));
-    match (verdict, complaint) {
-        (Err(failure), Some((host, words))) => {
-            let (message, hint) = match words.split_once("hint:") {
-                Some((message, hint)) => (message.trim_end_matches([' ', ';', '.', '(']), hint.trim()),
-                None => (words.as_str(), "`muster command show` tells more"),
-            };
-            let hint = hint.replace("command show`", &format!("command show {}`", command.id));
-            Err(Failure::new(failure.kind, format!("{}: {message}", host.hostname)).hint(hint))
-        }
-        (verdict, _) => verdict,
-    }
 }

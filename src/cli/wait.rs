@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use muster_topics::{
     name::{HostId, UnitName},
-    unit::{Phase, Run},
+    unit::{HoldReason, Phase, Run},
 };
 
 use super::{Session, print};
@@ -17,6 +17,15 @@ use crate::{
 /// How often the console is asked. It answers from memory, and a person is waiting.
 const POLL: Duration = Duration::from_millis(150);
 
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// The unit is what the generation wants it to be.
+    Reached,
+    /// The agent has taken the generation in.
+    Seen,
+}
+
 /// What a unit's state says of a wait for a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -24,33 +33,53 @@ pub enum Progress {
     Reached,
     /// It is on its way.
     Going,
-    /// It will not get there soon by itself; why.
-    Stuck(String),
+    /// It will not get there soon by itself.
+    Stuck {
+        /// Why.
+        why: String,
+        /// The verb that helps or tells more, before the unit's name.
+        verb: &'static str,
+    },
 }
 
 /// How far a unit is on its way to a generation.
 #[must_use]
-pub fn progress(unit: &Unit, generation: u64) -> Progress {
+pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
     let observed = &unit.observed;
     if observed.generation < generation {
         return Progress::Going;
     }
+    if goal == Goal::Seen {
+        return Progress::Reached;
+    }
     // Somebody has asked for something newer; that is then the goal.
     let reached = match unit.desired.run {
-        Run::Running => observed.phase == Phase::Running && observed.revision.as_ref() == Some(&unit.desired.revision),
+        Run::Running => {
+            let is_right = observed.revision.as_ref() == Some(&unit.desired.revision);
+            observed.phase == Phase::Running && is_right && observed.frozen == unit.desired.frozen
+        }
         Run::Stopped => matches!(observed.phase, Phase::Stopped | Phase::Absent),
     };
     if reached {
         return Progress::Reached;
     }
     if let Some(hold) = &unit.hold {
-        return Progress::Stuck(format!("it is held: {hold}{}", because(unit)));
+        let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { "yuno logs" };
+        return Progress::Stuck { why: format!("it is held: {hold}{}", because(unit)), verb };
     }
+    let verb = "yuno logs";
     match observed.phase {
-        Phase::Failed => Progress::Stuck(format!("it failed{}", because(unit))),
-        Phase::Backoff => Progress::Stuck(format!("it ended and waits to be started again{}", because(unit))),
+        Phase::Failed => Progress::Stuck { why: format!("it failed{}", because(unit)), verb },
+        Phase::Backoff => {
+            Progress::Stuck { why: format!("it ended and waits to be started again{}", because(unit)), verb }
+        }
         _ => Progress::Going,
     }
+}
+
+fn hint(verb: &str, host: HostId, unit: &UnitName) -> String {
+    let use_ = if verb == "unit unhold" { "lets it go on" } else { "may tell more" };
+    format!("`muster {verb} {host}:{unit}` {use_}")
 }
 
 fn because(unit: &Unit) -> String {
@@ -61,7 +90,7 @@ fn because(unit: &Unit) -> String {
     }
 }
 
-/// Waits until a unit has reached a generation, telling each phase on the way.
+/// Waits until a unit has come to a generation as far as `goal` says, telling each phase on the way.
 ///
 /// # Errors
 /// If it is stuck, or takes longer than `limit`.
@@ -69,7 +98,7 @@ pub async fn until_reached(
     session: &Session,
     host: HostId,
     unit: &UnitName,
-    generation: u64,
+    (generation, goal): (u64, Goal),
     limit: Duration,
 ) -> Result<(), Failure> {
     let path = format!("hosts/{host}/units/{unit}");
@@ -77,15 +106,18 @@ pub async fn until_reached(
     loop {
         let shown: Result<Unit, Failure> = session.client.get(&path, &[]).await;
         let going = match shown {
-            Ok(shown) => match progress(&shown, generation) {
+            Ok(shown) => match progress(&shown, generation, goal) {
                 Progress::Reached => {
                     let since = print::age(shown.observed.since_ms, clock::now_ms());
-                    print::say(format_args!("{unit} on {}: {} ({since})", shown.hostname, phase(shown.observed.phase)));
+                    let frozen = if shown.observed.frozen { ", frozen" } else { "" };
+                    let held = shown.hold.as_ref().map(|hold| format!(", held: {hold}")).unwrap_or_default();
+                    let doing = phase(shown.observed.phase);
+                    print::say(format_args!("{unit} on {}: {doing}{frozen}{held} ({since})", shown.hostname));
                     return Ok(());
                 }
-                Progress::Stuck(why) => {
+                Progress::Stuck { why, verb } => {
                     return Err(Failure::new(Kind::Failed, format!("{unit} on {}: {why}", shown.hostname))
-                        .hint(format!("`muster yuno logs {host}:{unit}` may tell more")));
+                        .hint(hint(verb, host, unit)));
                 }
                 Progress::Going => Some(shown.observed.phase),
             },

@@ -95,6 +95,14 @@ pub enum VerbName {
     UnitRun,
     UnitStop,
     UnitRestart,
+    UnitHold,
+    UnitUnhold,
+    UnitRetire,
+    UnitLabel,
+    UnitUpgrade,
+    UnitFreeze,
+    UnitThaw,
+    UnitSignal,
     UnitRm,
     UnitLogs,
     RealmSet,
@@ -115,6 +123,14 @@ impl From<&Verb> for VerbName {
             Verb::UnitRun { .. } => Self::UnitRun,
             Verb::UnitStop { .. } => Self::UnitStop,
             Verb::UnitRestart { .. } => Self::UnitRestart,
+            Verb::UnitHold { .. } => Self::UnitHold,
+            Verb::UnitUnhold { .. } => Self::UnitUnhold,
+            Verb::UnitRetire { .. } => Self::UnitRetire,
+            Verb::UnitLabel { .. } => Self::UnitLabel,
+            Verb::UnitUpgrade { .. } => Self::UnitUpgrade,
+            Verb::UnitFreeze { .. } => Self::UnitFreeze,
+            Verb::UnitThaw { .. } => Self::UnitThaw,
+            Verb::UnitSignal { .. } => Self::UnitSignal,
             Verb::UnitRm { .. } => Self::UnitRm,
             Verb::UnitLogs { .. } => Self::UnitLogs,
             Verb::RealmSet { .. } => Self::RealmSet,
@@ -270,7 +286,7 @@ fn forbidden(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
     if let Some(refusal) = realm(verb).and_then(|realm| policy.forbids_realm(&realm)) {
         return Some(refusal);
     }
-    if let Some(realm) = unit(verb).map(UnitName::realm) {
+    if let Some(realm) = verb.unit().map(UnitName::realm) {
         // One of which it hears with the command it carries from then on.
         let comes_along = command.realms.iter().any(|told| told.name == realm);
         if !comes_along && !judge.realms.contains(&realm) {
@@ -286,32 +302,11 @@ fn forbidden(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
     policy.forbids_user(user(verb)?.unwrap_or(judge.user))
 }
 
-/// The unit that a verb is about.
-fn unit(verb: &Verb) -> Option<&UnitName> {
-    match verb {
-        Verb::Exec(_) => None,
-        Verb::UnitApply { unit, .. }
-        | Verb::UnitRun { unit }
-        | Verb::UnitStop { unit }
-        | Verb::UnitRestart { unit }
-        | Verb::UnitRm { unit }
-        | Verb::UnitLogs { unit, .. } => Some(unit),
-        Verb::RealmSet { .. }
-        | Verb::RealmRm { .. }
-        | Verb::SnapshotTake { .. }
-        | Verb::SnapshotLs
-        | Verb::SnapshotDiff { .. }
-        | Verb::SnapshotActivate { .. }
-        | Verb::SnapshotDeactivate { .. }
-        | Verb::SnapshotRm { .. } => None,
-    }
-}
-
 /// The realm that a verb is about, if it is about one.
 fn realm(verb: &Verb) -> Option<Name> {
     match verb {
         Verb::RealmSet { realm } | Verb::RealmRm { realm } => Some(realm.clone()),
-        other => unit(other).map(UnitName::realm),
+        other => other.unit().map(UnitName::realm),
     }
 }
 

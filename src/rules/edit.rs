@@ -6,15 +6,20 @@
 //! **Invariant: saying what is already so changes nothing**, and succeeds with the generation that is
 //! there. The one exception is `restart`, which asks for an event rather than for a state.
 //!
-//! **Invariant: every change makes a new generation, and a new generation is a new try**: it has no
-//! hold, no failure and no attempts behind it. So `run` of a unit that is held as broken, has failed or
-//! waits for its next start *is* a change, though its spec stays what it was.
+//! **Invariant: every change makes a new generation, and a new generation is a new try**: it is not
+//! broken, and has no failure and no attempts behind it. So `run` of a unit that is held as broken, has failed
+//! or waits for its next start *is* a change, though its spec stays what it was.
+//!
+//! **Invariant: an operator's hold ends by `unhold` alone**, or with the unit. `stop` never holds, `hold` never
+//! stops, `retire` does both, and `rm` needs both.
+
+use std::collections::BTreeMap;
 
 use muster_topics::{
     command::Verb,
-    name::{Digest, UnitName},
+    name::{Digest, LabelValue, Name, UnitName},
     outcome::RefusalCode,
-    unit::{Desired, Observed, Phase, Run, Spec, YunoSpec},
+    unit::{ArtifactRef, ConfigRef, Desired, Hold, HoldReason, NOTE_MAX_CHARS, Observed, Phase, Run, Spec, YunoSpec},
 };
 
 use super::{Refusal, lease, process};
@@ -24,8 +29,8 @@ use super::{Refusal, lease, process};
 pub struct Current<'a> {
     /// What it should be.
     pub desired: &'a Desired,
-    /// Whether it is held.
-    pub held: bool,
+    /// Why it is held, if it is.
+    pub hold: Option<&'a Hold>,
     /// What it was last seen to be.
     pub observed: &'a Observed,
 }
@@ -35,7 +40,7 @@ pub struct Current<'a> {
 pub enum Edit {
     /// Nothing: it is so already.
     Keep,
-    /// This is desired from now on, under the next generation and without a hold.
+    /// This is desired from now on, under the next generation.
     Set {
         /// What the unit should be.
         spec: Box<Spec>,
@@ -43,9 +48,27 @@ pub enum Edit {
         revision: Digest,
         /// Whether it should run.
         run: Run,
+        /// Whether it should be suspended.
+        frozen: bool,
+        /// What becomes of an operator's hold.
+        holding: Holding,
     },
     /// There shall be no such unit.
     Forget,
+}
+
+/// What becomes of an operator's hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// It stays if there is one.
+    Keep,
+    /// It ends.
+    End,
+    /// There is one from now on.
+    Begin {
+        /// What for.
+        note: Option<String>,
+    },
 }
 
 /// What `verb` does to a unit.
@@ -59,15 +82,26 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
     let Some(current) = current else { return Err(unknown(unit)) };
     match verb {
         Verb::UnitRun { .. } => {
-            let needs_a_new_try = current.held || matches!(current.observed.phase, Phase::Failed | Phase::Backoff);
+            let has_failed = matches!(current.observed.phase, Phase::Failed | Phase::Backoff);
+            let needs_a_new_try = current.is_held(HoldReason::Broken) || has_failed;
             if current.desired.run == Run::Running && !needs_a_new_try {
                 return Ok(Edit::Keep);
             }
-            Ok(set(current.desired, Run::Running))
+            Ok(set(current.desired, Run::Running, Holding::Keep))
         }
         Verb::UnitStop { .. } if current.desired.run == Run::Stopped => Ok(Edit::Keep),
-        Verb::UnitStop { .. } => Ok(set(current.desired, Run::Stopped)),
+        Verb::UnitStop { .. } => Ok(set(current.desired, Run::Stopped, Holding::Keep)),
         Verb::UnitRestart { .. } => restart(current.desired),
+        Verb::UnitHold { note, .. } => hold(current, current.desired.run, note.as_deref()),
+        Verb::UnitRetire { note, .. } => hold(current, Run::Stopped, note.as_deref()),
+        Verb::UnitUnhold { .. } if current.hold.is_none() => Ok(Edit::Keep),
+        Verb::UnitUnhold { .. } => Ok(set(current.desired, current.desired.run, Holding::End)),
+        Verb::UnitLabel { labels, .. } => label(current.desired, labels),
+        Verb::UnitUpgrade { from, artifact, configs, .. } => {
+            upgrade(unit, current.desired, from, artifact.as_ref(), configs)
+        }
+        Verb::UnitFreeze { .. } => freeze(unit, current.desired, true),
+        Verb::UnitThaw { .. } => freeze(unit, current.desired, false),
         Verb::UnitRm { .. } => remove(unit, current),
         _ => Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name()))),
     }
@@ -82,9 +116,98 @@ pub fn unknown(unit: &UnitName) -> Refusal {
     )
 }
 
-/// The same unit, with another wish whether it should run.
-fn set(desired: &Desired, run: Run) -> Edit {
-    Edit::Set { spec: Box::new(desired.spec.clone()), revision: desired.revision.clone(), run }
+impl Current<'_> {
+    fn is_held(&self, reason: HoldReason) -> bool {
+        self.hold.is_some_and(|hold| hold.reason == reason)
+    }
+}
+
+/// The same unit, with another wish whether it should run. What is stopped is not frozen any more.
+fn set(desired: &Desired, run: Run, holding: Holding) -> Edit {
+    let (spec, revision) = (Box::new(desired.spec.clone()), desired.revision.clone());
+    Edit::Set { spec, revision, run, frozen: desired.frozen && run == Run::Running, holding }
+}
+
+/// Holds a unit that should `run` like this from now on. Who holds it again without a word leaves the note that
+/// there is.
+fn hold(current: Current<'_>, run: Run, note: Option<&str>) -> Result<Edit, Refusal> {
+    if let Some(note) = note
+        && (note.chars().count() > NOTE_MAX_CHARS || note.chars().any(char::is_control))
+    {
+        let message = format!("the note of a hold is one line of at most {NOTE_MAX_CHARS} characters");
+        return Err(Refusal::new(RefusalCode::Invalid, message));
+    }
+    let before = current.hold.filter(|hold| hold.reason == HoldReason::Operator);
+    let holding = match before {
+        Some(hold) if note.is_none() || note == hold.note.as_deref() => Holding::Keep,
+        _ => Holding::Begin { note: note.map(str::to_owned) },
+    };
+    if holding == Holding::Keep && run == current.desired.run {
+        return Ok(Edit::Keep);
+    }
+    Ok(set(current.desired, run, holding))
+}
+
+fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Result<Edit, Refusal> {
+    let mut spec = desired.spec.clone();
+    let Spec::Yuno(yuno) = &mut spec;
+    for (name, value) in labels {
+        match value {
+            Some(value) => yuno.labels.insert(name.clone(), value.clone()),
+            None => yuno.labels.remove(name),
+        };
+    }
+    process::check(yuno).map_err(|message| Refusal::new(RefusalCode::Invalid, message))?;
+    if spec == desired.spec {
+        return Ok(Edit::Keep);
+    }
+    let revision = desired.revision.clone();
+    Ok(Edit::Set { spec: Box::new(spec), revision, run: desired.run, frozen: desired.frozen, holding: Holding::Keep })
+}
+
+/// Other content for the same unit. `from` is the revision that whoever asks has seen.
+fn upgrade(
+    unit: &UnitName,
+    desired: &Desired,
+    from: &Digest,
+    artifact: Option<&ArtifactRef>,
+    configs: &[ConfigRef],
+) -> Result<Edit, Refusal> {
+    let conflict = |message| Err(Refusal::new(RefusalCode::Conflict, message));
+    let mut spec = desired.spec.clone();
+    let Spec::Yuno(yuno) = &mut spec;
+    if let Some(artifact) = artifact {
+        yuno.artifact = artifact.clone();
+    }
+    for config in configs {
+        let Some(place) = yuno.config.iter_mut().find(|place| place.id == config.id) else {
+            return conflict(format!("{unit} has no config {}", config.id));
+        };
+        *place = config.clone();
+    }
+    if spec == desired.spec {
+        return Ok(Edit::Keep);
+    }
+    if *from != desired.revision {
+        return conflict(format!(
+            "{unit} has changed since this was planned: it has revision {} now. hint: plan it again",
+            desired.revision.short()
+        ));
+    }
+    let revision = revision(&spec)?;
+    Ok(Edit::Set { spec: Box::new(spec), revision, run: desired.run, frozen: desired.frozen, holding: Holding::Keep })
+}
+
+fn freeze(unit: &UnitName, desired: &Desired, frozen: bool) -> Result<Edit, Refusal> {
+    if desired.frozen == frozen {
+        return Ok(Edit::Keep);
+    }
+    if desired.run == Run::Stopped {
+        let message = format!("{unit} should not run, so there is nothing to freeze. hint: `muster yuno run {unit}`");
+        return Err(Refusal::new(RefusalCode::Conflict, message));
+    }
+    let (spec, revision) = (Box::new(desired.spec.clone()), desired.revision.clone());
+    Ok(Edit::Set { spec, revision, run: desired.run, frozen, holding: Holding::Keep })
 }
 
 fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option<Run>) -> Result<Edit, Refusal> {
@@ -114,7 +237,8 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
             if run == Some(Run::Running) { Verb::UnitRun { unit: unit.clone() } } else { return Ok(Edit::Keep) };
         return edit(unit, Some(current), &verb);
     }
-    Ok(Edit::Set { spec: Box::new(spec), revision, run: run_wanted })
+    let frozen = run_wanted == Run::Running && current.is_some_and(|current| current.desired.frozen);
+    Ok(Edit::Set { spec: Box::new(spec), revision, run: run_wanted, frozen, holding: Holding::Keep })
 }
 
 /// Everything that is wrong with a spec, at once.
@@ -139,17 +263,22 @@ fn restart(desired: &Desired) -> Result<Edit, Refusal> {
         Spec::Yuno(spec) => spec.restart_epoch = spec.restart_epoch.saturating_add(1),
     }
     let revision = revision(&spec)?;
-    Ok(Edit::Set { spec: Box::new(spec), revision, run: Run::Running })
+    Ok(Edit::Set { spec: Box::new(spec), revision, run: Run::Running, frozen: false, holding: Holding::Keep })
 }
 
 fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
     let conflict = |message| Err(Refusal::new(RefusalCode::Conflict, message));
     if current.desired.run != Run::Stopped {
-        return conflict(format!("{unit} should run. hint: stop it first, `muster yuno stop {unit}`"));
+        return conflict(format!("{unit} should run. hint: `muster unit retire {unit}` stops and holds it"));
     }
     let ends = matches!(current.observed.phase, Phase::Starting | Phase::Running | Phase::Stopping);
     if ends || current.observed.pid.is_some() {
         return conflict(format!("{unit} has not stopped yet. hint: wait until its phase is stopped"));
+    }
+    if !current.is_held(HoldReason::Operator) {
+        return conflict(format!(
+            "{unit} is stopped, but nobody holds it, so it could be started at any moment. hint: `muster unit retire {unit}`"
+        ));
     }
     Ok(Edit::Forget)
 }
@@ -161,6 +290,8 @@ fn revision(spec: &Spec) -> Result<Digest, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    mod held;
+
     use super::*;
     use muster_topics::unit::Restart;
 
@@ -180,7 +311,7 @@ mod tests {
 
     fn desired(run: Run, change: impl FnOnce(&mut YunoSpec)) -> Desired {
         let spec = *yuno(change);
-        Desired { generation: 7, revision: spec.revision().unwrap(), spec, run }
+        Desired { generation: 7, revision: spec.revision().unwrap(), spec, run, frozen: false }
     }
 
     fn seen(phase: Phase) -> Observed {
@@ -207,24 +338,50 @@ mod tests {
         Verb::UnitApply { unit: unit(), spec, run }
     }
 
+    fn held(note: Option<&str>) -> Verb {
+        Verb::UnitHold { unit: unit(), note: note.map(str::to_owned) }
+    }
+
+    fn retired() -> Verb {
+        Verb::UnitRetire { unit: unit(), note: None }
+    }
+
+    fn unheld() -> Verb {
+        Verb::UnitUnhold { unit: unit() }
+    }
+
     /// What a verb comes to, in one word.
     fn word(result: &Result<Edit, Refusal>) -> String {
         match result {
             Ok(Edit::Keep) => "keep".to_owned(),
             Ok(Edit::Forget) => "forget".to_owned(),
-            Ok(Edit::Set { run, spec, .. }) => {
+            Ok(Edit::Set { run, spec, frozen, holding, .. }) => {
                 let Spec::Yuno(spec) = &**spec;
-                format!("{run:?} {}", spec.restart_epoch).to_lowercase()
+                let frozen = if *frozen { " frozen" } else { "" };
+                let holding = match holding {
+                    Holding::Keep => "",
+                    Holding::End => " unheld",
+                    Holding::Begin { .. } => " held",
+                };
+                format!("{run:?} {}{frozen}{holding}", spec.restart_epoch).to_lowercase()
             }
             Err(refusal) => format!("{:?}", refusal.code),
         }
     }
 
+    /// With a unit that is broken, or not.
     #[track_caller]
     fn check(now: (Run, Phase, bool), verb: &Verb, outcome: &str) {
-        let (run, phase, held) = now;
+        let (run, phase, broken) = now;
+        check_held((run, phase, broken.then_some(HoldReason::Broken)), verb, outcome);
+    }
+
+    #[track_caller]
+    fn check_held(now: (Run, Phase, Option<HoldReason>), verb: &Verb, outcome: &str) {
+        let (run, phase, reason) = now;
         let (desired, observed) = (desired(run, |_| ()), seen(phase));
-        let result = edit(&unit(), Some(Current { desired: &desired, held, observed: &observed }), verb);
+        let hold = reason.map(|reason| Hold::new(reason, 1));
+        let result = edit(&unit(), Some(Current { desired: &desired, hold: hold.as_ref(), observed: &observed }), verb);
         assert_eq!(word(&result), outcome, "{verb:?} when {now:?}");
     }
 
@@ -268,7 +425,7 @@ mod tests {
         }
         let before = desired(Run::Running, |spec| spec.restart_epoch = 4);
         let observed = seen(Phase::Running);
-        let current = Some(Current { desired: &before, held: false, observed: &observed });
+        let current = Some(Current { desired: &before, hold: None, observed: &observed });
         let Ok(Edit::Set { revision, .. }) = edit(&unit(), current, &restarted()) else { panic!("should be a change") };
         assert_ne!(revision, before.revision);
         // The file that the unit was made from knows nothing of restarts, and applying it again is none.
@@ -278,23 +435,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_stopped_is_removed() {
-        for phase in [Phase::Absent, Phase::Installing, Phase::Stopped, Phase::Backoff, Phase::Failed] {
-            check((Run::Stopped, phase, false), &rm(), "forget");
-        }
-        for phase in [Phase::Starting, Phase::Running, Phase::Stopping] {
-            check((Run::Stopped, phase, false), &rm(), "Conflict");
-        }
-        check((Run::Running, Phase::Backoff, false), &rm(), "Conflict");
-        let desired = desired(Run::Stopped, |_| ());
-        let observed = Observed { pid: Some(1), ..seen(Phase::Failed) };
-        let refusal = edit(&unit(), Some(Current { desired: &desired, held: false, observed: &observed }), &rm());
-        assert!(refusal.unwrap_err().message.contains("hint:"));
-    }
-
-    #[test]
     fn a_unit_that_does_not_exist() {
-        for verb in [run(), stop(), restarted(), rm()] {
+        for verb in [run(), stop(), restarted(), held(None), unheld(), retired(), rm()] {
             assert_eq!(word(&edit(&unit(), None, &verb)), "NotFound", "{verb:?}");
         }
         assert_eq!(word(&edit(&unit(), None, &applied(yuno(|_| ()), None))), "stopped 0");
@@ -310,5 +452,7 @@ mod tests {
         assert!(edit(&unit(), None, &good).is_ok());
         let logs = Verb::UnitLogs { unit: unit(), lines: 1 };
         check((Run::Running, Phase::Running, false), &logs, "Invalid");
+        let signal = Verb::UnitSignal { unit: unit(), signal: muster_topics::signal::Signal::Hup };
+        check((Run::Running, Phase::Running, false), &signal, "Invalid");
     }
 }

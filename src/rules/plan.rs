@@ -21,7 +21,11 @@
 //! so there is no phase that contradicts the process.
 //!
 //! **Invariant: a generation is reached once, and for good or ill**: when the unit runs (or rests) as its
-//! spec wants it, or when it cannot, or has to wait before it is tried again.
+//! spec wants it, or when it cannot, has to wait before it is tried again, or is held.
+//!
+//! **Invariant: what is held is left as it is**: what runs goes on, in whatever revision, and what does not is not
+//! started. Only a stop still stops it. (A shim starts its process again by itself, as often as it was allowed to
+//! when that began: such an instance goes on.)
 
 mod observe;
 
@@ -45,6 +49,10 @@ const STOP_SLACK_MS: Millis = 30_000;
 
 /// When to look again for what could not be looked up.
 const ADOPT_AGAIN_MS: Millis = 5_000;
+
+/// When to ask again for what was to be suspended, or to go on, and did not say that it is. It takes its keeper
+/// milliseconds; one that cannot do it must not be asked all the time.
+const FREEZE_AGAIN_MS: Millis = 10_000;
 
 /// What one unit should be, what it is, and what is being done about that.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,6 +133,15 @@ pub struct Alive {
     pub restarts: u32,
     /// It was asked to end; after this time it is asked again.
     pub ends_by_ms: Option<Millis>,
+    /// It was asked to be suspended (true) or to go on; after this time it is asked again.
+    pub freezes_by_ms: Option<(bool, Millis)>,
+}
+
+impl Alive {
+    /// Something of which no more is known than that it is in effect.
+    fn new(revision: Digest, restarts: u32) -> Self {
+        Self { revision, process: None, ready: false, restarts, ends_by_ms: None, freezes_by_ms: None }
+    }
 }
 
 /// A process, by everything that tells it from a later one with the same number.
@@ -216,6 +233,10 @@ pub enum Step {
         /// How long it may take.
         grace_ms: u64,
     },
+    /// Suspend what runs.
+    Freeze,
+    /// Let what runs go on.
+    Thaw,
     /// Remove everything, for there shall be no such unit. An `Install` that is still under way is given up.
     Remove,
     /// Nothing until then.
@@ -407,7 +428,10 @@ impl Unit {
         if desired.run == Run::Stopped {
             return Some(stop);
         }
-        if alive.revision != desired.revision && self.waits.is_none() {
+        if self.observed.frozen && !desired.frozen {
+            return Some(self.plan_freeze(alive, false, now_ms));
+        }
+        if alive.revision != desired.revision && self.shown_hold().is_none() {
             // It goes on running until what replaces it is there.
             return if self.installed.as_ref() == Some(&desired.revision) {
                 Some(stop)
@@ -421,10 +445,19 @@ impl Unit {
         let process = alive.process?;
         match self.observed.phase {
             // What keeps it ends it if it takes too long to say so.
-            Phase::Starting if self.policy.says_ready => None,
+            Phase::Starting if self.awaits_word(alive) => None,
             Phase::Starting => Some(Step::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms))),
+            _ if desired.frozen && !self.observed.frozen => Some(self.plan_freeze(alive, true, now_ms)),
             _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
             _ => None,
+        }
+    }
+
+    fn plan_freeze(&self, alive: &Alive, frozen: bool, now_ms: Millis) -> Step {
+        match alive.freezes_by_ms {
+            Some((asked, by_ms)) if asked == frozen && by_ms > now_ms => Step::WaitUntil(by_ms),
+            _ if frozen => Step::Freeze,
+            _ => Step::Thaw,
         }
     }
 

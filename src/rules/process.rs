@@ -2,7 +2,7 @@
 
 use muster_topics::{
     process::{Limits, Log, Process, Rlimit},
-    unit::YunoSpec,
+    unit::{LABELS_MAX, YunoSpec},
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -55,6 +55,9 @@ pub fn check(spec: &YunoSpec) -> Result<(), String> {
     check_attributes(&spec.process)?;
     check_log(&spec.log)?;
     check_channel(spec)?;
+    if spec.labels.len() > LABELS_MAX {
+        return Err(format!("labels: there are {}, and may be at most {LABELS_MAX}", spec.labels.len()));
+    }
     for (what, value, max) in [
         ("grace_ms", spec.grace_ms, GRACE_MAX_MS),
         ("started_after_ms", spec.started_after_ms, STARTED_AFTER_MAX_MS),

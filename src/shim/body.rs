@@ -68,9 +68,9 @@ impl Body {
         self.program.as_ref().and_then(|program| Some((program.main(), program.pidfd()?)))
     }
 
-    /// Sends a signal to the main process.
-    pub(crate) fn signal(&self, signal: i32) {
-        self.program.iter().for_each(|program| program.signal(signal));
+    /// Sends a signal to the main process. False if there is none, or the system does not take it.
+    pub(crate) fn signal(&self, signal: i32) -> bool {
+        self.program.as_ref().is_some_and(|program| program.signal(signal))
     }
 
     /// Asks the program to end.

@@ -259,6 +259,13 @@ pub enum Event {
         /// How long the file is now.
         len_bytes: u64,
     },
+    /// What has become of a [`Request::Signal`]. (Shims of before do not say so.)
+    Signalled {
+        /// Which signal.
+        signal: i32,
+        /// Whether the main process has got it: there was one, and the system took it.
+        delivered: bool,
+    },
 }
 
 /// What has become of a program; also the content of `state.json`.

@@ -81,6 +81,11 @@ impl Peer {
         Ok(())
     }
 
+    /// Tells what has become of a signal.
+    pub(crate) fn signalled(&mut self, signal: i32, delivered: bool) -> Result<(), Gone> {
+        self.push(&Event::Signalled { signal, delivered })
+    }
+
     /// Sends what could not be sent before.
     pub(crate) fn flush(&mut self) -> Result<(), Gone> {
         while self.has_unsent() {

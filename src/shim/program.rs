@@ -152,13 +152,13 @@ impl Program {
         self.adopted.as_ref().map(|adopted| &adopted.process)
     }
 
-    /// Sends a signal to the main process.
-    pub(crate) fn signal(&self, signal: i32) {
-        // It may have ended at this moment; then there is nothing to tell it.
-        let _ = match &self.adopted {
+    /// Sends a signal to the main process. False if it has ended at this moment.
+    pub(crate) fn signal(&self, signal: i32) -> bool {
+        let sent = match &self.adopted {
             None => sys::kill(self.main.pid, signal),
             Some(adopted) => sys::pidfd_kill(&adopted.process, signal),
         };
+        sent.is_ok()
     }
 
     /// Sends a signal to the main process and to all of its group.

@@ -376,7 +376,10 @@ impl Shim {
             Request::Stop { signal, .. } | Request::Signal { signal } if !(1..=sys::signal_max()).contains(&signal) => {
             }
             Request::Stop { signal, grace_ms } => self.feed(Input::Stop { signal, grace_ms }),
-            Request::Signal { signal } => self.body.signal(signal),
+            Request::Signal { signal } => {
+                let delivered = self.body.signal(signal);
+                self.tell(|agent, _| agent.signalled(signal, delivered));
+            }
             Request::Freeze => self.freeze(),
             Request::Thaw => self.thaw(),
         }

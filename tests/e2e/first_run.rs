@@ -72,7 +72,7 @@ fn a_killed_muster_leaves_its_yunos_alone() {
 fn the_sample_stays_away_once_it_was_removed() {
     let mut fleet = Fleet::start_with(&[]);
     fleet.unit_in_phase("default/hello", "running");
-    fleet.ok(&["yuno", "stop", "default/hello"]);
+    fleet.ok(&["unit", "retire", "default/hello"]);
     fleet.ok(&["yuno", "rm", "default/hello"]);
     fleet.stop();
     fleet.again();

@@ -52,7 +52,7 @@ fn another_user_a_memory_limit_and_the_rest() {
     let has_cgroup = log.lines().any(|line| line.contains("/muster-") && line.ends_with("/default/tells"));
     let missing = unit["observed"]["missing"].as_array().cloned().unwrap_or_default();
     assert!(has_cgroup || missing.len() == 3, "it has its limits, or says that it has not: {log} {missing:?}");
-    fleet.ok(&["yuno", "stop", "default/tells"]);
+    fleet.ok(&["unit", "retire", "default/tells"]);
     fleet.ok(&["yuno", "rm", "default/tells"]);
 }
 

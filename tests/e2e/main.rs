@@ -11,6 +11,7 @@ mod brokers;
 mod doors;
 mod exec;
 mod first_run;
+mod holds;
 mod limits;
 mod metric;
 mod realms;

@@ -50,8 +50,8 @@ fn asked(port: u16) -> Result<String, String> {
 }
 
 fn remove(fleet: &Fleet, unit: &str) {
-    fleet.ok(&["yuno", "stop", unit]);
-    fleet.ok(&["yuno", "rm", unit]);
+    fleet.ok(&["unit", "retire", unit]);
+    fleet.ok(&["unit", "rm", unit]);
 }
 
 #[test]
@@ -209,10 +209,10 @@ fn back_to_a_snapshot_and_forth_again() {
     fleet.ok(&["snapshot", "deactivate", "good"]);
     let forth = fleet.unit_in_phase("default/a", "running");
     assert_eq!(forth["observed"]["revision"], new["observed"]["revision"]);
-    fleet.ok(&["yuno", "stop", "default/b"]);
-    fleet.muster(&["yuno", "rm", "default/b"]).expect_code(1).expect_stderr("the snapshot good needs default/b");
+    fleet.ok(&["unit", "retire", "default/b"]);
+    fleet.muster(&["unit", "rm", "default/b"]).expect_code(1).expect_stderr("the snapshot good needs default/b");
     let listed = fleet.json(&["snapshot", "ls"]);
     assert_eq!((listed[0]["name"].as_str(), listed[0]["units"].as_array().unwrap().len()), (Some("good"), 2));
     fleet.ok(&["snapshot", "rm", "good"]);
-    fleet.ok(&["yuno", "rm", "default/b"]);
+    fleet.ok(&["unit", "rm", "default/b"]);
 }

@@ -61,6 +61,11 @@ fn from_artifact_to_running_and_away_again() {
     let unit = fleet.unit_in_phase("default/till", "stopped");
     assert!(unit["observed"]["exit"].is_object(), "{unit}");
     assert!(!is_alive(first));
+    fleet
+        .muster(&["yuno", "rm", "default/till"])
+        .expect_code(1)
+        .expect_stderr("hint: `muster unit retire default/till`");
+    fleet.ok(&["unit", "retire", "default/till"]);
     fleet.ok(&["yuno", "rm", "default/till"]);
     assert_eq!(fleet.json(&["unit", "ls"]), serde_json::json!([]));
 }

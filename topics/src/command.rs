@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis, V1,
     envelope::{Body, Kind},
-    name::{CommandId, HostId, Name, UnitName},
+    name::{CommandId, Digest, HostId, LabelValue, Name, UnitName},
     realm::Realm,
-    unit::{Run, Spec, mask},
+    signal::Signal,
+    unit::{ArtifactRef, ConfigRef, Run, Spec, mask},
 };
 
 /// The longest time between a command's issue and its expiry: seven days.
@@ -101,7 +102,66 @@ pub enum Verb {
         /// The unit.
         unit: UnitName,
     },
-    /// Forget a unit that is stopped.
+    /// Leave a unit as it is, whatever is desired of it: what runs goes on, and what does not is not started. Only
+    /// to stop it still works.
+    UnitHold {
+        /// The unit.
+        unit: UnitName,
+        /// What for, in at most [`crate::unit::NOTE_MAX_CHARS`] characters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+    },
+    /// End a unit's hold, an operator's or that of a broken one, and with it what went wrong before.
+    UnitUnhold {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Stop a unit and hold it, as it has to be before it can be removed.
+    UnitRetire {
+        /// The unit.
+        unit: UnitName,
+        /// What for, as with a hold.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+    },
+    /// Change a unit's labels, in place; those that are not named stay.
+    UnitLabel {
+        /// The unit.
+        unit: UnitName,
+        /// Each label with its value from now on, or with nothing if it is to go.
+        labels: BTreeMap<Name, Option<LabelValue>>,
+    },
+    /// Give a unit another artifact or other configs, and leave all else of it as it is.
+    UnitUpgrade {
+        /// The unit.
+        unit: UnitName,
+        /// The revision that this was planned for. It is refused once another one is desired.
+        from: Digest,
+        /// What runs from now on; what it was, if this is left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        artifact: Option<ArtifactRef>,
+        /// Configs, each in place of the one with its id.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        configs: Vec<ConfigRef>,
+    },
+    /// Suspend a unit that should run, with everything that it started. It can be stopped all the same.
+    UnitFreeze {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Let a unit go on that was frozen.
+    UnitThaw {
+        /// The unit.
+        unit: UnitName,
+    },
+    /// Send a signal to a unit's main process. It changes nothing of what is desired.
+    UnitSignal {
+        /// The unit.
+        unit: UnitName,
+        /// The signal.
+        signal: Signal,
+    },
+    /// Forget a unit that is retired: stopped, and held by an operator.
     UnitRm {
         /// The unit.
         unit: UnitName,
@@ -166,6 +226,36 @@ impl Verb {
         }
     }
 
+    /// The unit that it is about, if it is about one.
+    #[must_use]
+    pub fn unit(&self) -> Option<&UnitName> {
+        match self {
+            Self::Exec(_)
+            | Self::RealmSet { .. }
+            | Self::RealmRm { .. }
+            | Self::SnapshotTake { .. }
+            | Self::SnapshotLs
+            | Self::SnapshotDiff { .. }
+            | Self::SnapshotActivate { .. }
+            | Self::SnapshotDeactivate { .. }
+            | Self::SnapshotRm { .. } => None,
+            Self::UnitApply { unit, .. }
+            | Self::UnitRun { unit }
+            | Self::UnitStop { unit }
+            | Self::UnitRestart { unit }
+            | Self::UnitHold { unit, .. }
+            | Self::UnitUnhold { unit }
+            | Self::UnitRetire { unit, .. }
+            | Self::UnitLabel { unit, .. }
+            | Self::UnitUpgrade { unit, .. }
+            | Self::UnitFreeze { unit }
+            | Self::UnitThaw { unit }
+            | Self::UnitSignal { unit, .. }
+            | Self::UnitRm { unit }
+            | Self::UnitLogs { unit, .. } => Some(unit),
+        }
+    }
+
     /// The verb's name, as in the JSON form.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -175,6 +265,14 @@ impl Verb {
             Self::UnitRun { .. } => "unit_run",
             Self::UnitStop { .. } => "unit_stop",
             Self::UnitRestart { .. } => "unit_restart",
+            Self::UnitHold { .. } => "unit_hold",
+            Self::UnitUnhold { .. } => "unit_unhold",
+            Self::UnitRetire { .. } => "unit_retire",
+            Self::UnitLabel { .. } => "unit_label",
+            Self::UnitUpgrade { .. } => "unit_upgrade",
+            Self::UnitFreeze { .. } => "unit_freeze",
+            Self::UnitThaw { .. } => "unit_thaw",
+            Self::UnitSignal { .. } => "unit_signal",
             Self::UnitRm { .. } => "unit_rm",
             Self::UnitLogs { .. } => "unit_logs",
             Self::RealmSet { .. } => "realm_set",

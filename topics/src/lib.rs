@@ -13,7 +13,9 @@
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
 //! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
 //!   unit's process is given
-//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe
+//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`signal`]: what may
+//!   be sent to a unit's process
+//! - [`select`]: expressions that pick units
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: what they should have been
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
@@ -33,12 +35,15 @@ pub mod heartbeat;
 pub mod join;
 pub mod metric;
 pub mod name;
+mod newer;
 pub mod outcome;
 pub mod presence;
 pub mod process;
 pub mod realm;
 pub mod role;
 pub mod schema;
+pub mod select;
+pub mod signal;
 pub mod snapshot;
 pub mod topic;
 pub mod unit;

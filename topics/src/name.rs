@@ -280,6 +280,36 @@ impl FromStr for Version {
 
 text_type!(Version, "[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}", "1.2.0");
 
+/// The value of a unit's label: up to 63 letters, digits and `.-+_`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LabelValue(String);
+
+impl LabelValue {
+    /// The value as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for LabelValue {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'+' | b'_');
+        let bytes = text.as_bytes();
+        let first = bytes.first().is_some_and(u8::is_ascii_alphanumeric);
+        if first && bytes.len() <= NAME_MAX_BYTES && bytes.iter().copied().all(allowed) {
+            Ok(Self(text.to_owned()))
+        } else {
+            let rule = "use 1 to 63 letters, digits and '.-+_', beginning with a letter or a digit";
+            Err(error("label value", text, rule))
+        }
+    }
+}
+
+text_type!(LabelValue, "[A-Za-z0-9][A-Za-z0-9.+_-]{0,62}", "gold");
+
 /// A SHA-256 digest, written as 64 lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(String);

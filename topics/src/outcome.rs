@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis, V1,
     name::{CommandId, Digest},
-    unit::Exit,
+    unit::{Exit, Hold},
 };
 
 /// The most output in one message, before encoding: in base64, and with everything around it, two
@@ -167,6 +167,9 @@ pub enum Status {
         generation: u64,
         /// The revision that is desired now.
         revision: Digest,
+        /// Why the unit will not come to it for now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<Box<Hold>>,
     },
     /// It was done (a question answered, a unit forgotten).
     Completed,

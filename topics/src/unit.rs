@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis, V1, canonical,
     endpoint::{Connector, Endpoint, Needed, Provided},
-    name::{ConfigId, Digest, Name, UnitName, Version},
+    name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     process::{Limits, Log, Process},
 };
 
@@ -167,7 +167,13 @@ pub struct YunoSpec {
     /// How long it has to stay up to count as running. (A program without a channel has no way to say so itself.)
     #[serde(default = "started_after_ms")]
     pub started_after_ms: u64,
+    /// What it is known by beside its name, for selectors. At most [`LABELS_MAX`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<Name, LabelValue>,
 }
+
+/// The most labels of a unit: what fits on a screen beside the rest.
+pub const LABELS_MAX: usize = 32;
 
 impl YunoSpec {
     /// One that only says what runs.
@@ -193,6 +199,7 @@ impl YunoSpec {
             stop_signal: StopSignal::default(),
             grace_ms: grace_ms(),
             started_after_ms: started_after_ms(),
+            labels: BTreeMap::new(),
         }
     }
 }
@@ -338,16 +345,22 @@ pub struct Hold {
     pub reason: HoldReason,
     /// Since when.
     pub since_ms: Millis,
+    /// The operator who holds it, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Name>,
     /// What for, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
+/// The longest note of a hold, in characters: a line for people, and part of each report of the unit.
+pub const NOTE_MAX_CHARS: usize = 200;
+
 impl Hold {
     /// A hold for a reason that needs no further words.
     #[must_use]
     pub fn new(reason: HoldReason, since_ms: Millis) -> Self {
-        Self { reason, since_ms, note: None }
+        Self { reason, since_ms, by: None, note: None }
     }
 
     /// The same without its note, for lists in messages of limited size.
@@ -360,6 +373,9 @@ impl Hold {
 impl std::fmt::Display for Hold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.reason.as_str())?;
+        if let Some(by) = &self.by {
+            write!(f, " {by}")?;
+        }
         if let Some(note) = &self.note {
             write!(f, ": {note}")?;
         }
@@ -371,7 +387,9 @@ impl std::fmt::Display for Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldReason {
-    /// It ended too often.
+    /// An operator wants it so. It lasts until one unholds it, whatever else is desired meanwhile.
+    Operator,
+    /// It ended too often. It lasts until something else is desired of it, be it only another try.
     Broken,
     /// Something that it needs is not there, or its realm is disabled. It ends by itself when that is over.
     Dependency,
@@ -382,6 +400,7 @@ impl HoldReason {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Operator => "operator",
             Self::Broken => "broken",
             Self::Dependency => "dependency",
         }
@@ -529,6 +548,9 @@ pub struct Desired {
     pub spec: Spec,
     /// Whether it should run.
     pub run: Run,
+    /// Whether it should be suspended while it runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub frozen: bool,
 }
 
 #[cfg(test)]
@@ -590,6 +612,7 @@ mod tests {
         check(true, |spec| spec.start_timeout_ms = 1);
         check(true, |spec| spec.stop_signal = StopSignal::Quit);
         check(true, |spec| spec.restart = Restart::Never);
+        check(true, |spec| drop(spec.labels.insert("tier".parse().unwrap(), "gold".parse().unwrap())));
         check(true, |spec| spec.artifact.version = "2".parse().unwrap());
     }
 }

@@ -179,7 +179,7 @@ impl Follower {
             match event {
                 None => return Ok(None),
                 Some(Event::State(state)) if state.over => return Ok(state.last),
-                Some(Event::State(_)) => {}
+                Some(Event::State(_) | Event::Signalled { .. }) => {}
                 Some(Event::Output { stderr, len_bytes }) => {
                     let cursor = &mut self.cursors[usize::from(stderr)];
                     cursor.len_bytes = cursor.len_bytes.max(len_bytes);

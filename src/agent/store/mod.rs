@@ -281,6 +281,44 @@ mod tests {
         }
     }
 
+    /// A store of the first version, with a unit in it.
+    async fn first_version(path: &Path) {
+        let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+        let mut migrations = sqlx::migrate!("src/agent/store/migrations");
+        migrations.migrations.to_mut().truncate(1);
+        migrations.run(&pool).await.unwrap();
+        let digest = "0".repeat(64);
+        let spec = serde_json::json!({
+            "kind": "yuno", "artifact": {"sha256": digest, "size_bytes": 1, "role": "a", "version": "1"}
+        });
+        let observed = serde_json::json!({"generation": 3, "phase": "failed", "since_ms": 5, "attempts": 200});
+        sqlx::query(
+            "INSERT INTO unit (name, generation, revision, spec, run, hold_reason, hold_since_ms, observed)
+             VALUES ('default/old', 3, ?, ?, 'running', 'broken', 7, ?)",
+        )
+        .bind(digest)
+        .bind(spec.to_string())
+        .bind(observed.to_string())
+        .execute(&pool)
+        .await
+        .unwrap();
+        pool.close().await;
+    }
+
+    #[tokio::test]
+    async fn each_migration_takes_what_was_there_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.db");
+        first_version(&path).await;
+        let store = Store::open(&path).await.unwrap();
+        let units = store.units().await.unwrap();
+        let row = &units.units[0];
+        assert_eq!((row.name.as_str(), row.desired.generation, row.kept.observed.attempts), ("default/old", 3, 200));
+        let broken = muster_topics::unit::Hold::new(muster_topics::unit::HoldReason::Broken, 7);
+        assert_eq!((row.desired.frozen, row.hold.as_ref()), (false, Some(&broken)));
+    }
+
     #[tokio::test]
     async fn what_is_no_damage_is_an_error() {
         let folder = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ use sqlx::SqliteConnection;
 
 use super::{
     Store, StoreError, from_sql, to_sql,
-    unit::{self, to_json},
+    unit::{self, Asker, to_json},
 };
 use crate::rules::{
     Refusal,
@@ -35,15 +35,6 @@ pub const SNAPSHOTS_MAX: usize = 32;
 
 /// What is refused, or went wrong.
 type Answer<T> = Result<Result<T, Refusal>, StoreError>;
-
-/// Who asks, and when.
-#[derive(Clone, Copy, Debug)]
-pub struct Asker<'a> {
-    /// The operator.
-    pub operator: &'a Name,
-    /// The time.
-    pub now_ms: Millis,
-}
 
 /// What a snapshot has of one unit.
 struct Row {
@@ -365,7 +356,7 @@ async fn rows(connection: &mut SqliteConnection, name: &Name) -> Result<Vec<Row>
 /// Makes a unit what it was, and gives the generation that this is.
 async fn set(connection: &mut SqliteConnection, unit: &UnitName, goal: Pinned, asker: Asker<'_>) -> Answer<u64> {
     let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(goal.spec), run: Some(goal.run) };
-    let edited = unit::edit(connection, unit, &verb, asker.now_ms).await?;
+    let edited = unit::edit(connection, unit, &verb, asker).await?;
     Ok(edited.map(|applied| applied.map_or(0, |applied| applied.generation)))
 }
 

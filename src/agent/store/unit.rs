@@ -8,13 +8,13 @@
 //! they come from one counter for all units of the host, in `meta`. So "later" has a meaning between any
 //! two of them. A store that was lost begins at 1 again, in a later epoch, which every report carries.
 //!
-//! **Invariant: a hold belongs to a generation.** One that is written late, after a verb has made the next
-//! generation, is dropped.
+//! **Invariant: a hold that the agent made belongs to a generation.** One that is written late, after a verb has
+//! made the next generation, is dropped. An operator's hold is desired: only verbs write it.
 
 use muster_topics::{
     Millis,
     command::Verb,
-    name::{Digest, UnitName},
+    name::{Digest, Name, UnitName},
     outcome::RefusalCode,
     unit::{Desired, Hold, HoldReason, Observed, Run, Spec},
 };
@@ -23,7 +23,7 @@ use sqlx::SqliteConnection;
 use super::{Store, StoreError, from_sql, lease, realm, snapshot, to_sql};
 use crate::rules::{
     Refusal,
-    edit::{Current, Edit},
+    edit::{Current, Edit, Holding},
     lease::Lease,
     plan::Kept,
     realm::Realms,
@@ -67,6 +67,17 @@ pub struct Applied {
     pub generation: u64,
     /// Its revision.
     pub revision: Digest,
+    /// Why the unit will not come to it for now.
+    pub hold: Option<Hold>,
+}
+
+/// Who changes something, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker<'a> {
+    /// The operator.
+    pub operator: &'a Name,
+    /// The time.
+    pub now_ms: Millis,
 }
 
 /// A row, as SQL has it.
@@ -76,6 +87,10 @@ struct Raw {
     revision: String,
     spec: String,
     run: String,
+    frozen: i64,
+    held_by: Option<String>,
+    held_since_ms: Option<i64>,
+    held_note: Option<String>,
     hold_reason: Option<String>,
     hold_since_ms: Option<i64>,
     observed: String,
@@ -85,10 +100,13 @@ impl Raw {
     fn read(self) -> Result<UnitRow, StoreError> {
         let what = |what| move |source| StoreError::Content { what, source };
         let quoted = |text: String| serde_json::Value::String(text);
-        let hold = match (self.hold_reason, self.hold_since_ms) {
-            (Some(reason), Some(since_ms)) => {
-                let reason: HoldReason = serde_json::from_value(quoted(reason)).map_err(what("hold"))?;
-                Some(Hold::new(reason, since_ms))
+        let hold = match (self.held_by, self.held_since_ms, self.hold_reason, self.hold_since_ms) {
+            (Some(by), Some(since_ms), ..) => {
+                let by = serde_json::from_value(quoted(by)).map_err(what("operator's name"))?;
+                Some(Hold { reason: HoldReason::Operator, since_ms, by: Some(by), note: self.held_note })
+            }
+            (.., Some(reason), Some(since_ms)) => {
+                Some(Hold::new(serde_json::from_value(quoted(reason)).map_err(what("hold"))?, since_ms))
             }
             _ => None,
         };
@@ -99,6 +117,7 @@ impl Raw {
                 revision: serde_json::from_value(quoted(self.revision)).map_err(what("revision"))?,
                 spec: serde_json::from_str(&self.spec).map_err(what("unit's spec"))?,
                 run: serde_json::from_value(quoted(self.run)).map_err(what("wish to run"))?,
+                frozen: self.frozen != 0,
             },
             hold,
             kept: serde_json::from_str(&self.observed).map_err(what("observed state"))?,
@@ -133,8 +152,8 @@ impl Store {
         let observed = to_json("observed state", kept)?;
         let (reason, since_ms) = match hold {
             Some(Hold { reason: HoldReason::Broken, since_ms, .. }) => (Some("broken"), Some(*since_ms)),
-            // What a unit waits for is worked out anew.
-            Some(Hold { reason: HoldReason::Dependency, .. }) | None => (None, None),
+            // An operator's is desired, and so not what was seen; what a unit waits for is worked out anew.
+            Some(Hold { reason: HoldReason::Operator | HoldReason::Dependency, .. }) | None => (None, None),
         };
         let mut tx = self.begin().await?;
         sqlx::query!("UPDATE unit SET observed = ? WHERE name = ?", observed, name).execute(&mut *tx).await?;
@@ -159,7 +178,8 @@ impl Store {
 pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, StoreError> {
     let rows = sqlx::query_as!(
         Raw,
-        r#"SELECT name AS "name!", generation, revision, spec, run, hold_reason, hold_since_ms, observed
+        r#"SELECT name AS "name!", generation, revision, spec, run, frozen, held_by, held_since_ms, held_note,
+                  hold_reason, hold_since_ms, observed
            FROM unit ORDER BY name"#
     )
     .fetch_all(&mut *connection)
@@ -188,7 +208,7 @@ pub async fn edit(
     connection: &mut SqliteConnection,
     unit: &UnitName,
     verb: &Verb,
-    now_ms: Millis,
+    asker: Asker<'_>,
 ) -> Result<Result<Option<Applied>, Refusal>, StoreError> {
     let row = match find(connection, unit).await {
         Err(StoreError::Content { what, source }) => {
@@ -199,7 +219,7 @@ pub async fn edit(
     };
     let current = row.as_ref().map(|row| Current {
         desired: &row.desired,
-        held: row.hold.is_some(),
+        hold: row.hold.as_ref(),
         observed: &row.kept.observed,
     });
     let edit = match crate::rules::edit::edit(unit, current, verb) {
@@ -209,8 +229,12 @@ pub async fn edit(
     let name = unit.as_str();
     match (edit, row) {
         (Edit::Keep, row) => {
-            Ok(Ok(row
-                .map(|UnitRow { desired: Desired { generation, revision, .. }, .. }| Applied { generation, revision })))
+            let applied = |UnitRow { desired: Desired { generation, revision, .. }, hold, .. }| Applied {
+                generation,
+                revision,
+                hold,
+            };
+            Ok(Ok(row.map(applied)))
         }
         (Edit::Forget, _) => {
             if let Some(refusal) = snapshot::needs(connection, unit).await? {
@@ -220,7 +244,7 @@ pub async fn edit(
             sqlx::query!("DELETE FROM unit WHERE name = ?", name).execute(connection).await?;
             Ok(Ok(None))
         }
-        (Edit::Set { spec, revision, run }, row) => {
+        (Edit::Set { spec, revision, run, frozen, holding }, row) => {
             if row.is_none() && is_full(connection).await? {
                 let message = format!("this host has {UNITS_MAX} units already. hint: remove one first");
                 return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
@@ -229,28 +253,13 @@ pub async fn edit(
                 Ok(leases) => leases,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            let generation = next_generation(connection).await?;
-            let kept = Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false };
-            let (spec, observed) = (to_json("unit's spec", &spec)?, to_json("observed state", &kept)?);
-            let run = if run == Run::Running { "running" } else { "stopped" };
-            let digest = revision.as_str();
-            sqlx::query!(
-                "INSERT INTO unit (name, generation, revision, spec, run, observed) VALUES (?, ?, ?, ?, ?, ?)
-                 ON CONFLICT (name) DO UPDATE SET generation = excluded.generation, revision = excluded.revision,
-                     spec = excluded.spec, run = excluded.run, hold_reason = NULL, hold_since_ms = NULL",
-                name,
-                generation,
-                digest,
-                spec,
-                run,
-                observed
-            )
-            .execute(&mut *connection)
-            .await?;
+            let hold = held(holding, row.and_then(|row| row.hold), asker);
+            let wish = Wish { spec: *spec, revision: &revision, run, frozen, hold: hold.as_ref() };
+            let generation = set(connection, name, wish, asker.now_ms).await?;
             if let Some(leases) = leases {
                 lease::set(connection, unit, &leases).await?;
             }
-            Ok(Ok(Some(Applied { generation: from_sql(generation), revision })))
+            Ok(Ok(Some(Applied { generation, revision, hold })))
         }
     }
 }
@@ -274,11 +283,65 @@ async fn new_leases(
     Ok(lease::find(connection, unit, &after.provides).await?.map(Some))
 }
 
+/// The operator's hold from now on, after the hold that there was `before`.
+fn held(holding: Holding, before: Option<Hold>, asker: Asker<'_>) -> Option<Hold> {
+    match holding {
+        Holding::Keep => before.filter(|hold| hold.reason == HoldReason::Operator),
+        Holding::End => None,
+        Holding::Begin { note } => {
+            Some(Hold { reason: HoldReason::Operator, since_ms: asker.now_ms, by: Some(asker.operator.clone()), note })
+        }
+    }
+}
+
+/// What is desired of a unit from now on.
+struct Wish<'a> {
+    spec: Spec,
+    revision: &'a Digest,
+    run: Run,
+    frozen: bool,
+    hold: Option<&'a Hold>,
+}
+
+/// Writes down what is desired, under the next generation.
+async fn set(connection: &mut SqliteConnection, name: &str, wish: Wish<'_>, now_ms: Millis) -> Result<u64, StoreError> {
+    let generation = next_generation(connection).await?;
+    let kept = Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false };
+    let (spec, observed) = (to_json("unit's spec", &wish.spec)?, to_json("observed state", &kept)?);
+    let run = if wish.run == Run::Running { "running" } else { "stopped" };
+    let (digest, frozen) = (wish.revision.as_str(), i64::from(wish.frozen));
+    let by = wish.hold.and_then(|hold| hold.by.as_ref()).map(Name::as_str);
+    let since_ms = wish.hold.map(|hold| hold.since_ms);
+    let note = wish.hold.and_then(|hold| hold.note.as_deref());
+    sqlx::query!(
+        "INSERT INTO unit (name, generation, revision, spec, run, frozen, held_by, held_since_ms, held_note, observed)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         ON CONFLICT (name) DO UPDATE SET generation = excluded.generation, revision = excluded.revision,
+             spec = excluded.spec, run = excluded.run, frozen = excluded.frozen, held_by = excluded.held_by,
+             held_since_ms = excluded.held_since_ms, held_note = excluded.held_note,
+             hold_reason = NULL, hold_since_ms = NULL",
+        name,
+        generation,
+        digest,
+        spec,
+        run,
+        frozen,
+        by,
+        since_ms,
+        note,
+        observed
+    )
+    .execute(connection)
+    .await?;
+    Ok(from_sql(generation))
+}
+
 pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
     let name = unit.as_str();
     let raw = sqlx::query_as!(
         Raw,
-        r#"SELECT name AS "name!", generation, revision, spec, run, hold_reason, hold_since_ms, observed
+        r#"SELECT name AS "name!", generation, revision, spec, run, frozen, held_by, held_since_ms, held_note,
+                  hold_reason, hold_since_ms, observed
            FROM unit WHERE name = ?"#,
         name
     )
@@ -307,7 +370,7 @@ pub(super) fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Res
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::unit::{Exit, Phase, Spec};
+    use muster_topics::unit::{Exit, Phase};
 
     use super::*;
 
@@ -323,6 +386,14 @@ mod tests {
         Verb::UnitApply { unit: unit.clone(), spec: Box::new(spec), run }
     }
 
+    fn operator() -> Name {
+        "anna".parse().unwrap()
+    }
+
+    fn asker(operator: &Name) -> Asker<'_> {
+        Asker { operator, now_ms: 1_000 }
+    }
+
     async fn store() -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
@@ -331,7 +402,7 @@ mod tests {
 
     async fn done(store: &Store, unit: &UnitName, verb: &Verb) -> Result<Option<Applied>, Refusal> {
         let mut tx = store.begin().await.unwrap();
-        let result = edit(&mut tx, unit, verb, 1_000).await.unwrap();
+        let result = edit(&mut tx, unit, verb, asker(&operator())).await.unwrap();
         tx.commit().await.unwrap();
         result
     }
@@ -345,18 +416,20 @@ mod tests {
         let (_folder, store) = store().await;
         let (unit, other) = (name(), "default/other".parse().unwrap());
         let rm = Verb::UnitRm { unit: unit.clone() };
+        let retire = Verb::UnitRetire { unit: unit.clone(), note: None };
         assert_eq!(done(&store, &unit, &rm).await.unwrap_err().code, RefusalCode::NotFound);
         assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 1);
         assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 1);
         assert_eq!(generation(done(&store, &other, &apply(&other, "a", Some(Run::Running))).await), 2);
         assert_eq!(generation(done(&store, &unit, &apply(&unit, "b", None)).await), 3);
+        assert_eq!(generation(done(&store, &unit, &retire).await), 4);
         assert_eq!(done(&store, &unit, &rm).await, Ok(None));
-        assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 4);
+        assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 5);
 
         let StoredUnits { units, .. } = store.units().await.unwrap();
         let seen: Vec<_> =
             units.iter().map(|row| (row.name.as_str(), row.desired.generation, row.desired.run)).collect();
-        assert_eq!(seen, [("default/hello", 4, Run::Stopped), ("default/other", 2, Run::Running)]);
+        assert_eq!(seen, [("default/hello", 5, Run::Stopped), ("default/other", 2, Run::Running)]);
         assert_eq!(units[0].desired.revision, units[0].desired.spec.revision().unwrap());
         assert_eq!(units[0].kept.observed, Observed::absent(1_000));
     }
@@ -387,11 +460,49 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_operators_hold_stays_until_it_is_ended() {
+        let (_folder, store) = store().await;
+        let unit = name();
+        done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
+        let kept = Kept { observed: Observed::absent(5), restarts: 0, finished: false };
+        let broken = Hold::new(HoldReason::Broken, 7);
+        store.keep_unit(&unit, 1, &kept, Some(&broken)).await.unwrap();
+        let hold = Verb::UnitHold { unit: unit.clone(), note: Some("audit".to_owned()) };
+        let applied = done(&store, &unit, &hold).await.unwrap().unwrap();
+        let held = Hold {
+            reason: HoldReason::Operator,
+            since_ms: 1_000,
+            by: Some(operator()),
+            note: Some("audit".to_owned()),
+        };
+        assert_eq!((applied.generation, applied.hold.as_ref()), (2, Some(&held)));
+        // Whatever is desired, and whatever the agent finds out.
+        store.keep_unit(&unit, 2, &kept, Some(&held)).await.unwrap();
+        let applied = done(&store, &unit, &apply(&unit, "b", None)).await.unwrap().unwrap();
+        assert_eq!((applied.generation, applied.hold.as_ref()), (3, Some(&held)));
+        store.keep_unit(&unit, 3, &kept, Some(&broken)).await.unwrap();
+        let hold_now = || async { store.units().await.unwrap().units.remove(0).hold };
+        assert_eq!(hold_now().await.as_ref(), Some(&held));
+        let freeze = Verb::UnitFreeze { unit: unit.clone() };
+        done(&store, &unit, &freeze).await.unwrap();
+        let row = store.units().await.unwrap().units.remove(0);
+        assert_eq!((row.desired.frozen, row.hold.as_ref()), (true, Some(&held)));
+        // What is so already keeps its generation, and says that it is held.
+        let applied = done(&store, &unit, &freeze).await.unwrap().unwrap();
+        assert_eq!((applied.generation, applied.hold), (4, Some(held)));
+
+        let unhold = Verb::UnitUnhold { unit: unit.clone() };
+        let applied = done(&store, &unit, &unhold).await.unwrap().unwrap();
+        assert_eq!((applied.generation, applied.hold, hold_now().await), (5, None, None));
+        assert_eq!(generation(done(&store, &unit, &unhold).await), 5);
+    }
+
+    #[tokio::test]
     async fn an_edit_that_is_rolled_back_leaves_nothing() {
         let (_folder, store) = store().await;
         let unit = name();
         let mut tx = store.begin().await.unwrap();
-        edit(&mut tx, &unit, &apply(&unit, "a", None), 0).await.unwrap().unwrap();
+        edit(&mut tx, &unit, &apply(&unit, "a", None), asker(&operator())).await.unwrap().unwrap();
         drop(tx);
         assert_eq!(store.units().await.unwrap().units, []);
         assert_eq!(generation(done(&store, &unit, &apply(&unit, "a", None)).await), 1);
@@ -403,13 +514,14 @@ mod tests {
         let mut tx = store.begin().await.unwrap();
         for number in 0..UNITS_MAX {
             let unit = format!("default/u{number}").parse().unwrap();
-            edit(&mut tx, &unit, &apply(&unit, "a", None), 0).await.unwrap().unwrap();
+            edit(&mut tx, &unit, &apply(&unit, "a", None), asker(&operator())).await.unwrap().unwrap();
         }
         let one_more = "default/more".parse().unwrap();
-        let refused = edit(&mut tx, &one_more, &apply(&one_more, "a", None), 0).await.unwrap().unwrap_err();
+        let refused =
+            edit(&mut tx, &one_more, &apply(&one_more, "a", None), asker(&operator())).await.unwrap().unwrap_err();
         assert_eq!(refused.code, RefusalCode::Conflict);
         let known = "default/u7".parse().unwrap();
-        edit(&mut tx, &known, &apply(&known, "b", None), 0).await.unwrap().unwrap();
+        edit(&mut tx, &known, &apply(&known, "b", None), asker(&operator())).await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use muster_topics::{
     Millis,
     name::{Digest, UnitName},
+    signal::Signal,
     unit::{Desired, StopSignal},
 };
 
@@ -68,6 +69,13 @@ pub(super) trait Instance: Send {
 
     /// Asks it to end, and has it ended once its grace is over. Its end is news.
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Asks for it to be suspended, or to go on. That it is is news.
+    fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>>;
+
+    /// Sends a signal to its process; false if there is none just now. What it becomes of that is news.
+    /// Cancel-safe, in that no news is lost.
+    fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>>;
 }
 
 /// What has become of an instance.

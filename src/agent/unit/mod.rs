@@ -56,12 +56,17 @@ use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 use muster_topics::{
     name::UnitName,
     outcome::RefusalCode,
+    signal::Signal,
     unit::{Desired, Hold, Observed, Spec},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::{kind::Kind, task::Task, yuno::Yunos};
+use self::{
+    kind::Kind,
+    task::{REQUESTS_MAX, Request, Task},
+    yuno::Yunos,
+};
 use super::{
     artifact::Artifacts,
     join::Identity,
@@ -127,6 +132,7 @@ impl Kinds {
 #[derive(Clone)]
 pub struct Units {
     changed: Arc<Notify>,
+    requests: mpsc::Sender<Request>,
     states: watch::Receiver<UnitStates>,
     kinds: Kinds,
 }
@@ -158,11 +164,12 @@ impl Units {
     async fn keep(store: Store, kinds: Kinds, shutdown: CancellationToken) -> Result<Self, UnitsError> {
         let changed = Arc::new(Notify::new());
         let (publish, states) = watch::channel(UnitStates::default());
-        let mut task = Task::new(store, kinds.clone(), changed.clone(), publish);
+        let (requests, asked) = mpsc::channel(REQUESTS_MAX);
+        let mut task = Task::new(store, kinds.clone(), changed.clone(), asked, publish);
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
         tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
-        Ok(Self { changed, states, kinds })
+        Ok(Self { changed, requests, states, kinds })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -174,6 +181,18 @@ impl Units {
     #[must_use]
     pub fn states(&self) -> watch::Receiver<UnitStates> {
         self.states.clone()
+    }
+
+    /// Sends a signal to a unit's main process, through what keeps it: never to a number.
+    ///
+    /// # Errors
+    /// If there is no such unit, it has no process, or it is not certain that the signal got there.
+    pub async fn signal(&self, unit: &UnitName, signal: Signal) -> Result<(), Refusal> {
+        let ended = || Refusal::new(RefusalCode::Conflict, format!("{unit} ended before it could get {signal}"));
+        let (answer, answered) = oneshot::channel();
+        let request = Request { unit: unit.clone(), signal, answer };
+        self.requests.send(request).await.map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())?
     }
 
     /// The last lines of a unit's log.

@@ -8,15 +8,21 @@ use std::{sync::Arc, time::Duration};
 
 use muster_topics::{
     name::UnitName,
+    outcome::RefusalCode,
+    signal::Signal,
     unit::{Desired, Exit, StopSignal},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use super::kind::{Adopted, Instance, Kind, News, NotStarted};
 use crate::{
     chance::random,
     clock::now_ms,
     rules::{
+        Refusal,
         lease::Wiring,
         plan::{Ended, Failure, Found, Over, Seen},
     },
@@ -29,7 +35,7 @@ const INSTALL_MAX: Duration = Duration::from_secs(3600);
 /// A start checks files and forks; a disk that sleeps takes its time.
 const START_MAX: Duration = Duration::from_secs(30);
 const REMOVE_MAX: Duration = Duration::from_secs(60);
-const STOP_MAX: Duration = Duration::from_secs(5);
+const ASK_MAX: Duration = Duration::from_secs(5);
 
 /// Waits between two tries to find an instance that cannot be heard any more.
 const FIND_AGAIN: [Duration; 4] =
@@ -40,6 +46,17 @@ const FIND_AGAIN: [Duration; 4] =
 pub(super) struct Report {
     pub(super) unit: UnitName,
     pub(super) seen: Seen,
+}
+
+/// Something that is asked of an instance.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// To end.
+    Stop(Stop),
+    /// To be suspended (true), or to go on.
+    Freeze(bool),
+    /// To hand its process a signal.
+    Signal(Signal, oneshot::Sender<Result<(), Refusal>>),
 }
 
 /// A request to end.
@@ -62,13 +79,13 @@ impl Worker {
         let _ = self.reports.send(Report { unit: self.unit.clone(), seen }).await;
     }
 
-    pub(super) async fn adopt(self, stops: mpsc::Receiver<Stop>) {
+    pub(super) async fn adopt(self, asks: mpsc::Receiver<Ask>) {
         match self.look_up().await {
             Ok(Adopted::Nothing) => self.report(Seen::Found(Found::Nothing)).await,
             Ok(Adopted::Ended(over)) => self.report(Seen::Found(Found::Ended(over))).await,
             Ok(Adopted::Alive { revision, told, instance }) => {
                 self.report(Seen::Found(Found::Alive(revision, told))).await;
-                self.stay_with(instance, stops).await;
+                self.stay_with(instance, asks).await;
             }
             Err(failure) => self.report(Seen::NotLookedUp { error: failure.error }).await,
         }
@@ -84,11 +101,11 @@ impl Worker {
         .await;
     }
 
-    pub(super) async fn start(self, desired: Desired, wiring: Wiring, attempts: u32, stops: mpsc::Receiver<Stop>) {
+    pub(super) async fn start(self, desired: Desired, wiring: Wiring, attempts: u32, asks: mpsc::Receiver<Ask>) {
         match timeout(START_MAX, self.kind.start(&self.unit, &desired, &wiring, attempts)).await {
             Ok(Ok(instance)) => {
                 self.report(Seen::Started).await;
-                self.stay_with(instance, stops).await;
+                self.stay_with(instance, asks).await;
             }
             Ok(Err(NotStarted::Failed(failure))) => self.report(Seen::NotStarted(failure)).await,
             Ok(Err(NotStarted::Unknown)) | Err(_) => self.report(Seen::StartUnknown).await,
@@ -110,7 +127,7 @@ impl Worker {
     }
 
     /// Passes on what becomes of an instance, until it has ended.
-    async fn stay_with(self, mut instance: Box<dyn Instance>, mut stops: mpsc::Receiver<Stop>) {
+    async fn stay_with(self, mut instance: Box<dyn Instance>, mut asks: mpsc::Receiver<Ask>) {
         let mut asked = None;
         loop {
             tokio::select! {
@@ -131,19 +148,44 @@ impl Worker {
                     },
                 },
                 // A channel's receive is cancel-safe.
-                Some(stop) = stops.recv() => {
-                    asked = Some(stop);
-                    self.stop(&mut *instance, stop).await;
-                }
+                Some(ask) = asks.recv() => match ask {
+                    Ask::Stop(stop) => {
+                        asked = Some(stop);
+                        self.stop(&mut *instance, stop).await;
+                    }
+                    Ask::Freeze(frozen) => {
+                        // The planner asks again if nothing comes of it.
+                        let outcome = timeout(ASK_MAX, instance.freeze(frozen)).await;
+                        self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to freeze took", ASK_MAX))));
+                    }
+                    // Who asked may have gone meanwhile.
+                    Ask::Signal(signal, answer) => drop(answer.send(self.signal(&mut *instance, signal).await)),
+                },
             }
         }
     }
 
     async fn stop(&self, instance: &mut dyn Instance, stop: Stop) {
-        let outcome = timeout(STOP_MAX, instance.stop(stop.signal, stop.grace_ms)).await;
+        let outcome = timeout(ASK_MAX, instance.stop(stop.signal, stop.grace_ms)).await;
         // If it is gone its news will say so; if not, the planner asks again when its time is over.
-        if let Err(failure) = outcome.unwrap_or_else(|_| Err(late("to ask it to end took", STOP_MAX))) {
-            tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be asked to end");
+        self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to end took", ASK_MAX))));
+    }
+
+    fn complain(&self, outcome: Result<(), Failure>) {
+        if let Err(failure) = outcome {
+            tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be asked for something");
+        }
+    }
+
+    async fn signal(&self, instance: &mut dyn Instance, signal: Signal) -> Result<(), Refusal> {
+        let sent = timeout(ASK_MAX, instance.signal(signal)).await;
+        match sent.unwrap_or_else(|_| Err(late("to send the signal took", ASK_MAX))) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(no_process(&self.unit)),
+            Err(failure) => {
+                let message = format!("it is not certain that {signal} reached {}: {}", self.unit, failure.error);
+                Err(Refusal::new(RefusalCode::Conflict, message))
+            }
         }
     }
 
@@ -168,6 +210,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// There is nothing that a signal could be sent to.
+pub(super) fn no_process(unit: &UnitName) -> Refusal {
+    let message = format!("{unit} has no process now. hint: `muster unit show {unit}` tells what it does");
+    Refusal::new(RefusalCode::Conflict, message)
 }
 
 fn late(what: &str, limit: Duration) -> Failure {

@@ -9,10 +9,12 @@ use std::{
 use muster_topics::{
     Millis,
     name::{Digest, UnitName},
+    outcome::RefusalCode,
+    signal::Signal,
     unit::{Desired, Hold, Run, Spec},
 };
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     task::{AbortHandle, JoinSet},
     time::Instant,
 };
@@ -20,7 +22,7 @@ use tokio::{
 use super::{
     Kinds, UnitState, UnitStates,
     kind::{Kind, Trace},
-    step::{Report, Stop, Worker},
+    step::{Ask, Report, Stop, Worker, no_process},
 };
 use crate::{
     agent::store::{
@@ -30,6 +32,7 @@ use crate::{
     chance::random,
     clock::now_ms,
     rules::{
+        Refusal, edit,
         lease::{self, Provision, Wiring},
         plan::{Kept, Seen, Step, Unit},
     },
@@ -46,8 +49,12 @@ const SWEEP_TICKS: u32 = 120;
 /// becomes of a process is in its shim's files.
 const REPORTS_MAX: usize = 64;
 
-/// Requests to end that wait for one instance; the planner asks once per grace period.
-const STOPS_MAX: usize = 2;
+/// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze every few
+/// seconds; the rest is for operators' signals.
+const ASKS_MAX: usize = 8;
+
+/// Requests of operators that wait for the loop; each is answered at once.
+pub(super) const REQUESTS_MAX: usize = 16;
 
 /// More steps than any plan has in a row; a planner that finds no rest must not stop the loop.
 const STEPS_MAX: usize = 8;
@@ -58,8 +65,18 @@ enum Event {
     Changed,
     /// Something has become of a unit.
     Reported(Box<Report>),
+    /// An operator asks for something that changes nothing of what is desired.
+    Asked(Request),
     /// Time has passed.
     Tick,
+}
+
+/// A signal for a unit's process.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) unit: UnitName,
+    pub(super) signal: Signal,
+    pub(super) answer: oneshot::Sender<Result<(), Refusal>>,
 }
 
 /// A unit, and the tasks that work for it.
@@ -67,7 +84,7 @@ struct Entry {
     unit: Unit,
     kind: Arc<dyn Kind>,
     /// To the task that stays with its instance.
-    stops: Option<mpsc::Sender<Stop>>,
+    asks: Option<mpsc::Sender<Ask>>,
     /// The download, which may be given up.
     install: Option<AbortHandle>,
     /// What the store has of it.
@@ -84,16 +101,23 @@ pub(super) struct Task {
     publish: watch::Sender<UnitStates>,
     reports: mpsc::Sender<Report>,
     reported: mpsc::Receiver<Report>,
+    requests: mpsc::Receiver<Request>,
     work: JoinSet<()>,
     next_tick: Instant,
     ticks: u32,
 }
 
 impl Task {
-    pub(super) fn new(store: Store, kinds: Kinds, changed: Arc<Notify>, publish: watch::Sender<UnitStates>) -> Self {
+    pub(super) fn new(
+        store: Store,
+        kinds: Kinds,
+        changed: Arc<Notify>,
+        requests: mpsc::Receiver<Request>,
+        publish: watch::Sender<UnitStates>,
+    ) -> Self {
         let (reports, reported) = mpsc::channel(REPORTS_MAX);
-        let (entries, work) = (BTreeMap::new(), JoinSet::new());
-        Self { store, kinds, entries, changed, publish, reports, reported, work, next_tick: next_tick(), ticks: 0 }
+        let (entries, work, next_tick) = (BTreeMap::new(), JoinSet::new(), next_tick());
+        Self { store, kinds, entries, changed, publish, reports, reported, requests, work, next_tick, ticks: 0 }
     }
 
     /// Reads all units, and begins to look up what runs of them, and of others that left traces.
@@ -138,6 +162,7 @@ impl Task {
                     let Report { unit, seen } = *report;
                     self.see(unit, seen).await;
                 }
+                Event::Asked(request) => self.signal(request),
                 Event::Tick => self.tick().await,
             }
             // Finished tasks leave nothing but their place in the set.
@@ -161,6 +186,8 @@ impl Task {
             () = self.changed.notified() => Event::Changed,
             // A channel's receive is cancel-safe; this one never ends, for the loop holds a sender itself.
             Some(report) = self.reported.recv() => Event::Reported(Box::new(report)),
+            // As above; it ends with the last handle, which then asks for nothing.
+            Some(request) = self.requests.recv() => Event::Asked(request),
             () = tokio::time::sleep_until(wake) => Event::Tick,
         }
     }
@@ -234,6 +261,24 @@ impl Task {
         self.drive(&name).await;
     }
 
+    /// Passes a signal on to the task that stays with the unit's instance, which answers.
+    fn signal(&self, Request { unit, signal, answer }: Request) {
+        let asks = match self.entries.get(&unit).filter(|entry| entry.unit.desired.is_some()) {
+            None => Err(edit::unknown(&unit)),
+            Some(entry) if entry.unit.process().is_none() => Err(no_process(&unit)),
+            Some(entry) => entry.asks.as_ref().ok_or_else(|| no_process(&unit)),
+        };
+        // Who asked may have gone meanwhile: there is nobody to tell then.
+        match asks.map(|asks| asks.try_reserve()) {
+            Ok(Ok(place)) => place.send(Ask::Signal(signal, answer)),
+            Ok(Err(_)) => {
+                let message = format!("{unit} is busy with signals that were sent before");
+                drop(answer.send(Err(Refusal::new(RefusalCode::Busy, message))));
+            }
+            Err(refusal) => drop(answer.send(Err(refusal))),
+        }
+    }
+
     async fn tick(&mut self) {
         if Instant::now() >= self.next_tick {
             self.next_tick = next_tick();
@@ -299,7 +344,7 @@ impl Task {
 impl Entry {
     fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
         let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
-        Self { unit, kind, stops: None, install: None, kept, wake_ms: None }
+        Self { unit, kind, asks: None, install: None, kept, wake_ms: None }
     }
 
     /// The steps to begin now. The unit knows already that they have begun.
@@ -325,21 +370,20 @@ impl Entry {
         tracing::debug!(unit = %worker.unit, ?step);
         match (step, self.unit.desired.clone()) {
             (Step::Adopt, _) => {
-                let stops = self.stops();
-                work.spawn(worker.adopt(stops));
+                let asks = self.asks();
+                work.spawn(worker.adopt(asks));
             }
             (Step::Install, Some(desired)) => {
                 self.give_up_install();
                 self.install = Some(work.spawn(worker.install(desired)));
             }
             (Step::Start { attempts }, Some(desired)) => {
-                let stops = self.stops();
-                work.spawn(worker.start(desired, self.unit.wiring().clone(), attempts, stops));
+                let asks = self.asks();
+                work.spawn(worker.start(desired, self.unit.wiring().clone(), attempts, asks));
             }
-            (Step::Stop { signal, grace_ms }, _) => {
-                // Full or closed: it has been asked, or has ended; the planner asks again if need be.
-                let _ = self.stops.as_ref().map(|stops| stops.try_send(Stop { signal, grace_ms }));
-            }
+            (Step::Stop { signal, grace_ms }, _) => self.ask(Ask::Stop(Stop { signal, grace_ms })),
+            (Step::Freeze, _) => self.ask(Ask::Freeze(true)),
+            (Step::Thaw, _) => self.ask(Ask::Freeze(false)),
             (Step::Remove, _) => {
                 self.give_up_install();
                 work.spawn(worker.remove());
@@ -349,10 +393,15 @@ impl Entry {
         }
     }
 
-    fn stops(&mut self) -> mpsc::Receiver<Stop> {
-        let (sender, receiver) = mpsc::channel(STOPS_MAX);
-        self.stops = Some(sender);
+    fn asks(&mut self) -> mpsc::Receiver<Ask> {
+        let (sender, receiver) = mpsc::channel(ASKS_MAX);
+        self.asks = Some(sender);
         receiver
+    }
+
+    fn ask(&self, ask: Ask) {
+        // Full or closed: it has been asked, or has ended; the planner asks again if need be.
+        let _ = self.asks.as_ref().map(|asks| asks.try_send(ask));
     }
 
     fn give_up_install(&mut self) {
@@ -365,7 +414,7 @@ impl Entry {
 /// What a snapshot wants, as far as it matters to whoever tidies up.
 fn pinned(spec: &Spec) -> Desired {
     let revision = spec.revision().unwrap_or_else(|_| Digest::of(b""));
-    Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped }
+    Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped, frozen: false }
 }
 
 /// What each unit is wired to.

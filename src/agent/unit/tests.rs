@@ -9,8 +9,8 @@ use std::{
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     command::Verb,
-    name::Digest,
-    unit::{Exit, Phase, Run, StopSignal},
+    name::{Digest, Name},
+    unit::{Exit, HoldReason, Phase, Run, StopSignal},
 };
 use tokio::sync::{Notify, broadcast};
 
@@ -38,6 +38,7 @@ struct World {
     /// The next installs fail like this.
     failures: Vec<Failure>,
     removed: Vec<UnitName>,
+    signals: Vec<(UnitName, Signal)>,
 }
 
 struct Fake {
@@ -95,6 +96,20 @@ impl Instance for FakeInstance {
     fn stop(&mut self, _: StopSignal, _: u64) -> BoxFuture<'_, Result<(), Failure>> {
         self.fake.end(&self.unit, Exit::Signal(15));
         async { Ok(()) }.boxed()
+    }
+
+    fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>> {
+        let mut world = self.fake.world();
+        if let Some((_, told)) = world.alive.get_mut(&self.unit) {
+            told.frozen = frozen;
+            let _ = self.fake.news.send((self.unit.clone(), News::Told(told.clone())));
+        }
+        async { Ok(()) }.boxed()
+    }
+
+    fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>> {
+        self.fake.world().signals.push((self.unit.clone(), signal));
+        async { Ok(true) }.boxed()
     }
 }
 
@@ -226,16 +241,10 @@ impl Host {
     }
 
     async fn verb(&self, verb: &Verb) -> Result<Option<store::unit::Applied>, Refusal> {
-        let (Verb::UnitApply { unit, .. }
-        | Verb::UnitRun { unit }
-        | Verb::UnitStop { unit }
-        | Verb::UnitRestart { unit }
-        | Verb::UnitRm { unit }) = verb
-        else {
-            panic!("not for units")
-        };
+        let operator: Name = "anna".parse().unwrap();
+        let asker = store::unit::Asker { operator: &operator, now_ms: now_ms() };
         let mut tx = self.store.begin().await.unwrap();
-        let result = store::unit::edit(&mut tx, unit, verb, now_ms()).await.unwrap();
+        let result = store::unit::edit(&mut tx, verb.unit().unwrap(), verb, asker).await.unwrap();
         tx.commit().await.unwrap();
         self.units.desired_changed();
         result
@@ -304,6 +313,8 @@ async fn a_unit_lives_its_life() {
     host.verb(&Verb::UnitStop { unit: unit.clone() }).await.unwrap();
     let state = host.until_phase(&unit, Phase::Stopped).await;
     assert_eq!((state.observed.exit, state.observed.pid), (Some(Exit::Signal(15)), None));
+    assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap_err().code, RefusalCode::Conflict);
+    host.verb(&Verb::UnitRetire { unit: unit.clone(), note: None }).await.unwrap();
     assert_eq!(host.verb(&Verb::UnitRm { unit: unit.clone() }).await, Ok(None));
     host.until_gone(&unit).await;
     assert_eq!(host.units.logs(&unit, 7).await.unwrap_err().code, RefusalCode::NotFound);
@@ -332,6 +343,7 @@ async fn an_install_that_is_not_wanted_any_more_is_given_up() {
     let slow = unit("slow");
     host.verb(&apply(&slow, "a", Run::Stopped)).await.unwrap();
     host.until(&slow, |state| state.observed.phase == Phase::Installing).await;
+    host.verb(&Verb::UnitRetire { unit: slow.clone(), note: None }).await.unwrap();
     host.verb(&Verb::UnitRm { unit: slow.clone() }).await.unwrap();
     host.until_gone(&slow).await;
     host.verb(&apply(&slow, "b", Run::Running)).await.unwrap();
@@ -410,6 +422,47 @@ async fn what_fails_for_good_waits_for_somebody_and_what_heals_is_tried_again() 
     host.verb(&Verb::UnitRun { unit: unit.clone() }).await.unwrap();
     let state = host.until_phase(&unit, Phase::Running).await;
     assert_eq!((state.observed.error, host.fake.world().installs.len()), (None, 3));
+}
+
+#[tokio::test]
+async fn a_hold_outlives_the_agent_and_leaves_what_runs_alone() {
+    let mut host = Host::start().await;
+    let unit = unit("hello");
+    host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
+    host.until_phase(&unit, Phase::Running).await;
+    host.verb(&Verb::UnitHold { unit: unit.clone(), note: Some("audit".to_owned()) }).await.unwrap();
+    let before = host.until_phase(&unit, Phase::Running).await;
+    let hold = before.hold.clone().unwrap();
+    assert_eq!((hold.reason, hold.note.as_deref()), (HoldReason::Operator, Some("audit")));
+    host.verb(&apply(&unit, "b", Run::Running)).await.unwrap();
+    assert_eq!(host.until_phase(&unit, Phase::Running).await.process, before.process);
+    host.restart().await;
+    assert_eq!(host.until(&unit, |state| state.process.is_some()).await.process, before.process);
+    host.fake.end(&unit, Exit::Code(1));
+    let state = host.until(&unit, |state| state.process.is_none()).await;
+    assert_eq!((state.hold, host.fake.world().starts), (Some(hold), 1));
+    host.verb(&Verb::UnitUnhold { unit: unit.clone() }).await.unwrap();
+    let state = host.until_phase(&unit, Phase::Running).await;
+    assert_eq!((state.observed.revision, state.hold), (Some(state.desired.revision), None));
+}
+
+#[tokio::test]
+async fn frozen_and_signalled() {
+    let host = Host::start().await;
+    let unit = unit("hello");
+    assert_eq!(host.units.signal(&unit, Signal::Hup).await.unwrap_err().code, RefusalCode::NotFound);
+    host.verb(&apply(&unit, "a", Run::Stopped)).await.unwrap();
+    host.until_phase(&unit, Phase::Stopped).await;
+    assert_eq!(host.units.signal(&unit, Signal::Hup).await.unwrap_err().code, RefusalCode::Conflict);
+    host.verb(&Verb::UnitRun { unit: unit.clone() }).await.unwrap();
+    let running = host.until_phase(&unit, Phase::Running).await;
+    host.units.signal(&unit, Signal::Usr1).await.unwrap();
+    assert_eq!(host.fake.world().signals, [(unit.clone(), Signal::Usr1)]);
+    host.verb(&Verb::UnitFreeze { unit: unit.clone() }).await.unwrap();
+    let state = host.until_phase(&unit, Phase::Running).await;
+    assert!(state.observed.frozen && state.process == running.process);
+    host.verb(&Verb::UnitThaw { unit: unit.clone() }).await.unwrap();
+    assert!(!host.until_phase(&unit, Phase::Running).await.observed.frozen);
 }
 
 async fn eventually(what: impl Fn() -> bool) {

@@ -16,7 +16,7 @@ mod launch;
 mod place;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
@@ -27,12 +27,13 @@ use muster_shim::{Step, cgroup::Cgroup};
 use muster_topics::{
     Millis,
     name::{Digest, UnitName},
+    signal::Signal,
     unit::{Desired, Exit, Spec, StopSignal},
 };
 use nix::{errno::Errno, unistd};
 
 use self::{
-    launch::{Wanted, find_user, number},
+    launch::{Wanted, find_user, number, signal_number},
     place::{Place, Started, names},
 };
 use super::{
@@ -147,7 +148,13 @@ impl Yunos {
         place.write_started(&started)?;
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);
-        let alive = |shim| Yuno { shim, run: run.clone(), missing: missing.clone(), wiring: wiring.clone() };
+        let alive = |shim| Yuno {
+            shim,
+            run: run.clone(),
+            missing: missing.clone(),
+            wiring: wiring.clone(),
+            news: VecDeque::new(),
+        };
         match self.shims.launch(&run, &launch).await {
             Ok(shim) => Ok(alive(shim)),
             Err(ShimError::Cgroup { source, .. }) => Err(NotLaunched::Cgroup(source)),
@@ -180,7 +187,7 @@ impl Yunos {
                     wiring: Wiring::default(),
                 };
                 let Started { revision, missing, wiring, .. } = place.started().unwrap_or_else(unknown);
-                let mut yuno = Yuno { shim, run: place.run(), missing, wiring };
+                let mut yuno = Yuno { shim, run: place.run(), missing, wiring, news: VecDeque::new() };
                 match yuno.hear().await {
                     Some(News::Told(told)) => Ok(Adopted::Alive { revision, told, instance: Box::new(yuno) }),
                     Some(News::Ended(over)) => Ok(Adopted::Ended(over)),
@@ -302,15 +309,38 @@ struct Yuno {
     run: PathBuf,
     missing: Vec<String>,
     wiring: Wiring,
+    /// What was heard while something else was waited for.
+    news: VecDeque<News>,
 }
 
 impl Yuno {
+    /// Cancel-safe: nothing is taken before it is returned.
     async fn hear(&mut self) -> Option<News> {
+        if let Some(news) = self.news.pop_front() {
+            return Some(news);
+        }
         loop {
             match self.shim.next().await? {
                 muster_shim::Event::State(state) => return Some(self.news(&state)),
-                // Of captured programs only.
-                muster_shim::Event::Output { .. } => {}
+                // Of captured programs, and the late answer to somebody who has gone.
+                muster_shim::Event::Output { .. } | muster_shim::Event::Signalled { .. } => {}
+            }
+        }
+    }
+
+    /// Sends a signal, and waits until the shim says what has become of it.
+    async fn signal(&mut self, signal: Signal) -> Result<bool, Failure> {
+        let signal = signal_number(signal);
+        self.shim.send(&muster_shim::Request::Signal { signal }).await.map_err(from_shim)?;
+        loop {
+            match self.shim.next().await {
+                Some(muster_shim::Event::Signalled { signal: of, delivered }) if of == signal => return Ok(delivered),
+                Some(muster_shim::Event::State(state)) => {
+                    let news = self.news(&state);
+                    self.news.push_back(news);
+                }
+                Some(_) => {}
+                None => return Err(may_heal("its shim is gone")),
             }
         }
     }
@@ -349,6 +379,15 @@ impl Instance for Yuno {
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
         let request = muster_shim::Request::Stop { signal: number(signal), grace_ms };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
+    }
+
+    fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>> {
+        let request = if frozen { muster_shim::Request::Freeze } else { muster_shim::Request::Thaw };
+        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
+    }
+
+    fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>> {
+        self.signal(signal).boxed()
     }
 }
 

@@ -7,7 +7,7 @@ use muster_topics::{
     Millis,
     command::{Exec, LIFETIME_MAX_MS, TARGET_HOSTS_MAX, Target, Verb},
     name::HostId,
-    unit::Spec,
+    unit::{NOTE_MAX_CHARS, Spec},
 };
 
 use crate::{api::NewTarget, console::Error, rules::lease};
@@ -107,10 +107,17 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         Verb::UnitLogs { lines, .. } if !(1..=LOG_LINES_MAX).contains(lines) => {
             Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be asked for")))
         }
+        Verb::UnitHold { note, .. } | Verb::UnitRetire { note, .. } => check_note(note.as_deref()),
         Verb::UnitLogs { .. }
         | Verb::UnitRun { .. }
         | Verb::UnitStop { .. }
         | Verb::UnitRestart { .. }
+        | Verb::UnitUnhold { .. }
+        | Verb::UnitLabel { .. }
+        | Verb::UnitUpgrade { .. }
+        | Verb::UnitFreeze { .. }
+        | Verb::UnitThaw { .. }
+        | Verb::UnitSignal { .. }
         | Verb::UnitRm { .. }
         | Verb::RealmSet { .. }
         | Verb::RealmRm { .. }
@@ -121,6 +128,14 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         | Verb::SnapshotDeactivate { .. }
         | Verb::SnapshotRm { .. } => Ok(()),
     }
+}
+
+fn check_note(note: Option<&str>) -> Result<(), Error> {
+    if note.is_some_and(|note| note.chars().count() > NOTE_MAX_CHARS || note.chars().any(char::is_control)) {
+        let rule = format!("the note of a hold is one line of at most {NOTE_MAX_CHARS} characters");
+        return Err(Error::invalid("bad_note", rule));
+    }
+    Ok(())
 }
 
 fn check_exec(exec: &Exec, broadcast: bool) -> Result<(), Error> {
@@ -218,6 +233,8 @@ mod tests {
         );
         check(r#"{"unit_logs":{"unit":"a/b","lines":0}}"#, false, Some("bad_lines"));
         check(r#"{"unit_run":{"unit":"a/b"}}"#, true, None);
+        check(r#"{"unit_hold":{"unit":"a/b","note":"why"}}"#, true, None);
+        check(r#"{"unit_retire":{"unit":"a/b","note":"two\nlines"}}"#, true, Some("bad_note"));
     }
 
     #[test]

@@ -162,13 +162,21 @@ fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
 
 /// Whether the artifact and the config of a unit are there: hosts will fetch them from here.
 async fn check_content(shared: &Shared, verb: &Verb) -> Result<(), Error> {
-    let Verb::UnitApply { spec, .. } = verb else { return Ok(()) };
-    let Spec::Yuno(YunoSpec { artifact, config, .. }) = &**spec;
-    content::check_artifact(shared, artifact).await?;
-    match config {
-        Some(config) => content::check_config(shared, config).await,
-        None => Ok(()),
+    let (artifact, configs) = match verb {
+        Verb::UnitApply { spec, .. } => {
+            let Spec::Yuno(YunoSpec { artifact, config, .. }) = &**spec;
+            (Some(artifact), config.as_slice())
+        }
+        Verb::UnitUpgrade { artifact, configs, .. } => (artifact.as_ref(), configs.as_slice()),
+        _ => return Ok(()),
+    };
+    if let Some(artifact) = artifact {
+        content::check_artifact(shared, artifact).await?;
     }
+    for config in configs {
+        content::check_config(shared, config).await?;
+    }
+    Ok(())
 }
 
 /// Sends commands out, again and again, until the console stops.

@@ -5,12 +5,12 @@ use muster_topics::{
     command::Verb,
     endpoint::{Endpoint, Protocol},
     name::UnitName,
-    unit::Phase,
+    unit::{HoldReason, Phase},
 };
 use proptest::prelude::*;
 
 use super::*;
-use crate::rules::edit::{Current, Edit, edit};
+use crate::rules::edit::{Current, Edit, Holding, edit};
 
 /// What may happen at any time.
 #[derive(Clone, Debug)]
@@ -23,6 +23,11 @@ enum Event {
     Run,
     Stop,
     Restart,
+    Hold,
+    Unhold,
+    Retire,
+    Freeze,
+    Thaw,
     Rm,
     InstallEnds(Fate),
     LaunchEnds(Fate),
@@ -64,6 +69,9 @@ struct World {
     launching: Option<Digest>,
     stopping: bool,
     removing: bool,
+    /// What runs is suspended, and what it was asked last.
+    frozen: bool,
+    freezing: Option<bool>,
     /// The unit was removed, and the shell knows it no more.
     gone: bool,
 }
@@ -107,6 +115,8 @@ impl World {
             launching: None,
             stopping: false,
             removing: false,
+            frozen: false,
+            freezing: None,
             gone: false,
         }
     }
@@ -155,6 +165,10 @@ impl World {
                 assert!(self.process.is_some(), "nothing to stop");
                 self.stopping = true;
             }
+            Step::Freeze | Step::Thaw => {
+                assert!(self.process.is_some() && !self.stopping, "nothing to freeze");
+                self.freezing = Some(step == Step::Freeze);
+            }
             Step::Remove => {
                 assert!(self.process.is_none() && self.launching.is_none(), "removed while it runs");
                 (self.removing, self.installing) = (true, None);
@@ -166,15 +180,22 @@ impl World {
     fn verb(&mut self, verb: &Verb) {
         let current = self.row.as_ref().map(|(desired, _)| Current {
             desired,
-            held: self.unit.hold.is_some(),
+            hold: self.unit.hold.as_ref(),
             observed: &self.unit.observed,
         });
         match edit(&name(), current, verb) {
             Err(_) | Ok(Edit::Keep) => return,
             Ok(Edit::Forget) => self.row = None,
-            Ok(Edit::Set { spec, revision, run }) => {
+            Ok(Edit::Set { spec, revision, run, frozen, holding }) => {
                 self.generation += 1;
-                self.row = Some((Desired { generation: self.generation, revision, spec: *spec, run }, None));
+                let before = self.row.take().and_then(|(_, hold)| hold);
+                let hold = match holding {
+                    Holding::Keep => before.filter(|hold| hold.reason == HoldReason::Operator),
+                    Holding::End => None,
+                    Holding::Begin { .. } => Some(Hold::new(HoldReason::Operator, self.now_ms)),
+                };
+                let desired = Desired { generation: self.generation, revision, spec: *spec, run, frozen };
+                self.row = Some((desired, hold));
             }
         }
         self.desire();
@@ -194,12 +215,14 @@ impl World {
     fn spawn(&mut self, revision: Digest) {
         assert!(self.process.is_none(), "a second process");
         self.pids += 1;
+        (self.frozen, self.freezing) = (false, None);
         self.process = Some((revision, Process { pid: self.pids, start_ticks: 1, started_ms: self.now_ms }));
     }
 
     fn tell(&self) -> Told {
         let process = self.process.as_ref().map(|(_, process)| *process);
-        Told { process, restarts: self.restarts, last: self.last.clone(), wiring: wiring(self.with), ..Told::default() }
+        let (restarts, last) = (self.restarts, self.last.clone());
+        Told { process, restarts, last, frozen: self.frozen, wiring: wiring(self.with), ..Told::default() }
     }
 
     fn end(&mut self, exit: Exit) -> Option<(Digest, Ended)> {
@@ -278,6 +301,14 @@ impl World {
             };
             self.see(Seen::Found(found));
         }
+        if let Some(frozen) = self.freezing.take()
+            && self.process.is_some()
+        {
+            self.frozen = frozen;
+            if matches!(self.unit.instance, Instance::Alive(_)) {
+                self.see(Seen::Told(self.tell()));
+            }
+        }
         if std::mem::take(&mut self.removing) {
             self.see(Seen::Removed);
             if self.row.is_none() {
@@ -293,6 +324,11 @@ impl World {
             Event::Run => self.verb(&Verb::UnitRun { unit: name() }),
             Event::Stop => self.verb(&Verb::UnitStop { unit: name() }),
             Event::Restart => self.verb(&Verb::UnitRestart { unit: name() }),
+            Event::Hold => self.verb(&Verb::UnitHold { unit: name(), note: None }),
+            Event::Unhold => self.verb(&Verb::UnitUnhold { unit: name() }),
+            Event::Retire => self.verb(&Verb::UnitRetire { unit: name(), note: None }),
+            Event::Freeze => self.verb(&Verb::UnitFreeze { unit: name() }),
+            Event::Thaw => self.verb(&Verb::UnitThaw { unit: name() }),
             Event::Rm => self.verb(&Verb::UnitRm { unit: name() }),
             Event::InstallEnds(fate) => self.install_ends(fate),
             Event::LaunchEnds(fate) => self.launch_ends(fate),
@@ -337,7 +373,7 @@ impl World {
     }
 
     fn is_idle(&self) -> bool {
-        let busy = self.adopting || self.removing || self.stopping;
+        let busy = self.adopting || self.removing || self.stopping || self.freezing.is_some();
         !busy && self.installing.is_none() && self.launching.is_none()
     }
 
@@ -376,7 +412,14 @@ impl World {
         let observed = &self.unit.observed;
         assert_eq!(observed.generation, desired.generation, "{:?}", self.unit);
         let running = self.process.as_ref().map(|(revision, _)| revision);
+        let held = self.unit.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Operator);
+        if observed.phase == Phase::Running {
+            assert_eq!((observed.frozen, self.frozen), (desired.frozen, desired.frozen));
+        }
         match (observed.phase, desired.run) {
+            // As it was when it was held; but what shall stop has stopped.
+            (Phase::Stopped | Phase::Absent, _) if held => assert!(running.is_none()),
+            (Phase::Running, Run::Running) if held => assert!(running.is_some()),
             (Phase::Failed, _) => assert!(observed.error.is_some()),
             (Phase::Stopped, Run::Stopped) => assert!(running.is_none() && observed.error.is_none()),
             // A task that has done its work.
@@ -399,6 +442,9 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Run),
         1 => Just(Event::Stop),
         1 => Just(Event::Restart),
+        1 => prop_oneof![Just(Event::Hold), Just(Event::Unhold)],
+        1 => prop_oneof![Just(Event::Retire), Just(Event::Unhold)],
+        1 => prop_oneof![Just(Event::Freeze), Just(Event::Thaw)],
         1 => Just(Event::Rm),
         4 => fate().prop_map(Event::InstallEnds),
         4 => fate().prop_map(Event::LaunchEnds),
@@ -432,9 +478,11 @@ proptest! {
             world.happen(event);
         }
         world.settle();
+        world.verb(&Verb::UnitUnhold { unit: name() });
         world.verb(&apply(0, 1, Some(Run::Running)));
         world.settle();
         world.check_converged();
         prop_assert_eq!(world.unit.observed.phase, Phase::Running);
+        prop_assert_eq!(&world.unit.hold, &None);
     }
 }

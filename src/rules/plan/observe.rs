@@ -9,8 +9,8 @@ use muster_topics::{
 };
 
 use super::{
-    ADOPT_AGAIN_MS, Alive, Ended, Failure, Found, Instance, Over, Policy, Process, Rest, STOP_SLACK_MS, Seen, Step,
-    Told, Unit, Work, to_millis,
+    ADOPT_AGAIN_MS, Alive, Ended, FREEZE_AGAIN_MS, Failure, Found, Instance, Over, Policy, Process, Rest,
+    STOP_SLACK_MS, Seen, Step, Told, Unit, Work, to_millis,
 };
 use crate::rules::{
     backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay},
@@ -84,9 +84,11 @@ impl Unit {
         }
         self.hold = hold;
         let is_restored = before.is_none() && generation(&self.desired) == Some(self.observed.generation);
+        let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(Rest::Finished) };
         self.rest = match self.observed.phase {
-            Phase::Failed if is_restored && self.hold.is_none() => Some(Rest::Failed),
-            _ if is_restored && self.kept_finished => Some(Rest::Finished),
+            Phase::Failed if is_restored && !self.is_broken() => Some(Rest::Failed),
+            // What has finished is not begun again because something about it has changed.
+            _ if has_finished && (is_restored || self.goes_on_from(before.as_ref())) => Some(Rest::Finished),
             _ => None,
         };
         if !is_restored {
@@ -106,6 +108,12 @@ impl Unit {
             let hold = |note| Hold { note: Some(note), ..Hold::new(HoldReason::Dependency, now_ms) };
             self.waits = lack.map(hold);
         }
+    }
+
+    /// Whether the same is desired as `before`, as far as a task that has finished is concerned.
+    fn goes_on_from(&self, before: Option<&Desired>) -> bool {
+        let same = |(before, after): (&Desired, &Desired)| before.revision == after.revision && before.run == after.run;
+        self.policy.restart != Restart::Always && before.zip(self.desired.as_ref()).is_some_and(same)
     }
 
     fn begin(&mut self, step: Step, now_ms: Millis) {
@@ -128,6 +136,11 @@ impl Unit {
                     alive.ends_by_ms = Some(now_ms.saturating_add(to_millis(grace_ms)).saturating_add(STOP_SLACK_MS));
                 }
             }
+            Step::Freeze | Step::Thaw => {
+                if let Instance::Alive(alive) = &mut self.instance {
+                    alive.freezes_by_ms = Some((step == Step::Freeze, now_ms.saturating_add(FREEZE_AGAIN_MS)));
+                }
+            }
             Step::Remove => self.work = Some(Work::Removing),
             Step::WaitUntil(_) => {}
         }
@@ -142,9 +155,7 @@ impl Unit {
         match found {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
-                let restarts = self.kept_restarts;
-                self.instance =
-                    Instance::Alive(Alive { revision, process: None, ready: false, restarts, ends_by_ms: None });
+                self.instance = Instance::Alive(Alive::new(revision, self.kept_restarts));
                 self.told(told);
             }
             // Its end is news only if it was alive when the agent last looked.
@@ -181,9 +192,7 @@ impl Unit {
 
     fn started(&mut self) {
         if let Instance::Launching(revision) = &self.instance {
-            let revision = revision.clone();
-            self.instance =
-                Instance::Alive(Alive { revision, process: None, ready: false, restarts: 0, ends_by_ms: None });
+            self.instance = Instance::Alive(Alive::new(revision.clone(), 0));
         }
     }
 
@@ -273,6 +282,8 @@ impl Unit {
         match process_delay(attempts) {
             // A clock that was set back must not make the wait longer than it is.
             Some(delay) => self.restart_ms = Some(after(since_ms.min(now_ms), delay)),
+            // An operator holds it already, and nothing starts it until he has another try made.
+            None if self.hold.is_some() => {}
             None => {
                 self.hold = Some(Hold::new(HoldReason::Broken, now_ms));
                 let last = self.observed.error.take().unwrap_or_default();
@@ -330,7 +341,9 @@ impl Unit {
         if let Some(desired) = &self.desired
             && self.is_reached(desired)
         {
-            if matches!(phase, Phase::Running | Phase::Stopped) {
+            // What ended while it was held says why.
+            let rests_held = phase == Phase::Stopped && self.hold.is_some() && self.wants_running();
+            if matches!(phase, Phase::Running | Phase::Stopped) && !rests_held {
                 self.observed.error = None;
             }
             self.observed.generation = desired.generation;
@@ -347,10 +360,9 @@ impl Unit {
             Instance::Alive(alive) if self.awaits_word(alive) => Phase::Starting,
             Instance::Alive(alive) if alive.ready || process.is_some_and(up) => Phase::Running,
             Instance::Alive(_) => Phase::Starting,
-            Instance::None if self.rest == Some(Rest::Failed) || self.hold.is_some() => Phase::Failed,
+            Instance::None if self.rest == Some(Rest::Failed) || self.is_broken() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
-            Instance::None if self.install_ms.is_some() && self.desired.is_some() => Phase::Backoff,
-            Instance::None if self.restart_ms.is_some() && self.wants_running() => Phase::Backoff,
+            Instance::None if self.is_about_to_try() => Phase::Backoff,
             Instance::None => match (&self.installed, &self.desired) {
                 (Some(installed), Some(desired)) if *installed == desired.revision => Phase::Stopped,
                 _ => Phase::Absent,
@@ -358,23 +370,33 @@ impl Unit {
         }
     }
 
+    fn is_broken(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken)
+    }
+
+    /// Whether it waits for another try.
+    fn is_about_to_try(&self) -> bool {
+        let installs = self.install_ms.is_some() && self.desired.is_some();
+        self.hold.is_none() && (installs || self.restart_ms.is_some() && self.wants_running())
+    }
+
     /// Whether an instance is one that will say when it is up, and has not yet. (One of a revision that is being
     /// replaced may never have been asked to.)
-    fn awaits_word(&self, alive: &Alive) -> bool {
+    pub(super) fn awaits_word(&self, alive: &Alive) -> bool {
         self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
     }
 
     /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
     fn is_reached(&self, desired: &Desired) -> bool {
+        let held = self.shown_hold().is_some();
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
             (Phase::Running, Instance::Alive(alive)) => {
-                let is_right = self.waits.is_some() || alive.revision == desired.revision && !self.is_rewired();
-                is_right && desired.run == Run::Running
+                let is_right = held || alive.revision == desired.revision && !self.is_rewired();
+                is_right && desired.run == Run::Running && self.observed.frozen == desired.frozen
             }
-            (Phase::Stopped, _) => {
-                self.waits.is_some() || desired.run == Run::Stopped || self.rest == Some(Rest::Finished)
-            }
+            (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.rest == Some(Rest::Finished),
+            (Phase::Absent, Instance::None) => held,
             _ => false,
         }
     }

@@ -1,6 +1,7 @@
 //! What is planned, and what others see, in cases: each a script of what is seen, with the step that it
 //! leads to and the phase that it makes.
 
+mod held;
 mod wired;
 
 use muster_topics::unit::HoldReason;
@@ -19,7 +20,7 @@ fn spec(artifact: &str, change: impl FnOnce(&mut muster_topics::unit::YunoSpec))
 }
 
 fn desired(generation: u64, spec: Spec, run: Run) -> Desired {
-    Desired { generation, revision: spec.revision().unwrap(), spec, run }
+    Desired { generation, revision: spec.revision().unwrap(), spec, run, frozen: false }
 }
 
 fn wants(desired: Desired) -> Seen {

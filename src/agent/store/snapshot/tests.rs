@@ -35,10 +35,8 @@ impl Bench {
 
     async fn edit(&self, verb: &Verb) -> Result<u64, Refusal> {
         let mut tx = self.store.begin().await.unwrap();
-        let (Verb::UnitApply { unit, .. } | Verb::UnitRm { unit } | Verb::UnitStop { unit }) = verb else {
-            unreachable!()
-        };
-        let edited = unit::edit(&mut tx, unit, verb, 1_000).await.unwrap();
+        let unit = verb.unit().unwrap();
+        let edited = unit::edit(&mut tx, unit, verb, self.asker()).await.unwrap();
         // As in the journal's transaction: what was refused must have left nothing of its own accord.
         tx.commit().await.unwrap();
         edited.map(|applied| applied.map_or(0, |applied| applied.generation))
@@ -47,6 +45,11 @@ impl Bench {
     async fn apply(&self, name: &str, fields: Value) -> Result<u64, Refusal> {
         let spec = Box::new(spec(&fields));
         self.edit(&Verb::UnitApply { unit: unit(name), spec, run: Some(Run::Stopped) }).await
+    }
+
+    async fn forget(&self, name: &str) -> Result<u64, Refusal> {
+        self.edit(&Verb::UnitRetire { unit: unit(name), note: None }).await.unwrap();
+        self.edit(&Verb::UnitRm { unit: unit(name) }).await
     }
 
     async fn take(&self, name: &str) -> Result<(), Refusal> {
@@ -160,7 +163,7 @@ async fn what_a_snapshot_needs_is_not_forgotten() {
     bench.apply("a/one", args("old")).await.unwrap();
     bench.take("good").await.unwrap();
     bench.apply("a/one", args("new")).await.unwrap();
-    let refusal = bench.edit(&Verb::UnitRm { unit: unit("a/one") }).await.unwrap_err();
+    let refusal = bench.forget("a/one").await.unwrap_err();
     assert!(refusal.message.contains("the snapshot good needs a/one"), "{refusal}");
     let specs = bench.store.snapshot_specs().await.unwrap();
     assert_eq!(specs, [spec(&args("old"))]);
@@ -168,7 +171,7 @@ async fn what_a_snapshot_needs_is_not_forgotten() {
     assert_eq!(bench.store.snapshot_specs().await.unwrap().len(), 2, "and what it was before");
     bench.switch("good", false).await.unwrap();
     bench.remove("good").await.unwrap();
-    bench.edit(&Verb::UnitRm { unit: unit("a/one") }).await.unwrap();
+    bench.forget("a/one").await.unwrap();
 }
 
 async fn with_ports(bench: &Bench, ports: &str) {
@@ -209,7 +212,7 @@ async fn ports_come_and_go_with_their_units_and_nothing_is_half_done() {
     assert_eq!(bench.apply("a/two", provides(&["p"])).await.unwrap(), generation);
     // A stop needs no port, whatever became of the range.
     bench.edit(&Verb::UnitStop { unit: unit("a/two") }).await.unwrap();
-    bench.edit(&Verb::UnitRm { unit: unit("a/one") }).await.unwrap();
+    bench.forget("a/one").await.unwrap();
     bench.apply("a/two", provides(&["p", "q"])).await.unwrap();
     assert_eq!(bench.ports().await, ["a/two.p", "a/two.q"]);
 }
@@ -264,7 +267,7 @@ async fn realms_get_newer_only_and_go_when_nothing_is_in_them() {
         let refusal = realm::remove(&mut tx, &realm.parse().unwrap()).await.unwrap().unwrap_err();
         assert!(refusal.message.contains(word), "{refusal}");
     }
-    bench.edit(&Verb::UnitRm { unit: unit("b/one") }).await.unwrap();
+    bench.forget("b/one").await.unwrap();
     let mut tx = bench.store.begin().await.unwrap();
     for realm in ["b", "a", "a"] {
         realm::remove(&mut tx, &realm.parse().unwrap()).await.unwrap().unwrap();

@@ -150,6 +150,44 @@ pub(super) fn number(signal: StopSignal) -> i32 {
     signal as i32
 }
 
+/// The number of a signal on this machine.
+pub(super) fn signal_number(signal: muster_topics::signal::Signal) -> i32 {
+    use muster_topics::signal::Signal as Of;
+    let signal = match signal {
+        Of::Hup => Signal::SIGHUP,
+        Of::Int => Signal::SIGINT,
+        Of::Quit => Signal::SIGQUIT,
+        Of::Ill => Signal::SIGILL,
+        Of::Trap => Signal::SIGTRAP,
+        Of::Abrt => Signal::SIGABRT,
+        Of::Bus => Signal::SIGBUS,
+        Of::Fpe => Signal::SIGFPE,
+        Of::Kill => Signal::SIGKILL,
+        Of::Usr1 => Signal::SIGUSR1,
+        Of::Segv => Signal::SIGSEGV,
+        Of::Usr2 => Signal::SIGUSR2,
+        Of::Pipe => Signal::SIGPIPE,
+        Of::Alrm => Signal::SIGALRM,
+        Of::Term => Signal::SIGTERM,
+        Of::Chld => Signal::SIGCHLD,
+        Of::Cont => Signal::SIGCONT,
+        Of::Stop => Signal::SIGSTOP,
+        Of::Tstp => Signal::SIGTSTP,
+        Of::Ttin => Signal::SIGTTIN,
+        Of::Ttou => Signal::SIGTTOU,
+        Of::Urg => Signal::SIGURG,
+        Of::Xcpu => Signal::SIGXCPU,
+        Of::Xfsz => Signal::SIGXFSZ,
+        Of::Vtalrm => Signal::SIGVTALRM,
+        Of::Prof => Signal::SIGPROF,
+        Of::Winch => Signal::SIGWINCH,
+        Of::Io => Signal::SIGIO,
+        Of::Pwr => Signal::SIGPWR,
+        Of::Sys => Signal::SIGSYS,
+    };
+    signal as i32
+}
+
 /// The user and groups that a unit runs with; none if they are the agent's own.
 pub(super) fn find_user(spec: &YunoSpec) -> Result<Option<muster_shim::User>, Failure> {
     let own = unistd::geteuid();

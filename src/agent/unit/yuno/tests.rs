@@ -97,8 +97,10 @@ impl Host {
     }
 
     async fn verb(&self, unit: &UnitName, verb: &Verb) -> Result<Option<store::unit::Applied>, Refusal> {
+        let operator = "anna".parse().unwrap();
+        let asker = store::unit::Asker { operator: &operator, now_ms: now_ms() };
         let mut tx = self.store.begin().await.unwrap();
-        let result = store::unit::edit(&mut tx, unit, verb, now_ms()).await.unwrap();
+        let result = store::unit::edit(&mut tx, unit, verb, asker).await.unwrap();
         tx.commit().await.unwrap();
         self.units.desired_changed();
         result
@@ -182,6 +184,7 @@ async fn a_process_runs_outlives_its_agent_and_stops() {
     let state = host.stop(&unit).await;
     assert_eq!(state.observed.exit, Some(Exit::Signal(15)));
     assert!(!is_alive(pid(&before)));
+    host.verb(&unit, &Verb::UnitRetire { unit: unit.clone(), note: None }).await.unwrap();
     assert_eq!(host.verb(&unit, &Verb::UnitRm { unit: unit.clone() }).await, Ok(None));
     let gone = async {
         while host.folder.path().join("units/default").exists() {

@@ -61,16 +61,7 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &Asked) -
 
 /// Whether a command is about this unit on this host.
 fn concerns(command: &Command, host: HostId, name: &UnitName) -> bool {
-    let unit = match &command.verb {
-        Verb::UnitApply { unit, .. }
-        | Verb::UnitRun { unit }
-        | Verb::UnitStop { unit }
-        | Verb::UnitRestart { unit }
-        | Verb::UnitRm { unit }
-        | Verb::UnitLogs { unit, .. } => unit,
-        _ => return false,
-    };
-    unit == name && command.hosts.iter().any(|line| line.host == host)
+    command.verb.unit() == Some(name) && command.hosts.iter().any(|line| line.host == host)
 }
 
 /// Orders something of the unit, and leads back to its page, which follows how far it has come.
@@ -97,6 +88,12 @@ fn verb(action: &str, unit: UnitName, fields: &Fields) -> Result<Verb, Error> {
         "start" => Ok(Verb::UnitRun { unit }),
         "stop" => Ok(Verb::UnitStop { unit }),
         "restart" => Ok(Verb::UnitRestart { unit }),
+        "hold" => {
+            Ok(Verb::UnitHold { unit, note: Some(fields.one("note").to_owned()).filter(|note| !note.is_empty()) })
+        }
+        "unhold" => Ok(Verb::UnitUnhold { unit }),
+        "freeze" => Ok(Verb::UnitFreeze { unit }),
+        "thaw" => Ok(Verb::UnitThaw { unit }),
         "logs" => {
             let lines = fields.one("lines").parse().unwrap_or(LINES).clamp(1, LINES_MAX);
             Ok(Verb::UnitLogs { unit, lines })

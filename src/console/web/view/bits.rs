@@ -163,10 +163,16 @@ pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
 /// Why a unit is held.
 pub(in crate::console::web) fn held(hold: &Hold, now_ms: Millis) -> Markup {
     let (tone, why) = match hold.reason {
+        HoldReason::Operator => (Tone::Busy, "held: operator"),
         HoldReason::Broken => (Tone::Bad, "held: broken"),
         HoldReason::Dependency => (Tone::Bad, "held: dependency"),
     };
-    html! { (state(tone, why)) " " (ago(hold.since_ms, now_ms)) @if let Some(note) = &hold.note { p.why { (note) } } }
+    html! {
+        (state(tone, why))
+        @if let Some(by) = &hold.by { " " (by) }
+        " " (ago(hold.since_ms, now_ms))
+        @if let Some(note) = &hold.note { ": " (note) }
+    }
 }
 
 /// How far a command has come on a host, or how it ended.

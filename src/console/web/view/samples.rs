@@ -220,26 +220,38 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         args: vec!["--config".to_owned(), text("{config}")],
         env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
         user: Some(text("till")),
+        labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
         ..YunoSpec::new(artifact)
     };
     Unit {
         host: HostId::random(),
         hostname: hostname.to_owned(),
         unit: name(index),
-        desired: Desired { generation: 4, revision: Digest::of(b"new"), spec: Spec::Yuno(spec), run: Run::Running },
+        desired: Desired {
+            generation: 4,
+            revision: Digest::of(b"new"),
+            spec: Spec::Yuno(spec),
+            run: Run::Running,
+            frozen: !failed,
+        },
         observed: Observed {
             generation: if failed { 3 } else { 4 },
             revision: Some(Digest::of(if failed { b"old" } else { b"new" })),
             phase: if failed { Phase::Backoff } else { Phase::Running },
             since_ms: ago(312),
             pid: (!failed).then_some(4711),
+            frozen: !failed,
             exit: failed.then_some(Exit::Signal(11)),
             attempts: u32::from(failed) * 4,
             retry_ms: failed.then_some(ago(-42)),
             error: failed.then(|| text("it ended within a second, four times in a row")),
             ..Observed::absent(0)
         },
-        hold: failed.then_some(Hold::new(HoldReason::Broken, ago(300))),
+        hold: failed.then(|| Hold {
+            by: Some("anna".parse().unwrap()),
+            note: Some(text("until the disk is replaced")),
+            ..Hold::new(HoldReason::Operator, ago(300))
+        }),
         at_ms: ago(5),
     }
 }

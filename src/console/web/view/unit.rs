@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use muster_topics::{
     endpoint::Protocol,
     name::{HostId, Name, UnitName},
-    unit::{Run, Spec, YunoSpec},
+    unit::{Desired, NOTE_MAX_CHARS, Observed, Run, Spec, YunoSpec},
 };
 
 use super::{
@@ -69,7 +69,13 @@ impl View for UnitView {
                 (frame.form(&format!("{url}/start"), html! { button type="submit" { "Start" } }))
                 (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
                 (frame.form(&format!("{url}/restart"), html! { button type="submit" { "Restart" } }))
+                @if self.unit.desired.frozen {
+                    (frame.form(&format!("{url}/thaw"), html! { button type="submit" { "Thaw" } }))
+                } @else {
+                    (frame.form(&format!("{url}/freeze"), html! { button type="submit" { "Freeze" } }))
+                }
             }
+            (self.holding(frame, &url))
             div aria-live="polite" { (region(&self.asked_url(), "asked", &["command"], self.asked(frame))) }
             (region(&url, "state", &["unit", "host"], self.state(frame)))
             section {
@@ -114,6 +120,23 @@ impl UnitView {
         }
     }
 
+    /// To hold it, or to end its hold.
+    fn holding(&self, frame: &Frame, url: &str) -> Markup {
+        if self.unit.hold.is_some() {
+            return frame.form(&format!("{url}/unhold"), html! { button type="submit" { "End the hold" } });
+        }
+        frame.form(
+            &format!("{url}/hold"),
+            html! {
+                div.row {
+                    label for="note" { "Leave it as it is" }
+                    input #note type="text" name="note" maxlength=(NOTE_MAX_CHARS) placeholder="what for";
+                    button type="submit" { "Hold" }
+                }
+            },
+        )
+    }
+
     /// What was just ordered, and how far it has come.
     fn asked(&self, frame: &Frame) -> Markup {
         html! {
@@ -152,8 +175,8 @@ impl UnitView {
                 caption.visually-hidden { "What the unit should be, and what it is" }
                 thead { tr { td {} th scope="col" { "Desired" } th scope="col" { "Observed " (ago(*at_ms, now_ms)) } } }
                 tbody {
-                    tr { th scope="row" { "State" } td { (bits::wanted(desired.run)) }
-                         td { (bits::phase(observed.phase)) " " (ago(observed.since_ms, now_ms)) } }
+                    tr { th scope="row" { "State" } td { (wanted(desired)) }
+                         td { (bits::phase(observed.phase)) (suspended(observed)) " " (ago(observed.since_ms, now_ms)) } }
                     tr { th scope="row" { "Generation" } td { (desired.generation) }
                          td { (observed.generation) (behind(desired.generation != observed.generation)) } }
                     tr { th scope="row" { "Revision" } td { code { (desired.revision.short()) } }
@@ -191,12 +214,20 @@ fn wired(name: &Name, address: IpAddr, port: u16, protocol: Protocol) -> Markup 
     html! { (name) " " code { (SocketAddr::new(address, port)) @if protocol != Protocol::Tcp { "/" (protocol) } } " " }
 }
 
+fn wanted(desired: &Desired) -> Markup {
+    html! { (bits::wanted(desired.run)) @if desired.frozen { ", frozen" } }
+}
+
+fn suspended(observed: &Observed) -> Markup {
+    html! { @if observed.frozen { " " (state(Tone::Busy, "frozen")) } }
+}
+
 fn behind(behind: bool) -> Markup {
     html! { @if behind { " " (state(Tone::Busy, "not there yet")) } }
 }
 
 fn spec(spec: &Spec) -> Markup {
-    let Spec::Yuno(YunoSpec { artifact, config, args, env, user, grace_ms, .. }) = spec;
+    let Spec::Yuno(YunoSpec { artifact, config, args, env, user, grace_ms, labels, .. }) = spec;
     html! {
         div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
         @if let Some(config) = config {
@@ -209,6 +240,9 @@ fn spec(spec: &Spec) -> Markup {
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         div { dt { "Grace" } dd { (bits::span(*grace_ms)) } }
+        @if !labels.is_empty() {
+            div { dt { "Labels" } dd { @for (name, value) in labels { code { (name) "=" (value) } " " } } }
+        }
     }
 }
 
@@ -226,9 +260,10 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                     @let Spec::Yuno(yuno) = &unit.desired.spec;
                     tr {
                         th scope="row" { a href=(url(unit.host, &unit.unit)) { (unit.unit) } }
-                        td data-label="Should be" { (bits::wanted(unit.desired.run)) }
+                        td data-label="Should be" { (wanted(&unit.desired)) }
                         td data-label="Is" {
-                            (bits::phase(unit.observed.phase)) " " (ago(unit.observed.since_ms, frame.now_ms))
+                            (bits::phase(unit.observed.phase)) (suspended(&unit.observed))
+                            " " (ago(unit.observed.since_ms, frame.now_ms))
                             @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
                             @if let (Run::Running, Some(error)) = (unit.desired.run, &unit.observed.error) { p.why { (error) } }
                         }

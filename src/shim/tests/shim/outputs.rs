@@ -15,7 +15,7 @@ fn both_streams_are_kept_apart_and_told() {
         match rig.event().unwrap() {
             Event::Output { stderr, len_bytes } => lens[usize::from(stderr)] = len_bytes,
             Event::State(state) if state.over => break state,
-            Event::State(_) => {}
+            Event::State(_) | Event::Signalled { .. } => {}
         }
     };
     assert_eq!((rig.text("stdout").as_str(), rig.text("stderr").as_str()), ("out\nmore\n", "err\n"));

@@ -101,7 +101,8 @@ async fn limits_hold_and_go_with_the_unit() {
     // The last line of before, of the same log, may stand above.
     assert!(observed.last_lines.as_ref().unwrap().ends_with("I am hungry\n"), "{observed:?}");
     host.verb(&unit, &Verb::UnitRm { unit: unit.clone() }).await.unwrap_err();
-    host.stop(&unit).await;
+    host.verb(&unit, &Verb::UnitRetire { unit: unit.clone(), note: None }).await.unwrap();
+    host.until_phase(&unit, Phase::Stopped).await;
     host.verb(&unit, &Verb::UnitRm { unit: unit.clone() }).await.unwrap();
     until("no folder", || !host.unit_folder().exists()).await;
     let traces = || {

@@ -1,0 +1,323 @@
+//! Verbs that change units: asking first where there is much to lose, then one result for each unit.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use clap::Args;
+use muster_topics::{
+    command::Verb as Asked,
+    name::{HostId, LabelValue, Name, UnitName},
+    outcome::Status,
+    select::Select,
+    signal::Signal,
+};
+use serde::Serialize;
+
+use super::{
+    Session, exec, print,
+    target::{self, UnitRef},
+    unit::units,
+    wait,
+};
+use crate::{
+    api::{Command, CommandHost, NewCommand, NewTarget, Unit},
+    failure::{Failure, Kind},
+};
+
+/// Which units a verb changes, and how long to wait for it.
+#[derive(Args, Clone, Debug)]
+pub struct Change {
+    /// REALM/NAME or HOST:REALM/NAME; with --all alone, every unit there is
+    #[arg(required_unless_present_any = ["all", "select"])]
+    pub units: Vec<UnitRef>,
+    /// Those that this picks, such as 'realm=prod and role=web and not label.tier=gold and version=1.*'; fields are
+    /// host, id, realm, name, role, version, kind, phase and label.NAME
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["units", "all"])]
+    pub select: Option<Select>,
+    /// The host, by id or hostname; may be given several times
+    #[arg(long = "host", value_name = "HOST")]
+    pub hosts: Vec<String>,
+    /// On every host that has such a unit
+    #[arg(long)]
+    pub all: bool,
+    /// Do not ask before much is stopped or removed
+    #[arg(short, long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub(super) wait: Waiting,
+}
+
+/// How long to wait.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Waiting {
+    /// Do not wait until it is done
+    #[arg(long)]
+    pub no_wait: bool,
+    /// How long to wait until it is done
+    #[arg(long, default_value = "2m", value_name = "TIME")]
+    pub timeout: humantime::Duration,
+}
+
+/// What a verb does to units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start it.
+    Run,
+    /// Stop it.
+    Stop,
+    /// End its process and start it anew.
+    Restart,
+    /// Leave it as it is, with a note what for.
+    Hold(Option<String>),
+    /// End its hold.
+    Unhold,
+    /// Stop and hold it.
+    Retire(Option<String>),
+    /// Change its labels.
+    Label(BTreeMap<Name, Option<LabelValue>>),
+    /// Suspend it.
+    Freeze,
+    /// Let it go on.
+    Thaw,
+    /// Send its process a signal.
+    Signal(Signal),
+    /// Forget it.
+    Remove,
+}
+
+impl Action {
+    /// What it is called where somebody is asked about it.
+    fn word(&self) -> String {
+        match self {
+            Self::Run => "run".to_owned(),
+            Self::Stop => "stop".to_owned(),
+            Self::Restart => "restart".to_owned(),
+            Self::Hold(_) => "hold".to_owned(),
+            Self::Unhold => "unhold".to_owned(),
+            Self::Retire(_) => "retire".to_owned(),
+            Self::Label(_) => "label".to_owned(),
+            Self::Freeze => "freeze".to_owned(),
+            Self::Thaw => "thaw".to_owned(),
+            Self::Signal(signal) => format!("send {signal} to"),
+            Self::Remove => "remove".to_owned(),
+        }
+    }
+
+    /// Whether it ends or interrupts something.
+    fn asks_first(&self) -> bool {
+        !matches!(self, Self::Run | Self::Hold(_) | Self::Unhold | Self::Label(_) | Self::Thaw)
+    }
+
+    fn asks(&self, unit: &Unit) -> Asked {
+        let unit = unit.unit.clone();
+        match self {
+            Self::Run => Asked::UnitRun { unit },
+            Self::Stop => Asked::UnitStop { unit },
+            Self::Restart => Asked::UnitRestart { unit },
+            Self::Hold(note) => Asked::UnitHold { unit, note: note.clone() },
+            Self::Unhold => Asked::UnitUnhold { unit },
+            Self::Retire(note) => Asked::UnitRetire { unit, note: note.clone() },
+            Self::Label(labels) => Asked::UnitLabel { unit, labels: labels.clone() },
+            Self::Freeze => Asked::UnitFreeze { unit },
+            Self::Thaw => Asked::UnitThaw { unit },
+            Self::Signal(signal) => Asked::UnitSignal { unit, signal: *signal },
+            Self::Remove => Asked::UnitRm { unit },
+        }
+    }
+}
+
+/// What a verb came to for one unit.
+#[derive(Debug, Serialize)]
+struct Done {
+    host: HostId,
+    hostname: String,
+    unit: UnitName,
+    /// Whether it is as it was asked to be.
+    done: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Does something to units.
+///
+/// # Errors
+/// If there are none, nobody says yes, or it cannot be done with one of them.
+pub async fn change(session: &Session, which: Change, action: Action) -> Result<(), Failure> {
+    let all = units(session, None).await?;
+    let picked = pick(session, &all, &which)?;
+    if picked.len() > 1 && action.asks_first() && !which.yes {
+        ask_first(&format!("{} {} units", action.word(), picked.len()), picked.iter().copied())?;
+    }
+    let wanted = picked.into_iter().map(|unit| (unit, action.asks(unit))).collect();
+    change_each(session, wanted, which.wait).await
+}
+
+/// Asks for something of each of some units, and tells what became of it.
+///
+/// # Errors
+/// If it cannot be done with one of them.
+pub async fn change_each(session: &Session, wanted: Vec<(&Unit, Asked)>, waiting: Waiting) -> Result<(), Failure> {
+    // All are asked before any is waited for.
+    let mut submitted = Vec::new();
+    for (unit, asked) in wanted {
+        submitted.push((unit, submit(session, vec![unit.host.to_string()], asked).await));
+    }
+    let mut results = Vec::new();
+    for (unit, command) in submitted {
+        let result = match command {
+            Ok(command) => settle(session, &command, waiting).await,
+            Err(failure) => Err(failure),
+        };
+        results.push((unit, result));
+    }
+    conclude(session, results)
+}
+
+/// The units that are meant.
+///
+/// # Errors
+/// If there are none, or it is not clear which.
+pub fn pick<'a>(session: &Session, all: &'a [Unit], which: &Change) -> Result<Vec<&'a Unit>, Failure> {
+    let mut picked: Vec<&Unit> = Vec::new();
+    for wanted in &which.units {
+        picked.extend(target::pick(all, wanted, &which.hosts, which.all, session.context.host)?);
+    }
+    if which.units.is_empty() {
+        let is_there =
+            |unit: &Unit| which.hosts.is_empty() || which.hosts.iter().any(|host| target::is_host(unit, host));
+        picked = target::select(all, which.select.as_ref()).filter(|unit| is_there(unit)).collect();
+    }
+    if let (true, Some(select)) = (picked.is_empty(), &which.select) {
+        return Err(Failure::new(Kind::Failed, format!("no unit is picked by {select}"))
+            .hint("`muster unit ls --select …` shows what an expression picks"));
+    }
+    if let (true, Some(host)) = (picked.is_empty(), which.hosts.first()) {
+        return Err(Failure::new(Kind::Failed, format!("there is no unit on {host}"))
+            .hint("`muster unit ls` lists what there is"));
+    }
+    Ok(picked)
+}
+
+/// Asks before `what` is done with several units.
+///
+/// # Errors
+/// If the answer is no, or nobody is there to give one.
+pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Result<(), Failure> {
+    let names: String = units.map(|unit| format!("\n  {} on {}", unit.unit, unit.hostname)).collect();
+    if print::confirm(&format!("{what}?{names}\n")) {
+        return Ok(());
+    }
+    Err(Failure::new(Kind::Usage, format!("to {what} needs a yes:{names}")).hint("say --yes"))
+}
+
+/// Tells what became of each unit, and of all.
+fn conclude(session: &Session, results: Vec<(&Unit, Result<(), Failure>)>) -> Result<(), Failure> {
+    let done = |(unit, result): &(&Unit, Result<(), Failure>)| Done {
+        host: unit.host,
+        hostname: unit.hostname.clone(),
+        unit: unit.unit.clone(),
+        done: result.is_ok(),
+        error: result.as_ref().err().and_then(|failure| failure.message.clone()),
+    };
+    session.printer.data(&results.iter().map(done).collect::<Vec<_>>())?;
+    let total = results.len();
+    let failures: Vec<Failure> = results.into_iter().filter_map(|(_, result)| result.err()).collect();
+    if total <= 1 {
+        return failures.into_iter().next().map_or(Ok(()), Err);
+    }
+    let failed = failures.len();
+    let kind = match failures.first() {
+        Some(first) if failed == total && failures.iter().all(|failure| failure.kind == first.kind) => first.kind,
+        _ => Kind::Failed,
+    };
+    for failure in failures {
+        if let Some(message) = failure.message {
+            print::say(format_args!("error: {message}"));
+        }
+    }
+    print::say(format_args!("{total} units: {} done, {failed} failed", total - failed));
+    if failed == 0 { Ok(()) } else { Err(Failure::silent(kind)) }
+}
+
+/// Gives a command to hosts.
+///
+/// # Errors
+/// If the console does not take it.
+pub async fn submit(session: &Session, hosts: Vec<String>, verb: Asked) -> Result<Command, Failure> {
+    let wanted = NewCommand { target: NewTarget::Hosts(hosts), expires_in_ms: None, verb };
+    session.client.post("commands", &wanted).await
+}
+
+/// Waits for a command's outcomes and then until each unit is as desired.
+///
+/// # Errors
+/// If it was refused, or does not come about in time.
+pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Result<(), Failure> {
+    let limit: Duration = waiting.timeout.into();
+    // The command itself lives longer: for a host that is away it waits until it expires.
+    let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, command)).await else {
+        let away = format!("there is no answer after {}", humantime::format_duration(limit));
+        return Err(Failure::new(Kind::Failed, away).hint(format!(
+            "is the host online (`muster host ls`)? The command still waits for it; `muster command show {}` tells what became of it",
+            command.id
+        )));
+    };
+    let hosts = hosts?;
+    report(command, &hosts)?;
+    for host in &hosts {
+        let status = host.outcome.as_ref().map(|outcome| &outcome.value.status);
+        match (&command.verb, status) {
+            (Asked::UnitRm { unit }, Some(Status::Completed)) if !waiting.no_wait => {
+                wait::until_gone(session, host.host, unit, limit).await?;
+                print::say(format_args!("{unit} on {}: forgotten", host.hostname));
+            }
+            (Asked::UnitSignal { unit, signal }, Some(Status::Completed)) => {
+                print::say(format_args!("{unit} on {}: it got {signal}", host.hostname));
+            }
+            (verb, Some(status @ Status::Applied { .. })) => applied(session, host, verb, status, waiting).await?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Desired state was changed: says what stands in the way, and waits.
+async fn applied(
+    session: &Session,
+    host: &CommandHost,
+    verb: &Asked,
+    status: &Status,
+    waiting: Waiting,
+) -> Result<(), Failure> {
+    let (Some(unit), Status::Applied { generation, hold, .. }) = (verb.unit(), status) else { return Ok(()) };
+    let holds = matches!(verb, Asked::UnitHold { .. } | Asked::UnitRetire { .. });
+    if let Some(hold) = hold.as_ref().filter(|_| !holds) {
+        print::say(format_args!("{unit} on {}: that is wanted now; it stays held, though: {hold}", host.hostname));
+    }
+    if waiting.no_wait {
+        return Ok(());
+    }
+    let leaves_it = matches!(verb, Asked::UnitHold { .. } | Asked::UnitLabel { .. });
+    let goal = if leaves_it { wait::Goal::Seen } else { wait::Goal::Reached };
+    wait::until_reached(session, host.host, unit, (*generation, goal), waiting.timeout.into()).await
+}
+
+/// Fails with the first host's complaint, if there is one.
+///
+/// # Errors
+/// As it says.
+pub fn report(command: &Command, hosts: &[CommandHost]) -> Result<(), Failure> {
+    let verdict = exec::verdict(hosts, false);
+    let complaint = hosts.iter().find_map(|host| Some((host, exec::complaint(host)?)));
+    match (verdict, complaint) {
+        (Err(failure), Some((host, words))) => {
+            let (message, hint) = match words.split_once("hint:") {
+                Some((message, hint)) => (message.trim_end_matches([' ', ';', '.', '(']), hint.trim()),
+                None => (words.as_str(), "`muster command show` tells more"),
+            };
+            let hint = hint.replace("command show`", &format!("command show {}`", command.id));
+            Err(Failure::new(failure.kind, format!("{}: {message}", host.hostname)).hint(hint))
+        }
+        (verdict, _) => verdict,
+    }
+}

@@ -1,0 +1,142 @@
+//! What beside its spec is desired of a unit, and what changes a part of it.
+
+use super::*;
+
+#[test]
+fn only_what_is_stopped_and_held_is_removed() {
+    let operator = Some(HoldReason::Operator);
+    for phase in [Phase::Absent, Phase::Installing, Phase::Stopped, Phase::Backoff, Phase::Failed] {
+        check_held((Run::Stopped, phase, operator), &rm(), "forget");
+        check_held((Run::Stopped, phase, None), &rm(), "Conflict");
+        check_held((Run::Stopped, phase, Some(HoldReason::Broken)), &rm(), "Conflict");
+    }
+    for phase in [Phase::Starting, Phase::Running, Phase::Stopping] {
+        check_held((Run::Stopped, phase, operator), &rm(), "Conflict");
+    }
+    check_held((Run::Running, Phase::Backoff, operator), &rm(), "Conflict");
+    let desired = desired(Run::Stopped, |_| ());
+    for (observed, words) in [
+        (Observed { pid: Some(1), ..seen(Phase::Failed) }, "hint: wait"),
+        (seen(Phase::Stopped), "hint: `muster unit retire"),
+    ] {
+        let refusal = edit(&unit(), Some(Current { desired: &desired, hold: None, observed: &observed }), &rm());
+        assert!(refusal.as_ref().unwrap_err().message.contains(words), "{refusal:?}");
+    }
+}
+
+#[test]
+fn a_hold_is_kept_until_somebody_ends_it() {
+    let (operator, broken) = (Some(HoldReason::Operator), Some(HoldReason::Broken));
+    for (run, phase) in [(Run::Running, Phase::Running), (Run::Stopped, Phase::Stopped), (Run::Running, Phase::Failed)]
+    {
+        let name = format!("{run:?}").to_lowercase();
+        check_held((run, phase, None), &held(None), &format!("{name} 0 held"));
+        check_held((run, phase, broken), &held(None), &format!("{name} 0 held"));
+        check_held((run, phase, operator), &held(None), "keep");
+        check_held((run, phase, operator), &held(Some("why")), &format!("{name} 0 held"));
+        check_held((run, phase, None), &unheld(), "keep");
+        check_held((run, phase, operator), &unheld(), &format!("{name} 0 unheld"));
+        check_held((run, phase, broken), &unheld(), &format!("{name} 0 unheld"));
+        check_held((run, phase, None), &retired(), "stopped 0 held");
+    }
+    check_held((Run::Running, Phase::Running, operator), &retired(), "stopped 0");
+    check_held((Run::Stopped, Phase::Stopped, operator), &retired(), "keep");
+    // What else is desired meanwhile changes, and the hold stays.
+    check_held((Run::Stopped, Phase::Stopped, operator), &run(), "running 0");
+    check_held((Run::Running, Phase::Stopped, operator), &run(), "keep");
+    check_held((Run::Running, Phase::Running, operator), &stop(), "stopped 0");
+    check_held((Run::Running, Phase::Running, operator), &restarted(), "running 1");
+    check_held((Run::Running, Phase::Running, operator), &applied(yuno(|spec| spec.grace_ms = 1), None), "running 0");
+}
+
+#[test]
+fn a_note_is_a_line() {
+    let now = (Run::Running, Phase::Running, None);
+    check_held(now, &held(Some(&"\u{fc}".repeat(NOTE_MAX_CHARS))), "running 0 held");
+    check_held(now, &held(Some(&"x".repeat(NOTE_MAX_CHARS + 1))), "Invalid");
+    check_held(now, &held(Some("two\nlines")), "Invalid");
+}
+
+#[test]
+fn labels_change_in_place() {
+    let before = desired(Run::Running, |spec| {
+        spec.labels =
+            [("tier", "gold"), ("site", "north")].map(|(k, v)| (k.parse().unwrap(), v.parse().unwrap())).into();
+    });
+    let observed = seen(Phase::Running);
+    let edited = |labels: &[(&str, Option<&str>)]| {
+        let labels = labels.iter().map(|(k, v)| (k.parse().unwrap(), v.map(|v| v.parse().unwrap()))).collect();
+        let current = Current { desired: &before, hold: None, observed: &observed };
+        edit(&unit(), Some(current), &Verb::UnitLabel { unit: unit(), labels })
+    };
+    assert_eq!(edited(&[("tier", Some("gold")), ("colour", None)]), Ok(Edit::Keep));
+    let Ok(Edit::Set { spec, revision, .. }) = edited(&[("tier", Some("tin")), ("site", None), ("a", Some("b"))])
+    else {
+        panic!("should be a change")
+    };
+    let Spec::Yuno(spec) = *spec;
+    let labels: Vec<_> = spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!((labels, revision), (vec!["a=b".to_owned(), "tier=tin".to_owned()], before.revision.clone()));
+    let many: Vec<String> = (0..40).map(|number| format!("l{number}")).collect();
+    let many: Vec<_> = many.iter().map(|name| (name.as_str(), Some("x"))).collect();
+    assert_eq!(word(&edited(&many)), "Invalid");
+}
+
+#[test]
+fn an_upgrade_changes_content_and_nothing_else() {
+    let config = |version: &str| ConfigRef {
+        id: "hello.main".parse().unwrap(),
+        version: version.parse().unwrap(),
+        sha256: Digest::of(version.as_bytes()),
+    };
+    let before = desired(Run::Running, |spec| {
+        spec.config = Some(config("1"));
+        spec.env.insert("SECRET".to_owned(), "x".to_owned());
+    });
+    let Spec::Yuno(spec) = &before.spec;
+    let newer = ArtifactRef { sha256: Digest::of(b"new"), version: "2".parse().unwrap(), ..spec.artifact.clone() };
+    let observed = seen(Phase::Running);
+    let upgraded = |from: &Digest, artifact: Option<&ArtifactRef>, configs: Vec<ConfigRef>| {
+        let verb = Verb::UnitUpgrade { unit: unit(), from: from.clone(), artifact: artifact.cloned(), configs };
+        edit(&unit(), Some(Current { desired: &before, hold: None, observed: &observed }), &verb)
+    };
+    let right = before.revision.clone();
+    let Ok(Edit::Set { spec: after, revision, .. }) = upgraded(&right, Some(&newer), vec![config("2")]) else {
+        panic!("should be a change")
+    };
+    let Spec::Yuno(after) = *after;
+    assert_eq!(after.config.iter().map(|config| config.version.as_str()).collect::<Vec<_>>(), ["2"]);
+    assert_eq!((&after.artifact, &after.env), (&newer, &spec.env));
+    assert_ne!(revision, right);
+    // What is so already is kept, whatever was planned from.
+    let other = Digest::of(b"other");
+    assert_eq!(upgraded(&other, Some(&spec.artifact), vec![config("1")]), Ok(Edit::Keep));
+    assert_eq!(word(&upgraded(&other, Some(&newer), vec![])), "Conflict");
+    let unknown = ConfigRef { id: "other".parse().unwrap(), ..config("2") };
+    assert_eq!(word(&upgraded(&right, None, vec![unknown])), "Conflict");
+}
+
+#[test]
+fn frozen_is_a_wish_as_well() {
+    let (freeze, thaw) = (Verb::UnitFreeze { unit: unit() }, Verb::UnitThaw { unit: unit() });
+    check((Run::Running, Phase::Running, false), &freeze, "running 0 frozen");
+    check((Run::Running, Phase::Running, false), &thaw, "keep");
+    check((Run::Stopped, Phase::Stopped, false), &freeze, "Conflict");
+    check((Run::Stopped, Phase::Stopped, false), &thaw, "keep");
+    let before = Desired { frozen: true, ..desired(Run::Running, |_| ()) };
+    let observed = seen(Phase::Running);
+    for (verb, outcome) in [
+        (freeze, "keep"),
+        (thaw, "running 0"),
+        (run(), "keep"),
+        (held(None), "running 0 frozen held"),
+        (applied(yuno(|spec| spec.grace_ms = 1), None), "running 0 frozen"),
+        (restarted(), "running 1"),
+        (stop(), "stopped 0"),
+        (retired(), "stopped 0 held"),
+        (applied(yuno(|_| ()), Some(Run::Stopped)), "stopped 0"),
+    ] {
+        let current = Current { desired: &before, hold: None, observed: &observed };
+        assert_eq!(word(&edit(&unit(), Some(current), &verb)), outcome, "{verb:?}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Holds, and what is frozen.
+
+use super::*;
+
+fn held(desired: Desired, reason: HoldReason) -> Seen {
+    Seen::Desired(Some(Box::new(desired)), Some(Hold::new(reason, 0)))
+}
+
+fn by_operator(desired: Desired) -> Seen {
+    held(desired, HoldReason::Operator)
+}
+
+fn a(generation: u64, run: Run) -> Desired {
+    desired(generation, spec("a", |_| ()), run)
+}
+
+#[test]
+fn what_is_held_and_does_not_run_is_not_started() {
+    let mut bench = Bench::new(a(1, Run::Stopped));
+    bench.install();
+    bench.trail.clear();
+    bench.see(by_operator(a(2, Run::Stopped)));
+    bench.see(by_operator(a(3, Run::Running)));
+    bench.check("STOPPED");
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (3, None));
+    bench.see(wants(a(4, Run::Running)));
+    bench.check("start 0, STARTING");
+}
+
+#[test]
+fn what_is_held_and_runs_goes_on_and_is_not_replaced() {
+    let mut bench = Bench::running();
+    bench.see(by_operator(a(2, Run::Running)));
+    bench.see(by_operator(desired(3, spec("b", |_| ()), Run::Running)));
+    bench.check("RUNNING");
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (3, None));
+    // Once it has ended it stays down, and says why.
+    bench.end(3);
+    bench.check("ABSENT");
+    assert_eq!(bench.unit.observed.exit, Some(Exit::Code(3)));
+    bench.pass(1_000 * SECOND);
+    bench.check("ABSENT");
+    bench.see(wants(desired(4, spec("b", |_| ()), Run::Running)));
+    bench.check("Install, INSTALLING");
+}
+
+#[test]
+fn what_ends_while_it_is_held_is_not_started_again() {
+    let mut bench = Bench::running();
+    bench.see(by_operator(a(2, Run::Running)));
+    bench.end(3);
+    bench.pass(SECOND);
+    bench.check("RUNNING, STOPPED");
+    let observed = &bench.unit.observed;
+    assert_eq!((observed.retry_ms, observed.error.as_deref()), (None, Some("ended by itself: exit code 3")));
+    bench.see(wants(a(3, Run::Running)));
+    bench.check("start 0, STARTING");
+    assert_eq!((bench.unit.observed.attempts, &bench.unit.observed.error), (0, &None));
+}
+
+#[test]
+fn what_is_held_stops_all_the_same() {
+    let mut bench = Bench::running();
+    bench.see(by_operator(a(2, Run::Running)));
+    bench.see(by_operator(a(3, Run::Stopped)));
+    bench.check("RUNNING, stop Term 30000, STOPPING");
+    assert_eq!(bench.reached(), 2);
+    bench.end(0);
+    bench.check("STOPPED");
+    assert_eq!((bench.reached(), &bench.unit.observed.error), (3, &None));
+}
+
+#[test]
+fn an_operators_hold_outlives_the_agent() {
+    for (phase, run, found, trail) in [
+        (Phase::Stopped, Run::Running, Found::Nothing, "STOPPED"),
+        (Phase::Failed, Run::Running, Found::Nothing, "FAILED"),
+    ] {
+        let mut bench = Bench::new(a(1, Run::Stopped));
+        bench.install();
+        bench.see(by_operator(a(2, run)));
+        bench.unit.observed.phase = phase;
+        let hold = Hold::new(HoldReason::Operator, 0);
+        bench.unit.hold = Some(hold.clone());
+        let kept = bench.unit.kept();
+        let mut after = Bench { unit: Unit::new(Some(kept), 0), now_ms: 0, pid: 0, trail: Vec::new() };
+        after.see(by_operator(a(2, run)));
+        after.trail.clear();
+        after.see(Seen::Found(found));
+        after.check(trail);
+        assert_eq!(after.unit.hold, Some(hold));
+        // A task that was held is not one that has finished.
+        after.see(wants(a(3, Run::Running)));
+        after.check("start 0, STARTING");
+    }
+}
+
+#[test]
+fn a_task_that_has_finished_is_not_begun_again_by_the_way() {
+    let task = |grace_ms| {
+        let change = move |spec: &mut muster_topics::unit::YunoSpec| {
+            (spec.restart, spec.grace_ms) = (Restart::OnFailure, grace_ms);
+        };
+        spec("a", change)
+    };
+    let mut bench = Bench::new(desired(1, task(1), Run::Running));
+    bench.install();
+    bench.start();
+    bench.end(0);
+    bench.trail.clear();
+    bench.see(by_operator(desired(2, task(1), Run::Running)));
+    bench.see(wants(desired(3, task(1), Run::Running)));
+    bench.see(wants(desired(4, task(2), Run::Running)));
+    bench.check("STOPPED");
+    assert_eq!(bench.reached(), 4);
+    let mut after = Bench { unit: Unit::new(Some(bench.unit.kept()), 0), now_ms: 0, pid: 0, trail: Vec::new() };
+    after.see(wants(desired(4, task(2), Run::Running)));
+    after.see(Seen::Found(Found::Nothing));
+    after.check("Adopt, STOPPED");
+    // To stop it and run it is another matter.
+    after.see(wants(desired(5, task(2), Run::Stopped)));
+    after.see(wants(desired(6, task(2), Run::Running)));
+    after.check("STOPPED, start 0, STARTING");
+}
+
+fn frozen(generation: u64, frozen: bool) -> Seen {
+    wants(Desired { frozen, ..a(generation, Run::Running) })
+}
+
+fn told(bench: &Bench, frozen: bool) -> Seen {
+    let process = bench.unit.process();
+    Seen::Told(Told { process, frozen, ..Told::default() })
+}
+
+#[test]
+fn what_shall_be_frozen_is_asked_until_it_says_that_it_is() {
+    let mut bench = Bench::running();
+    bench.see(frozen(2, true));
+    bench.check("Freeze, RUNNING");
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (1, Some(Step::WaitUntil(SECOND + FREEZE_AGAIN_MS))));
+    bench.pass(FREEZE_AGAIN_MS);
+    bench.check("Freeze, RUNNING");
+    let seen = told(&bench, true);
+    bench.see(seen);
+    bench.check("RUNNING");
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (2, None));
+    bench.see(frozen(3, false));
+    bench.check("Thaw, RUNNING");
+    let seen = told(&bench, false);
+    bench.see(seen);
+    assert_eq!((bench.reached(), bench.unit.plan(bench.now_ms)), (3, None));
+}
+
+#[test]
+fn what_is_frozen_stops_and_what_starts_is_frozen_once_it_is_up() {
+    let mut bench = Bench::running();
+    bench.see(frozen(2, true));
+    let seen = told(&bench, true);
+    bench.see(seen);
+    bench.trail.clear();
+    bench.see(wants(a(3, Run::Stopped)));
+    bench.check("stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.check("STOPPED");
+    assert!(!bench.unit.observed.frozen);
+    bench.see(frozen(4, true));
+    bench.start();
+    bench.check("start 0, STARTING");
+    bench.pass(SECOND);
+    bench.check("Freeze, RUNNING");
+    // Its shim has started it again.
+    bench.told(1, None);
+    bench.check("STARTING");
+    bench.pass(FREEZE_AGAIN_MS);
+    bench.check("Freeze, RUNNING");
+}
