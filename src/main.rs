@@ -134,11 +134,7 @@ fn run(program: Program) -> Result<(), Failure> {
             #[cfg(feature = "broker")]
             Verb::Broker(args) => role::broker(args, shutdown).await,
             #[cfg(feature = "cli")]
-            Verb::Operator(verb) => tokio::select! {
-                done = muster::cli::run(verb, &program.options) => done,
-                // As a shell has it: 128 + SIGINT.
-                () = shutdown.cancelled() => Err(Failure::silent(Kind::Code(130))),
-            },
+            Verb::Operator(verb) => muster::cli::run(verb, &program.options, shutdown).await,
             #[cfg(feature = "cli")]
             Verb::Completions { shell } => {
                 clap_complete::generate(shell, &mut Program::command(), "muster", &mut std::io::stdout());

@@ -7,6 +7,9 @@ use crate::{swarm::Load, wire};
 /// How long nothing may come before what has not come counts as lost.
 const QUIET: Duration = Duration::from_secs(2);
 
+/// The same for a fleet that comes back, whose broker has other things to do.
+const QUIET_AFTER_STORM: Duration = Duration::from_secs(20);
+
 /// One message to everybody who reads: counts it in.
 pub(crate) struct FanOut {
     pub(crate) left: usize,
@@ -175,10 +178,20 @@ pub(crate) struct Return {
     pub(crate) unseen: usize,
     pub(crate) accepted: usize,
     pub(crate) refused: Option<Vec<u8>>,
+    /// When something came last.
+    pub(crate) last: Instant,
+}
+
+impl Return {
+    /// Answers and presences that did not come.
+    pub(crate) fn missing(&self) -> usize {
+        2 * self.says.len() - self.answers + self.unseen
+    }
 }
 
 impl Load for Return {
     fn packet(&mut self, who: usize, first: u8, body: &[u8], out: &mut Vec<u8>) {
+        self.last = Instant::now();
         match first >> 4 {
             2 if body == [0, 0] => {
                 self.accepted += 1;
@@ -201,6 +214,7 @@ impl Load for Return {
     }
 
     fn done(&self) -> bool {
-        self.refused.is_some() || (self.answers == 2 * self.says.len() && self.unseen == 0)
+        let is_all_over = || self.accepted == self.says.len() && self.last.elapsed() > QUIET_AFTER_STORM;
+        self.refused.is_some() || self.missing() == 0 || is_all_over()
     }
 }

@@ -9,7 +9,7 @@
 //! How it measures: each broker is a process of its own (the embedded one is `muster broker`, built with this bench's
 //! profile), fresh for each row and round; rounds alternate between the two, and the medians are compared. The clients
 //! are the same for both: raw MQTT 3.1.1 over non-blocking sockets in one thread (two where they speak TLS). Both may
-//! queue and send without limit, and log what goes wrong only. Mosquitto has no password file and no permissions; the
+//! queue without limit, and log what goes wrong only; Mosquitto may send without limit, too. Mosquitto has no password file and no permissions; the
 //! embedded broker checks passwords and permissions as it always does. Memory is the PSS of the broker's process, so
 //! kernel buffers are not in it. "handshakes" is a server that shakes hands (rustls, certificates on both sides),
 //! answers CONNECT, and does nothing else.

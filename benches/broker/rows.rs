@@ -295,7 +295,7 @@ fn tls(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
 /// A whole fleet that comes back after the broker was killed: until all are connected, have subscribed, and have told
 /// who they are, and a reader has heard each of them.
 fn storm(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
-    let count = if bench.quick { 500 } else { 2_000 };
+    let count = if bench.quick { 500 } else { 9_500 };
     bench.pki.make_hosts(count)?;
     let pki = &bench.pki;
     let mut subject = Subject::start(kind, Door::Tls, pki)?;
@@ -305,7 +305,7 @@ fn storm(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     }
     subject = subject.restart(pki)?;
     let started = Instant::now();
-    let unseen = match kind {
+    let missing = match kind {
         Kind::Bare => {
             from_threads(count, |first, count, sources| {
                 let mut swarm = Swarm::new(subject.address, sources)?;
@@ -320,13 +320,16 @@ fn storm(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
     let name = thousands(count);
     Ok(vec![
         (Metric::new(format!("storm: {name} TLS hosts back and in sync"), Unit::Seconds, Budget::Bare(1.5)), seconds),
-        (Metric::new("  presences that did not arrive".to_owned(), Unit::Count, Budget::AtMost(0.0)), unseen as f64),
+        (
+            Metric::new("  answers and presences that did not come".to_owned(), Unit::Count, Budget::AtMost(0.0)),
+            missing as f64,
+        ),
     ])
 }
 
-/// All hosts come (back); gives how many a reader has not heard of.
+/// All hosts come (back); gives how many answers they miss, and how many of them a reader has not heard of.
 fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
-    let unseen = from_threads(count, |first, share, sources| {
+    let missing = from_threads(count, |first, share, sources| {
         let mut swarm = Swarm::new(subject.address, sources)?;
         let reads = usize::from(first == 0);
         if reads == 1 {
@@ -335,7 +338,8 @@ fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
         }
         let says = (first..first + share).map(words).collect();
         let unseen = if reads == 1 { count } else { 0 };
-        let mut load = Return { says, first: reads, answers: 0, unseen, accepted: 0, refused: None };
+        let last = Instant::now();
+        let mut load = Return { says, first: reads, answers: 0, unseen, accepted: 0, refused: None, last };
         swarm.open_for(&mut load, share, WINDOW / TLS_THREADS, LIMIT, |who| {
             let number = first + who - reads;
             let (id, topic) = (format!("{}-bench", host(number)), format!("muster/h/{}/presence", host(number)));
@@ -344,9 +348,9 @@ fn back(subject: &Subject, pki: &Pki, count: usize) -> Result<usize> {
         if let Some(answer) = load.refused {
             bail!("a host was refused: {answer:?}");
         }
-        Ok((swarm, load.unseen))
+        Ok((swarm, load.missing()))
     })?;
-    Ok(unseen.iter().map(|(_, unseen)| unseen).sum())
+    Ok(missing.iter().map(|(_, missing)| missing).sum())
 }
 
 /// What a host says when it is connected: its four filters, and that it is there.

@@ -29,6 +29,7 @@ mod core;
 mod estate;
 pub mod execute;
 mod facts;
+mod follow;
 pub mod join;
 pub mod lean;
 pub mod link;

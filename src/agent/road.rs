@@ -15,15 +15,16 @@ use std::collections::BTreeMap;
 use muster_topics::{
     Millis, V1,
     ack::{Ack, ReportAck},
-    command::{Command, Exec, Refresh, Verb},
+    command::{Command, Exec, FOLLOW_MAX_MS, LIFETIME_MAX_MS, Refresh, Verb},
     envelope::{self, Kind, Verified},
     name::{CommandId, UnitName},
-    outcome::{CHUNK_MAX_BYTES, Content, Report, Status, Stream},
+    outcome::{CHUNK_MAX_BYTES, Content, RefusalCode, Report, Status, Stream},
 };
 
 use super::{
     core::Agent,
     execute::{ExecEvent, Sent},
+    follow::Wanted,
     link::Message,
     store::{
         StoreError,
@@ -194,7 +195,7 @@ impl Agent {
         match verified.body::<Head>() {
             Ok(head) if head.target.includes(self.me.host) => {
                 let message = format!("this agent does not understand the command: {}", shortened(reason));
-                let refusal = Refusal::new(muster_topics::outcome::RefusalCode::Invalid, message);
+                let refusal = Refusal::new(RefusalCode::Invalid, message);
                 self.answer_now(head.id, head.expires_ms, refusal.into()).await
             }
             Ok(_) => Ok(()),
@@ -209,7 +210,8 @@ impl Agent {
         let (id, verb) = (command.get().id, &command.get().verb);
         tracing::info!(command.id = %id, operator = %command.get().operator, verb = verb.name(), "command");
         match verb {
-            Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitSignal { .. } => {
+            Verb::Cancel { command: which } => self.cancel(command.get(), *which).await,
+            Verb::Exec(_) | Verb::UnitLogs { .. } | Verb::UnitFollow { .. } | Verb::UnitSignal { .. } => {
                 let mut tx = self.store.begin().await?;
                 let new = self.enter(&mut tx, command.get()).await?;
                 tx.commit().await?;
@@ -246,6 +248,31 @@ impl Agent {
         let body = serde_json::to_string(command).map_err(|source| StoreError::Content { what: "command", source })?;
         let entry = Entry { id: command.id, body: &body, expires_ms: command.expires_ms };
         journal::insert(tx, entry, self.time.signed_ms(), clock::now_ms()).await
+    }
+
+    /// Brings another command to its end. One that has not come yet is refused when it does.
+    async fn cancel(&mut self, command: &Command, which: CommandId) -> Result<(), StoreError> {
+        let now_ms = clock::now_ms();
+        let mut tx = self.store.begin().await?;
+        if !self.enter(&mut tx, command).await? {
+            tx.rollback().await?;
+            return self.repeated(command.id).await;
+        }
+        // It cannot have been issued later than this one, and no command lives longer.
+        let expires_ms = command.issued_ms.saturating_add(LIFETIME_MAX_MS);
+        let entry = Entry { id: which, body: "{}", expires_ms };
+        let refused = if journal::insert(&mut tx, entry, self.time.signed_ms(), now_ms).await? {
+            let refusal = Refusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
+            journal::finish(&mut tx, which, Status::from(refusal).into(), now_ms).await?
+        } else {
+            None
+        };
+        let key = journal::finish(&mut tx, command.id, Status::Completed.into(), now_ms).await?;
+        tx.commit().await?;
+        self.executor.cancel(which);
+        self.queue(refused);
+        self.queue(key);
+        Ok(())
     }
 
     /// Changes desired state, and answers.
@@ -334,6 +361,18 @@ impl Agent {
                 self.work.spawn(async move { Work::Begun(id, executor.run(id, &exec).await) });
             }
             Verb::UnitLogs { unit, lines } => self.read_log(id, unit, lines),
+            Verb::UnitFollow { unit, lines, for_ms } => {
+                let (units, executor) = (self.units.clone(), self.executor.clone());
+                let wanted = Wanted { id, unit, lines, for_ms: for_ms.min(FOLLOW_MAX_MS) };
+                // It begins at once, and its end is an event.
+                self.running.insert(id, Running { since_ms: self.now_ms(), begun: true, told: Told::Nothing });
+                self.work.spawn(async move {
+                    match executor.follow_log(wanted, units).await {
+                        Ok(()) => Work::Done,
+                        Err(refusal) => Work::Begun(id, Err(refusal)),
+                    }
+                });
+            }
             Verb::UnitSignal { unit, signal } => {
                 let units = self.units.clone();
                 self.work.spawn(async move { Work::Signalled(id, units.signal(&unit, signal).await) });
@@ -356,6 +395,10 @@ impl Agent {
                 Some(Verb::Exec(exec)) => self.resume_exec(id, exec, Sent { stdout_bytes, stderr_bytes }),
                 // A question changes nothing, so it may be asked again.
                 Some(Verb::UnitLogs { unit, lines }) => self.read_log(id, unit, lines),
+                Some(Verb::UnitFollow { .. }) => {
+                    let message = "the agent was restarted meanwhile. hint: ask again".to_owned();
+                    self.facts.push_back(Fact::Ended(id, Status::Failed { message }));
+                }
                 Some(_) | None => self.facts.push_back(Fact::Ended(id, Status::Lost)),
             }
         }

@@ -9,6 +9,7 @@ use muster_topics::{
     outcome::Status,
     select::Select,
     signal::Signal,
+    unit::Spec,
 };
 use serde::Serialize;
 
@@ -21,6 +22,7 @@ use super::{
 use crate::{
     api::{Command, CommandHost, NewCommand, NewTarget, Unit},
     failure::{Failure, Kind},
+    rules::order,
 };
 
 /// Which units a verb changes, and how long to wait for it.
@@ -148,8 +150,33 @@ pub async fn change(session: &Session, which: Change, action: Action) -> Result<
     if picked.len() > 1 && action.asks_first() && !which.yes {
         ask_first(&format!("{} {} units", action.word(), picked.len()), picked.iter().copied())?;
     }
-    let wanted = picked.into_iter().map(|unit| (unit, action.asks(unit))).collect();
-    change_each(session, wanted, which.wait).await
+    let mut results = Vec::new();
+    for wave in waves(&action, picked) {
+        let wanted = wave.into_iter().map(|unit| (unit, action.asks(unit))).collect();
+        results.extend(each(session, wanted, which.wait).await);
+    }
+    conclude(session, results)
+}
+
+/// In which order it is done: where much is stopped, what needs others before these, and higher numbers before lower.
+/// (What starts has its order on its host.)
+fn waves<'a>(action: &Action, picked: Vec<&'a Unit>) -> Vec<Vec<&'a Unit>> {
+    if !matches!(action, Action::Stop | Action::Retire(_)) {
+        return vec![picked];
+    }
+    let mut hosts: BTreeMap<HostId, BTreeMap<&UnitName, &Spec>> = BTreeMap::new();
+    for unit in &picked {
+        hosts.entry(unit.host).or_default().insert(&unit.unit, &unit.desired.spec);
+    }
+    let orders: Vec<(HostId, Vec<Vec<&UnitName>>)> =
+        hosts.iter().map(|(host, units)| (*host, order::stop_waves(units))).collect();
+    let longest = orders.iter().map(|(_, waves)| waves.len()).max().unwrap_or(0);
+    let is_in = |unit: &Unit, number: usize| {
+        orders
+            .iter()
+            .any(|(host, waves)| *host == unit.host && waves.get(number).is_some_and(|wave| wave.contains(&&unit.unit)))
+    };
+    (0..longest).map(|number| picked.iter().copied().filter(|unit| is_in(unit, number)).collect()).collect()
 }
 
 /// Asks for something of each of some units, and tells what became of it.
@@ -157,6 +184,15 @@ pub async fn change(session: &Session, which: Change, action: Action) -> Result<
 /// # Errors
 /// If it cannot be done with one of them.
 pub async fn change_each(session: &Session, wanted: Vec<(&Unit, Asked)>, waiting: Waiting) -> Result<(), Failure> {
+    let results = each(session, wanted, waiting).await;
+    conclude(session, results)
+}
+
+async fn each<'a>(
+    session: &Session,
+    wanted: Vec<(&'a Unit, Asked)>,
+    waiting: Waiting,
+) -> Vec<(&'a Unit, Result<(), Failure>)> {
     // All are asked before any is waited for.
     let mut submitted = Vec::new();
     for (unit, asked) in wanted {
@@ -170,7 +206,7 @@ pub async fn change_each(session: &Session, wanted: Vec<(&Unit, Asked)>, waiting
         };
         results.push((unit, result));
     }
-    conclude(session, results)
+    results
 }
 
 /// The units that are meant.

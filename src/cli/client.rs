@@ -168,6 +168,7 @@ fn is_usage(code: &str) -> bool {
             | "bad_lines"
             | "bad_note"
             | "bad_realm"
+            | "bad_time"
             | "bad_timeout"
             | "bad_ttl"
             | "env_in_broadcast"

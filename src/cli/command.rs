@@ -1,11 +1,14 @@
 //! `muster command`: the ledger of commands.
 
 use clap::Subcommand;
-use muster_topics::{command::Verb as Asked, name::CommandId};
+use muster_topics::{
+    command::{TARGET_HOSTS_MAX, Verb as Asked},
+    name::CommandId,
+};
 
-use super::{Session, exec, print};
+use super::{Session, change::report, exec, print};
 use crate::{
-    api::{Command, CommandHost, CommandState},
+    api::{Command, CommandHost, CommandState, NewCommand, NewTarget},
     clock,
     failure::Failure,
 };
@@ -25,6 +28,12 @@ pub enum Verb {
     },
     /// Show one command, and what became of it on each host
     Show {
+        /// Its id
+        id: CommandId,
+    },
+    /// Bring a command to its end: a program is ended, a log followed no more, and a host that it has not reached yet
+    /// refuses it
+    Cancel {
         /// Its id
         id: CommandId,
     },
@@ -52,6 +61,12 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             };
             let empty = "no commands yet; try `muster exec -- uname -a`";
             session.printer.list(&commands, &["ID", "AGE", "OPERATOR", "STATE", "WHAT"], row, empty)
+        }
+        Verb::Cancel { id } => {
+            let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
+            let cancel = cancel(session, &command).await?;
+            let hosts = exec::follow(session, &cancel).await?;
+            report(&cancel, &hosts)
         }
         Verb::Show { id } => {
             let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
@@ -89,6 +104,8 @@ pub fn asked(verb: &Asked) -> String {
         Asked::UnitThaw { unit } => format!("thaw {unit}"),
         Asked::UnitSignal { unit, signal } => format!("send {signal} to {unit}"),
         Asked::UnitRm { unit } => format!("remove {unit}"),
+        Asked::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
+        Asked::Cancel { command } => format!("cancel {command}"),
         Asked::UnitLogs { unit, lines } => format!("last {lines} log lines of {unit}"),
         Asked::RealmSet { realm } => format!("set realm {realm}"),
         Asked::RealmRm { realm } => format!("forget realm {realm}"),
@@ -99,6 +116,19 @@ pub fn asked(verb: &Asked) -> String {
         Asked::SnapshotDeactivate { snapshot } => format!("deactivate snapshot {snapshot}"),
         Asked::SnapshotRm { snapshot } => format!("remove snapshot {snapshot}"),
     }
+}
+
+/// Asks every host of a command to bring it to its end.
+///
+/// # Errors
+/// If the console does not take it.
+pub async fn cancel(session: &Session, command: &Command) -> Result<Command, Failure> {
+    let target = match command.hosts.len() {
+        ..=TARGET_HOSTS_MAX => NewTarget::Hosts(command.hosts.iter().map(|host| host.host.to_string()).collect()),
+        _ => NewTarget::All,
+    };
+    let wanted = NewCommand { target, expires_in_ms: None, verb: Asked::Cancel { command: command.id } };
+    session.client.post("commands", &wanted).await
 }
 
 fn states(hosts: &[CommandHost]) -> String {

@@ -34,13 +34,14 @@ pub mod upgrade;
 pub mod wait;
 
 use clap::{Args, Subcommand};
+use tokio_util::sync::CancellationToken;
 
 use self::{
     client::Client,
     context::{Context, Contexts},
     print::{Format, Printer},
 };
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 
 /// What every verb understands.
 #[derive(Args, Clone, Debug)]
@@ -102,19 +103,31 @@ pub struct Session {
     pub context: Context,
     /// How to print.
     pub printer: Printer,
+    /// Somebody has seen enough.
+    pub interrupt: CancellationToken,
 }
 
 /// Does what an operator asks for.
 ///
 /// # Errors
-/// If it cannot be done.
-pub async fn run(verb: Verb, options: &Options) -> Result<(), Failure> {
+/// If it cannot be done, or `interrupt` is cancelled before it is.
+pub async fn run(verb: Verb, options: &Options, interrupt: CancellationToken) -> Result<(), Failure> {
+    // What goes on until it is interrupted has something to say to others then.
+    let ends_itself = matches!(verb, Verb::Yuno(unit::YunoVerb::Logs { follow: true, .. }));
+    tokio::select! {
+        done = perform(verb, options, interrupt.clone()) => done,
+        // As a shell has it: 128 + SIGINT.
+        () = interrupt.cancelled(), if !ends_itself => Err(Failure::silent(Kind::Code(130))),
+    }
+}
+
+async fn perform(verb: Verb, options: &Options, interrupt: CancellationToken) -> Result<(), Failure> {
     let printer = Printer { format: options.output };
     if let Verb::Login(login) = verb {
         return login::run(&login, options).await;
     }
     let context = Contexts::load(&context::path()?)?.pick(options.context.as_deref())?;
-    let session = Session { client: Client::new(&context)?, context, printer };
+    let session = Session { client: Client::new(&context)?, context, printer, interrupt };
     match verb {
         Verb::Host(verb) => host::run(verb, &session).await,
         Verb::Token(verb) => token::run(verb, &session).await,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use muster_topics::{
     command::Verb as Asked,
-    name::{LabelValue, Name, NameError},
+    name::{LabelValue, Name, NameError, UnitName},
     select::Select,
     signal::Signal,
     unit::{ArtifactRef, ConfigRef, Hold, Observed, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
@@ -14,7 +14,7 @@ use muster_topics::{
 use super::{
     Session, artifact,
     change::{Action, Change, Waiting, change, report, settle, submit},
-    config, endpoint, exec, host, print, process,
+    command, config, endpoint, exec, host, print, process,
     target::{self, UnitRef},
     upgrade::{self, Upgrade},
     wait,
@@ -141,6 +141,12 @@ pub enum YunoVerb {
         /// How many lines
         #[arg(short = 'n', long, default_value_t = 100)]
         lines: u32,
+        /// Go on with what comes; Ctrl-C ends that
+        #[arg(short, long)]
+        follow: bool,
+        /// For how long at most, an hour at the longest
+        #[arg(long = "for", default_value = "1h", value_name = "TIME", requires = "follow")]
+        follow_for: humantime::Duration,
     },
     /// Make a host forget yunos that are retired: stopped, and held (`muster unit retire`)
     Rm(Change),
@@ -172,6 +178,15 @@ pub struct Create {
     /// The user that it runs as
     #[arg(long)]
     pub user: Option<String>,
+    /// A unit of the host that it waits for while that is on its way; may be given several times
+    #[arg(long, value_name = "UNIT")]
+    pub after: Vec<UnitName>,
+    /// A unit of the host that has to run before it is started; may be given several times
+    #[arg(long, value_name = "UNIT")]
+    pub requires: Vec<UnitName>,
+    /// Which of those that start together go first, from 0 to 9: the lower numbers
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=9))]
+    pub priority: u8,
     /// A label, by which selectors find it; may be given several times
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
     pub labels: Vec<(Name, LabelValue)>,
@@ -251,7 +266,10 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Thaw(which) => change(session, which, Action::Thaw).await,
         YunoVerb::Ls { host, select } => list(session, host, select.as_ref()).await,
         YunoVerb::Show { unit, host } => show(session, &unit, host).await,
-        YunoVerb::Logs { unit, host, lines } => logs(session, &unit, host, lines).await,
+        YunoVerb::Logs { unit, host, lines, follow: false, .. } => logs(session, &unit, host, lines).await,
+        YunoVerb::Logs { unit, host, lines, follow: true, follow_for } => {
+            follow(session, &unit, host, lines, follow_for.into()).await
+        }
         YunoVerb::Rm(which) => change(session, which, Action::Remove).await,
     }
 }
@@ -323,6 +341,8 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("config", config.unwrap_or_default()),
             ("arguments", spec.args.join(" ")),
             ("user", spec.user.clone().unwrap_or_default()),
+            ("starts after", names(&spec.after)),
+            ("requires", names(&spec.requires)),
             ("labels", spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")),
             (
                 "desired",
@@ -361,6 +381,10 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
     })
 }
 
+fn names(units: &[UnitName]) -> String {
+    units.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
 fn held(hold: &Hold, now_ms: muster_topics::Millis) -> String {
     format!("{hold} (since {})", print::age(hold.since_ms, now_ms))
 }
@@ -384,6 +408,33 @@ async fn logs(session: &Session, wanted: &UnitRef, host: Option<String>, lines: 
     let command = submit(session, vec![unit.host.to_string()], asked).await?;
     let hosts = exec::follow(session, &command).await?;
     report(&command, &hosts)
+}
+
+/// Prints a log as it grows, until its time is over or somebody has seen enough.
+async fn follow(
+    session: &Session,
+    wanted: &UnitRef,
+    host: Option<String>,
+    lines: u32,
+    time: Duration,
+) -> Result<(), Failure> {
+    let unit = one(session, wanted, host).await?;
+    let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, for_ms };
+    let command = submit(session, vec![unit.host.to_string()], asked).await?;
+    let hosts = tokio::select! {
+        hosts = exec::follow(session, &command) => hosts,
+        // A host that goes on would tell nobody any more.
+        () = session.interrupt.cancelled() => return command::cancel(session, &command).await.map(drop),
+    };
+    match hosts {
+        Ok(hosts) => report(&command, &hosts),
+        Err(failure) => {
+            // Nobody reads on, or the console is gone, and with it the way to tell.
+            let _ = command::cancel(session, &command).await;
+            Err(failure)
+        }
+    }
 }
 
 async fn create(session: &Session, create: Create) -> Result<(), Failure> {
@@ -410,6 +461,9 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         env: create.env.into_iter().collect(),
         user: create.user,
         labels: create.labels.into_iter().collect(),
+        after: create.after,
+        requires: create.requires,
+        priority: create.priority,
         cwd,
         limits,
         process,

@@ -6,6 +6,7 @@
 //! - [`presence`]: whether this agent is the only one of its host
 //! - [`heartbeat`]: what to say of the host's state, and when
 //! - [`resend`]: when to say something again that nobody has acknowledged
+//! - [`order`]: whose turn it is among the units of a host
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
 //! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
 //!
@@ -17,6 +18,7 @@ pub mod backoff;
 pub mod edit;
 pub mod heartbeat;
 pub mod lease;
+pub mod order;
 pub mod plan;
 pub mod presence;
 pub mod process;

@@ -41,7 +41,11 @@ use muster_topics::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{backoff::GOOD_AFTER_MS, lease::Wiring};
+use super::{
+    backoff::GOOD_AFTER_MS,
+    lease::Wiring,
+    order::{Gate, Way},
+};
 
 /// How much longer than its grace a unit may take to end before it is asked again, without any grace.
 /// What ends it should have killed it by then.
@@ -61,8 +65,13 @@ pub struct Unit {
     pub desired: Option<Desired>,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
-    /// Why it has to wait for something else. Worked out by whoever knows of that, and kept nowhere.
-    pub waits: Option<Hold>,
+    /// What it lacks of what its host has to give, such as an endpoint that it needs. Worked out by whoever knows of
+    /// that, and kept nowhere.
+    lacks: Option<Hold>,
+    /// What it needs of others and does not have, while that keeps it from being started.
+    waits: Option<Hold>,
+    /// What keeps it from being started, as far as others are concerned.
+    gate: Gate,
     /// Where it is to listen, and how it reaches what it needs, if it is started now.
     wiring: Wiring,
     /// What its instance was started with, as far as that is known.
@@ -287,6 +296,8 @@ pub enum Seen {
         /// Why.
         error: String,
     },
+    /// What others have it wait for.
+    Gate(Gate),
     /// Time has passed.
     Tick,
 }
@@ -387,6 +398,8 @@ impl Unit {
             desired: None,
             hold: None,
             waits: None,
+            lacks: None,
+            gate: Gate::Open,
             wiring: Wiring::default(),
             runs_with: None,
             installed: observed.revision.clone(),
@@ -417,7 +430,7 @@ impl Unit {
                 }
                 None => self.plan_alive(alive, now_ms),
             },
-            (_, Instance::None) => self.plan_idle(now_ms),
+            (_, Instance::None) => self.plan_idle(&self.gate, now_ms),
         }
     }
 
@@ -431,7 +444,7 @@ impl Unit {
         if self.observed.frozen && !desired.frozen {
             return Some(self.plan_freeze(alive, false, now_ms));
         }
-        if alive.revision != desired.revision && self.shown_hold().is_none() {
+        if alive.revision != desired.revision && !self.is_held() {
             // It goes on running until what replaces it is there.
             return if self.installed.as_ref() == Some(&desired.revision) {
                 Some(stop)
@@ -462,17 +475,62 @@ impl Unit {
     }
 
     /// Nothing runs: should something?
-    fn plan_idle(&self, now_ms: Millis) -> Option<Step> {
+    fn plan_idle(&self, gate: &Gate, now_ms: Millis) -> Option<Step> {
         let Some(desired) = &self.desired else {
             return Some(due(self.install_ms, now_ms).unwrap_or(Step::Remove));
         };
         if self.installed.as_ref() != Some(&desired.revision) {
             return self.plan_install(desired, now_ms);
         }
-        if desired.run == Run::Stopped || self.hold.is_some() || self.waits.is_some() || self.rest.is_some() {
+        if desired.run == Run::Stopped || self.is_held() || self.rest.is_some() {
             return None;
         }
-        Some(due(self.restart_ms, now_ms).unwrap_or(Step::Start { attempts: self.observed.attempts }))
+        if let Some(wait) = due(self.restart_ms, now_ms) {
+            return Some(wait);
+        }
+        (*gate == Gate::Open).then_some(Step::Start { attempts: self.observed.attempts })
+    }
+
+    /// Why it is, on purpose, not converging, in the form that others see.
+    #[must_use]
+    pub fn visible_hold(&self) -> Option<&Hold> {
+        self.hold.as_ref().or(self.lacks.as_ref()).or(self.waits.as_ref())
+    }
+
+    /// What keeps it from being started, as it knows.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// What other units can expect of it.
+    #[must_use]
+    pub fn way(&self) -> Way {
+        let tries = self.wants_running() && !self.is_held() && self.rest.is_none();
+        match self.observed.phase {
+            Phase::Running if tries || self.wants_running() => Way::Running,
+            Phase::Backoff | Phase::Failed => Way::Down,
+            _ if tries && !matches!(self.gate, Gate::Blocked(_)) => Way::Coming,
+            _ => Way::Down,
+        }
+    }
+
+    /// Whether it is being started, or it is being found out whether it has to be.
+    #[must_use]
+    pub fn is_launching(&self) -> bool {
+        match self.instance {
+            Instance::Launching(_) => true,
+            // One that cannot be looked up must not keep others.
+            Instance::Unknown => self.wants_running() && !self.is_held() && self.adopt_ms.is_none(),
+            Instance::None | Instance::Alive(_) => false,
+        }
+    }
+
+    /// Whether it would be started now if others did not keep it.
+    #[must_use]
+    pub fn would_start(&self, now_ms: Millis) -> bool {
+        let is_idle = self.work.is_none() && self.instance == Instance::None;
+        is_idle && matches!(self.plan_idle(&Gate::Open, now_ms), Some(Step::Start { .. }))
     }
 
     fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
@@ -486,7 +544,7 @@ impl Unit {
     /// Whether what runs was started with other endpoints than those that there are now. While something is lacking it
     /// is left as it is.
     fn is_rewired(&self) -> bool {
-        self.hold.is_none() && self.waits.is_none() && self.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
+        !self.is_held() && self.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
     }
 
     /// What it is started with.
@@ -495,16 +553,15 @@ impl Unit {
         &self.wiring
     }
 
+    /// Whether it is left as it is.
+    fn is_held(&self) -> bool {
+        self.hold.is_some() || self.lacks.is_some()
+    }
+
     /// What it lacks.
     #[must_use]
     pub fn lack(&self) -> Option<&str> {
-        self.waits.as_ref()?.note.as_deref()
-    }
-
-    /// Why it is, on purpose, not converging: what it is held for, or else what it waits for.
-    #[must_use]
-    pub fn shown_hold(&self) -> Option<&Hold> {
-        self.hold.as_ref().or(self.waits.as_ref())
+        self.lacks.as_ref()?.note.as_deref()
     }
 
     /// What to keep of it, to restore it from.

@@ -2,7 +2,7 @@
 
 use muster_topics::{
     process::{Limits, Log, Process, Rlimit},
-    unit::{LABELS_MAX, YunoSpec},
+    unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, YunoSpec},
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -58,7 +58,13 @@ pub fn check(spec: &YunoSpec) -> Result<(), String> {
     if spec.labels.len() > LABELS_MAX {
         return Err(format!("labels: there are {}, and may be at most {LABELS_MAX}", spec.labels.len()));
     }
+    for (what, units) in [("after", &spec.after), ("requires", &spec.requires)] {
+        if units.len() > NEEDS_MAX {
+            return Err(format!("{what}: there are {} units, and may be at most {NEEDS_MAX}", units.len()));
+        }
+    }
     for (what, value, max) in [
+        ("priority", spec.priority.into(), PRIORITY_MAX.into()),
         ("grace_ms", spec.grace_ms, GRACE_MAX_MS),
         ("started_after_ms", spec.started_after_ms, STARTED_AFTER_MAX_MS),
         ("restart_epoch", spec.restart_epoch, RESTART_EPOCH_MAX),
@@ -209,6 +215,9 @@ mod tests {
             (json!({"channel": "notify", "watchdog_ms": 99}), "watchdog_ms"),
             (json!({"start_timeout_ms": 0}), "start_timeout_ms"),
             (json!({"grace_ms": 3_600_001}), "grace_ms"),
+            (json!({"priority": 10}), "priority"),
+            (json!({"after": vec!["a/b"; 33]}), "after"),
+            (json!({"requires": vec!["a/b"; 33]}), "requires"),
             (json!({"started_after_ms": 3_600_001}), "started_after_ms"),
             (json!({"restart_epoch": u64::MAX}), "restart_epoch"),
         ] {

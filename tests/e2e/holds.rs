@@ -134,3 +134,46 @@ fn selectors_pick_what_verbs_are_done_to() {
     let run = fleet.muster(&["unit", "ls", "--select", "realm=default adn role=x"]).expect_code(2);
     run.expect_stderr("`and`, `or` or the end is wanted here").expect_stderr("             ^");
 }
+
+#[test]
+fn an_upgrade_is_planned_shown_and_done_and_never_goes_back_by_itself() {
+    let fleet = teller();
+    let config = file(&fleet.home, "c.json", "{}");
+    fleet.ok(&["config", "add", "teller.main", "9", &config]);
+    fleet.ok(&[
+        "yuno",
+        "create",
+        "default/a",
+        "--artifact",
+        "teller@1",
+        "--config",
+        "teller.main@9",
+        "--env",
+        "SECRET=kept",
+        "--run",
+    ]);
+    fleet.ok(&["yuno", "upgrade", "--plan"]);
+    let path = file(&fleet.home, "teller", &TELLER.replace("echo up", "echo up $SECRET"));
+    fleet.ok(&["artifact", "add", &path, "--role", "teller", "--version", "1.10"]);
+    let config = file(&fleet.home, "c.json", "{\"a\": 1}");
+    fleet.ok(&["config", "add", "teller.main", "10", &config]);
+    let plan = fleet.json(&["yuno", "upgrade", "--plan"]);
+    assert_eq!((&plan[0]["artifact"]["from"], &plan[0]["artifact"]["to"]), (&json!("1"), &json!("1.10")), "{plan}");
+    assert_eq!((&plan[0]["configs"][0]["from"], &plan[0]["configs"][0]["to"]), (&json!("9"), &json!("10")));
+    let before = fleet.unit_in_phase("default/a", "running");
+    assert_eq!(before["desired"]["spec"]["artifact"]["version"], "1", "a plan changes nothing");
+
+    fleet.muster(&["yuno", "upgrade", "default/a"]).expect_code(0).expect_stderr("teller 1 → 1.10");
+    let after = fleet.unit_in_phase("default/a", "running");
+    assert_eq!(after["desired"]["spec"]["artifact"]["version"], "1.10");
+    assert_eq!(after["desired"]["spec"]["config"]["version"], "10");
+    eventually("its secret, which no report showed", || {
+        let log = fleet.muster(&["yuno", "logs", "default/a"]).stdout;
+        if log.contains("up kept") { Ok(()) } else { Err(log) }
+    });
+    fleet.muster(&["yuno", "upgrade"]).expect_code(0).expect_stderr("nothing newer");
+    fleet.muster(&["yuno", "upgrade", "--artifact", "teller@1"]).expect_code(0).expect_stderr("nothing newer");
+    fleet.ok(&["yuno", "upgrade", "default/a", "--artifact", "teller@1", "--force"]);
+    let back = fleet.unit_in_phase("default/a", "running");
+    assert_eq!(back["desired"]["spec"]["artifact"]["version"], "1");
+}

@@ -173,6 +173,22 @@ pub enum Verb {
         /// How many lines.
         lines: u32,
     },
+    /// The last lines of a unit's log and what comes after them, as output, until the time is over, the command is
+    /// cancelled, or as much was told as a command may.
+    UnitFollow {
+        /// The unit.
+        unit: UnitName,
+        /// How many lines of what was there before.
+        lines: u32,
+        /// For how long, at most [`FOLLOW_MAX_MS`].
+        for_ms: u64,
+    },
+    /// Bring a command to its end: a program is asked to end and soon after killed, a log is followed no more, and what
+    /// has not come yet is refused when it does. What is over stays as it is.
+    Cancel {
+        /// The command.
+        command: CommandId,
+    },
     /// Let a realm be what [`Command::realms`] says that it is.
     RealmSet {
         /// The realm.
@@ -213,6 +229,9 @@ pub enum Verb {
     },
 }
 
+/// The longest that a log is followed: an hour. Whoever looks longer asks again.
+pub const FOLLOW_MAX_MS: u64 = 3_600_000;
+
 impl Verb {
     /// The same with the values of environments hidden, for listings.
     #[must_use]
@@ -231,6 +250,7 @@ impl Verb {
     pub fn unit(&self) -> Option<&UnitName> {
         match self {
             Self::Exec(_)
+            | Self::Cancel { .. }
             | Self::RealmSet { .. }
             | Self::RealmRm { .. }
             | Self::SnapshotTake { .. }
@@ -252,7 +272,8 @@ impl Verb {
             | Self::UnitThaw { unit }
             | Self::UnitSignal { unit, .. }
             | Self::UnitRm { unit }
-            | Self::UnitLogs { unit, .. } => Some(unit),
+            | Self::UnitLogs { unit, .. }
+            | Self::UnitFollow { unit, .. } => Some(unit),
         }
     }
 
@@ -275,6 +296,8 @@ impl Verb {
             Self::UnitSignal { .. } => "unit_signal",
             Self::UnitRm { .. } => "unit_rm",
             Self::UnitLogs { .. } => "unit_logs",
+            Self::UnitFollow { .. } => "unit_follow",
+            Self::Cancel { .. } => "cancel",
             Self::RealmSet { .. } => "realm_set",
             Self::RealmRm { .. } => "realm_rm",
             Self::SnapshotTake { .. } => "snapshot_take",

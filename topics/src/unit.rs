@@ -170,6 +170,31 @@ pub struct YunoSpec {
     /// What it is known by beside its name, for selectors. At most [`LABELS_MAX`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<Name, LabelValue>,
+    /// Units of this host that it waits for while they are on their way. At most [`NEEDS_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<UnitName>,
+    /// Units of this host that have to run before it is started. At most [`NEEDS_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<UnitName>,
+    /// Which of those that start at the same time go first, from 0 to [`PRIORITY_MAX`]: the lower numbers.
+    #[serde(default = "priority", skip_serializing_if = "is_priority")]
+    pub priority: u8,
+}
+
+/// The most units that one may come after, and as many again that it may require: what people can keep in mind.
+pub const NEEDS_MAX: usize = 32;
+
+/// The highest number of [`YunoSpec::priority`].
+pub const PRIORITY_MAX: u8 = 9;
+
+/// Default of [`YunoSpec::priority`]: the middle.
+#[must_use]
+pub fn priority() -> u8 {
+    5
+}
+
+fn is_priority(number: &u8) -> bool {
+    *number == priority()
 }
 
 /// The most labels of a unit: what fits on a screen beside the rest.
@@ -200,6 +225,9 @@ impl YunoSpec {
             grace_ms: grace_ms(),
             started_after_ms: started_after_ms(),
             labels: BTreeMap::new(),
+            after: Vec::new(),
+            requires: Vec::new(),
+            priority: priority(),
         }
     }
 }
@@ -389,10 +417,10 @@ impl std::fmt::Display for Hold {
 pub enum HoldReason {
     /// An operator wants it so. It lasts until one unholds it, whatever else is desired meanwhile.
     Operator,
+    /// What it needs is not there or does not run (yet), or its realm is disabled. It ends by itself when that is over.
+    Dependency,
     /// It ended too often. It lasts until something else is desired of it, be it only another try.
     Broken,
-    /// Something that it needs is not there, or its realm is disabled. It ends by itself when that is over.
-    Dependency,
 }
 
 impl HoldReason {
@@ -401,8 +429,8 @@ impl HoldReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Operator => "operator",
-            Self::Broken => "broken",
             Self::Dependency => "dependency",
+            Self::Broken => "broken",
         }
     }
 }
@@ -612,6 +640,8 @@ mod tests {
         check(true, |spec| spec.start_timeout_ms = 1);
         check(true, |spec| spec.stop_signal = StopSignal::Quit);
         check(true, |spec| spec.restart = Restart::Never);
+        check(true, |spec| spec.priority = 0);
+        check(true, |spec| spec.requires.push("default/db".parse().unwrap()));
         check(true, |spec| drop(spec.labels.insert("tier".parse().unwrap(), "gold".parse().unwrap())));
         check(true, |spec| spec.artifact.version = "2".parse().unwrap());
     }

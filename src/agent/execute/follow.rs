@@ -13,7 +13,7 @@ use std::{
 };
 
 use muster_shim::{
-    Ended, Event, Exit,
+    Ended, Event, Exit, Request,
     files::{self, Found},
 };
 use muster_topics::{
@@ -26,6 +26,9 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
+use nix::sys::signal::Signal;
+use tokio_util::sync::CancellationToken;
+
 use super::{ExecEvent, Sent, piece::whole_characters};
 use crate::agent::shim::{Adopted, Shim, Shims};
 
@@ -34,6 +37,9 @@ const STREAM_AFTER: Duration = Duration::from_secs(1);
 /// How long output that fills no piece may wait for more: each piece is a message and a row in the
 /// outbox. Somebody who watches hardly sees the difference.
 const GATHER: Duration = Duration::from_millis(250);
+
+/// How a cancelled command is asked to end: as `timeout` does it, and killed five seconds later.
+const CANCEL: Request = Request::Stop { signal: Signal::SIGTERM as i32, grace_ms: 5_000 };
 
 /// Waits between tries to find out what became of a command. What is in the way (no file handle to be had, a
 /// disk that sleeps) mostly passes, and `lost` is for good.
@@ -97,18 +103,33 @@ pub(super) struct Follower {
     stream_from: Instant,
     /// When what there is will be told, even if it fills no piece.
     tell_at: Option<Instant>,
+    /// Somebody wants it to end.
+    cancelled: CancellationToken,
 }
 
 impl Follower {
+    /// The command.
+    pub(super) fn id(&self) -> CommandId {
+        self.id
+    }
+
     pub(super) fn new(id: CommandId, folder: PathBuf, sent: Sent) -> Self {
         let cursor = |stream, sent_bytes| Cursor { stream, sent_bytes, len_bytes: sent_bytes };
         let cursors = [cursor(Stream::Stdout, sent.stdout_bytes), cursor(Stream::Stderr, sent.stderr_bytes)];
         let delay = if sent == Sent::default() { STREAM_AFTER } else { Duration::ZERO };
-        Self { id, folder, cursors, stream_from: Instant::now() + delay, tell_at: None }
+        let cancelled = CancellationToken::new();
+        Self { id, folder, cursors, stream_from: Instant::now() + delay, tell_at: None, cancelled }
     }
 
     /// Follows until the end, of what was `found`, or of what is there.
-    pub(super) async fn run(mut self, shims: &Shims, found: Option<Adopted>, events: &mpsc::Sender<ExecEvent>) {
+    pub(super) async fn run(
+        mut self,
+        shims: &Shims,
+        found: Option<Adopted>,
+        events: &mpsc::Sender<ExecEvent>,
+        cancelled: CancellationToken,
+    ) {
+        self.cancelled = cancelled;
         let ended = match found {
             Some(found) => self.follow(shims, found, events).await,
             None => match self.adopt(shims).await {
@@ -165,10 +186,19 @@ impl Follower {
 
     /// Follows what a shim tells; nothing if the shim is gone.
     async fn follow_shim(&mut self, mut shim: Shim, events: &mpsc::Sender<ExecEvent>) -> Result<Option<Ended>, Deaf> {
+        // Each shim has to hear it: the one before may have gone before it did.
+        let mut asked = false;
         loop {
             let event = tokio::select! {
                 // Cancel-safe: it says so.
                 event = shim.next() => event,
+                // Cancel-safe: it stays cancelled.
+                () = self.cancelled.cancelled(), if !asked => {
+                    asked = true;
+                    // A shim that is gone is found out about next.
+                    let _ = shim.send(&CANCEL).await;
+                    continue;
+                }
                 // Cancel-safe: a moment in time.
                 () = sleep_until(self.tell_at.unwrap_or_else(Instant::now)), if self.tell_at.is_some() => {
                     self.tell_at = None;

@@ -36,7 +36,11 @@ use tokio::{
 
 use self::follow::Follower;
 pub(super) use self::prepare::SEARCH_PATH;
-use super::shim::{Adopted, ShimError, Shims};
+use super::{
+    follow::{Cancels, Wanted},
+    shim::{Adopted, ShimError, Shims},
+    unit::Units,
+};
 use crate::rules::Refusal;
 
 /// How much of each stream has been sent already.
@@ -85,6 +89,9 @@ pub struct Executor {
     places: Arc<Semaphore>,
     parallel_max: usize,
     events: mpsc::Sender<ExecEvent>,
+    /// Programs that run, and logs that are followed.
+    cancels: Cancels,
+    follows: Cancels,
 }
 
 impl Executor {
@@ -92,7 +99,8 @@ impl Executor {
     #[must_use]
     pub fn new(folder: PathBuf, shims: Shims, parallel_max: usize, events: mpsc::Sender<ExecEvent>) -> Self {
         let places = Arc::new(Semaphore::new(parallel_max.min(Semaphore::MAX_PERMITS)));
-        Self { folder: folder.into(), shims, places, parallel_max, events }
+        let (cancels, follows) = (Cancels::default(), Cancels::default());
+        Self { folder: folder.into(), shims, places, parallel_max, events, cancels, follows }
     }
 
     /// Starts a command. Events follow, the last of them `Ended`; where the host itself failed (a full
@@ -146,6 +154,20 @@ impl Executor {
         self.follow(Follower::new(id, self.folder_of(id), sent), None, place);
     }
 
+    /// Brings a command to its end: a program is asked to end and soon killed, a log is followed no more.
+    pub fn cancel(&self, id: CommandId) {
+        self.cancels.cancel(id);
+        self.follows.cancel(id);
+    }
+
+    /// Follows a unit's log; see [`follow::run`](super::follow::run).
+    ///
+    /// # Errors
+    /// If there is no such log, or too many are followed already. No event follows then.
+    pub(super) async fn follow_log(&self, wanted: Wanted, units: Units) -> Result<(), Refusal> {
+        super::follow::run(wanted, units, self.follows.clone(), self.events.clone()).await
+    }
+
     /// Deletes the files of a command whose outcome is stored.
     pub async fn forget(&self, id: CommandId) {
         let folder = self.folder_of(id);
@@ -163,9 +185,13 @@ impl Executor {
 
     /// Tells of a command from here on, in a task of its own.
     fn follow(&self, follower: Follower, found: Option<Adopted>, place: Option<OwnedSemaphorePermit>) {
-        let (shims, events) = (self.shims.clone(), self.events.clone());
+        let (shims, events, cancels, id) =
+            (self.shims.clone(), self.events.clone(), self.cancels.clone(), follower.id());
+        // As many as there are places, and those that an earlier life has started.
+        let cancelled = cancels.enter(id, usize::MAX).unwrap_or_default();
         tokio::spawn(async move {
-            follower.run(&shims, found, &events).await;
+            follower.run(&shims, found, &events, cancelled).await;
+            cancels.leave(id);
             drop(place);
         });
     }

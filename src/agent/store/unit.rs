@@ -11,6 +11,8 @@
 //! **Invariant: a hold that the agent made belongs to a generation.** One that is written late, after a verb has
 //! made the next generation, is dropped. An operator's hold is desired: only verbs write it.
 
+use std::collections::BTreeMap;
+
 use muster_topics::{
     Millis,
     command::Verb,
@@ -25,6 +27,7 @@ use crate::rules::{
     Refusal,
     edit::{Current, Edit, Holding},
     lease::Lease,
+    order,
     plan::Kept,
     realm::Realms,
 };
@@ -152,7 +155,7 @@ impl Store {
         let observed = to_json("observed state", kept)?;
         let (reason, since_ms) = match hold {
             Some(Hold { reason: HoldReason::Broken, since_ms, .. }) => (Some("broken"), Some(*since_ms)),
-            // An operator's is desired, and so not what was seen; what a unit waits for is worked out anew.
+            // An operator's is desired, and so not what was seen; what it lacks and what others do is seen again.
             Some(Hold { reason: HoldReason::Operator | HoldReason::Dependency, .. }) | None => (None, None),
         };
         let mut tx = self.begin().await?;
@@ -247,6 +250,14 @@ pub async fn edit(
         (Edit::Set { spec, revision, run, frozen, holding }, row) => {
             if row.is_none() && is_full(connection).await? {
                 let message = format!("this host has {UNITS_MAX} units already. hint: remove one first");
+                return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
+            }
+            if let Some(circle) = circle(connection, unit, &spec).await? {
+                let names: Vec<String> = circle.iter().map(ToString::to_string).collect();
+                let message = format!(
+                    "{unit} would wait for itself: {}. hint: take one out of `after` or `requires`",
+                    names.join(" → ")
+                );
                 return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
             }
             let leases = match new_leases(connection, unit, row.as_ref().map(|row| &row.desired.spec), &spec).await? {
@@ -348,6 +359,23 @@ pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> 
     .fetch_optional(connection)
     .await?;
     raw.map(Raw::read).transpose()
+}
+
+/// The units that would wait for each other if this one became what `spec` says.
+async fn circle(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    spec: &Spec,
+) -> Result<Option<Vec<UnitName>>, StoreError> {
+    let Spec::Yuno(yuno) = spec;
+    if yuno.after.is_empty() && yuno.requires.is_empty() {
+        return Ok(None);
+    }
+    let rows = sqlx::query!(r#"SELECT name AS "name!", spec FROM unit"#).fetch_all(connection).await?;
+    // What cannot be read is not started either.
+    let read = |name: &str, spec: &str| Some((name.parse().ok()?, serde_json::from_str(spec).ok()?));
+    let units: BTreeMap<UnitName, Spec> = rows.iter().filter_map(|row| read(&row.name, &row.spec)).collect();
+    Ok(order::cycle(unit, spec, &units.iter().collect()))
 }
 
 async fn is_full(connection: &mut SqliteConnection) -> Result<bool, StoreError> {
@@ -495,6 +523,25 @@ mod tests {
         let applied = done(&store, &unit, &unhold).await.unwrap().unwrap();
         assert_eq!((applied.generation, applied.hold, hold_now().await), (5, None, None));
         assert_eq!(generation(done(&store, &unit, &unhold).await), 5);
+    }
+
+    #[tokio::test]
+    async fn what_would_wait_for_itself_is_refused_by_name() {
+        let (_folder, store) = store().await;
+        let requires = |unit: &str, needed: &str| {
+            let Verb::UnitApply { mut spec, .. } = apply(&name(), "a", None) else { unreachable!() };
+            let Spec::Yuno(yuno) = &mut *spec;
+            yuno.requires = vec![needed.parse().unwrap()];
+            Verb::UnitApply { unit: unit.parse().unwrap(), spec, run: None }
+        };
+        for (unit, needed) in [("default/a", "default/b"), ("default/b", "default/c")] {
+            done(&store, &unit.parse().unwrap(), &requires(unit, needed)).await.unwrap();
+        }
+        let refused =
+            done(&store, &"default/c".parse().unwrap(), &requires("default/c", "default/a")).await.unwrap_err();
+        assert_eq!(refused.code, RefusalCode::Conflict);
+        assert!(refused.message.contains("default/c → default/a → default/b → default/c"), "{refused}");
+        assert_eq!(store.units().await.unwrap().units.len(), 2);
     }
 
     #[tokio::test]

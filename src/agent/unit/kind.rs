@@ -11,10 +11,20 @@ use muster_topics::{
     unit::{Desired, StopSignal},
 };
 
+use super::log::Place;
 use crate::rules::{
     lease::Wiring,
     plan::{Failure, Over, Told},
 };
+
+/// From where on a log is followed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::agent) enum LogFrom {
+    /// From so many lines before its end.
+    Last(u32),
+    /// From here.
+    Place(Place),
+}
 
 /// A kind of unit: how it is installed, started, found again and removed.
 ///
@@ -48,6 +58,9 @@ pub(super) trait Kind: Send + Sync {
 
     /// The last `lines` lines of what it has to say.
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>>;
+
+    /// Follows that: from its last lines on, or from where it was read to.
+    fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, Place)>>;
 
     /// Gives back what no unit needs any more, now and then.
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;

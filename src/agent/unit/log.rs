@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +16,23 @@ pub(super) const TAIL_MAX_BYTES: u64 = 1024 * 1024;
 /// While it is being rotated, lines may be missing or come twice: it is for people who look, and costs the
 /// writer nothing.
 pub(super) fn tail(folder: &Path, lines: u32, max_bytes: u64) -> io::Result<Vec<u8>> {
+    tail_to(folder, lines, max_bytes).map(|(content, _)| content)
+}
+
+/// How far somebody has read who follows a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::agent) struct Place {
+    /// The file that he is in, whatever it is called by now; 0 before there is one.
+    inode: u64,
+    at_bytes: u64,
+}
+
+/// Files that are looked through for the one that somebody was in. Who fell further behind reads on at the newest.
+const FOLLOWED_BACK: u32 = 100;
+
+/// The same, and where it ended, so that [`since`] goes on there.
+pub(super) fn tail_to(folder: &Path, lines: u32, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+    let mut place = Place::default();
     let lines = usize::try_from(lines).unwrap_or(usize::MAX);
     let mut content = Vec::new();
     for number in 0.. {
@@ -23,7 +41,10 @@ pub(super) fn tail(folder: &Path, lines: u32, max_bytes: u64) -> io::Result<Vec<
             break;
         }
         match end_of(&file(folder, number), left) {
-            Ok(mut older) => {
+            Ok((mut older, end)) => {
+                if number == 0 {
+                    place = end;
+                }
                 older.append(&mut content);
                 content = older;
             }
@@ -37,21 +58,57 @@ pub(super) fn tail(folder: &Path, lines: u32, max_bytes: u64) -> io::Result<Vec<
     let start =
         if cut && start == 0 { content.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) } else { start };
     content.drain(..start);
-    Ok(content)
+    Ok((content, place))
+}
+
+/// What was written after `place`, at most `max_bytes` of it and nothing from two files at once, and where that ended.
+pub(super) fn since(folder: &Path, place: Place, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+    let mut newer = None;
+    for number in 0..FOLLOWED_BACK {
+        let file = match File::open(self::file(folder, number)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            opened => opened?,
+        };
+        let inode = file.metadata()?.ino();
+        if inode != place.inode {
+            newer = Some((file, inode));
+            continue;
+        }
+        let (content, end) = read_from(&file, place, max_bytes)?;
+        return match newer {
+            // All of it was read, and there is a later one.
+            Some((file, inode)) if content.is_empty() => read_from(&file, Place { inode, at_bytes: 0 }, max_bytes),
+            _ => Ok((content, end)),
+        };
+    }
+    // It is gone, or there was none: what is newest begins at its beginning.
+    match File::open(file(folder, 0)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Vec::new(), place)),
+        opened => {
+            let file = opened?;
+            let inode = file.metadata()?.ino();
+            read_from(&file, Place { inode, at_bytes: 0 }, max_bytes)
+        }
+    }
+}
+
+fn read_from(mut file: &File, place: Place, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+    file.seek(SeekFrom::Start(place.at_bytes))?;
+    let mut content = Vec::new();
+    file.take(max_bytes).read_to_end(&mut content)?;
+    let at_bytes = place.at_bytes + content.len() as u64;
+    Ok((content, Place { at_bytes, ..place }))
 }
 
 fn file(folder: &Path, number: u32) -> PathBuf {
     folder.join(if number == 0 { "log".to_owned() } else { format!("log.{number}") })
 }
 
-fn end_of(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let len_bytes = file.metadata()?.len();
-    file.seek(SeekFrom::Start(len_bytes.saturating_sub(max_bytes)))?;
-    let mut content = Vec::new();
+fn end_of(path: &Path, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
     // It may grow meanwhile.
-    file.take(max_bytes).read_to_end(&mut content)?;
-    Ok(content)
+    read_from(&file, Place { inode: metadata.ino(), at_bytes: metadata.len().saturating_sub(max_bytes) }, max_bytes)
 }
 
 fn lines_in(content: &[u8]) -> usize {
@@ -96,6 +153,45 @@ mod tests {
         check(&["", "a\nb\n"], 1, 100, "b\n");
         // A line that was written across a rotation is one line.
         check(&["b\nc\n", "a"], 2, 100, "ab\nc\n");
+    }
+
+    #[test]
+    fn who_follows_misses_nothing_and_reads_nothing_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |number| file(folder.path(), number);
+        let add = |text: &str| {
+            use std::io::Write;
+            File::options().append(true).create(true).open(path(0)).unwrap().write_all(text.as_bytes()).unwrap();
+        };
+        let (content, mut place) = tail_to(folder.path(), 2, 100).unwrap();
+        assert_eq!((content, place), (vec![], Place::default()));
+        let mut read = |max_bytes| {
+            let (content, next) = since(folder.path(), place, max_bytes).unwrap();
+            place = next;
+            String::from_utf8(content).unwrap()
+        };
+        assert_eq!(read(100), "");
+        add("a\nb\n");
+        assert_eq!((read(2), read(100), read(100)), ("a\n".to_owned(), "b\n".to_owned(), String::new()));
+        add("c\n");
+        // Rotated twice before anybody looked.
+        std::fs::rename(path(0), path(1)).unwrap();
+        add("d\n");
+        std::fs::rename(path(1), path(2)).unwrap();
+        std::fs::rename(path(0), path(1)).unwrap();
+        add("e\n");
+        assert_eq!([read(100), read(100), read(100), read(100)], ["c\n", "d\n", "e\n", ""]);
+        // The file that he was in is gone.
+        std::fs::remove_file(path(0)).unwrap();
+        std::fs::remove_file(path(1)).unwrap();
+        std::fs::remove_file(path(2)).unwrap();
+        std::fs::write(path(0), "f\n").unwrap();
+        assert_eq!([read(100), read(100)], ["f\n", ""]);
+
+        add("g\nh\n");
+        let (content, place) = tail_to(folder.path(), 1, 100).unwrap();
+        add("i\n");
+        assert_eq!((content, since(folder.path(), place, 100).unwrap().0), (b"h\n".to_vec(), b"i\n".to_vec()));
     }
 
     #[test]

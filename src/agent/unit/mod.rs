@@ -12,8 +12,8 @@
 //! 30 s, jittered, and WaitUntil ─── tick ───────┘
 //! ```
 //!
-//! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`step`]
-//! (the steps, and what hears from an instance while it lives), [`yuno`] (the first kind), [`log`].
+//! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`turn`] (in which
+//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`yuno`] (the first kind), [`log`].
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
 //!
@@ -49,6 +49,7 @@ mod step;
 mod task;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod yuno;
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
@@ -67,6 +68,7 @@ use self::{
     task::{REQUESTS_MAX, Request, Task},
     yuno::Yunos,
 };
+pub(in crate::agent) use self::{kind::LogFrom, log::Place};
 use super::{
     artifact::Artifacts,
     join::Identity,
@@ -200,10 +202,23 @@ impl Units {
     /// # Errors
     /// If there is no such unit, or its log cannot be read.
     pub async fn logs(&self, unit: &UnitName, lines: u32) -> Result<Vec<u8>, Refusal> {
-        let kind = self.states.borrow().get(unit).and_then(|state| self.kinds.of(&state.desired.spec).cloned());
-        let kind = kind.ok_or_else(|| edit::unknown(unit))?;
-        kind.logs(unit, lines)
-            .await
-            .map_err(|error| Refusal::new(RefusalCode::NotFound, format!("the log of {unit} cannot be read: {error}")))
+        self.kind(unit)?.logs(unit, lines).await.map_err(|error| unreadable(unit, &error))
     }
+
+    /// What is in a unit's log from here on, and where that ends; nothing if there is no more yet.
+    ///
+    /// # Errors
+    /// As [`Units::logs`].
+    pub(in crate::agent) async fn follow(&self, unit: &UnitName, from: LogFrom) -> Result<(Vec<u8>, Place), Refusal> {
+        self.kind(unit)?.follow(unit, from).await.map_err(|error| unreadable(unit, &error))
+    }
+
+    fn kind(&self, unit: &UnitName) -> Result<Arc<dyn Kind>, Refusal> {
+        let kind = self.states.borrow().get(unit).and_then(|state| self.kinds.of(&state.desired.spec).cloned());
+        kind.ok_or_else(|| edit::unknown(unit))
+    }
+}
+
+fn unreadable(unit: &UnitName, error: &io::Error) -> Refusal {
+    Refusal::new(RefusalCode::NotFound, format!("the log of {unit} cannot be read: {error}"))
 }

@@ -23,6 +23,7 @@ use super::{
     Kinds, UnitState, UnitStates,
     kind::{Kind, Trace},
     step::{Ask, Report, Stop, Worker, no_process},
+    turn,
 };
 use crate::{
     agent::store::{
@@ -80,8 +81,8 @@ pub(super) struct Request {
 }
 
 /// A unit, and the tasks that work for it.
-struct Entry {
-    unit: Unit,
+pub(super) struct Entry {
+    pub(super) unit: Unit,
     kind: Arc<dyn Kind>,
     /// To the task that stays with its instance.
     asks: Option<mpsc::Sender<Ask>>,
@@ -91,6 +92,8 @@ struct Entry {
     kept: Option<(Kept, Option<Hold>)>,
     /// When to look at it again.
     wake_ms: Option<Millis>,
+    /// Where it stands among the others.
+    stand: Option<turn::Stand>,
 }
 
 pub(super) struct Task {
@@ -105,6 +108,8 @@ pub(super) struct Task {
     work: JoinSet<()>,
     next_tick: Instant,
     ticks: u32,
+    /// What some unit can be expected to do has changed, so that others may have their turn.
+    ways_changed: bool,
 }
 
 impl Task {
@@ -117,7 +122,20 @@ impl Task {
     ) -> Self {
         let (reports, reported) = mpsc::channel(REPORTS_MAX);
         let (entries, work, next_tick) = (BTreeMap::new(), JoinSet::new(), next_tick());
-        Self { store, kinds, entries, changed, publish, reports, reported, requests, work, next_tick, ticks: 0 }
+        Self {
+            store,
+            kinds,
+            entries,
+            changed,
+            publish,
+            reports,
+            reported,
+            requests,
+            work,
+            next_tick,
+            ticks: 0,
+            ways_changed: false,
+        }
     }
 
     /// Reads all units, and begins to look up what runs of them, and of others that left traces.
@@ -149,6 +167,7 @@ impl Task {
         }
         self.take_in(stored).await;
         self.drive_all().await;
+        self.settle().await;
         Ok(())
     }
 
@@ -165,6 +184,7 @@ impl Task {
                 Event::Asked(request) => self.signal(request),
                 Event::Tick => self.tick().await,
             }
+            self.settle().await;
             // Finished tasks leave nothing but their place in the set.
             while let Some(ended) = self.work.try_join_next() {
                 if let Err(error) = ended
@@ -253,6 +273,7 @@ impl Task {
         let is_gone = seen == Seen::Removed && entry.unit.desired.is_none();
         if is_gone {
             self.entries.remove(&name);
+            self.ways_changed = true;
             // There may be another of its name meanwhile.
             return self.sync().await;
         }
@@ -301,10 +322,29 @@ impl Task {
         }
     }
 
+    /// Has those units planned that wait for others, as long as others' ways change.
+    async fn settle(&mut self) {
+        // Each round starts at least one, or is the last.
+        for _ in 0..=self.entries.len() {
+            if !std::mem::take(&mut self.ways_changed) {
+                return;
+            }
+            for name in turn::stale(&self.entries, now_ms()) {
+                self.drive(&name).await;
+            }
+        }
+    }
+
     /// Has a unit planned until it rests or waits; writes down and publishes what it is then, and begins its steps.
     async fn drive(&mut self, name: &UnitName) {
+        let gate = turn::gate(name, &self.entries, now_ms());
         let Some(entry) = self.entries.get_mut(name) else { return };
+        if *entry.unit.gate() != gate {
+            entry.unit.observe(Seen::Gate(gate), now_ms());
+        }
         let steps = entry.plan(name, now_ms());
+        let stand = turn::Stand::of(&entry.unit, now_ms());
+        self.ways_changed |= entry.stand.replace(stand) != Some(stand);
         if let Some(desired) = &entry.unit.desired {
             let (generation, now) = (desired.generation, (entry.unit.kept(), entry.unit.hold.clone()));
             if entry.kept.as_ref() != Some(&now) {
@@ -344,7 +384,7 @@ impl Task {
 impl Entry {
     fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
         let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
-        Self { unit, kind, asks: None, install: None, kept, wake_ms: None }
+        Self { unit, kind, asks: None, install: None, kept, wake_ms: None, stand: None }
     }
 
     /// The steps to begin now. The unit knows already that they have begun.
@@ -431,7 +471,7 @@ fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, unit: &Unit) {
     let state = unit.desired.as_ref().map(|desired| UnitState {
         desired: desired.clone(),
         observed: unit.observed.clone(),
-        hold: unit.shown_hold().cloned(),
+        hold: unit.visible_hold().cloned(),
         process: unit.process().map(|process| (process.pid, process.start_ticks)),
     });
     states.send_if_modified(|states| {

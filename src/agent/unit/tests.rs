@@ -1,5 +1,7 @@
 //! The task, with a kind of units whose world is in memory: what it starts lives on when the task ends.
 
+mod order;
+
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard},
@@ -15,7 +17,7 @@ use muster_topics::{
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    kind::{Adopted, Instance, News, NotStarted, Trace},
+    kind::{Adopted, Instance, LogFrom, News, NotStarted, Trace},
     *,
 };
 use crate::{
@@ -196,6 +198,10 @@ impl Kind for FakeKind {
 
     fn logs<'a>(&'a self, _: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
         async move { Ok(format!("{lines} lines").into_bytes()) }.boxed()
+    }
+
+    fn follow<'a>(&'a self, _: &'a UnitName, _: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
+        async { Ok((Vec::new(), log::Place::default())) }.boxed()
     }
 
     fn sweep(&self, _: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {

@@ -37,7 +37,7 @@ use self::{
     place::{Place, Started, names},
 };
 use super::{
-    kind::{Adopted, Instance, Kind, News, NotStarted, Trace},
+    kind::{Adopted, Instance, Kind, LogFrom, News, NotStarted, Trace},
     log,
 };
 use crate::{
@@ -271,6 +271,15 @@ impl Kind for Yunos {
                 .map_err(io::Error::other)?
         }
         .boxed()
+    }
+
+    fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
+        let folder = self.place(unit).run();
+        let read = move || match from {
+            LogFrom::Last(lines) => log::tail_to(&folder, lines, log::TAIL_MAX_BYTES),
+            LogFrom::Place(place) => log::since(&folder, place, log::TAIL_MAX_BYTES),
+        };
+        async move { tokio::task::spawn_blocking(read).await.map_err(io::Error::other)? }.boxed()
     }
 
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use muster_topics::{
     Millis,
-    command::{Exec, LIFETIME_MAX_MS, TARGET_HOSTS_MAX, Target, Verb},
+    command::{Exec, FOLLOW_MAX_MS, LIFETIME_MAX_MS, TARGET_HOSTS_MAX, Target, Verb},
     name::HostId,
     unit::{NOTE_MAX_CHARS, Spec},
 };
@@ -104,11 +104,20 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
                 wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
             }
         }
+        Verb::UnitFollow { for_ms, .. } if !(1..=FOLLOW_MAX_MS).contains(for_ms) => Err(Error::invalid(
+            "bad_time",
+            format!("a log can be followed for at most {} minutes", FOLLOW_MAX_MS / 60_000),
+        )),
+        Verb::UnitFollow { lines, .. } if *lines > LOG_LINES_MAX => {
+            Err(Error::invalid("bad_lines", format!("at most {LOG_LINES_MAX} lines can be asked for")))
+        }
         Verb::UnitLogs { lines, .. } if !(1..=LOG_LINES_MAX).contains(lines) => {
             Err(Error::invalid("bad_lines", format!("from 1 to {LOG_LINES_MAX} lines can be asked for")))
         }
         Verb::UnitHold { note, .. } | Verb::UnitRetire { note, .. } => check_note(note.as_deref()),
         Verb::UnitLogs { .. }
+        | Verb::UnitFollow { .. }
+        | Verb::Cancel { .. }
         | Verb::UnitRun { .. }
         | Verb::UnitStop { .. }
         | Verb::UnitRestart { .. }
@@ -232,6 +241,8 @@ mod tests {
             Some("bad_output_max"),
         );
         check(r#"{"unit_logs":{"unit":"a/b","lines":0}}"#, false, Some("bad_lines"));
+        check(r#"{"unit_follow":{"unit":"a/b","lines":0,"for_ms":3600000}}"#, false, None);
+        check(r#"{"unit_follow":{"unit":"a/b","lines":0,"for_ms":3600001}}"#, false, Some("bad_time"));
         check(r#"{"unit_run":{"unit":"a/b"}}"#, true, None);
         check(r#"{"unit_hold":{"unit":"a/b","note":"why"}}"#, true, None);
         check(r#"{"unit_retire":{"unit":"a/b","note":"two\nlines"}}"#, true, Some("bad_note"));

@@ -29,6 +29,8 @@ enum Event {
     Freeze,
     Thaw,
     Rm,
+    /// Others keep it from being started, or not any more.
+    Gate(Gate),
     InstallEnds(Fate),
     LaunchEnds(Fate),
     /// The process ends, and nothing but the agent starts it again.
@@ -155,6 +157,7 @@ impl World {
             Step::Adopt => self.adopting = true,
             Step::Install => self.installing = self.unit.desired.as_ref().map(|desired| desired.revision.clone()),
             Step::Start { .. } => {
+                assert_eq!(*self.unit.gate(), Gate::Open, "started before its turn");
                 assert!(self.process.is_none() && self.launching.is_none(), "a second process");
                 assert!(!self.removing && !self.stopping, "started while it goes");
                 assert!(!self.wired.1, "started while it lacks something");
@@ -330,6 +333,7 @@ impl World {
             Event::Freeze => self.verb(&Verb::UnitFreeze { unit: name() }),
             Event::Thaw => self.verb(&Verb::UnitThaw { unit: name() }),
             Event::Rm => self.verb(&Verb::UnitRm { unit: name() }),
+            Event::Gate(gate) => self.see(Seen::Gate(gate)),
             Event::InstallEnds(fate) => self.install_ends(fate),
             Event::LaunchEnds(fate) => self.launch_ends(fate),
             Event::Exit(code) => self.exit(code),
@@ -381,6 +385,7 @@ impl World {
     fn settle(&mut self) {
         self.wired.1 = false;
         self.wire();
+        self.see(Seen::Gate(Gate::Open));
         for _ in 0..100 {
             self.answers();
             if self.gone {
@@ -446,6 +451,14 @@ fn event() -> impl Strategy<Value = Event> {
         1 => prop_oneof![Just(Event::Retire), Just(Event::Unhold)],
         1 => prop_oneof![Just(Event::Freeze), Just(Event::Thaw)],
         1 => Just(Event::Rm),
+        1 => prop_oneof![
+            Just(Gate::Open),
+            Just(Gate::Open),
+            Just(Gate::Turn),
+            Just(Gate::Wait("w".to_owned())),
+            Just(Gate::Blocked("b".to_owned())),
+        ]
+        .prop_map(Event::Gate),
         4 => fate().prop_map(Event::InstallEnds),
         4 => fate().prop_map(Event::LaunchEnds),
         2 => (0..3).prop_map(Event::Exit),

@@ -15,6 +15,7 @@ use super::{
 use crate::rules::{
     backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay},
     lease::Wiring,
+    order::Gate,
 };
 
 /// Waits before something is installed again: from a second, so that a console that was restarted is
@@ -68,6 +69,7 @@ impl Unit {
                 self.install_ms = Some(now_ms.saturating_add(ADOPT_AGAIN_MS));
                 self.fail(&error);
             }
+            Seen::Gate(gate) => self.gate = gate,
             Seen::Tick => {}
         }
         self.follow(now_ms);
@@ -106,7 +108,7 @@ impl Unit {
         self.wiring = wiring;
         if self.lack() != lack.as_deref() {
             let hold = |note| Hold { note: Some(note), ..Hold::new(HoldReason::Dependency, now_ms) };
-            self.waits = lack.map(hold);
+            self.lacks = lack.map(hold);
         }
     }
 
@@ -302,7 +304,7 @@ impl Unit {
         self.desired.as_ref().is_some_and(|desired| desired.revision == *revision)
     }
 
-    fn wants_running(&self) -> bool {
+    pub(super) fn wants_running(&self) -> bool {
         self.desired.as_ref().is_some_and(|desired| desired.run == Run::Running)
     }
 
@@ -323,6 +325,10 @@ impl Unit {
         self.observed.phase = phase;
         self.observed.endpoints.clone_from(&self.wiring.endpoints);
         self.observed.connectors.clone_from(&self.wiring.connectors);
+        self.waits = self.needs().map(|note| Hold {
+            note: Some(note),
+            ..Hold::new(HoldReason::Dependency, self.waits.as_ref().map_or(now_ms, |waits| waits.since_ms))
+        });
         if !matches!(self.instance, Instance::Alive(_)) {
             self.runs_with = None;
             self.observed.frozen = false;
@@ -342,7 +348,7 @@ impl Unit {
             && self.is_reached(desired)
         {
             // What ended while it was held says why.
-            let rests_held = phase == Phase::Stopped && self.hold.is_some() && self.wants_running();
+            let rests_held = phase == Phase::Stopped && self.visible_hold().is_some() && self.wants_running();
             if matches!(phase, Phase::Running | Phase::Stopped) && !rests_held {
                 self.observed.error = None;
             }
@@ -362,7 +368,7 @@ impl Unit {
             Instance::Alive(_) => Phase::Starting,
             Instance::None if self.rest == Some(Rest::Failed) || self.is_broken() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
-            Instance::None if self.is_about_to_try() => Phase::Backoff,
+            Instance::None if self.is_about_to_try(now_ms) => Phase::Backoff,
             Instance::None => match (&self.installed, &self.desired) {
                 (Some(installed), Some(desired)) if *installed == desired.revision => Phase::Stopped,
                 _ => Phase::Absent,
@@ -374,10 +380,22 @@ impl Unit {
         self.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken)
     }
 
-    /// Whether it waits for another try.
-    fn is_about_to_try(&self) -> bool {
+    /// Whether it waits for another try. (One whose time has come may wait for others still.)
+    fn is_about_to_try(&self, now_ms: Millis) -> bool {
         let installs = self.install_ms.is_some() && self.desired.is_some();
-        self.hold.is_none() && (installs || self.restart_ms.is_some() && self.wants_running())
+        let restarts = self.restart_ms.is_some_and(|at_ms| at_ms > now_ms || self.gate == Gate::Open);
+        self.hold.is_none() && (installs || restarts && self.wants_running())
+    }
+
+    /// What it needs of others and does not have, if that is all that keeps it from being started.
+    fn needs(&self) -> Option<String> {
+        let waits = self.observed.phase == Phase::Stopped && self.wants_running();
+        match &self.gate {
+            Gate::Wait(what) | Gate::Blocked(what) if waits && self.hold.is_none() && self.rest.is_none() => {
+                Some(what.clone())
+            }
+            _ => None,
+        }
     }
 
     /// Whether an instance is one that will say when it is up, and has not yet. (One of a revision that is being
@@ -388,7 +406,9 @@ impl Unit {
 
     /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
     fn is_reached(&self, desired: &Desired) -> bool {
-        let held = self.shown_hold().is_some();
+        // What is on its way it waits for; what is not may never come.
+        let blocked = self.waits.is_some() && matches!(self.gate, Gate::Blocked(_));
+        let held = self.is_held() || blocked;
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
             (Phase::Running, Instance::Alive(alive)) => {

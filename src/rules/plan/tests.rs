@@ -1,6 +1,7 @@
 //! What is planned, and what others see, in cases: each a script of what is seen, with the step that it
 //! leads to and the phase that it makes.
 
+mod gated;
 mod held;
 mod wired;
 

@@ -164,8 +164,8 @@ pub(in crate::console::web) fn wanted(run: Run) -> &'static str {
 pub(in crate::console::web) fn held(hold: &Hold, now_ms: Millis) -> Markup {
     let (tone, why) = match hold.reason {
         HoldReason::Operator => (Tone::Busy, "held: operator"),
+        HoldReason::Dependency => (Tone::Busy, "held: dependency"),
         HoldReason::Broken => (Tone::Bad, "held: broken"),
-        HoldReason::Dependency => (Tone::Bad, "held: dependency"),
     };
     html! {
         (state(tone, why))

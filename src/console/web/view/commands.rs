@@ -119,6 +119,8 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
         Verb::UnitThaw { unit } => format!("thaw {unit}"),
         Verb::UnitSignal { unit, signal } => format!("send {signal} to {unit}"),
         Verb::UnitRm { unit } => format!("forget {unit}"),
+        Verb::UnitFollow { unit, .. } => format!("follow the log of {unit}"),
+        Verb::Cancel { command } => format!("cancel {command}"),
         Verb::UnitLogs { unit, lines } => format!("last {lines} lines of the log of {unit}"),
         Verb::RealmSet { realm } => format!("set realm {realm}"),
         Verb::RealmRm { realm } => format!("forget realm {realm}"),

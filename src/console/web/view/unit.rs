@@ -227,7 +227,7 @@ fn behind(behind: bool) -> Markup {
 }
 
 fn spec(spec: &Spec) -> Markup {
-    let Spec::Yuno(YunoSpec { artifact, config, args, env, user, grace_ms, labels, .. }) = spec;
+    let Spec::Yuno(YunoSpec { artifact, config, args, env, user, grace_ms, labels, after, requires, .. }) = spec;
     html! {
         div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
         @if let Some(config) = config {
@@ -240,6 +240,9 @@ fn spec(spec: &Spec) -> Markup {
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         div { dt { "Grace" } dd { (bits::span(*grace_ms)) } }
+        @for (what, units) in [("Starts after", after), ("Requires", requires)] {
+            @if !units.is_empty() { div { dt { (what) } dd { @for unit in units { code { (unit) } " " } } } }
+        }
         @if !labels.is_empty() {
             div { dt { "Labels" } dd { @for (name, value) in labels { code { (name) "=" (value) } " " } } }
         }

@@ -41,17 +41,17 @@ fn what_lacks_something_is_installed_and_not_started() {
     bench.install();
     bench.check("STOPPED");
     assert_eq!(bench.reached(), 2);
-    let hold = bench.unit.shown_hold().unwrap().clone();
+    let hold = bench.unit.visible_hold().unwrap().clone();
     assert_eq!((hold.reason, hold.note.as_deref()), (HoldReason::Dependency, Some("no db")));
     // The same again is no news, not even of its time.
     bench.pass(SECOND);
     bench.see(lacks("no db"));
-    assert_eq!(bench.unit.shown_hold(), Some(&hold));
+    assert_eq!(bench.unit.visible_hold(), Some(&hold));
     bench.trail.clear();
     // It ends by itself.
     bench.see(wired(1));
     bench.check("start 0, STARTING");
-    assert_eq!((bench.unit.shown_hold(), bench.unit.observed.connectors.len()), (None, 1));
+    assert_eq!((bench.unit.visible_hold(), bench.unit.observed.connectors.len()), (None, 1));
 }
 
 #[test]

@@ -1,0 +1,331 @@
+//! Whose turn it is: the order in which the units of a host start and stop.
+//!
+//! A unit says what it comes `after`, what it `requires`, and its `priority` (0 to 9, lower first). To come after
+//! something is to wait while that is on its way; to require it is to wait until it runs. Priority orders what
+//! starts at the same time, such as after a boot, and makes nobody wait for more than a launch.
+//!
+//! **Invariant: somebody always has a turn**: who waits for nobody, or only for those that are of no lower number.
+//! For that what units wait for must not go in circles, which [`cycle`] finds out before it is desired.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_topics::{
+    name::UnitName,
+    unit::{Spec, YunoSpec},
+};
+
+/// What keeps a unit from being started, as far as others are concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Gate {
+    /// Nothing.
+    #[default]
+    Open,
+    /// Others come first, and are just being started.
+    Turn,
+    /// Something that it needs is on its way; what, for people.
+    Wait(String),
+    /// Something that it needs will not come by itself; what, for people.
+    Blocked(String),
+}
+
+/// What others can expect of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It runs.
+    Running,
+    /// It should, and is on its way.
+    Coming,
+    /// It does not, and nothing is being done about that.
+    Down,
+}
+
+/// A unit, as far as its order among others goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Node<'a> {
+    /// What it should be.
+    pub spec: &'a Spec,
+    /// What others can expect of it.
+    pub way: Way,
+    /// It is being started.
+    pub launching: bool,
+    /// It would be started now if nothing kept it.
+    pub starts: bool,
+}
+
+/// All units of a host.
+pub type Nodes<'a> = BTreeMap<&'a UnitName, Node<'a>>;
+
+fn yuno(spec: &Spec) -> &YunoSpec {
+    let Spec::Yuno(spec) = spec;
+    spec
+}
+
+/// What keeps a unit from being started.
+#[must_use]
+pub fn gate(unit: &UnitName, nodes: &Nodes<'_>) -> Gate {
+    let Some(node) = nodes.get(unit) else { return Gate::Open };
+    let needs = needs(node.spec, nodes);
+    if needs != Gate::Open {
+        return needs;
+    }
+    let priority = yuno(node.spec).priority;
+    let goes_first = |other: &Node<'_>| {
+        let is_about_to = other.launching || other.starts && self::needs(other.spec, nodes) == Gate::Open;
+        yuno(other.spec).priority < priority && is_about_to
+    };
+    if nodes.values().any(goes_first) { Gate::Turn } else { Gate::Open }
+}
+
+/// The same, by what it needs alone.
+fn needs(spec: &Spec, nodes: &Nodes<'_>) -> Gate {
+    let YunoSpec { after, requires, .. } = yuno(spec);
+    let way = |unit: &UnitName| nodes.get(unit).map(|node| node.way);
+    for unit in requires {
+        match way(unit) {
+            None => return Gate::Blocked(format!("there is no unit {unit}")),
+            Some(Way::Down) => return Gate::Blocked(format!("{unit} does not run")),
+            Some(Way::Running | Way::Coming) => {}
+        }
+    }
+    let coming = requires.iter().chain(after).find(|unit| way(unit) == Some(Way::Coming));
+    coming.map_or(Gate::Open, |unit| Gate::Wait(format!("{unit} is on its way")))
+}
+
+/// The circle of units that wait for each other, if `unit` were to become this: from the unit back to itself.
+#[must_use]
+pub fn cycle<'a>(
+    unit: &'a UnitName,
+    spec: &'a Spec,
+    others: &BTreeMap<&'a UnitName, &'a Spec>,
+) -> Option<Vec<UnitName>> {
+    let needed = |name: &UnitName| {
+        let spec = if name == unit { Some(spec) } else { others.get(name).copied() };
+        spec.map(|spec| yuno(spec).requires.iter().chain(&yuno(spec).after)).into_iter().flatten()
+    };
+    // Depth first from the unit; what led to no circle once never does.
+    let mut seen = BTreeSet::from([unit]);
+    let mut path = vec![(unit, needed(unit))];
+    while let Some((_, rest)) = path.last_mut() {
+        match rest.next() {
+            Some(next) if next == unit => {
+                return Some(path.iter().map(|(name, _)| (*name).clone()).chain([unit.clone()]).collect());
+            }
+            Some(next) if seen.insert(next) => {
+                let more = needed(next);
+                path.push((next, more));
+            }
+            Some(_) => {}
+            None => drop(path.pop()),
+        }
+    }
+    None
+}
+
+/// In which order to stop units of one host: what needs others before these, then higher numbers before lower. Those
+/// of one wave may stop at the same time.
+#[must_use]
+pub fn stop_waves<'a>(units: &BTreeMap<&'a UnitName, &'a Spec>) -> Vec<Vec<&'a UnitName>> {
+    let mut left = units.clone();
+    let mut waves = Vec::new();
+    while !left.is_empty() {
+        let needed: BTreeSet<&UnitName> = left
+            .iter()
+            .flat_map(|(name, spec)| {
+                yuno(spec).requires.iter().chain(&yuno(spec).after).filter(move |needed| needed != name)
+            })
+            .collect();
+        let free = |name: &UnitName| !needed.contains(name);
+        // What goes in circles, which should not be, stops all the same.
+        let top = left.iter().filter(|(name, _)| free(name)).map(|(_, spec)| yuno(spec).priority).max();
+        let wave: Vec<&UnitName> = left
+            .iter()
+            .filter(|(name, spec)| top.is_none_or(|top| free(name) && yuno(spec).priority == top))
+            .map(|(name, _)| *name)
+            .collect();
+        left.retain(|name, _| !wave.contains(name));
+        waves.push(wave);
+    }
+    waves
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(text: &str) -> UnitName {
+        format!("default/{text}").parse().unwrap()
+    }
+
+    /// `name 3 after:a,b requires:c`, all but the name by choice.
+    fn parse(text: &str) -> (UnitName, Spec) {
+        let mut words = text.split(' ');
+        let unit = name(words.next().unwrap());
+        let artifact = serde_json::json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
+        let mut spec = serde_json::json!({"kind": "yuno", "artifact": artifact});
+        for word in words {
+            match word.split_once(':') {
+                Some((field, names)) => spec[field] = names.split(',').map(|text| name(text).to_string()).collect(),
+                None => spec["priority"] = word.parse::<u8>().unwrap().into(),
+            }
+        }
+        (unit, serde_json::from_value(spec).unwrap())
+    }
+
+    /// Each line a unit, after a sign: `+` runs, `~` is on its way and would start now, `!` is being started,
+    /// `-` does not run. What keeps the last one?
+    #[track_caller]
+    fn check(lines: &[&str], wanted: &str) {
+        let parsed: Vec<(char, (UnitName, Spec))> =
+            lines.iter().map(|line| (line.chars().next().unwrap(), parse(&line[1..]))).collect();
+        let node = |sign: char, spec| Node {
+            spec,
+            way: match sign {
+                '+' => Way::Running,
+                '~' | '!' => Way::Coming,
+                _ => Way::Down,
+            },
+            launching: sign == '!',
+            starts: sign == '~',
+        };
+        let nodes: Nodes<'_> = parsed.iter().map(|(sign, (unit, spec))| (unit, node(*sign, spec))).collect();
+        let found = match gate(&parsed.last().unwrap().1.0, &nodes) {
+            Gate::Open => "open".to_owned(),
+            Gate::Turn => "turn".to_owned(),
+            Gate::Wait(what) => format!("wait: {what}"),
+            Gate::Blocked(what) => format!("blocked: {what}"),
+        };
+        assert_eq!(found, wanted, "{lines:?}");
+    }
+
+    #[test]
+    fn what_keeps_a_unit() {
+        check(&["~web"], "open");
+        check(&["+db", "~web requires:db"], "open");
+        check(&["~db", "~web requires:db"], "wait: default/db is on its way");
+        check(&["-db", "~web requires:db"], "blocked: default/db does not run");
+        check(&["~web requires:db"], "blocked: there is no unit default/db");
+        check(&["~a", "-b", "~web requires:a,b"], "blocked: default/b does not run");
+        // To come after something is to wait for it only while it comes.
+        check(&["~db", "~web after:db"], "wait: default/db is on its way");
+        check(&["-db", "~web after:db"], "open");
+        check(&["~web after:db"], "open");
+    }
+
+    #[test]
+    fn lower_numbers_first() {
+        check(&["~a 1", "~b"], "turn");
+        check(&["!a 1", "~b"], "turn");
+        check(&["+a 1", "~b"], "open");
+        check(&["-a 1", "~b"], "open");
+        check(&["~a 5", "~b 5"], "open");
+        check(&["~a 9", "~b 1"], "open");
+        // One that waits itself lets others go ahead, or nobody would ever start.
+        check(&["~a 1 after:b", "~b 9"], "open");
+        check(&["~b 9", "~a 1 after:b"], "wait: default/b is on its way");
+    }
+
+    #[track_caller]
+    fn check_cycle(lines: &[&str], wanted: &str) {
+        let parsed: Vec<(UnitName, Spec)> = lines.iter().map(|line| parse(line)).collect();
+        let ((unit, spec), others) = parsed.split_last().unwrap();
+        let others = others.iter().map(|(unit, spec)| (unit, spec)).collect();
+        let found = cycle(unit, spec, &others).unwrap_or_default();
+        let found: Vec<String> = found.iter().map(|unit| unit.name().to_string()).collect();
+        assert_eq!(found.join(" "), wanted, "{lines:?}");
+    }
+
+    #[test]
+    fn circles_are_found_with_their_names() {
+        check_cycle(&["a"], "");
+        check_cycle(&["a after:a"], "a a");
+        check_cycle(&["a requires:b", "b after:a"], "b a b");
+        check_cycle(&["a requires:b", "b after:c", "c"], "");
+        check_cycle(&["a requires:b", "b after:c", "c requires:x,a"], "c a b c");
+        // What is not there leads nowhere; it may come, and is looked at then.
+        check_cycle(&["a requires:b", "c requires:a,x"], "");
+        check_cycle(&["a after:d", "b after:d", "d", "c after:a,b"], "");
+    }
+
+    #[test]
+    fn what_needs_others_stops_first() {
+        let parsed = ["db 1", "web requires:db", "log 0", "job after:web", "x", "y 9"].map(parse);
+        let waves = stop_waves(&parsed.iter().map(|(unit, spec)| (unit, spec)).collect());
+        let waves: Vec<String> = waves
+            .iter()
+            .map(|wave| wave.iter().map(|unit| unit.name().to_string()).collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(waves, ["y", "job x", "web", "db", "log"]);
+    }
+
+    fn units() -> impl Strategy<Value = Vec<(UnitName, Spec)>> {
+        let line = (0u8..10, prop::collection::vec(0usize..8, 0..3), prop::collection::vec(0usize..8, 0..3));
+        prop::collection::vec(line, 1..8).prop_map(|lines| {
+            let list = |field: &str, numbers: &[usize]| match numbers {
+                [] => String::new(),
+                numbers => {
+                    let names: Vec<String> = numbers.iter().map(|number| format!("u{number}")).collect();
+                    format!(" {field}:{}", names.join(","))
+                }
+            };
+            let text = |(index, (priority, after, requires)): (usize, &(u8, Vec<usize>, Vec<usize>))| {
+                format!("u{index} {priority}{}{}", list("after", after), list("requires", requires))
+            };
+            lines.iter().enumerate().map(|line| parse(&text(line))).collect()
+        })
+    }
+
+    proptest! {
+        /// Of what was let in one after the other, all that can start does, however it is ordered.
+        #[test]
+        fn somebody_always_has_a_turn(units in units()) {
+            let mut let_in: BTreeMap<&UnitName, &Spec> = BTreeMap::new();
+            for (unit, spec) in &units {
+                if cycle(unit, spec, &let_in).is_none() {
+                    let_in.insert(unit, spec);
+                }
+            }
+            let mut running: BTreeSet<&UnitName> = BTreeSet::new();
+            loop {
+                // A unit whose needs are blocked is on nobody's way.
+                let mut blocked: BTreeSet<&UnitName> = BTreeSet::new();
+                let nodes = loop {
+                    let node = |(unit, spec): (&&UnitName, &&'_ Spec)| {
+                        let way = match (running.contains(*unit), blocked.contains(*unit)) {
+                            (true, _) => Way::Running,
+                            (_, true) => Way::Down,
+                            _ => Way::Coming,
+                        };
+                        Node { spec: let_in[*unit], way, launching: false, starts: way == Way::Coming && spec.kind() == "yuno" }
+                    };
+                    let nodes: Nodes<'_> = let_in.iter().map(|(unit, spec)| (*unit, node((unit, spec)))).collect();
+                    let more: Vec<&UnitName> = let_in
+                        .keys()
+                        .copied()
+                        .filter(|unit| !blocked.contains(unit) && matches!(gate(unit, &nodes), Gate::Blocked(_)))
+                        .collect();
+                    if more.is_empty() {
+                        break nodes;
+                    }
+                    blocked.extend(more);
+                };
+                let left: Vec<&UnitName> =
+                    let_in.keys().copied().filter(|unit| !running.contains(unit) && !blocked.contains(unit)).collect();
+                if left.is_empty() {
+                    break;
+                }
+                let goes = left.iter().find(|unit| gate(unit, &nodes) == Gate::Open);
+                prop_assert!(goes.is_some(), "all wait: {:?}", left);
+                running.extend(goes);
+            }
+        }
+
+        #[test]
+        fn everything_stops(units in units()) {
+            let units: BTreeMap<&UnitName, &Spec> = units.iter().map(|(unit, spec)| (unit, spec)).collect();
+            let stopped: Vec<&UnitName> = stop_waves(&units).into_iter().flatten().collect();
+            prop_assert_eq!(stopped.len(), units.len());
+        }
+    }
+}
