@@ -15,7 +15,7 @@ use muster_topics::{
 use super::{
     Session, artifact, ask,
     change::{Action, Change, Waiting, change, report, settle, submit},
-    command, config, effective, exec, host, print, process,
+    command, config, effective, endpoint, exec, host, print, process,
     target::{self, UnitRef},
     upgrade::{self, Upgrade},
     wait,
@@ -232,6 +232,9 @@ pub struct Create {
     /// What it may use and what it is given
     #[command(flatten)]
     pub process: process::Options,
+    /// Where it listens, and what it connects to
+    #[command(flatten)]
+    pub endpoints: endpoint::Options,
     /// Start it as well
     #[arg(long)]
     pub run: bool,
@@ -331,7 +334,12 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
             doing(unit),
             print::age(observed.since_ms, now_ms),
             observed.pid.map(|pid| pid.to_string()).unwrap_or_default(),
-            observed.error.clone().or(observed.exit.map(|exit| exit.to_string())).unwrap_or_default(),
+            observed
+                .error
+                .clone()
+                .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
+                .or(observed.exit.map(|exit| exit.to_string()))
+                .unwrap_or_default(),
         ]
     };
     let header = ["HOST", "UNIT", "KIND", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
@@ -399,6 +407,8 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                 ),
             ),
             ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
+            ("listens at", endpoint::listens(observed)),
+            ("connects to", endpoint::connects(observed)),
             ("pid", observed.pid.map(|pid| pid.to_string()).unwrap_or_default()),
             ("restarts", observed.attempts.to_string()),
             ("last exit", last_exit(observed)),
@@ -492,6 +502,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     };
     let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
+    let (provides, needs) = create.endpoints.into_fields();
     let spec = Spec::Yuno(YunoSpec {
         configs,
         reload: create.reload,
@@ -511,6 +522,8 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         channel: if channel.is_none() { says.channel } else { channel },
         start_timeout_ms,
         watchdog_ms,
+        provides,
+        needs,
         restart: create.restart,
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),

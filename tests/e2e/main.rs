@@ -26,6 +26,7 @@ mod limits;
 mod metric;
 mod order;
 mod programs;
+mod realms;
 mod revoke;
 mod roles;
 mod service;

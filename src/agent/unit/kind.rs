@@ -15,7 +15,10 @@ use muster_topics::{
 use serde_json::{Map, Value};
 
 use super::log::Place;
-use crate::rules::plan::{Failure, Over, Told};
+use crate::rules::{
+    lease::Wiring,
+    plan::{Failure, Over, Told},
+};
 
 /// From where on a log is followed.
 #[derive(Clone, Copy, Debug)]
@@ -50,11 +53,12 @@ pub(super) trait Kind: Send + Sync {
         tell: &'a Tell<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Puts the revision into effect. It was installed, and nothing is in effect.
+    /// Puts the revision into effect, wired like this. It was installed, and nothing is in effect.
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        wiring: &'a Wiring,
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>>;
 

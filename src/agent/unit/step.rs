@@ -25,6 +25,7 @@ use crate::{
     clock::now_ms,
     rules::{
         Refusal,
+        lease::Wiring,
         plan::{Ended, Failure, Found, NotPlayed, Over, Seen},
     },
 };
@@ -115,8 +116,8 @@ impl Worker {
         .await;
     }
 
-    pub(super) async fn start(self, desired: Desired, attempts: u32, orders: mpsc::Receiver<Order>) {
-        match timeout(START_MAX, self.kind.start(&self.unit, &desired, attempts)).await {
+    pub(super) async fn start(self, desired: Desired, wiring: Wiring, attempts: u32, orders: mpsc::Receiver<Order>) {
+        match timeout(START_MAX, self.kind.start(&self.unit, &desired, &wiring, attempts)).await {
             Ok(Ok(instance)) => {
                 crash::point("start", "before it is seen");
                 self.report(Seen::Started).await;

@@ -8,10 +8,10 @@ use std::{
 
 use muster_topics::{
     Millis,
-    name::UnitName,
+    name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
-    unit::{Desired, Hold},
+    unit::{Desired, Hold, Run, Spec},
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -37,6 +37,7 @@ use crate::{
     clock::now_ms,
     rules::{
         Refusal, edit,
+        lease::{self, Provision, Wiring},
         plan::{Instance, Kept, Seen, Step, Unit},
     },
 };
@@ -240,6 +241,7 @@ impl Task {
     async fn take_in(&mut self, stored: StoredUnits) {
         let mut changed = BTreeSet::new();
         let known: BTreeSet<UnitName> = stored.units.iter().map(|row| row.name.clone()).collect();
+        let wired = wire_all(&stored);
         for row in stored.units {
             let name = row.name.clone();
             if self.take_in_row(row) {
@@ -251,6 +253,13 @@ impl Task {
             if is_forgotten && entry.unit.desired.is_some() {
                 entry.unit.observe(Seen::Desired(None, None), now_ms());
                 changed.insert(name.clone());
+            }
+        }
+        for (name, (wiring, lack)) in wired {
+            let Some(entry) = self.entries.get_mut(&name) else { continue };
+            if *entry.unit.wiring() != wiring || entry.unit.lack() != lack.as_deref() {
+                entry.unit.observe(Seen::Wired(wiring, lack), now_ms());
+                changed.insert(name);
             }
         }
         for name in changed {
@@ -379,10 +388,17 @@ impl Task {
     }
 
     async fn sweep(&self) {
+        // Without them nobody knows what is not needed.
+        let snapshots = match self.store.snapshot_specs().await {
+            Ok(specs) => specs,
+            Err(error) => return tracing::error!(%error, "nothing is given back: what snapshots need cannot be read"),
+        };
         let units = || self.entries.values();
         for kind in self.kinds.iter() {
             let desired = units().filter(|entry| entry.kind.name() == kind.name());
-            let desired = desired.filter_map(|entry| entry.unit.desired.clone()).collect();
+            let desired = desired.filter_map(|entry| entry.unit.desired.clone());
+            let pinned = snapshots.iter().filter(|spec| spec.kind() == kind.name()).map(pinned);
+            let desired = desired.chain(pinned).collect();
             if let Err(error) = kind.sweep(desired).await {
                 tracing::warn!(kind = kind.name(), %error, "what is not needed any more cannot be given back");
             }
@@ -428,7 +444,7 @@ impl Entry {
             }
             (Step::Start { attempts }, Some(desired)) => {
                 let orders = self.orders();
-                work.spawn(worker.start(desired, attempts, orders));
+                work.spawn(worker.start(desired, self.unit.wiring().clone(), attempts, orders));
             }
             (Step::Reload, Some(desired)) => {
                 let revision = desired.revision.clone();
@@ -479,6 +495,21 @@ impl Entry {
             install.abort();
         }
     }
+}
+
+/// What a snapshot wants, as far as it matters to whoever tidies up.
+fn pinned(spec: &Spec) -> Desired {
+    let revision = spec.revision().unwrap_or_else(|_| Digest::of(b""));
+    Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped, frozen: false }
+}
+
+/// What each unit is wired to.
+fn wire_all(stored: &StoredUnits) -> Vec<(UnitName, (Wiring, Option<String>))> {
+    let specs = || {
+        stored.units.iter().map(|UnitRow { name, desired: Desired { spec: Spec::Yuno(spec), .. }, .. }| (name, spec))
+    };
+    let provision = Provision::new(specs(), &stored.leases);
+    specs().map(|(name, spec)| (name.clone(), lease::wire(name, spec, &provision, &stored.realms))).collect()
 }
 
 /// Tells what a unit is, if that is news.

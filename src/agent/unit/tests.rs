@@ -24,7 +24,10 @@ use super::{
 use crate::{
     agent::store,
     clock::now_ms,
-    rules::plan::{Ended, Failure, Over, Process, Told},
+    rules::{
+        lease::Wiring,
+        plan::{Ended, Failure, Over, Process, Told},
+    },
 };
 
 /// A host's instances, by unit, and how its steps go.
@@ -177,6 +180,7 @@ impl Kind for FakeKind {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        wiring: &'a Wiring,
         _: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
         async move {
@@ -185,7 +189,7 @@ impl Kind for FakeKind {
             world.starts += 1;
             let pid = 1_000 + i32::try_from(world.starts).unwrap();
             let process = Some(Process { pid, start_ticks: 1, started_ms: now_ms() });
-            let told = Told { process, ..Told::default() };
+            let told = Told { process, wiring: wiring.clone(), ..Told::default() };
             world.alive.insert(unit.clone(), (desired.revision.clone(), told.clone()));
             Ok(self.instance(unit, Some(told)))
         }

@@ -50,6 +50,7 @@ impl Yunos {
             return Ok(false);
         }
         self.install(unit, desired, &|_| ()).await?;
+        place.wire(&desired.revision, !spec.configs.is_empty(), &started.wiring)?;
         if let Some(user) = find_user(spec)? {
             place.give_to(&desired.revision, &user)?;
         }
