@@ -295,7 +295,7 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
         };
         return edit(unit, Some(current), &verb);
     }
-    let frozen = run_wanted == Run::Running && current.is_some_and(|current| current.desired.frozen);
+    let frozen = run_wanted.is_running() && current.is_some_and(|current| current.desired.frozen);
     Ok(Edit::Set { spec: Box::new(spec), revision, run: run_wanted, frozen, holding: Holding::Keep })
 }
 

@@ -402,9 +402,13 @@ impl World {
             self.see(Seen::Found(found));
         }
         if let Some(revision) = self.reloading.take() {
+            let speaks = self.row.as_ref().is_some_and(|(desired, _)| {
+                let Spec::Yuno(spec) = &desired.spec;
+                spec.channel == Channel::Lines
+            });
             match &mut self.process {
-                // Some differ in more than their configs.
-                Some((runs, _)) if self.pids % 3 != 0 => {
+                // Some differ in more than their configs, such as in their channel.
+                Some((runs, _)) if self.pids % 3 != 0 && self.connection.is_some() == speaks => {
                     *runs = revision.clone();
                     self.see(Seen::Reloaded(revision));
                 }
@@ -541,7 +545,9 @@ impl World {
         match (observed.phase, desired.run) {
             // As it was when it was held; but what shall stop has stopped.
             (Phase::Stopped | Phase::Absent, _) if held => assert!(running.is_none()),
-            (Phase::Running, Run::Running) if held => assert!(running.is_some()),
+            (Phase::Running | Phase::Playing, Run::Running | Run::Playing) if held || desired.frozen => {
+                assert!(running.is_some());
+            }
             (Phase::Failed, _) => assert!(observed.error.is_some()),
             (Phase::Stopped, Run::Stopped) => assert!(running.is_none() && observed.error.is_none()),
             // A task that has done its work.

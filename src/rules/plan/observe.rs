@@ -476,9 +476,10 @@ impl Unit {
             (Phase::Running | Phase::Playing, Instance::Alive(alive)) => {
                 let plays = match desired.run {
                     Run::Stopped => return false,
+                    // What is held is asked for nothing, and what is suspended can say nothing.
+                    _ if held || self.observed.frozen => true,
                     Run::Running => self.observed.phase == Phase::Running,
-                    // What is suspended can say nothing.
-                    Run::Playing => self.observed.frozen || self.play.is_known(true),
+                    Run::Playing => self.play.is_known(true),
                 };
                 let is_right = held || alive.revision == desired.revision && !self.is_rewired();
                 is_right && self.observed.frozen == desired.frozen && (plays || self.play.is_refused())
