@@ -161,7 +161,7 @@ pub fn check(spec: &YunoSpec) -> Vec<String> {
             match seen.insert(variable(name), name) {
                 Some(other) if other == *name => wrong.push(format!("{what} has {name} twice")),
                 Some(other) => {
-                    wrong.push(format!("{what}: {other} and {name} would be one variable of the environment"))
+                    wrong.push(format!("{what}: {other} and {name} would be one variable of the environment"));
                 }
                 None => {}
             }

@@ -115,6 +115,7 @@ fn what_is_needed_stays_and_the_rest_goes() {
     fleet.muster(&["artifact", "gc"]).expect_code(2).expect_stderr("--yes");
     fleet.ok(&["artifact", "gc", "--yes"]);
     assert_eq!(versions(), ["2"]);
+    fleet.ok(&["unit", "retire", "default/till"]);
     fleet.ok(&["yuno", "rm", "default/till"]);
     fleet.ok(&["artifact", "rm", "till@2"]);
     fleet.ok(&["config", "rm", "base@1"]);

@@ -241,6 +241,7 @@ impl Operator {
         self.roles.ok(&["yuno", "stop", "default/till"]);
         self.unit("the stop", |unit| unit["observed"]["phase"] == "stopped" && unit["observed"]["exit"].is_object());
         assert_eq!(copies(&self.work()), [0_i32; 0]);
+        self.roles.ok(&["unit", "retire", "default/till"]);
         self.roles.ok(&["yuno", "rm", "default/till"]);
         eventually("no shim without a program", || match shims(home.path()).as_slice() {
             [] => Ok(()),

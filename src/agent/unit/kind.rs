@@ -182,6 +182,7 @@ pub(super) enum News {
 }
 
 /// What was found of a unit.
+#[expect(clippy::large_enum_variant, reason = "it is looked at once, and taken apart")]
 pub(super) enum Adopted {
     /// Nothing was ever started.
     Nothing,

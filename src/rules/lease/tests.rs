@@ -153,10 +153,10 @@ fn what_is_needed_is_looked_for_in_the_realm_and_then_above() {
     let given = ["low/db.db=1", "top/db.db=2", "far/db.db=3"];
     check_wired(db(), &[low.clone(), top.clone(), far.clone()], &given, &["db=127.0.0.1:1 low/db"], None);
     check_wired(db(), &[top.clone(), far.clone()], &given, &["db=10.0.0.1:2 top/db"], None);
-    check_wired(db(), &[far.clone()], &given, &[], Some("no unit of realm low or top provides db"));
+    check_wired(db(), std::slice::from_ref(&far), &given, &[], Some("no unit of realm low or top provides db"));
     let from = json!([{"name": "db", "from": "far/db"}]);
     check_wired(from.clone(), &[low.clone(), far], &given, &["db=127.0.0.1:3 far/db"], None);
-    check_wired(from, &[low.clone()], &given, &[], Some("far/db does not provide db"));
+    check_wired(from, std::slice::from_ref(&low), &given, &[], Some("far/db does not provide db"));
     check_wired(json!([{"name": "db", "optional": true}]), &[], &given, &[], None);
     let other = ("low/other", db());
     check_wired(db(), &[low, other], &given, &[], Some("low/db, low/other all provide db"));
