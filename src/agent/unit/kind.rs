@@ -64,7 +64,7 @@ pub(super) trait Kind: Send + Sync {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
     /// Whether there are files outside to look at.
@@ -76,7 +76,7 @@ pub(super) trait Kind: Send + Sync {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
     /// Removes everything. Nothing is in effect.
@@ -106,6 +106,9 @@ pub(super) trait Kind: Send + Sync {
 /// Takes how far something is.
 pub(super) type Tell<'a> = dyn Fn(Progress) + Send + Sync + 'a;
 
+/// Sends a signal to the process of what is in effect.
+pub(super) type Signaller<'a> = dyn Fn(Signal) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'a;
+
 /// A unit of which there is something on this host.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
@@ -122,9 +125,6 @@ pub(super) trait Instance: Send {
 
     /// Asks it to end, and has it ended once its grace is over. Its end is news.
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
-
-    /// Sends it a signal that asks it to read its files again.
-    fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>>;
 
     /// Asks for it to be suspended, or to go on. That it is is news.
     fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>>;
@@ -150,6 +150,8 @@ pub(in crate::agent) enum Ask {
     },
     /// For numbers about itself.
     Stats,
+    /// To read its files again.
+    Reload,
 }
 
 impl Ask {
@@ -159,6 +161,7 @@ impl Ask {
             Self::Play | Self::Pause => Ability::Play,
             Self::Command { .. } => Ability::Command,
             Self::Stats => Ability::Stats,
+            Self::Reload => Ability::Reload,
         }
     }
 }

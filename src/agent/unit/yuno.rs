@@ -46,7 +46,7 @@ use self::{
     place::{Place, Started, names},
 };
 use super::{
-    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Tell, Trace},
+    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Signaller, Tell, Trace},
     log,
 };
 use crate::{
@@ -311,9 +311,9 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.reload_unit(unit, desired, instance).boxed()
+        self.reload_unit(unit, desired, signal).boxed()
     }
 
     fn looks_outside(&self, desired: &Desired) -> bool {
@@ -325,9 +325,9 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.look_at_files(unit, desired, instance).boxed()
+        self.look_at_files(unit, desired, signal).boxed()
     }
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
@@ -514,11 +514,6 @@ impl Instance for Yuno {
 
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
         let request = muster_shim::Request::Stop { signal: number(signal), grace_ms };
-        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
-    }
-
-    fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>> {
-        let request = muster_shim::Request::Signal { signal: number(signal) };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
     }
 

@@ -49,7 +49,7 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     let has_configs = !spec.configs.is_empty();
     let config = has_configs.then(|| match spec.reload {
         Reload::Restart => text(&place.materials(&desired.revision).merged()),
-        Reload::Signal => text(&place.current()),
+        Reload::Signal | Reload::Channel => text(&place.current()),
     });
     let mut env: BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
         .map(|(name, value)| (name.to_owned(), value))
