@@ -195,14 +195,15 @@ pub struct Create {
     /// A variable of its environment; may be given several times
     #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
     pub env: Vec<(String, String)>,
-    /// What is done with it when nothing but its configs changes: restart, or signal, for one that reads them again
+    /// What is done with it when nothing but its configs changes: restart; signal, for one that reads them again then;
+    /// or channel, for one that does so when it is asked to there
     #[arg(long, default_value = "restart", value_parser = parse_word::<Reload>)]
     pub reload: Reload,
     /// The signal that asks it to read its files again
     #[arg(long, default_value = "hup", value_parser = parse_signal)]
     pub reload_signal: StopSignal,
-    /// A file outside, such as a certificate, and what is done when its content is another: restart or signal; may be
-    /// given several times
+    /// A file outside, such as a certificate, and what is done when its content is another: restart, signal or channel;
+    /// may be given several times
     #[arg(long, value_name = "PATH=ACTION", value_parser = parse_on_change)]
     pub on_change: Vec<OnChange>,
     /// The user that it runs as
@@ -257,7 +258,7 @@ fn parse_signal(text: &str) -> Result<StopSignal, String> {
 }
 
 fn parse_on_change(text: &str) -> Result<OnChange, String> {
-    let (path, action) = text.rsplit_once('=').ok_or("use PATH=restart or PATH=signal")?;
+    let (path, action) = text.rsplit_once('=').ok_or("use PATH=restart, PATH=signal or PATH=channel")?;
     Ok(OnChange { path: path.to_owned(), action: parse_word(action)? })
 }
 

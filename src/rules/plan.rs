@@ -505,7 +505,7 @@ impl Unit {
             let reload = reloads && self.not_reloaded.as_ref() != Some(&desired.revision);
             return Some(if reload { Step::Reload } else { stop });
         }
-        if self.outdated {
+        if self.outdated && self.hold.is_none() {
             return Some(stop);
         }
         if self.is_rewired() {

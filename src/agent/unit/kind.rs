@@ -68,7 +68,7 @@ pub(super) trait Kind: Send + Sync {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
     /// Whether there are files outside to look at.
@@ -80,7 +80,7 @@ pub(super) trait Kind: Send + Sync {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
     /// Removes everything. Nothing is in effect.
@@ -110,6 +110,9 @@ pub(super) trait Kind: Send + Sync {
 /// Takes how far something is.
 pub(super) type Tell<'a> = dyn Fn(Progress) + Send + Sync + 'a;
 
+/// Sends a signal to the process of what is in effect.
+pub(super) type Signaller<'a> = dyn Fn(Signal) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'a;
+
 /// A unit of which there is something on this host.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
@@ -126,9 +129,6 @@ pub(super) trait Instance: Send {
 
     /// Asks it to end, and has it ended once its grace is over. Its end is news.
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
-
-    /// Sends it a signal that asks it to read its files again.
-    fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>>;
 
     /// Asks for it to be suspended, or to go on. That it is is news.
     fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>>;
@@ -154,6 +154,8 @@ pub(in crate::agent) enum Ask {
     },
     /// For numbers about itself.
     Stats,
+    /// To read its files again.
+    Reload,
 }
 
 impl Ask {
@@ -163,6 +165,7 @@ impl Ask {
             Self::Play | Self::Pause => Ability::Play,
             Self::Command { .. } => Ability::Command,
             Self::Stats => Ability::Stats,
+            Self::Reload => Ability::Reload,
         }
     }
 }

@@ -53,8 +53,8 @@ const SWEEP_TICKS: u32 = 120;
 /// becomes of a process is in its shim's files.
 const REPORTS_MAX: usize = 64;
 
-/// Requests that wait for one instance. The planner asks for an end once per grace period, to reload once, and to freeze
-/// every few seconds; each tick looks at files outside; the rest is for operators' signals.
+/// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze
+/// every few seconds; the rest is for signals of operators, and of those that have it read its files again.
 const ORDERS_MAX: usize = 8;
 
 /// Requests of operators that wait for the loop; each is answered at once.
@@ -331,7 +331,9 @@ impl Task {
                 self.sweep().await;
             }
             self.sync().await;
-            self.entries.values().for_each(Entry::look_outside);
+            for (name, entry) in &self.entries {
+                entry.look_outside(name, &self.reports, &mut self.work);
+            }
         }
         self.drive_all().await;
     }
@@ -447,11 +449,10 @@ impl Entry {
                 work.spawn(worker.start(desired, self.unit.wiring().clone(), attempts, orders));
             }
             (Step::Reload, Some(desired)) => {
-                let revision = desired.revision.clone();
-                if !self.order(Order::Reload(Box::new(desired))) {
+                match self.orders.clone() {
+                    Some(orders) => drop(work.spawn(worker.reload(desired, orders))),
                     // Nobody would ever answer.
-                    self.unit.observe(Seen::NotReloaded(revision), now_ms());
-                    self.wake_ms = Some(now_ms());
+                    None => self.unit.observe(Seen::NotReloaded(desired.revision), now_ms()),
                 }
             }
             // Full or closed: it has been asked, or has ended; the planner asks again if need be.
@@ -481,12 +482,14 @@ impl Entry {
         self.orders.as_ref().is_some_and(|orders| orders.try_send(order).is_ok())
     }
 
-    /// Has the instance look at files outside, if it has read any.
-    fn look_outside(&self) {
-        if let (Some(desired), Instance::Alive(_)) = (&self.unit.desired, &self.unit.instance)
+    /// Looks at files outside, if what runs has read any.
+    fn look_outside(&self, name: &UnitName, reports: &mpsc::Sender<Report>, work: &mut JoinSet<()>) {
+        if let (Some(desired), Instance::Alive(_), Some(orders)) =
+            (&self.unit.desired, &self.unit.instance, &self.orders)
             && self.kind.looks_outside(desired)
         {
-            self.order(Order::Look(Box::new(desired.clone())));
+            let worker = Worker { unit: name.clone(), kind: self.kind.clone(), reports: reports.clone() };
+            work.spawn(worker.look(desired.clone(), orders.clone()));
         }
     }
 

@@ -18,7 +18,7 @@ use muster_topics::{
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    kind::{Adopted, Instance, LogFrom, News, NotStarted, Tell, Trace},
+    kind::{Adopted, Instance, LogFrom, News, NotStarted, Signaller, Tell, Trace},
     *,
 };
 use crate::{
@@ -98,10 +98,6 @@ impl Instance for FakeInstance {
 
     fn stop(&mut self, _: StopSignal, _: u64) -> BoxFuture<'_, Result<(), Failure>> {
         self.fake.end(&self.unit, Exit::Signal(15));
-        async { Ok(()) }.boxed()
-    }
-
-    fn notify(&mut self, _: StopSignal) -> BoxFuture<'_, Result<(), Failure>> {
         async { Ok(()) }.boxed()
     }
 
@@ -211,7 +207,7 @@ impl Kind for FakeKind {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        _: &'a mut dyn Instance,
+        _: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
         let mut world = self.0.world();
         if let Some((revision, _)) = world.alive.get_mut(unit) {
@@ -228,7 +224,7 @@ impl Kind for FakeKind {
         &'a self,
         _: &'a UnitName,
         _: &'a Desired,
-        _: &'a mut dyn Instance,
+        _: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
         async { Ok(true) }.boxed()
     }

@@ -49,7 +49,7 @@ use self::{
     place::{Place, Started, names},
 };
 use super::{
-    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Tell, Trace},
+    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Signaller, Tell, Trace},
     log,
 };
 use crate::{
@@ -195,7 +195,7 @@ impl Yunos {
         let made = self.tree.prepare(unit, &spec.limits).map_err(|error| may_heal(error.to_string()))?;
         let found = |path: PathBuf| match spec.reload {
             Reload::Restart => path,
-            Reload::Signal => place.behind_link(&desired.revision, &path),
+            Reload::Signal | Reload::Channel => place.behind_link(&desired.revision, &path),
         };
         let config = config.map(found);
         let (host, config) = (self.host.as_str(), config.as_deref());
@@ -342,9 +342,9 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.reload_unit(unit, desired, instance).boxed()
+        self.reload_unit(unit, desired, signal).boxed()
     }
 
     fn looks_outside(&self, desired: &Desired) -> bool {
@@ -356,9 +356,9 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.look_at_files(unit, desired, instance).boxed()
+        self.look_at_files(unit, desired, signal).boxed()
     }
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
@@ -547,11 +547,6 @@ impl Instance for Yuno {
 
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
         let request = muster_shim::Request::Stop { signal: number(signal), grace_ms };
-        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
-    }
-
-    fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>> {
-        let request = muster_shim::Request::Signal { signal: number(signal) };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
     }
 
