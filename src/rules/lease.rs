@@ -124,7 +124,7 @@ fn variable(name: &Name) -> String {
 }
 
 fn socket(connector: &Connector) -> String {
-    std::net::SocketAddr::new(connector.address, connector.port).to_string()
+    core::net::SocketAddr::new(connector.address, connector.port).to_string()
 }
 
 struct Placeholder<'a> {

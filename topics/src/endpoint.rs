@@ -3,7 +3,7 @@
 //! A unit *provides* endpoints, for each of which its host leases it a port, and *needs* those of others, each of
 //! which its host resolves to a [`Connector`]. Both are put into what the unit's process is given.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

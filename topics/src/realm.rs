@@ -1,6 +1,6 @@
 //! Realms: namespaces of units and of permission, each with the address and the ports of its units' endpoints.
 
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

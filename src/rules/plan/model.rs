@@ -203,11 +203,12 @@ impl World {
                 self.stopping = true;
             }
             Step::Reload => {
-                assert!(self.process.is_some() && !self.stopping, "nothing to reload");
+                // It may be about to end, if an earlier life of the agent has asked for that.
+                assert!(self.process.is_some(), "nothing to reload");
                 self.reloading = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
             }
             Step::Freeze | Step::Thaw => {
-                assert!(self.process.is_some() && !self.stopping, "nothing to freeze");
+                assert!(self.process.is_some(), "nothing to freeze");
                 self.freezing = Some(step == Step::Freeze);
             }
             Step::Play { playing, ask } => {
