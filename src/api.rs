@@ -4,7 +4,7 @@
 //! Times are milliseconds since the Unix epoch. An answer that is not a success is a
 //! [`Problem`] with an HTTP status that fits.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use muster_topics::{
     Millis,
@@ -13,6 +13,7 @@ use muster_topics::{
     name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
     outcome::{Data, Outcome, Stream},
     presence::PresenceState,
+    realm::PortRange,
     unit::{Desired, Hold, Observed},
 };
 use schemars::JsonSchema;
@@ -280,6 +281,90 @@ pub struct Collected {
     pub artifacts: Vec<Artifact>,
     /// What that frees on the console's disk.
     pub freed_bytes: u64,
+}
+
+/// `POST /api/v1/realms`: a realm that is not there yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewRealm {
+    /// Its name.
+    pub name: Name,
+    /// See [`RealmFields::parent`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Name>,
+    /// See [`RealmFields::bind`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bind: Option<IpAddr>,
+    /// See [`RealmFields::ports`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<PortRange>,
+    /// See [`RealmFields::disabled`].
+    #[serde(default)]
+    pub disabled: bool,
+}
+
+/// `POST /api/v1/realms/{realm}`: what a realm is from now on. What is left out it has from its parent, or else from
+/// what holds for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RealmFields {
+    /// The realm that it has from what it leaves open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Name>,
+    /// Where its global endpoints listen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bind: Option<IpAddr>,
+    /// The ports of its endpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<PortRange>,
+    /// Its units are not started.
+    #[serde(default)]
+    pub disabled: bool,
+    /// Only if this is still its generation: for whoever has looked at it before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_generation: Option<u64>,
+}
+
+/// A realm: an item of `GET /api/v1/realms`, and the whole of `GET /api/v1/realms/{realm}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Realm {
+    /// What it says itself, as hosts are told.
+    #[serde(flatten)]
+    pub realm: muster_topics::realm::Realm,
+    /// What it comes to, with its parents.
+    pub comes_to: RealmComesTo,
+    /// How many units hosts have in it.
+    pub units: u64,
+}
+
+/// What a realm comes to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RealmComesTo {
+    /// Where its global endpoints listen.
+    pub bind: IpAddr,
+    /// The ports of its endpoints.
+    pub ports: PortRange,
+    /// The realm that is disabled, be it this one or a parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disabled_by: Option<Name>,
+}
+
+/// The answer to [`NewRealm`] and [`RealmFields`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RealmChanged {
+    /// What it is now.
+    pub realm: Realm,
+    /// The command that tells all hosts; nothing if there is none, or nothing has changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandId>,
+}
+
+/// The answer to `DELETE /api/v1/realms/{realm}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RealmRemoved {
+    /// The command that tells all hosts; nothing if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandId>,
 }
 
 /// An artifact: the answer to `POST /api/v1/artifacts` (the body is the blob), an

@@ -84,7 +84,10 @@ pub(super) struct Agent {
     pub(super) me: Me,
     pub(super) store: Store,
     pub(super) identity: watch::Receiver<Arc<Identity>>,
+    /// The realms that the host carries.
     pub(super) realms: BTreeSet<Name>,
+    /// Those of them that it carries because its owner says so.
+    pub(super) own_realms: BTreeSet<Name>,
     pub(super) policy: Policy,
     pub(super) user: String,
     pub(super) created_ms: Millis,
@@ -105,7 +108,7 @@ pub(super) struct Agent {
     pub(super) refresh_due_ms: Option<Millis>,
     inputs: Inputs,
     former: Vec<Uuid>,
-    portrait: Portrait,
+    pub(super) portrait: Portrait,
     held: VecDeque<Message>,
     /// When messages that the store did not take are tried again.
     held_ms: Option<Millis>,
@@ -152,6 +155,7 @@ impl Agent {
             me,
             store,
             identity,
+            own_realms: realms.clone(),
             realms,
             policy,
             user,
@@ -190,6 +194,7 @@ impl Agent {
     /// Runs until it is told to stop.
     pub(super) async fn run(mut self, unfinished: Vec<journal::Unfinished>) {
         self.resume(unfinished);
+        self.carry_realms().await;
         loop {
             let handled = match self.next().await {
                 Event::Stop => break,
@@ -368,7 +373,7 @@ impl Agent {
         Ok(())
     }
 
-    fn observe_units(&mut self) {
+    pub(super) fn observe_units(&mut self) {
         let states = self.inputs.units.borrow_and_update().clone();
         self.voice.units.observe(&states);
         self.voice.beats.observe(self.portrait.with(&states));

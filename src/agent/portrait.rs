@@ -35,6 +35,11 @@ impl Portrait {
         }
     }
 
+    /// The host carries these realms from now on.
+    pub(super) fn carry(&mut self, realms: &BTreeSet<Name>) {
+        self.realms = realms.iter().cloned().collect();
+    }
+
     /// Looks again at what may have changed.
     pub(super) fn look(&mut self) {
         self.hostname = facts::hostname();

@@ -29,7 +29,7 @@ use super::{
     store::{
         self, StoreError,
         journal::{self, Ending, Entry, Known},
-        metric, outbox, unit,
+        metric, outbox, realm, unit,
     },
     unit::Ask,
 };
@@ -242,10 +242,18 @@ impl Agent {
             | Verb::UnitPlay { unit, .. }
             | Verb::UnitPause { unit }
             | Verb::UnitRm { unit } => self.edit(command.get(), unit, verb).await,
+            Verb::RealmSet { .. }
+            | Verb::RealmRm { .. }
+            | Verb::SnapshotTake { .. }
+            | Verb::SnapshotLs
+            | Verb::SnapshotDiff { .. }
+            | Verb::SnapshotActivate { .. }
+            | Verb::SnapshotDeactivate { .. }
+            | Verb::SnapshotRm { .. } => self.order_estate(command.get(), verb).await,
         }
     }
 
-    async fn enter(&self, tx: &mut sqlx::SqliteConnection, command: &Command) -> Result<bool, StoreError> {
+    pub(super) async fn enter(&self, tx: &mut sqlx::SqliteConnection, command: &Command) -> Result<bool, StoreError> {
         let body = serde_json::to_string(command).map_err(|source| StoreError::Content { what: "command", source })?;
         let entry = Entry { id: command.id, body: &body, expires_ms: command.expires_ms };
         journal::insert(tx, entry, self.time.signed_ms(), clock::now_ms()).await
@@ -285,7 +293,11 @@ impl Agent {
             return self.repeated(command.id).await;
         }
         let asker = unit::Asker { operator: &command.operator, now_ms };
-        let status = match unit::edit(&mut tx, unit, verb, asker).await? {
+        let edited = match realm::take_in(&mut tx, &command.realms).await? {
+            Ok(()) => unit::edit(&mut tx, unit, verb, asker).await?,
+            Err(refusal) => Err(refusal),
+        };
+        let status = match edited {
             Ok(Some(unit::Applied { generation, revision, hold })) => {
                 Status::Applied { generation, revision, hold: hold.map(Box::new) }
             }
@@ -295,6 +307,9 @@ impl Agent {
         let changed = status.is_success();
         let key = journal::finish(&mut tx, command.id, status.into(), now_ms).await?;
         store::commit(tx, "edit unit").await?;
+        if !command.realms.is_empty() {
+            self.carry_realms().await;
+        }
         if changed {
             self.units.desired_changed();
             self.voice.beats.hasten();
@@ -321,7 +336,7 @@ impl Agent {
     }
 
     /// A command that the journal has already.
-    async fn repeated(&mut self, id: CommandId) -> Result<(), StoreError> {
+    pub(super) async fn repeated(&mut self, id: CommandId) -> Result<(), StoreError> {
         let mut tx = self.store.begin().await?;
         let known = journal::answer_again(&mut tx, id, clock::now_ms()).await?;
         store::commit(tx, "answer again").await?;
@@ -338,7 +353,7 @@ impl Agent {
         Ok(())
     }
 
-    fn queue(&mut self, key: Option<ReportAck>) {
+    pub(super) fn queue(&mut self, key: Option<ReportAck>) {
         let now_ms = self.now_ms();
         if let Some(key) = key {
             self.voice.queue(key, now_ms);
@@ -533,21 +548,31 @@ async fn enter_fact(
             keys.extend(journal::finish(tx, *id, ending, now_ms).await?);
         }
         Fact::Ended(id, status) => keys.extend(journal::finish(tx, *id, status.clone().into(), now_ms).await?),
-        Fact::Read(id, log) => {
-            let (pieces, rest, dropped_bytes) = pieces(log);
-            for (index, piece) in pieces.enumerate() {
-                let offset_bytes = (index * CHUNK_MAX_BYTES) as u64;
-                keys.extend(journal::add_output(tx, *id, Stream::Stdout, offset_bytes, piece, now_ms).await?);
-            }
-            let ending = Ending {
-                status: Status::Completed,
-                started_ms: None,
-                rest: (rest.to_vec(), Vec::new()),
-                dropped_bytes: (dropped_bytes, 0),
-            };
-            keys.extend(journal::finish(tx, *id, ending, now_ms).await?);
-        }
+        Fact::Read(id, log) => answer_with(tx, *id, log, now_ms, keys).await?,
     }
+    Ok(())
+}
+
+/// Answers a question, with what is left of its answer in as many messages as it takes.
+pub(super) async fn answer_with(
+    tx: &mut sqlx::SqliteConnection,
+    id: CommandId,
+    output: &[u8],
+    now_ms: Millis,
+    keys: &mut Vec<ReportAck>,
+) -> Result<(), StoreError> {
+    let (pieces, rest, dropped_bytes) = pieces(output);
+    for (index, piece) in pieces.enumerate() {
+        let offset_bytes = (index * CHUNK_MAX_BYTES) as u64;
+        keys.extend(journal::add_output(tx, id, Stream::Stdout, offset_bytes, piece, now_ms).await?);
+    }
+    let ending = Ending {
+        status: Status::Completed,
+        started_ms: None,
+        rest: (rest.to_vec(), Vec::new()),
+        dropped_bytes: (dropped_bytes, 0),
+    };
+    keys.extend(journal::finish(tx, id, ending, now_ms).await?);
     Ok(())
 }
 

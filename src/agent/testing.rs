@@ -226,6 +226,7 @@ impl Fleet {
             issued_ms,
             expires_ms: issued_ms + 600_000,
             operator: "anna".parse().unwrap(),
+            realms: Vec::new(),
             verb: Verb::Exec(exec),
         }
     }

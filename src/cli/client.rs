@@ -103,6 +103,15 @@ impl Client {
         self.send(self.request(method, path)).await.map(drop)
     }
 
+    /// Has something removed.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        let response = self.send(self.request(Method::DELETE, path)).await?;
+        self.read(response).await
+    }
+
     /// Sends a file as it is.
     ///
     /// # Errors
@@ -154,9 +163,11 @@ fn is_usage(code: &str) -> bool {
     matches!(
         code,
         "ambiguous_host"
+            | "bad_endpoints"
             | "bad_expiry"
             | "bad_lines"
             | "bad_note"
+            | "bad_realm"
             | "bad_time"
             | "bad_timeout"
             | "bad_ttl"

@@ -7,7 +7,8 @@
 //! - [`target`]: which hosts and units are meant; [`change`]: doing something to them; [`wait`]: until a unit is what
 //!   it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`unit`] (with `yuno`, its [`upgrade`] and [`effective`] config, and what is [`ask`]ed of yunos themselves),
+//!   [`realm`], [`unit`] (with `yuno`, its [`upgrade`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
+//!   and its options in [`process`] and [`endpoint`]), [`snapshot`],
 //!   [`metric`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
@@ -20,12 +21,15 @@ pub mod command;
 pub mod config;
 pub mod context;
 pub mod effective;
+pub mod endpoint;
 pub mod exec;
 pub mod host;
 pub mod login;
 pub mod metric;
 pub mod print;
 pub mod process;
+pub mod realm;
+pub mod snapshot;
 pub mod target;
 pub mod token;
 pub mod unit;
@@ -75,12 +79,18 @@ pub enum Verb {
     /// Configs: immutable documents for yunos
     #[command(subcommand)]
     Config(config::Verb),
+    /// Realms: namespaces of units, with the address and the ports of their endpoints
+    #[command(subcommand)]
+    Realm(realm::Verb),
     /// Units of any kind: list, show, hold, retire, remove
     #[command(subcommand)]
     Unit(unit::Verb),
     /// Yunos: native processes that an agent keeps
     #[command(subcommand)]
     Yuno(unit::YunoVerb),
+    /// Snapshots: what the units of a host should be, to go back to
+    #[command(subcommand)]
+    Snapshot(snapshot::Verb),
     /// Measurements
     #[command(subcommand)]
     Metric(metric::Verb),
@@ -139,6 +149,8 @@ async fn perform_one(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Command(verb) => command::run(verb, session).await,
         Verb::Artifact(verb) => artifact::run(verb, session).await,
         Verb::Config(verb) => config::run(verb, session).await,
+        Verb::Realm(verb) => realm::run(verb, session).await,
+        Verb::Snapshot(verb) => snapshot::run(verb, session).await,
         Verb::Unit(verb) => unit::run(verb, session).await,
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,

@@ -15,7 +15,7 @@ use muster_topics::{
 use super::{
     Session, artifact, ask,
     change::{Action, Change, Waiting, change, report, settle, submit},
-    command, config, effective, exec, host, print, process,
+    command, config, effective, endpoint, exec, host, print, process,
     target::{self, UnitRef},
     upgrade::{self, Upgrade},
     wait,
@@ -195,14 +195,15 @@ pub struct Create {
     /// A variable of its environment; may be given several times
     #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
     pub env: Vec<(String, String)>,
-    /// What is done with it when nothing but its configs changes: restart, or signal, for one that reads them again
+    /// What is done with it when nothing but its configs changes: restart; signal, for one that reads them again then;
+    /// or channel, for one that does so when it is asked to there
     #[arg(long, default_value = "restart", value_parser = parse_word::<Reload>)]
     pub reload: Reload,
     /// The signal that asks it to read its files again
     #[arg(long, default_value = "hup", value_parser = parse_signal)]
     pub reload_signal: StopSignal,
-    /// A file outside, such as a certificate, and what is done when its content is another: restart or signal; may be
-    /// given several times
+    /// A file outside, such as a certificate, and what is done when its content is another: restart, signal or channel;
+    /// may be given several times
     #[arg(long, value_name = "PATH=ACTION", value_parser = parse_on_change)]
     pub on_change: Vec<OnChange>,
     /// The user that it runs as
@@ -232,6 +233,9 @@ pub struct Create {
     /// What it may use and what it is given
     #[command(flatten)]
     pub process: process::Options,
+    /// Where it listens, and what it connects to
+    #[command(flatten)]
+    pub endpoints: endpoint::Options,
     /// Start it as well
     #[arg(long)]
     pub run: bool,
@@ -254,7 +258,7 @@ fn parse_signal(text: &str) -> Result<StopSignal, String> {
 }
 
 fn parse_on_change(text: &str) -> Result<OnChange, String> {
-    let (path, action) = text.rsplit_once('=').ok_or("use PATH=restart or PATH=signal")?;
+    let (path, action) = text.rsplit_once('=').ok_or("use PATH=restart, PATH=signal or PATH=channel")?;
     Ok(OnChange { path: path.to_owned(), action: parse_word(action)? })
 }
 
@@ -331,7 +335,12 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
             doing(unit),
             print::age(observed.since_ms, now_ms),
             observed.pid.map(|pid| pid.to_string()).unwrap_or_default(),
-            observed.error.clone().or(observed.exit.map(|exit| exit.to_string())).unwrap_or_default(),
+            observed
+                .error
+                .clone()
+                .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
+                .or(observed.exit.map(|exit| exit.to_string()))
+                .unwrap_or_default(),
         ]
     };
     let header = ["HOST", "UNIT", "KIND", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
@@ -399,6 +408,8 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                 ),
             ),
             ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
+            ("listens at", endpoint::listens(observed)),
+            ("connects to", endpoint::connects(observed)),
             ("pid", observed.pid.map(|pid| pid.to_string()).unwrap_or_default()),
             ("restarts", observed.attempts.to_string()),
             ("last exit", last_exit(observed)),
@@ -492,6 +503,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     };
     let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
+    let (provides, needs) = create.endpoints.into_fields();
     let spec = Spec::Yuno(YunoSpec {
         configs,
         reload: create.reload,
@@ -511,6 +523,8 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         channel: if channel.is_none() { says.channel } else { channel },
         start_timeout_ms,
         watchdog_ms,
+        provides,
+        needs,
         restart: create.restart,
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),

@@ -11,7 +11,7 @@
 //! - [`link`]: the connection to the broker
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
-//! - [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
+//! - `realm`: what realms are; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - [`series`]: measurements over time
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
 //!
@@ -34,6 +34,7 @@ mod error;
 mod ingest;
 mod link;
 mod operator;
+mod realm;
 pub mod revocation;
 pub mod series;
 mod server;

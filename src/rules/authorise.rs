@@ -59,6 +59,30 @@ impl Policy {
         self.deny_users.extend(other.deny_users);
         self
     }
+
+    /// The refusal of anything about a realm that nobody may touch.
+    #[must_use]
+    pub fn forbids_realm(&self, realm: &Name) -> Option<Refusal> {
+        if !self.deny_realms.contains(realm) {
+            return None;
+        }
+        refuse(RefusalCode::Denied, format!("this host's own policy forbids the realm {realm}"))
+    }
+
+    /// The refusal of a program of a user that nothing may run as.
+    #[must_use]
+    pub fn forbids_user(&self, user: &str) -> Option<Refusal> {
+        if self.deny_users.contains(user) {
+            return refuse(RefusalCode::Denied, format!("this host's own policy forbids programs of the user {user}"));
+        }
+        if self.deny_users.is_empty() || user.parse::<u32>().is_err() {
+            return None;
+        }
+        refuse(
+            RefusalCode::Denied,
+            "this host's own policy forbids some users by name. hint: give the user by name, not as a number",
+        )
+    }
 }
 
 /// The names of verbs, so that a policy with a misspelt one is an error rather than a permission.
@@ -88,6 +112,14 @@ pub enum VerbName {
     UnitStats,
     UnitFollow,
     Cancel,
+    RealmSet,
+    RealmRm,
+    SnapshotTake,
+    SnapshotLs,
+    SnapshotDiff,
+    SnapshotActivate,
+    SnapshotDeactivate,
+    SnapshotRm,
 }
 
 impl From<&Verb> for VerbName {
@@ -115,6 +147,14 @@ impl From<&Verb> for VerbName {
             Verb::UnitStats { .. } => Self::UnitStats,
             Verb::UnitFollow { .. } => Self::UnitFollow,
             Verb::Cancel { .. } => Self::Cancel,
+            Verb::RealmSet { .. } => Self::RealmSet,
+            Verb::RealmRm { .. } => Self::RealmRm,
+            Verb::SnapshotTake { .. } => Self::SnapshotTake,
+            Verb::SnapshotLs => Self::SnapshotLs,
+            Verb::SnapshotDiff { .. } => Self::SnapshotDiff,
+            Verb::SnapshotActivate { .. } => Self::SnapshotActivate,
+            Verb::SnapshotDeactivate { .. } => Self::SnapshotDeactivate,
+            Verb::SnapshotRm { .. } => Self::SnapshotRm,
         }
     }
 }
@@ -185,7 +225,7 @@ pub fn check(command: Command, channel: Channel, judge: &Judge<'_>) -> Verdict {
     let refusal = wrong_host(&command, judge)
         .or_else(|| wrong_time(&command, judge))
         .or_else(|| exposed(&command, channel))
-        .or_else(|| forbidden(&command.verb, judge));
+        .or_else(|| forbidden(&command, judge));
     match refusal {
         Some(refusal) => Verdict::Refused(command, refusal),
         None => Verdict::Granted(Authorised(command)),
@@ -252,33 +292,36 @@ fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
     None
 }
 
-fn forbidden(verb: &Verb, judge: &Judge<'_>) -> Option<Refusal> {
-    let policy = judge.policy;
+fn forbidden(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
+    let (policy, verb) = (judge.policy, &command.verb);
     if policy.deny_verbs.contains(&verb.into()) {
         return refuse(RefusalCode::Denied, format!("this host's own policy forbids the verb {}", verb.name()));
     }
+    if let Some(refusal) = realms(verb).iter().find_map(|realm| policy.forbids_realm(realm)) {
+        return Some(refusal);
+    }
     for realm in verb.units().iter().map(UnitName::realm) {
-        if policy.deny_realms.contains(&realm) {
-            return refuse(RefusalCode::Denied, format!("this host's own policy forbids the realm {realm}"));
-        }
-        if !judge.realms.contains(&realm) {
+        // One of which it hears with the command it carries from then on.
+        let comes_along = command.realms.iter().any(|told| told.name == realm);
+        if !comes_along && !judge.realms.contains(&realm) {
             return refuse(
                 RefusalCode::Denied,
-                format!("this host does not carry the realm {realm}. hint: add it to the agent's `realms`"),
+                format!(
+                    "this host does not carry the realm {realm}. hint: `muster realm create {realm}`, or add it to the \
+                     agent's `realms`"
+                ),
             );
         }
     }
-    let user = user(verb)?.unwrap_or(judge.user);
-    if policy.deny_users.contains(user) {
-        return refuse(RefusalCode::Denied, format!("this host's own policy forbids programs of the user {user}"));
+    policy.forbids_user(user(verb)?.unwrap_or(judge.user))
+}
+
+/// The realms that a verb is about.
+fn realms(verb: &Verb) -> Vec<Name> {
+    match verb {
+        Verb::RealmSet { realm } | Verb::RealmRm { realm } => vec![realm.clone()],
+        other => other.units().iter().map(UnitName::realm).collect(),
     }
-    if !policy.deny_users.is_empty() && user.parse::<u32>().is_ok() {
-        return refuse(
-            RefusalCode::Denied,
-            "this host's own policy forbids some users by name. hint: give the user by name, not as a number",
-        );
-    }
-    None
 }
 
 /// The user that a verb makes something run as, if it makes anything run; nothing inside for the agent's own.
@@ -323,6 +366,7 @@ mod tests {
             issued_ms: NOW - MINUTE,
             expires_ms: NOW + MINUTE,
             operator: "anna".parse().unwrap(),
+            realms: Vec::new(),
             verb: Verb::Exec(exec),
         }
     }

@@ -20,10 +20,13 @@ use muster_topics::{
     command::Verb,
     name::{Digest, LabelValue, Name, UnitName},
     outcome::RefusalCode,
-    unit::{ArtifactRef, Channel, ConfigRef, Desired, Hold, HoldReason, NOTE_MAX_CHARS, Observed, Phase, Run, Spec},
+    unit::{
+        ArtifactRef, Channel, ConfigRef, Desired, Hold, HoldReason, NOTE_MAX_CHARS, Observed, Phase, Run, Spec,
+        YunoSpec,
+    },
 };
 
-use super::{Refusal, process};
+use super::{Refusal, lease, process};
 
 /// A unit that exists, as far as a verb has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -110,17 +113,7 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
         Verb::UnitFreeze { .. } => freeze(unit, current.desired, true),
         Verb::UnitThaw { .. } => freeze(unit, current.desired, false),
         Verb::UnitRm { .. } => remove(unit, current),
-        Verb::Exec(_)
-        | Verb::UnitLogs { .. }
-        | Verb::UnitFollow { .. }
-        | Verb::Cancel { .. }
-        | Verb::UnitConfig { .. }
-        | Verb::UnitSignal { .. }
-        | Verb::UnitApply { .. }
-        | Verb::UnitCommand(_)
-        | Verb::UnitStats { .. } => {
-            Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name())))
-        }
+        _ => Err(Refusal::new(RefusalCode::Invalid, format!("{} does not change what a unit should be", verb.name()))),
     }
 }
 
@@ -263,7 +256,7 @@ fn play(unit: &UnitName, current: Current<'_>, run: bool) -> Result<Edit, Refusa
 
 fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option<Run>) -> Result<Edit, Refusal> {
     match spec {
-        Spec::Yuno(spec) => process::check(spec).map_err(|message| Refusal::new(RefusalCode::Invalid, message))?,
+        Spec::Yuno(spec) => check(spec)?,
     }
     let mut spec = spec.clone();
     if let Some(current) = current {
@@ -302,8 +295,14 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
         };
         return edit(unit, Some(current), &verb);
     }
-    let frozen = run_wanted == Run::Running && current.is_some_and(|current| current.desired.frozen);
+    let frozen = run_wanted.is_running() && current.is_some_and(|current| current.desired.frozen);
     Ok(Edit::Set { spec: Box::new(spec), revision, run: run_wanted, frozen, holding: Holding::Keep })
+}
+
+/// Everything that is wrong with a spec, at once.
+fn check(spec: &YunoSpec) -> Result<(), Refusal> {
+    let wrong: Vec<String> = process::check(spec).err().into_iter().chain(lease::check(spec)).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(Refusal::new(RefusalCode::Invalid, wrong.join("; "))) }
 }
 
 /// Whoever applies a spec from a file knows nothing of the restarts on demand since; without this,
@@ -353,7 +352,7 @@ mod tests {
     mod played;
 
     use super::*;
-    use muster_topics::unit::{Restart, YunoSpec};
+    use muster_topics::unit::Restart;
 
     fn unit() -> UnitName {
         "default/hello".parse().unwrap()

@@ -50,6 +50,7 @@ pub use play::{Connection, NotPlayed};
 
 use super::{
     backoff::GOOD_AFTER_MS,
+    lease::Wiring,
     order::{Gate, Way},
 };
 
@@ -71,10 +72,17 @@ pub struct Unit {
     pub desired: Option<Desired>,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
+    /// What it lacks of what its host has to give, such as an endpoint that it needs. Worked out by whoever knows of
+    /// that, and kept nowhere.
+    lacks: Option<Hold>,
     /// What it needs of others and does not have, while that keeps it from being started.
     waits: Option<Hold>,
     /// What keeps it from being started, as far as others are concerned.
     gate: Gate,
+    /// Where it is to listen, and how it reaches what it needs, if it is started now.
+    wiring: Wiring,
+    /// What its instance was started with, as far as that is known.
+    runs_with: Option<Wiring>,
     /// What it is, in the form that others see.
     pub observed: Observed,
     /// What of it is in effect.
@@ -281,6 +289,8 @@ pub enum Step {
 pub enum Seen {
     /// What is desired now.
     Desired(Option<Box<Desired>>, Option<Hold>),
+    /// What it is wired to now, and what it has to wait for.
+    Wired(Wiring, Option<String>),
     /// A step has begun.
     Began(Step),
     /// What was looked up.
@@ -369,6 +379,8 @@ pub struct Told {
     pub connection: Option<Connection>,
     /// What it has to do without, as [`Observed::missing`] has it.
     pub missing: Vec<String>,
+    /// What it was started with.
+    pub wiring: Wiring,
 }
 
 /// The end of an instance.
@@ -446,7 +458,10 @@ impl Unit {
             desired: None,
             hold: None,
             waits: None,
+            lacks: None,
             gate: Gate::Open,
+            wiring: Wiring::default(),
+            runs_with: None,
             installed: observed.revision.clone(),
             restart_ms: observed.retry_ms,
             observed,
@@ -492,7 +507,7 @@ impl Unit {
         if self.observed.frozen && !desired.frozen {
             return Some(self.plan_freeze(alive, false, now_ms));
         }
-        if alive.revision != desired.revision && self.hold.is_none() {
+        if alive.revision != desired.revision && !self.is_held() {
             // It goes on running until what replaces it is there.
             if self.installed.as_ref() != Some(&desired.revision) {
                 return self.plan_install(desired, now_ms);
@@ -501,7 +516,10 @@ impl Unit {
             let reload = reloads && self.not_reloaded.as_ref() != Some(&desired.revision);
             return Some(if reload { Step::Reload } else { stop });
         }
-        if self.outdated {
+        if self.outdated && self.hold.is_none() {
+            return Some(stop);
+        }
+        if self.is_rewired() {
             return Some(stop);
         }
         let process = alive.process?;
@@ -543,7 +561,7 @@ impl Unit {
         if self.installed.as_ref() != Some(&desired.revision) {
             return self.plan_install(desired, now_ms);
         }
-        if desired.run == Run::Stopped || self.hold.is_some() || self.rest.is_some() {
+        if desired.run == Run::Stopped || self.is_held() || self.rest.is_some() {
             return None;
         }
         if let Some(wait) = due(self.restart_ms, now_ms) {
@@ -555,7 +573,7 @@ impl Unit {
     /// Why it is, on purpose, not converging, in the form that others see.
     #[must_use]
     pub fn visible_hold(&self) -> Option<&Hold> {
-        self.hold.as_ref().or(self.waits.as_ref())
+        self.hold.as_ref().or(self.lacks.as_ref()).or(self.waits.as_ref())
     }
 
     /// What keeps it from being started, as it knows.
@@ -567,7 +585,7 @@ impl Unit {
     /// What other units can expect of it.
     #[must_use]
     pub fn way(&self) -> Way {
-        let tries = self.wants_running() && self.hold.is_none() && self.rest.is_none();
+        let tries = self.wants_running() && !self.is_held() && self.rest.is_none();
         match self.observed.phase {
             Phase::Running if tries || self.wants_running() => Way::Running,
             Phase::Backoff | Phase::Failed => Way::Down,
@@ -582,7 +600,7 @@ impl Unit {
         match self.instance {
             Instance::Launching(_) => true,
             // One that cannot be looked up must not keep others.
-            Instance::Unknown => self.wants_running() && self.hold.is_none() && self.adopt_ms.is_none(),
+            Instance::Unknown => self.wants_running() && !self.is_held() && self.adopt_ms.is_none(),
             Instance::None | Instance::Alive(_) => false,
         }
     }
@@ -600,6 +618,29 @@ impl Unit {
             return None;
         }
         Some(due(self.install_ms, now_ms).unwrap_or(Step::Install))
+    }
+
+    /// Whether what runs was started with other endpoints than those that there are now. While something is lacking it
+    /// is left as it is.
+    fn is_rewired(&self) -> bool {
+        !self.is_held() && self.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
+    }
+
+    /// What it is started with.
+    #[must_use]
+    pub fn wiring(&self) -> &Wiring {
+        &self.wiring
+    }
+
+    /// Whether it is left as it is.
+    fn is_held(&self) -> bool {
+        self.hold.is_some() || self.lacks.is_some()
+    }
+
+    /// What it lacks.
+    #[must_use]
+    pub fn lack(&self) -> Option<&str> {
+        self.lacks.as_ref()?.note.as_deref()
     }
 
     /// What to keep of it, to restore it from.

@@ -2,8 +2,8 @@
 
 use muster_topics::{
     process::{Limits, Log, Process, Rlimit},
-    reload::ON_CHANGE_MAX,
-    unit::{CONFIGS_MAX, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, StopSignal, YunoSpec},
+    reload::{ON_CHANGE_MAX, Reload},
+    unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, StopSignal, YunoSpec},
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -125,6 +125,10 @@ fn check_reload(spec: &YunoSpec) -> Result<(), String> {
     if spec.reload_signal == StopSignal::Kill {
         return Err("reload_signal is kill, which nothing survives. hint: \"reload\": \"restart\"".to_owned());
     }
+    let by_channel = spec.on_change.iter().any(|one| one.action == Reload::Channel) || spec.reload == Reload::Channel;
+    if by_channel && spec.channel != Channel::Lines {
+        return Err("to reload by channel needs one. hint: \"channel\": \"lines\"".to_owned());
+    }
     if spec.on_change.len() > ON_CHANGE_MAX {
         return Err(format!("on_change has {} files, and may have at most {ON_CHANGE_MAX}", spec.on_change.len()));
     }
@@ -245,6 +249,8 @@ mod tests {
             (json!({"configs": [config("config")]}), "configs: the id config"),
             (json!({"configs": (0..17).map(|n| config(&n.to_string())).collect::<Vec<_>>()}), "there are 17 configs"),
             (json!({"reload": "signal", "reload_signal": "kill"}), "reload_signal is kill"),
+            (json!({"reload": "channel", "channel": "notify"}), "to reload by channel needs one"),
+            (json!({"on_change": [{"path": "/a", "action": "channel"}]}), "to reload by channel needs one"),
             (json!({"on_change": [{"path": "a.pem", "action": "signal"}]}), "on_change: \"a.pem\" is no absolute path"),
             (json!({"on_change": vec![json!({"path": "/a", "action": "restart"}); 17]}), "on_change has 17 files"),
             (json!({"limits": {"memory_bytes": 512}}), "limits.memory_bytes"),

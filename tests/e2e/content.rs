@@ -115,6 +115,7 @@ fn what_is_needed_stays_and_the_rest_goes() {
     fleet.muster(&["artifact", "gc"]).expect_code(2).expect_stderr("--yes");
     fleet.ok(&["artifact", "gc", "--yes"]);
     assert_eq!(versions(), ["2"]);
+    fleet.ok(&["unit", "retire", "default/till"]);
     fleet.ok(&["yuno", "rm", "default/till"]);
     fleet.ok(&["artifact", "rm", "till@2"]);
     fleet.ok(&["config", "rm", "base@1"]);
@@ -167,4 +168,49 @@ fn a_file_outside_is_watched_by_its_content() {
     // Within a tick of 30 s.
     log_until(&fleet, "reloaded");
     assert_eq!(fleet.unit_in_phase("default/till", "running")["observed"]["pid"], before["observed"]["pid"]);
+}
+
+/// Speaks JSON lines, and prints its config whenever it is asked to read it again; the third time it cannot.
+const SPEAKER: &str = r#"#!/usr/bin/env python3
+import json, os, socket, time
+def config(): return open(os.environ["MUSTER_CONFIG"]).read()
+line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+address = os.environ["MUSTER_SOCKET"]
+line.connect("\0" + address[1:] if address.startswith("@") else address)
+def say(what): line.sendall((json.dumps(what) + "\n").encode())
+print("started with", config(), flush=True)
+say({"hello": {"token": os.environ["MUSTER_TOKEN"], "protocol": 1, "can": ["reload"], "ready": True}})
+count = 0
+for text in line.makefile():
+    asked = json.loads(text).get("reload")
+    if asked:
+        count += 1
+        if count == 2:
+            say({"answer": {"id": asked["id"], "error": {"code": "broken", "message": "not again"}}})
+        else:
+            print("reloaded", config(), flush=True)
+            say({"answer": {"id": asked["id"], "ok": None}})
+"#;
+
+#[test]
+fn one_that_has_a_channel_is_asked_there_and_may_refuse() {
+    let fleet = Fleet::start();
+    let till = file(&fleet.home, "till", SPEAKER);
+    fleet.ok(&["artifact", "add", &till, "--role", "till", "--version", "1"]);
+    for n in [1, 2, 3] {
+        config(&fleet, "base", &n.to_string(), &json!({"n": n}));
+    }
+    let create = |config: &str| {
+        let args = ["yuno", "create", "default/till", "--artifact", "till", "--run", "--lines", "--reload", "channel"];
+        fleet.ok(&[&args[..], &["--config", config]].concat());
+        fleet.unit_in_phase("default/till", "running")
+    };
+    let first = create("base@1");
+    log_until(&fleet, r#"started with {"n":1}"#);
+    let second = create("base@2");
+    log_until(&fleet, r#"reloaded {"n":2}"#);
+    assert_eq!(first["observed"]["pid"], second["observed"]["pid"]);
+    let third = create("base@3");
+    log_until(&fleet, r#"started with {"n":3}"#);
+    assert_ne!(second["observed"]["pid"], third["observed"]["pid"]);
 }

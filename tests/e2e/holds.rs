@@ -166,7 +166,7 @@ fn an_upgrade_is_planned_shown_and_done_and_never_goes_back_by_itself() {
     fleet.muster(&["yuno", "upgrade", "default/a"]).expect_code(0).expect_stderr("teller 1 → 1.10");
     let after = fleet.unit_in_phase("default/a", "running");
     assert_eq!(after["desired"]["spec"]["artifact"]["version"], "1.10");
-    assert_eq!(after["desired"]["spec"]["config"]["version"], "10");
+    assert_eq!(after["desired"]["spec"]["configs"][0]["version"], "10");
     eventually("its secret, which no report showed", || {
         let log = fleet.muster(&["yuno", "logs", "default/a"]).stdout;
         if log.contains("up kept") { Ok(()) } else { Err(log) }

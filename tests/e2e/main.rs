@@ -28,6 +28,7 @@ mod metric;
 mod order;
 mod package;
 mod programs;
+mod realms;
 mod revoke;
 mod roles;
 mod service;

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::fleet::{Fleet, MUSTER, Run, eventually, file};
 
-const PROGRAM: &str = "#!/bin/sh\necho version 1 reads $(cat $MUSTER_CONFIG)\ntrap 'exit 0' TERM\nwhile :; do sleep 0.1; done\n";
+const PROGRAM: &str =
+    "#!/bin/sh\necho version 1 reads $(cat $MUSTER_CONFIG)\ntrap 'exit 0' TERM\nwhile :; do sleep 0.1; done\n";
 
 /// `ycommand -c LINE`, by a link of that name, where the files lie.
 fn ycommand(fleet: &Fleet, line: &str) -> Run {

@@ -10,6 +10,7 @@ use crate::{
     Millis, V1,
     envelope::{Body, Kind},
     name::{CommandId, Digest, HostId, LabelValue, Name, UnitName},
+    realm::Realm,
     signal::Signal,
     unit::{ArtifactRef, ConfigRef, Run, Spec, mask},
 };
@@ -37,6 +38,10 @@ pub struct Command {
     pub expires_ms: Millis,
     /// Which operator wants it.
     pub operator: Name,
+    /// What the realm is that the verb is about, and its parents, each before those below it: so that a host that
+    /// hears of it for the first time knows it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub realms: Vec<Realm>,
     /// What to do.
     pub verb: Verb,
 }
@@ -185,6 +190,44 @@ pub enum Verb {
         /// The command.
         command: CommandId,
     },
+    /// Let a realm be what [`Command::realms`] says that it is.
+    RealmSet {
+        /// The realm.
+        realm: Name,
+    },
+    /// Forget a realm that has no units.
+    RealmRm {
+        /// The realm.
+        realm: Name,
+    },
+    /// Keep what every unit of the host should be, under a name. The same again is a success; other units under a name
+    /// that there is are not.
+    SnapshotTake {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// The host's snapshots, as output: [`Snapshots`](crate::snapshot::Snapshots).
+    SnapshotLs,
+    /// How each unit differs from a snapshot, as output: a [`SnapshotDiff`](crate::snapshot::SnapshotDiff).
+    SnapshotDiff {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Make each unit of a snapshot again what it was. Units that are so already are not touched.
+    SnapshotActivate {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Make each unit that the activation of a snapshot has changed again what it was before.
+    SnapshotDeactivate {
+        /// The snapshot.
+        snapshot: Name,
+    },
+    /// Forget a snapshot that is not active.
+    SnapshotRm {
+        /// The snapshot.
+        snapshot: Name,
+    },
     /// What a unit's process reads as its configuration, as it lies on the host: an
     /// [`Effective`](crate::effective::Effective), as output.
     UnitConfig {
@@ -260,7 +303,16 @@ impl Verb {
     #[must_use]
     pub fn units(&self) -> &[UnitName] {
         match self {
-            Self::Exec(_) | Self::Cancel { .. } => &[],
+            Self::Exec(_)
+            | Self::Cancel { .. }
+            | Self::RealmSet { .. }
+            | Self::RealmRm { .. }
+            | Self::SnapshotTake { .. }
+            | Self::SnapshotLs
+            | Self::SnapshotDiff { .. }
+            | Self::SnapshotActivate { .. }
+            | Self::SnapshotDeactivate { .. }
+            | Self::SnapshotRm { .. } => &[],
             Self::UnitApply { unit, .. }
             | Self::UnitRun { unit }
             | Self::UnitStop { unit }
@@ -309,6 +361,14 @@ impl Verb {
             Self::UnitStats { .. } => "unit_stats",
             Self::UnitFollow { .. } => "unit_follow",
             Self::Cancel { .. } => "cancel",
+            Self::RealmSet { .. } => "realm_set",
+            Self::RealmRm { .. } => "realm_rm",
+            Self::SnapshotTake { .. } => "snapshot_take",
+            Self::SnapshotLs => "snapshot_ls",
+            Self::SnapshotDiff { .. } => "snapshot_diff",
+            Self::SnapshotActivate { .. } => "snapshot_activate",
+            Self::SnapshotDeactivate { .. } => "snapshot_deactivate",
+            Self::SnapshotRm { .. } => "snapshot_rm",
         }
     }
 }

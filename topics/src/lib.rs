@@ -18,6 +18,7 @@
 //!   be sent to a unit's process
 //! - [`select`]: expressions that pick units
 //! - [`channel`]: what a yuno and its agent say to each other, on their host
+//! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: what they should have been
 //! - [`metric`]: batches of measurements in line protocol
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
@@ -32,6 +33,7 @@ pub mod capability;
 pub mod channel;
 pub mod command;
 pub mod effective;
+pub mod endpoint;
 pub mod envelope;
 pub mod heartbeat;
 pub mod join;
@@ -42,11 +44,13 @@ mod newer;
 pub mod outcome;
 pub mod presence;
 pub mod process;
+pub mod realm;
 pub mod reload;
 pub mod role;
 pub mod schema;
 pub mod select;
 pub mod signal;
+pub mod snapshot;
 pub mod topic;
 pub mod unit;
 mod version;

@@ -223,6 +223,8 @@ pub enum RefusalCode {
     Busy,
     /// This unit cannot do that.
     Unsupported,
+    /// No port of the realm is free.
+    PortsExhausted,
 }
 
 /// What one unit has answered to a command that was passed on to it.

@@ -15,6 +15,9 @@ pub enum Reload {
     Restart,
     /// It is sent a signal, and reads its files again by itself.
     Signal,
+    /// It is asked on its channel to read its files again (`reload`), and answers. One that cannot, or refuses, is
+    /// ended and started anew.
+    Channel,
 }
 
 impl Reload {

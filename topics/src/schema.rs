@@ -20,6 +20,7 @@ use crate::{
     outcome::{Report, UnitAnswer},
     presence::{ConsolePresence, Presence},
     role::{Action, Role, TABLE},
+    snapshot::{SnapshotDiff, Snapshots},
     unit::UnitReport,
 };
 
@@ -119,6 +120,8 @@ pub fn documents() -> Vec<(String, String)> {
         schema::<Ack>("Ack"),
         schema::<Effective>("Effective"),
         schema::<Manifest>("Manifest"),
+        schema::<Snapshots>("Snapshots"),
+        schema::<SnapshotDiff>("SnapshotDiff"),
         schema::<JoinRequest>("JoinRequest"),
         schema::<RenewRequest>("RenewRequest"),
         schema::<Membership>("Membership"),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::{
     Millis, V1, canonical,
     channel::Ability,
+    endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
@@ -72,6 +73,8 @@ impl Spec {
                 log: spec.log,
                 channel: spec.channel,
                 watchdog_ms: spec.watchdog_ms,
+                provides: &spec.provides,
+                needs: &spec.needs,
                 restart_epoch: spec.restart_epoch,
             }),
         }
@@ -113,6 +116,10 @@ struct YunoIdentity<'a> {
     channel: Channel,
     #[serde(skip_serializing_if = "Option::is_none")]
     watchdog_ms: Option<u64>,
+    #[serde(skip_serializing_if = "<[Provided]>::is_empty")]
+    provides: &'a [Provided],
+    #[serde(skip_serializing_if = "<[Needed]>::is_empty")]
+    needs: &'a [Needed],
     restart_epoch: u64,
 }
 
@@ -188,6 +195,14 @@ pub struct YunoSpec {
     /// How long it may be silent, once it is up, before it is ended as one that hangs. It needs a channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog_ms: Option<u64>,
+    /// The endpoints that it provides, each with a port that its host leases it: in `MUSTER_PORT_NAME` (and its address
+    /// in `MUSTER_ADDRESS_NAME`), for `{port:NAME}` in an argument, and under `endpoints` in its configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub provides: Vec<Provided>,
+    /// The endpoints that it needs, each as `ADDRESS:PORT` in `MUSTER_ENDPOINT_NAME`, for `{endpoint:NAME}` in an
+    /// argument, and under `connectors` in its configuration. Without one of them it is held.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<Needed>,
     /// How long it may take to say that it is up before it is ended as one that hangs. Only with a channel.
     #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
     pub start_timeout_ms: u64,
@@ -258,6 +273,8 @@ impl YunoSpec {
             log: Log::default(),
             channel: Channel::default(),
             watchdog_ms: None,
+            provides: Vec::new(),
+            needs: Vec::new(),
             start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
@@ -484,7 +501,7 @@ impl std::fmt::Display for Hold {
 pub enum HoldReason {
     /// An operator wants it so. It lasts until one unholds it, whatever else is desired meanwhile.
     Operator,
-    /// What it needs does not run, or not yet. It ends by itself.
+    /// What it needs is not there or does not run (yet), or its realm is disabled. It ends by itself when that is over.
     Dependency,
     /// It ended too often. It lasts until something else is desired of it, be it only another try.
     Broken,
@@ -541,6 +558,12 @@ pub struct Observed {
     /// What it can be asked on its channel, as it has said itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub can: Vec<Ability>,
+    /// Where it is to listen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<Endpoint>,
+    /// How it reaches what it needs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connectors: Vec<Connector>,
     /// What its spec asks for and this host cannot give, so that it runs without: each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
@@ -572,6 +595,8 @@ impl Observed {
             status: None,
             progress: None,
             can: Vec::new(),
+            endpoints: Vec::new(),
+            connectors: Vec::new(),
             missing: Vec::new(),
             attempts: 0,
             retry_ms: None,
@@ -700,6 +725,8 @@ mod tests {
         check(false, |spec| spec.channel = Channel::Notify);
         check(false, |spec| spec.channel = Channel::Lines);
         check(false, |spec| spec.watchdog_ms = Some(9));
+        check(false, |spec| spec.provides = serde_json::from_str(r#"[{"name":"http"}]"#).unwrap());
+        check(false, |spec| spec.needs = serde_json::from_str(r#"[{"name":"db"}]"#).unwrap());
     }
 
     #[test]

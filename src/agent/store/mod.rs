@@ -1,15 +1,18 @@
 //! The agent's store: SQLite, one writer, every query checked when the agent is compiled.
 //!
 //! Modules, in reading order: [`journal`] and [`outbox`] (commands and their answers), [`unit`]
-//! (what units should be), [`metric`] (measurements that wait for the console).
+//! (what units should be; [`lease`]: their ports; [`realm`]; [`snapshot`]: what they should have been), [`metric`] (measurements that wait for the console).
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` writes anew from the migrations.
 //!
 //! **Invariant: a store is never silently emptied.** A damaged one is set aside under another name.
 
 pub mod journal;
+pub mod lease;
 pub mod metric;
 pub mod outbox;
+pub mod realm;
+pub mod snapshot;
 pub mod unit;
 
 use std::{

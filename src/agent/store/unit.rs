@@ -22,12 +22,14 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, from_sql, to_sql};
+use super::{Store, StoreError, from_sql, lease, realm, snapshot, to_sql};
 use crate::rules::{
     Refusal,
     edit::{Current, Edit, Holding},
+    lease::Lease,
     order,
     plan::Kept,
+    realm::Realms,
 };
 
 /// The most units of one host. A full heartbeat has some 150 bytes for each, in a message of 64 KiB
@@ -55,6 +57,10 @@ pub struct StoredUnits {
     /// The names of those that cannot, such as after a return to an older agent. They are known, and so
     /// must be left alone rather than taken for forgotten.
     pub unreadable: Vec<String>,
+    /// The ports of all.
+    pub leases: Vec<Lease>,
+    /// Their realms.
+    pub realms: Realms,
 }
 
 /// What a verb has made of a unit.
@@ -134,26 +140,7 @@ impl Store {
     /// If the database refuses.
     pub async fn units(&self) -> Result<StoredUnits, StoreError> {
         let mut tx = self.begin().await?;
-        let rows = sqlx::query_as!(
-            Raw,
-            r#"SELECT name AS "name!", generation, revision, spec, run, playing, frozen, held_by, held_since_ms, held_note,
-                      hold_reason, hold_since_ms, observed
-               FROM unit ORDER BY name"#
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let mut stored = StoredUnits::default();
-        for raw in rows {
-            let name = raw.name.clone();
-            match raw.read() {
-                Ok(unit) => stored.units.push(unit),
-                Err(error) => {
-                    tracing::error!(unit = %name, %error, "a unit cannot be read, and is left alone");
-                    stored.unreadable.push(name);
-                }
-            }
-        }
-        Ok(stored)
+        all(&mut tx).await
     }
 
     /// Writes down what a unit was seen to be while `generation` was desired of it, and its hold if that
@@ -172,7 +159,7 @@ impl Store {
         let observed = to_json("observed state", kept)?;
         let (reason, since_ms) = match hold {
             Some(Hold { reason: HoldReason::Broken, since_ms, .. }) => (Some("broken"), Some(*since_ms)),
-            // An operator's is desired, and so not what was seen; what others do is seen again.
+            // An operator's is desired, and so not what was seen; what it lacks and what others do is seen again.
             Some(Hold { reason: HoldReason::Operator | HoldReason::Dependency, .. }) | None => (None, None),
         };
         let mut tx = self.begin().await?;
@@ -188,6 +175,34 @@ impl Store {
         .await?;
         super::commit(tx, "keep unit").await
     }
+}
+
+/// See [`Store::units`].
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits, StoreError> {
+    let rows = sqlx::query_as!(
+        Raw,
+        r#"SELECT name AS "name!", generation, revision, spec, run, playing, frozen, held_by, held_since_ms, held_note,
+                  hold_reason, hold_since_ms, observed
+           FROM unit ORDER BY name"#
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let (leases, realms) = (lease::all(connection).await?, realm::all(connection).await?);
+    let mut stored = StoredUnits { leases, realms, ..StoredUnits::default() };
+    for raw in rows {
+        let name = raw.name.clone();
+        match raw.read() {
+            Ok(unit) => stored.units.push(unit),
+            Err(error) => {
+                tracing::error!(unit = %name, %error, "a unit cannot be read, and is left alone");
+                stored.unreadable.push(name);
+            }
+        }
+    }
+    Ok(stored)
 }
 
 /// Does to a unit's desired state what `verb` says, in somebody's transaction. The answer is what is
@@ -228,6 +243,10 @@ pub async fn edit(
             Ok(Ok(row.map(applied)))
         }
         (Edit::Forget, _) => {
+            if let Some(refusal) = snapshot::needs(connection, unit).await? {
+                return Ok(Err(refusal));
+            }
+            // Its leases go along.
             sqlx::query!("DELETE FROM unit WHERE name = ?", name).execute(connection).await?;
             Ok(Ok(None))
         }
@@ -244,12 +263,38 @@ pub async fn edit(
                 );
                 return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
             }
+            let leases = match new_leases(connection, unit, row.as_ref().map(|row| &row.desired.spec), &spec).await? {
+                Ok(leases) => leases,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
             let hold = held(holding, row.and_then(|row| row.hold), asker);
             let wish = Wish { spec: *spec, revision: &revision, run, frozen, hold: hold.as_ref() };
             let generation = set(connection, name, wish, asker.now_ms).await?;
+            if let Some(leases) = leases {
+                lease::set(connection, unit, &leases).await?;
+            }
             Ok(Ok(Some(Applied { generation, revision, hold })))
         }
     }
+}
+
+/// What a unit is leased from now on; nothing if that stays as it is, as with a stop, which nothing may keep from
+/// being done.
+async fn new_leases(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    before: Option<&Spec>,
+    after: &Spec,
+) -> Result<Result<Option<Vec<Lease>>, Refusal>, StoreError> {
+    let Spec::Yuno(after) = after;
+    let same = match before {
+        Some(Spec::Yuno(before)) => before.provides == after.provides,
+        None => after.provides.is_empty(),
+    };
+    if same {
+        return Ok(Ok(None));
+    }
+    Ok(lease::find(connection, unit, &after.provides).await?.map(Some))
 }
 
 /// The operator's hold from now on, after the hold that there was `before`.
@@ -316,7 +361,7 @@ fn columns(run: Run) -> (&'static str, i64) {
     }
 }
 
-async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
+pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<UnitRow>, StoreError> {
     let name = unit.as_str();
     let raw = sqlx::query_as!(
         Raw,
@@ -361,7 +406,7 @@ async fn next_generation(connection: &mut SqliteConnection) -> Result<i64, Store
     .await?)
 }
 
-fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String, StoreError> {
+pub(super) fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|source| StoreError::Content { what, source })
 }
 
@@ -569,7 +614,7 @@ mod tests {
             .await
             .unwrap();
         tx.commit().await.unwrap();
-        let StoredUnits { units, unreadable } = store.units().await.unwrap();
+        let StoredUnits { units, unreadable, .. } = store.units().await.unwrap();
         assert_eq!(units.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["default/hello"]);
         assert_eq!(unreadable, ["default/bad"]);
         let rm = Verb::UnitRm { unit: bad.clone() };

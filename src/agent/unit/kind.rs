@@ -15,7 +15,10 @@ use muster_topics::{
 use serde_json::{Map, Value};
 
 use super::log::Place;
-use crate::rules::plan::{Failure, Over, Told};
+use crate::rules::{
+    lease::Wiring,
+    plan::{Failure, Over, Told},
+};
 
 /// From where on a log is followed.
 #[derive(Clone, Copy, Debug)]
@@ -50,11 +53,12 @@ pub(super) trait Kind: Send + Sync {
         tell: &'a Tell<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Puts the revision into effect. It was installed, and nothing is in effect.
+    /// Puts the revision into effect, wired like this. It was installed, and nothing is in effect.
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        wiring: &'a Wiring,
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>>;
 
@@ -64,7 +68,7 @@ pub(super) trait Kind: Send + Sync {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
     /// Whether there are files outside to look at.
@@ -76,7 +80,7 @@ pub(super) trait Kind: Send + Sync {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
     /// Removes everything. Nothing is in effect.
@@ -106,6 +110,9 @@ pub(super) trait Kind: Send + Sync {
 /// Takes how far something is.
 pub(super) type Tell<'a> = dyn Fn(Progress) + Send + Sync + 'a;
 
+/// Sends a signal to the process of what is in effect.
+pub(super) type Signaller<'a> = dyn Fn(Signal) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'a;
+
 /// A unit of which there is something on this host.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
@@ -122,9 +129,6 @@ pub(super) trait Instance: Send {
 
     /// Asks it to end, and has it ended once its grace is over. Its end is news.
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>>;
-
-    /// Sends it a signal that asks it to read its files again.
-    fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>>;
 
     /// Asks for it to be suspended, or to go on. That it is is news.
     fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>>;
@@ -150,6 +154,8 @@ pub(in crate::agent) enum Ask {
     },
     /// For numbers about itself.
     Stats,
+    /// To read its files again.
+    Reload,
 }
 
 impl Ask {
@@ -159,6 +165,7 @@ impl Ask {
             Self::Play | Self::Pause => Ability::Play,
             Self::Command { .. } => Ability::Command,
             Self::Stats => Ability::Stats,
+            Self::Reload => Ability::Reload,
         }
     }
 }
@@ -178,6 +185,7 @@ pub(super) enum News {
 }
 
 /// What was found of a unit.
+#[expect(clippy::large_enum_variant, reason = "it is looked at once, and taken apart")]
 pub(super) enum Adopted {
     /// Nothing was ever started.
     Nothing,

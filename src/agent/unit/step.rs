@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     channel::Complaint,
     name::UnitName,
@@ -25,6 +26,7 @@ use crate::{
     clock::now_ms,
     rules::{
         Refusal,
+        lease::Wiring,
         plan::{Ended, Failure, Found, NotPlayed, Over, Seen},
     },
 };
@@ -58,10 +60,6 @@ pub(super) struct Report {
 pub(super) enum Order {
     /// To end.
     Stop(Stop),
-    /// To become this, without a new process.
-    Reload(Box<Desired>),
-    /// Whether something outside that it has read is another now.
-    Look(Box<Desired>),
     /// To be suspended (true), or to go on.
     Freeze(bool),
     /// To hand its process a signal.
@@ -115,8 +113,8 @@ impl Worker {
         .await;
     }
 
-    pub(super) async fn start(self, desired: Desired, attempts: u32, orders: mpsc::Receiver<Order>) {
-        match timeout(START_MAX, self.kind.start(&self.unit, &desired, attempts)).await {
+    pub(super) async fn start(self, desired: Desired, wiring: Wiring, attempts: u32, orders: mpsc::Receiver<Order>) {
+        match timeout(START_MAX, self.kind.start(&self.unit, &desired, &wiring, attempts)).await {
             Ok(Ok(instance)) => {
                 crash::point("start", "before it is seen");
                 self.report(Seen::Started).await;
@@ -180,8 +178,6 @@ impl Worker {
                         asked = Some(stop);
                         self.stop(&mut *instance, stop).await;
                     }
-                    Order::Reload(desired) => self.reload(&mut *instance, *desired).await,
-                    Order::Look(desired) => self.look(&mut *instance, &desired).await,
                     Order::Freeze(frozen) => {
                         // The planner asks again if nothing comes of it.
                         let outcome = timeout(ASK_MAX, instance.freeze(frozen)).await;
@@ -218,8 +214,10 @@ impl Worker {
         }
     }
 
-    async fn reload(&self, instance: &mut dyn Instance, desired: Desired) {
-        let outcome = timeout(RELOAD_MAX, self.kind.reload(&self.unit, &desired, instance)).await;
+    /// Brings what runs to another revision. It stays with another task meanwhile, through which `orders` lead.
+    pub(super) async fn reload(self, desired: Desired, orders: mpsc::Sender<Order>) {
+        let signal = signaller(&orders);
+        let outcome = timeout(RELOAD_MAX, self.kind.reload(&self.unit, &desired, &signal)).await;
         let is_done = outcome.unwrap_or_else(|_| Err(late("reloading took", RELOAD_MAX))).unwrap_or_else(|failure| {
             tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be reloaded, and is started anew");
             false
@@ -228,8 +226,10 @@ impl Worker {
         self.report(if is_done { Seen::Reloaded(revision) } else { Seen::NotReloaded(revision) }).await;
     }
 
-    async fn look(&self, instance: &mut dyn Instance, desired: &Desired) {
-        let outcome = timeout(RELOAD_MAX, self.kind.look_outside(&self.unit, desired, instance)).await;
+    /// Looks whether something outside that what runs has read is another now.
+    pub(super) async fn look(self, desired: Desired, orders: mpsc::Sender<Order>) {
+        let signal = signaller(&orders);
+        let outcome = timeout(RELOAD_MAX, self.kind.look_outside(&self.unit, &desired, &signal)).await;
         match outcome.unwrap_or_else(|_| Err(late("looking at files outside took", RELOAD_MAX))) {
             Ok(true) => {}
             Ok(false) => self.report(Seen::Outdated).await,
@@ -260,6 +260,22 @@ impl Worker {
                 }
             }
         }
+    }
+}
+
+/// Has the task that stays with an instance send it signals.
+fn signaller(orders: &mpsc::Sender<Order>) -> impl Fn(Signal) -> BoxFuture<'static, Result<(), Failure>> + use<> {
+    let orders = orders.clone();
+    move |signal| {
+        let orders = orders.clone();
+        async move {
+            let gone = || Failure { error: "it has ended meanwhile".to_owned(), may_heal: true };
+            let (reply, answer) = oneshot::channel();
+            orders.send(Order::Signal(signal, reply)).await.map_err(|_| gone())?;
+            let sent = answer.await.map_err(|_| gone())?;
+            sent.map_err(|refusal| Failure { error: refusal.message, may_heal: true })
+        }
+        .boxed()
     }
 }
 

@@ -8,10 +8,10 @@ use std::{
 
 use muster_topics::{
     Millis,
-    name::UnitName,
+    name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
-    unit::{Desired, Hold},
+    unit::{Desired, Hold, Run, Spec},
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -37,6 +37,7 @@ use crate::{
     clock::now_ms,
     rules::{
         Refusal, edit,
+        lease::{self, Provision, Wiring},
         plan::{Instance, Kept, Seen, Step, Unit},
     },
 };
@@ -52,8 +53,8 @@ const SWEEP_TICKS: u32 = 120;
 /// becomes of a process is in its shim's files.
 const REPORTS_MAX: usize = 64;
 
-/// Requests that wait for one instance. The planner asks for an end once per grace period, to reload once, and to freeze
-/// every few seconds; each tick looks at files outside; the rest is for operators' signals.
+/// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze
+/// every few seconds; the rest is for signals of operators, and of those that have it read its files again.
 const ORDERS_MAX: usize = 8;
 
 /// Requests of operators that wait for the loop; each is answered at once.
@@ -240,6 +241,7 @@ impl Task {
     async fn take_in(&mut self, stored: StoredUnits) {
         let mut changed = BTreeSet::new();
         let known: BTreeSet<UnitName> = stored.units.iter().map(|row| row.name.clone()).collect();
+        let wired = wire_all(&stored);
         for row in stored.units {
             let name = row.name.clone();
             if self.take_in_row(row) {
@@ -251,6 +253,13 @@ impl Task {
             if is_forgotten && entry.unit.desired.is_some() {
                 entry.unit.observe(Seen::Desired(None, None), now_ms());
                 changed.insert(name.clone());
+            }
+        }
+        for (name, (wiring, lack)) in wired {
+            let Some(entry) = self.entries.get_mut(&name) else { continue };
+            if *entry.unit.wiring() != wiring || entry.unit.lack() != lack.as_deref() {
+                entry.unit.observe(Seen::Wired(wiring, lack), now_ms());
+                changed.insert(name);
             }
         }
         for name in changed {
@@ -322,7 +331,9 @@ impl Task {
                 self.sweep().await;
             }
             self.sync().await;
-            self.entries.values().for_each(Entry::look_outside);
+            for (name, entry) in &self.entries {
+                entry.look_outside(name, &self.reports, &mut self.work);
+            }
         }
         self.drive_all().await;
     }
@@ -379,10 +390,17 @@ impl Task {
     }
 
     async fn sweep(&self) {
+        // Without them nobody knows what is not needed.
+        let snapshots = match self.store.snapshot_specs().await {
+            Ok(specs) => specs,
+            Err(error) => return tracing::error!(%error, "nothing is given back: what snapshots need cannot be read"),
+        };
         let units = || self.entries.values();
         for kind in self.kinds.iter() {
             let desired = units().filter(|entry| entry.kind.name() == kind.name());
-            let desired = desired.filter_map(|entry| entry.unit.desired.clone()).collect();
+            let desired = desired.filter_map(|entry| entry.unit.desired.clone());
+            let pinned = snapshots.iter().filter(|spec| spec.kind() == kind.name()).map(pinned);
+            let desired = desired.chain(pinned).collect();
             if let Err(error) = kind.sweep(desired).await {
                 tracing::warn!(kind = kind.name(), %error, "what is not needed any more cannot be given back");
             }
@@ -428,14 +446,13 @@ impl Entry {
             }
             (Step::Start { attempts }, Some(desired)) => {
                 let orders = self.orders();
-                work.spawn(worker.start(desired, attempts, orders));
+                work.spawn(worker.start(desired, self.unit.wiring().clone(), attempts, orders));
             }
             (Step::Reload, Some(desired)) => {
-                let revision = desired.revision.clone();
-                if !self.order(Order::Reload(Box::new(desired))) {
+                match self.orders.clone() {
+                    Some(orders) => drop(work.spawn(worker.reload(desired, orders))),
                     // Nobody would ever answer.
-                    self.unit.observe(Seen::NotReloaded(revision), now_ms());
-                    self.wake_ms = Some(now_ms());
+                    None => self.unit.observe(Seen::NotReloaded(desired.revision), now_ms()),
                 }
             }
             // Full or closed: it has been asked, or has ended; the planner asks again if need be.
@@ -465,12 +482,14 @@ impl Entry {
         self.orders.as_ref().is_some_and(|orders| orders.try_send(order).is_ok())
     }
 
-    /// Has the instance look at files outside, if it has read any.
-    fn look_outside(&self) {
-        if let (Some(desired), Instance::Alive(_)) = (&self.unit.desired, &self.unit.instance)
+    /// Looks at files outside, if what runs has read any.
+    fn look_outside(&self, name: &UnitName, reports: &mpsc::Sender<Report>, work: &mut JoinSet<()>) {
+        if let (Some(desired), Instance::Alive(_), Some(orders)) =
+            (&self.unit.desired, &self.unit.instance, &self.orders)
             && self.kind.looks_outside(desired)
         {
-            self.order(Order::Look(Box::new(desired.clone())));
+            let worker = Worker { unit: name.clone(), kind: self.kind.clone(), reports: reports.clone() };
+            work.spawn(worker.look(desired.clone(), orders.clone()));
         }
     }
 
@@ -479,6 +498,21 @@ impl Entry {
             install.abort();
         }
     }
+}
+
+/// What a snapshot wants, as far as it matters to whoever tidies up.
+fn pinned(spec: &Spec) -> Desired {
+    let revision = spec.revision().unwrap_or_else(|_| Digest::of(b""));
+    Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped, frozen: false }
+}
+
+/// What each unit is wired to.
+fn wire_all(stored: &StoredUnits) -> Vec<(UnitName, (Wiring, Option<String>))> {
+    let specs = || {
+        stored.units.iter().map(|UnitRow { name, desired: Desired { spec: Spec::Yuno(spec), .. }, .. }| (name, spec))
+    };
+    let provision = Provision::new(specs(), &stored.leases);
+    specs().map(|(name, spec)| (name.clone(), lease::wire(name, spec, &provision, &stored.realms))).collect()
 }
 
 /// Tells what a unit is, if that is news.

@@ -18,13 +18,16 @@ use muster_topics::{
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    kind::{Adopted, Instance, LogFrom, News, NotStarted, Tell, Trace},
+    kind::{Adopted, Instance, LogFrom, News, NotStarted, Signaller, Tell, Trace},
     *,
 };
 use crate::{
     agent::store,
     clock::now_ms,
-    rules::plan::{Ended, Failure, Over, Process, Told},
+    rules::{
+        lease::Wiring,
+        plan::{Ended, Failure, Over, Process, Told},
+    },
 };
 
 /// A host's instances, by unit, and how its steps go.
@@ -95,10 +98,6 @@ impl Instance for FakeInstance {
 
     fn stop(&mut self, _: StopSignal, _: u64) -> BoxFuture<'_, Result<(), Failure>> {
         self.fake.end(&self.unit, Exit::Signal(15));
-        async { Ok(()) }.boxed()
-    }
-
-    fn notify(&mut self, _: StopSignal) -> BoxFuture<'_, Result<(), Failure>> {
         async { Ok(()) }.boxed()
     }
 
@@ -177,6 +176,7 @@ impl Kind for FakeKind {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        wiring: &'a Wiring,
         _: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
         async move {
@@ -185,7 +185,7 @@ impl Kind for FakeKind {
             world.starts += 1;
             let pid = 1_000 + i32::try_from(world.starts).unwrap();
             let process = Some(Process { pid, start_ticks: 1, started_ms: now_ms() });
-            let told = Told { process, ..Told::default() };
+            let told = Told { process, wiring: wiring.clone(), ..Told::default() };
             world.alive.insert(unit.clone(), (desired.revision.clone(), told.clone()));
             Ok(self.instance(unit, Some(told)))
         }
@@ -207,7 +207,7 @@ impl Kind for FakeKind {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        _: &'a mut dyn Instance,
+        _: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
         let mut world = self.0.world();
         if let Some((revision, _)) = world.alive.get_mut(unit) {
@@ -224,7 +224,7 @@ impl Kind for FakeKind {
         &'a self,
         _: &'a UnitName,
         _: &'a Desired,
-        _: &'a mut dyn Instance,
+        _: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
         async { Ok(true) }.boxed()
     }

@@ -5,12 +5,14 @@
 //! - `run/`: the shim's own folder, with its state and the log
 //! - `started.json`: which revision was started there, written before it is
 //! - `rev/<revision>/`: the configs of a revision, merged into `config.json`, and each as `<id>.json`
-//! - `config`: a link to the latter, for a unit that may be reloaded
+//! - `rev/<revision>/wired/config.json`: the former with endpoints and connectors, for a unit that has any
+//! - `config`: a link to the revision's folder, for a unit that may be reloaded
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
 //! `MUSTER_CONFIG`; where an argument says `{config}`, that path is put in. With a channel of JSON lines there are
-//! `MUSTER_SOCKET`, `MUSTER_TOKEN` and, if it has a watchdog, `MUSTER_WATCHDOG_MS` as well.
+//! `MUSTER_SOCKET`, `MUSTER_TOKEN` and, if it has a watchdog, `MUSTER_WATCHDOG_MS` as well. Its ports and what it connects
+//! to are in variables, in that config and in arguments, too ([`Wiring`]).
 
 mod channel;
 mod launch;
@@ -33,10 +35,11 @@ use muster_topics::{
     effective::Effective,
     manifest::Manifest,
     name::{Digest, HostId, UnitName},
+    reload::Reload,
     signal::Signal,
     unit::{ArtifactRef, ConfigRef, Desired, Exit, Progress, Spec, StopSignal, YunoSpec},
 };
-use nix::{errno::Errno, sys::signal::Signal, unistd};
+use nix::{errno::Errno, unistd};
 use serde_json::Value;
 
 use self::{
@@ -46,7 +49,7 @@ use self::{
     place::{Place, Started, names},
 };
 use super::{
-    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Tell, Trace},
+    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Signaller, Tell, Trace},
     log,
 };
 use crate::{
@@ -60,6 +63,7 @@ use crate::{
     files::{PASSABLE_FOLDER, make_folder},
     rules::{
         config,
+        lease::Wiring,
         plan::{Ended, Failure, Over, Process, Told},
         schema,
     },
@@ -165,7 +169,13 @@ impl Yunos {
         Ok(configs)
     }
 
-    async fn start(&self, unit: &UnitName, desired: &Desired, attempts: u32) -> Result<Yuno, NotStarted> {
+    async fn start(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        wiring: &Wiring,
+        attempts: u32,
+    ) -> Result<Yuno, NotStarted> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
         // Almost always all is there; but somebody may have tidied up by hand.
@@ -173,6 +183,7 @@ impl Yunos {
         if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
+        let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
         let user = find_user(spec)?;
         if let Some(user) = &user {
             place.give_to(&desired.revision, user)?;
@@ -182,8 +193,14 @@ impl Yunos {
         }
         let program = self.artifacts.path(&spec.artifact.sha256);
         let made = self.tree.prepare(unit, &spec.limits).map_err(|error| may_heal(error.to_string()))?;
-        let host = &self.host;
-        let wanted = Wanted { unit, host, desired, spec, place: &place, program: &program, user, attempts };
+        let found = |path: PathBuf| match spec.reload {
+            Reload::Restart => path,
+            Reload::Signal | Reload::Channel => place.behind_link(&desired.revision, &path),
+        };
+        let config = config.map(found);
+        let (host, config) = (self.host.as_str(), config.as_deref());
+        let wanted =
+            Wanted { unit, host, desired, spec, place: &place, config, wiring, program: &program, user, attempts };
         let launched = self.launch(wanted.clone(), made).await;
         let Err(NotLaunched::Cgroup(error)) = launched else { return launched.map_err(NotLaunched::into_not_started) };
         // Made, and then closed to what runs in it: it is better off without than not at all.
@@ -194,21 +211,28 @@ impl Yunos {
 
     /// Launches a unit of which nothing runs.
     async fn launch(&self, wanted: Wanted<'_>, Made { cgroup, missing }: Made) -> Result<Yuno, NotLaunched> {
-        let Wanted { unit, desired, spec, place, .. } = wanted;
+        let Wanted { unit, desired, spec, place, wiring, .. } = wanted;
         let started = Started {
             revision: desired.revision.clone(),
             artifact: spec.artifact.sha256.clone(),
             missing: missing.clone(),
             frame: reload::frame(&desired.spec),
             watched: reload::watched(spec),
+            wiring: wiring.clone(),
         };
         crash::point("start", "before its revision is noted");
         place.write_started(&started)?;
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);
         let line = || self.switchboard.open(unit);
-        let alive =
-            |shim| Yuno { shim, run: run.clone(), missing: missing.clone(), line: line(), news: VecDeque::new() };
+        let alive = |shim| Yuno {
+            shim,
+            run: run.clone(),
+            missing: missing.clone(),
+            wiring: wiring.clone(),
+            line: line(),
+            news: VecDeque::new(),
+        };
         match self.shims.launch(&run, &launch).await {
             Ok(shim) => Ok(alive(shim)),
             Err(ShimError::Cgroup { source, .. }) => Err(NotLaunched::Cgroup(source)),
@@ -236,11 +260,17 @@ impl Yunos {
             }
             shim::Adopted::Alive(shim) => {
                 // What cannot be told is no revision that anybody desires, and will be replaced.
-                let unknown = || (Digest::of(b""), Vec::new());
-                let (revision, missing) =
-                    place.started().map_or_else(|_| unknown(), |started| (started.revision, started.missing));
+                let unknown = |_| Started {
+                    revision: Digest::of(b""),
+                    artifact: Digest::of(b""),
+                    missing: Vec::new(),
+                    frame: None,
+                    watched: reload::Watched::default(),
+                    wiring: Wiring::default(),
+                };
+                let Started { revision, missing, wiring, .. } = place.started().unwrap_or_else(unknown);
                 let line = self.switchboard.open(unit);
-                let mut yuno = Yuno { shim, run: place.run(), missing, line, news: VecDeque::new() };
+                let mut yuno = Yuno { shim, run: place.run(), missing, wiring, line, news: VecDeque::new() };
                 match yuno.hear().await {
                     Some(News::Told(told)) => Ok(Adopted::Alive { revision, told, instance: Box::new(yuno) }),
                     Some(News::Ended(over)) => Ok(Adopted::Ended(over)),
@@ -303,9 +333,10 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        wiring: &'a Wiring,
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
-        let start = self.start(unit, desired, attempts);
+        let start = self.start(unit, desired, wiring, attempts);
         async { start.await.map(|yuno| Box::new(yuno) as Box<dyn Instance>) }.boxed()
     }
 
@@ -313,9 +344,9 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.reload_unit(unit, desired, instance).boxed()
+        self.reload_unit(unit, desired, signal).boxed()
     }
 
     fn looks_outside(&self, desired: &Desired) -> bool {
@@ -327,9 +358,9 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
-        instance: &'a mut dyn Instance,
+        signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.look_at_files(unit, desired, instance).boxed()
+        self.look_at_files(unit, desired, signal).boxed()
     }
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
@@ -415,6 +446,7 @@ struct Yuno {
     run: PathBuf,
     missing: Vec<String>,
     line: Line,
+    wiring: Wiring,
     /// What was heard while something else was waited for.
     news: VecDeque<News>,
 }
@@ -505,6 +537,7 @@ impl Yuno {
             frozen: state.frozen,
             connection: self.line.connection().cloned(),
             missing: self.missing.clone(),
+            wiring: self.wiring.clone(),
         })
     }
 }
@@ -516,11 +549,6 @@ impl Instance for Yuno {
 
     fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
         let request = muster_shim::Request::Stop { signal: number(signal), grace_ms };
-        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
-    }
-
-    fn notify(&mut self, signal: StopSignal) -> BoxFuture<'_, Result<(), Failure>> {
-        let request = muster_shim::Request::Signal { signal: number(signal) };
         async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
     }
 
@@ -536,8 +564,9 @@ impl Instance for Yuno {
 
 /// Whether a host that goes down ends programs like this: without a word, or by the signals of an orderly shutdown.
 fn ends_with_host(exit: Exit) -> bool {
-    let signals = [Signal::SIGTERM as i32, Signal::SIGKILL as i32];
-    matches!(exit, Exit::Unknown) || matches!(exit, Exit::Signal(signal) if signals.contains(&signal))
+    const SIGKILL: i32 = 9;
+    const SIGTERM: i32 = 15;
+    matches!(exit, Exit::Unknown | Exit::Signal(SIGKILL | SIGTERM))
 }
 
 /// How it ended; its last lines are read at once, for a next start may add to them.

@@ -137,7 +137,9 @@ mod tests {
 
     #[test]
     fn what_is_no_line() {
-        for text in ["", "  ", "a=b", "x y", "x =1", "x a=1 a=2", "x a=$$(b", "x a=$$()", "x a=\"b", "x a={b", "x a b=1"] {
+        for text in
+            ["", "  ", "a=b", "x y", "x =1", "x a=1 a=2", "x a=$$(b", "x a=$$()", "x a=\"b", "x a={b", "x a b=1"]
+        {
             assert!(Line::parse(text).is_err(), "{text}");
         }
         assert!(Line::parse(&format!("x a={}", "b".repeat(LINE_MAX_BYTES))).is_err());

@@ -131,7 +131,8 @@ fn digest(mut file: File) -> io::Result<Digest> {
 
 /// A line as a shell would take it.
 fn shown(words: &[String]) -> String {
-    let plain = |word: &String| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "/@:._=+-".contains(c));
+    let plain =
+        |word: &String| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "/@:._=+-".contains(c));
     let quoted = |word: &String| if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', "'\\''")) };
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }

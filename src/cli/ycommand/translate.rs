@@ -54,7 +54,11 @@ const SELECTORS: [&str; 6] = ["id", "realm_id", "yuno_role", "yuno_name", "yuno_
 pub(super) const VERBS: [(&str, &[&str], bool); 27] = [
     ("command-yuno", &["service", "command"], true),
     ("create-config", &["id", "version", "zcontent", "content64", "content"], false),
-    ("create-yuno", &["id", "realm_id", "yuno_role", "yuno_name", "role_version", "name_version", "yuno_tag", "host"], false),
+    (
+        "create-yuno",
+        &["id", "realm_id", "yuno_role", "yuno_name", "role_version", "name_version", "yuno_tag", "host"],
+        false,
+    ),
     ("delete-binary", &["id", "version"], false),
     ("delete-config", &["id", "version"], false),
     ("delete-yuno", &[], true),
@@ -156,10 +160,8 @@ fn units<'a>(line: &Line, world: &'a World) -> Result<Vec<&'a Unit>, Failure> {
         }
     }
     if picked.is_empty() {
-        let asked: Vec<String> = SELECTORS
-            .iter()
-            .filter_map(|key| Some(format!("{key}={}", line.text(key).ok()??)))
-            .collect();
+        let asked: Vec<String> =
+            SELECTORS.iter().filter_map(|key| Some(format!("{key}={}", line.text(key).ok()??))).collect();
         return Err(Failure::new(Kind::Failed, format!("there is no yuno with {}", asked.join(" ")))
             .hint("`list-yunos` shows what there is; an id is REALM/NAME"));
     }
@@ -277,7 +279,9 @@ fn create(line: &Line, world: &World) -> Result<Words, String> {
     let id = format!("{role}.{name}");
     match line.text("name_version")? {
         Some(version) => words.extend(["--config".to_owned(), format!("{id}@{version}")]),
-        None if world.configs.iter().any(|config| config.id.as_str() == id) => words.extend(["--config".to_owned(), id]),
+        None if world.configs.iter().any(|config| config.id.as_str() == id) => {
+            words.extend(["--config".to_owned(), id]);
+        }
         None => {}
     }
     words.extend(["--label".to_owned(), format!("yuno_name={name}")]);
@@ -296,16 +300,16 @@ fn command(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
     let (name, service) = (wanted(line, "command").map_err(usage)?, line.text("service").map_err(usage)?);
     let units = units(line, world)?;
     if service == Some("__yuno__") && name == "view-config" {
-        let show = |unit: &&Unit| -> Words {
-            ["yuno", "config", &reference(unit), "--effective"].map(str::to_owned).into()
-        };
+        let show =
+            |unit: &&Unit| -> Words { ["yuno", "config", &reference(unit), "--effective"].map(str::to_owned).into() };
         return Ok(units.iter().map(show).collect());
     }
     let mut words: Words = ["yuno", "command"].map(str::to_owned).into();
     words.extend(units.iter().map(|unit| reference(unit)));
     words.push(name.to_owned());
     for (key, value) in &line.parameters {
-        let is_ours = key == "command" || SELECTORS.contains(&key.as_str()) || (key == "service" && service == Some("__yuno__"));
+        let is_ours =
+            key == "command" || SELECTORS.contains(&key.as_str()) || (key == "service" && service == Some("__yuno__"));
         match value {
             _ if is_ours => {}
             Value::Text(text) => words.push(format!("{key}={text}")),
@@ -350,7 +354,8 @@ fn is_on(line: &Line, key: &str) -> bool {
 /// A file's name as the name of a role.
 fn as_name(file: &str) -> String {
     let stem = file.split('.').next().unwrap_or(file);
-    let plain = |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter.to_ascii_lowercase() } else { '-' };
+    let plain =
+        |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter.to_ascii_lowercase() } else { '-' };
     stem.chars().map(plain).collect()
 }
 

@@ -63,11 +63,7 @@ fn check(text: &str, world: &World, expected: &[&str]) {
 #[test]
 fn the_recipes() {
     let (empty, there) = (World { units: Vec::new(), ..world() }, world());
-    check(
-        "install-binary content64=$$(bin/My.Role)",
-        &empty,
-        &["artifact add bin/My.Role --role my --version abcdef"],
-    );
+    check("install-binary content64=$$(bin/My.Role)", &empty, &["artifact add bin/My.Role --role my --version abcdef"]);
     check(
         "update-config id=till.main version=2 zcontent=$$(till_main.json)",
         &empty,

@@ -151,6 +151,39 @@ pub(super) async fn command_events(
     Ok(events::stream(console, id).into_response())
 }
 
+pub(super) async fn realms(State(console): State<Console>) -> Answer<Vec<api::Realm>> {
+    Ok(Json(console.realms().await?))
+}
+
+pub(super) async fn realm(State(console): State<Console>, Segments(realm): Segments<Name>) -> Answer<api::Realm> {
+    Ok(Json(console.realm(&realm).await?))
+}
+
+pub(super) async fn create_realm(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(realm): Document<api::NewRealm>,
+) -> Answer<api::RealmChanged> {
+    Ok(Json(console.create_realm(&operator, realm).await?))
+}
+
+pub(super) async fn update_realm(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Segments(realm): Segments<Name>,
+    Document(fields): Document<api::RealmFields>,
+) -> Answer<api::RealmChanged> {
+    Ok(Json(console.update_realm(&operator, &realm, fields).await?))
+}
+
+pub(super) async fn remove_realm(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Segments(realm): Segments<Name>,
+) -> Answer<api::RealmRemoved> {
+    Ok(Json(console.remove_realm(&operator, &realm).await?))
+}
+
 /// Which measurements.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

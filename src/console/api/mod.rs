@@ -95,6 +95,7 @@ const LIMIT: Parameter =
 /// Everything that can be asked for.
 fn routes() -> Vec<Route> {
     let mut routes = fleet_routes();
+    routes.extend(realm_routes());
     routes.extend(content_routes());
     routes.extend(series_routes());
     routes
@@ -146,6 +147,25 @@ fn fleet_routes() -> Vec<Route> {
             get(h::command_events),
         )
         .gives(Shape::events::<api::CommandEvent>()),
+    ]
+}
+
+/// Realms.
+fn realm_routes() -> Vec<Route> {
+    use Method::{Delete, Get, Post};
+    use handlers as h;
+    let one = |method, about, handler| Route::new(method, "/v1/realms/{realm}", about, handler);
+    vec![
+        Route::new(Get, "/v1/realms", "Realms, by name.", get(h::realms)).gives(Shape::list::<api::Realm>()),
+        Route::new(Post, "/v1/realms", "Makes a realm, and tells all hosts.", post(h::create_realm))
+            .takes(Shape::of::<api::NewRealm>())
+            .gives(Shape::of::<api::RealmChanged>()),
+        one(Get, "One realm.", get(h::realm)).gives(Shape::of::<api::Realm>()),
+        one(Post, "Makes a realm something else, and tells all hosts.", post(h::update_realm))
+            .takes(Shape::of::<api::RealmFields>())
+            .gives(Shape::of::<api::RealmChanged>()),
+        one(Delete, "Forgets a realm that has no units.", delete(h::remove_realm))
+            .gives(Shape::of::<api::RealmRemoved>()),
     ]
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, io};
 use muster_topics::{
     command::Verb,
     name::{ConfigId, Digest, Name, Version},
-    unit::{Spec, YunoSpec},
+    unit::{ArtifactRef, ConfigRef, Spec},
 };
 
 use super::disk;
@@ -28,21 +28,29 @@ const NAMED_MAX: usize = 5;
 /// Somebody who needs artifacts and configs.
 struct Holder {
     who: String,
-    spec: YunoSpec,
+    artifact: Option<ArtifactRef>,
+    configs: Vec<ConfigRef>,
+}
+
+impl Holder {
+    fn of(who: String, spec: Spec) -> Self {
+        let Spec::Yuno(spec) = spec;
+        Self { who, artifact: Some(spec.artifact), configs: spec.configs }
+    }
 }
 
 /// Everybody who needs anything, as far as the console knows: units on all hosts, and those that are on their way
 /// to one. (Snapshots will be, too.)
 async fn holders(shared: &Shared) -> Result<Vec<Holder>, Error> {
     let db = shared.store.read();
-    let units = host::units(db, None, None).await?.into_iter().map(|unit| {
-        let Spec::Yuno(spec) = unit.desired.spec;
-        Holder { who: format!("{} on {}", unit.unit, unit.hostname), spec }
-    });
-    let ordered = command::open_verbs(db).await?.into_iter().filter_map(|(id, verb)| {
-        let Verb::UnitApply { unit, spec, .. } = verb else { return None };
-        let Spec::Yuno(spec) = *spec;
-        Some(Holder { who: format!("{unit}, which command {id} makes"), spec })
+    let units = host::units(db, None, None).await?.into_iter();
+    let units = units.map(|unit| Holder::of(format!("{} on {}", unit.unit, unit.hostname), unit.desired.spec));
+    let ordered = command::open_verbs(db).await?.into_iter().filter_map(|(id, verb)| match verb {
+        Verb::UnitApply { unit, spec, .. } => Some(Holder::of(format!("{unit}, which command {id} makes"), *spec)),
+        Verb::UnitUpgrade { unit, artifact, configs, .. } => {
+            Some(Holder { who: format!("{unit}, which command {id} upgrades"), artifact, configs })
+        }
+        _ => None,
     });
     Ok(units.chain(ordered).collect())
 }
@@ -70,12 +78,12 @@ impl Console {
         };
         let filter = ArtifactFilter { sha256: Some(artifact.sha256.clone()), ..ArtifactFilter::default() };
         let is_last = content::artifacts(shared.store.read(), &filter).await?.len() == 1;
-        let needs = |spec: &YunoSpec| {
-            spec.artifact.sha256 == artifact.sha256
-                && (is_last || (&spec.artifact.role, &spec.artifact.version) == (role, version))
+        let needs = |holder: &Holder| {
+            holder.artifact.as_ref().is_some_and(|held| {
+                held.sha256 == artifact.sha256 && (is_last || (&held.role, &held.version) == (role, version))
+            })
         };
-        let held: Vec<String> =
-            holders(shared).await?.into_iter().filter(|holder| needs(&holder.spec)).map(|holder| holder.who).collect();
+        let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("artifact {role}@{version}"), &held)?;
         self.forget(operator, &artifact).await?;
         if is_last {
@@ -89,9 +97,9 @@ impl Console {
         let shared = &self.shared;
         let _content = shared.content.lock().await;
         let config = self.config(id, version).await?;
-        let needs = |spec: &YunoSpec| spec.configs.iter().any(|config| (&config.id, &config.version) == (id, version));
-        let held: Vec<String> =
-            holders(shared).await?.into_iter().filter(|holder| needs(&holder.spec)).map(|holder| holder.who).collect();
+        let needs =
+            |holder: &Holder| holder.configs.iter().any(|config| (&config.id, &config.version) == (id, version));
+        let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("config {id}@{version}"), &held)?;
         let label =
             RemovedLabel { kind: LabelKind::Config, name: id.as_str(), version, sha256: &config.sha256, operator };
@@ -105,7 +113,8 @@ impl Console {
         let shared = &self.shared;
         let _content = shared.content.lock().await;
         let holders = holders(shared).await?;
-        let held: BTreeSet<&Digest> = holders.iter().map(|holder| &holder.spec.artifact.sha256).collect();
+        let held: BTreeSet<&Digest> =
+            holders.iter().filter_map(|holder| Some(&holder.artifact.as_ref()?.sha256)).collect();
         let all = content::artifacts(shared.store.read(), &ArtifactFilter::default()).await?;
         let (kept, artifacts): (Vec<Artifact>, Vec<Artifact>) =
             all.into_iter().partition(|artifact| held.contains(&artifact.sha256));

@@ -13,7 +13,7 @@ use muster_topics::{
     unit::{NOTE_MAX_CHARS, Spec},
 };
 
-use crate::{api::NewTarget, console::Error};
+use crate::{api::NewTarget, console::Error, rules::lease};
 
 /// How long a command may wait for its hosts, unless it is said.
 const EXPIRES_IN_MS: Millis = 10 * 60_000;
@@ -101,7 +101,11 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
             let Spec::Yuno(spec) = &**spec;
             no_secrets(&spec.env, broadcast)?;
             no_nul(spec.args.iter().chain(&spec.user))?;
-            environment(&spec.env)
+            environment(&spec.env)?;
+            match &lease::check(spec)[..] {
+                [] => Ok(()),
+                wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
+            }
         }
         Verb::UnitFollow { for_ms, .. } if !(1..=FOLLOW_MAX_MS).contains(for_ms) => Err(Error::invalid(
             "bad_time",
@@ -131,7 +135,15 @@ pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
         | Verb::UnitFreeze { .. }
         | Verb::UnitThaw { .. }
         | Verb::UnitSignal { .. }
-        | Verb::UnitRm { .. } => Ok(()),
+        | Verb::UnitRm { .. }
+        | Verb::RealmSet { .. }
+        | Verb::RealmRm { .. }
+        | Verb::SnapshotTake { .. }
+        | Verb::SnapshotLs
+        | Verb::SnapshotDiff { .. }
+        | Verb::SnapshotActivate { .. }
+        | Verb::SnapshotDeactivate { .. }
+        | Verb::SnapshotRm { .. } => Ok(()),
     }
 }
 

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::check::{resolve, unknown_host};
 use self::schedule::{Action, Schedule};
 use super::{
-    Change, Console, Error, Shared, content,
+    Change, Console, Error, Shared, content, realm,
     store::{self, StoreError, command::Open, host},
 };
 use crate::{
@@ -83,9 +83,18 @@ async fn authorise(shared: &Shared, operator: &Name, command: NewCommand) -> Res
     Ok(Authorised { operator: operator.clone(), command })
 }
 
+/// Signs, stores and publishes a command, unless it is one that the console gives of its own accord.
+pub(super) async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
+    if matches!(command.verb, Verb::RealmSet { .. } | Verb::RealmRm { .. }) {
+        return Err(Error::invalid("not_by_command", "realms are kept by the console, which tells the hosts")
+            .hint("use `muster realm`, or the API's /v1/realms"));
+    }
+    announce(console, operator, command).await
+}
+
 /// Signs, stores and publishes a command. Whoever asked may hang up at any moment; between storing and
 /// publishing that must not count, or the command would lie in the store until the next start.
-pub(super) async fn submit(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
+pub(super) async fn announce(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
     let authorised = authorise(&console.shared, operator, command).await?;
     let issuing = console.clone();
     let issued = tokio::spawn(async move { issue(&issuing, authorised).await });
@@ -104,7 +113,8 @@ async fn issue(console: &Console, Authorised { operator, command }: Authorised) 
     let issued_ms = now_ms();
     let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
     let (id, verb) = (CommandId::new(), command.verb);
-    let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, verb };
+    let realms = realm::chain(shared, &verb).await?;
+    let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb };
     let signed = sign(shared, &command)?;
     if store::command::open_count(shared.store.read()).await? >= OPEN_MAX {
         return Err(Error::new(

@@ -359,6 +359,7 @@ mod tests {
             issued_ms: 0,
             expires_ms,
             operator: "admin".parse().unwrap(),
+            realms: Vec::new(),
             verb: Verb::UnitRun { unit: "default/hello".parse().unwrap() },
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Modules, one for each subject: [`host`] (who joined, what they say), [`issued`]
 //! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
-//! (people and their secrets). Each is functions over a connection, so that the caller decides what
+//! (people and their secrets), [`realm`]. Each is functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
 //! **Invariant: one connection writes.** SQLite has one writer at a time; queueing for that
@@ -16,6 +16,7 @@ pub mod content;
 pub mod host;
 pub mod issued;
 pub mod operator;
+pub mod realm;
 pub mod token;
 
 use std::{fmt::Display, path::Path, str::FromStr, time::Duration};

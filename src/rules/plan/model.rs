@@ -4,6 +4,7 @@
 use muster_topics::{
     channel::Ability,
     command::Verb,
+    endpoint::{Endpoint, Protocol},
     name::UnitName,
     unit::{HoldReason, Phase},
 };
@@ -38,6 +39,8 @@ enum Event {
     /// The process ends, and its shim starts it again.
     Again(i32),
     Wait(Millis),
+    /// It is wired to another port, and may lack something.
+    Wire(u16, bool),
     /// The agent is killed, and started again.
     AgentRestart,
     Play {
@@ -66,6 +69,10 @@ struct World {
     row: Option<(Desired, Option<Hold>)>,
     unit: Unit,
     process: Option<(Digest, Process)>,
+    /// What it is wired to, and whether it lacks something.
+    wired: (u16, bool),
+    /// What its process was started with.
+    with: u16,
     restarts: u32,
     last: Option<Ended>,
     pids: i32,
@@ -112,6 +119,12 @@ fn speaks(artifact: &Digest) -> bool {
     *artifact == Digest::of(&[1])
 }
 
+/// Wired to nothing but a port.
+fn wiring(port: u16) -> Wiring {
+    let (name, address) = ("http".parse().unwrap(), "127.0.0.1".parse().unwrap());
+    Wiring { endpoints: vec![Endpoint { name, address, port, protocol: Protocol::Tcp }], connectors: Vec::new() }
+}
+
 impl World {
     fn new() -> Self {
         let now_ms = 1_000_000;
@@ -121,6 +134,8 @@ impl World {
             row: None,
             unit: Unit::new(None, now_ms),
             process: None,
+            wired: (1, false),
+            with: 0,
             restarts: 0,
             last: None,
             pids: 100,
@@ -179,18 +194,21 @@ impl World {
                 assert_eq!(*self.unit.gate(), Gate::Open, "started before its turn");
                 assert!(self.process.is_none() && self.launching.is_none(), "a second process");
                 assert!(!self.removing && !self.stopping, "started while it goes");
+                assert!(!self.wired.1, "started while it lacks something");
                 self.launching = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
+                self.with = self.wired.0;
             }
             Step::Stop { .. } => {
                 assert!(self.process.is_some(), "nothing to stop");
                 self.stopping = true;
             }
             Step::Reload => {
-                assert!(self.process.is_some() && !self.stopping, "nothing to reload");
+                // It may be about to end, if an earlier life of the agent has asked for that.
+                assert!(self.process.is_some(), "nothing to reload");
                 self.reloading = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
             }
             Step::Freeze | Step::Thaw => {
-                assert!(self.process.is_some() && !self.stopping, "nothing to freeze");
+                assert!(self.process.is_some(), "nothing to freeze");
                 self.freezing = Some(step == Step::Freeze);
             }
             Step::Play { playing, ask } => {
@@ -232,6 +250,12 @@ impl World {
     fn desire(&mut self) {
         let (desired, hold) = self.row.clone().unzip();
         self.see(Seen::Desired(desired.map(Box::new), hold.flatten()));
+        self.wire();
+    }
+
+    fn wire(&mut self) {
+        let (port, lacks) = self.wired;
+        self.see(Seen::Wired(wiring(port), lacks.then(|| "something".to_owned())));
     }
 
     fn spawn(&mut self, revision: Digest) {
@@ -244,9 +268,9 @@ impl World {
 
     fn tell(&self) -> Told {
         let process = self.process.as_ref().map(|(_, process)| *process);
-        let (last, connection) = (self.last.clone(), self.connection.clone());
-        let (ready, frozen) = (self.ready, self.frozen);
-        Told { process, restarts: self.restarts, last, ready, frozen, connection, ..Told::default() }
+        let (restarts, last, connection) = (self.restarts, self.last.clone(), self.connection.clone());
+        let (ready, frozen, wiring) = (self.ready, self.frozen, wiring(self.with));
+        Told { process, restarts, last, ready, frozen, connection, wiring, ..Told::default() }
     }
 
     fn end(&mut self, exit: Exit) -> Option<(Digest, Ended)> {
@@ -379,9 +403,13 @@ impl World {
             self.see(Seen::Found(found));
         }
         if let Some(revision) = self.reloading.take() {
+            let speaks = self.row.as_ref().is_some_and(|(desired, _)| {
+                let Spec::Yuno(spec) = &desired.spec;
+                spec.channel == Channel::Lines
+            });
             match &mut self.process {
-                // Some differ in more than their configs.
-                Some((runs, _)) if self.pids % 3 != 0 => {
+                // Some differ in more than their configs, such as in their channel.
+                Some((runs, _)) if self.pids % 3 != 0 && self.connection.is_some() == speaks => {
                     *runs = revision.clone();
                     self.see(Seen::Reloaded(revision));
                 }
@@ -437,6 +465,10 @@ impl World {
                 self.now_ms += ms;
                 self.see(Seen::Tick);
             }
+            Event::Wire(port, lacks) => {
+                self.wired = (port, lacks);
+                self.wire();
+            }
             Event::AgentRestart => self.agent_restarts(),
             Event::Play { run } => self.verb(&Verb::UnitPlay { unit: name(), run }),
             Event::Pause => self.verb(&Verb::UnitPause { unit: name() }),
@@ -469,6 +501,8 @@ impl World {
 
     /// From here on everything works, and time passes as the planner asks for it.
     fn settle(&mut self) {
+        self.wired.1 = false;
+        self.wire();
         self.see(Seen::Gate(Gate::Open));
         for _ in 0..100 {
             self.answers();
@@ -512,7 +546,9 @@ impl World {
         match (observed.phase, desired.run) {
             // As it was when it was held; but what shall stop has stopped.
             (Phase::Stopped | Phase::Absent, _) if held => assert!(running.is_none()),
-            (Phase::Running, Run::Running) if held => assert!(running.is_some()),
+            (Phase::Running | Phase::Playing, Run::Running | Run::Playing) if held || desired.frozen => {
+                assert!(running.is_some());
+            }
             (Phase::Failed, _) => assert!(observed.error.is_some()),
             (Phase::Stopped, Run::Stopped) => assert!(running.is_none() && observed.error.is_none()),
             // A task that has done its work.
@@ -520,7 +556,7 @@ impl World {
                 assert_eq!((running, observed.exit), (None, Some(Exit::Code(0))));
             }
             (Phase::Running, Run::Running) => {
-                assert_eq!(running, Some(&desired.revision));
+                assert_eq!((running, self.with), (Some(&desired.revision), self.wired.0));
                 assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, false));
             }
             (Phase::Playing, Run::Playing) => {
@@ -561,6 +597,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..3).prop_map(Event::Exit),
         2 => (0..3).prop_map(Event::Again),
         4 => prop_oneof![0i64..2_000, 0i64..1_000_000].prop_map(Event::Wait),
+        2 => (1u16..3, prop::bool::ANY).prop_map(|(port, lacks)| Event::Wire(port, lacks)),
         1 => Just(Event::AgentRestart),
         2 => any::<bool>().prop_map(|run| Event::Play { run }),
         1 => Just(Event::Pause),

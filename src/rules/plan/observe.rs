@@ -12,21 +12,25 @@ use super::{
     ADOPT_AGAIN_MS, Alive, Ended, FREEZE_AGAIN_MS, Failure, Found, Instance, Over, Policy, Process, Rest,
     STOP_SLACK_MS, Seen, Step, Told, Unit, Work, to_millis,
 };
-use crate::rules::backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay};
-use crate::rules::order::Gate;
+use crate::rules::{
+    backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay},
+    lease::Wiring,
+    order::Gate,
+};
 
 /// Waits before something is installed again: from a second, so that a console that was restarted is
 /// hardly noticed, to five minutes, so that one that is gone is not bothered.
 const INSTALL: Growth = Growth { first_ms: 1_000, max_ms: 300_000 };
 
-/// The longest error that is kept and sent: it is for people, and part of a message of limited size.
-const ERROR_MAX_CHARS: usize = 1_000;
+/// The longest error or note that is kept and sent: it is for people, and part of a message of limited size.
+const TEXT_MAX_CHARS: usize = 1_000;
 
 impl Unit {
     /// Takes in what was seen; what others see of the unit follows from it.
     pub fn observe(&mut self, seen: Seen, now_ms: Millis) {
         match seen {
             Seen::Desired(desired, hold) => self.desire(desired.map(|desired| *desired), hold),
+            Seen::Wired(wiring, lack) => self.wire(wiring, lack, now_ms),
             Seen::Began(step) => self.begin(step, now_ms),
             Seen::Found(found) => self.found(found, now_ms),
             Seen::NotLookedUp { error } => {
@@ -121,6 +125,14 @@ impl Unit {
             self.observed.attempts = 0;
             self.observed.error = None;
             self.observed.last_lines = None;
+        }
+    }
+
+    fn wire(&mut self, wiring: Wiring, lack: Option<String>, now_ms: Millis) {
+        self.wiring = wiring;
+        if self.lack() != lack.as_deref() {
+            let hold = |note| Hold { note: Some(note), ..Hold::new(HoldReason::Dependency, now_ms) };
+            self.lacks = lack.map(hold);
         }
     }
 
@@ -252,6 +264,7 @@ impl Unit {
         self.observed.frozen = told.frozen;
         self.observed.status = told.status;
         self.observed.missing = told.missing;
+        self.runs_with = Some(told.wiring);
         if let Some(last) = &told.last {
             self.note_end(last);
             self.count(more, last);
@@ -331,7 +344,7 @@ impl Unit {
     }
 
     fn fail(&mut self, error: &str) {
-        self.observed.error = Some(error.chars().take(ERROR_MAX_CHARS).collect());
+        self.observed.error = Some(shortened(error));
     }
 
     fn desires(&self, revision: &Digest) -> bool {
@@ -363,6 +376,8 @@ impl Unit {
         {
             self.fail(why);
         }
+        self.observed.endpoints.clone_from(&self.wiring.endpoints);
+        self.observed.connectors.clone_from(&self.wiring.connectors);
         self.waits = self.needs().map(|note| Hold {
             note: Some(note),
             ..Hold::new(HoldReason::Dependency, self.waits.as_ref().map_or(now_ms, |waits| waits.since_ms))
@@ -374,6 +389,7 @@ impl Unit {
                 self.work = None;
             }
             self.observed.can.clear();
+            self.runs_with = None;
             self.observed.frozen = false;
             self.observed.status = None;
             self.observed.missing.clear();
@@ -458,17 +474,18 @@ impl Unit {
     fn is_reached(&self, desired: &Desired) -> bool {
         // What is on its way it waits for; what is not may never come.
         let blocked = self.waits.is_some() && matches!(self.gate, Gate::Blocked(_));
-        let held = self.hold.is_some() || blocked;
+        let held = self.is_held() || blocked;
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
             (Phase::Running | Phase::Playing, Instance::Alive(alive)) => {
                 let plays = match desired.run {
                     Run::Stopped => return false,
+                    // What is held is asked for nothing, and what is suspended can say nothing.
+                    _ if held || self.observed.frozen => true,
                     Run::Running => self.observed.phase == Phase::Running,
-                    // What is suspended can say nothing.
-                    Run::Playing => self.observed.frozen || self.play.is_known(true),
+                    Run::Playing => self.play.is_known(true),
                 };
-                let is_right = held || alive.revision == desired.revision;
+                let is_right = held || alive.revision == desired.revision && !self.is_rewired();
                 is_right && self.observed.frozen == desired.frozen && (plays || self.play.is_refused())
             }
             (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.rest == Some(Rest::Finished),
@@ -476,6 +493,10 @@ impl Unit {
             _ => false,
         }
     }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(TEXT_MAX_CHARS).collect()
 }
 
 /// Whether a process was up for so long that its restarts so far do not count any more.

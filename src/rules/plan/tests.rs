@@ -3,6 +3,7 @@
 
 mod gated;
 mod held;
+mod wired;
 
 use muster_topics::unit::HoldReason;
 

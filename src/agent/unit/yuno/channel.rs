@@ -151,7 +151,7 @@ impl Line {
                 let wish = match ask {
                     Ask::Play => Some(true),
                     Ask::Pause => Some(false),
-                    Ask::Command { .. } | Ask::Stats => None,
+                    Ask::Command { .. } | Ask::Stats | Ask::Reload => None,
                 };
                 // First, so that whoever connects in between hears the newest wish.
                 let wish = wish.map(|playing| Request::Playing { playing });
@@ -193,6 +193,7 @@ fn line(ask: &Ask, id: &str) -> Result<String, Complaint> {
         Ask::Play => ToYuno::Play(request()),
         Ask::Pause => ToYuno::Pause(request()),
         Ask::Stats => ToYuno::Stats(request()),
+        Ask::Reload => ToYuno::Reload(request()),
         Ask::Command { name, args } => {
             ToYuno::Command(channel::Command { id: id.to_owned(), name: name.clone(), args: args.clone() })
         }

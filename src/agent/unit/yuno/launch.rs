@@ -11,7 +11,6 @@ use muster_topics::{
     capability::Capability,
     name::UnitName,
     process::{self, Process},
-    reload::Reload,
     unit::{Channel, Desired, Restart, Run, StopSignal, YunoSpec},
 };
 use nix::{
@@ -26,6 +25,7 @@ use crate::{
     agent::execute::SEARCH_PATH,
     rules::{
         backoff::{GOOD_AFTER_MS, IMMEDIATE_RESTARTS},
+        lease::Wiring,
         plan::Failure,
     },
 };
@@ -38,19 +38,18 @@ pub(super) struct Wanted<'a> {
     pub(super) desired: &'a Desired,
     pub(super) spec: &'a YunoSpec,
     pub(super) place: &'a Place,
+    /// What it reads as its configuration.
+    pub(super) config: Option<&'a Path>,
+    pub(super) wiring: &'a Wiring,
     pub(super) program: &'a Path,
     pub(super) user: Option<muster_shim::User>,
     pub(super) attempts: u32,
 }
 
 pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
-    let Wanted { unit, host, desired, spec, place, program, user, attempts } = wanted;
+    let Wanted { unit, host, desired, spec, place, config, wiring, program, user, attempts } = wanted;
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let has_configs = !spec.configs.is_empty();
-    let config = has_configs.then(|| match spec.reload {
-        Reload::Restart => text(&place.materials(&desired.revision).merged()),
-        Reload::Signal => text(&place.current()),
-    });
+    let config = config.map(text);
     let mut env: BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
@@ -58,7 +57,9 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
     env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
     let mut argv = vec![text(program)];
-    argv.extend(spec.args.iter().map(|arg| arg.replace("{config}", config.as_deref().unwrap_or_default())));
+    argv.extend(
+        spec.args.iter().map(|arg| wiring.fill(arg).replace("{config}", config.as_deref().unwrap_or_default())),
+    );
     let welcome = Welcome {
         unit: unit.to_string(),
         host: host.to_owned(),
@@ -66,6 +67,7 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
         playing: desired.run == Run::Playing,
         config: config.clone(),
     };
+    env.extend(wiring.variables());
     env.extend(config.map(|config| ("MUSTER_CONFIG".to_owned(), config)));
     let notify = notify(spec, welcome);
     if let Some(notify) = &notify {

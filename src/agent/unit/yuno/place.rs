@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::{materials::Materials, may_heal, reload::Watched};
 use crate::{
-    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically},
-    rules::plan::Failure,
+    files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
+    rules::{lease::Wiring, plan::Failure},
 };
 
 /// `started.json`.
@@ -34,6 +34,9 @@ pub(super) struct Started {
     /// What the files outside were that it may have read.
     #[serde(default)]
     pub(super) watched: Watched,
+    /// Where it was told to listen, and how to reach what it needs.
+    #[serde(default)]
+    pub(super) wiring: Wiring,
 }
 
 /// Where a unit has its files.
@@ -83,11 +86,6 @@ impl Place {
         Materials::new(self.revision(revision))
     }
 
-    /// The merged config of what runs, whichever revision that is.
-    pub(super) fn current(&self) -> PathBuf {
-        Materials::new(self.folder.join("config")).merged()
-    }
-
     /// Makes the folders, writes the configs unless they are there, and removes those of revisions that are past.
     pub(super) fn prepare(&self, revision: &Digest, configs: Option<&[(ConfigRef, Value)]>) -> Result<(), Failure> {
         let prepare = || {
@@ -110,6 +108,41 @@ impl Place {
         prepare().map_err(|error: io::Error| self.failure("prepared", &error))
     }
 
+    fn wired(&self, revision: &Digest) -> PathBuf {
+        self.revision(revision).join("wired").join("config.json")
+    }
+
+    /// The configuration that a unit is started with, if it has one: what is installed, with its endpoints put in.
+    pub(super) fn wire(
+        &self,
+        revision: &Digest,
+        has_configs: bool,
+        wiring: &Wiring,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let installed = has_configs.then(|| self.materials(revision).merged());
+        if wiring.is_empty() {
+            return Ok(installed);
+        }
+        let never = |error: String| Failure { error, may_heal: false };
+        let content = installed.map_or(Ok(b"{}".to_vec()), fs::read).map_err(|error| self.failure("read", &error))?;
+        let mut config =
+            serde_json::from_slice(&content).map_err(|error| never(format!("the unit's config: {error}")))?;
+        wiring.put_into(&mut config).map_err(never)?;
+        let wired = self.wired(revision);
+        let write = || {
+            make_folder(wired.parent().unwrap_or(&self.folder), PASSABLE_FOLDER)?;
+            write_atomically(&wired, config.to_string().as_bytes(), SECRET_MODE)
+        };
+        write().map_err(|error: io::Error| self.failure("written", &error))?;
+        Ok(Some(wired))
+    }
+
+    /// The same file of a revision as it is found behind the link that leads to what runs.
+    pub(super) fn behind_link(&self, revision: &Digest, path: &Path) -> PathBuf {
+        let below = path.strip_prefix(self.revision(revision)).unwrap_or(path);
+        self.folder.join("config").join(below)
+    }
+
     /// Lets a user read its configs, and write where it works.
     pub(super) fn give_to(&self, revision: &Digest, user: &muster_shim::User) -> Result<(), Failure> {
         let give = |path: &Path| match unistd::chown(path, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
@@ -118,6 +151,7 @@ impl Place {
             Err(errno) => Err(self.failure("given to its user", &errno.into())),
         };
         give(&self.work())?;
+        give(&self.wired(revision))?;
         self.materials(revision).readable().iter().try_for_each(|file| give(file))
     }
 

@@ -11,12 +11,14 @@ use std::{
     fs::{self, File},
     io,
     path::Path,
+    time::Duration,
 };
 
 use muster_topics::{
     name::{Digest, UnitName},
     reload::Reload,
-    unit::{Desired, Spec, YunoSpec},
+    signal::Signal,
+    unit::{Desired, Spec, StopSignal, YunoSpec},
 };
 use ring::digest::{Context, SHA256};
 
@@ -26,10 +28,16 @@ use super::{
     may_heal,
     place::{Place, Started},
 };
-use crate::{agent::unit::kind::Instance, rules::plan::Failure};
+use crate::{
+    agent::unit::kind::{Ask, Signaller},
+    rules::plan::Failure,
+};
 
 /// The largest file outside that is watched: a certificate, a list, a key; each is read every 30 s.
 const WATCHED_MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// How long a process may take to read its files again and say so.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// What files outside were when they were last read: each by its hash, or not there.
 pub(super) type Watched = BTreeMap<String, Option<Digest>>;
@@ -40,7 +48,7 @@ impl Yunos {
         &self,
         unit: &UnitName,
         desired: &Desired,
-        instance: &mut dyn Instance,
+        signal: &Signaller<'_>,
     ) -> Result<bool, Failure> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
@@ -50,11 +58,14 @@ impl Yunos {
             return Ok(false);
         }
         self.install(unit, desired, &|_| ()).await?;
+        place.wire(&desired.revision, !spec.configs.is_empty(), &started.wiring)?;
         if let Some(user) = find_user(spec)? {
             place.give_to(&desired.revision, &user)?;
         }
         place.lead_to(&desired.revision)?;
-        instance.notify(spec.reload_signal).await?;
+        if !self.tell(unit, spec, spec.reload, signal).await? || place.started().ok().as_ref() != Some(&started) {
+            return Ok(false);
+        }
         place.write_started(&Started { revision: desired.revision.clone(), ..started })?;
         tracing::info!(%unit, revision = desired.revision.short(), "its configs were changed, and it was told so");
         Ok(true)
@@ -65,7 +76,7 @@ impl Yunos {
         &self,
         unit: &UnitName,
         desired: &Desired,
-        instance: &mut dyn Instance,
+        signal: &Signaller<'_>,
     ) -> Result<bool, Failure> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
@@ -79,19 +90,54 @@ impl Yunos {
         // A file that is watched since just now is as it was read.
         let changed = |path: &String| started.watched.get(path).is_some_and(|then| *then != now[path]);
         let action = |wanted| spec.on_change.iter().any(|one| one.action == wanted && changed(&one.path));
-        let (restart, signal) = (action(Reload::Restart), action(Reload::Signal));
-        if restart {
-            tracing::info!(%unit, "a file outside has changed; it is started anew");
-            return Ok(false);
+        // A restart is enough for all of them.
+        for wanted in [Reload::Restart, Reload::Channel, Reload::Signal].into_iter().filter(|wanted| action(*wanted)) {
+            if !self.tell(unit, spec, wanted, signal).await? {
+                tracing::info!(%unit, "a file outside has changed; it is started anew");
+                return Ok(false);
+            }
+            tracing::info!(%unit, "a file outside has changed, and it was told so");
         }
-        if signal {
-            tracing::info!(%unit, "a file outside has changed, and it is told so");
-            instance.notify(spec.reload_signal).await?;
-        }
-        if signal || now != started.watched {
+        if now != started.watched && place.started().ok().as_ref() == Some(&started) {
             place.write_started(&Started { watched: now, ..started })?;
         }
         Ok(true)
+    }
+}
+
+impl Yunos {
+    /// Has a process read its files again; false if it has to be started anew for that.
+    async fn tell(
+        &self,
+        unit: &UnitName,
+        spec: &YunoSpec,
+        how: Reload,
+        signal: &Signaller<'_>,
+    ) -> Result<bool, Failure> {
+        match how {
+            Reload::Restart => Ok(false),
+            Reload::Signal => signal(by_name(spec.reload_signal)).await.map(|()| true),
+            Reload::Channel => match self.switchboard.ask(unit, Ask::Reload, ANSWER_MAX).await {
+                Ok(_) => Ok(true),
+                Err(complaint) => {
+                    let why = complaint.message;
+                    tracing::warn!(%unit, code = complaint.code, why, "it does not read its files again");
+                    Ok(false)
+                }
+            },
+        }
+    }
+}
+
+fn by_name(signal: StopSignal) -> Signal {
+    match signal {
+        StopSignal::Term => Signal::Term,
+        StopSignal::Int => Signal::Int,
+        StopSignal::Quit => Signal::Quit,
+        StopSignal::Hup => Signal::Hup,
+        StopSignal::Usr1 => Signal::Usr1,
+        StopSignal::Usr2 => Signal::Usr2,
+        StopSignal::Kill => Signal::Kill,
     }
 }
 

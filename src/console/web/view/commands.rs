@@ -134,6 +134,14 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
         Verb::Cancel { command } => format!("cancel {command}"),
         Verb::UnitLogs { unit, lines } => format!("last {lines} lines of the log of {unit}"),
         Verb::UnitConfig { unit } => format!("effective config of {unit}"),
+        Verb::RealmSet { realm } => format!("set realm {realm}"),
+        Verb::RealmRm { realm } => format!("forget realm {realm}"),
+        Verb::SnapshotTake { snapshot } => format!("take snapshot {snapshot}"),
+        Verb::SnapshotLs => "list snapshots".to_owned(),
+        Verb::SnapshotDiff { snapshot } => format!("compare with snapshot {snapshot}"),
+        Verb::SnapshotActivate { snapshot } => format!("activate snapshot {snapshot}"),
+        Verb::SnapshotDeactivate { snapshot } => format!("deactivate snapshot {snapshot}"),
+        Verb::SnapshotRm { snapshot } => format!("remove snapshot {snapshot}"),
     };
     match text.char_indices().nth(WHAT_MAX_CHARS) {
         Some((cut, _)) => format!("{}…", &text[..cut]),

@@ -1,9 +1,12 @@
 //! One unit: what it should be beside what it is, and what can be done about it.
 
+use std::net::{IpAddr, SocketAddr};
+
 use maud::{Markup, html};
 use muster_topics::{
     channel::Ability,
-    name::{HostId, UnitName},
+    endpoint::Protocol,
+    name::{HostId, Name, UnitName},
     unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Spec, YunoSpec},
 };
 
@@ -211,10 +214,25 @@ impl UnitView {
                 }
                 @if observed.attempts > 0 { div { dt { "Restarts by itself" } dd { (observed.attempts) } } }
                 @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (ago(retry_ms, now_ms)) } } }
+                @if !observed.endpoints.is_empty() {
+                    div { dt { "Listens at" } dd { @for end in &observed.endpoints { (wired(&end.name, end.address, end.port, end.protocol)) } } }
+                }
+                @if !observed.connectors.is_empty() {
+                    div { dt { "Connects to" } dd {
+                        @for end in &observed.connectors {
+                            (wired(&end.name, end.address, end.port, end.protocol))
+                            "of " a href=(url(self.unit.host, &end.unit)) { (end.unit) } " "
+                        }
+                    } }
+                }
                 (spec(&desired.spec))
             }
         }
     }
+}
+
+fn wired(name: &Name, address: IpAddr, port: u16, protocol: Protocol) -> Markup {
+    html! { (name) " " code { (SocketAddr::new(address, port)) @if protocol != Protocol::Tcp { "/" (protocol) } } " " }
 }
 
 fn wanted(desired: &Desired) -> Markup {

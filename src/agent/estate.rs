@@ -1,0 +1,139 @@
+//! Verbs about what the host carries as a whole: realms, and snapshots of its units.
+//!
+//! Each is one transaction, like an edit of one unit ([`super::road`]): what it changes, its journal row, its answer
+//! and its outbox row. What is refused leaves nothing of itself but the refusal.
+
+use std::collections::BTreeSet;
+
+use muster_topics::{
+    Millis,
+    command::{Command, Verb},
+    name::{Name, UnitName},
+    outcome::{RefusalCode, Status},
+    unit::Spec,
+};
+use serde::Serialize;
+use sqlx::SqliteConnection;
+
+use super::{
+    core::Agent,
+    road::answer_with,
+    store::{StoreError, journal, realm, snapshot, unit::Asker},
+};
+use crate::{clock, rules::Refusal};
+
+/// What a verb has come to.
+enum Done {
+    /// Nothing has changed.
+    Told(Vec<u8>),
+    /// Desired state has changed, or what it comes to.
+    Changed(Vec<u8>),
+}
+
+impl Agent {
+    /// Does a verb about realms or snapshots, and answers.
+    pub(super) async fn order_estate(&mut self, command: &Command, verb: &Verb) -> Result<(), StoreError> {
+        let now_ms = clock::now_ms();
+        let mut tx = self.store.begin().await?;
+        if !self.enter(&mut tx, command).await? {
+            tx.rollback().await?;
+            return self.repeated(command.id).await;
+        }
+        let mut keys = Vec::new();
+        let changed = match self.estate(&mut tx, command, verb, now_ms).await? {
+            Ok(Done::Told(output)) => {
+                answer_with(&mut tx, command.id, &output, now_ms, &mut keys).await?;
+                false
+            }
+            Ok(Done::Changed(output)) => {
+                answer_with(&mut tx, command.id, &output, now_ms, &mut keys).await?;
+                true
+            }
+            Err(refusal) => {
+                // Some of it may have been done already.
+                tx.rollback().await?;
+                tx = self.store.begin().await?;
+                self.enter(&mut tx, command).await?;
+                keys.extend(journal::finish(&mut tx, command.id, Status::from(refusal).into(), now_ms).await?);
+                false
+            }
+        };
+        tx.commit().await?;
+        if changed {
+            self.carry_realms().await;
+            self.units.desired_changed();
+            self.voice.beats.hasten();
+        }
+        for key in keys {
+            self.queue(Some(key));
+        }
+        Ok(())
+    }
+
+    async fn estate(
+        &self,
+        tx: &mut SqliteConnection,
+        command: &Command,
+        verb: &Verb,
+        now_ms: Millis,
+    ) -> Result<Result<Done, Refusal>, StoreError> {
+        let asker = Asker { operator: &command.operator, now_ms };
+        let may_be = |unit: &UnitName, spec: &Spec| self.may_be(unit, spec);
+        let nothing = |()| Done::Changed(Vec::new());
+        Ok(match verb {
+            Verb::RealmSet { realm } if !command.realms.iter().any(|told| told.name == *realm) => {
+                Err(Refusal::new(RefusalCode::Invalid, format!("the command does not say what realm {realm} is")))
+            }
+            Verb::RealmSet { .. } => realm::take_in(tx, &command.realms).await?.map(nothing),
+            Verb::RealmRm { realm } => realm::remove(tx, realm).await?.map(nothing),
+            Verb::SnapshotTake { snapshot } => {
+                let is_denied = |unit: &UnitName| self.policy.forbids_realm(&unit.realm()).is_some();
+                snapshot::take(tx, snapshot, is_denied, asker).await?.map(|()| Done::Told(Vec::new()))
+            }
+            Verb::SnapshotLs => Ok(Done::Told(json(&snapshot::list(tx).await?)?)),
+            Verb::SnapshotDiff { snapshot } => match snapshot::compare(tx, snapshot).await? {
+                Ok(diff) => Ok(Done::Told(json(&diff)?)),
+                Err(refusal) => Err(refusal),
+            },
+            Verb::SnapshotActivate { snapshot } => match snapshot::activate(tx, snapshot, may_be, asker).await? {
+                Ok(diff) => Ok(Done::Changed(json(&diff)?)),
+                Err(refusal) => Err(refusal),
+            },
+            Verb::SnapshotDeactivate { snapshot } => match snapshot::deactivate(tx, snapshot, may_be, asker).await? {
+                Ok(diff) => Ok(Done::Changed(json(&diff)?)),
+                Err(refusal) => Err(refusal),
+            },
+            Verb::SnapshotRm { snapshot } => snapshot::remove(tx, snapshot).await?.map(|()| Done::Told(Vec::new())),
+            other => {
+                let message = format!("{} is not about realms or snapshots", other.name());
+                Err(Refusal::new(RefusalCode::Invalid, message))
+            }
+        })
+    }
+
+    /// Whether the host's own policy allows a unit to become this again: it may be stricter than it was then.
+    fn may_be(&self, unit: &UnitName, Spec::Yuno(spec): &Spec) -> Result<(), Refusal> {
+        let user = spec.user.as_deref().unwrap_or(&self.user);
+        let refusal = self.policy.forbids_realm(&unit.realm()).or_else(|| self.policy.forbids_user(user));
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Looks up which realms the host carries: its owner's, and those of which the console has told it.
+    pub(super) async fn carry_realms(&mut self) {
+        let told = match self.store.realms().await {
+            Ok(realms) => realms,
+            Err(error) => return tracing::error!(%error, "the realms of this host cannot be read"),
+        };
+        let realms: BTreeSet<Name> =
+            self.own_realms.iter().cloned().chain(told.iter().map(|realm| realm.name.clone())).collect();
+        if realms != self.realms {
+            self.portrait.carry(&realms);
+            self.realms = realms;
+            self.observe_units();
+        }
+    }
+}
+
+fn json<T: Serialize>(answer: &T) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec(answer).map_err(|source| StoreError::Content { what: "answer", source })
+}

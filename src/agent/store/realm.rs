@@ -1,0 +1,106 @@
+//! What the console says of realms.
+//!
+//! **Invariant: a realm only gets newer.** What is older than what is there changes nothing, whenever it arrives.
+
+use std::collections::BTreeSet;
+
+use muster_topics::{
+    name::{Name, UnitName},
+    outcome::RefusalCode,
+    realm::Realm,
+};
+use sqlx::SqliteConnection;
+
+use super::{Store, StoreError, to_sql, unit::to_json};
+use crate::rules::{Refusal, realm::Realms};
+
+impl Store {
+    /// All realms of which something was said.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn realms(&self) -> Result<Realms, StoreError> {
+        let mut tx = self.begin().await?;
+        all(&mut tx).await
+    }
+}
+
+/// All realms of which something was said. One that cannot be read is as if nothing had been.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn all(connection: &mut SqliteConnection) -> Result<Realms, StoreError> {
+    let rows = sqlx::query!(r#"SELECT name AS "name!", definition FROM realm"#).fetch_all(connection).await?;
+    let read = |name: &str, definition: &str| {
+        serde_json::from_str::<Realm>(definition)
+            .inspect_err(|error| tracing::error!(realm = name, %error, "a realm cannot be read; its defaults hold"))
+            .ok()
+    };
+    Ok(rows.iter().filter_map(|row| read(&row.name, &row.definition)).collect())
+}
+
+/// Takes in what is said of realms, each before those below it.
+///
+/// # Errors
+/// If the database refuses; a realm that cannot be is the inner error, and nothing is taken in then by whoever
+/// ends the transaction.
+pub async fn take_in(connection: &mut SqliteConnection, realms: &[Realm]) -> Result<Result<(), Refusal>, StoreError> {
+    let mut known = all(connection).await?;
+    for realm in realms {
+        if known.get(&realm.name).is_some_and(|there| there.generation >= realm.generation) {
+            continue;
+        }
+        let wrong = known.check(realm);
+        if !wrong.is_empty() {
+            let message = format!("realm {}: {}", realm.name, wrong.join("; "));
+            return Ok(Err(Refusal::new(RefusalCode::Invalid, message)));
+        }
+        let (name, generation, definition) = (realm.name.as_str(), to_sql(realm.generation), to_json("realm", realm)?);
+        sqlx::query!(
+            "INSERT INTO realm (name, generation, definition) VALUES (?, ?, ?)
+             ON CONFLICT (name) DO UPDATE SET generation = excluded.generation, definition = excluded.definition",
+            name,
+            generation,
+            definition
+        )
+        .execute(&mut *connection)
+        .await?;
+        known.insert(realm.clone());
+    }
+    Ok(Ok(()))
+}
+
+/// Forgets a realm; one that is not known is forgotten already.
+///
+/// # Errors
+/// If the database refuses; what it is refused for is the inner error.
+pub async fn remove(connection: &mut SqliteConnection, realm: &Name) -> Result<Result<(), Refusal>, StoreError> {
+    let conflict = |message| Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
+    if *realm == Name::default_realm() {
+        return conflict("the realm default always exists".to_owned());
+    }
+    let mut holders: BTreeSet<String> = BTreeSet::new();
+    let units = sqlx::query_scalar!(
+        r#"SELECT name AS "name!" FROM unit UNION SELECT unit AS "name!" FROM snapshot_unit ORDER BY 1"#
+    );
+    for name in units.fetch_all(&mut *connection).await? {
+        if name.parse::<UnitName>().is_ok_and(|unit| unit.realm() == *realm) {
+            holders.insert(name);
+        }
+    }
+    if !holders.is_empty() {
+        let names: Vec<String> = holders.into_iter().collect();
+        return conflict(format!(
+            "realm {realm} has units here, or in snapshots: {}. hint: remove them first",
+            names.join(", ")
+        ));
+    }
+    let known = all(connection).await?;
+    let children: Vec<&str> = known.children(realm).into_iter().map(Name::as_str).collect();
+    if !children.is_empty() {
+        return conflict(format!("realm {realm} is the parent of {}. hint: remove these first", children.join(", ")));
+    }
+    let name = realm.as_str();
+    sqlx::query!("DELETE FROM realm WHERE name = ?", name).execute(connection).await?;
+    Ok(Ok(()))
+}

@@ -1,0 +1,384 @@
+//! Snapshots: what the units should have been, under a name.
+//!
+//! A snapshot holds whole specs, so that to go back to it needs nothing else. Activation changes desired state by the
+//! same [`unit::edit`] as any verb, all of it in one transaction; the planner does the rest.
+//!
+//! **Invariant: one snapshot is active at most**, and a unit that it changed remembers what it was before the first
+//! of its activations.
+//!
+//! **Invariant: what somebody wanted after an activation is never undone by its end.** That is told by the generation.
+
+use std::collections::BTreeMap;
+
+use muster_topics::{
+    Millis,
+    command::Verb,
+    name::{Name, UnitName},
+    outcome::RefusalCode,
+    snapshot::{Difference, Snapshot, SnapshotDiff, Snapshots, UnitDiff},
+    unit::{Desired, Run, Spec},
+};
+use serde::de::DeserializeOwned;
+use sqlx::SqliteConnection;
+
+use super::{
+    Store, StoreError, from_sql, to_sql,
+    unit::{self, Asker, to_json},
+};
+use crate::rules::{
+    Refusal,
+    snapshot::{Pinned, diff, difference},
+};
+
+/// The most snapshots of a host. With as many units as it may have, and a kilobyte for each, they take eight megabytes.
+pub const SNAPSHOTS_MAX: usize = 32;
+
+/// What is refused, or went wrong.
+type Answer<T> = Result<Result<T, Refusal>, StoreError>;
+
+/// What a snapshot has of one unit.
+struct Row {
+    unit: UnitName,
+    then: Pinned,
+    /// While it is active, and has changed the unit: what it was before, and the generation that was made.
+    before: Option<(Pinned, u64)>,
+}
+
+impl Store {
+    /// Everything that a snapshot has kept, for whoever tidies up.
+    ///
+    /// # Errors
+    /// If the database refuses, or something cannot be read: then nobody knows what is needed.
+    pub async fn snapshot_specs(&self) -> Result<Vec<Spec>, StoreError> {
+        let mut tx = self.begin().await?;
+        let rows = sqlx::query!("SELECT spec, before_spec FROM snapshot_unit").fetch_all(&mut *tx).await?;
+        let specs = rows.iter().flat_map(|row| [Some(&row.spec), row.before_spec.as_ref()]).flatten();
+        specs.map(|spec| parsed("unit's spec", spec)).collect()
+    }
+}
+
+/// The snapshots that there are, by name.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn list(connection: &mut SqliteConnection) -> Result<Snapshots, StoreError> {
+    let rows = sqlx::query!(r#"SELECT name AS "name!", taken_by, taken_ms, active_ms FROM snapshot ORDER BY name"#)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut snapshots = Vec::new();
+    for row in rows {
+        let name = row.name.as_str();
+        let units = sqlx::query_scalar!("SELECT unit FROM snapshot_unit WHERE snapshot = ? ORDER BY unit", name)
+            .fetch_all(&mut *connection)
+            .await?;
+        snapshots.push(Snapshot {
+            name: quoted("snapshot's name", &row.name)?,
+            by: quoted("operator's name", &row.taken_by)?,
+            taken_ms: row.taken_ms,
+            active_ms: row.active_ms,
+            units: units.iter().map(|unit| quoted("unit's name", unit)).collect::<Result<_, _>>()?,
+        });
+    }
+    Ok(Snapshots { snapshots })
+}
+
+/// Keeps what every unit should be, but for those of realms that nobody may touch here.
+///
+/// # Errors
+/// If the database refuses; what it is refused for is the inner error.
+pub async fn take(
+    connection: &mut SqliteConnection,
+    name: &Name,
+    is_denied: impl Fn(&UnitName) -> bool,
+    asker: Asker<'_>,
+) -> Answer<()> {
+    let units = match now(connection).await? {
+        Ok(units) => units,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let units: BTreeMap<_, _> = units.into_iter().filter(|(unit, _)| !is_denied(unit)).collect();
+    let taken = list(connection).await?.snapshots;
+    if taken.iter().any(|there| there.name == *name) {
+        let then: BTreeMap<_, _> = rows(connection, name).await?.into_iter().map(|row| (row.unit, row.then)).collect();
+        let same = then == units.iter().map(|(unit, desired)| (unit.clone(), pin(desired))).collect();
+        let message = format!(
+            "there is a snapshot {name} of other units. hint: choose another name, or `muster snapshot rm {name}`"
+        );
+        return Ok(if same { Ok(()) } else { conflict(message) });
+    }
+    if units.is_empty() {
+        return Ok(conflict("there is no unit on this host to take a snapshot of".to_owned()));
+    }
+    if taken.len() >= SNAPSHOTS_MAX {
+        return Ok(conflict(format!("this host has {SNAPSHOTS_MAX} snapshots already. hint: remove one first")));
+    }
+    let (snapshot, by) = (name.as_str(), asker.operator.as_str());
+    sqlx::query!("INSERT INTO snapshot (name, taken_by, taken_ms) VALUES (?, ?, ?)", snapshot, by, asker.now_ms)
+        .execute(&mut *connection)
+        .await?;
+    for (unit, desired) in &units {
+        let (unit, spec, run) = (unit.as_str(), to_json("unit's spec", &desired.spec)?, word(desired.run));
+        sqlx::query!(
+            "INSERT INTO snapshot_unit (snapshot, unit, spec, run) VALUES (?, ?, ?, ?)",
+            snapshot,
+            unit,
+            spec,
+            run
+        )
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(Ok(()))
+}
+
+/// How each unit differs from a snapshot.
+///
+/// # Errors
+/// If the database refuses; what it is refused for is the inner error.
+pub async fn compare(connection: &mut SqliteConnection, name: &Name) -> Answer<SnapshotDiff> {
+    if active_ms(connection, name).await?.is_none() {
+        return Ok(Err(unknown(name)));
+    }
+    let units = match now(connection).await? {
+        Ok(units) => units,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let now = units.iter().map(|(unit, desired)| (unit.clone(), pin(desired))).collect();
+    let then = rows(connection, name).await?.into_iter().map(|row| (row.unit, row.then)).collect();
+    Ok(Ok(SnapshotDiff { snapshot: name.clone(), units: diff(&then, &now) }))
+}
+
+/// Makes each unit of a snapshot again what it was, unless `may_be` objects.
+///
+/// # Errors
+/// If the database refuses; what it is refused for is the inner error, and whoever ends the transaction must then
+/// undo it.
+pub async fn activate(
+    connection: &mut SqliteConnection,
+    name: &Name,
+    may_be: impl Fn(&UnitName, &Spec) -> Result<(), Refusal>,
+    asker: Asker<'_>,
+) -> Answer<SnapshotDiff> {
+    let mut compared = match compare(connection, name).await? {
+        Ok(compared) => compared,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    if let Some(other) = list(connection).await?.snapshots.iter().find(|other| other.active_ms.is_some())
+        && other.name != *name
+    {
+        let other = &other.name;
+        return Ok(conflict(format!(
+            "the snapshot {other} is active. hint: `muster snapshot deactivate {other}` first"
+        )));
+    }
+    let snapshot = name.as_str();
+    sqlx::query!("UPDATE snapshot SET active_ms = coalesce(active_ms, ?) WHERE name = ?", asker.now_ms, snapshot)
+        .execute(&mut *connection)
+        .await?;
+    for row in rows(connection, name).await? {
+        let Some(told) = compared.units.iter_mut().find(|told| told.unit == row.unit) else { continue };
+        if told.difference == Difference::Same {
+            continue;
+        }
+        if let Err(refusal) = may_be(&row.unit, &row.then.spec) {
+            return Ok(Err(refusal));
+        }
+        let before = unit::find(connection, &row.unit).await?.map(|row| row.desired);
+        let goal = row.then.after(before.as_ref().map(|before| &before.spec));
+        let generation = match set(connection, &row.unit, goal, asker).await? {
+            Ok(generation) => generation,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        told.generation = Some(generation);
+        if let Some(before) = before {
+            remember(connection, name, &row.unit, &before, generation).await?;
+        }
+    }
+    Ok(Ok(compared))
+}
+
+/// Writes down what a unit was before an activation, unless an earlier one has.
+async fn remember(
+    connection: &mut SqliteConnection,
+    snapshot: &Name,
+    unit: &UnitName,
+    before: &Desired,
+    generation: u64,
+) -> Result<(), StoreError> {
+    let (snapshot, unit, generation) = (snapshot.as_str(), unit.as_str(), to_sql(generation));
+    let (spec, run) = (to_json("unit's spec", &before.spec)?, word(before.run));
+    sqlx::query!(
+        "UPDATE snapshot_unit SET before_spec = coalesce(before_spec, ?), before_run = coalesce(before_run, ?),
+             generation = ? WHERE snapshot = ? AND unit = ?",
+        spec,
+        run,
+        generation,
+        snapshot,
+        unit
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Makes each unit that an activation has changed again what it was before, if nobody has wanted something else of
+/// it since.
+///
+/// # Errors
+/// As [`activate`].
+pub async fn deactivate(
+    connection: &mut SqliteConnection,
+    name: &Name,
+    may_be: impl Fn(&UnitName, &Spec) -> Result<(), Refusal>,
+    asker: Asker<'_>,
+) -> Answer<SnapshotDiff> {
+    let mut told = SnapshotDiff { snapshot: name.clone(), units: Vec::new() };
+    match active_ms(connection, name).await? {
+        None => return Ok(Err(unknown(name))),
+        Some(None) => return Ok(Ok(told)),
+        Some(Some(_)) => {}
+    }
+    for Row { unit, before, .. } in rows(connection, name).await? {
+        let Some((before, generation)) = before else { continue };
+        let mut undone = UnitDiff { unit: unit.clone(), difference: Difference::Later, generation: None };
+        match unit::find(connection, &unit).await? {
+            Some(row) if row.desired.generation == generation => {
+                undone.difference = difference(&before, &pin(&row.desired));
+                if let Err(refusal) = may_be(&unit, &before.spec) {
+                    return Ok(Err(refusal));
+                }
+                match set(connection, &unit, before.after(Some(&row.desired.spec)), asker).await? {
+                    Ok(generation) => undone.generation = Some(generation),
+                    Err(refusal) => return Ok(Err(refusal)),
+                }
+            }
+            Some(_) => {}
+            None => undone.difference = Difference::Missing,
+        }
+        told.units.push(undone);
+    }
+    let snapshot = name.as_str();
+    sqlx::query!("UPDATE snapshot SET active_ms = NULL WHERE name = ?", snapshot).execute(&mut *connection).await?;
+    sqlx::query!(
+        "UPDATE snapshot_unit SET before_spec = NULL, before_run = NULL, generation = NULL WHERE snapshot = ?",
+        snapshot
+    )
+    .execute(connection)
+    .await?;
+    Ok(Ok(told))
+}
+
+/// Forgets a snapshot.
+///
+/// # Errors
+/// If the database refuses; what it is refused for is the inner error.
+pub async fn remove(connection: &mut SqliteConnection, name: &Name) -> Answer<()> {
+    match active_ms(connection, name).await? {
+        None => return Ok(Err(unknown(name))),
+        Some(Some(_)) => {
+            let hint = format!("hint: `muster snapshot deactivate {name}` first");
+            return Ok(conflict(format!("the snapshot {name} is active. {hint}")));
+        }
+        Some(None) => {}
+    }
+    let snapshot = name.as_str();
+    sqlx::query!("DELETE FROM snapshot WHERE name = ?", snapshot).execute(connection).await?;
+    Ok(Ok(()))
+}
+
+/// Why a unit cannot be forgotten, if a snapshot needs it.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn needs(connection: &mut SqliteConnection, unit: &UnitName) -> Result<Option<Refusal>, StoreError> {
+    let name = unit.as_str();
+    let snapshots = sqlx::query_scalar!("SELECT snapshot FROM snapshot_unit WHERE unit = ? ORDER BY snapshot", name)
+        .fetch_all(connection)
+        .await?;
+    let Some(first) = snapshots.first() else { return Ok(None) };
+    let (what, verb) = if snapshots.len() == 1 { ("the snapshot", "needs") } else { ("the snapshots", "need") };
+    let message = format!("{what} {} {verb} {unit}. hint: `muster snapshot rm {first}`", snapshots.join(", "));
+    Ok(Some(Refusal::new(RefusalCode::Conflict, message)))
+}
+
+fn conflict<T>(message: String) -> Result<T, Refusal> {
+    Err(Refusal::new(RefusalCode::Conflict, message))
+}
+
+fn unknown(name: &Name) -> Refusal {
+    let message =
+        format!("there is no snapshot {name} on this host. hint: `muster snapshot ls` lists those that there are");
+    Refusal::new(RefusalCode::NotFound, message)
+}
+
+/// Since when a snapshot is active; nothing at all if there is none of this name.
+async fn active_ms(connection: &mut SqliteConnection, name: &Name) -> Result<Option<Option<Millis>>, StoreError> {
+    let name = name.as_str();
+    Ok(sqlx::query_scalar!("SELECT active_ms FROM snapshot WHERE name = ?", name).fetch_optional(connection).await?)
+}
+
+/// What all units should be now. With one that cannot be read nothing can be said.
+async fn now(connection: &mut SqliteConnection) -> Answer<BTreeMap<UnitName, Desired>> {
+    let unit::StoredUnits { units, unreadable, .. } = unit::all(connection).await?;
+    if !unreadable.is_empty() {
+        let names = unreadable.join(", ");
+        return Ok(conflict(format!("what {names} should be cannot be read by this version of the agent")));
+    }
+    Ok(Ok(units.into_iter().map(|row| (row.name, row.desired)).collect()))
+}
+
+fn pin(desired: &Desired) -> Pinned {
+    Pinned { spec: desired.spec.clone(), run: desired.run }
+}
+
+async fn rows(connection: &mut SqliteConnection, name: &Name) -> Result<Vec<Row>, StoreError> {
+    let name = name.as_str();
+    let rows = sqlx::query!(
+        "SELECT unit, spec, run, before_spec, before_run, generation FROM snapshot_unit WHERE snapshot = ? ORDER BY unit",
+        name
+    )
+    .fetch_all(connection)
+    .await?;
+    let pinned = |spec: &str, run: &str| -> Result<Pinned, StoreError> {
+        Ok(Pinned { spec: parsed("unit's spec", spec)?, run: quoted("wish to run", run)? })
+    };
+    rows.iter()
+        .map(|row| {
+            let before = match (&row.before_spec, &row.before_run, row.generation) {
+                (Some(spec), Some(run), Some(generation)) => Some((pinned(spec, run)?, from_sql(generation))),
+                _ => None,
+            };
+            Ok(Row { unit: quoted("unit's name", &row.unit)?, then: pinned(&row.spec, &row.run)?, before })
+        })
+        .collect::<Result<_, StoreError>>()
+}
+
+/// Makes a unit what it was, and gives the generation that this is.
+async fn set(connection: &mut SqliteConnection, unit: &UnitName, goal: Pinned, asker: Asker<'_>) -> Answer<u64> {
+    let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(goal.spec), run: Some(goal.run) };
+    let mut edited = unit::edit(connection, unit, &verb, asker).await?;
+    if goal.run == Run::Running && edited.is_ok() {
+        // To ask for one that plays to run asks for nothing.
+        edited = unit::edit(connection, unit, &Verb::UnitPause { unit: unit.clone() }, asker).await?;
+    }
+    Ok(edited.map(|applied| applied.map_or(0, |applied| applied.generation)))
+}
+
+fn word(run: Run) -> &'static str {
+    match run {
+        Run::Stopped => "stopped",
+        Run::Running => "running",
+        Run::Playing => "playing",
+    }
+}
+
+fn parsed<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|source| StoreError::Content { what, source })
+}
+
+fn quoted<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_value(text.into()).map_err(|source| StoreError::Content { what, source })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! Options of `muster yuno create` for endpoints, and how they are shown.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use muster_topics::{
+    endpoint::{Connector, Endpoint, Needed, Protocol, Provided},
+    unit::Observed,
+};
+
+/// Where a unit listens, and what it connects to.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Endpoints")]
+#[group(id = "endpoints")]
+pub struct Options {
+    /// An endpoint that it provides, with a port that its host leases it: NAME, and behind it as wanted =PORT for a
+    /// port of your own, /udp, and /global for other hosts to reach; may be given several times. The port is in
+    /// MUSTER_PORT_NAME, for {port:NAME} in an argument, and under `endpoints` in the configuration
+    #[arg(long = "provide", value_name = "NAME[=PORT][/udp][/global]", value_parser = parse_provided)]
+    provides: Vec<Provided>,
+    /// An endpoint that it needs of another unit: NAME, and behind it as wanted @REALM/UNIT for the one that provides
+    /// it, and ? if it also runs without; may be given several times. It is in MUSTER_ENDPOINT_NAME as ADDRESS:PORT, for
+    /// {endpoint:NAME} in an argument, and under `connectors` in the configuration
+    #[arg(long = "need", value_name = "NAME[@REALM/UNIT][?]", value_parser = parse_needed)]
+    needs: Vec<Needed>,
+}
+
+impl Options {
+    /// As a spec has it.
+    #[must_use]
+    pub fn into_fields(self) -> (Vec<Provided>, Vec<Needed>) {
+        (self.provides, self.needs)
+    }
+}
+
+fn parse_provided(text: &str) -> Result<Provided, String> {
+    let mut parts = text.split('/');
+    let named = parts.next().unwrap_or_default();
+    let (name, port) = named.split_once('=').map_or((named, None), |(name, port)| (name, Some(port)));
+    let name = name.parse().map_err(|error: muster_topics::name::NameError| error.to_string())?;
+    let port = port.map(|port| port.parse().map_err(|_| format!("{port:?} is no port")));
+    let mut provided = Provided { name, port: port.transpose()?, protocol: Protocol::Tcp, global: false };
+    for part in parts {
+        match part {
+            "udp" => provided.protocol = Protocol::Udp,
+            "tcp" => provided.protocol = Protocol::Tcp,
+            "global" => provided.global = true,
+            other => return Err(format!("/{other} is not known: /udp or /global is wanted")),
+        }
+    }
+    Ok(provided)
+}
+
+fn parse_needed(text: &str) -> Result<Needed, String> {
+    let (text, optional) = text.strip_suffix('?').map_or((text, false), |text| (text, true));
+    let (name, from) = text.split_once('@').map_or((text, None), |(name, from)| (name, Some(from)));
+    let words = |error: muster_topics::name::NameError| error.to_string();
+    Ok(Needed { name: name.parse().map_err(words)?, from: from.map(str::parse).transpose().map_err(words)?, optional })
+}
+
+/// Where a unit listens, in a line.
+#[must_use]
+pub fn listens(observed: &Observed) -> String {
+    let word =
+        |end: &Endpoint| format!("{}={}", end.name, socket(SocketAddr::new(end.address, end.port), end.protocol));
+    observed.endpoints.iter().map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// What a unit connects to, in a line.
+#[must_use]
+pub fn connects(observed: &Observed) -> String {
+    let word = |end: &Connector| {
+        format!("{}={} of {}", end.name, socket(SocketAddr::new(end.address, end.port), end.protocol), end.unit)
+    };
+    observed.connectors.iter().map(word).collect::<Vec<_>>().join(", ")
+}
+
+fn socket(at: SocketAddr, protocol: Protocol) -> String {
+    match protocol {
+        Protocol::Tcp => at.to_string(),
+        Protocol::Udp => format!("{at}/udp"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_typed() {
+        for (text, json) in [
+            ("http", json!({"name": "http"})),
+            ("http=80", json!({"name": "http", "port": 80})),
+            ("dns=53/udp/global", json!({"name": "dns", "port": 53, "protocol": "udp", "global": true})),
+        ] {
+            assert_eq!(serde_json::to_value(parse_provided(text).unwrap()).unwrap(), json, "{text}");
+        }
+        for text in ["", "http=", "http=99999", "http/x", "a b", "http/"] {
+            assert!(parse_provided(text).is_err(), "{text}");
+        }
+        for (text, json) in [
+            ("db", json!({"name": "db"})),
+            ("db?", json!({"name": "db", "optional": true})),
+            ("db@land/db?", json!({"name": "db", "from": "land/db", "optional": true})),
+        ] {
+            assert_eq!(serde_json::to_value(parse_needed(text).unwrap()).unwrap(), json, "{text}");
+        }
+        for text in ["", "?", "db@", "db@land", "db@land/db/x"] {
+            assert!(parse_needed(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `muster realm`: namespaces of units, with the address and the ports of their endpoints.
+
+use std::{net::IpAddr, time::Duration};
+
+use clap::{Args, Subcommand};
+use muster_topics::{
+    name::{CommandId, Name},
+    realm::PortRange,
+};
+
+use super::{Session, change::report, exec, print};
+use crate::{
+    api::{Command, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved},
+    failure::Failure,
+};
+
+/// Verbs on realms.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// Make a realm, and tell all hosts
+    #[command(after_help = "A realm is a namespace of units: the part before the slash in REALM/NAME. The ports that \
+                            its units' endpoints are leased come from its range, and global ones listen at its bind \
+                            address. What a realm leaves open it has from its parent.\n\nExample:\n  \
+                            muster realm create shop --bind 10.0.0.7 --ports 12000-12099\n  \
+                            muster realm create shop-test --parent shop --ports 12100-12199")]
+    Create {
+        /// Its name
+        realm: Name,
+        /// What it is
+        #[command(flatten)]
+        fields: Fields,
+        /// How long to wait
+        #[command(flatten)]
+        wait: Waiting,
+    },
+    /// List realms, and what each comes to with its parents
+    #[command(alias = "list")]
+    Ls,
+    /// Show one realm
+    Show {
+        /// Its name
+        realm: Name,
+    },
+    /// Change a realm, and tell all hosts; what is not named stays as it is
+    #[command(after_help = "A realm that is disabled keeps its units, and those of the realms below it, from being \
+                            started; what runs goes on until it is stopped. Ports that units have they keep: another \
+                            range is for new endpoints. With another bind address, units with global endpoints, and \
+                            those that connect to these, are restarted.\n\nExample:\n  muster realm update shop \
+                            --disable\n  muster realm update shop --enable --ports inherit")]
+    Update {
+        /// Its name
+        realm: Name,
+        /// What it becomes
+        #[command(flatten)]
+        fields: Changes,
+        /// How long to wait
+        #[command(flatten)]
+        wait: Waiting,
+    },
+    /// Forget a realm that has no units
+    Rm {
+        /// Its name
+        realm: Name,
+        /// How long to wait
+        #[command(flatten)]
+        wait: Waiting,
+    },
+}
+
+/// What a realm is.
+#[derive(Args, Clone, Debug)]
+pub struct Fields {
+    /// The realm that it has from what it leaves open
+    #[arg(long, value_name = "REALM")]
+    parent: Option<Name>,
+    /// Where its global endpoints listen: an address of each host, or 0.0.0.0; 127.0.0.1 if not said
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
+    /// The ports of its endpoints; 11100-11199 if not said
+    #[arg(long, value_name = "FIRST-LAST")]
+    ports: Option<PortRange>,
+    /// Keep its units from being started
+    #[arg(long)]
+    disable: bool,
+}
+
+/// What a realm becomes.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = true)]
+pub struct Changes {
+    /// The realm that it has from what it leaves open, or `none`
+    #[arg(long, value_name = "REALM", value_parser = or::<Name>("none"))]
+    parent: Option<Or<Name>>,
+    /// Where its global endpoints listen, or `inherit`
+    #[arg(long, value_name = "ADDRESS", value_parser = or::<IpAddr>("inherit"))]
+    bind: Option<Or<IpAddr>>,
+    /// The ports of its endpoints, or `inherit`
+    #[arg(long, value_name = "FIRST-LAST", value_parser = or::<PortRange>("inherit"))]
+    ports: Option<Or<PortRange>>,
+    /// Keep its units from being started
+    #[arg(long, conflicts_with = "enable")]
+    disable: bool,
+    /// Let its units be started again
+    #[arg(long)]
+    enable: bool,
+}
+
+/// A value, or a word for none.
+#[derive(Clone, Debug)]
+pub struct Or<T>(Option<T>);
+
+fn or<T: std::str::FromStr<Err: std::fmt::Display>>(
+    none: &'static str,
+) -> impl Fn(&str) -> Result<Or<T>, String> + Clone {
+    move |text| {
+        if text == none {
+            Ok(Or(None))
+        } else {
+            text.parse().map(|value| Or(Some(value))).map_err(|error: T::Err| error.to_string())
+        }
+    }
+}
+
+/// How long to wait for the hosts.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Waiting {
+    /// Do not wait until the hosts have heard of it
+    #[arg(long)]
+    no_wait: bool,
+    /// How long to wait until all hosts have heard of it; those that are away hear of it when they are back
+    #[arg(long, default_value = "10s", value_name = "TIME")]
+    timeout: humantime::Duration,
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+    match verb {
+        Verb::Create { realm, fields: Fields { parent, bind, ports, disable }, wait } => {
+            let wanted = NewRealm { name: realm.clone(), parent, bind, ports, disabled: disable };
+            let changed: RealmChanged = session.client.post("realms", &wanted).await?;
+            told(session, &format!("realm {realm} is there"), changed.command, wait).await
+        }
+        Verb::Ls => list(session).await,
+        Verb::Show { realm } => show(session, &find(session, &realm).await?),
+        Verb::Update { realm, fields, wait } => {
+            let wanted = fields.of(find(session, &realm).await?);
+            let changed: RealmChanged = session.client.post(&format!("realms/{realm}"), &wanted).await?;
+            told(session, &format!("realm {realm} is changed"), changed.command, wait).await
+        }
+        Verb::Rm { realm, wait } => {
+            let removed: RealmRemoved = session.client.delete(&format!("realms/{realm}")).await?;
+            told(session, &format!("realm {realm} is forgotten"), removed.command, wait).await
+        }
+    }
+}
+
+impl Changes {
+    fn of(self, before: Realm) -> RealmFields {
+        let before = before.realm;
+        RealmFields {
+            parent: self.parent.map_or(before.parent, |parent| parent.0),
+            bind: self.bind.map_or(before.bind, |bind| bind.0),
+            ports: self.ports.map_or(before.ports, |ports| ports.0),
+            disabled: (before.disabled || self.disable) && !self.enable,
+            if_generation: Some(before.generation),
+        }
+    }
+}
+
+async fn find(session: &Session, realm: &Name) -> Result<Realm, Failure> {
+    session.client.get(&format!("realms/{realm}"), &[]).await
+}
+
+async fn list(session: &Session) -> Result<(), Failure> {
+    let realms: Vec<Realm> = session.client.get("realms", &[]).await?;
+    let row = |realm: &Realm| {
+        let said = &realm.realm;
+        vec![
+            said.name.to_string(),
+            said.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
+            inherited(realm.comes_to.bind, said.bind.is_none()),
+            inherited(realm.comes_to.ports, said.ports.is_none()),
+            state(realm),
+            realm.units.to_string(),
+        ]
+    };
+    let header = ["REALM", "PARENT", "BIND", "PORTS", "STATE", "UNITS"];
+    session.printer.list(&realms, &header, row, "no realms")
+}
+
+fn inherited(value: impl std::fmt::Display, is_inherited: bool) -> String {
+    if is_inherited { format!("({value})") } else { value.to_string() }
+}
+
+fn state(realm: &Realm) -> String {
+    match &realm.comes_to.disabled_by {
+        None => "enabled".to_owned(),
+        Some(by) if *by == realm.realm.name => "disabled".to_owned(),
+        Some(by) => format!("disabled by {by}"),
+    }
+}
+
+fn show(session: &Session, realm: &Realm) -> Result<(), Failure> {
+    session.printer.one(realm, || {
+        vec![
+            ("realm", realm.realm.name.to_string()),
+            ("parent", realm.realm.parent.as_ref().map(ToString::to_string).unwrap_or_default()),
+            ("bind", inherited(realm.comes_to.bind, realm.realm.bind.is_none())),
+            ("ports", inherited(realm.comes_to.ports, realm.realm.ports.is_none())),
+            ("state", state(realm)),
+            ("units", realm.units.to_string()),
+        ]
+    })
+}
+
+/// Waits a little until the hosts have heard of it: those that are there take no longer.
+async fn told(session: &Session, what: &str, command: Option<CommandId>, wait: Waiting) -> Result<(), Failure> {
+    let Some(id) = command else {
+        print::say(what);
+        return Ok(());
+    };
+    if !wait.no_wait {
+        let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
+        let limit: Duration = wait.timeout.into();
+        if let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, &command)).await {
+            let hosts = hosts?;
+            report(&command, &hosts)?;
+            print::say(format_args!("{what}, on {} hosts", hosts.len()));
+            return Ok(());
+        }
+    }
+    print::say(format_args!("{what}; hosts that have not heard yet will (`muster command show {id}` tells which)"));
+    Ok(())
+}

@@ -1,0 +1,278 @@
+//! `muster snapshot`: what the units of a host should be, under a name, to be compared with and gone back to.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use clap::{Args, Subcommand};
+use muster_topics::{
+    command::Verb as Asked,
+    name::Name,
+    outcome::{Data, Stream},
+    snapshot::{Difference, Snapshot, SnapshotDiff, Snapshots, UnitDiff},
+    unit::Run,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{Session, change, host, print, wait};
+use crate::{
+    api::{Command, CommandEvent, CommandHost, Host, NewCommand, NewTarget},
+    clock,
+    failure::{Failure, Kind},
+};
+
+/// Verbs on snapshots.
+#[derive(Subcommand, Clone, Debug)]
+#[command(after_help = "A snapshot keeps, on its host, what every unit there should be: spec, and whether it runs. \
+                        Activating one makes each unit that differs what it was, all at once; only processes whose \
+                        revision differs are replaced. Deactivating undoes that.\n\nExample:\n  muster snapshot take \
+                        before-upgrade\n  muster snapshot diff before-upgrade\n  muster snapshot activate \
+                        before-upgrade --dry-run")]
+pub enum Verb {
+    /// Keep what every unit of a host should be, under a name
+    Take(Named),
+    /// List the snapshots of hosts
+    #[command(alias = "list")]
+    Ls(Where),
+    /// Tell how the units differ from a snapshot
+    Diff(Named),
+    /// Make the units again what they were in a snapshot
+    Activate {
+        /// Which one
+        #[command(flatten)]
+        named: Named,
+        /// Only tell what it would do
+        #[arg(long)]
+        dry_run: bool,
+        /// How long to wait
+        #[command(flatten)]
+        wait: change::Waiting,
+    },
+    /// Make the units again what they were before a snapshot was activated, but for those of which something else
+    /// was desired since
+    Deactivate {
+        /// Which one
+        #[command(flatten)]
+        named: Named,
+        /// How long to wait
+        #[command(flatten)]
+        wait: change::Waiting,
+    },
+    /// Forget a snapshot that is not active
+    Rm(Named),
+}
+
+/// Which hosts.
+#[derive(Args, Clone, Debug)]
+pub struct Where {
+    /// A host, by id or hostname; may be given several times
+    #[arg(long = "host", value_name = "HOST")]
+    hosts: Vec<String>,
+    /// Every host of the fleet
+    #[arg(long, conflicts_with = "hosts")]
+    all: bool,
+}
+
+/// Which snapshot, on which hosts.
+#[derive(Args, Clone, Debug)]
+pub struct Named {
+    /// The snapshot's name
+    snapshot: Name,
+    #[command(flatten)]
+    at: Where,
+}
+
+/// What one host answers.
+#[derive(Clone, Debug, Serialize)]
+struct Answer<T: Serialize> {
+    host: muster_topics::name::HostId,
+    hostname: String,
+    #[serde(flatten)]
+    answer: T,
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+    match verb {
+        Verb::Take(Named { snapshot, at }) => {
+            let asked = Asked::SnapshotTake { snapshot: snapshot.clone() };
+            order(session, &at, asked, &format!("snapshot {snapshot} is taken")).await
+        }
+        Verb::Ls(at) => list(session, &at).await,
+        Verb::Diff(Named { snapshot, at }) => {
+            print_diffs(session, &each(session, &at, Asked::SnapshotDiff { snapshot }).await?)
+        }
+        Verb::Activate { named: Named { snapshot, at }, dry_run: true, .. } => {
+            let diffs: Vec<Answer<SnapshotDiff>> = each(session, &at, Asked::SnapshotDiff { snapshot }).await?;
+            print_diffs(session, &diffs)?;
+            for Answer { hostname, answer, .. } in &diffs {
+                print::say(format_args!("{hostname}: {}", forecast(answer)));
+            }
+            Ok(())
+        }
+        Verb::Activate { named: Named { snapshot, at }, wait, .. } => {
+            switch(session, &at, Asked::SnapshotActivate { snapshot }, wait).await
+        }
+        Verb::Deactivate { named: Named { snapshot, at }, wait } => {
+            switch(session, &at, Asked::SnapshotDeactivate { snapshot }, wait).await
+        }
+        Verb::Rm(Named { snapshot, at }) => {
+            let asked = Asked::SnapshotRm { snapshot: snapshot.clone() };
+            order(session, &at, asked, &format!("snapshot {snapshot} is forgotten")).await
+        }
+    }
+}
+
+/// What activating would do, in a line.
+fn forecast(diff: &SnapshotDiff) -> String {
+    let count = |is: fn(&Difference) -> bool| diff.units.iter().filter(|unit| is(&unit.difference)).count();
+    let changes = count(|difference| matches!(difference, Difference::Changed { .. } | Difference::Missing));
+    let restarts = count(|difference| matches!(difference, Difference::Changed { restarts: true, .. }));
+    format!("{changes} units would change, {restarts} of them with another revision; nothing was done")
+}
+
+/// The hosts that are meant, by id.
+async fn hosts(session: &Session, at: &Where) -> Result<Vec<String>, Failure> {
+    if at.all {
+        let all: Vec<Host> = session.client.get("hosts", &[]).await?;
+        return Ok(all.iter().map(|host| host.id.to_string()).collect());
+    }
+    if at.hosts.is_empty() { Ok(vec![host::one(session, None).await?]) } else { Ok(at.hosts.clone()) }
+}
+
+/// Asks each host, one command for each: their answers are documents of their own.
+async fn ask(session: &Session, at: &Where, verb: &Asked) -> Result<Vec<(CommandHost, Vec<u8>)>, Failure> {
+    let mut commands = Vec::new();
+    for host in hosts(session, at).await? {
+        let target = NewTarget::Hosts(vec![host]);
+        let wanted = NewCommand { target, expires_in_ms: None, verb: verb.clone() };
+        let command: Command = session.client.post("commands", &wanted).await?;
+        commands.push(command);
+    }
+    let mut answers = Vec::new();
+    for command in commands {
+        let answer = gather(session, &command).await?;
+        change::report(&command, std::slice::from_ref(&answer.0))?;
+        answers.push(answer);
+    }
+    Ok(answers)
+}
+
+async fn each<T: Serialize + DeserializeOwned>(
+    session: &Session,
+    at: &Where,
+    verb: Asked,
+) -> Result<Vec<Answer<T>>, Failure> {
+    let answers = ask(session, at, &verb).await?;
+    let answer = |(host, output): (CommandHost, Vec<u8>)| {
+        let answer = serde_json::from_slice(&output).map_err(|error| {
+            Failure::new(Kind::Failed, format!("what {} answers is not understood: {error}", host.hostname))
+        })?;
+        Ok(Answer { host: host.host, hostname: host.hostname, answer })
+    };
+    answers.into_iter().map(answer).collect()
+}
+
+/// A command to one host, and all that it prints, once it is over.
+async fn gather(session: &Session, command: &Command) -> Result<(CommandHost, Vec<u8>), Failure> {
+    let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
+    let (mut pieces, mut last) = (BTreeMap::new(), command.hosts.first().cloned());
+    while let Some(event) = events.next().await? {
+        match event {
+            CommandEvent::Output { stream: Stream::Stdout, offset_bytes, data, .. } => {
+                pieces.insert(offset_bytes, data.to_bytes().unwrap_or_default());
+            }
+            CommandEvent::Output { .. } => {}
+            CommandEvent::Host(host) => last = Some(host),
+            CommandEvent::End => break,
+        }
+    }
+    let host = last.ok_or_else(|| Failure::new(Kind::Failed, "the command is for no host"))?;
+    let mut output: Vec<u8> = pieces.into_values().flatten().collect();
+    let rest = host.outcome.as_ref().and_then(|outcome| outcome.value.stdout.rest.as_ref());
+    output.extend(rest.and_then(|rest: &Data| rest.to_bytes().ok()).unwrap_or_default());
+    Ok((host, output))
+}
+
+async fn order(session: &Session, at: &Where, verb: Asked, done: &str) -> Result<(), Failure> {
+    for (host, _) in ask(session, at, &verb).await? {
+        print::say(format_args!("{}: {done}", host.hostname));
+    }
+    Ok(())
+}
+
+async fn list(session: &Session, at: &Where) -> Result<(), Failure> {
+    let answers: Vec<Answer<Snapshots>> = each(session, at, Asked::SnapshotLs).await?;
+    let flat = |answer: Answer<Snapshots>| {
+        let Answer { host, hostname, answer } = answer;
+        answer.snapshots.into_iter().map(move |answer| Answer { host, hostname: hostname.clone(), answer })
+    };
+    let snapshots: Vec<Answer<Snapshot>> = answers.into_iter().flat_map(flat).collect();
+    let now_ms = clock::now_ms();
+    let row = |snapshot: &Answer<Snapshot>| {
+        let Snapshot { name, by, taken_ms, active_ms, units } = &snapshot.answer;
+        let active = active_ms.map(|at_ms| format!("active, {}", print::age(at_ms, now_ms)));
+        vec![
+            snapshot.hostname.clone(),
+            name.to_string(),
+            units.len().to_string(),
+            format!("{} by {by}", print::age(*taken_ms, now_ms)),
+            active.unwrap_or_default(),
+        ]
+    };
+    let header = ["HOST", "SNAPSHOT", "UNITS", "TAKEN", "STATE"];
+    session.printer.list(&snapshots, &header, row, "no snapshots; `muster snapshot take NAME` takes one")
+}
+
+fn print_diffs(session: &Session, diffs: &[Answer<SnapshotDiff>]) -> Result<(), Failure> {
+    let flat = |diff: &Answer<SnapshotDiff>| {
+        let (host, hostname) = (diff.host, diff.hostname.clone());
+        let of = move |unit: &UnitDiff| Answer { host, hostname: hostname.clone(), answer: unit.clone() };
+        diff.answer.units.iter().map(of).collect::<Vec<_>>()
+    };
+    let units: Vec<Answer<UnitDiff>> = diffs.iter().flat_map(flat).collect();
+    let row = |unit: &Answer<UnitDiff>| {
+        let (word, more) = words(&unit.answer.difference);
+        vec![unit.hostname.clone(), unit.answer.unit.to_string(), word.to_owned(), more]
+    };
+    session.printer.list(&units, &["HOST", "UNIT", "IS", "HOW"], row, "no units")
+}
+
+fn words(difference: &Difference) -> (&'static str, String) {
+    match difference {
+        Difference::Same => ("same", String::new()),
+        Difference::Missing => ("missing", "it is in the snapshot alone".to_owned()),
+        Difference::Extra => ("extra", "it is not in the snapshot, and stays as it is".to_owned()),
+        Difference::Later => ("later", "something else was desired of it since, and that stays".to_owned()),
+        Difference::Changed { fields, run, restarts } => {
+            let mut more = fields.clone();
+            more.extend(run.map(|run| if run == Run::Running { "should run" } else { "should be stopped" }.to_owned()));
+            let restarts = if *restarts { "; another revision" } else { "" };
+            ("changed", format!("{}{restarts}", more.join(", ")))
+        }
+    }
+}
+
+/// Activates or deactivates, and waits until each unit is there.
+async fn switch(session: &Session, at: &Where, verb: Asked, waiting: change::Waiting) -> Result<(), Failure> {
+    let limit: Duration = waiting.timeout.into();
+    let done: Vec<Answer<SnapshotDiff>> = each(session, at, verb).await?;
+    for Answer { host, hostname, answer } in &done {
+        let changed: Vec<(&UnitDiff, u64)> =
+            answer.units.iter().filter_map(|unit| Some((unit, unit.generation?))).collect();
+        print::say(format_args!("{hostname}: {} units were changed", changed.len()));
+        for later in answer.units.iter().filter(|unit| unit.difference == Difference::Later) {
+            print::say(format_args!("{hostname}: {} stays, for something else was desired of it since", later.unit));
+        }
+        if !waiting.no_wait {
+            for (unit, generation) in changed {
+                wait::until_reached(session, *host, &unit.unit, (generation, wait::Goal::Reached), limit).await?;
+            }
+        }
+    }
+    match session.printer.format {
+        print::Format::Table => Ok(()),
+        _ => print_diffs(session, &done),
+    }
+}

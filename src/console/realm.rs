@@ -1,0 +1,180 @@
+//! Realms: the console says what they are, and tells the hosts.
+//!
+//! A realm is fleet-wide. Each host hears of a change by a command, which waits for hosts that are away as long as a
+//! command may; and what a unit is to run in comes along with the unit ([`chain`]), so that no host depends on having
+//! heard before.
+//!
+//! **Invariant: a realm is stored before any host hears of it**, and goes away only if no unit is known to be in it.
+
+use muster_topics::{
+    command::{LIFETIME_MAX_MS, Verb},
+    name::{CommandId, Name},
+    realm::Realm,
+};
+
+use super::{
+    Console, Error, Shared, dispatch,
+    store::{StoreError, host, realm},
+};
+use crate::{
+    api::{self, NewCommand, NewTarget, RealmFields},
+    clock::now_ms,
+    rules::realm::Realms,
+};
+
+/// The most realms of a fleet. An agent may carry as many as its heartbeats have room for.
+const REALMS_MAX: usize = 60;
+
+impl Console {
+    /// All realms, `default` among them.
+    pub async fn realms(&self) -> Result<Vec<api::Realm>, Error> {
+        let db = self.shared.store.read();
+        let (realms, counts) = (all(&self.shared).await?, realm::unit_counts(db).await?);
+        let units = |name: &Name| counts.get(name).copied().unwrap_or_default();
+        Ok(realms.iter().map(|realm| shown(&realms, realm, units(&realm.name))).collect())
+    }
+
+    /// One realm.
+    pub async fn realm(&self, name: &Name) -> Result<api::Realm, Error> {
+        let found = self.realms().await?.into_iter().find(|realm| realm.realm.name == *name);
+        found.ok_or_else(|| unknown(name))
+    }
+
+    /// Makes a realm, and tells all hosts. The same again changes nothing.
+    pub async fn create_realm(&self, operator: &Name, new: api::NewRealm) -> Result<api::RealmChanged, Error> {
+        let api::NewRealm { name, parent, bind, ports, disabled } = new;
+        let fields = RealmFields { parent, bind, ports, disabled, if_generation: None };
+        self.change_realm(operator, &name, fields, true).await
+    }
+
+    /// Makes a realm something else, and tells all hosts.
+    pub async fn update_realm(
+        &self,
+        operator: &Name,
+        name: &Name,
+        fields: RealmFields,
+    ) -> Result<api::RealmChanged, Error> {
+        self.change_realm(operator, name, fields, false).await
+    }
+
+    async fn change_realm(
+        &self,
+        operator: &Name,
+        name: &Name,
+        fields: RealmFields,
+        create: bool,
+    ) -> Result<api::RealmChanged, Error> {
+        self.shared.check_operator(operator).await?;
+        let mut transaction = self.shared.store.begin().await?;
+        let realms = with_default(realm::all(&mut *transaction).await?);
+        let before = realms.get(name);
+        let RealmFields { parent, bind, ports, disabled, if_generation } = fields;
+        let generation = before.map_or(0, |before| before.generation);
+        let mut after = Realm { name: name.clone(), generation, parent, bind, ports, disabled };
+        match before {
+            None if !create => return Err(unknown(name)),
+            None if realms.iter().count() >= REALMS_MAX => {
+                return Err(Error::conflict("too_many_realms", format!("there are {REALMS_MAX} realms already")));
+            }
+            Some(before) if *before == after => {
+                let realm = self.realm(name).await?;
+                return Ok(api::RealmChanged { realm, command: None });
+            }
+            Some(_) if create => {
+                return Err(Error::conflict("realm_exists", format!("there is a realm {name}, and it is another one"))
+                    .hint(format!("`muster realm update {name}` changes it")));
+            }
+            Some(before) if if_generation.is_some_and(|wanted| wanted != before.generation) => {
+                return Err(Error::conflict("changed_meanwhile", format!("realm {name} has changed meanwhile"))
+                    .hint("look at it again, and then change it"));
+            }
+            _ => {}
+        }
+        let wrong = realms.check(&after);
+        if !wrong.is_empty() {
+            return Err(Error::invalid("bad_realm", wrong.join("; ")));
+        }
+        realm::set(&mut transaction, &mut after, now_ms()).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        tracing::info!(realm = %name, %operator, "a realm is something else");
+        let command = self.tell_all(operator, Verb::RealmSet { realm: name.clone() }).await?;
+        Ok(api::RealmChanged { realm: self.realm(name).await?, command })
+    }
+
+    /// Forgets a realm that has no units, and has all hosts forget it.
+    pub async fn remove_realm(&self, operator: &Name, name: &Name) -> Result<api::RealmRemoved, Error> {
+        self.shared.check_operator(operator).await?;
+        let shown = self.realm(name).await?;
+        if *name == Name::default_realm() {
+            return Err(Error::conflict("default_realm", "the realm default always exists"));
+        }
+        if shown.units > 0 {
+            return Err(Error::conflict("realm_in_use", format!("realm {name} has {} units", shown.units))
+                .hint("remove them first; `muster unit ls` lists them"));
+        }
+        let realms = all(&self.shared).await?;
+        let children: Vec<&str> = realms.children(name).into_iter().map(Name::as_str).collect();
+        if !children.is_empty() {
+            return Err(Error::conflict(
+                "realm_in_use",
+                format!("realm {name} is the parent of {}", children.join(", ")),
+            )
+            .hint("give these another parent first, or remove them"));
+        }
+        let mut transaction = self.shared.store.begin().await?;
+        realm::remove(&mut transaction, name).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        tracing::info!(realm = %name, %operator, "a realm is forgotten");
+        let command = self.tell_all(operator, Verb::RealmRm { realm: name.clone() }).await?;
+        Ok(api::RealmRemoved { command })
+    }
+
+    /// Tells every host that there is; nothing if there is none.
+    async fn tell_all(&self, operator: &Name, verb: Verb) -> Result<Option<CommandId>, Error> {
+        if host::count(self.shared.store.read()).await?.0 == 0 {
+            return Ok(None);
+        }
+        let expires_in_ms = u64::try_from(LIFETIME_MAX_MS).ok();
+        let command = NewCommand { target: NewTarget::All, expires_in_ms, verb };
+        Ok(Some(dispatch::announce(self, operator, command).await?.id))
+    }
+}
+
+/// What hosts have to know of realms to do what a verb says; see [`muster_topics::command::Command::realms`].
+pub(super) async fn chain(shared: &Shared, verb: &Verb) -> Result<Vec<Realm>, StoreError> {
+    let name = match verb {
+        Verb::UnitApply { unit, .. } => unit.realm(),
+        Verb::RealmSet { realm } => realm.clone(),
+        _ => return Ok(Vec::new()),
+    };
+    Ok(realm::all(shared.store.read()).await?.chain(&name))
+}
+
+async fn all(shared: &Shared) -> Result<Realms, StoreError> {
+    Ok(with_default(realm::all(shared.store.read()).await?))
+}
+
+/// The realm `default` is always there.
+fn with_default(mut realms: Realms) -> Realms {
+    if realms.get(&Name::default_realm()).is_none() {
+        realms.insert(Realm::new(Name::default_realm()));
+    }
+    realms
+}
+
+fn shown(realms: &Realms, realm: &Realm, units: u64) -> api::Realm {
+    let resolved = realms.resolve(&realm.name);
+    api::Realm {
+        realm: realm.clone(),
+        comes_to: api::RealmComesTo { bind: resolved.bind, ports: resolved.ports, disabled_by: resolved.disabled },
+        units,
+    }
+}
+
+fn unknown(name: &Name) -> Error {
+    Error::not_found("unknown_realm", format!("there is no realm {name}"))
+        .hint(format!("`muster realm ls` lists those that there are, and `muster realm create {name}` makes it"))
+}
+
+#[cfg(test)]
+mod tests;

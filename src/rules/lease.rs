@@ -1,0 +1,347 @@
+//! Endpoints: which ports a unit is leased, and to whom what it needs connects.
+//!
+//! A lease is given in the same transaction as what asks for it, so there is no unit without its ports, and
+//! nothing half done where there is none left. It lasts as long as the unit has an endpoint of that name, also when
+//! its realm has other ports by then.
+//!
+//! **Invariant: a port of a protocol is leased once on a host**, whatever the realm: two addresses may turn out to be one.
+//!
+//! What a unit is *wired* to follows from leases, realms and specs alone ([`wire`]), and is worked out anew with
+//! each change of these. What lacks something is held for as long as it does. It provides what exists, whether it
+//! runs or not: two units may need each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_topics::{
+    endpoint::{Connector, ENDPOINTS_MAX, Endpoint, Needed, Protocol, Provided},
+    name::{Name, UnitName},
+    outcome::RefusalCode,
+    realm::PortRange,
+    unit::YunoSpec,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Refusal, realm::Realms};
+
+/// A port of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The unit.
+    pub unit: UnitName,
+    /// Its endpoint.
+    pub name: Name,
+    /// How one speaks to it.
+    pub protocol: Protocol,
+    /// The port.
+    pub port: u16,
+}
+
+/// Where a unit listens, and how it reaches what it needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wiring {
+    /// Where it listens.
+    #[serde(default)]
+    pub endpoints: Vec<Endpoint>,
+    /// How it reaches what it needs.
+    #[serde(default)]
+    pub connectors: Vec<Connector>,
+}
+
+impl Wiring {
+    /// Whether there is nothing of it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.endpoints.is_empty() && self.connectors.is_empty()
+    }
+
+    /// What a process finds in its environment.
+    #[must_use]
+    pub fn variables(&self) -> Vec<(String, String)> {
+        let mut variables = Vec::new();
+        for endpoint in &self.endpoints {
+            let name = variable(&endpoint.name);
+            variables.push((format!("MUSTER_PORT_{name}"), endpoint.port.to_string()));
+            variables.push((format!("MUSTER_ADDRESS_{name}"), endpoint.address.to_string()));
+        }
+        for connector in &self.connectors {
+            variables.push((format!("MUSTER_ENDPOINT_{}", variable(&connector.name)), socket(connector)));
+        }
+        variables
+    }
+
+    /// An argument with `{port:NAME}`, `{address:NAME}` and `{endpoint:NAME}` put in. An optional endpoint that is not
+    /// there is an empty text.
+    #[must_use]
+    pub fn fill(&self, arg: &str) -> String {
+        let mut filled = String::with_capacity(arg.len());
+        let mut rest = arg;
+        while let Some((before, Placeholder { what, name }, after)) = next_placeholder(rest) {
+            let endpoint = || self.endpoints.iter().find(|endpoint| endpoint.name.as_str() == name);
+            let connector = || self.connectors.iter().find(|connector| connector.name.as_str() == name);
+            filled.push_str(before);
+            filled.push_str(
+                &match what {
+                    "port" => endpoint().map(|endpoint| endpoint.port.to_string()),
+                    "address" => endpoint().map(|endpoint| endpoint.address.to_string()),
+                    _ => connector().map(socket),
+                }
+                .unwrap_or_default(),
+            );
+            rest = after;
+        }
+        filled + rest
+    }
+
+    /// A unit's configuration with what it is wired to, under `endpoints` and `connectors`.
+    ///
+    /// # Errors
+    /// If it is no object, so that nothing can be put into it.
+    pub fn put_into(&self, config: &mut serde_json::Value) -> Result<(), String> {
+        let Some(config) = config.as_object_mut() else {
+            return Err("the unit's endpoints cannot be put into its config, for that is no object".to_owned());
+        };
+        let by_name = |name: &Name, value: serde_json::Result<serde_json::Value>| Some((name.to_string(), value.ok()?));
+        let endpoints: serde_json::Map<_, _> =
+            self.endpoints.iter().filter_map(|end| by_name(&end.name, serde_json::to_value(end))).collect();
+        let connectors: serde_json::Map<_, _> =
+            self.connectors.iter().filter_map(|end| by_name(&end.name, serde_json::to_value(end))).collect();
+        for (key, entries) in [("endpoints", endpoints), ("connectors", connectors)] {
+            if entries.is_empty() {
+                continue;
+            }
+            match config.get_mut(key).and_then(serde_json::Value::as_object_mut) {
+                Some(there) => there.extend(entries),
+                None => drop(config.insert(key.to_owned(), entries.into())),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of an endpoint as part of a variable's name.
+fn variable(name: &Name) -> String {
+    name.as_str().to_uppercase().replace('-', "_")
+}
+
+fn socket(connector: &Connector) -> String {
+    core::net::SocketAddr::new(connector.address, connector.port).to_string()
+}
+
+struct Placeholder<'a> {
+    what: &'a str,
+    name: &'a str,
+}
+
+/// The first placeholder of an endpoint in a text, with what stands before and after it.
+fn next_placeholder(text: &str) -> Option<(&str, Placeholder<'_>, &str)> {
+    let mut from = 0;
+    while let Some(open) = text.get(from..)?.find('{').map(|at| from + at) {
+        let close = text[open..].find('}').map(|at| open + at)?;
+        let inside = &text[open + 1..close];
+        if let Some((what @ ("port" | "address" | "endpoint"), name)) = inside.split_once(':') {
+            return Some((&text[..open], Placeholder { what, name }, &text[close + 1..]));
+        }
+        from = open + 1;
+    }
+    None
+}
+
+/// What is wrong with what a unit provides and needs: everything, at once.
+#[must_use]
+pub fn check(spec: &YunoSpec) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let provided: Vec<&Name> = spec.provides.iter().map(|provided| &provided.name).collect();
+    let needed: Vec<&Name> = spec.needs.iter().map(|needed| &needed.name).collect();
+    for (what, names) in [("provides", &provided), ("needs", &needed)] {
+        if names.len() > ENDPOINTS_MAX {
+            wrong.push(format!("{what} has {} endpoints, and may have {ENDPOINTS_MAX}", names.len()));
+        }
+        let mut seen: BTreeMap<String, &Name> = BTreeMap::new();
+        for name in names {
+            match seen.insert(variable(name), name) {
+                Some(other) if other == *name => wrong.push(format!("{what} has {name} twice")),
+                Some(other) => {
+                    wrong.push(format!("{what}: {other} and {name} would be one variable of the environment"));
+                }
+                None => {}
+            }
+        }
+    }
+    let mut ports = BTreeSet::new();
+    for Provided { name, port, protocol, .. } in &spec.provides {
+        match port {
+            Some(0) => wrong.push(format!("provides: {name} has port 0, which is none. hint: leave the port out")),
+            Some(port) if !ports.insert((*protocol, *port)) => {
+                wrong.push(format!("provides: two endpoints have {protocol} port {port}"));
+            }
+            _ => {}
+        }
+    }
+    for (index, arg) in spec.args.iter().enumerate() {
+        let mut rest = arg.as_str();
+        while let Some((_, Placeholder { what, name }, after)) = next_placeholder(rest) {
+            let (list, names) = if what == "endpoint" { ("needs", &needed) } else { ("provides", &provided) };
+            if !names.iter().any(|known| known.as_str() == name) {
+                wrong.push(format!("argument {} says {{{what}:{name}}}, and {list} has no {name}", index + 1));
+            }
+            rest = after;
+        }
+    }
+    wrong
+}
+
+/// The leases of a unit that provides this: those that it has, and new ones where it has none. `leases` are all that
+/// the host has given. `is_free` is asked of a port before it is leased for the first time, unless it was chosen by
+/// whoever wrote the spec: such a one may well be taken by what runs of the same unit now.
+///
+/// # Errors
+/// If a port belongs to another unit, or the range has no port left.
+pub fn assign(
+    unit: &UnitName,
+    provides: &[Provided],
+    leases: &[Lease],
+    range: PortRange,
+    mut is_free: impl FnMut(&Provided, u16) -> bool,
+) -> Result<Vec<Lease>, Refusal> {
+    let (own, others): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(|lease| lease.unit == *unit);
+    let mut taken: BTreeMap<(Protocol, u16), &UnitName> =
+        others.iter().map(|lease| ((lease.protocol, lease.port), &lease.unit)).collect();
+    for Provided { protocol, port, .. } in provides {
+        let Some(port) = port else { continue };
+        if let Some(other) = taken.insert((*protocol, *port), unit).filter(|other| *other != unit) {
+            let message = format!(
+                "{protocol} port {port} is leased to {other}. hint: leave the port out, to be leased a free one"
+            );
+            return Err(Refusal::new(RefusalCode::Conflict, message));
+        }
+    }
+    let mut given: Vec<Lease> = Vec::new();
+    let lease = |provided: &Provided, port| Lease {
+        unit: unit.clone(),
+        name: provided.name.clone(),
+        protocol: provided.protocol,
+        port,
+    };
+    // What it has already goes first, so that no new endpoint takes the port of one that stays.
+    let kept = |provided: &Provided| {
+        let same = |lease: &&&Lease| lease.name == provided.name && lease.protocol == provided.protocol;
+        own.iter().find(same).map(|lease| lease.port)
+    };
+    for provided in provides {
+        let port =
+            provided.port.or_else(|| kept(provided).filter(|port| !taken.contains_key(&(provided.protocol, *port))));
+        if let Some(port) = port {
+            taken.insert((provided.protocol, port), unit);
+            given.push(lease(provided, port));
+        }
+    }
+    for provided in provides {
+        if given.iter().any(|lease| lease.name == provided.name) {
+            continue;
+        }
+        let free = |port: &u16| !taken.contains_key(&(provided.protocol, *port)) && is_free(provided, *port);
+        let Some(port) = (range.first..=range.last).find(free) else {
+            return Err(exhausted(unit, provided, range));
+        };
+        taken.insert((provided.protocol, port), unit);
+        given.push(lease(provided, port));
+    }
+    Ok(given)
+}
+
+fn exhausted(unit: &UnitName, provided: &Provided, range: PortRange) -> Refusal {
+    let Provided { name, protocol, .. } = provided;
+    let realm = unit.realm();
+    let message = format!(
+        "no {protocol} port of {range} is free for the endpoint {name} of {unit}: each is leased, or in use by something \
+         else. hint: `muster realm update {realm} --ports FIRST-LAST`, or remove a unit"
+    );
+    Refusal::new(RefusalCode::PortsExhausted, message)
+}
+
+/// What is provided on a host.
+#[derive(Clone, Debug, Default)]
+pub struct Provision<'a> {
+    /// What each unit provides.
+    units: BTreeMap<&'a UnitName, &'a YunoSpec>,
+    ports: BTreeMap<(&'a UnitName, &'a Name), u16>,
+}
+
+impl<'a> Provision<'a> {
+    /// From the specs of all units, and all leases.
+    #[must_use]
+    pub fn new(units: impl IntoIterator<Item = (&'a UnitName, &'a YunoSpec)>, leases: &'a [Lease]) -> Self {
+        let ports = leases.iter().map(|lease| ((&lease.unit, &lease.name), lease.port)).collect();
+        Self { units: units.into_iter().collect(), ports }
+    }
+
+    fn port(&self, unit: &UnitName, name: &Name) -> Option<u16> {
+        self.ports.get(&(unit, name)).copied()
+    }
+
+    /// A connector to what `unit` provides under this name, if it does.
+    fn connector(&self, unit: &UnitName, name: &Name, realms: &Realms) -> Option<Connector> {
+        let provided = self.units.get(unit)?.provides.iter().find(|provided| provided.name == *name)?;
+        let port = self.port(unit, name)?;
+        let address = realms.resolve(&unit.realm()).reached_at(provided.global);
+        Some(Connector { name: name.clone(), address, port, protocol: provided.protocol, unit: unit.clone() })
+    }
+
+    fn providers(&self, realm: &Name, name: &Name) -> Vec<&'a UnitName> {
+        let provides = |spec: &YunoSpec| spec.provides.iter().any(|provided| provided.name == *name);
+        let all = self.units.iter().filter(|(unit, spec)| unit.realm() == *realm && provides(spec));
+        all.map(|(unit, _)| *unit).collect()
+    }
+
+    fn resolve(&self, unit: &UnitName, needed: &Needed, realms: &Realms) -> Result<Connector, String> {
+        let Needed { name, from, .. } = needed;
+        if let Some(from) = from {
+            return self.connector(from, name, realms).ok_or_else(|| format!("{from} does not provide {name} here"));
+        }
+        let lineage = realms.lineage(&unit.realm());
+        for realm in &lineage {
+            match self.providers(realm, name)[..] {
+                [] => {}
+                [one] => {
+                    return self
+                        .connector(one, name, realms)
+                        .ok_or_else(|| format!("{one} has no port for {name} yet"));
+                }
+                ref several => {
+                    let names: Vec<&str> = several.iter().map(|unit| unit.as_str()).collect();
+                    return Err(format!("{} all provide {name}; say which with `from`", names.join(", ")));
+                }
+            }
+        }
+        let realms: Vec<&str> = lineage.iter().map(Name::as_str).collect();
+        Err(format!("no unit of realm {} provides {name}", realms.join(" or ")))
+    }
+}
+
+/// What a unit is wired to, and why it has to wait, if it has.
+#[must_use]
+pub fn wire(unit: &UnitName, spec: &YunoSpec, provision: &Provision<'_>, realms: &Realms) -> (Wiring, Option<String>) {
+    let realm = realms.resolve(&unit.realm());
+    let mut lacks = Vec::new();
+    if let Some(disabled) = &realm.disabled {
+        lacks.push(format!("the realm {disabled} is disabled"));
+    }
+    let endpoint = |provided: &Provided| {
+        let Provided { name, protocol, global, .. } = provided;
+        let port = provision.port(unit, name)?;
+        Some(Endpoint { name: name.clone(), address: realm.address(*global), port, protocol: *protocol })
+    };
+    let endpoints: Vec<Endpoint> = spec.provides.iter().filter_map(endpoint).collect();
+    let mut connectors = Vec::new();
+    for needed in &spec.needs {
+        match provision.resolve(unit, needed, realms) {
+            Ok(connector) => connectors.push(connector),
+            Err(_) if needed.optional => {}
+            Err(why) => lacks.push(why),
+        }
+    }
+    (Wiring { endpoints, connectors }, (!lacks.is_empty()).then(|| lacks.join("; ")))
+}
+
+#[cfg(test)]
+mod tests;

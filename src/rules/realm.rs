@@ -1,0 +1,256 @@
+//! What a realm comes to: what it says itself, and what it has from its parents.
+//!
+//! The console and each host resolve realms by the same functions. A name of which nothing was ever said is a
+//! realm that says nothing: whether there is such a realm is asked elsewhere.
+//!
+//! **Invariant: realms have no cycles.** [`Realms::check`] refuses what would close one, and a walk upwards ends
+//! after [`PARENTS_MAX`] steps whatever there is.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use muster_topics::{
+    name::Name,
+    realm::{BIND, PARENTS_MAX, PORTS_MAX, PortRange, Realm},
+};
+
+/// Realms, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Realms(BTreeMap<Name, Realm>);
+
+/// What a realm comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// Where its global endpoints listen.
+    pub bind: IpAddr,
+    /// Its ports.
+    pub ports: PortRange,
+    /// The realm that is disabled, be it this one or a parent.
+    pub disabled: Option<Name>,
+    /// Itself and its parents, the nearest first.
+    pub lineage: Vec<Name>,
+}
+
+impl Resolved {
+    /// Where an endpoint listens.
+    #[must_use]
+    pub fn address(&self, global: bool) -> IpAddr {
+        match self.bind {
+            bind if global => bind,
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// Where it is reached from the same host: what listens everywhere is reached at the loopback.
+    #[must_use]
+    pub fn reached_at(&self, global: bool) -> IpAddr {
+        let address = self.address(global);
+        if address.is_unspecified() { self.address(false) } else { address }
+    }
+}
+
+impl FromIterator<Realm> for Realms {
+    fn from_iter<T: IntoIterator<Item = Realm>>(realms: T) -> Self {
+        Self(realms.into_iter().map(|realm| (realm.name.clone(), realm)).collect())
+    }
+}
+
+impl Realms {
+    /// What was said of a realm.
+    #[must_use]
+    pub fn get(&self, name: &Name) -> Option<&Realm> {
+        self.0.get(name)
+    }
+
+    /// All of which something was said.
+    pub fn iter(&self) -> impl Iterator<Item = &Realm> {
+        self.0.values()
+    }
+
+    /// Puts a realm in the place of what was said of it before.
+    pub fn insert(&mut self, realm: Realm) {
+        self.0.insert(realm.name.clone(), realm);
+    }
+
+    /// A realm and its parents, the nearest first.
+    #[must_use]
+    pub fn lineage(&self, name: &Name) -> Vec<Name> {
+        let mut lineage = vec![name.clone()];
+        while let Some(parent) = lineage.last().and_then(|name| self.get(name)).and_then(|realm| realm.parent.clone()) {
+            if lineage.len() > PARENTS_MAX || lineage.contains(&parent) {
+                break;
+            }
+            lineage.push(parent);
+        }
+        lineage
+    }
+
+    /// What a realm comes to.
+    #[must_use]
+    pub fn resolve(&self, name: &Name) -> Resolved {
+        let lineage = self.lineage(name);
+        let known = || lineage.iter().filter_map(|name| self.get(name));
+        Resolved {
+            bind: known().find_map(|realm| realm.bind).unwrap_or(BIND),
+            ports: known().find_map(|realm| realm.ports).unwrap_or_default(),
+            disabled: known().find(|realm| realm.disabled).map(|realm| realm.name.clone()),
+            lineage,
+        }
+    }
+
+    /// What is said of a realm and of its parents, each before those below it.
+    #[must_use]
+    pub fn chain(&self, name: &Name) -> Vec<Realm> {
+        self.lineage(name).iter().rev().filter_map(|name| self.get(name)).cloned().collect()
+    }
+
+    /// The realms whose parent is this one.
+    #[must_use]
+    pub fn children(&self, name: &Name) -> Vec<&Name> {
+        self.iter().filter(|realm| realm.parent.as_ref() == Some(name)).map(|realm| &realm.name).collect()
+    }
+
+    /// What is wrong with a realm that shall be one of these: everything, at once.
+    #[must_use]
+    pub fn check(&self, realm: &Realm) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if let Some(ports) = realm.ports {
+            if ports.first == 0 || ports.count() == 0 {
+                wrong.push(format!("the ports {ports} are no range from a port to one that is not below it"));
+            } else if ports.count() > PORTS_MAX {
+                wrong.push(format!("the ports {ports} are {} ports, and a realm may have {PORTS_MAX}", ports.count()));
+            }
+        }
+        if realm.bind.is_some_and(|bind| bind.is_multicast()) {
+            wrong.push("nothing can listen at a multicast address".to_owned());
+        }
+        let Some(parent) = &realm.parent else { return wrong };
+        if *parent != Name::default_realm() && self.get(parent).is_none() && *parent != realm.name {
+            wrong.push(format!("there is no realm {parent} to be its parent. hint: `muster realm create {parent}`"));
+        }
+        let above = self.lineage(parent);
+        if above.contains(&realm.name) {
+            let way: Vec<&str> = above.iter().take_while(|name| **name != realm.name).map(Name::as_str).collect();
+            let way = if way.is_empty() { String::new() } else { format!(" (by way of {})", way.join(", ")) };
+            wrong.push(format!("{} would be its own parent{way}", realm.name));
+        } else if above.len() > PARENTS_MAX {
+            wrong.push(format!("{parent} lies {} realms deep, and that is the most", PARENTS_MAX));
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> Name {
+        name.parse().unwrap()
+    }
+
+    /// `NAME<PARENT`, with what it says itself.
+    fn realm(text: &str, change: impl FnOnce(&mut Realm)) -> Realm {
+        let (own, parent) = text.split_once('<').map_or((text, None), |(own, parent)| (own, Some(name(parent))));
+        let mut realm = Realm { parent, ..Realm::new(name(own)) };
+        change(&mut realm);
+        realm
+    }
+
+    fn realms() -> Realms {
+        [
+            realm("land", |realm| {
+                realm.bind = Some("10.1.2.3".parse().unwrap());
+                realm.ports = Some("500-509".parse().unwrap());
+            }),
+            realm("town<land", |realm| realm.disabled = true),
+            realm("shop<town", |realm| realm.ports = Some("600-600".parse().unwrap())),
+            realm("six", |realm| realm.bind = Some("::".parse().unwrap())),
+        ]
+        .into_iter()
+        .collect()
+    }
+
+    #[track_caller]
+    fn check(realm: &str, bind: &str, ports: &str, disabled: Option<&str>, lineage: &str) {
+        let resolved = realms().resolve(&name(realm));
+        let names: Vec<&str> = resolved.lineage.iter().map(Name::as_str).collect();
+        assert_eq!(
+            (resolved.bind.to_string().as_str(), resolved.ports.to_string().as_str(), names.join(" ").as_str()),
+            (bind, ports, lineage)
+        );
+        assert_eq!(resolved.disabled, disabled.map(name));
+    }
+
+    #[test]
+    fn what_is_left_open_comes_from_the_nearest_parent_that_says_it() {
+        check("default", "127.0.0.1", "11100-11199", None, "default");
+        check("land", "10.1.2.3", "500-509", None, "land");
+        check("town", "10.1.2.3", "500-509", Some("town"), "town land");
+        check("shop", "10.1.2.3", "600-600", Some("town"), "shop town land");
+    }
+
+    #[test]
+    fn addresses() {
+        for (realm, global, address, reached_at) in [
+            ("default", false, "127.0.0.1", "127.0.0.1"),
+            ("land", false, "127.0.0.1", "127.0.0.1"),
+            ("land", true, "10.1.2.3", "10.1.2.3"),
+            ("six", false, "::1", "::1"),
+            ("six", true, "::", "::1"),
+        ] {
+            let resolved = realms().resolve(&name(realm));
+            let seen = (resolved.address(global).to_string(), resolved.reached_at(global).to_string());
+            assert_eq!(seen, (address.to_owned(), reached_at.to_owned()), "{realm} {global}");
+        }
+    }
+
+    #[track_caller]
+    fn check_wrong(new: &Realm, words: &[&str]) {
+        let wrong = realms().check(new);
+        assert_eq!(wrong.len(), words.len(), "{wrong:?}");
+        for (wrong, word) in wrong.iter().zip(words) {
+            assert!(wrong.contains(word), "{wrong:?} has no {word:?}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        check_wrong(&realm("new<shop", |_| ()), &[]);
+        check_wrong(&realm("new<default", |_| ()), &[]);
+        check_wrong(&realm("new<none", |_| ()), &["no realm none"]);
+        check_wrong(&realm("new<new", |_| ()), &["its own parent"]);
+        check_wrong(&realm("land<shop", |_| ()), &["its own parent (by way of shop, town)"]);
+        check_wrong(
+            &realm("new<none", |realm| {
+                realm.ports = Some(PortRange { first: 1, last: 60_000 });
+                realm.bind = Some("224.0.0.1".parse().unwrap());
+            }),
+            &["60000 ports", "multicast", "no realm none"],
+        );
+        check_wrong(&realm("new", |realm| realm.ports = Some(PortRange { first: 9, last: 8 })), &["no range"]);
+    }
+
+    #[test]
+    fn no_walk_is_endless() {
+        let ring: Realms = [realm("a<b", |_| ()), realm("b<a", |_| ())].into_iter().collect();
+        assert_eq!(ring.lineage(&name("a")), [name("a"), name("b")]);
+        let mut deep = Realms::default();
+        deep.insert(realm("r0", |_| ()));
+        for level in 1..=PARENTS_MAX {
+            let next = realm(&format!("r{level}<r{}", level - 1), |_| ());
+            assert_eq!(deep.check(&next), Vec::<String>::new(), "{level}");
+            deep.insert(next);
+        }
+        assert_eq!(deep.check(&realm(&format!("r<r{PARENTS_MAX}"), |_| ())).len(), 1);
+    }
+
+    #[test]
+    fn parents_go_before_those_below_them() {
+        let chain = realms().chain(&name("shop"));
+        assert_eq!(chain.iter().map(|realm| realm.name.as_str()).collect::<Vec<_>>(), ["land", "town", "shop"]);
+        assert_eq!(realms().children(&name("town")), [&name("shop")]);
+    }
+}

@@ -1,0 +1,141 @@
+//! How units differ from a snapshot, and what to make of them to go back to it.
+//!
+//! **Invariant: what is the same is not touched.** A restart on demand since is no difference: nobody wants a process
+//! replaced because it was replaced before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_topics::{
+    name::UnitName,
+    snapshot::{Difference, UnitDiff},
+    unit::{Run, Spec},
+};
+
+/// What a unit should be, as a snapshot has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// What it should be.
+    pub spec: Spec,
+    /// Whether it should run.
+    pub run: Run,
+}
+
+impl Pinned {
+    /// What to make of a unit so that it is this again.
+    #[must_use]
+    pub fn after(&self, now: Option<&Spec>) -> Self {
+        let mut pinned = self.clone();
+        match (&mut pinned.spec, now) {
+            (Spec::Yuno(then), Some(Spec::Yuno(now))) => then.restart_epoch = then.restart_epoch.max(now.restart_epoch),
+            (Spec::Yuno(_), None) => {}
+        }
+        pinned
+    }
+}
+
+/// How each unit that is `now` differs from what it was `then`.
+#[must_use]
+pub fn diff(then: &BTreeMap<UnitName, Pinned>, now: &BTreeMap<UnitName, Pinned>) -> Vec<UnitDiff> {
+    let names: BTreeSet<&UnitName> = then.keys().chain(now.keys()).collect();
+    let differences = names.into_iter().filter_map(|unit| {
+        let difference = match (then.get(unit), now.get(unit)) {
+            (Some(then), Some(now)) => difference(then, now),
+            (Some(_), None) => Difference::Missing,
+            (None, Some(_)) => Difference::Extra,
+            (None, None) => return None,
+        };
+        Some(UnitDiff { unit: unit.clone(), difference, generation: None })
+    });
+    differences.collect()
+}
+
+/// How one unit differs.
+#[must_use]
+pub fn difference(then: &Pinned, now: &Pinned) -> Difference {
+    let goal = then.after(Some(&now.spec));
+    if goal == *now {
+        return Difference::Same;
+    }
+    let restarts = goal.spec.revision().ok() != now.spec.revision().ok();
+    let run = (goal.run != now.run).then_some(goal.run);
+    Difference::Changed { fields: fields(&goal.spec, &now.spec), run, restarts }
+}
+
+/// The fields in which two specs differ. Not their values, which may be secret.
+fn fields(one: &Spec, other: &Spec) -> Vec<String> {
+    let object = |spec: &Spec| match serde_json::to_value(spec) {
+        Ok(serde_json::Value::Object(object)) => object,
+        _ => serde_json::Map::new(),
+    };
+    let (one, other) = (object(one), object(other));
+    let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+    names.into_iter().filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{name::Digest, unit::YunoSpec};
+    use serde_json::json;
+
+    use super::*;
+
+    fn pinned(run: Run, change: impl FnOnce(&mut YunoSpec)) -> Pinned {
+        let artifact = json!({ "sha256": Digest::of(b"a"), "size_bytes": 1, "role": "a", "version": "1" });
+        let mut spec = YunoSpec::new(serde_json::from_value(artifact).unwrap());
+        change(&mut spec);
+        Pinned { spec: Spec::Yuno(spec), run }
+    }
+
+    fn same(_: &mut YunoSpec) {}
+
+    /// How a unit that runs differs from one that ran, with a restart between.
+    #[track_caller]
+    fn check(then: Pinned, now: Pinned, wanted: Option<(&[&str], Option<Run>, bool)>) {
+        let wanted = wanted.map_or(Difference::Same, |(fields, run, restarts)| Difference::Changed {
+            fields: fields.iter().map(|field| (*field).to_owned()).collect(),
+            run,
+            restarts,
+        });
+        assert_eq!(difference(&then, &now), wanted);
+    }
+
+    #[test]
+    fn differences() {
+        let then = || pinned(Run::Running, |spec| spec.restart_epoch = 3);
+        check(then(), then(), None);
+        check(then(), pinned(Run::Running, |spec| spec.restart_epoch = 9), None);
+        check(then(), pinned(Run::Running, same), Some((&["restart_epoch"], None, true)));
+        check(pinned(Run::Stopped, same), pinned(Run::Running, same), Some((&[], Some(Run::Stopped), false)));
+        let graceful = |spec: &mut YunoSpec| spec.grace_ms = 1;
+        check(pinned(Run::Running, same), pinned(Run::Running, graceful), Some((&["grace_ms"], None, false)));
+        let other = |spec: &mut YunoSpec| {
+            spec.grace_ms = 1;
+            spec.args.push("x".to_owned());
+        };
+        check(pinned(Run::Running, same), pinned(Run::Running, other), Some((&["args", "grace_ms"], None, true)));
+        // No values: they may be secret.
+        let secret = |spec: &mut YunoSpec| drop(spec.env.insert("PASSWORD".to_owned(), "hunter2".to_owned()));
+        check(pinned(Run::Running, same), pinned(Run::Running, secret), Some((&["env"], None, true)));
+    }
+
+    #[test]
+    fn units_that_are_not_in_both() {
+        let map =
+            |names: &[&str]| names.iter().map(|name| (name.parse().unwrap(), pinned(Run::Running, same))).collect();
+        let seen: Vec<_> = diff(&map(&["a/a", "a/b"]), &map(&["a/b", "a/c"]))
+            .into_iter()
+            .map(|diff| (diff.unit.to_string(), diff.difference))
+            .collect();
+        let wanted = [("a/a", Difference::Missing), ("a/b", Difference::Same), ("a/c", Difference::Extra)];
+        assert_eq!(seen, wanted.map(|(unit, difference)| (unit.to_owned(), difference)));
+    }
+
+    #[test]
+    fn what_it_is_made_again() {
+        let now = pinned(Run::Running, |spec| spec.restart_epoch = 9);
+        let goal = pinned(Run::Stopped, |spec| spec.args.push("x".to_owned())).after(Some(&now.spec));
+        let Spec::Yuno(spec) = &goal.spec;
+        assert_eq!((goal.run, spec.restart_epoch, spec.args.len()), (Run::Stopped, 9, 1));
+        assert_eq!(now.after(None), now);
+    }
+}
