@@ -1,6 +1,6 @@
 //! What comes back when a host is started again, and in which order; and what stays as it was.
 
-use std::{fs, process::Command};
+use std::fs;
 
 use serde_json::Value;
 
@@ -82,11 +82,9 @@ fn after_a_restart_of_the_host_units_come_in_their_order_and_holds_and_counts_ar
 
     site.restart(|site| {
         // Two days later for one of them.
-        let database = site.machine.path("/var/lib/muster/agent/agent.db");
         let later = "UPDATE unit SET observed = json_set(observed, '$.attempts', 199, '$.retry_ms', 1)
                      WHERE name = 'default/hopeless'";
-        let edited = Command::new("sqlite3").arg(database).arg(later).output().unwrap();
-        assert!(edited.status.success(), "{edited:?}");
+        site.machine.ok(&["sqlite3", "/var/lib/muster/agent/agent.db", later]);
         fs::write(site.machine.path("/var/tmp/order"), "").unwrap();
     });
     for name in ["a-last", "m-middle", "z-first"] {
