@@ -26,7 +26,7 @@ use muster_topics::{
     },
 };
 
-use super::{Refusal, lease, process};
+use super::{Refusal, lease, probe, process};
 
 /// A unit that exists, as far as a verb has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -301,7 +301,8 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
 
 /// Everything that is wrong with a spec, at once.
 fn check(spec: &YunoSpec) -> Result<(), Refusal> {
-    let wrong: Vec<String> = process::check(spec).err().into_iter().chain(lease::check(spec)).collect();
+    let wrong: Vec<String> =
+        process::check(spec).err().into_iter().chain(lease::check(spec)).chain(probe::check(spec)).collect();
     if wrong.is_empty() { Ok(()) } else { Err(Refusal::new(RefusalCode::Invalid, wrong.join("; "))) }
 }
 

@@ -320,7 +320,7 @@ struct Wish<'a> {
 /// Writes down what is desired, under the next generation.
 async fn set(connection: &mut SqliteConnection, name: &str, wish: Wish<'_>, now_ms: Millis) -> Result<u64, StoreError> {
     let generation = next_generation(connection).await?;
-    let kept = Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false };
+    let kept = Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false, condemned: None };
     let (spec, observed) = (to_json("unit's spec", &wish.spec)?, to_json("observed state", &kept)?);
     let (run, playing) = columns(wish.run);
     let (digest, frozen) = (wish.revision.as_str(), i64::from(wish.frozen));
@@ -500,7 +500,7 @@ mod tests {
         done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
         let observed =
             Observed { phase: Phase::Failed, exit: Some(Exit::Signal(11)), attempts: 9, ..Observed::absent(5) };
-        let kept = Kept { observed, restarts: 3, finished: false };
+        let kept = Kept { observed, restarts: 3, finished: false, condemned: None };
         let hold = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();
         let row = store.units().await.unwrap().units.remove(0);
@@ -523,7 +523,7 @@ mod tests {
         let (_folder, store) = store().await;
         let unit = name();
         done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
-        let kept = Kept { observed: Observed::absent(5), restarts: 0, finished: false };
+        let kept = Kept { observed: Observed::absent(5), restarts: 0, finished: false, condemned: None };
         let broken = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&broken)).await.unwrap();
         let hold = Verb::UnitHold { unit: unit.clone(), note: Some("audit".to_owned()) };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Desired, Hold, HoldReason, Phase, Restart, Run},
+    unit::{Desired, Hold, HoldReason, Phase, Restart, Run, Spec},
 };
 
 use super::{
@@ -76,7 +76,8 @@ impl Unit {
             Seen::Started => self.started(),
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
-            Seen::Told(told) => self.told(told),
+            Seen::Told(told) => self.told(told, now_ms),
+            Seen::Probed { process, which, verdict } => self.health.probed(process, which, verdict),
             Seen::Ended(over) => self.ended(over, now_ms),
             Seen::Played { ask, answer } => {
                 if let Some(error) = self.play.answered(ask, answer, now_ms) {
@@ -101,6 +102,10 @@ impl Unit {
     fn desire(&mut self, desired: Option<Desired>, hold: Option<Hold>) {
         if let Some(desired) = &desired {
             self.policy = Policy::of(&desired.spec);
+            if let Some(Spec::Yuno(before)) = self.desired.as_ref().map(|before| &before.spec) {
+                let Spec::Yuno(after) = &desired.spec;
+                self.health.change(&before.probes, &after.probes);
+            }
         }
         let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
         let before = std::mem::replace(&mut self.desired, desired);
@@ -188,8 +193,10 @@ impl Unit {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
                 self.play.begin(true);
+                let was_up = matches!(phase, Phase::Running | Phase::Playing) && told.restarts == self.kept_restarts;
+                self.health.adopt(self.observed.pid.filter(|_| was_up), self.observed.unready.take());
                 self.instance = Instance::Alive(Alive::new(revision, self.kept_restarts));
-                self.told(told);
+                self.told(told, now_ms);
             }
             // Its end is news only if it was alive when the agent last looked.
             Found::Ended(over) if was_alive => {
@@ -235,6 +242,7 @@ impl Unit {
     fn started(&mut self) {
         if let Instance::Launching(revision) = &self.instance {
             self.play.begin(false);
+            self.health.begin();
             self.instance = Instance::Alive(Alive::new(revision.clone(), 0));
         }
     }
@@ -253,11 +261,12 @@ impl Unit {
         }
     }
 
-    fn told(&mut self, told: Told) {
+    fn told(&mut self, told: Told, now_ms: Millis) {
         let Instance::Alive(alive) = &mut self.instance else { return };
         alive.process = told.process;
         alive.ready = told.ready;
         self.play.heard(told.process, told.connection.as_ref());
+        self.health.heard(told.process, now_ms);
         self.observed.can = told.connection.map(|connection| connection.can).unwrap_or_default();
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;
@@ -297,9 +306,10 @@ impl Unit {
     fn take_end(&mut self, ended: &Ended, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
         self.instance = Instance::None;
         self.note_end(ended);
+        let condemned = self.health.take_condemned();
         let is_desired = revision.is_some_and(|revision| self.desires(revision));
         // One that was being replaced, stopped or removed has done what was wanted.
-        if asked || !is_desired || !self.wants_running() {
+        if asked && condemned.is_none() || !is_desired || !self.wants_running() {
             return;
         }
         // Nothing of it went wrong: it comes back with the host, whatever its spec says of restarts.
@@ -312,17 +322,22 @@ impl Unit {
         self.observed.last_lines = ended.last_lines.clone();
         let again = match self.policy.restart {
             Restart::Always => true,
-            Restart::OnFailure => !ended.exit.is_success(),
+            Restart::OnFailure => condemned.is_some() || !ended.exit.is_success(),
             Restart::Never => false,
         };
+        let is_success = condemned.is_none() && ended.exit.is_success();
+        let how = match condemned {
+            Some(why) => format!("{why}; ended for that: {ended}"),
+            None => format!("ended by itself: {ended}"),
+        };
         if again {
-            self.fail(&format!("ended by itself: {ended}"));
+            self.fail(&how);
             self.restart_later(self.observed.attempts, ended.at_ms, now_ms);
-        } else if ended.exit.is_success() {
+        } else if is_success {
             self.rest = Some(Rest::Finished);
         } else {
             self.rest = Some(Rest::Failed);
-            self.fail(&format!("ended by itself: {ended}; its spec does not have it started again"));
+            self.fail(&format!("{how}; its spec does not have it started again"));
         }
     }
 
@@ -370,6 +385,7 @@ impl Unit {
             self.observed.since_ms = now_ms;
         }
         self.observed.phase = phase;
+        self.follow_health(now_ms);
         if phase == Phase::Running
             && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
             && let Some(why) = self.play.cannot(self.policy.speaks)
@@ -419,6 +435,29 @@ impl Unit {
         }
     }
 
+    /// Whether it has come up, has to be ended, or lacks something.
+    fn follow_health(&mut self, now_ms: Millis) {
+        let Instance::Alive(alive) = &self.instance else {
+            self.health.begin();
+            self.observed.unready = None;
+            return;
+        };
+        // The probes are those of what is desired.
+        let is_probed = self.wants_running() && self.desires(&alive.revision) && alive.ends_by_ms.is_none();
+        if matches!(self.observed.phase, Phase::Running | Phase::Playing) {
+            self.health.came_up();
+        }
+        if self.is_held() || self.observed.frozen || !is_probed {
+            self.health.excuse(now_ms);
+        } else {
+            self.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
+        }
+        if let Some(why) = self.health.condemned() {
+            self.observed.error = Some(shortened(why));
+        }
+        self.observed.unready = self.health.unready().map(|why| shortened(&why));
+    }
+
     fn phase(&self, process: Option<Process>, now_ms: Millis) -> Phase {
         let up = |process: Process| now_ms.saturating_sub(process.started_ms) >= self.policy.started_after_ms;
         match &self.instance {
@@ -426,8 +465,8 @@ impl Unit {
             Instance::Launching(_) => Phase::Starting,
             Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
-            Instance::Alive(alive) if self.awaits_word(alive) => Phase::Starting,
-            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => {
+            Instance::Alive(alive) if self.awaits_word(alive) || self.awaits_probes(alive) => Phase::Starting,
+            Instance::Alive(alive) if alive.ready || self.is_probed_up(alive) || process.is_some_and(up) => {
                 let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
                 if plays { Phase::Playing } else { Phase::Running }
             }
@@ -468,6 +507,17 @@ impl Unit {
     /// replaced may never have been asked to.)
     pub(super) fn awaits_word(&self, alive: &Alive) -> bool {
         self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
+    }
+
+    /// Whether an instance still has to pass a probe before it is up.
+    pub(super) fn awaits_probes(&self, alive: &Alive) -> bool {
+        self.health.awaits(self.policy.probes) && self.desires(&alive.revision)
+    }
+
+    /// Whether its probes have said that it is up, or it was, so that nothing else has to say so.
+    fn is_probed_up(&self, alive: &Alive) -> bool {
+        let is_said = self.policy.probes.tells_up() && self.desires(&alive.revision);
+        alive.process.is_some() && (is_said || self.health.is_up())
     }
 
     /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
