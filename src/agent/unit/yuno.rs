@@ -7,6 +7,7 @@
 //! - `rev/<revision>/`: the configs of a revision, merged into `config.json`, and each as `<id>.json`
 //! - `rev/<revision>/wired/config.json`: the former with endpoints and connectors, for a unit that has any
 //! - `config`: a link to the revision's folder, for a unit that may be reloaded
+//! - `probe/<which>/`: the folder of the shim of a probe's command
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
@@ -18,6 +19,7 @@ mod channel;
 mod launch;
 mod materials;
 mod place;
+mod probe;
 mod reload;
 
 use std::{
@@ -64,7 +66,7 @@ use crate::{
     rules::{
         config,
         lease::Wiring,
-        plan::{Ended, Failure, Over, Process, Told},
+        plan::{Ended, Failure, Over, Probing, Process, Told},
         schema,
     },
 };
@@ -377,6 +379,10 @@ impl Kind for Yunos {
 
     fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
         self.switchboard.ask(unit, ask, limit).boxed()
+    }
+
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+        self.try_probe(unit, probing).boxed()
     }
 
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {

@@ -3,6 +3,7 @@
 
 mod gated;
 mod held;
+mod probed;
 mod wired;
 
 use muster_topics::unit::HoldReason;
