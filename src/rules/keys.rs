@@ -73,8 +73,10 @@ fn walk_object(object: &mut Map<String, Value>, schemas: &[&Value], place: &Plac
     for (name, schema) in schemas.iter().filter_map(|schema| schema["properties"].as_object()).flatten() {
         known.entry(name).or_default().push(schema);
     }
-    let any: Vec<&Value> =
-        schemas.iter().map(|schema| &schema["additionalProperties"]).filter(|one| one.is_object()).collect();
+    // Keys of the user's own choice; whether each may be one is for whoever reads it.
+    let patterns = schemas.iter().filter_map(|schema| schema["patternProperties"].as_object()).flat_map(Map::values);
+    let any = schemas.iter().map(|schema| &schema["additionalProperties"]).filter(|one| one.is_object());
+    let any: Vec<&Value> = any.chain(patterns).collect();
     let is_closed = any.is_empty() && schemas.iter().any(|schema| schema["additionalProperties"] == false);
     if is_closed {
         let names: Vec<String> = object.keys().filter(|name| !known.contains_key(name.as_str())).cloned().collect();
@@ -118,7 +120,8 @@ mod tests {
                 "either": {"anyOf": [{"$ref": "#/$defs/Limits"}, {"type": "null"}]},
                 "list": {"type": "array", "items": {"$ref": "#/$defs/Limits"}},
                 "env": {"type": "object", "additionalProperties": {"type": "string"}},
-                "open": {}
+                "open": {},
+                "labels": {"patternProperties": {"^[a-z]+$": {"type": "string"}}, "additionalProperties": false}
             },
             "additionalProperties": false,
             "$defs": {
@@ -138,8 +141,8 @@ mod tests {
     #[test]
     fn every_unknown_key_is_taken_with_its_place() {
         check(
-            json!({"name": "a", "env": {"ANY": 1}, "open": {"x": 1}, "limits": {"pids": 1}}),
-            &json!({"name": "a", "env": {"ANY": 1}, "open": {"x": 1}, "limits": {"pids": 1}}),
+            json!({"name": "a", "labels": {"tier": "x"}, "env": {"ANY": 1}, "open": {"x": 1}, "limits": {"pids": 1}}),
+            &json!({"name": "a", "labels": {"tier": "x"}, "env": {"ANY": 1}, "open": {"x": 1}, "limits": {"pids": 1}}),
             &[],
         );
         check(
