@@ -237,6 +237,14 @@ impl OursApart {
         Self { child, place, folder }
     }
 
+    /// Whether its store holds these words. What is retained gets there within a second, not before it is acknowledged.
+    pub(crate) fn has_stored(&self, words: &str) -> bool {
+        let files = std::fs::read_dir(self.folder.path().join("store")).unwrap();
+        files
+            .filter_map(|file| std::fs::read(file.unwrap().path()).ok())
+            .any(|bytes| bytes.windows(words.len()).any(|window| window == words.as_bytes()))
+    }
+
     /// Kills it, and starts it again from what it has stored.
     pub(crate) fn again(mut self) -> Self {
         self.child.kill();
