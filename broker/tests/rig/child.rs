@@ -36,6 +36,8 @@ impl Child {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
+            // A panic there is an event that is waited for; it takes many seconds to find all names of a backtrace.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
