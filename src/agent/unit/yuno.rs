@@ -185,6 +185,7 @@ impl Yunos {
         if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
+        self.end_probes(unit).await;
         let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
         let user = find_user(spec)?;
         if let Some(user) = &user {
@@ -367,14 +368,18 @@ impl Kind for Yunos {
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
         self.switchboard.close(unit);
-        let (place, tree, unit) = (self.place(unit), self.tree.clone(), unit.clone());
-        let remove = move || {
-            // Where it was started, which need not be where it would be now.
-            place.cgroup().remove();
-            tree.remove(&unit);
-            place.remove()
-        };
-        blocking(remove).boxed()
+        async move {
+            self.end_probes(unit).await;
+            let (place, tree, unit) = (self.place(unit), self.tree.clone(), unit.clone());
+            let remove = move || {
+                // Where it was started, which need not be where it would be now.
+                place.cgroup().remove();
+                tree.remove(&unit);
+                place.remove()
+            };
+            blocking(remove).await
+        }
+        .boxed()
     }
 
     fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {

@@ -16,7 +16,7 @@ use muster_shim::{
 };
 use muster_topics::{
     name::UnitName,
-    probe::{Check, Http, Port, Tcp},
+    probe::{Check, Http, Port, Tcp, Which},
 };
 use nix::sys::signal::Signal;
 use tokio::{
@@ -74,9 +74,25 @@ impl Yunos {
         }
     }
 
+    /// Ends what probes have left that were given up: it would be in the way of a start, and of a removal.
+    pub(super) async fn end_probes(&self, unit: &UnitName) {
+        for which in Which::ALL {
+            let folder = self.probe_folder(unit, which);
+            if folder.exists()
+                && let Err(error) = timeout(SLACK, end_what_is_left(&self.shims, &folder)).await.unwrap_or(Ok(()))
+            {
+                tracing::warn!(%unit, %error, "a command of a probe cannot be ended; it ends when its time is over");
+            }
+        }
+    }
+
+    fn probe_folder(&self, unit: &UnitName, which: Which) -> PathBuf {
+        self.place(unit).folder.join("probe").join(which.as_str())
+    }
+
     async fn execute(&self, unit: &UnitName, probing: &Probing, argv: &[String]) -> Result<(), String> {
         let place = self.place(unit);
-        let folder = place.folder.join("probe").join(probing.which.as_str());
+        let folder = self.probe_folder(unit, probing.which);
         end_what_is_left(&self.shims, &folder).await?;
         let (run, at, argv, probing) = (place.run(), folder.clone(), argv.to_vec(), probing.clone());
         let prepare = move || {

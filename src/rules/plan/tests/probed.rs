@@ -95,16 +95,16 @@ fn it_waits_for_its_word_and_for_its_probe() {
         let word = Seen::Told(Told { process, ready: true, ..Told::default() });
         bench.trail.clear();
         if first == "word" {
-            bench.see(word.clone())
+            bench.see(word.clone());
         } else {
-            bench.pass_probe("r")
+            bench.pass_probe("r");
         }
         bench.pass(5 * SECOND);
         bench.check("STARTING");
         if first == "word" {
-            bench.pass_probe("r")
+            bench.pass_probe("r");
         } else {
-            bench.see(word)
+            bench.see(word);
         }
         bench.check("RUNNING");
     }
