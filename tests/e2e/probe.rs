@@ -31,10 +31,16 @@ fn fleet() -> Fleet {
     fleet
 }
 
+/// An endpoint with a port that is free: another test's server may listen on what its own host would lease.
+fn web() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    format!("web={}", free.port())
+}
+
 /// Makes the server a unit, or changes it, and does not wait.
 #[track_caller]
-fn create(fleet: &Fleet, more: &[&str]) {
-    let base = ["yuno", "create", "default/a", "--artifact", "server", "--provide", "web", "--arg", "{port:web}"];
+fn create(fleet: &Fleet, web: &str, more: &[&str]) {
+    let base = ["yuno", "create", "default/a", "--artifact", "server", "--provide", web, "--arg", "{port:web}"];
     fleet.ok(&[&base[..], &["--run", "--no-wait"], more].concat());
 }
 
@@ -63,7 +69,7 @@ fn ready(fleet: &Fleet) -> Value {
 #[test]
 fn a_server_that_comes_up_late_and_cannot_work_for_a_while() {
     let mut fleet = fleet();
-    create(&fleet, &["--start", "tcp:web", "--ready", "every=200ms,failures=1,http:web/ready"]);
+    create(&fleet, &web(), &["--start", "tcp:web", "--ready", "every=200ms,failures=1,http:web/ready"]);
     fleet.ok(&[
         "yuno",
         "create",
@@ -120,7 +126,7 @@ fn a_server_that_never_comes_up_is_ended_and_tried_again_later() {
     let fleet = fleet();
     // A port on which nobody listens.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    create(&fleet, &["--ready", &format!("tcp:{}", nobody.port()), "--start-timeout", "1s"]);
+    create(&fleet, &web(), &["--ready", &format!("tcp:{}", nobody.port()), "--start-timeout", "1s"]);
     let unit = fleet.unit_in_phase("default/a", "backoff");
     let error = unit["observed"]["error"].as_str().unwrap();
     let wanted = format!("did not come up within 1 s: ready probe: {nobody}: Connection refused");
@@ -133,7 +139,8 @@ fn a_server_that_never_comes_up_is_ended_and_tried_again_later() {
 #[test]
 fn a_server_that_hangs_is_started_anew_and_probes_are_changed_in_place() {
     let fleet = fleet();
-    create(&fleet, &["--ready", "tcp:web"]);
+    let web = web();
+    create(&fleet, &web, &["--ready", "tcp:web"]);
     fleet.unit_in_phase("default/a", "starting");
     set(&fleet, "up");
     let pid = ready(&fleet)["observed"]["pid"].clone();
@@ -141,13 +148,14 @@ fn a_server_that_hangs_is_started_anew_and_probes_are_changed_in_place() {
     set(&fleet, "well");
     create(
         &fleet,
+        &web,
         &["--live", "every=200ms,failures=2,exec:sh -c 'test -e well || { echo \"$MUSTER_UNIT is not\"; exit 9; }'"],
     );
     let unit = fleet.unit("default/a", |unit| {
         unit["desired"]["spec"]["probes"]["live"].is_object()
             && unit["desired"]["generation"] == unit["observed"]["generation"]
     });
-    assert_eq!((&unit["observed"]["pid"], &unit["desired"]["spec"]["probes"]["ready"]), (&pid, &Value::Null));
+    assert_eq!((&unit["observed"]["pid"], &unit["desired"]["spec"]["probes"]["ready"]), (&pid, &Value::Null), "{unit}");
     unset(&fleet, "well");
     let unit = fleet.unit("default/a", |unit| {
         unit["observed"]["error"].as_str().is_some_and(|error| error.contains("ended for that: signal 15"))
