@@ -29,6 +29,7 @@ pub mod metric;
 pub mod print;
 pub mod process;
 pub mod realm;
+pub mod rollback;
 pub mod snapshot;
 pub mod target;
 pub mod token;

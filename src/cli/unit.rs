@@ -15,7 +15,7 @@ use muster_topics::{
 use super::{
     Session, artifact, ask,
     change::{Action, Change, Waiting, change, report, settle, submit},
-    command, config, effective, endpoint, exec, host, print, process,
+    command, config, effective, endpoint, exec, host, print, process, rollback,
     target::{self, UnitRef},
     upgrade::{self, Upgrade},
     wait,
@@ -236,6 +236,9 @@ pub struct Create {
     /// Where it listens, and what it connects to
     #[command(flatten)]
     pub endpoints: endpoint::Options,
+    /// What becomes of a change that does not work
+    #[command(flatten)]
+    pub rollback: rollback::Options,
     /// Start it as well
     #[arg(long)]
     pub run: bool,
@@ -338,6 +341,7 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
             observed
                 .error
                 .clone()
+                .or(observed.rolled_back.as_ref().map(|back| format!("it {back}")))
                 .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
                 .or(observed.exit.map(|exit| exit.to_string()))
                 .unwrap_or_default(),
@@ -352,7 +356,7 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
 fn doing(unit: &Unit) -> String {
     let frozen = if unit.observed.frozen { ", frozen" } else { "" };
     let held = unit.hold.as_ref().map(|hold| format!(", held: {}", hold.reason.as_str())).unwrap_or_default();
-    format!("{}{frozen}{held}", wait::phase(unit.observed.phase))
+    format!("{}{}{frozen}{held}", wait::phase(unit.observed.phase), rollback::mark(unit))
 }
 
 pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<Unit, Failure> {
@@ -368,6 +372,7 @@ pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String
 async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<(), Failure> {
     let unit = one(session, wanted, host).await?;
     let now_ms = clock::now_ms();
+    let [verified, rolled_back, its_lines, hint] = rollback::facts(&unit, now_ms);
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
         let Spec::Yuno(spec) = &desired.spec;
@@ -407,6 +412,10 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                     revision.unwrap_or_else(|| "none".to_owned()),
                 ),
             ),
+            verified,
+            rolled_back,
+            its_lines,
+            hint,
             ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
             ("listens at", endpoint::listens(observed)),
             ("connects to", endpoint::connects(observed)),
@@ -504,7 +513,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
     let (provides, needs) = create.endpoints.into_fields();
-    let spec = Spec::Yuno(YunoSpec {
+    let mut spec = YunoSpec {
         configs,
         reload: create.reload,
         reload_signal: create.reload_signal,
@@ -529,7 +538,9 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),
         ..YunoSpec::new(artifact)
-    });
+    };
+    create.rollback.put_into(&mut spec);
+    let spec = Spec::Yuno(spec);
     let run = create.run.then_some(Run::Running);
     let asked = Asked::UnitApply { unit: create.unit.unit.clone(), spec: Box::new(spec), run };
     let command = submit(session, vec![host], asked).await?;

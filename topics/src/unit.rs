@@ -627,6 +627,9 @@ pub struct Observed {
     /// What went wrong last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The last verified revision: what it goes back to if a later one fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified: Option<Digest>,
     /// It is in a revision that is not verified yet, and goes back to the last one that is if this one fails.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_trial: bool,
@@ -684,6 +687,7 @@ impl Observed {
             attempts: 0,
             retry_ms: None,
             error: None,
+            verified: None,
             on_trial: false,
             rolled_back: None,
         }

@@ -695,7 +695,7 @@ proptest! {
         world.settle();
         let running = |world: &World| world.process.as_ref().map(|(revision, _)| revision.clone());
         let verified = running(&world);
-        prop_assert_eq!(world.unit.verified().map(|verified| verified.revision.clone()), verified.clone());
+        prop_assert_eq!(&world.unit.verified().map(|verified| verified.revision.clone()), &verified);
         let Verb::UnitApply { spec, .. } = &other else { unreachable!() };
         let Spec::Yuno(mut yuno) = (**spec).clone();
         let Spec::Yuno(now) = &world.row.as_ref().unwrap().0.spec;

@@ -404,7 +404,7 @@ impl Unit {
         if self.judge(phase, now_ms) {
             phase = self.phase(process, now_ms);
         }
-        self.observed.on_trial = self.is_on_trial();
+        self.tell_trial();
         if phase != self.observed.phase {
             self.observed.since_ms = now_ms;
         }

@@ -104,8 +104,7 @@ impl Unit {
             let rolled_back = self.observed.rolled_back.as_ref();
             rolled_back.is_some_and(|rolled_back| rolled_back.generation == desired.generation)
         };
-        let stays_back =
-            before.is_none() && self.trial.verified.is_some() && desired.as_ref().is_some_and(has_failed);
+        let stays_back = before.is_none() && self.trial.verified.is_some() && desired.as_ref().is_some_and(has_failed);
         let revision = |desired: Option<&Desired>| desired.map(|desired| desired.revision.clone());
         if before.is_some() && revision(before) != revision(desired.as_ref()) {
             self.trial.since_ms = None;
@@ -135,7 +134,7 @@ impl Unit {
     fn aim_back(&mut self) {
         let (Some(verified), Some(asked)) = (&self.trial.verified, self.desired.take()) else { return };
         let (revision, spec) = (verified.revision.clone(), verified.spec.clone());
-        self.desired = Some(Desired { revision, spec, ..asked.clone() });
+        self.desired = Some(Desired { revision, spec, ..asked });
         self.trial.refused = Some(Box::new(asked));
         self.trial.since_ms = None;
     }
@@ -156,6 +155,15 @@ impl Unit {
     /// Whether it goes back if the revision fails that it is in.
     pub(super) fn is_on_trial(&self) -> bool {
         self.trial.since_ms.is_some() && self.fallback().is_some()
+    }
+
+    /// What others see of that.
+    pub(super) fn tell_trial(&mut self) {
+        self.observed.on_trial = self.is_on_trial();
+        let verified = self.trial.verified.as_ref().map(|verified| &verified.revision);
+        if self.observed.verified.as_ref() != verified {
+            self.observed.verified = verified.cloned();
+        }
     }
 
     /// The revision that it is to be in has its chance from now on. To try it once more is no other chance.

@@ -14,8 +14,8 @@ use muster_topics::{
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     presence::PresenceState,
     unit::{
-        ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, Run, Spec,
-        YunoSpec,
+        ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, RolledBack, Run,
+        Spec, YunoSpec,
     },
 };
 
@@ -255,6 +255,16 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             progress: failed.then_some(Progress { done_bytes: 410_000_000, total_bytes: 1_000_000_000 }),
             can: if failed { Vec::new() } else { vec![Ability::Play, Ability::Stats] },
             error: failed.then(|| text("it ended within a second, four times in a row")),
+            verified: Some(Digest::of(b"old")),
+            on_trial: !failed,
+            rolled_back: failed.then(|| RolledBack {
+                generation: 4,
+                revision: Digest::of(b"new"),
+                to: Digest::of(b"old"),
+                error: text("ended by itself: exit code 2"),
+                at_ms: ago(300),
+                last_lines: Some(text("no such table: till")),
+            }),
             ..Observed::absent(0)
         },
         hold: failed.then(|| Hold {

@@ -196,7 +196,10 @@ fn the_next_generation_is_a_new_try() {
     bench.pass(SECOND);
     bench.pass(10 * SECOND);
     assert_eq!((bench.unit.observed.phase, bench.reached()), (Phase::Running, 3));
-    assert_eq!(bench.unit.verified().map(|verified| &verified.revision), bench.unit.asked().map(|asked| &asked.revision));
+    assert_eq!(
+        bench.unit.verified().map(|verified| &verified.revision),
+        bench.unit.asked().map(|asked| &asked.revision)
+    );
 }
 
 #[test]
@@ -206,7 +209,8 @@ fn an_agent_that_was_killed_in_the_middle_goes_on_with_what_is_verified() {
     // Before anything of the verified one runs: the generation is not reached.
     let kept = bench.unit.kept();
     assert_eq!(kept.observed.generation, 1);
-    let mut after = Bench { unit: Unit::new(Some(kept), bench.now_ms), now_ms: bench.now_ms, pid: 9, trail: Vec::new() };
+    let mut after =
+        Bench { unit: Unit::new(Some(kept), bench.now_ms), now_ms: bench.now_ms, pid: 9, trail: Vec::new() };
     let bad = with("b", |spec| spec.restart = Restart::Never);
     after.see(wants(desired(2, bad.clone(), Run::Running)));
     assert_eq!(after.unit.desired.as_ref().map(|desired| &desired.revision), Some(&revision(&good("a"))));
