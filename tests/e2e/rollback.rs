@@ -48,7 +48,7 @@ fn fleet(programs: &[&str], more: &[&str]) -> Fleet {
 }
 
 fn create(fleet: &Fleet, artifact: &str, more: &[&str]) {
-    let create = ["yuno", "create", "default/till", "--artifact", artifact, "--verify-after", "300ms", "--run"];
+    let create = ["yuno", "create", "default/till", "--artifact", artifact, "--verify-after", "2s", "--run"];
     fleet.ok(&[&create, more].concat());
 }
 
@@ -208,7 +208,7 @@ fn a_snapshot_that_does_not_work_is_told_of() {
         fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
     }
     // With nothing to go back to it stays.
-    let create_bad = ["yuno", "create", "default/till", "--artifact", "till@2", "--run", "--verify-after", "300ms"];
+    let create_bad = ["yuno", "create", "default/till", "--artifact", "till@2", "--run", "--verify-after", "2s"];
     fleet.muster(&create_bad).expect_code(1);
     fleet.unit_in_phase("default/till", "backoff");
     fleet.ok(&["snapshot", "take", "bad"]);
