@@ -20,7 +20,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+mod apply;
+
+pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument, FieldDifference};
 pub use muster_topics::join::Problem;
+
+pub use crate::rules::cost::Cost;
 
 /// `GET /api/v1/status`: the installation at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

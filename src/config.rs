@@ -16,6 +16,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
 
+use crate::rules::keys::nearest;
+
 /// Why a configuration is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -153,17 +155,6 @@ fn unknown_key(table: &DeTable<'_>, keys: &Key, above: &str) -> Option<(usize, S
         }
     }
     None
-}
-
-fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    let closest = known.clone().max_by(|a, b| {
-        let likeness = |other: &str| strsim::jaro_winkler(word, other);
-        likeness(a).total_cmp(&likeness(b))
-    });
-    match closest {
-        Some(closest) if strsim::jaro_winkler(word, closest) > 0.75 => format!("did you mean `{closest}`?"),
-        _ => format!("known are {}", known.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")),
-    }
 }
 
 /// Learns the keys of a type from its JSON Schema.

@@ -18,7 +18,7 @@ use sqlx::SqliteConnection;
 use super::{
     core::Agent,
     road::answer_with,
-    store::{StoreError, journal, realm, snapshot, unit::Asker},
+    store::{self, StoreError, journal, realm, snapshot, unit::Asker},
 };
 use crate::{clock, rules::Refusal};
 
@@ -58,7 +58,7 @@ impl Agent {
                 false
             }
         };
-        tx.commit().await?;
+        store::commit(tx, "estate").await?;
         if changed {
             self.carry_realms().await;
             self.units.desired_changed();

@@ -297,6 +297,15 @@ pub async fn submit(session: &Session, hosts: Vec<String>, verb: Asked) -> Resul
     session.client.post("commands", &wanted).await
 }
 
+/// A host is silent.
+pub(super) fn no_answer(command: &Command, limit: Duration) -> Failure {
+    let away = format!("there is no answer after {}", humantime::format_duration(limit));
+    Failure::new(Kind::Failed, away).hint(format!(
+        "is the host online (`muster host ls`)? The command still waits for it; `muster command show {}` tells what became of it",
+        command.id
+    ))
+}
+
 /// Waits for a command's outcomes and then until each unit is as desired.
 ///
 /// # Errors
@@ -305,11 +314,7 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
     let limit: Duration = waiting.timeout.into();
     // The command itself lives longer: for a host that is away it waits until it expires.
     let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, command)).await else {
-        let away = format!("there is no answer after {}", humantime::format_duration(limit));
-        return Err(Failure::new(Kind::Failed, away).hint(format!(
-            "is the host online (`muster host ls`)? The command still waits for it; `muster command show {}` tells what became of it",
-            command.id
-        )));
+        return Err(no_answer(command, limit));
     };
     let hosts = hosts?;
     report(command, &hosts)?;
@@ -331,7 +336,10 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
 }
 
 /// Desired state was changed: says what stands in the way, and waits.
-async fn applied(
+///
+/// # Errors
+/// If it does not come about in time.
+pub(super) async fn applied(
     session: &Session,
     host: &CommandHost,
     verb: &Asked,

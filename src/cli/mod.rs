@@ -7,12 +7,13 @@
 //! - [`target`]: which hosts and units are meant; [`change`]: doing something to them; [`wait`]: until a unit is what
 //!   it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`realm`], [`unit`] (with `yuno`, its [`upgrade`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
+//!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
 //!   and its options in [`process`] and [`endpoint`]), [`snapshot`],
 //!   [`metric`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
+pub mod apply;
 pub mod artifact;
 pub mod ask;
 pub mod change;
@@ -23,6 +24,7 @@ pub mod context;
 pub mod effective;
 pub mod endpoint;
 pub mod exec;
+pub mod export;
 pub mod host;
 pub mod login;
 pub mod metric;

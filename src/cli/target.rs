@@ -1,6 +1,6 @@
 //! Which hosts and units are meant: pure functions of what was typed and what there is.
 
-use std::str::FromStr;
+use std::{collections::BTreeMap, str::FromStr};
 
 use muster_topics::{
     name::{HostId, UnitName},
@@ -8,7 +8,7 @@ use muster_topics::{
 };
 
 use crate::{
-    api::Unit,
+    api::{Host, Unit},
     failure::{Failure, Kind},
 };
 
@@ -54,6 +54,34 @@ pub fn select<'a>(units: &'a [Unit], wanted: Option<&Select>) -> impl Iterator<I
             })
         })
     })
+}
+
+/// Those of `hosts` that an expression picks, by id. A host that never said anything of itself has no labels and no
+/// realms yet.
+///
+/// # Errors
+/// If it asks for what only units have, or picks none.
+pub fn select_hosts(hosts: &[Host], wanted: &Select) -> Result<Vec<String>, Failure> {
+    if let Some(field) = wanted.not_of_hosts() {
+        let message = format!("--select: `{field}` is a field of units, and hosts are picked here");
+        return Err(Failure::new(Kind::Usage, message).hint(format!("hosts have {}", select::HOST_FIELDS)));
+    }
+    let (no_realms, no_labels) = (Vec::new(), BTreeMap::new());
+    let is_picked = |host: &&Host| {
+        let state = host.state.as_ref().map(|received| &received.value);
+        wanted.picks_host(&select::Host {
+            host: host.id,
+            hostname: &host.hostname,
+            realms: state.map_or(&no_realms, |state| &state.realms),
+            labels: state.map_or(&no_labels, |state| &state.labels),
+        })
+    };
+    let picked: Vec<String> = hosts.iter().filter(is_picked).map(|host| host.id.to_string()).collect();
+    if picked.is_empty() {
+        return Err(Failure::new(Kind::Failed, format!("no host is picked by {wanted}"))
+            .hint("`muster host ls` lists them, and `muster host show` what labels one has"));
+    }
+    Ok(picked)
 }
 
 /// Which of `units` are meant by a reference: those on the host that it names, or on `hosts`, or, with

@@ -13,9 +13,9 @@ use muster_topics::{
 };
 
 use super::{
-    Session, artifact, ask,
+    Session, apply, artifact, ask,
     change::{Action, Change, Waiting, change, report, settle, submit},
-    command, config, effective, endpoint, exec, host, print, process, rollback,
+    command, config, effective, endpoint, exec, export, host, print, process, rollback,
     target::{self, UnitRef},
     upgrade::{self, Upgrade},
     wait,
@@ -47,6 +47,10 @@ pub enum Verb {
         #[arg(long)]
         host: Option<String>,
     },
+    /// Make units what documents say: create what is missing, change what differs, leave the rest alone
+    Apply(Box<apply::Apply>),
+    /// Print units as documents, which applied again change nothing
+    Export(export::Export),
     /// Leave units as they are: what runs goes on, what does not is not started, until they are unheld
     Hold {
         /// Which
@@ -277,6 +281,8 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
         Verb::Ls { host, select } => list(session, host, select.as_ref()).await,
         Verb::Show { unit, host } => show(session, &unit, host).await,
+        Verb::Apply(wanted) => apply::run(*wanted, session).await,
+        Verb::Export(wanted) => export::run(wanted, session).await,
         Verb::Hold { which, note } => change(session, which, Action::Hold(note)).await,
         Verb::Unhold(which) => change(session, which, Action::Unhold).await,
         Verb::Retire { which, note } => change(session, which, Action::Retire(note)).await,

@@ -11,7 +11,7 @@
 //! - [`link`]: the connection to the broker
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
-//! - `realm`: what realms are; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
+//! - `apply`: units become what documents say; `realm`: what realms are; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - [`series`]: measurements over time
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
 //!
@@ -25,6 +25,7 @@
 //! in the payload.
 
 mod api;
+mod apply;
 pub mod authority;
 pub mod config;
 mod content;

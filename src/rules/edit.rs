@@ -21,8 +21,7 @@ use muster_topics::{
     name::{Digest, LabelValue, Name, UnitName},
     outcome::RefusalCode,
     unit::{
-        ArtifactRef, Channel, ConfigRef, Desired, Hold, HoldReason, NOTE_MAX_CHARS, Observed, Phase, Run, Spec,
-        YunoSpec,
+        ArtifactRef, Channel, ConfigRef, Desired, Hold, HoldReason, MASK, NOTE_MAX_CHARS, Observed, Phase, Run, Spec,
     },
 };
 
@@ -261,10 +260,12 @@ fn play(unit: &UnitName, current: Current<'_>, run: bool) -> Result<Edit, Refusa
 }
 
 fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option<Run>) -> Result<Edit, Refusal> {
-    match spec {
-        Spec::Yuno(spec) => check(spec)?,
+    match &faults(spec)[..] {
+        [] => {}
+        wrong => return Err(Refusal::new(RefusalCode::Invalid, wrong.join("; "))),
     }
     let mut spec = spec.clone();
+    keep_secrets(current.map(|current| &current.desired.spec), &mut spec)?;
     if let Some(current) = current {
         if current.desired.spec.kind() != spec.kind() {
             return Err(Refusal::new(
@@ -306,9 +307,25 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
 }
 
 /// Everything that is wrong with a spec, at once.
-fn check(spec: &YunoSpec) -> Result<(), Refusal> {
-    let wrong: Vec<String> = process::check(spec).err().into_iter().chain(lease::check(spec)).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(Refusal::new(RefusalCode::Invalid, wrong.join("; "))) }
+#[must_use]
+pub fn faults(spec: &Spec) -> Vec<String> {
+    let Spec::Yuno(spec) = spec;
+    process::faults(spec).into_iter().chain(lease::check(spec)).collect()
+}
+
+/// Whoever applies a spec as it is shown knows no value of its environment: a mask stands for the value that is there.
+fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), Refusal> {
+    let Spec::Yuno(after) = after;
+    let before = before.map(|Spec::Yuno(before)| &before.env);
+    for (name, value) in after.env.iter_mut().filter(|(_, value)| *value == MASK) {
+        let Some(kept) = before.and_then(|env| env.get(name)) else {
+            let message =
+                format!("env.{name}: {MASK} stands for the value that is there, and there is none. hint: write it out");
+            return Err(Refusal::new(RefusalCode::Invalid, message));
+        };
+        value.clone_from(kept);
+    }
+    Ok(())
 }
 
 /// Whoever applies a spec from a file knows nothing of the restarts on demand since; without this,
@@ -355,10 +372,11 @@ fn revision(spec: &Spec) -> Result<Digest, Refusal> {
 #[cfg(test)]
 mod tests {
     mod held;
+    mod masked;
     mod played;
 
     use super::*;
-    use muster_topics::unit::Restart;
+    use muster_topics::unit::{Restart, YunoSpec};
 
     fn unit() -> UnitName {
         "default/hello".parse().unwrap()

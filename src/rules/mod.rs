@@ -9,6 +9,7 @@
 //! - [`config`]: how configs become one, and what of them is secret; [`schema`]: whether that is what is wanted
 //! - [`order`]: whose turn it is among the units of a host
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
+//! - [`document`]: units as people write them down, [`keys`]: what they mistype; [`cost`]: what a change costs what runs
 //! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
 //!
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
@@ -17,8 +18,11 @@
 pub mod authorise;
 pub mod backoff;
 pub mod config;
+pub mod cost;
+pub mod document;
 pub mod edit;
 pub mod heartbeat;
+pub mod keys;
 pub mod lease;
 pub mod order;
 pub mod plan;

@@ -62,31 +62,34 @@ pub const MERGED: &str = "config";
 /// # Errors
 /// With words for whoever wrote it.
 pub fn check(spec: &YunoSpec) -> Result<(), String> {
-    check_texts(spec)?;
-    check_configs(spec)?;
-    check_reload(spec)?;
-    check_limits(&spec.limits)?;
-    check_attributes(&spec.process)?;
-    check_log(&spec.log)?;
-    check_channel(spec)?;
-    check_rollback(spec)?;
-    if spec.labels.len() > LABELS_MAX {
-        return Err(format!("labels: there are {}, and may be at most {LABELS_MAX}", spec.labels.len()));
-    }
-    for (what, units) in [("after", &spec.after), ("requires", &spec.requires)] {
-        if units.len() > NEEDS_MAX {
-            return Err(format!("{what}: there are {} units, and may be at most {NEEDS_MAX}", units.len()));
-        }
-    }
-    for (what, value, max) in [
-        ("priority", spec.priority.into(), PRIORITY_MAX.into()),
-        ("grace_ms", spec.grace_ms, GRACE_MAX_MS),
-        ("started_after_ms", spec.started_after_ms, STARTED_AFTER_MAX_MS),
-        ("restart_epoch", spec.restart_epoch, RESTART_EPOCH_MAX),
-    ] {
-        between(what, value, 0, max)?;
-    }
-    Ok(())
+    faults(spec).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// What is wrong with a spec, in each of its parts.
+#[must_use]
+pub fn faults(spec: &YunoSpec) -> Vec<String> {
+    let most = |what: &str, things: &str, count: usize, max: usize| {
+        let message = || Err(format!("{what}: there are {count}{things}, and may be at most {max}"));
+        if count > max { message() } else { Ok(()) }
+    };
+    let checks = [
+        check_texts(spec),
+        check_configs(spec),
+        check_reload(spec),
+        check_limits(&spec.limits),
+        check_attributes(&spec.process),
+        check_log(&spec.log),
+        check_channel(spec),
+        check_rollback(spec),
+        most("labels", "", spec.labels.len(), LABELS_MAX),
+        most("after", " units", spec.after.len(), NEEDS_MAX),
+        most("requires", " units", spec.requires.len(), NEEDS_MAX),
+        between("priority", spec.priority.into(), 0, PRIORITY_MAX.into()),
+        between("grace_ms", spec.grace_ms, 0, GRACE_MAX_MS),
+        between("started_after_ms", spec.started_after_ms, 0, STARTED_AFTER_MAX_MS),
+        between("restart_epoch", spec.restart_epoch, 0, RESTART_EPOCH_MAX),
+    ];
+    checks.into_iter().filter_map(Result::err).collect()
 }
 
 /// The system takes no NUL in any of its texts, and an environment variable's name is what stands before

@@ -1,4 +1,5 @@
-//! Selectors: expressions that pick units, as `realm=prod and role=web and not label.tier=gold`.
+//! Selectors: expressions that pick units, as `realm=prod and role=web and not label.tier=gold`, or hosts, by `host`,
+//! `realm` (those that a host carries) and its own labels.
 //!
 //! ```text
 //! select = both { "or" both }
@@ -14,7 +15,7 @@
 //!
 //! **Invariant: what was parsed prints as a text that parses to the same.**
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -92,6 +93,55 @@ impl Select {
     #[must_use]
     pub fn picks_unit(&self, unit: &Unit<'_>) -> bool {
         self.picks(&|field| unit.values(field))
+    }
+
+    /// Whether it picks a host.
+    #[must_use]
+    pub fn picks_host(&self, host: &Host<'_>) -> bool {
+        self.picks(&|field| host.values(field))
+    }
+
+    /// The first field in it that no host has.
+    #[must_use]
+    pub fn not_of_hosts(&self) -> Option<&Field> {
+        match self {
+            Self::Or(left, right) | Self::And(left, right) => left.not_of_hosts().or_else(|| right.not_of_hosts()),
+            Self::Not(inner) => inner.not_of_hosts(),
+            Self::Is(field, _) | Self::IsNot(field, _) => {
+                let has = matches!(field, Field::Host | Field::Realm | Field::Label(_));
+                if has { None } else { Some(field) }
+            }
+            Self::Has(_) => None,
+        }
+    }
+}
+
+/// The names of the fields that hosts have.
+pub const HOST_FIELDS: &str = "host, realm and label.NAME";
+
+/// A host, as far as selectors look at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Host<'a> {
+    /// Its id.
+    pub host: HostId,
+    /// What it calls itself.
+    pub hostname: &'a str,
+    /// The realms that it carries.
+    pub realms: &'a [Name],
+    /// Its labels.
+    pub labels: &'a BTreeMap<Name, String>,
+}
+
+impl<'a> Host<'a> {
+    /// The values of a field; none of those that only units have.
+    #[must_use]
+    pub fn values(&self, field: &Field) -> Vec<Cow<'a, str>> {
+        match field {
+            Field::Host => vec![self.host.to_string().into(), self.hostname.into()],
+            Field::Realm => self.realms.iter().map(|realm| realm.as_str().into()).collect(),
+            Field::Label(name) => self.labels.get(name).map(|value| value.as_str().into()).into_iter().collect(),
+            Field::Id | Field::Name | Field::Role | Field::Version | Field::Kind | Field::Phase => Vec::new(),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use muster_topics::{
     name::{CommandId, HostId, Name, UnitName},
 };
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
     AskedBy, Asker, events,
@@ -73,6 +74,22 @@ pub(super) async fn unit(
 ) -> Answer<api::Unit> {
     let host = console.resolve_host(&host).await?;
     Ok(Json(console.unit(host, &UnitName::new(&realm, &name)).await?))
+}
+
+pub(super) async fn unit_document(
+    State(console): State<Console>,
+    Segments((host, realm, name)): Segments<(String, Name, Name)>,
+) -> Answer<Value> {
+    let host = console.resolve_host(&host).await?;
+    Ok(Json(console.unit_document(host, &UnitName::new(&realm, &name)).await?))
+}
+
+pub(super) async fn apply(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(wanted): Document<api::Apply>,
+) -> Answer<api::Applied> {
+    Ok(Json(console.apply(&operator, wanted).await?))
 }
 
 /// Which hosts and how many.

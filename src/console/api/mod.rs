@@ -124,6 +124,21 @@ fn fleet_routes() -> Vec<Route> {
         ),
         Route::new(Get, "/v1/hosts/{host}/units/{realm}/{name}", "One unit of a host.", get(h::unit))
             .gives(Shape::of::<api::Unit>()),
+        Route::new(
+            Get,
+            "/v1/hosts/{host}/units/{realm}/{name}/document",
+            "The document that wants a unit as it is, for `/v1/apply`; secrets are masked, and a mask keeps what is there.",
+            get(h::unit_document),
+        )
+        .gives(Shape::Any),
+        Route::new(
+            Post,
+            "/v1/apply",
+            "Has units be what documents say, or tells what that would change. Nothing is changed if any is wrong.",
+            post(h::apply),
+        )
+        .takes(Shape::of::<api::Apply>())
+        .gives(Shape::of::<api::Applied>()),
         Route::new(Get, "/v1/units", "Units, sorted by hostname and name.", get(h::units))
             .query(&[HOST])
             .gives(Shape::list::<api::Unit>()),

@@ -14,6 +14,11 @@ use crate::{
 
 /// Whether a unit can be made of what is here.
 pub(in crate::console) async fn check_unit(console: &Console, spec: &YunoSpec) -> Result<(), Error> {
+    all(unit_faults(console, spec).await?)
+}
+
+/// Why a unit cannot be made of what is here.
+pub(in crate::console) async fn unit_faults(console: &Console, spec: &YunoSpec) -> Result<Vec<Error>, Error> {
     let mut faults = Vec::new();
     let known = match artifact(console, &spec.artifact).await {
         Ok(known) => Some(known),
@@ -29,7 +34,7 @@ pub(in crate::console) async fn check_unit(console: &Console, spec: &YunoSpec) -
     if let (Some(known), true) = (known, all_here) {
         faults.extend(against_schema(console, &known, spec).await?);
     }
-    all(faults)
+    Ok(faults)
 }
 
 /// Whether what becomes part of a unit is here. Whether it fits the rest is known where the rest is.

@@ -26,7 +26,7 @@ use std::{
 use axum::http::StatusCode;
 use muster_topics::name::Digest;
 
-pub(super) use self::check::{check_parts, check_unit};
+pub(super) use self::check::{check_parts, check_unit, unit_faults};
 use self::upload::UPLOAD_PREFIX;
 use super::{Error, Shared};
 use crate::files::{PRIVATE_FOLDER, make_folder};

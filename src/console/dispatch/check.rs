@@ -94,7 +94,7 @@ pub(super) fn expiry(now: Millis, expires_in_ms: Option<u64>) -> Result<Millis, 
 }
 
 /// Whether a verb makes sense, as far as can be seen without looking anything up.
-pub(super) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
+pub(in crate::console) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
     match verb {
         Verb::Exec(exec) => check_exec(exec, broadcast),
         Verb::UnitApply { spec, .. } => {

@@ -27,7 +27,7 @@ use muster_topics::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::check::{resolve, unknown_host};
+pub(super) use self::check::{resolve, unknown_host, verb as check_verb};
 use self::schedule::{Action, Schedule};
 use super::{
     Change, Console, Error, Shared, content, realm,
@@ -92,31 +92,45 @@ pub(super) async fn submit(console: &Console, operator: &Name, command: NewComma
     announce(console, operator, command).await
 }
 
-/// Signs, stores and publishes a command. Whoever asked may hang up at any moment; between storing and
-/// publishing that must not count, or the command would lie in the store until the next start.
+/// Signs, stores and publishes a command.
 pub(super) async fn announce(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
-    let authorised = authorise(&console.shared, operator, command).await?;
-    let issuing = console.clone();
-    let issued = tokio::spawn(async move { issue(&issuing, authorised).await });
-    let id = issued.await.map_err(|error| Error::internal("issuing the command", &error))??;
+    let ids = announce_all(console, operator, vec![command]).await?;
+    let id = ids.first().copied().ok_or_else(|| Error::invalid("no_command", "there is nothing to do"))?;
     console.command(id).await
 }
 
-async fn issue(console: &Console, Authorised { operator, command }: Authorised) -> Result<CommandId, Error> {
+/// Signs, stores and publishes commands: all, or none of them. Whoever asked may hang up at any moment; between storing
+/// and publishing that must not count, or the commands would lie in the store until the next start.
+pub(super) async fn announce_all(
+    console: &Console,
+    operator: &Name,
+    commands: Vec<NewCommand>,
+) -> Result<Vec<CommandId>, Error> {
+    let mut authorised = Vec::new();
+    for command in commands {
+        authorised.push(authorise(&console.shared, operator, command).await?);
+    }
+    let issuing = console.clone();
+    let issued = tokio::spawn(async move { issue(&issuing, authorised).await });
+    issued.await.map_err(|error| Error::internal("issuing the command", &error))?
+}
+
+/// A command that only has to be stored.
+struct Ready {
+    command: Command,
+    signed: Vec<u8>,
+    hosts: Vec<HostId>,
+}
+
+async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<CommandId>, Error> {
     let shared = &*console.shared;
-    let (target, hosts) = check::target(&command.target, &candidates(shared, &command.target).await?)?;
-    let broadcast = target == Target::All;
-    check::verb(&command.verb, broadcast)?;
     // What a unit needs is not removed between the check and the command.
     let _content = shared.content.lock().await;
-    check_content(console, &command.verb).await?;
-    let issued_ms = now_ms();
-    let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
-    let (id, verb) = (CommandId::new(), command.verb);
-    let realms = realm::chain(shared, &verb).await?;
-    let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb };
-    let signed = sign(shared, &command)?;
-    if store::command::open_count(shared.store.read()).await? >= OPEN_MAX {
+    let mut ready = Vec::new();
+    for one in authorised {
+        ready.push(make_ready(console, one).await?);
+    }
+    if store::command::open_count(shared.store.read()).await? + ready.len() as u64 > OPEN_MAX {
         return Err(Error::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too_many_open",
@@ -125,13 +139,35 @@ async fn issue(console: &Console, Authorised { operator, command }: Authorised) 
         .hint("wait until some are over; a shorter expiry keeps them from piling up"));
     }
     let mut transaction = shared.store.begin().await?;
-    store::command::add(&mut transaction, &command, &signed, &hosts).await?;
+    for Ready { command, signed, hosts } in &ready {
+        store::command::add(&mut transaction, command, signed, hosts).await?;
+    }
     transaction.commit().await.map_err(StoreError::from)?;
-    tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
-    let hosts = hosts.into_iter().map(|host| (host, false)).collect();
-    let _ = shared.dispatch.send(Event::Submitted { open: Open { id, expires_ms, hosts }, broadcast }).await;
-    shared.changed(Change::Command(id));
-    Ok(id)
+    let mut ids = Vec::new();
+    for Ready { command, hosts, .. } in ready {
+        let (id, broadcast, expires_ms) = (command.id, command.target == Target::All, command.expires_ms);
+        tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
+        let hosts = hosts.into_iter().map(|host| (host, false)).collect();
+        let _ = shared.dispatch.send(Event::Submitted { open: Open { id, expires_ms, hosts }, broadcast }).await;
+        shared.changed(Change::Command(id));
+        ids.push(id);
+    }
+    Ok(ids)
+}
+
+/// Checks a command, and signs it.
+async fn make_ready(console: &Console, Authorised { operator, command }: Authorised) -> Result<Ready, Error> {
+    let shared = &*console.shared;
+    let (target, hosts) = check::target(&command.target, &candidates(shared, &command.target).await?)?;
+    check::verb(&command.verb, target == Target::All)?;
+    check_content(console, &command.verb).await?;
+    let issued_ms = now_ms();
+    let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
+    let (id, verb) = (CommandId::new(), command.verb);
+    let realms = realm::chain(shared, &verb).await?;
+    let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb };
+    let signed = sign(shared, &command)?;
+    Ok(Ready { command, signed, hosts })
 }
 
 /// The hosts that a target may mean.

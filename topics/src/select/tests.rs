@@ -103,6 +103,29 @@ fn what_is_no_selector_says_where() {
 }
 
 #[test]
+fn hosts_are_picked_by_what_they_have() {
+    let host = Host {
+        host: HostId(uuid::Uuid::from_u128(7)),
+        hostname: "shop-7",
+        realms: &["default".parse().unwrap(), "prod".parse().unwrap()],
+        labels: &[("tier".parse().unwrap(), "gold".to_owned())].into(),
+    };
+    for (text, picks) in [
+        ("host=shop-*", true),
+        ("host=00000000-0000-0000-0000-000000000007", true),
+        ("realm=prod and realm=default", true),
+        ("realm=test", false),
+        ("label.tier=gold and not label.site", true),
+        ("label.tier!=gold", false),
+    ] {
+        let select: Select = text.parse().unwrap();
+        assert_eq!((select.picks_host(&host), select.not_of_hosts()), (picks, None), "{text}");
+    }
+    let of_units: Select = "host=a or not (realm=b and phase=running)".parse().unwrap();
+    assert_eq!(of_units.not_of_hosts(), Some(&Field::Phase));
+}
+
+#[test]
 fn what_is_long_or_deep_is_refused() {
     let deep = |depth| format!("{}realm=a{}", "(".repeat(depth), ")".repeat(depth));
     deep(DEPTH_MAX).parse::<Select>().unwrap();

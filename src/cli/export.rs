@@ -1,0 +1,76 @@
+//! `muster unit export`: units as documents, for `muster unit apply`.
+
+use std::time::Duration;
+
+use clap::Args;
+use muster_topics::select::Select;
+use serde_json::{Value, json};
+
+use super::{
+    Session,
+    change::{Change, Waiting, pick},
+    print::{self, Format},
+    target::UnitRef,
+    unit::units,
+};
+use crate::failure::{Context as _, Failure};
+
+/// Print units as documents, which applied again change nothing.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  muster unit export > fleet.yaml\n  muster unit export --select 'realm=shop' -o json\n\n\
+                        Values of environments are never shown: *** in a document stands for the value that is there."
+)]
+pub struct Export {
+    /// REALM/NAME or HOST:REALM/NAME; without any, every unit there is
+    pub units: Vec<UnitRef>,
+    /// Those that this picks, such as 'realm=prod and role=web'
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "units")]
+    pub select: Option<Select>,
+    /// The host, by id or hostname; may be given several times
+    #[arg(long = "host", value_name = "HOST")]
+    pub hosts: Vec<String>,
+    /// On every host that has such a unit
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it is not clear which units are meant, or there are none.
+pub async fn run(export: Export, session: &Session) -> Result<(), Failure> {
+    let all = units(session, None).await?;
+    let wait = Waiting { no_wait: true, timeout: Duration::ZERO.into() };
+    let every = export.all || export.units.is_empty() && export.select.is_none();
+    let which = Change { units: export.units, select: export.select, hosts: export.hosts, all: every, yes: true, wait };
+    let mut documents: Vec<Value> = Vec::new();
+    for unit in pick(session, &all, &which)? {
+        let path = format!("hosts/{}/units/{}/document", unit.host, unit.unit);
+        documents.push(session.client.get(&path, &[]).await?);
+    }
+    match session.printer.format {
+        Format::Json => {
+            let text = serde_json::to_string_pretty(&json!({ "units": documents })).trying("writing JSON")?;
+            print::write_out(&(text + "\n"))
+        }
+        Format::Table | Format::Yaml => {
+            let texts = documents.iter().map(yaml).collect::<Result<Vec<_>, _>>()?;
+            print::write_out(&texts.join("---\n"))
+        }
+    }
+}
+
+/// What people look for first.
+const FIRST: [&str; 7] = ["unit", "hosts", "run", "artifact", "configs", "args", "env"];
+
+fn yaml(document: &Value) -> Result<String, Failure> {
+    let Value::Object(fields) = document else { return serde_norway::to_string(document).trying("writing YAML") };
+    let first = FIRST.iter().filter_map(|key| fields.get_key_value(*key));
+    let rest = fields.iter().filter(|(key, _)| !FIRST.contains(&key.as_str()));
+    let mut ordered = serde_norway::Mapping::new();
+    for (key, value) in first.chain(rest) {
+        ordered.insert(key.as_str().into(), serde_norway::to_value(value).trying("writing YAML")?);
+    }
+    serde_norway::to_string(&ordered).trying("writing YAML")
+}

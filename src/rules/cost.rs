@@ -1,0 +1,107 @@
+//! What a change of desired state costs the process that runs.
+
+use muster_topics::unit::{Run, Spec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a change costs the process that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Cost {
+    /// Nothing: a process that runs goes on as it is, or there is none.
+    InPlace,
+    /// It goes on, and is asked to read its configs again.
+    Reload,
+    /// It is ended, and another one is started in its place.
+    Restart,
+    /// One is started.
+    Start,
+    /// It is stopped.
+    Stop,
+}
+
+impl Cost {
+    /// In words, for people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::InPlace => "in place",
+            Self::Reload => "reload",
+            Self::Restart => "restart",
+            Self::Start => "start",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// What it costs that a unit, should it run or not, becomes another.
+#[must_use]
+pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> Cost {
+    match (before.1.is_running(), after.1.is_running()) {
+        (false, false) => Cost::InPlace,
+        (false, true) => Cost::Start,
+        (true, false) => Cost::Stop,
+        // As the planner has it: another revision is another process, unless the two differ in nothing but configs
+        // and the unit reloads these.
+        (true, true) if before.0.revision().ok() == after.0.revision().ok() => Cost::InPlace,
+        (true, true) if reloads(after.0) && before.0.frame().ok() == after.0.frame().ok() => Cost::Reload,
+        (true, true) => Cost::Restart,
+    }
+}
+
+fn reloads(spec: &Spec) -> bool {
+    let Spec::Yuno(yuno) = spec;
+    !yuno.reload.is_restart()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        name::Digest,
+        reload::Reload,
+        unit::{ConfigRef, YunoSpec},
+    };
+
+    use super::*;
+
+    fn spec(change: impl FnOnce(&mut YunoSpec)) -> Spec {
+        let text = format!(
+            r#"{{"artifact":{{"sha256":"{}","size_bytes":5,"role":"hello","version":"1"}}}}"#,
+            Digest::of(b"hello")
+        );
+        let mut spec = serde_json::from_str(&text).unwrap();
+        change(&mut spec);
+        Spec::Yuno(spec)
+    }
+
+    fn config(version: &str) -> Vec<ConfigRef> {
+        let sha256 = Digest::of(version.as_bytes());
+        vec![ConfigRef { id: "hello".parse().unwrap(), version: version.parse().unwrap(), sha256 }]
+    }
+
+    #[test]
+    fn what_runs_pays_for_identity_alone() {
+        let plain = spec(|_| ());
+        let other = spec(|spec| spec.args.push("x".to_owned()));
+        let grace = spec(|spec| spec.grace_ms = 1);
+        let with = |version: &str, reload| {
+            spec(|spec| {
+                spec.configs = config(version);
+                spec.reload = reload;
+            })
+        };
+        for (before, after, wanted) in [
+            ((&plain, Run::Running), (&plain, Run::Running), Cost::InPlace),
+            ((&plain, Run::Running), (&grace, Run::Running), Cost::InPlace),
+            ((&plain, Run::Running), (&plain, Run::Playing), Cost::InPlace),
+            ((&plain, Run::Running), (&other, Run::Running), Cost::Restart),
+            ((&plain, Run::Stopped), (&other, Run::Stopped), Cost::InPlace),
+            ((&plain, Run::Stopped), (&other, Run::Running), Cost::Start),
+            ((&plain, Run::Running), (&other, Run::Stopped), Cost::Stop),
+            ((&with("1", Reload::Signal), Run::Running), (&with("2", Reload::Signal), Run::Running), Cost::Reload),
+            ((&with("1", Reload::Restart), Run::Running), (&with("2", Reload::Restart), Run::Running), Cost::Restart),
+        ] {
+            assert_eq!(cost(before, after), wanted, "{before:?} {after:?}");
+        }
+    }
+}

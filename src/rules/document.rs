@@ -1,0 +1,461 @@
+//! Units as people write them down: a document with a unit's name, where it belongs, and its whole intended spec.
+//!
+//! The keys are those of a spec, with three differences: artifact and configs stand there as people name them
+//! (`role@version`, `id@version`), `unit`, `hosts` and `run` say what is around the spec, and restarts on demand are
+//! not counted. What is left out is the default, or what the artifact's manifest says; a `run` that is left out leaves
+//! it as it is.
+//!
+//! **Invariant: everything that is wrong is told at once**, each with its place.
+//!
+//! **Invariant: what [`write`] gives, [`read`] takes**, and it comes to the same spec.
+
+use muster_topics::{
+    manifest::Manifest,
+    name::{Digest, UnitName},
+    unit::{ArtifactRef, ConfigRef, Run, Spec, YunoSpec},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::keys::{self, take_unknown};
+
+/// Something in a document that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where: `default/web: limits.memory_bytes`, as far as that is known.
+    pub at: String,
+    /// What, for people.
+    pub message: String,
+}
+
+/// A unit as a document wants it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// The unit.
+    pub unit: UnitName,
+    /// The hosts that it belongs on, by id or hostname; nothing if the document does not say.
+    pub hosts: Vec<String>,
+    /// Whether it should run; as it does, if the document does not say.
+    pub run: Option<Run>,
+    /// What runs, as people name it.
+    pub artifact: String,
+    /// Its configs, as people name them.
+    pub configs: Vec<String>,
+    /// The rest of the spec.
+    fields: Map<String, Value>,
+    /// Whether that is all that the document says, rather than what was right of it.
+    pub is_whole: bool,
+}
+
+/// Reads what one document wants: one unit, or those of a list under `units` (and `hosts` for those that name none).
+#[must_use]
+pub fn read(document: &Value) -> (Vec<Wanted>, Vec<Fault>) {
+    let (mut wanted, mut faults) = (Vec::new(), Vec::new());
+    let Value::Object(whole) = document else {
+        let message = "a unit is wanted, or a list of them under `units`".to_owned();
+        return (wanted, vec![Fault { at: String::new(), message }]);
+    };
+    let Some(listed) = whole.get("units") else {
+        let (unit, wrong) = read_unit(whole, None);
+        return (unit.into_iter().collect(), wrong);
+    };
+    let known = ["hosts", "units"];
+    for key in whole.keys().filter(|key| !known.contains(&key.as_str())) {
+        let hint = keys::nearest(key, known.into_iter());
+        faults.push(Fault { at: key.clone(), message: unknown(&hint) });
+    }
+    let hosts = match whole.get("hosts").map(from_value::<Vec<String>>) {
+        None => None,
+        Some(Ok(hosts)) => Some(hosts),
+        Some(Err(message)) => {
+            faults.push(Fault { at: "hosts".to_owned(), message });
+            None
+        }
+    };
+    match listed {
+        Value::Array(units) => {
+            for (index, unit) in units.iter().enumerate() {
+                let Value::Object(unit) = unit else {
+                    let message = "a unit is wanted".to_owned();
+                    faults.push(Fault { at: format!("units.{index}"), message });
+                    continue;
+                };
+                let (found, wrong) = read_unit(unit, hosts.as_deref());
+                let place = |fault: Fault| match unit.get("unit").and_then(Value::as_str) {
+                    Some(_) => fault,
+                    None => Fault { at: format!("units.{index}: {}", fault.at), ..fault },
+                };
+                wanted.extend(found);
+                faults.extend(wrong.into_iter().map(place));
+            }
+        }
+        _ => faults.push(Fault { at: "units".to_owned(), message: "a list of units is wanted".to_owned() }),
+    }
+    (wanted, faults)
+}
+
+fn unknown(hint: &str) -> String {
+    format!("there is no such key; {hint}")
+}
+
+fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+    serde_json::from_value(value.clone()).map_err(|error| error.to_string())
+}
+
+/// What a document wants, as far as it can be read, and what is wrong with it.
+fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option<Wanted>, Vec<Fault>) {
+    let name = document.get("unit").and_then(Value::as_str).map(str::to_owned);
+    let mut faults = Faults { unit: name, list: Vec::new() };
+    let mut whole = Value::Object(document.clone());
+    for key in take_unknown(&mut whole, &schema()) {
+        faults.add(&key.at, unknown(&key.hint));
+    }
+    let Value::Object(mut fields) = whole else { return (None, faults.list) };
+    let unit: Option<UnitName> = required(&mut fields, "unit", &mut faults);
+    let artifact: Option<String> = required(&mut fields, "artifact", &mut faults);
+    let configs = optional(&mut fields, "configs", &mut faults).unwrap_or_default();
+    let named = optional(&mut fields, "hosts", &mut faults);
+    let run = optional(&mut fields, "run", &mut faults);
+    if let Some(kind) = optional::<String>(&mut fields, "kind", &mut faults)
+        && kind != "yuno"
+    {
+        faults.add("kind", format!("there is no kind {kind:?}; known is `yuno`"));
+    }
+    for (key, value) in &fields {
+        probe(key, value, &|value| Value::Object(Map::from_iter([(key.clone(), value)])), &mut faults);
+    }
+    let wanted = unit.zip(artifact).map(|(unit, artifact)| {
+        let hosts = named.unwrap_or_else(|| hosts.unwrap_or_default().to_vec());
+        Wanted { unit, hosts, run, artifact, configs, fields, is_whole: faults.list.is_empty() }
+    });
+    (wanted, faults.list)
+}
+
+struct Faults {
+    unit: Option<String>,
+    list: Vec<Fault>,
+}
+
+impl Faults {
+    fn add(&mut self, field: &str, message: String) {
+        let at = self.unit.as_ref().map_or_else(|| field.to_owned(), |unit| format!("{unit}: {field}"));
+        self.list.push(Fault { at, message });
+    }
+}
+
+fn required<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, faults: &mut Faults) -> Option<T> {
+    if !fields.contains_key(key) {
+        faults.add(key, "it has to be there".to_owned());
+    }
+    optional(fields, key, faults)
+}
+
+fn optional<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, faults: &mut Faults) -> Option<T> {
+    match from_value(&fields.remove(key)?) {
+        Ok(value) => Some(value),
+        Err(message) => {
+            faults.add(key, message);
+            None
+        }
+    }
+}
+
+/// Tells what is wrong with a value of a spec, and where within it: each part by itself, for a reader of the whole
+/// stops at the first.
+fn probe(at: &str, value: &Value, wrap: &dyn Fn(Value) -> Value, faults: &mut Faults) {
+    match value {
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                probe(&format!("{at}.{index}"), item, &|item| wrap(Value::Array(vec![item])), faults);
+            }
+            // What may be no list at all.
+            if items.is_empty() {
+                complain(at, wrap(json!([])), faults);
+            }
+        }
+        // Where all may be left out, each may stand alone.
+        Value::Object(parts) if yuno(wrap(json!({}))).is_ok() => {
+            for (key, part) in parts {
+                let alone = |part: Value| wrap(Value::Object(Map::from_iter([(key.clone(), part)])));
+                probe(&format!("{at}.{key}"), part, &alone, faults);
+            }
+        }
+        _ => complain(at, wrap(value.clone()), faults),
+    }
+}
+
+fn complain(at: &str, fields: Value, faults: &mut Faults) {
+    if let Err(message) = yuno(fields) {
+        faults.add(at, message);
+    }
+}
+
+/// A spec of some fields, with an artifact that stands for any.
+fn yuno(fields: Value) -> Result<YunoSpec, String> {
+    let sha256 = Digest::of(b"");
+    let mut spec = json!({ "artifact": { "sha256": sha256, "size_bytes": 0, "role": "any", "version": "0" } });
+    if let (Value::Object(spec), Value::Object(fields)) = (&mut spec, fields) {
+        spec.extend(fields);
+    }
+    from_value(&spec)
+}
+
+impl Wanted {
+    /// The spec, with what its artifact and its configs are, and what the artifact's manifest says where the document
+    /// does not.
+    ///
+    /// # Errors
+    /// If a field contradicts another.
+    pub fn spec(&self, artifact: ArtifactRef, configs: Vec<ConfigRef>, says: &Manifest) -> Result<Spec, Fault> {
+        let spec = yuno(Value::Object(self.fields.clone()));
+        let mut spec = spec.map_err(|message| Fault { at: self.unit.to_string(), message })?;
+        (spec.artifact, spec.configs) = (artifact, configs);
+        if !self.fields.contains_key("args") {
+            spec.args.clone_from(&says.args);
+        }
+        if !self.fields.contains_key("channel") {
+            spec.channel = says.channel;
+        }
+        Ok(Spec::Yuno(spec))
+    }
+}
+
+/// The document that wants a unit as it is. Secrets are masked, and a mask stands for what is there.
+#[must_use]
+pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
+    let Spec::Yuno(yuno) = spec;
+    let mut fields = portrait(spec, run);
+    let bare = portrait(&Spec::Yuno(YunoSpec::new(yuno.artifact.clone())), run);
+    fields.retain(|key, value| matches!(key.as_str(), "artifact" | "run") || bare.get(key) != Some(value));
+    // What a manifest says holds unless the document says otherwise.
+    if yuno.artifact.manifest.is_some() {
+        fields.entry("args").or_insert_with(|| json!(yuno.args));
+        fields.entry("channel").or_insert_with(|| json!(yuno.channel));
+    }
+    fields.insert("unit".to_owned(), json!(unit));
+    fields.insert("hosts".to_owned(), json!([host]));
+    Value::Object(fields)
+}
+
+/// Every field of a unit in the words of a document, the defaults too, with secrets masked.
+#[must_use]
+pub fn portrait(spec: &Spec, run: Run) -> Map<String, Value> {
+    let Spec::Yuno(yuno) = spec.masked();
+    let configs: Vec<String> = yuno.configs.iter().map(|config| format!("{}@{}", config.id, config.version)).collect();
+    let artifact = format!("{}@{}", yuno.artifact.role, yuno.artifact.version);
+    let Ok(Value::Object(mut fields)) = serde_json::to_value(&yuno) else { return Map::new() };
+    fields.remove("restart_epoch");
+    fields.insert("artifact".to_owned(), artifact.into());
+    if configs.is_empty() {
+        fields.remove("configs");
+    } else {
+        fields.insert("configs".to_owned(), json!(configs));
+    }
+    fields.insert("run".to_owned(), json!(run));
+    fields
+}
+
+/// The JSON Schema of a document that wants one unit.
+#[must_use]
+pub fn schema() -> Value {
+    let mut schema = schemars::schema_for!(YunoSpec).to_value();
+    let run = schemars::schema_for!(Run).to_value();
+    let name = schemars::schema_for!(UnitName).to_value();
+    if let Some(properties) = schema["properties"].as_object_mut() {
+        properties.remove("restart_epoch");
+        let texts = |about: &str| json!({ "description": about, "type": "array", "items": { "type": "string" } });
+        properties.extend([
+            ("unit".to_owned(), name),
+            ("hosts".to_owned(), texts("The hosts that it belongs on, by id or hostname.")),
+            ("kind".to_owned(), json!({ "const": "yuno" })),
+            ("run".to_owned(), run),
+            ("artifact".to_owned(), json!({ "description": "ROLE@VERSION, ROLE or a SHA-256.", "type": "string" })),
+            ("configs".to_owned(), texts("Each as ID@VERSION or ID.")),
+        ]);
+    }
+    schema["required"] = json!(["unit", "artifact"]);
+    schema
+}
+
+/// Which of several is meant by `NAME@VERSION`, or by `NAME` alone: then the one that was added last.
+///
+/// # Errors
+/// If there is none, with what is near.
+pub fn named<'a, T>(
+    what: &str,
+    text: &str,
+    known: &'a [T],
+    label: impl Fn(&T) -> (String, String),
+    added_ms: impl Fn(&T) -> i64,
+) -> Result<&'a T, String> {
+    let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version)));
+    let is_meant = |one: &&T| {
+        let (its_name, its_version) = label(one);
+        its_name == name && version.is_none_or(|version| its_version == version)
+    };
+    known.iter().filter(is_meant).max_by_key(|one| added_ms(one)).ok_or_else(|| {
+        let same_name: Vec<String> =
+            known.iter().map(&label).filter(|(its_name, _)| its_name == name).map(|(_, version)| version).collect();
+        let mut names: Vec<String> = known.iter().map(|one| label(one).0).collect();
+        names.sort();
+        names.dedup();
+        let shown = text.chars().take(100).collect::<String>();
+        match (names.is_empty(), same_name.is_empty()) {
+            (true, _) => {
+                format!("there is no {what} {shown:?}; there is none at all, and `muster {what} add` adds one")
+            }
+            (false, true) => {
+                let hint = keys::nearest(name, names.iter().map(String::as_str));
+                format!("there is no {what} {shown:?}; {hint}")
+            }
+            (false, false) => {
+                let versions: Vec<String> =
+                    same_name.iter().take(10).map(|version| format!("{name}@{version}")).collect();
+                format!("there is no {what} {shown:?}; there are {}", versions.join(", "))
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::unit::{Channel, MASK, Restart};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn artifact(manifest: bool) -> ArtifactRef {
+        ArtifactRef {
+            sha256: Digest::of(b"web"),
+            size_bytes: 3,
+            role: "web".parse().unwrap(),
+            version: "1.0".parse().unwrap(),
+            manifest: manifest.then(|| Digest::of(b"manifest")),
+        }
+    }
+
+    #[track_caller]
+    fn check_faults(document: &Value, wanted: &[(&str, &str)]) {
+        let (_, faults) = read(document);
+        assert_eq!(faults.len(), wanted.len(), "{faults:#?}");
+        for (fault, (at, message)) in faults.iter().zip(wanted) {
+            assert!(fault.at == *at && fault.message.contains(message), "{fault:?} instead of {at}: {message}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        check_faults(&json!([]), &[("", "a unit is wanted")]);
+        check_faults(&json!({"unit": "default/a", "artifact": "web"}), &[]);
+        check_faults(&json!({"unit": "default/a"}), &[("default/a: artifact", "has to be there")]);
+        check_faults(
+            &json!({
+                "unit": "default/a", "artifact": 5, "artefact": "web", "grace_ms": "long", "restart": "sometimes",
+                "limits": {"memroy_bytes": 1, "pids": "many"}, "env": {"A": 1, "B": "b", "C": true},
+                "provides": [{"name": "x"}, {"name": "Y Z"}, {"nam": "x"}], "restart_epoch": 4, "run": "now",
+                "kind": "container"
+            }),
+            &[
+                ("default/a: artefact", "`artifact`"),
+                ("default/a: restart_epoch", "no such key"),
+                ("default/a: limits.memroy_bytes", "`memory_bytes`"),
+                ("default/a: provides.2.nam", "`name`"),
+                ("default/a: artifact", "expected a string"),
+                ("default/a: run", "`stopped`, `running`"),
+                ("default/a: kind", "`yuno`"),
+                ("default/a: env.A", "expected a string"),
+                ("default/a: env.C", "expected a string"),
+                ("default/a: grace_ms", "expected u64"),
+                ("default/a: limits.pids", "expected u32"),
+                ("default/a: provides.1", "not valid"),
+                ("default/a: provides.2", "missing field"),
+                ("default/a: restart", "`on_failure`"),
+            ],
+        );
+        check_faults(
+            &json!({"unit": "A", "artifact": "web", "configs": "one"}),
+            &[("A: unit", "not valid"), ("A: configs", "expected a sequence")],
+        );
+        check_faults(
+            &json!({"unitz": 1, "hosts": "here", "units": [{"artifact": "web"}, 5, {"unit": "a/b", "artifact": "c"}]}),
+            &[
+                ("unitz", "`units`"),
+                ("hosts", "expected a sequence"),
+                ("units.0: unit", "has to be there"),
+                ("units.1", "a unit is wanted"),
+            ],
+        );
+        check_faults(&json!({"units": {}}), &[("units", "a list")]);
+    }
+
+    #[test]
+    fn hosts_of_a_list_are_for_those_that_name_none() {
+        let document = json!({
+            "hosts": ["anna"],
+            "units": [{"unit": "a/b", "artifact": "c"}, {"unit": "a/c", "artifact": "c", "hosts": ["bert"]}]
+        });
+        let (wanted, faults) = read(&document);
+        assert_eq!(faults, []);
+        assert_eq!([&wanted[0].hosts[..], &wanted[1].hosts[..]], [["anna"], ["bert"]]);
+    }
+
+    #[test]
+    fn a_manifest_speaks_where_the_document_is_silent() {
+        let says = Manifest { args: vec!["-v".to_owned()], channel: Channel::Lines, ..Manifest::default() };
+        let spec = |document: Value| {
+            let (wanted, faults) = read(&document);
+            assert_eq!(faults, []);
+            let Spec::Yuno(spec) = wanted[0].spec(artifact(true), Vec::new(), &says).unwrap();
+            (spec.args, spec.channel)
+        };
+        let silent = json!({"unit": "a/b", "artifact": "web"});
+        assert_eq!(spec(silent), (vec!["-v".to_owned()], Channel::Lines));
+        let speaks = json!({"unit": "a/b", "artifact": "web", "args": [], "channel": "none"});
+        assert_eq!(spec(speaks), (vec![], Channel::None));
+    }
+
+    #[test]
+    fn what_is_named_is_found_or_what_is_near_is_told() {
+        let known = [("web", "1", 1), ("web", "2", 3), ("till", "1", 2)];
+        let find = |text: &str| {
+            let label = |one: &(&str, &str, i64)| (one.0.to_owned(), one.1.to_owned());
+            named("artifact", text, &known, label, |one| one.2).map(|one| (one.0, one.1))
+        };
+        assert_eq!(find("web"), Ok(("web", "2")));
+        assert_eq!(find("web@1"), Ok(("web", "1")));
+        assert!(find("tilll@1").unwrap_err().contains("did you mean `till`?"));
+        assert!(find("web@3").unwrap_err().contains("web@1, web@2"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_as_the_same(
+            manifest: bool,
+            args in prop::collection::vec("[a-z{}:]{0,4}", 0..3),
+            env in prop::collection::btree_map("[A-Z]{1,3}", Just(MASK.to_owned()), 0..3),
+            grace_ms in prop::sample::select(vec![0, 1, 30_000, 60_000]),
+            restart in prop::sample::select(vec![Restart::Always, Restart::OnFailure, Restart::Never]),
+            channel in prop::sample::select(vec![Channel::None, Channel::Notify, Channel::Lines]),
+            memory_bytes in prop::option::of(1u64..1 << 40),
+            cpu in prop::option::of(prop::sample::select(vec!["0.5", "2"])),
+            priority in 0u8..10,
+            run in prop::sample::select(vec![Run::Stopped, Run::Running, Run::Playing]),
+        ) {
+            let mut yuno = YunoSpec { args, env, grace_ms, restart, channel, priority, ..YunoSpec::new(artifact(manifest)) };
+            yuno.limits.memory_bytes = memory_bytes;
+            yuno.limits.cpu = cpu.map(|cpu| cpu.parse().unwrap());
+            let sha256 = Digest::of(b"config");
+            yuno.configs = vec![ConfigRef { id: "a.b".parse().unwrap(), version: "3".parse().unwrap(), sha256 }];
+            let (configs, spec) = (yuno.configs.clone(), Spec::Yuno(yuno));
+            let document = write(&"default/a".parse().unwrap(), "anna", &spec, run);
+            let (wanted, faults) = read(&document);
+            prop_assert_eq!(faults, []);
+            prop_assert_eq!(&wanted[0].hosts[..], ["anna"]);
+            prop_assert_eq!((wanted[0].run, &wanted[0].artifact[..]), (Some(run), "web@1.0"));
+            prop_assert_eq!(&wanted[0].configs[..], ["a.b@3"]);
+            let says = Manifest { args: vec!["-v".to_owned()], channel: Channel::Notify, ..Manifest::default() };
+            let says = if manifest { says } else { Manifest::default() };
+            prop_assert_eq!(wanted[0].spec(artifact(manifest), configs, &says).unwrap(), spec);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Specs that are applied as they are shown, with masks where secrets may be.
+
+use super::*;
+
+fn with(value: &str) -> Box<Spec> {
+    yuno(|spec| drop(spec.env.insert("TOKEN".to_owned(), value.to_owned())))
+}
+
+#[test]
+fn a_mask_stands_for_what_is_there() {
+    let before = Desired { spec: *with("hunter2"), ..desired(Run::Running, |_| ()) };
+    let observed = seen(Phase::Running);
+    let current = Some(Current { desired: &before, hold: None, observed: &observed });
+    assert_eq!(edit(&unit(), current, &applied(with(MASK), None)), Ok(Edit::Keep));
+    let also = yuno(|spec| {
+        spec.env.insert("TOKEN".to_owned(), MASK.to_owned());
+        spec.env.insert("PORT".to_owned(), "1".to_owned());
+    });
+    let Ok(Edit::Set { spec, .. }) = edit(&unit(), current, &applied(also, None)) else { panic!("should be a change") };
+    let Spec::Yuno(spec) = *spec;
+    assert_eq!((&spec.env["TOKEN"][..], &spec.env["PORT"][..]), ("hunter2", "1"));
+}
+
+#[test]
+fn a_mask_of_nothing_is_refused() {
+    assert_eq!(word(&edit(&unit(), None, &applied(with(MASK), None))), "Invalid");
+    let (before, observed) = (desired(Run::Running, |_| ()), seen(Phase::Running));
+    let current = Some(Current { desired: &before, hold: None, observed: &observed });
+    assert_eq!(word(&edit(&unit(), current, &applied(with(MASK), None))), "Invalid");
+}
