@@ -107,6 +107,7 @@ mod tests {
             observed: Observed { phase, ..Observed::absent(0) },
             hold: None,
             process: None,
+            spec: None,
         }
     }
 

@@ -32,6 +32,7 @@ pub mod print;
 pub mod probe;
 pub mod process;
 pub mod realm;
+pub mod rollback;
 pub mod snapshot;
 pub mod target;
 pub mod token;

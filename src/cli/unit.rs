@@ -16,7 +16,7 @@ use muster_topics::{
 use super::{
     Session, apply, artifact, ask,
     change::{Action, Change, Waiting, change, report, settle, submit},
-    command, config, effective, endpoint, exec, export, host, print, probe, process,
+    command, config, effective, endpoint, exec, export, host, print, probe, process, rollback,
     target::{self, UnitRef},
     upgrade::{self, Upgrade},
     wait,
@@ -245,6 +245,9 @@ pub struct Create {
     /// How it is found out whether it is well
     #[command(flatten)]
     pub probes: probe::Options,
+    /// What becomes of a change that does not work
+    #[command(flatten)]
+    pub rollback: rollback::Options,
     /// Start it as well
     #[arg(long)]
     pub run: bool,
@@ -350,6 +353,7 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
                 .error
                 .clone()
                 .or(observed.unready.clone())
+                .or(observed.rolled_back.as_ref().map(|back| format!("it {back}")))
                 .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
                 .or(observed.exit.map(|exit| exit.to_string()))
                 .unwrap_or_default(),
@@ -364,7 +368,8 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
 fn doing(unit: &Unit) -> String {
     let frozen = if unit.observed.frozen { ", frozen" } else { "" };
     let held = unit.hold.as_ref().map(|hold| format!(", held: {}", hold.reason.as_str())).unwrap_or_default();
-    format!("{}{frozen}{}{held}", wait::phase(unit.observed.phase), if is_unready(unit) { ", unready" } else { "" })
+    let unready = if is_unready(unit) { ", unready" } else { "" };
+    format!("{}{}{frozen}{unready}{held}", wait::phase(unit.observed.phase), rollback::mark(unit))
 }
 
 /// Whether it runs, and its probes find that it cannot do its work.
@@ -386,6 +391,7 @@ pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String
 async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<(), Failure> {
     let unit = one(session, wanted, host).await?;
     let now_ms = clock::now_ms();
+    let [verified, rolled_back, its_lines, hint] = rollback::facts(&unit, now_ms);
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
         let Spec::Yuno(spec) = &desired.spec;
@@ -425,6 +431,10 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                     revision.unwrap_or_else(|| "none".to_owned()),
                 ),
             ),
+            verified,
+            rolled_back,
+            its_lines,
+            hint,
             ("start probe", probed(spec, Which::Start)),
             ("ready probe", probed(spec, Which::Ready)),
             ("live probe", probed(spec, Which::Live)),
@@ -530,7 +540,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
     let (provides, needs) = create.endpoints.into_fields();
-    let spec = Spec::Yuno(YunoSpec {
+    let mut spec = YunoSpec {
         configs,
         reload: create.reload,
         reload_signal: create.reload_signal,
@@ -556,7 +566,9 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),
         ..YunoSpec::new(artifact)
-    });
+    };
+    create.rollback.put_into(&mut spec);
+    let spec = Spec::Yuno(spec);
     let run = create.run.then_some(Run::Running);
     let asked = Asked::UnitApply { unit: create.unit.unit.clone(), spec: Box::new(spec), run };
     let command = submit(session, vec![host], asked).await?;

@@ -229,7 +229,7 @@ fn plan(unit: &Unit, offer: &Offer) -> Option<Plan> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use muster_topics::{
         name::Digest,
         unit::{Desired, Observed, Run, YunoSpec},
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    fn unit(version: &str) -> Unit {
+    pub(in crate::cli) fn unit(version: &str) -> Unit {
         let Artifact { sha256, size_bytes, role, version, .. } = artifact(version);
         let spec = Spec::Yuno(YunoSpec::new(ArtifactRef { sha256, size_bytes, role, version, manifest: None }));
         Unit {

@@ -36,6 +36,15 @@ pub struct Lease {
     pub port: u16,
 }
 
+impl Lease {
+    /// Whether this is what somebody has to be leased who provides that.
+    #[must_use]
+    pub fn is_for(&self, provided: &Provided) -> bool {
+        let has_port = provided.port.is_none_or(|port| port == self.port);
+        self.name == provided.name && self.protocol == provided.protocol && has_port
+    }
+}
+
 /// Where a unit listens, and how it reaches what it needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wiring {

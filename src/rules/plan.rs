@@ -11,7 +11,7 @@
 //! before the new one is started.
 //!
 //! Submodules: `observe` (how a unit changes with what is seen), `play` (whether it plays), `health` (what its probes
-//! find), `tests` and `model` (cases and properties).
+//! find), `verify` (which revision is good, and going back to it), `tests` and `model` (cases and properties).
 //!
 //! **Invariant: `plan` does no IO**, and plans nothing for a unit that is as it should be.
 //!
@@ -31,11 +31,14 @@
 mod health;
 mod observe;
 mod play;
+mod verify;
 
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use muster_topics::{
     Millis,
@@ -43,7 +46,7 @@ use muster_topics::{
     probe::Which,
     unit::{
         Channel, Desired, Exit, Hold, Observed, Phase, Progress, Restart, Run, Spec, StopSignal, grace_ms,
-        start_timeout_ms, started_after_ms,
+        start_timeout_ms, started_after_ms, verify_after_ms,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -52,6 +55,8 @@ pub use health::Probing;
 use health::{Has, Health};
 use play::Play;
 pub use play::{Connection, NotPlayed};
+use verify::Trial;
+pub use verify::Verified;
 
 use super::{
     backoff::GOOD_AFTER_MS,
@@ -74,7 +79,8 @@ const FREEZE_AGAIN_MS: Millis = 10_000;
 /// What one unit should be, what it is, and what is being done about that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
-    /// What it should be; nothing for a unit that should not be at all.
+    /// What it should be; nothing for a unit that should not be at all. While it has gone back it is the verified spec
+    /// under the generation of what is [asked](Unit::asked).
     pub desired: Option<Desired>,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
@@ -119,6 +125,8 @@ pub struct Unit {
     play: Play,
     /// What the probes of its instance have found.
     health: Health,
+    /// Which revision is verified, and how the one that is desired does.
+    trial: Trial,
     /// How to treat its instance, by the newest spec that there was.
     policy: Policy,
 }
@@ -138,6 +146,20 @@ pub struct Kept {
     /// Why what runs is being ended as one that is not well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condemned: Option<String>,
+    /// Since when the revision that is desired has had its chance, if there is one to go back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial_ms: Option<Millis>,
+    /// The last verified revision. It has a place of its own in the store.
+    #[serde(skip)]
+    pub verified: Option<Arc<Verified>>,
+}
+
+impl Kept {
+    /// Of a unit that was never kept.
+    #[must_use]
+    pub fn new(observed: Observed) -> Self {
+        Self { observed, restarts: 0, finished: false, condemned: None, trial_ms: None, verified: None }
+    }
 }
 
 /// What of a unit is in effect. For a yuno: its process, or its shim that is about to start one again.
@@ -226,6 +248,10 @@ struct Policy {
     start_timeout_ms: Millis,
     stop_signal: StopSignal,
     grace_ms: u64,
+    /// It goes back by itself.
+    rolls_back: bool,
+    verify_after_ms: Millis,
+    healthy_within_ms: Millis,
 }
 
 impl Policy {
@@ -241,6 +267,9 @@ impl Policy {
                 reloads: !spec.reload.is_restart(),
                 stop_signal: spec.stop_signal,
                 grace_ms: spec.grace_ms,
+                rolls_back: spec.rollback.is_auto(),
+                verify_after_ms: to_millis(spec.verify_after_ms),
+                healthy_within_ms: to_millis(spec.healthy_within()),
             },
         }
     }
@@ -259,6 +288,9 @@ impl Default for Policy {
             start_timeout_ms: to_millis(start_timeout_ms()),
             stop_signal: StopSignal::default(),
             grace_ms: grace_ms(),
+            rolls_back: false,
+            verify_after_ms: to_millis(verify_after_ms()),
+            healthy_within_ms: Millis::MAX,
         }
     }
 }
@@ -479,13 +511,8 @@ impl Unit {
     /// A unit as it was kept; nothing is kept of one that is new.
     #[must_use]
     pub fn new(kept: Option<Kept>, now_ms: Millis) -> Self {
-        let Kept { observed, restarts: kept_restarts, finished: kept_finished, condemned } =
-            kept.unwrap_or_else(|| Kept {
-                observed: Observed::absent(now_ms),
-                restarts: 0,
-                finished: false,
-                condemned: None,
-            });
+        let Kept { observed, restarts: kept_restarts, finished: kept_finished, condemned, trial_ms, verified } =
+            kept.unwrap_or_else(|| Kept::new(Observed::absent(now_ms)));
         Self {
             desired: None,
             hold: None,
@@ -509,6 +536,7 @@ impl Unit {
             kept_finished,
             play: Play::default(),
             health: Health::restore(condemned),
+            trial: Trial::restore(verified, trial_ms),
             policy: Policy::default(),
         }
     }
@@ -516,6 +544,14 @@ impl Unit {
     /// What to do now. Nothing (or only to wait) for a unit that is as it should be, or under way.
     #[must_use]
     pub fn plan(&self, now_ms: Millis) -> Option<Step> {
+        match (self.plan_step(now_ms), self.judged_again_ms(now_ms)) {
+            (None, Some(at_ms)) => Some(Step::WaitUntil(at_ms)),
+            (Some(Step::WaitUntil(step_ms)), Some(at_ms)) => Some(Step::WaitUntil(step_ms.min(at_ms))),
+            (step, _) => step,
+        }
+    }
+
+    fn plan_step(&self, now_ms: Millis) -> Option<Step> {
         match (&self.work, &self.instance) {
             (Some(Work::Adopting | Work::Removing | Work::Reloading(_)), _) | (_, Instance::Launching(_)) => None,
             (_, Instance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(Step::Adopt)),
@@ -558,7 +594,7 @@ impl Unit {
         if self.is_rewired() {
             return Some(stop);
         }
-        let process = alive.process?;
+        let process = alive.process.filter(|_| !self.is_leaving(alive))?;
         if let Some(step) = self.plan_play(desired, now_ms) {
             return Some(step);
         }
@@ -608,7 +644,7 @@ impl Unit {
         if let Some(wait) = due(self.restart_ms, now_ms) {
             return Some(wait);
         }
-        (*gate == Gate::Open).then_some(Step::Start { attempts: self.observed.attempts })
+        (*gate == Gate::Open && !self.needs_wiring()).then_some(Step::Start { attempts: self.observed.attempts })
     }
 
     /// Why it is, on purpose, not converging, in the form that others see.
@@ -701,7 +737,9 @@ impl Unit {
             None => self.kept_finished,
         };
         let condemned = self.health.condemned().cloned();
-        Kept { observed: Observed { progress: None, ..self.observed.clone() }, restarts, finished, condemned }
+        let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
+        let observed = Observed { progress: None, ..self.observed.clone() };
+        Kept { observed, restarts, finished, condemned, trial_ms, verified }
     }
 
     /// What to find out now by its probes. Of one that is suspended, is to end, or is being replaced that is nothing.

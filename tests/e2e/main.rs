@@ -33,6 +33,7 @@ mod programs;
 mod realms;
 mod revoke;
 mod roles;
+mod rollback;
 mod service;
 mod survival;
 mod wire;

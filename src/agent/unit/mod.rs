@@ -92,12 +92,22 @@ use crate::rules::{Refusal, edit};
 pub struct UnitState {
     /// What it should be.
     pub desired: Desired,
+    /// What it has gone back to, if it has.
+    pub spec: Option<Arc<Spec>>,
     /// What it is.
     pub observed: Observed,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
     /// The process that runs now, for metrics: process id and start time in clock ticks since boot.
     pub process: Option<(i32, u64)>,
+}
+
+impl UnitState {
+    /// What it runs as, or would.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        self.spec.as_deref().unwrap_or(&self.desired.spec)
+    }
 }
 
 /// All units of this host.
@@ -268,7 +278,7 @@ impl Units {
     }
 
     async fn ask_one(&self, unit: &UnitName, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
-        let spec = self.states.borrow().get(unit).map(|state| state.desired.spec.clone());
+        let spec = self.states.borrow().get(unit).map(|state| state.spec().clone());
         let Some(spec) = spec else { return Err(complaint("not_found", edit::unknown(unit).message)) };
         match &spec {
             Spec::Yuno(spec) if spec.channel != Channel::Lines => {

@@ -106,17 +106,23 @@ impl Yunos {
         Place { folder: self.folder.join(unit.realm().as_str()).join(unit.name().as_str()) }
     }
 
-    async fn install(&self, unit: &UnitName, desired: &Desired, tell: &Tell<'_>) -> Result<(), Failure> {
+    async fn install(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        keep: Option<&Digest>,
+        tell: &Tell<'_>,
+    ) -> Result<(), Failure> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
         self.fetch(&spec.artifact, tell).await.map_err(from_artifact)?;
         let materials = place.materials(&desired.revision);
         if materials.are_there(&spec.configs) {
-            return place.prepare(&desired.revision, None);
+            return place.prepare(&desired.revision, keep, None);
         }
         let configs = self.configs(spec, &materials).await?;
         self.check(spec, &configs).await?;
-        place.prepare(&desired.revision, Some(&configs))
+        place.prepare(&desired.revision, keep, Some(&configs))
     }
 
     /// Whether the merged config is what the artifact's manifest wants. (The console has checked that, too; but
@@ -175,13 +181,14 @@ impl Yunos {
         &self,
         unit: &UnitName,
         desired: &Desired,
+        keep: Option<&Digest>,
         wiring: &Wiring,
         attempts: u32,
     ) -> Result<Yuno, NotStarted> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
         // Almost always all is there; but somebody may have tidied up by hand.
-        self.install(unit, desired, &|_| ()).await?;
+        self.install(unit, desired, keep, &|_| ()).await?;
         if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
@@ -327,19 +334,21 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         tell: &'a Tell<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>> {
-        self.install(unit, desired, tell).boxed()
+        self.install(unit, desired, keep, tell).boxed()
     }
 
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         wiring: &'a Wiring,
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
-        let start = self.start(unit, desired, wiring, attempts);
+        let start = self.start(unit, desired, keep, wiring, attempts);
         async { start.await.map(|yuno| Box::new(yuno) as Box<dyn Instance>) }.boxed()
     }
 
@@ -347,9 +356,10 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.reload_unit(unit, desired, signal).boxed()
+        self.reload_unit(unit, desired, keep, signal).boxed()
     }
 
     fn looks_outside(&self, desired: &Desired) -> bool {

@@ -8,6 +8,8 @@ use muster_topics::{
     name::UnitName,
     unit::{HoldReason, Phase},
 };
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -106,6 +108,25 @@ struct World {
     was_up: bool,
     /// The unit was removed, and the shell knows it no more.
     gone: bool,
+    /// Whether what runs as a revision speaks.
+    speaking: BTreeMap<Digest, bool>,
+    /// A revision that does not work, and how.
+    bad: Option<(Digest, Bad)>,
+}
+
+/// What is wrong with a revision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bad {
+    /// It cannot be installed.
+    Install,
+    /// It cannot be started.
+    Start,
+    /// It ends at once, for good.
+    Ends,
+    /// It ends at once, and its shim starts it again as often as it may.
+    EndsAgain,
+    /// It never says that it is up.
+    Silent,
 }
 
 fn name() -> UnitName {
@@ -125,8 +146,9 @@ fn apply(artifact: u8, grace_ms: u64, which: u8, run: Option<Run>) -> Verb {
     // Every third artifact is a task rather than a service.
     let restart = if artifact % 3 == 2 { "on_failure" } else { "always" };
     let channel = if speaks(&sha256) { "lines" } else { "none" };
+    let rollback = if artifact == 3 { "never" } else { "auto" };
     let spec = format!(
-        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}","probes":{probes},"start_timeout_ms":60000}}"#
+        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}","rollback":"{rollback}","probes":{probes},"start_timeout_ms":60000}}"#
     );
     Verb::UnitApply { unit: name(), spec: Box::new(serde_json::from_str(&spec).unwrap()), run }
 }
@@ -173,6 +195,8 @@ impl World {
             passed: [false; 2],
             was_up: false,
             gone: false,
+            speaking: BTreeMap::new(),
+            bad: None,
         }
     }
 
@@ -189,6 +213,10 @@ impl World {
         }
         self.check_probes();
         self.drive();
+        // The shell works it out anew.
+        if self.unit.needs_wiring() {
+            self.wire();
+        }
     }
 
     /// As the shell does it: steps are begun until there are none.
@@ -260,6 +288,8 @@ impl World {
                     Holding::End => None,
                     Holding::Begin { .. } => Some(Hold::new(HoldReason::Operator, self.now_ms)),
                 };
+                let Spec::Yuno(yuno) = &*spec;
+                self.speaking.insert(revision.clone(), speaks(&yuno.artifact.sha256));
                 let desired = Desired { generation: self.generation, revision, spec: *spec, run, frozen };
                 self.row = Some((desired, hold));
             }
@@ -369,12 +399,7 @@ impl World {
 
     /// Whether the process is one that speaks: that is part of what it was started as.
     fn can_connect(&self) -> bool {
-        let speaking = |(revision, _): &(Digest, Process)| {
-            let Some((desired, _)) = &self.row else { return false };
-            let Spec::Yuno(spec) = &desired.spec;
-            *revision == desired.revision && speaks(&spec.artifact.sha256)
-        };
-        self.process.as_ref().is_some_and(speaking)
+        self.process.as_ref().is_some_and(|(revision, _)| self.speaking[revision])
     }
 
     fn connect(&mut self) {
@@ -424,10 +449,7 @@ impl World {
             self.see(Seen::Found(found));
         }
         if let Some(revision) = self.reloading.take() {
-            let speaks = self.row.as_ref().is_some_and(|(desired, _)| {
-                let Spec::Yuno(spec) = &desired.spec;
-                spec.channel == Channel::Lines
-            });
+            let speaks = self.speaking[&revision];
             match &mut self.process {
                 // Some differ in more than their configs, such as in their channel.
                 Some((runs, _)) if self.pids % 3 != 0 && self.connection.is_some() == speaks => {
@@ -564,6 +586,14 @@ impl World {
             assert_eq!((&alive.revision, alive.process), (revision, Some(*process)));
             assert_eq!(self.unit.observed.pid, Some(process.pid));
         }
+        if let Some(rolled_back) = &self.unit.observed.rolled_back {
+            let asked = self.unit.asked().expect("it went back from something that is desired");
+            assert_eq!((rolled_back.generation, &rolled_back.revision), (asked.generation, &asked.revision));
+            let verified = self.unit.verified().expect("it went back to something");
+            assert_eq!(rolled_back.to, verified.revision);
+            assert_eq!(self.unit.desired.as_ref().map(|desired| &desired.revision), Some(&verified.revision));
+            assert!(!self.unit.observed.on_trial);
+        }
         if self.unit.observed.phase != Phase::Backoff {
             assert_eq!(self.unit.observed.retry_ms, None);
         }
@@ -585,12 +615,17 @@ impl World {
             if self.gone {
                 return;
             }
-            self.install_ends(Fate::Good);
-            self.launch_ends(Fate::Good);
+            self.install_ends(self.fate(self.installing.as_ref(), Bad::Install));
+            self.launch_ends(self.fate(self.launching.as_ref(), Bad::Start));
             if self.stopping {
                 self.exit(0);
             }
-            if self.connection.is_none() && self.process.is_some() {
+            self.behave();
+            if self.is_bad(Bad::EndsAgain) {
+                // No time passes before it ends once more.
+                continue;
+            }
+            if self.connection.is_none() && !self.is_bad(Bad::Silent) {
                 self.connect();
             }
             self.play_ends(Fate::Good);
@@ -612,11 +647,36 @@ impl World {
         panic!("does not settle: {:?}", self.unit);
     }
 
+    /// Whether what runs is bad in this way.
+    fn is_bad(&self, how: Bad) -> bool {
+        self.process.as_ref().is_some_and(|(revision, _)| self.bad.as_ref() == Some(&(revision.clone(), how)))
+    }
+
+    /// How something ends that is done for a revision.
+    fn fate(&self, revision: Option<&Digest>, how: Bad) -> Fate {
+        let is_bad = revision.is_some_and(|revision| self.bad.as_ref() == Some(&(revision.clone(), how)));
+        if is_bad { Fate::Fatal } else { Fate::Good }
+    }
+
+    /// What is bad does what it does.
+    fn behave(&mut self) {
+        if self.is_bad(Bad::Ends) {
+            self.exit(1);
+        } else if self.is_bad(Bad::EndsAgain) && self.restarts < 3 {
+            self.happen(Event::Again(1));
+        } else if self.is_bad(Bad::EndsAgain) {
+            self.exit(1);
+        }
+    }
+
     fn check_converged(&self) {
-        let Some((desired, _)) = &self.row else {
+        let Some((asked, _)) = &self.row else {
             assert!(self.process.is_none() && self.gone, "forgotten, and still there");
             return;
         };
+        assert_eq!(self.unit.asked(), Some(asked));
+        // What it went back to counts.
+        let desired = self.unit.desired.as_ref().unwrap_or(asked);
         assert_eq!(self.unit.plan(self.now_ms), None, "a unit at rest wants nothing");
         let observed = &self.unit.observed;
         assert_eq!(observed.generation, desired.generation, "{:?}", self.unit);
@@ -693,8 +753,58 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+fn bad() -> impl Strategy<Value = Bad> {
+    prop_oneof![Just(Bad::Install), Just(Bad::Start), Just(Bad::Ends), Just(Bad::EndsAgain), Just(Bad::Silent)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_does_not_work_goes_back_to_what_does(
+        bad in bad(),
+        events in prop::collection::vec(event(), 0..20),
+        meanwhile in prop::collection::vec(prop_oneof![Just(Event::AgentRestart), Just(Event::Wait(900))], 0..10),
+    ) {
+        let mut world = World::new();
+        world.desire();
+        for event in events {
+            world.happen(event);
+        }
+        world.settle();
+        // One that speaks can be silent; and to run as something that was never tried is no new try of another.
+        let (good, other) = (apply(0, 7, 7, Some(Run::Running)), apply(1, 7, 3, Some(Run::Running)));
+        world.verb(&Verb::UnitUnhold { unit: name() });
+        world.verb(&Verb::UnitThaw { unit: name() });
+        world.verb(&Verb::UnitPause { unit: name() });
+        world.verb(&good);
+        world.settle();
+        let running = |world: &World| world.process.as_ref().map(|(revision, _)| revision.clone());
+        let verified = running(&world);
+        prop_assert_eq!(&world.unit.verified().map(|verified| verified.revision.clone()), &verified);
+        let Verb::UnitApply { spec, .. } = &other else { unreachable!() };
+        let Spec::Yuno(mut yuno) = (**spec).clone();
+        let Spec::Yuno(now) = &world.row.as_ref().unwrap().0.spec;
+        yuno.restart_epoch = now.restart_epoch;
+        world.bad = Some((Spec::Yuno(yuno).revision().unwrap(), bad));
+        world.verb(&other);
+        for event in meanwhile {
+            world.behave();
+            world.happen(event);
+        }
+        world.settle();
+        world.check_converged();
+        prop_assert_eq!(running(&world), verified);
+        prop_assert!(world.unit.observed.rolled_back.is_some());
+        prop_assert_eq!(world.unit.observed.phase, Phase::Running);
+        // What works after all is what it is then.
+        world.bad = None;
+        world.verb(&Verb::UnitRun { unit: name() });
+        world.settle();
+        world.check_converged();
+        prop_assert_eq!(running(&world), world.row.as_ref().map(|(desired, _)| desired.revision.clone()));
+        prop_assert_eq!(&world.unit.observed.rolled_back, &None);
+    }
 
     #[test]
     fn whatever_happens_there_is_one_process_at_most_and_it_converges(events in prop::collection::vec(event(), 0..60)) {

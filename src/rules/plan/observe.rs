@@ -5,6 +5,7 @@ use std::time::Duration;
 use muster_topics::{
     Millis,
     name::Digest,
+    probe::Probes,
     unit::{Desired, Hold, HoldReason, Phase, Restart, Run, Spec},
 };
 
@@ -100,21 +101,24 @@ impl Unit {
     }
 
     fn desire(&mut self, desired: Option<Desired>, hold: Option<Hold>) {
-        if let Some(desired) = &desired {
-            self.policy = Policy::of(&desired.spec);
-            if let Some(Spec::Yuno(before)) = self.desired.as_ref().map(|before| &before.spec) {
-                let Spec::Yuno(after) = &desired.spec;
-                self.health.change(&before.probes, &after.probes);
-            }
-        }
-        let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
-        let before = std::mem::replace(&mut self.desired, desired);
-        if generation(&before) == generation(&self.desired) {
+        let generation = |desired: Option<&Desired>| desired.map(|desired| desired.generation);
+        let before = self.asked().cloned();
+        if generation(before.as_ref()) == generation(desired.as_ref()) {
             return;
         }
         self.hold = hold;
-        let is_restored = before.is_none() && generation(&self.desired) == Some(self.observed.generation);
         let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(Rest::Finished) };
+        let was_back = self.is_back();
+        let probes = self.probes();
+        self.aim(before.as_ref(), desired);
+        self.take_policy();
+        self.health.change(&probes, &self.probes());
+        // What has finished was then another revision than the one that is desired.
+        if was_back && has_finished {
+            self.forget_verified();
+        }
+        let has_finished = has_finished && !was_back;
+        let is_restored = before.is_none() && generation(self.desired.as_ref()) == Some(self.observed.generation);
         self.rest = match self.observed.phase {
             Phase::Failed if is_restored && !self.is_broken() => Some(Rest::Failed),
             // What has finished is not begun again because something about it has changed.
@@ -123,18 +127,35 @@ impl Unit {
         };
         if !is_restored {
             // A new generation is a new try: what went wrong before does not count.
-            self.play.try_again();
-            self.restart_ms = None;
-            self.install_ms = None;
-            self.install_failures = 0;
-            self.observed.attempts = 0;
-            self.observed.error = None;
-            self.observed.last_lines = None;
+            self.try_afresh();
         }
+    }
+
+    /// Nothing that went wrong so far counts any more.
+    pub(super) fn try_afresh(&mut self) {
+        self.play.try_again();
+        self.restart_ms = None;
+        self.install_ms = None;
+        self.install_failures = 0;
+        self.observed.attempts = 0;
+        self.observed.error = None;
+        self.observed.last_lines = None;
+    }
+
+    pub(super) fn take_policy(&mut self) {
+        if let Some(desired) = &self.desired {
+            self.policy = Policy::of(&desired.spec);
+        }
+    }
+
+    fn probes(&self) -> Probes {
+        let probes = self.desired.as_ref().map(|Desired { spec: Spec::Yuno(spec), .. }| spec.probes.clone());
+        probes.unwrap_or_default()
     }
 
     fn wire(&mut self, wiring: Wiring, lack: Option<String>, now_ms: Millis) {
         self.wiring = wiring;
+        self.is_wired();
         if self.lack() != lack.as_deref() {
             let hold = |note| Hold { note: Some(note), ..Hold::new(HoldReason::Dependency, now_ms) };
             self.lacks = lack.map(hold);
@@ -160,7 +181,9 @@ impl Unit {
                     self.kept_restarts = 0;
                 }
                 self.not_reloaded = None;
-                if self.restart_ms.take().is_some() {
+                let is_retry = self.restart_ms.take().is_some();
+                self.begin_trial(is_retry, now_ms);
+                if is_retry {
                     self.observed.attempts = self.observed.attempts.saturating_add(1);
                 }
             }
@@ -170,6 +193,7 @@ impl Unit {
                 }
             }
             Step::Reload => {
+                self.begin_trial(false, now_ms);
                 self.work = self.desired.as_ref().map(|desired| Work::Reloading(desired.revision.clone()));
             }
             Step::Freeze | Step::Thaw => {
@@ -229,6 +253,8 @@ impl Unit {
             self.install_failures = self.install_failures.saturating_add(1);
             // A random wait of nothing would be a busy loop; a tenth of the base is none.
             self.install_ms = Some(now_ms.saturating_add(delay_ms.max(INSTALL.first_ms / 10)));
+        } else if self.go_back(&failure.error, now_ms) {
+            return;
         } else {
             self.rest = Some(Rest::Failed);
         }
@@ -249,7 +275,7 @@ impl Unit {
 
     fn not_started(&mut self, failure: &Failure, now_ms: Millis) {
         let Instance::Launching(revision) = std::mem::replace(&mut self.instance, Instance::None) else { return };
-        if !self.desires(&revision) {
+        if !self.desires(&revision) || self.go_back(&failure.error, now_ms) {
             return;
         }
         self.fail(&failure.error);
@@ -263,6 +289,7 @@ impl Unit {
 
     fn told(&mut self, told: Told, now_ms: Millis) {
         let Instance::Alive(alive) = &mut self.instance else { return };
+        let revision = alive.revision.clone();
         alive.process = told.process;
         alive.ready = told.ready;
         self.play.heard(told.process, told.connection.as_ref());
@@ -277,6 +304,10 @@ impl Unit {
         if let Some(last) = &told.last {
             self.note_end(last);
             self.count(more, last);
+            if more > 0 && last.silent && self.desires(&revision) {
+                self.observed.last_lines.clone_from(&last.last_lines);
+                self.go_back(&by_itself(last), now_ms);
+            }
         }
     }
 
@@ -325,16 +356,20 @@ impl Unit {
             Restart::OnFailure => condemned.is_some() || !ended.exit.is_success(),
             Restart::Never => false,
         };
-        let is_success = condemned.is_none() && ended.exit.is_success();
-        let how = match condemned {
-            Some(why) => format!("{why}; ended for that: {ended}"),
-            None => format!("ended by itself: {ended}"),
-        };
+        let attempts = self.observed.attempts;
+        if !again && condemned.is_none() && ended.exit.is_success() {
+            self.rest = Some(Rest::Finished);
+            self.forget_verified();
+            return;
+        }
+        let goes_on = again && attempts < IMMEDIATE_RESTARTS && !ended.silent && condemned.is_none();
+        let how = condemned.map_or_else(|| by_itself(ended), |why| format!("{why}; ended for that: {ended}"));
+        if !goes_on && self.go_back(&how, now_ms) {
+            return;
+        }
         if again {
             self.fail(&how);
-            self.restart_later(self.observed.attempts, ended.at_ms, now_ms);
-        } else if is_success {
-            self.rest = Some(Rest::Finished);
+            self.restart_later(attempts, ended.at_ms, now_ms);
         } else {
             self.rest = Some(Rest::Failed);
             self.fail(&format!("{how}; its spec does not have it started again"));
@@ -362,7 +397,7 @@ impl Unit {
         self.observed.error = Some(shortened(error));
     }
 
-    fn desires(&self, revision: &Digest) -> bool {
+    pub(super) fn desires(&self, revision: &Digest) -> bool {
         self.desired.as_ref().is_some_and(|desired| desired.revision == *revision)
     }
 
@@ -380,7 +415,11 @@ impl Unit {
             // Until it is known what runs, what was last seen stands.
             return;
         }
-        let phase = self.phase(process, now_ms);
+        let mut phase = self.phase(process, now_ms);
+        if self.judge(phase, now_ms) {
+            phase = self.phase(process, now_ms);
+        }
+        self.tell_trial();
         if phase != self.observed.phase {
             self.observed.since_ms = now_ms;
         }
@@ -464,6 +503,7 @@ impl Unit {
             Instance::Unknown => self.observed.phase,
             Instance::Launching(_) => Phase::Starting,
             Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
+            Instance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,
             Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
             Instance::Alive(alive) if self.awaits_word(alive) || self.awaits_probes(alive) => Phase::Starting,
             Instance::Alive(alive) if alive.ready || self.is_probed_up(alive) || process.is_some_and(up) => {
@@ -545,7 +585,12 @@ impl Unit {
     }
 }
 
-fn shortened(text: &str) -> String {
+/// Why something that was to run does not, for people.
+fn by_itself(ended: &Ended) -> String {
+    format!("ended by itself: {ended}")
+}
+
+pub(super) fn shortened(text: &str) -> String {
     text.chars().take(TEXT_MAX_CHARS).collect()
 }
 

@@ -15,8 +15,8 @@ use muster_topics::{
     presence::PresenceState,
     probe::{Check, Probe, Probes},
     unit::{
-        ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, Run, Spec,
-        YunoSpec,
+        ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, RolledBack, Run,
+        Spec, YunoSpec,
     },
 };
 
@@ -258,6 +258,16 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             can: if failed { Vec::new() } else { vec![Ability::Play, Ability::Stats] },
             unready: (!failed).then(|| text("ready probe: http://127.0.0.1:8080/ready: status 503")),
             error: failed.then(|| text("it ended within a second, four times in a row")),
+            verified: Some(Digest::of(b"old")),
+            on_trial: !failed,
+            rolled_back: failed.then(|| RolledBack {
+                generation: 4,
+                revision: Digest::of(b"new"),
+                to: Digest::of(b"old"),
+                error: text("ended by itself: exit code 2"),
+                at_ms: ago(300),
+                last_lines: Some(text("no such table: till")),
+            }),
             ..Observed::absent(0)
         },
         hold: failed.then(|| Hold {

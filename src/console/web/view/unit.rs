@@ -186,6 +186,13 @@ impl UnitView {
             @if let Some(error) = &observed.error {
                 div.notice.bad { p { strong { (error) } } }
             }
+            @if let Some(back) = &observed.rolled_back {
+                div.notice.bad {
+                    p { strong { "It " (back) } " " (ago(back.at_ms, now_ms)) }
+                    p.why { "It stays so until something else is asked of it. To start it is to try that revision once more." }
+                    @if let Some(lines) = &back.last_lines { pre.terminal { (lines) } }
+                }
+            }
             table.compare {
                 caption.visually-hidden { "What the unit should be, and what it is" }
                 thead { tr { td {} th scope="col" { "Desired" } th scope="col" { "Observed " (ago(*at_ms, now_ms)) } } }
@@ -203,13 +210,17 @@ impl UnitView {
                     tr { th scope="row" { "Revision" } td { code { (desired.revision.short()) } }
                          td {
                              @if let Some(revision) = &observed.revision {
-                                 code { (revision.short()) } (behind(*revision != desired.revision))
+                                 code { (revision.short()) }
+                                 @if observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
+                                 @else { (behind(*revision != desired.revision)) }
+                                 @if observed.on_trial { " " (state(Tone::Busy, "on trial")) }
                              } @else { "none" }
                          } }
                 }
             }
             dl.facts {
                 @if let Some(hold) = hold { div { dt { "Hold" } dd { (bits::held(hold, now_ms)) } } }
+                @if let Some(verified) = &observed.verified { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
                 @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
@@ -304,6 +315,8 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                         td data-label="Is" {
                             (bits::phase(unit.observed.phase)) (suspended(&unit.observed))
                             " " (ago(unit.observed.since_ms, frame.now_ms))
+                            @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
+                            @if unit.observed.on_trial { " " (state(Tone::Busy, "on trial")) }
                             @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
                             @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
