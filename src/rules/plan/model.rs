@@ -762,7 +762,15 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn bad() -> impl Strategy<Value = Bad> {
-    prop_oneof![Just(Bad::Install), Just(Bad::Start), Just(Bad::Ends), Just(Bad::EndsAgain), Just(Bad::Silent), Just(Bad::NotReady), Just(Bad::Hangs)]
+    prop_oneof![
+        Just(Bad::Install),
+        Just(Bad::Start),
+        Just(Bad::Ends),
+        Just(Bad::EndsAgain),
+        Just(Bad::Silent),
+        Just(Bad::NotReady),
+        Just(Bad::Hangs)
+    ]
 }
 
 proptest! {
