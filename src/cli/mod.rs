@@ -29,6 +29,7 @@ pub mod host;
 pub mod login;
 pub mod metric;
 pub mod print;
+pub mod probe;
 pub mod process;
 pub mod realm;
 pub mod rollback;

@@ -6,16 +6,17 @@ use clap::{Args, Subcommand};
 use muster_topics::{
     command::Verb as Asked,
     name::{LabelValue, Name, NameError, UnitName},
+    probe::Which,
     reload::{OnChange, Reload},
     select::Select,
     signal::Signal,
-    unit::{ArtifactRef, ConfigRef, Hold, Observed, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
+    unit::{ArtifactRef, ConfigRef, Hold, Observed, Phase, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
 };
 
 use super::{
     Session, apply, artifact, ask,
     change::{Action, Change, Waiting, change, report, settle, submit},
-    command, config, effective, endpoint, exec, export, host, print, process, rollback,
+    command, config, effective, endpoint, exec, export, host, print, probe, process, rollback,
     target::{self, UnitRef},
     upgrade::{self, Upgrade},
     wait,
@@ -178,7 +179,8 @@ pub enum YunoVerb {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  muster artifact add ./server --role server --version 1.0.0\n  \
                         muster config add server.main 1 server.json\n  \
-                        muster yuno create default/server --artifact server@1.0.0 --config server.main@1 --run")]
+                        muster yuno create default/server --artifact server@1.0.0 --config server.main@1 \
+                            --ready http:8080/ready --live every=5s,tcp:8080 --run")]
 pub struct Create {
     /// REALM/NAME or HOST:REALM/NAME
     pub unit: UnitRef,
@@ -240,6 +242,9 @@ pub struct Create {
     /// Where it listens, and what it connects to
     #[command(flatten)]
     pub endpoints: endpoint::Options,
+    /// How it is found out whether it is well
+    #[command(flatten)]
+    pub probes: probe::Options,
     /// What becomes of a change that does not work
     #[command(flatten)]
     pub rollback: rollback::Options,
@@ -347,6 +352,7 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
             observed
                 .error
                 .clone()
+                .or(observed.unready.clone())
                 .or(observed.rolled_back.as_ref().map(|back| format!("it {back}")))
                 .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
                 .or(observed.exit.map(|exit| exit.to_string()))
@@ -362,7 +368,14 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
 fn doing(unit: &Unit) -> String {
     let frozen = if unit.observed.frozen { ", frozen" } else { "" };
     let held = unit.hold.as_ref().map(|hold| format!(", held: {}", hold.reason.as_str())).unwrap_or_default();
-    format!("{}{}{frozen}{held}", wait::phase(unit.observed.phase), rollback::mark(unit))
+    let unready = if is_unready(unit) { ", unready" } else { "" };
+    format!("{}{}{frozen}{unready}{held}", wait::phase(unit.observed.phase), rollback::mark(unit))
+}
+
+/// Whether it runs, and its probes find that it cannot do its work.
+fn is_unready(unit: &Unit) -> bool {
+    let Observed { phase, unready, .. } = &unit.observed;
+    matches!(phase, Phase::Running | Phase::Playing) && unready.is_some()
 }
 
 pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<Unit, Failure> {
@@ -422,6 +435,10 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             rolled_back,
             its_lines,
             hint,
+            ("start probe", probed(spec, Which::Start)),
+            ("ready probe", probed(spec, Which::Ready)),
+            ("live probe", probed(spec, Which::Live)),
+            ("unready", observed.unready.clone().unwrap_or_default()),
             ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
             ("listens at", endpoint::listens(observed)),
             ("connects to", endpoint::connects(observed)),
@@ -439,6 +456,10 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("told", print::age(unit.at_ms, now_ms)),
         ]
     })
+}
+
+fn probed(spec: &YunoSpec, which: Which) -> String {
+    spec.probes.get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default()
 }
 
 fn names(units: &[UnitName]) -> String {
@@ -540,6 +561,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         watchdog_ms,
         provides,
         needs,
+        probes: create.probes.into_field(),
         restart: create.restart,
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),

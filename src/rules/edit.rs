@@ -25,7 +25,7 @@ use muster_topics::{
     },
 };
 
-use super::{Refusal, lease, process};
+use super::{Refusal, lease, probe, process};
 
 /// A unit that exists, as far as a verb has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -310,7 +310,7 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
 #[must_use]
 pub fn faults(spec: &Spec) -> Vec<String> {
     let Spec::Yuno(spec) = spec;
-    process::faults(spec).into_iter().chain(lease::check(spec)).collect()
+    process::faults(spec).into_iter().chain(lease::check(spec)).chain(probe::check(spec)).collect()
 }
 
 /// Whoever applies a spec as it is shown knows no value of its environment: a mask stands for the value that is there.

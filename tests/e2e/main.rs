@@ -28,6 +28,7 @@ mod limits;
 mod metric;
 mod order;
 mod package;
+mod probe;
 mod programs;
 mod realms;
 mod revoke;

@@ -10,6 +10,7 @@ use crate::{
     channel::Ability,
     endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
+    probe::Probes,
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
 };
@@ -203,7 +204,11 @@ pub struct YunoSpec {
     /// argument, and under `connectors` in its configuration. Without one of them it is held.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Needed>,
-    /// How long it may take to say that it is up before it is ended as one that hangs. Only with a channel.
+    /// How it is found out whether it is up, ready and alive, beside what it says itself.
+    #[serde(default, skip_serializing_if = "Probes::is_none")]
+    pub probes: Probes,
+    /// How long it may take to come up, as it says on its channel and as its probes find, before it is ended as one
+    /// that hangs. Without a channel and probes it does not matter.
     #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
     pub start_timeout_ms: u64,
     /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
@@ -229,7 +234,8 @@ pub struct YunoSpec {
     /// How long it may take to end before it is killed, with everything that it forked.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
-    /// How long it has to stay up to count as running. (A program without a channel has no way to say so itself.)
+    /// How long it has to stay up to count as running, if it has no channel to say so itself and no probe of start or
+    /// readiness.
     #[serde(default = "started_after_ms")]
     pub started_after_ms: u64,
     /// What it is known by beside its name, for selectors. At most [`LABELS_MAX`].
@@ -286,6 +292,7 @@ impl YunoSpec {
             watchdog_ms: None,
             provides: Vec::new(),
             needs: Vec::new(),
+            probes: Probes::default(),
             start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
@@ -604,6 +611,9 @@ pub struct Observed {
     /// What it says that it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
+    /// Why its probes find that it has not come up yet, or, once it is up, that it cannot do its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unready: Option<String>,
     /// How far its artifact is on its way here, told now and then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
@@ -679,6 +689,7 @@ impl Observed {
             last_lines: None,
             frozen: false,
             status: None,
+            unready: None,
             progress: None,
             can: Vec::new(),
             endpoints: Vec::new(),
@@ -887,6 +898,7 @@ mod tests {
         check(true, |spec| spec.start_timeout_ms = 1);
         check(true, |spec| spec.stop_signal = StopSignal::Quit);
         check(true, |spec| spec.restart = Restart::Never);
+        check(true, |spec| spec.probes = serde_json::from_str(r#"{"live":{"tcp":{"port":1}}}"#).unwrap());
         check(true, |spec| spec.rollback = Rollback::Never);
         check(true, |spec| spec.verify_after_ms = 1);
         check(true, |spec| spec.healthy_within_ms = Some(1));

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::log::Place;
 use crate::rules::{
     lease::Wiring,
-    plan::{Failure, Over, Told},
+    plan::{Failure, Over, Probing, Told},
 };
 
 /// From where on a log is followed.
@@ -94,6 +94,13 @@ pub(super) trait Kind: Send + Sync {
     fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
         let _ = (unit, ask, limit);
         let answer = complaint("unsupported", format!("a {} cannot be asked anything", self.name()));
+        async { Err(answer) }.boxed()
+    }
+
+    /// Tries one of its probes, once and within the probe's time; why it has not succeeded.
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+        let _ = (unit, probing);
+        let answer = format!("a {} cannot be probed", self.name());
         async { Err(answer) }.boxed()
     }
 

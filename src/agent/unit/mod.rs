@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`turn`] (in which
-//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`yuno`] (the first kind), [`log`].
+//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind), [`log`].
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
 //!
@@ -43,6 +43,7 @@
 //! it back. What asks others for leave before a change (conflicts, admission) comes as further holds: the
 //! planner keeps what is while it is held.
 
+mod health;
 mod kind;
 mod log;
 mod step;

@@ -90,7 +90,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    async fn report(&self, seen: Seen) {
+    pub(super) async fn report(&self, seen: Seen) {
         // There is nobody to tell only when the agent ends.
         let _ = self.reports.send(Report { unit: self.unit.clone(), seen }).await;
     }

@@ -21,6 +21,7 @@ use tokio::{
 
 use super::{
     Kinds, UnitState, UnitStates,
+    health::Watchers,
     kind::{Kind, Trace},
     step::{Order, Report, Start, Stop, Worker, no_process},
     turn,
@@ -94,6 +95,8 @@ pub(super) struct Entry {
     install: Option<AbortHandle>,
     /// What the store has of it.
     kept: Option<(Kept, Option<Hold>)>,
+    /// Its probes.
+    watchers: Watchers,
     /// When to look at it again.
     wake_ms: Option<Millis>,
     /// Where it stands among the others.
@@ -393,10 +396,12 @@ impl Task {
         }
         publish(&self.publish, name, &entry.unit);
         crash::point("steps", "before they begin");
+        let kind = entry.kind.clone();
+        let worker = || Worker { unit: name.clone(), kind: kind.clone(), reports: self.reports.clone() };
         for step in steps {
-            let worker = Worker { unit: name.clone(), kind: entry.kind.clone(), reports: self.reports.clone() };
-            entry.begin(step, worker, &mut self.work);
+            entry.begin(step, worker(), &mut self.work);
         }
+        entry.watchers.keep(entry.unit.probing(), worker, &mut self.work);
     }
 
     async fn sweep(&self) {
@@ -423,7 +428,16 @@ impl Task {
 impl Entry {
     fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
         let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
-        Self { unit, kind, orders: None, install: None, kept, wake_ms: None, stand: None }
+        Self {
+            unit,
+            kind,
+            orders: None,
+            install: None,
+            kept,
+            watchers: Watchers::default(),
+            wake_ms: None,
+            stand: None,
+        }
     }
 
     /// The steps to begin now. The unit knows already that they have begun.

@@ -7,6 +7,7 @@
 //! - `rev/<revision>/`: the configs of a revision, merged into `config.json`, and each as `<id>.json`
 //! - `rev/<revision>/wired/config.json`: the former with endpoints and connectors, for a unit that has any
 //! - `config`: a link to the revision's folder, for a unit that may be reloaded
+//! - `probe/<which>/`: the folder of the shim of a probe's command
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
@@ -18,6 +19,7 @@ mod channel;
 mod launch;
 mod materials;
 mod place;
+mod probe;
 mod reload;
 
 use std::{
@@ -64,7 +66,7 @@ use crate::{
     rules::{
         config,
         lease::Wiring,
-        plan::{Ended, Failure, Over, Process, Told},
+        plan::{Ended, Failure, Over, Probing, Process, Told},
         schema,
     },
 };
@@ -190,6 +192,7 @@ impl Yunos {
         if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
+        self.end_probes(unit).await;
         let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
         let user = find_user(spec)?;
         if let Some(user) = &user {
@@ -375,18 +378,26 @@ impl Kind for Yunos {
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
         self.switchboard.close(unit);
-        let (place, tree, unit) = (self.place(unit), self.tree.clone(), unit.clone());
-        let remove = move || {
-            // Where it was started, which need not be where it would be now.
-            place.cgroup().remove();
-            tree.remove(&unit);
-            place.remove()
-        };
-        blocking(remove).boxed()
+        async move {
+            self.end_probes(unit).await;
+            let (place, tree, unit) = (self.place(unit), self.tree.clone(), unit.clone());
+            let remove = move || {
+                // Where it was started, which need not be where it would be now.
+                place.cgroup().remove();
+                tree.remove(&unit);
+                place.remove()
+            };
+            blocking(remove).await
+        }
+        .boxed()
     }
 
     fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
         self.switchboard.ask(unit, ask, limit).boxed()
+    }
+
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+        self.try_probe(unit, probing).boxed()
     }
 
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {

@@ -21,6 +21,8 @@ enum Event {
     Apply {
         artifact: u8,
         grace_ms: u64,
+        /// Which probes it has, as [`probes`] takes it.
+        probes: u8,
         run: Option<Run>,
     },
     Run,
@@ -54,6 +56,10 @@ enum Event {
     Disconnect,
     /// It answers to whether it plays; with `Unknown` it does as it was asked, and its answer is lost.
     PlayEnds(Fate),
+    /// One of the probes that are tried comes to something.
+    Probed(u8, bool),
+    /// One that was tried for a process that has gone.
+    ProbedBefore(u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,6 +103,9 @@ struct World {
     ready: bool,
     /// The question that is under way.
     asked: Option<(u32, bool)>,
+    /// What the process has passed of start and ready probe, and whether the agent has ever seen it up.
+    passed: [bool; 2],
+    was_up: bool,
     /// The unit was removed, and the shell knows it no more.
     gone: bool,
     /// Whether what runs as a revision speaks.
@@ -118,20 +127,32 @@ enum Bad {
     EndsAgain,
     /// It never says that it is up.
     Silent,
+    /// Its probes never find that it is up.
+    NotReady,
+    /// It comes up, and hangs.
+    Hangs,
 }
 
 fn name() -> UnitName {
     "default/hello".parse().unwrap()
 }
 
-fn apply(artifact: u8, grace_ms: u64, run: Option<Run>) -> Verb {
+/// Some of the three probes, by the bits of a number.
+fn probes(which: u8) -> String {
+    let names = ["start", "ready", "live"].iter().enumerate().filter(|(bit, _)| which & (1 << bit) != 0);
+    let probes: Vec<String> = names.map(|(_, name)| format!(r#""{name}":{{"tcp":{{"port":1}}}}"#)).collect();
+    format!("{{{}}}", probes.join(","))
+}
+
+fn apply(artifact: u8, grace_ms: u64, which: u8, run: Option<Run>) -> Verb {
+    let probes = probes(which);
     let sha256 = Digest::of(&[artifact]);
     // Every third artifact is a task rather than a service.
     let restart = if artifact % 3 == 2 { "on_failure" } else { "always" };
     let channel = if speaks(&sha256) { "lines" } else { "none" };
     let rollback = if artifact == 3 { "never" } else { "auto" };
     let spec = format!(
-        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}","rollback":"{rollback}"}}"#
+        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}","rollback":"{rollback}","probes":{probes},"start_timeout_ms":60000}}"#
     );
     Verb::UnitApply { unit: name(), spec: Box::new(serde_json::from_str(&spec).unwrap()), run }
 }
@@ -175,6 +196,8 @@ impl World {
             wish: false,
             ready: false,
             asked: None,
+            passed: [false; 2],
+            was_up: false,
             gone: false,
             speaking: BTreeMap::new(),
             bad: None,
@@ -192,6 +215,7 @@ impl World {
         if let Some((desired, _)) = &self.row {
             assert!(self.unit.observed.generation <= desired.generation, "reached before it was desired");
         }
+        self.check_probes();
         self.drive();
         // The shell works it out anew.
         if self.unit.needs_wiring() {
@@ -293,6 +317,7 @@ impl World {
         self.pids += 1;
         (self.frozen, self.freezing) = (false, None);
         (self.plays, self.connection, self.connections, self.ready, self.asked) = (false, None, 0, false, None);
+        (self.passed, self.was_up) = ([false; 2], false);
         self.process = Some((revision, Process { pid: self.pids, start_ticks: 1, started_ms: self.now_ms }));
     }
 
@@ -457,7 +482,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Apply { artifact, grace_ms, run } => self.verb(&apply(artifact, grace_ms, run)),
+            Event::Apply { artifact, grace_ms, probes, run } => self.verb(&apply(artifact, grace_ms, probes, run)),
             Event::Run => self.verb(&Verb::UnitRun { unit: name() }),
             Event::Stop => self.verb(&Verb::UnitStop { unit: name() }),
             Event::Restart => self.verb(&Verb::UnitRestart { unit: name() }),
@@ -497,9 +522,64 @@ impl World {
             Event::Connect => self.connect(),
             Event::Disconnect => self.disconnect(),
             Event::PlayEnds(fate) => self.play_ends(fate),
+            Event::Probed(place, good) => {
+                let tried = self.unit.probing();
+                if let Some(probing) = tried.get(usize::from(place) % tried.len().max(1)) {
+                    self.probed(probing, good);
+                }
+            }
+            Event::ProbedBefore(place) => {
+                let process = Process { pid: self.pids - 1, start_ticks: 1, started_ms: self.now_ms };
+                let which = Which::ALL[usize::from(place) % 3];
+                self.see(Seen::Probed { process, which, verdict: Verdict::Passed });
+                self.see(Seen::Probed { process, which, verdict: Verdict::Failed("old".to_owned()) });
+            }
         }
         self.answers();
         self.check();
+    }
+
+    fn probed(&mut self, probing: &Probing, good: bool) {
+        let Probing { process, which, coming, .. } = *probing;
+        assert_eq!(self.process.as_ref().map(|(_, process)| *process), Some(process), "another process is probed");
+        assert!(!self.frozen || self.freezing.is_some(), "what is suspended is probed");
+        let verdict = match (good, coming) {
+            (true, _) => Verdict::Passed,
+            (false, true) => Verdict::Pending("no".to_owned()),
+            (false, false) => Verdict::Failed("no".to_owned()),
+        };
+        match which {
+            Which::Start => {
+                assert!(coming, "it is up already");
+                self.passed[0] |= good;
+            }
+            Which::Ready => self.passed[1] |= good,
+            Which::Live => assert!(self.was_up, "it is not up yet"),
+        }
+        self.see(Seen::Probed { process, which, verdict });
+    }
+
+    /// What is up has passed what it has to pass, and is thrown back by nothing.
+    fn check_probes(&mut self) {
+        let (Instance::Alive(alive), Some((_, process)), Some((desired, _))) =
+            (&self.unit.instance, &self.process, &self.row)
+        else {
+            return;
+        };
+        if alive.process != Some(*process) || alive.ends_by_ms.is_some() {
+            return;
+        }
+        let is_up = matches!(self.unit.observed.phase, Phase::Running | Phase::Playing);
+        if is_up && !self.was_up && alive.revision == desired.revision {
+            let Spec::Yuno(spec) = &desired.spec;
+            let [started, ready] = self.passed;
+            assert!(started || spec.probes.start.is_none(), "up without its start probe");
+            assert!(ready || spec.probes.ready.is_none(), "up without its ready probe");
+        }
+        // It may have to say more than before, as what it is now.
+        let waits = self.unit.awaits_word(alive) || self.unit.observed.phase == Phase::Failed;
+        assert!(is_up || waits || !self.was_up, "thrown back: {:?}", self.unit);
+        self.was_up |= is_up;
     }
 
     fn check(&self) {
@@ -553,6 +633,16 @@ impl World {
                 self.connect();
             }
             self.play_ends(Fate::Good);
+            // First the one of its start, then all others.
+            for _ in 0..2 {
+                for probing in self.unit.probing() {
+                    let bad = if probing.which == Which::Live { Bad::Hangs } else { Bad::NotReady };
+                    // What was found of one of them may be the end of what the others are about.
+                    if self.unit.probing().iter().any(|still| still.is_same(&probing)) {
+                        self.probed(&probing, !self.is_bad(bad));
+                    }
+                }
+            }
             match self.unit.plan(self.now_ms) {
                 Some(Step::WaitUntil(at_ms)) => {
                     self.now_ms = at_ms;
@@ -616,6 +706,7 @@ impl World {
                 assert_eq!((running, observed.exit), (None, Some(Exit::Code(0))));
             }
             (Phase::Running, Run::Running) => {
+                assert_eq!(observed.unready, None);
                 assert_eq!((running, self.with), (Some(&desired.revision), self.wired.0));
                 assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, false));
             }
@@ -636,7 +727,8 @@ fn event() -> impl Strategy<Value = Event> {
     let fate =
         || prop_oneof![6 => Just(Fate::Good), 2 => Just(Fate::Heals), 1 => Just(Fate::Fatal), 1 => Just(Fate::Unknown)];
     prop_oneof![
-        2 => (0u8..4, 1u64..3, run).prop_map(|(artifact, grace_ms, run)| Event::Apply { artifact, grace_ms, run }),
+        2 => (0u8..4, 1u64..3, 0u8..8, run)
+            .prop_map(|(artifact, grace_ms, probes, run)| Event::Apply { artifact, grace_ms, probes, run }),
         2 => Just(Event::Run),
         1 => Just(Event::Stop),
         1 => Just(Event::Restart),
@@ -664,11 +756,21 @@ fn event() -> impl Strategy<Value = Event> {
         4 => Just(Event::Connect),
         1 => Just(Event::Disconnect),
         4 => fate().prop_map(Event::PlayEnds),
+        6 => (0u8..2, prop::bool::weighted(0.7)).prop_map(|(place, good)| Event::Probed(place, good)),
+        1 => (0u8..3).prop_map(Event::ProbedBefore),
     ]
 }
 
 fn bad() -> impl Strategy<Value = Bad> {
-    prop_oneof![Just(Bad::Install), Just(Bad::Start), Just(Bad::Ends), Just(Bad::EndsAgain), Just(Bad::Silent)]
+    prop_oneof![
+        Just(Bad::Install),
+        Just(Bad::Start),
+        Just(Bad::Ends),
+        Just(Bad::EndsAgain),
+        Just(Bad::Silent),
+        Just(Bad::NotReady),
+        Just(Bad::Hangs)
+    ]
 }
 
 proptest! {
@@ -687,7 +789,7 @@ proptest! {
         }
         world.settle();
         // One that speaks can be silent; and to run as something that was never tried is no new try of another.
-        let (good, other) = (apply(0, 7, Some(Run::Running)), apply(1, 7, Some(Run::Running)));
+        let (good, other) = (apply(0, 7, 7, Some(Run::Running)), apply(1, 7, 7, Some(Run::Running)));
         world.verb(&Verb::UnitUnhold { unit: name() });
         world.verb(&Verb::UnitThaw { unit: name() });
         world.verb(&Verb::UnitPause { unit: name() });
@@ -734,13 +836,13 @@ proptest! {
     #[test]
     fn to_run_heals_whatever_has_failed(events in prop::collection::vec(event(), 0..40)) {
         let mut world = World::new();
-        world.verb(&apply(0, 1, None));
+        world.verb(&apply(0, 1, 7, None));
         for event in events {
             world.happen(event);
         }
         world.settle();
         world.verb(&Verb::UnitUnhold { unit: name() });
-        world.verb(&apply(0, 1, Some(Run::Running)));
+        world.verb(&apply(0, 1, 7, Some(Run::Running)));
         world.settle();
         world.check_converged();
         prop_assert_eq!(world.unit.observed.phase, Phase::Running);

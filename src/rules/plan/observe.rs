@@ -5,7 +5,8 @@ use std::time::Duration;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Desired, Hold, HoldReason, Phase, Restart, Run},
+    probe::Probes,
+    unit::{Desired, Hold, HoldReason, Phase, Restart, Run, Spec},
 };
 
 use super::{
@@ -77,6 +78,7 @@ impl Unit {
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
             Seen::Told(told) => self.told(told, now_ms),
+            Seen::Probed { process, which, verdict } => self.health.probed(process, which, verdict),
             Seen::Ended(over) => self.ended(over, now_ms),
             Seen::Played { ask, answer } => {
                 if let Some(error) = self.play.answered(ask, answer, now_ms) {
@@ -107,8 +109,10 @@ impl Unit {
         self.hold = hold;
         let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(Rest::Finished) };
         let was_back = self.is_back();
+        let probes = self.probes();
         self.aim(before.as_ref(), desired);
         self.take_policy();
+        self.health.change(&probes, &self.probes());
         // What has finished was then another revision than the one that is desired.
         if was_back && has_finished {
             self.forget_verified();
@@ -142,6 +146,11 @@ impl Unit {
         if let Some(desired) = &self.desired {
             self.policy = Policy::of(&desired.spec);
         }
+    }
+
+    fn probes(&self) -> Probes {
+        let probes = self.desired.as_ref().map(|Desired { spec: Spec::Yuno(spec), .. }| spec.probes.clone());
+        probes.unwrap_or_default()
     }
 
     fn wire(&mut self, wiring: Wiring, lack: Option<String>, now_ms: Millis) {
@@ -208,6 +217,8 @@ impl Unit {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
                 self.play.begin(true);
+                let was_up = matches!(phase, Phase::Running | Phase::Playing) && told.restarts == self.kept_restarts;
+                self.health.adopt(self.observed.pid.filter(|_| was_up), self.observed.unready.take());
                 self.instance = Instance::Alive(Alive::new(revision, self.kept_restarts));
                 self.told(told, now_ms);
             }
@@ -257,6 +268,7 @@ impl Unit {
     fn started(&mut self) {
         if let Instance::Launching(revision) = &self.instance {
             self.play.begin(false);
+            self.health.begin();
             self.instance = Instance::Alive(Alive::new(revision.clone(), 0));
         }
     }
@@ -281,6 +293,7 @@ impl Unit {
         alive.process = told.process;
         alive.ready = told.ready;
         self.play.heard(told.process, told.connection.as_ref());
+        self.health.heard(told.process, now_ms);
         self.observed.can = told.connection.map(|connection| connection.can).unwrap_or_default();
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;
@@ -324,9 +337,10 @@ impl Unit {
     fn take_end(&mut self, ended: &Ended, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
         self.instance = Instance::None;
         self.note_end(ended);
+        let condemned = self.health.take_condemned();
         let is_desired = revision.is_some_and(|revision| self.desires(revision));
         // One that was being replaced, stopped or removed has done what was wanted.
-        if asked || !is_desired || !self.wants_running() {
+        if asked && condemned.is_none() || !is_desired || !self.wants_running() {
             return;
         }
         // Nothing of it went wrong: it comes back with the host, whatever its spec says of restarts.
@@ -339,25 +353,26 @@ impl Unit {
         self.observed.last_lines = ended.last_lines.clone();
         let again = match self.policy.restart {
             Restart::Always => true,
-            Restart::OnFailure => !ended.exit.is_success(),
+            Restart::OnFailure => condemned.is_some() || !ended.exit.is_success(),
             Restart::Never => false,
         };
         let attempts = self.observed.attempts;
-        if !again && ended.exit.is_success() {
+        if !again && condemned.is_none() && ended.exit.is_success() {
             self.rest = Some(Rest::Finished);
             self.forget_verified();
             return;
         }
-        let goes_on = again && attempts < IMMEDIATE_RESTARTS && !ended.silent;
-        if !goes_on && self.go_back(&by_itself(ended), now_ms) {
+        let goes_on = again && attempts < IMMEDIATE_RESTARTS && !ended.silent && condemned.is_none();
+        let how = condemned.map_or_else(|| by_itself(ended), |why| format!("{why}; ended for that: {ended}"));
+        if !goes_on && self.go_back(&how, now_ms) {
             return;
         }
         if again {
-            self.fail(&by_itself(ended));
+            self.fail(&how);
             self.restart_later(attempts, ended.at_ms, now_ms);
         } else {
             self.rest = Some(Rest::Failed);
-            self.fail(&format!("{}; its spec does not have it started again", by_itself(ended)));
+            self.fail(&format!("{how}; its spec does not have it started again"));
         }
     }
 
@@ -409,6 +424,7 @@ impl Unit {
             self.observed.since_ms = now_ms;
         }
         self.observed.phase = phase;
+        self.follow_health(now_ms);
         if phase == Phase::Running
             && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
             && let Some(why) = self.play.cannot(self.policy.speaks)
@@ -458,6 +474,29 @@ impl Unit {
         }
     }
 
+    /// Whether it has come up, has to be ended, or lacks something.
+    fn follow_health(&mut self, now_ms: Millis) {
+        let Instance::Alive(alive) = &self.instance else {
+            self.health.begin();
+            self.observed.unready = None;
+            return;
+        };
+        // The probes are those of what is desired.
+        let is_probed = self.wants_running() && self.desires(&alive.revision) && alive.ends_by_ms.is_none();
+        if matches!(self.observed.phase, Phase::Running | Phase::Playing) {
+            self.health.came_up();
+        }
+        if self.is_held() || self.observed.frozen || !is_probed {
+            self.health.excuse(now_ms);
+        } else {
+            self.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
+        }
+        if let Some(why) = self.health.condemned() {
+            self.observed.error = Some(shortened(why));
+        }
+        self.observed.unready = self.health.unready().map(|why| shortened(&why));
+    }
+
     fn phase(&self, process: Option<Process>, now_ms: Millis) -> Phase {
         let up = |process: Process| now_ms.saturating_sub(process.started_ms) >= self.policy.started_after_ms;
         match &self.instance {
@@ -466,8 +505,8 @@ impl Unit {
             Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
             Instance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,
             Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
-            Instance::Alive(alive) if self.awaits_word(alive) => Phase::Starting,
-            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => {
+            Instance::Alive(alive) if self.awaits_word(alive) || self.awaits_probes(alive) => Phase::Starting,
+            Instance::Alive(alive) if alive.ready || self.is_probed_up(alive) || process.is_some_and(up) => {
                 let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
                 if plays { Phase::Playing } else { Phase::Running }
             }
@@ -508,6 +547,17 @@ impl Unit {
     /// replaced may never have been asked to.)
     pub(super) fn awaits_word(&self, alive: &Alive) -> bool {
         self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
+    }
+
+    /// Whether an instance still has to pass a probe before it is up.
+    pub(super) fn awaits_probes(&self, alive: &Alive) -> bool {
+        self.health.awaits(self.policy.probes) && self.desires(&alive.revision)
+    }
+
+    /// Whether its probes have said that it is up, or it was, so that nothing else has to say so.
+    fn is_probed_up(&self, alive: &Alive) -> bool {
+        let is_said = self.policy.probes.tells_up() && self.desires(&alive.revision);
+        alive.process.is_some() && (is_said || self.health.is_up())
     }
 
     /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.

@@ -3,6 +3,7 @@
 
 mod gated;
 mod held;
+mod probed;
 mod rollback;
 mod wired;
 

@@ -1,13 +1,14 @@
 //! Which revision is verified, and when a unit goes back to it.
 //!
-//! A revision is *verified* once the unit has been up in it for a while without a break ([`YunoSpec::verify_after_ms`]).
+//! A revision is *verified* once the unit has been up in it, and ready, for a while without a break
+//! ([`YunoSpec::verify_after_ms`]).
 //! Another one that is desired after that is *on trial* until it is verified itself. It has failed
 //!
 //! - when it cannot be installed or started, and no other try would help;
 //! - when it would have to wait before it is started again. So what ends by itself has its immediate restarts, for it
 //!   may have lost a race with its predecessor for a port or a lock, and no more than these;
 //! - when its spec does not have it started again after it has ended with a failure;
-//! - when it was ended because it was silent for too long: it had all its time;
+//! - when it was ended because it was silent for too long, or its probes found that it hangs: it had all its time;
 //! - when it is not up within its time ([`YunoSpec::healthy_within`]), probes included.
 //!
 //! The unit then *goes back*: from there on it is kept as the verified spec has it, all of it, under the generation of
@@ -210,7 +211,8 @@ impl Unit {
 
     /// What is up, if it counts for the revision that it is to be in.
     fn up(&self, phase: Phase) -> Option<Up> {
-        let is_up = matches!(phase, Phase::Running | Phase::Playing) && !self.observed.frozen;
+        let is_well = self.health.unready().is_none() && !self.observed.frozen;
+        let is_up = matches!(phase, Phase::Running | Phase::Playing) && is_well;
         let Instance::Alive(alive) = &self.instance else { return None };
         let process = alive.process.filter(|_| is_up && self.desires(&alive.revision))?;
         Some(Up { revision: alive.revision.clone(), pid: process.pid, start_ticks: process.start_ticks })
@@ -254,7 +256,8 @@ impl Unit {
             return false;
         }
         let within_s = self.policy.healthy_within_ms / 1_000;
-        self.go_back(&format!("it was not up within {within_s} s"), now_ms)
+        let probed = self.health.unready().map(|why| format!(": {why}")).unwrap_or_default();
+        self.go_back(&format!("it was not up within {within_s} s{probed}"), now_ms)
     }
 
     /// When to look again, for what is said here.

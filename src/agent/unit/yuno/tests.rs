@@ -28,6 +28,7 @@ use crate::{
 
 mod asked;
 mod given;
+mod probed;
 
 const SERVICE: &str = "#!/bin/sh\necho started as $MUSTER_UNIT in $MUSTER_REALM with $1\nwhile :; do sleep 1; done\n";
 

@@ -13,6 +13,7 @@ use muster_topics::{
     name::{CommandId, Digest, HostId, UnitName},
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     presence::PresenceState,
+    probe::{Check, Probe, Probes},
     unit::{
         ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, RolledBack, Run,
         Spec, YunoSpec,
@@ -229,6 +230,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         user: Some(text("till")),
         labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
         channel: Channel::Lines,
+        probes: Probes { live: Some(Probe::new(Check::Exec(vec![text("check"), text("-q")]))), ..Probes::default() },
         ..YunoSpec::new(artifact)
     };
     Unit {
@@ -254,6 +256,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             retry_ms: failed.then_some(ago(-42)),
             progress: failed.then_some(Progress { done_bytes: 410_000_000, total_bytes: 1_000_000_000 }),
             can: if failed { Vec::new() } else { vec![Ability::Play, Ability::Stats] },
+            unready: (!failed).then(|| text("ready probe: http://127.0.0.1:8080/ready: status 503")),
             error: failed.then(|| text("it ended within a second, four times in a row")),
             verified: Some(Digest::of(b"old")),
             on_trial: !failed,

@@ -1,13 +1,16 @@
 //! One unit: what it should be beside what it is, and what can be done about it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use maud::{Markup, html};
 use muster_topics::{
     channel::Ability,
     endpoint::Protocol,
     name::{HostId, Name, UnitName},
-    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Spec, YunoSpec},
+    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec, YunoSpec},
 };
 
 use super::{
@@ -197,6 +200,7 @@ impl UnitView {
                     tr { th scope="row" { "State" } td { (wanted(desired)) }
                          td {
                              (bits::phase(observed.phase)) (suspended(observed)) " " (ago(observed.since_ms, now_ms))
+                             @if let Some(why) = &observed.unready { p.why { (why) } }
                              @if let Some(progress) = observed.progress {
                                  p.why { (bytes(progress.done_bytes)) " of " (bytes(progress.total_bytes)) " (" (progress.percent()) " %)" }
                              }
@@ -251,7 +255,11 @@ fn wanted(desired: &Desired) -> Markup {
 }
 
 fn suspended(observed: &Observed) -> Markup {
-    html! { @if observed.frozen { " " (state(Tone::Busy, "frozen")) } }
+    let is_up = matches!(observed.phase, Phase::Running | Phase::Playing);
+    html! {
+        @if observed.frozen { " " (state(Tone::Busy, "frozen")) }
+        @if is_up && observed.unready.is_some() { " " (state(Tone::Bad, "unready")) }
+    }
 }
 
 fn behind(behind: bool) -> Markup {
@@ -259,7 +267,8 @@ fn behind(behind: bool) -> Markup {
 }
 
 fn spec(spec: &Spec) -> Markup {
-    let Spec::Yuno(YunoSpec { artifact, configs, args, env, user, grace_ms, labels, after, requires, .. }) = spec;
+    let Spec::Yuno(YunoSpec { artifact, configs, args, env, user, grace_ms, labels, after, requires, probes, .. }) =
+        spec;
     html! {
         div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
         @if !configs.is_empty() {
@@ -267,13 +276,18 @@ fn spec(spec: &Spec) -> Markup {
                 a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } " "
             } } }
         }
-        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::console::web::argv::join(args)) } } } }
+        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::argv::join(args)) } } } }
         @if !env.is_empty() {
             // Values may be secrets; names say what is set.
             div { dt { "Environment" } dd { @for name in env.keys() { code { (name) } " " } } }
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         div { dt { "Grace" } dd { (bits::span(*grace_ms)) } }
+        @if !probes.is_none() {
+            div { dt { "Probes" } dd { @for (which, probe) in probes.iter() {
+                (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) " "
+            } } }
+        }
         @for (what, units) in [("Starts after", after), ("Requires", requires)] {
             @if !units.is_empty() { div { dt { (what) } dd { @for unit in units { code { (unit) } " " } } } }
         }
@@ -305,6 +319,7 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                             @if unit.observed.on_trial { " " (state(Tone::Busy, "on trial")) }
                             @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
+                            @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
                         }
                         td data-label="What" { (yuno.artifact.role) "@" (yuno.artifact.version) }
                         td data-label="Last news" { (ago(unit.at_ms, frame.now_ms)) }
