@@ -112,8 +112,9 @@ impl World {
                 self.connect();
             }
             self.play_ends(Fate::Good);
-            // First the one of its start, then all others.
-            for _ in 0..2 {
+            // First the one of its start, then the one that says that it is up, and then the one that finds that it hangs:
+            // all before a revision could be verified.
+            for _ in 0..3 {
                 for probing in self.unit.probing() {
                     let bad = if probing.which == Which::Live { Bad::Hangs } else { Bad::NotReady };
                     // What was found of one of them may be the end of what the others are about.
