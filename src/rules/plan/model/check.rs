@@ -22,9 +22,11 @@ impl World {
             assert!(started || spec.probes.start.is_none(), "up without its start probe");
             assert!(ready || spec.probes.ready.is_none(), "up without its ready probe");
         }
-        // It may have to say more than before, as what it is now; or it was asked to end by an earlier life of the agent.
+        // It may have to say more than before, as what it is now; or it was asked to end by an earlier life of the agent,
+        // or its revision has failed and it runs on until there is what replaces it.
         let waits = self.unit.awaits_word(alive) || self.unit.observed.phase == Phase::Failed;
         let ends = matches!(self.unit.plan(self.now_ms), Some(Step::Stop { .. }));
+        let ends = ends || self.unit.is_leaving(alive);
         assert!(is_up || waits || ends || !self.was_up, "thrown back: {:?}", self.unit);
         self.was_up |= is_up;
     }
