@@ -148,6 +148,9 @@ pub struct Kept {
     /// Why what runs is being ended as one that is not well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condemned: Option<String>,
+    /// What runs was up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub up: bool,
     /// Since when the revision that is desired has had its chance, if there is one to go back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_ms: Option<Millis>,
@@ -160,7 +163,7 @@ impl Kept {
     /// Of a unit that was never kept.
     #[must_use]
     pub fn new(observed: Observed) -> Self {
-        Self { observed, restarts: 0, finished: false, condemned: None, trial_ms: None, verified: None }
+        Self { observed, restarts: 0, finished: false, condemned: None, up: false, trial_ms: None, verified: None }
     }
 }
 
@@ -277,7 +280,7 @@ impl Unit {
     /// A unit as it was kept; nothing is kept of one that is new.
     #[must_use]
     pub fn new(kept: Option<Kept>, now_ms: Millis) -> Self {
-        let Kept { observed, restarts: kept_restarts, finished: kept_finished, condemned, trial_ms, verified } =
+        let Kept { observed, restarts: kept_restarts, finished: kept_finished, condemned, up, trial_ms, verified } =
             kept.unwrap_or_else(|| Kept::new(Observed::absent(now_ms)));
         Self {
             desired: None,
@@ -301,7 +304,7 @@ impl Unit {
             outdated: false,
             kept_finished,
             play: Play::default(),
-            health: Health::restore(condemned),
+            health: Health::restore(up, condemned),
             trial: Trial::restore(verified, trial_ms),
             policy: Policy::default(),
         }
@@ -389,9 +392,13 @@ impl Unit {
             None => self.kept_finished,
         };
         let condemned = self.health.condemned().cloned();
+        let up = match &self.instance {
+            Instance::Unknown => self.health.was_up(),
+            _ => self.health.is_up(),
+        };
         let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
         let observed = Observed { progress: None, ..self.observed.clone() };
-        Kept { observed, restarts, finished, condemned, trial_ms, verified }
+        Kept { observed, restarts, finished, condemned, up, trial_ms, verified }
     }
 
     /// What to find out now by its probes. Of one that is suspended, is to end, or is being replaced that is nothing.

@@ -62,6 +62,8 @@ impl Probing {
 /// What is known of the health of an instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Health {
+    /// What an earlier life of the agent started was up.
+    was_up: bool,
     /// The process that was up when an earlier life of the agent last saw it, and what was wrong with it then.
     adopted: Option<(i32, Option<String>)>,
     /// That, until a probe has answered.
@@ -82,8 +84,13 @@ pub(super) struct Health {
 
 impl Health {
     /// As an earlier life of the agent has left it.
-    pub(super) fn restore(condemned: Option<String>) -> Self {
-        Self { condemned, ..Self::default() }
+    pub(super) fn restore(was_up: bool, condemned: Option<String>) -> Self {
+        Self { was_up, condemned, ..Self::default() }
+    }
+
+    /// Whether what an earlier life of the agent started was up.
+    pub(super) fn was_up(&self) -> bool {
+        self.was_up
     }
 
     /// An instance that was just started.

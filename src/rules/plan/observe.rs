@@ -216,7 +216,7 @@ impl Unit {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
                 self.play.begin(true);
-                let was_up = matches!(phase, Phase::Running | Phase::Playing) && told.restarts == self.kept_restarts;
+                let was_up = self.health.was_up() && told.restarts == self.kept_restarts;
                 self.health.adopt(self.observed.pid.filter(|_| was_up), self.observed.unready.take());
                 self.instance = Instance::Alive(Alive::new(revision, self.kept_restarts));
                 self.told(told, now_ms);
