@@ -14,8 +14,8 @@ use muster_topics::{
 
 use super::{
     Session, apply, artifact, ask,
-    change::{Action, Change, Waiting, change, report, settle, submit},
-    command, config, effective, endpoint, exec, export, host, print, process,
+    change::{Action, Change, Waiting, change, settle, submit},
+    config, effective, endpoint, exec, export, host, logs, print, process,
     target::{self, UnitRef},
     upgrade::{self, Upgrade},
     wait,
@@ -151,23 +151,8 @@ pub enum YunoVerb {
         #[arg(long)]
         host: Option<String>,
     },
-    /// Print the last lines of a yuno's log
-    Logs {
-        /// REALM/NAME or HOST:REALM/NAME
-        unit: UnitRef,
-        /// The host, by id or hostname
-        #[arg(long)]
-        host: Option<String>,
-        /// How many lines
-        #[arg(short = 'n', long, default_value_t = 100)]
-        lines: u32,
-        /// Go on with what comes; Ctrl-C ends that
-        #[arg(short, long)]
-        follow: bool,
-        /// For how long at most, an hour at the longest
-        #[arg(long = "for", default_value = "1h", value_name = "TIME", requires = "follow")]
-        follow_for: humantime::Duration,
-    },
+    /// Print the last lines of a yuno's log, or of several
+    Logs(logs::Logs),
     /// Show what a yuno reads as its configuration; secrets are shown as ***
     Config(effective::Config),
     /// Make a host forget yunos that are retired: stopped, and held (`muster unit retire`)
@@ -228,9 +213,9 @@ pub struct Create {
     /// When it is started again by itself: always, on-failure or never
     #[arg(long, default_value = "always", value_parser = parse_restart)]
     pub restart: Restart,
-    /// The signal that asks it to end
-    #[arg(long, default_value = "term", value_parser = parse_signal)]
-    pub stop_signal: StopSignal,
+    /// The signal that asks it to end; quit for one with a channel if not given, and term otherwise
+    #[arg(long, value_parser = parse_signal)]
+    pub stop_signal: Option<StopSignal>,
     /// How long it may take to end before it is killed
     #[arg(long, default_value = "30s", value_name = "TIME")]
     pub grace: humantime::Duration,
@@ -314,10 +299,7 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Thaw(which) => change(session, which, Action::Thaw).await,
         YunoVerb::Ls { host, select } => list(session, host, select.as_ref()).await,
         YunoVerb::Show { unit, host } => show(session, &unit, host).await,
-        YunoVerb::Logs { unit, host, lines, follow: false, .. } => logs(session, &unit, host, lines).await,
-        YunoVerb::Logs { unit, host, lines, follow: true, follow_for } => {
-            follow(session, &unit, host, lines, follow_for.into()).await
-        }
+        YunoVerb::Logs(wanted) => logs::run(wanted, session).await,
         YunoVerb::Config(wanted) => effective::run(wanted, session).await,
         YunoVerb::Rm(which) => change(session, which, Action::Remove).await,
     }
@@ -451,41 +433,6 @@ fn run_word(run: Run) -> &'static str {
         Run::Stopped => "stopped",
         Run::Running => "running",
         Run::Playing => "playing",
-    }
-}
-
-async fn logs(session: &Session, wanted: &UnitRef, host: Option<String>, lines: u32) -> Result<(), Failure> {
-    let unit = one(session, wanted, host).await?;
-    let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines };
-    let command = submit(session, vec![unit.host.to_string()], asked).await?;
-    let hosts = exec::follow(session, &command).await?;
-    report(&command, &hosts)
-}
-
-/// Prints a log as it grows, until its time is over or somebody has seen enough.
-async fn follow(
-    session: &Session,
-    wanted: &UnitRef,
-    host: Option<String>,
-    lines: u32,
-    time: Duration,
-) -> Result<(), Failure> {
-    let unit = one(session, wanted, host).await?;
-    let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, for_ms };
-    let command = submit(session, vec![unit.host.to_string()], asked).await?;
-    let hosts = tokio::select! {
-        hosts = exec::follow(session, &command) => hosts,
-        // A host that goes on would tell nobody any more.
-        () = session.interrupt.cancelled() => return command::cancel(session, &command).await.map(drop),
-    };
-    match hosts {
-        Ok(hosts) => report(&command, &hosts),
-        Err(failure) => {
-            // Nobody reads on, or the console is gone, and with it the way to tell.
-            let _ = command::cancel(session, &command).await;
-            Err(failure)
-        }
     }
 }
 

@@ -20,8 +20,9 @@ use super::{
     unit::units,
 };
 use crate::{
-    api::{Artifact, Config, Unit},
+    api::{Artifact, Config, Cost, Unit},
     failure::{Failure, Kind},
+    rules::cost::cost,
 };
 
 /// Bring yunos to the newest artifact of their role and the newest version of their configs.
@@ -78,6 +79,8 @@ struct Plan {
     artifact: Option<Step>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     configs: Vec<Step>,
+    /// What that costs its process.
+    cost: Cost,
     #[serde(skip)]
     asks: Option<Asked>,
 }
@@ -126,12 +129,12 @@ pub async fn run(upgrade: Upgrade, session: &Session) -> Result<(), Failure> {
     change_each(session, wanted, which.wait).await
 }
 
-const HEADER: [&str; 4] = ["HOST", "UNIT", "ARTIFACT", "CONFIG"];
+const HEADER: [&str; 5] = ["HOST", "UNIT", "ARTIFACT", "CONFIG", "COST"];
 
 fn row(plan: &Plan) -> Vec<String> {
     let configs: Vec<String> = plan.configs.iter().map(Step::to_string).collect();
     let artifact = plan.artifact.as_ref().map(Step::to_string).unwrap_or_default();
-    vec![plan.hostname.clone(), plan.unit.to_string(), artifact, configs.join(", ")]
+    vec![plan.hostname.clone(), plan.unit.to_string(), artifact, configs.join(", "), plan.cost.words().to_owned()]
 }
 
 fn show(session: &Session, plans: &[Plan]) -> Result<(), Failure> {
@@ -200,32 +203,41 @@ fn plan(unit: &Unit, offer: &Offer) -> Option<Plan> {
         return None;
     }
     let step = |what: String, from: &Version, to: &Version| Step { what, from: from.clone(), to: to.clone() };
+    let steps = configs.iter().map(|(has, found)| step(has.id.to_string(), &has.version, &found.version)).collect();
+    let wanted = artifact.map(artifact_ref);
+    let configs: Vec<ConfigRef> = configs.iter().map(|(_, found)| config_ref(found)).collect();
+    let mut after = spec.clone();
+    after.artifact = wanted.clone().unwrap_or(after.artifact);
+    for place in &mut after.configs {
+        if let Some(config) = configs.iter().find(|config| config.id == place.id) {
+            place.clone_from(config);
+        }
+    }
+    let run = unit.desired.run;
     Some(Plan {
         host: unit.host,
         hostname: unit.hostname.clone(),
         unit: unit.unit.clone(),
         artifact: artifact.map(|found| step(found.role.to_string(), &spec.artifact.version, &found.version)),
-        configs: configs.iter().map(|(has, found)| step(has.id.to_string(), &has.version, &found.version)).collect(),
+        configs: steps,
+        cost: cost((&unit.desired.spec, run), (&Spec::Yuno(after), run)),
         asks: Some(Asked::UnitUpgrade {
             unit: unit.unit.clone(),
             from: unit.desired.revision.clone(),
-            artifact: artifact.map(|found| ArtifactRef {
-                sha256: found.sha256.clone(),
-                size_bytes: found.size_bytes,
-                role: found.role.clone(),
-                manifest: found.manifest.clone(),
-                version: found.version.clone(),
-            }),
-            configs: configs
-                .iter()
-                .map(|(_, found)| ConfigRef {
-                    id: found.id.clone(),
-                    version: found.version.clone(),
-                    sha256: found.sha256.clone(),
-                })
-                .collect(),
+            artifact: wanted,
+            configs,
         }),
     })
+}
+
+fn artifact_ref(found: &Artifact) -> ArtifactRef {
+    let Artifact { sha256, size_bytes, role, version, manifest, .. } = found.clone();
+    ArtifactRef { sha256, size_bytes, role, version, manifest }
+}
+
+fn config_ref(found: &Config) -> ConfigRef {
+    let Config { id, version, sha256, .. } = found.clone();
+    ConfigRef { id, version, sha256 }
 }
 
 #[cfg(test)]

@@ -223,7 +223,7 @@ impl Policy {
                 says_ready: !spec.channel.is_none(),
                 speaks: spec.channel == Channel::Lines,
                 reloads: !spec.reload.is_restart(),
-                stop_signal: spec.stop_signal,
+                stop_signal: spec.stop_signal(),
                 grace_ms: spec.grace_ms,
             },
         }

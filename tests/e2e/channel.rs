@@ -113,6 +113,9 @@ fn the_samples_play_and_answer() {
     for unit in units {
         fleet.ok(&["yuno", "stop", unit]);
     }
+    // Nobody named a signal: with a channel it is SIGQUIT, which the one in Rust does not catch.
+    let exit = |unit: &str| fleet.json(&["unit", "show", unit])["observed"]["exit"].clone();
+    assert_eq!(units.map(exit), [json!({"signal": 3}), json!({"code": 0}), json!({"code": 0})]);
     fleet.muster(&["yuno", "play", "default/rust"]).expect_code(1).expect_stderr("run --play");
     fleet.ok(&["yuno", "run", "--play", "default/rust"]);
     fleet.unit_in_phase("default/rust", "playing");

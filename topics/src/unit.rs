@@ -212,9 +212,9 @@ pub struct YunoSpec {
     /// When it is started again by itself.
     #[serde(default)]
     pub restart: Restart,
-    /// The signal that asks it to end.
-    #[serde(default)]
-    pub stop_signal: StopSignal,
+    /// The signal that asks it to end; without one SIGQUIT for a yuno with a channel, and SIGTERM otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<StopSignal>,
     /// How long it may take to end before it is killed, with everything that it forked.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
@@ -255,6 +255,13 @@ fn is_priority(number: &u8) -> bool {
 pub const LABELS_MAX: usize = 32;
 
 impl YunoSpec {
+    /// The signal that asks it to end: what it says, or else what its channel has for that.
+    #[must_use]
+    pub fn stop_signal(&self) -> StopSignal {
+        let usual = if self.channel.is_none() { StopSignal::Term } else { StopSignal::Quit };
+        self.stop_signal.unwrap_or(usual)
+    }
+
     /// One that only says what runs.
     #[must_use]
     pub fn new(artifact: ArtifactRef) -> Self {
@@ -278,7 +285,7 @@ impl YunoSpec {
             start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
-            stop_signal: StopSignal::default(),
+            stop_signal: None,
             grace_ms: grace_ms(),
             started_after_ms: started_after_ms(),
             labels: BTreeMap::new(),
@@ -788,6 +795,18 @@ mod tests {
     }
 
     #[test]
+    fn who_names_no_stop_signal_has_that_of_its_channel() {
+        let of = |channel, stop_signal| YunoSpec { channel, stop_signal, ..spec() }.stop_signal();
+        assert_eq!(of(Channel::None, None), StopSignal::Term);
+        assert_eq!([of(Channel::Notify, None), of(Channel::Lines, None)], [StopSignal::Quit; 2]);
+        assert_eq!(of(Channel::Lines, Some(StopSignal::Term)), StopSignal::Term);
+        // What specs of before say holds.
+        let mut before = serde_json::to_value(spec()).unwrap();
+        (before["stop_signal"], before["channel"]) = ("term".into(), "lines".into());
+        assert_eq!(serde_json::from_value::<YunoSpec>(before).unwrap().stop_signal(), StopSignal::Term);
+    }
+
+    #[test]
     fn other_fields_apply_in_place() {
         check(true, |_| ());
         check(true, |spec| spec.reload = Reload::Signal);
@@ -796,7 +815,7 @@ mod tests {
         check(true, |spec| spec.grace_ms = 1);
         check(true, |spec| spec.started_after_ms = 1);
         check(true, |spec| spec.start_timeout_ms = 1);
-        check(true, |spec| spec.stop_signal = StopSignal::Quit);
+        check(true, |spec| spec.stop_signal = Some(StopSignal::Quit));
         check(true, |spec| spec.restart = Restart::Never);
         check(true, |spec| spec.priority = 0);
         check(true, |spec| spec.requires.push("default/db".parse().unwrap()));
