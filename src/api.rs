@@ -14,6 +14,7 @@ use muster_topics::{
     outcome::{Data, Outcome, Stream},
     presence::PresenceState,
     realm::PortRange,
+    snapshot::Pins,
     unit::{Desired, Hold, Observed},
 };
 use schemars::JsonSchema;
@@ -246,6 +247,9 @@ pub struct Unit {
     /// Why it is, on purpose, not converging.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// What snapshots on its host need of it beyond what it should be; this is not removed either.
+    #[serde(default, skip_serializing_if = "Pins::is_empty")]
+    pub pins: Pins,
     /// When this came, by the console's clock.
     pub at_ms: Millis,
 }

@@ -36,7 +36,8 @@ impl UnitTopics {
     pub(super) fn observe(&mut self, states: &UnitStates) {
         for (unit, state) in states.iter() {
             let same = self.states.get(unit).is_some_and(|told| {
-                (&told.desired, &told.observed, &told.hold) == (&state.desired, &state.observed, &state.hold)
+                let told = (&told.desired, &told.observed, &told.hold, &told.pins);
+                told == (&state.desired, &state.observed, &state.hold, &state.pins)
             });
             if !same {
                 self.gone.remove(unit);
@@ -74,6 +75,7 @@ impl UnitTopics {
             desired: Desired { spec: state.desired.spec.masked(), ..state.desired.clone() },
             observed: state.observed.clone(),
             hold: state.hold.clone(),
+            pins: state.pins.clone(),
         });
         // A report is made of texts and numbers: it always serialises.
         Some((unit.clone(), report.and_then(|report| serde_json::to_vec(&report).ok()).unwrap_or_default()))
@@ -106,6 +108,7 @@ mod tests {
             desired: Desired { generation: 1, revision: Digest::of(b""), spec, run: Run::Running, frozen: false },
             observed: Observed { phase, ..Observed::absent(0) },
             hold: None,
+            pins: muster_topics::snapshot::Pins::default(),
             process: None,
         }
     }

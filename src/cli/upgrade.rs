@@ -270,6 +270,7 @@ mod tests {
             desired: Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false },
             observed: Observed::absent(0),
             hold: None,
+            pins: muster_topics::snapshot::Pins::default(),
             at_ms: 0,
         }
     }

@@ -12,6 +12,7 @@ use crate::{
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
+    snapshot::Pins,
 };
 
 /// What a unit should be, by kind. A second kind is a second variant here, an adapter in the agent
@@ -680,6 +681,9 @@ pub struct UnitReport {
     /// Why it is, on purpose, not converging.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// What snapshots need of it beyond what it should be.
+    #[serde(default, skip_serializing_if = "Pins::is_empty")]
+    pub pins: Pins,
 }
 
 /// What a unit should be, and whether it should run.

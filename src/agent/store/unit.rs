@@ -13,6 +13,8 @@
 
 use std::collections::BTreeMap;
 
+use std::collections::BTreeMap;
+
 use muster_topics::{
     Millis,
     command::Verb,
@@ -61,6 +63,8 @@ pub struct StoredUnits {
     pub leases: Vec<Lease>,
     /// Their realms.
     pub realms: Realms,
+    /// What snapshots have of them; nothing if that cannot be read.
+    pub snapshots: Option<BTreeMap<UnitName, Vec<Spec>>>,
 }
 
 /// What a verb has made of a unit.
@@ -191,7 +195,15 @@ pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits
     .fetch_all(&mut *connection)
     .await?;
     let (leases, realms) = (lease::all(connection).await?, realm::all(connection).await?);
-    let mut stored = StoredUnits { leases, realms, ..StoredUnits::default() };
+    let snapshots = match snapshot::specs(connection).await {
+        Ok(snapshots) => Some(snapshots),
+        Err(StoreError::Content { what, source }) => {
+            tracing::error!(what, %source, "what snapshots need cannot be read");
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    let mut stored = StoredUnits { leases, realms, snapshots, ..StoredUnits::default() };
     for raw in rows {
         let name = raw.name.clone();
         match raw.read() {

@@ -66,6 +66,7 @@ use muster_topics::{
     name::{HostId, UnitName},
     outcome::{RefusalCode, UnitAnswer},
     signal::Signal,
+    snapshot::Pins,
     unit::{Channel, Desired, Hold, Observed, Spec},
 };
 use serde_json::Value;
@@ -95,6 +96,8 @@ pub struct UnitState {
     pub observed: Observed,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
+    /// What snapshots need of it beyond what it should be.
+    pub pins: Pins,
     /// The process that runs now, for metrics: process id and start time in clock ticks since boot.
     pub process: Option<(i32, u64)>,
 }

@@ -11,6 +11,7 @@ use muster_topics::{
     name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
+    snapshot::Pins,
     unit::{Desired, Hold, Run, Spec},
 };
 use tokio::{
@@ -93,6 +94,8 @@ pub(super) struct Entry {
     install: Option<AbortHandle>,
     /// What the store has of it.
     kept: Option<(Kept, Option<Hold>)>,
+    /// What snapshots need of it beyond what it should be.
+    pins: Pins,
     /// When to look at it again.
     wake_ms: Option<Millis>,
     /// Where it stands among the others.
@@ -255,6 +258,13 @@ impl Task {
                 changed.insert(name.clone());
             }
         }
+        for (name, entry) in &mut self.entries {
+            let pins = pins(stored.snapshots.as_ref(), name, entry.unit.desired.as_ref());
+            if entry.pins != pins {
+                entry.pins = pins;
+                changed.insert(name.clone());
+            }
+        }
         for (name, (wiring, lack)) in wired {
             let Some(entry) = self.entries.get_mut(&name) else { continue };
             if *entry.unit.wiring() != wiring || entry.unit.lack() != lack.as_deref() {
@@ -381,7 +391,7 @@ impl Task {
                 }
             }
         }
-        publish(&self.publish, name, &entry.unit);
+        publish(&self.publish, name, entry);
         crash::point("steps", "before they begin");
         for step in steps {
             let worker = Worker { unit: name.clone(), kind: entry.kind.clone(), reports: self.reports.clone() };
@@ -411,7 +421,7 @@ impl Task {
 impl Entry {
     fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
         let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
-        Self { unit, kind, orders: None, install: None, kept, wake_ms: None, stand: None }
+        Self { unit, kind, orders: None, install: None, kept, pins: Pins::default(), wake_ms: None, stand: None }
     }
 
     /// The steps to begin now. The unit knows already that they have begun.
@@ -506,6 +516,15 @@ fn pinned(spec: &Spec) -> Desired {
     Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped, frozen: false }
 }
 
+/// What snapshots need of a unit beyond what it should be. What cannot be read may be anything.
+fn pins(snapshots: Option<&BTreeMap<UnitName, Vec<Spec>>>, unit: &UnitName, desired: Option<&Desired>) -> Pins {
+    match (snapshots, desired) {
+        (None, _) => Pins { and_more: true, ..Pins::default() },
+        (Some(snapshots), Some(desired)) => Pins::of(snapshots.get(unit).into_iter().flatten(), &desired.spec),
+        (Some(_), None) => Pins::default(),
+    }
+}
+
 /// What each unit is wired to.
 fn wire_all(stored: &StoredUnits) -> Vec<(UnitName, (Wiring, Option<String>))> {
     let specs = || {
@@ -516,11 +535,13 @@ fn wire_all(stored: &StoredUnits) -> Vec<(UnitName, (Wiring, Option<String>))> {
 }
 
 /// Tells what a unit is, if that is news.
-fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, unit: &Unit) {
+fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &Entry) {
+    let unit = &entry.unit;
     let state = unit.desired.as_ref().map(|desired| UnitState {
         desired: desired.clone(),
         observed: unit.observed.clone(),
         hold: unit.visible_hold().cloned(),
+        pins: entry.pins.clone(),
         process: unit.process().map(|process| (process.pid, process.start_ticks)),
     });
     states.send_if_modified(|states| {

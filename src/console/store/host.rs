@@ -393,6 +393,7 @@ impl UnitRow {
             desired: report.desired,
             observed: report.observed,
             hold: report.hold,
+            pins: report.pins,
             at_ms: self.at_ms,
         })
     }

@@ -262,6 +262,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             note: Some(text("until the disk is replaced")),
             ..Hold::new(HoldReason::Operator, ago(300))
         }),
+        pins: muster_topics::snapshot::Pins::default(),
         at_ms: ago(5),
     }
 }
