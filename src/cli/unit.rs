@@ -17,7 +17,7 @@ use super::{
     change::{Action, Change, Waiting, change, settle, submit},
     config, effective, endpoint, exec, export, host, logs, print, process,
     target::{self, UnitRef},
-    upgrade::{self, Upgrade},
+    upgrade,
     wait,
 };
 use crate::{
@@ -117,7 +117,7 @@ pub enum YunoVerb {
     /// End a yuno's process and start it anew
     Restart(Change),
     /// Bring yunos to newer artifacts and configs; --plan only shows which
-    Upgrade(Box<Upgrade>),
+    Upgrade(Box<upgrade::Wanted>),
     /// Send a signal to a yuno's main process; nothing that is desired changes by that
     #[command(after_help = "Examples:\n  muster yuno signal HUP default/server\n  \
                             muster yuno signal usr1 --all --yes\n\n\

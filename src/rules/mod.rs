@@ -10,6 +10,7 @@
 //! - [`order`]: whose turn it is among the units of a host
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
 //! - [`document`]: units as people write them down, [`keys`]: what they mistype; [`cost`]: what a change costs what runs
+//! - [`upgrade`]: what newer content a unit would get
 //! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
 //!
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
@@ -34,5 +35,6 @@ pub mod resend;
 pub mod schema;
 pub mod snapshot;
 pub mod time;
+pub mod upgrade;
 
 pub use refusal::Refusal;

@@ -14,11 +14,12 @@ use super::{
     Frame, Section, View, Watch,
     bits::{self, Tone, ago, bytes, state},
     command::{Shown, is_open},
-    commands, host, region,
+    commands, host, manage, region,
 };
 use crate::{
     api::{Command, Unit},
     console::web::chart::{Latest, Panel, Range},
+    rules::upgrade::Upgrade,
 };
 
 /// How many lines of a log are asked for, unless it is said.
@@ -44,6 +45,8 @@ pub(in crate::console::web) struct UnitView {
     pub(in crate::console::web) latest: Vec<Latest>,
     /// What its charts show.
     pub(in crate::console::web) range: Range,
+    /// What it would get of newer content.
+    pub(in crate::console::web) newer: Option<Upgrade>,
 }
 
 impl View for UnitView {
@@ -94,6 +97,7 @@ impl View for UnitView {
                 }))
                 (region(&self.asked_url(), "log", &["command"], self.log()))
             }
+            (manage::section(&self.unit, self.newer.as_ref(), frame))
             section {
                 div.head {
                     h2 { "Measurements" }
