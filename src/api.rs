@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use muster_topics::{
     Millis,
+    channel::ToldStats,
     command::Verb,
     heartbeat::HostState,
     name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
@@ -250,6 +251,9 @@ pub struct Unit {
     /// What snapshots on its host need of it beyond what it should be; this is not removed either.
     #[serde(default, skip_serializing_if = "Pins::is_empty")]
     pub pins: Pins,
+    /// The numbers that it told last of its own accord.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<ToldStats>,
     /// When this came, by the console's clock.
     pub at_ms: Millis,
 }

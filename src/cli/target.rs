@@ -154,6 +154,7 @@ mod tests {
             observed: Observed::absent(0),
             hold: None,
             pins: muster_topics::snapshot::Pins::default(),
+            stats: None,
             at_ms: 0,
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use muster_topics::{
+    channel::ToldStats,
     command::Verb as Asked,
     name::{LabelValue, Name, NameError, UnitName},
     reload::{OnChange, Reload},
@@ -403,6 +404,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("last exit", last_exit(observed)),
             ("progress", observed.progress.map(print::progress).unwrap_or_default()),
             ("says", observed.status.clone().unwrap_or_default()),
+            ("stats", unit.stats.as_ref().map(|stats| told(stats, now_ms)).unwrap_or_default()),
             ("can", observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
             ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
             ("does without", observed.missing.join("; ")),
@@ -426,6 +428,13 @@ fn last_exit(observed: &Observed) -> String {
     let memory = if observed.oom_killed { ", out of memory" } else { "" };
     let core = if observed.core_dumped { ", core dumped" } else { "" };
     observed.exit.map(|exit| format!("{exit}{memory}{core}")).unwrap_or_default()
+}
+
+/// Numbers that a yuno has told, with their age.
+fn told(stats: &ToldStats, now_ms: muster_topics::Millis) -> String {
+    let values: Vec<String> = stats.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let more = if stats.and_more { " …" } else { "" };
+    format!("{}{more} ({})", values.join(" "), print::age(stats.at_ms, now_ms))
 }
 
 fn run_word(run: Run) -> &'static str {

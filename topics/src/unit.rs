@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Millis, V1, canonical,
-    channel::Ability,
+    channel::{Ability, ToldStats},
     endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     process::{Limits, Log, Process},
@@ -684,6 +684,9 @@ pub struct UnitReport {
     /// What snapshots need of it beyond what it should be.
     #[serde(default, skip_serializing_if = "Pins::is_empty")]
     pub pins: Pins,
+    /// The numbers that it told last of its own accord.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<ToldStats>,
 }
 
 /// What a unit should be, and whether it should run.

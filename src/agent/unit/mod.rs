@@ -62,7 +62,7 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use muster_topics::{
-    channel::Complaint,
+    channel::{Complaint, ToldStats},
     name::{HostId, UnitName},
     outcome::{RefusalCode, UnitAnswer},
     signal::Signal,
@@ -221,6 +221,12 @@ impl Units {
     /// Tells the task that desired state in the store has changed.
     pub fn desired_changed(&self) {
         self.changed.notify_one();
+    }
+
+    /// The numbers that units have told last of their own accord.
+    #[must_use]
+    pub fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
+        self.kinds.iter().flat_map(|kind| kind.stats()).collect()
     }
 
     /// All units, now and on each change.

@@ -31,7 +31,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use muster_shim::{Step, cgroup::Cgroup};
 use muster_topics::{
     Millis, canonical,
-    channel::Complaint,
+    channel::{Complaint, ToldStats},
     effective::Effective,
     manifest::Manifest,
     name::{Digest, HostId, UnitName},
@@ -377,6 +377,10 @@ impl Kind for Yunos {
 
     fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
         self.switchboard.ask(unit, ask, limit).boxed()
+    }
+
+    fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
+        self.switchboard.stats()
     }
 
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {

@@ -394,6 +394,7 @@ impl UnitRow {
             observed: report.observed,
             hold: report.hold,
             pins: report.pins,
+            stats: report.stats,
             at_ms: self.at_ms,
         })
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use maud::Markup;
 use muster_topics::{
     Millis,
-    channel::Ability,
+    channel::{Ability, ToldStats},
     command::{Exec, Verb, output_max_bytes},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,
@@ -271,6 +271,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             ..Hold::new(HoldReason::Operator, ago(300))
         }),
         pins: muster_topics::snapshot::Pins::default(),
+        stats: (!failed).then(|| ToldStats::new(ago(3), [(text("requests"), 17.into()), ("lane".to_owned(), text("north").into())].into())),
         at_ms: ago(5),
     }
 }

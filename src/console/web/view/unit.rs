@@ -213,6 +213,13 @@ impl UnitView {
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
                 @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
+                @if let Some(stats) = &self.unit.stats {
+                    div { dt { "Stats" } dd {
+                        @for (name, value) in &stats.values { code { (name) "=" (value) } " " }
+                        @if stats.and_more { "… " }
+                        (ago(stats.at_ms, now_ms))
+                    } }
+                }
                 @if !observed.can.is_empty() {
                     div { dt { "Can" } dd { (observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")) } }
                 }
