@@ -154,7 +154,9 @@ mod tests {
         topics.all();
         assert_eq!(drain(&mut topics), [(a, 5, Some(Phase::Running)), (b.clone(), 0, None)]);
         let told = |number: u64| -> BTreeMap<UnitName, ToldStats> {
-            ["d/a", "d/x"].map(|unit| (unit.parse().unwrap(), ToldStats::new(1, [("n".to_owned(), number.into())].into()))).into()
+            ["d/a", "d/x"]
+                .map(|unit| (unit.parse().unwrap(), ToldStats::new(1, [("n".to_owned(), number.into())].into())))
+                .into()
         };
         for (number, is_due) in [(1, true), (1, false), (2, true)] {
             topics.observe_stats(told(number));

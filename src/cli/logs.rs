@@ -86,7 +86,10 @@ async fn pick(session: &Session, wanted: &Logs) -> Result<Vec<Unit>, Failure> {
         0 => Err(Failure::new(Kind::Failed, format!("no unit is picked by {words}"))
             .hint("`muster unit ls --select …` shows what an expression picks")),
         1..=LOGS_MAX => Ok(picked),
-        count => Err(Failure::new(Kind::Usage, format!("{words} picks {count} units, and {LOGS_MAX} logs can be read at once"))),
+        count => Err(Failure::new(
+            Kind::Usage,
+            format!("{words} picks {count} units, and {LOGS_MAX} logs can be read at once"),
+        )),
     }
 }
 

@@ -18,8 +18,7 @@ use super::{
     change::{Action, Change, Waiting, change, settle, submit},
     config, effective, endpoint, exec, export, host, logs, print, process,
     target::{self, UnitRef},
-    upgrade,
-    wait,
+    upgrade, wait,
 };
 use crate::{
     api::{Config, Unit},

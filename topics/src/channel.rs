@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::Millis;
+
 /// The longest line, either way: as much as a message on the bus.
 pub const LINE_MAX_BYTES: usize = 64 * 1024;
 

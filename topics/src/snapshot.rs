@@ -39,7 +39,8 @@ impl Pins {
             let mut artifact = spec.artifact.clone();
             // What a unit needs of an artifact is told by these.
             artifact.manifest = None;
-            let label = |artifact: &ArtifactRef| (artifact.sha256.clone(), artifact.role.clone(), artifact.version.clone());
+            let label =
+                |artifact: &ArtifactRef| (artifact.sha256.clone(), artifact.role.clone(), artifact.version.clone());
             let is_there = label(&now.artifact) == label(&artifact) || pins.artifacts.contains(&artifact);
             if !is_there && pins.has_room() {
                 pins.artifacts.push(artifact);

@@ -21,7 +21,7 @@ mod place;
 mod reload;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},

@@ -271,7 +271,9 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             ..Hold::new(HoldReason::Operator, ago(300))
         }),
         pins: muster_topics::snapshot::Pins::default(),
-        stats: (!failed).then(|| ToldStats::new(ago(3), [(text("requests"), 17.into()), ("lane".to_owned(), text("north").into())].into())),
+        stats: (!failed).then(|| {
+            ToldStats::new(ago(3), [(text("requests"), 17.into()), ("lane".to_owned(), text("north").into())].into())
+        }),
         at_ms: ago(5),
     }
 }
