@@ -27,10 +27,11 @@ use uuid::Uuid;
 
 use super::{
     execute::{ExecEvent, Executor},
+    fact::Fact,
     join::Identity,
     link::{Connection, Link, LinkEvent, Me, Message},
     portrait::Portrait,
-    road::{Fact, Running, Work},
+    road::{Running, Work},
     store::{Store, StoreError, journal},
     unit::{UnitStates, Units},
     voice::Voice,

@@ -17,7 +17,7 @@ use sqlx::SqliteConnection;
 
 use super::{
     core::Agent,
-    road::answer_with,
+    fact::answer_with,
     store::{StoreError, journal, realm, snapshot, unit::Asker},
 };
 use crate::{clock, rules::Refusal};

@@ -56,15 +56,8 @@ fn judged(command: Command, channel: Channel, time: KnownTime, clock_ms: Millis)
     )
     .unwrap();
     let realms = ["default", "secret"].map(|realm| realm.parse().unwrap()).into();
-    let judge = Judge {
-        host: host(),
-        realms: &realms,
-        policy: &policy,
-        user: "muster",
-        created_ms: CREATED,
-        time,
-        clock_ms,
-    };
+    let judge =
+        Judge { host: host(), realms: &realms, policy: &policy, user: "muster", created_ms: CREATED, time, clock_ms };
     match check(command, channel, &judge) {
         Verdict::Granted(_) => None,
         Verdict::Refused(_, refusal) => Some(refusal.code),
