@@ -150,9 +150,12 @@ async fn who_falls_behind_is_disconnected_rather_than_skipped() {
     slow.send(&subscribe(1, b"muster/#", 1)).await;
     slow.expect(&[0x90, 3, 0, 1, 1]).await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
-    for index in 0..2000 {
+    host.publish(&event(), false, &format!("{:0>100}", 0)).await;
+    // It has the first, so that all the others wait.
+    fixture.until("the first on its way", |stats| stats.sent_total == 1).await;
+    for index in 1..2000 {
         host.mqtt.publish(event(), QoS::AtLeastOnce, false, format!("{index:0>100}")).await.unwrap();
-        if index % 50 == 49 {
+        if index % 50 == 0 {
             host.acknowledged(50).await;
         }
     }

@@ -36,6 +36,8 @@ impl Child {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
+            // A panic there is an event that is waited for; it takes many seconds to find all names of a backtrace.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -235,6 +237,14 @@ impl OursApart {
         let (child, address) = Self::spawn(&folder);
         let place = Place { v4: address, v5: address, authority: Some(authority) };
         Self { child, place, folder }
+    }
+
+    /// Whether its store holds these words. What is retained gets there within a second, not before it is acknowledged.
+    pub(crate) fn has_stored(&self, words: &str) -> bool {
+        let files = std::fs::read_dir(self.folder.path().join("store")).unwrap();
+        files
+            .filter_map(|file| std::fs::read(file.unwrap().path()).ok())
+            .any(|bytes| bytes.windows(words.len()).any(|window| window == words.as_bytes()))
     }
 
     /// Kills it, and starts it again from what it has stored.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use muster_broker::{Broker, Limits, StartError};
 
 use crate::{
-    DEAD, console, event, host,
+    console, event, host,
     rig::{
-        HOST, OTHER,
+        HOST, OTHER, PATIENCE,
         child::{Child, Rumqttd, Settings},
         client::{Failed, Mqtt},
         patiently,
@@ -88,10 +88,10 @@ async fn everybody_is_known_and_may_say_what_is_theirs() {
         assert!(!speaks_for_another(&ours.place, version).await);
         // Nobody takes another's client id, whatever certificate shows.
         let connect = Connect::new(&format!("{OTHER}-1"));
-        let connected = Mqtt::try_connect(&ours.place, version, HOST, &connect, DEAD).await;
+        let connected = Mqtt::try_connect(&ours.place, version, HOST, &connect, PATIENCE).await;
         assert_eq!(connected.err(), Some(Failed::Refused(refused)));
         // A common name that is none of the fleet's is nobody.
-        let connected = Mqtt::try_connect(&ours.place, version, "anybody", &Connect::new("anybody"), DEAD).await;
+        let connected = Mqtt::try_connect(&ours.place, version, "anybody", &Connect::new("anybody"), PATIENCE).await;
         assert!(connected.is_err());
     }
 }

@@ -10,6 +10,7 @@ use crate::{
         child::{OursApart, Rumqttd, Settings},
         client::{Failed, Mqtt},
         place::{Ours, Place},
+        until,
         wire::{self, BOTH, Connect, Packet, Publish, Version},
     },
     unit,
@@ -121,6 +122,7 @@ async fn what_is_retained_outlives_the_broker() {
     for round in 0..3 {
         let mut sender = host(&ours.place, Version::V5).await;
         sender.publish(Publish::new(&unit(&format!("u{round}")), 1, round.to_string()).retained()).await;
+        until("it on the disk", || ours.has_stored(&unit(&format!("u{round}")))).await;
         // Not asked to end, but killed.
         ours = ours.again();
         let mut client = console(&ours.place, Version::V5).await;
