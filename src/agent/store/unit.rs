@@ -13,8 +13,6 @@
 
 use std::collections::BTreeMap;
 
-use std::collections::BTreeMap;
-
 use muster_topics::{
     Millis,
     command::Verb,
