@@ -374,6 +374,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("user", spec.user.clone().unwrap_or_default()),
             ("starts after", names(&spec.after)),
             ("requires", names(&spec.requires)),
+            ("snapshots need", unit.pins.words().join(", ")),
             ("labels", spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")),
             (
                 "desired",

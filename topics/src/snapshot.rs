@@ -60,6 +60,14 @@ impl Pins {
         !self.and_more
     }
 
+    /// What they need, in words.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let artifacts = self.artifacts.iter().map(|artifact| format!("{}@{}", artifact.role, artifact.version));
+        let configs = self.configs.iter().map(|config| format!("{}@{}", config.id, config.version));
+        artifacts.chain(configs).chain(self.and_more.then(|| "and more".to_owned())).collect()
+    }
+
     /// Whether they need nothing more than the unit itself.
     #[must_use]
     pub fn is_empty(&self) -> bool {

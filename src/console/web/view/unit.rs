@@ -237,6 +237,9 @@ impl UnitView {
                     } }
                 }
                 (spec(&desired.spec))
+                @if !self.unit.pins.is_empty() {
+                    div { dt { "Snapshots need" } dd { @for word in self.unit.pins.words() { code { (word) } " " } } }
+                }
             }
         }
     }
