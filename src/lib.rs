@@ -13,7 +13,7 @@
 //!   configurations
 //! - [`install`]: the agent as a service of this host
 //! - [`issue`]: certificates made, listed and revoked by hand
-//! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`]: what they have in common
+//! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
 //!
@@ -22,6 +22,8 @@
 #[cfg(feature = "agent")]
 pub mod agent;
 pub mod api;
+#[cfg(any(feature = "cli", feature = "console"))]
+pub mod argv;
 #[cfg(feature = "broker")]
 pub mod broker;
 #[cfg(any(feature = "agent", feature = "console"))]

@@ -121,6 +121,7 @@ mod tests {
             hold: None,
             pins: muster_topics::snapshot::Pins::default(),
             process: None,
+            spec: None,
         }
     }
 

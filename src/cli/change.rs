@@ -355,7 +355,12 @@ pub(super) async fn applied(
         return Ok(());
     }
     let leaves_it = matches!(verb, Asked::UnitHold { .. } | Asked::UnitLabel { .. });
-    let goal = if leaves_it { wait::Goal::Seen } else { wait::Goal::Reached };
+    let changes_it = matches!(verb, Asked::UnitApply { .. } | Asked::UnitUpgrade { .. });
+    let goal = match (leaves_it, changes_it) {
+        (true, _) => wait::Goal::Seen,
+        (false, true) => wait::Goal::Proven,
+        (false, false) => wait::Goal::Reached,
+    };
     wait::until_reached(session, host.host, unit, (*generation, goal), waiting.timeout.into()).await
 }
 

@@ -50,8 +50,8 @@ pub struct Options {
     /// It speaks JSON lines: it is running once it has said `ready`, and can be asked to play, for stats, and more
     #[arg(long, group = "channel")]
     lines: bool,
-    /// How long it may take to say so before it is ended
-    #[arg(long, value_name = "TIME", default_value = "90s", requires = "channel")]
+    /// How long it may take to say so, and to pass its probes (--start, --ready), before it is ended
+    #[arg(long, value_name = "TIME", default_value = "90s")]
     start_timeout: humantime::Duration,
     /// How long it may be silent after that (WATCHDOG=1, or `alive`) before it is ended
     #[arg(long, value_name = "TIME", requires = "channel")]

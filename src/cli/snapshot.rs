@@ -267,7 +267,7 @@ async fn switch(session: &Session, at: &Where, verb: Asked, waiting: change::Wai
         }
         if !waiting.no_wait {
             for (unit, generation) in changed {
-                wait::until_reached(session, *host, &unit.unit, (generation, wait::Goal::Reached), limit).await?;
+                wait::until_reached(session, *host, &unit.unit, (generation, wait::Goal::Proven), limit).await?;
             }
         }
     }

@@ -7,16 +7,17 @@ use muster_topics::{
     channel::ToldStats,
     command::Verb as Asked,
     name::{LabelValue, Name, NameError, UnitName},
+    probe::Which,
     reload::{OnChange, Reload},
     select::Select,
     signal::Signal,
-    unit::{ArtifactRef, ConfigRef, Hold, Observed, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
+    unit::{ArtifactRef, ConfigRef, Hold, Observed, Phase, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
 };
 
 use super::{
     Session, apply, artifact, ask,
     change::{Action, Change, Waiting, change, settle, submit},
-    config, effective, endpoint, exec, export, host, logs, print, process,
+    config, effective, endpoint, exec, export, host, logs, print, probe, process, rollback,
     target::{self, UnitRef},
     upgrade, wait,
 };
@@ -163,7 +164,8 @@ pub enum YunoVerb {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  muster artifact add ./server --role server --version 1.0.0\n  \
                         muster config add server.main 1 server.json\n  \
-                        muster yuno create default/server --artifact server@1.0.0 --config server.main@1 --run")]
+                        muster yuno create default/server --artifact server@1.0.0 --config server.main@1 \
+                            --ready http:8080/ready --live every=5s,tcp:8080 --run")]
 pub struct Create {
     /// REALM/NAME or HOST:REALM/NAME
     pub unit: UnitRef,
@@ -225,6 +227,12 @@ pub struct Create {
     /// Where it listens, and what it connects to
     #[command(flatten)]
     pub endpoints: endpoint::Options,
+    /// How it is found out whether it is well
+    #[command(flatten)]
+    pub probes: probe::Options,
+    /// What becomes of a change that does not work
+    #[command(flatten)]
+    pub rollback: rollback::Options,
     /// Start it as well
     #[arg(long)]
     pub run: bool,
@@ -326,6 +334,8 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
             observed
                 .error
                 .clone()
+                .or(observed.unready.clone())
+                .or(observed.rolled_back.as_ref().map(|back| format!("it {back}")))
                 .or(unit.hold.as_ref().map(|hold| format!("held: {hold}")))
                 .or(observed.exit.map(|exit| exit.to_string()))
                 .unwrap_or_default(),
@@ -340,7 +350,14 @@ async fn list(session: &Session, host: Option<String>, select: Option<&Select>) 
 fn doing(unit: &Unit) -> String {
     let frozen = if unit.observed.frozen { ", frozen" } else { "" };
     let held = unit.hold.as_ref().map(|hold| format!(", held: {}", hold.reason.as_str())).unwrap_or_default();
-    format!("{}{frozen}{held}", wait::phase(unit.observed.phase))
+    let unready = if is_unready(unit) { ", unready" } else { "" };
+    format!("{}{}{frozen}{unready}{held}", wait::phase(unit.observed.phase), rollback::mark(unit))
+}
+
+/// Whether it runs, and its probes find that it cannot do its work.
+fn is_unready(unit: &Unit) -> bool {
+    let Observed { phase, unready, .. } = &unit.observed;
+    matches!(phase, Phase::Running | Phase::Playing) && unready.is_some()
 }
 
 pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<Unit, Failure> {
@@ -356,6 +373,7 @@ pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String
 async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<(), Failure> {
     let unit = one(session, wanted, host).await?;
     let now_ms = clock::now_ms();
+    let [verified, rolled_back, its_lines, hint] = rollback::facts(&unit, now_ms);
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
         let Spec::Yuno(spec) = &desired.spec;
@@ -396,6 +414,14 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                     revision.unwrap_or_else(|| "none".to_owned()),
                 ),
             ),
+            verified,
+            rolled_back,
+            its_lines,
+            hint,
+            ("start probe", probed(spec, Which::Start)),
+            ("ready probe", probed(spec, Which::Ready)),
+            ("live probe", probed(spec, Which::Live)),
+            ("unready", observed.unready.clone().unwrap_or_default()),
             ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
             ("listens at", endpoint::listens(observed)),
             ("connects to", endpoint::connects(observed)),
@@ -414,6 +440,10 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("told", print::age(unit.at_ms, now_ms)),
         ]
     })
+}
+
+fn probed(spec: &YunoSpec, which: Which) -> String {
+    spec.probes.get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default()
 }
 
 fn names(units: &[UnitName]) -> String {
@@ -466,7 +496,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
     let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
     let (provides, needs) = create.endpoints.into_fields();
-    let spec = Spec::Yuno(YunoSpec {
+    let mut spec = YunoSpec {
         configs,
         reload: create.reload,
         reload_signal: create.reload_signal,
@@ -487,11 +517,14 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         watchdog_ms,
         provides,
         needs,
+        probes: create.probes.into_field(),
         restart: create.restart,
         stop_signal: create.stop_signal,
         grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),
         ..YunoSpec::new(artifact)
-    });
+    };
+    create.rollback.put_into(&mut spec);
+    let spec = Spec::Yuno(spec);
     let run = create.run.then_some(Run::Running);
     let asked = Asked::UnitApply { unit: create.unit.unit.clone(), spec: Box::new(spec), run };
     let command = submit(session, vec![host], asked).await?;

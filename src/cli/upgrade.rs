@@ -150,3 +150,36 @@ fn plan(unit: &Unit, offer: &Offer) -> Option<Plan> {
     let (host, hostname, unit) = (unit.host, unit.hostname.clone(), unit.unit.clone());
     Some(Plan { host, hostname, unit, artifact, configs, cost, asks: Some(verb) })
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use muster_topics::{
+        name::Digest,
+        snapshot::Pins,
+        unit::{ArtifactRef, Desired, Observed, Run, Spec, YunoSpec},
+    };
+
+    use super::*;
+
+    /// A unit that has this version of an artifact.
+    pub(in crate::cli) fn unit(version: &str) -> Unit {
+        let spec = Spec::Yuno(YunoSpec::new(ArtifactRef {
+            sha256: Digest::of(version.as_bytes()),
+            size_bytes: 1,
+            role: "web".parse().unwrap(),
+            version: version.parse().unwrap(),
+            manifest: None,
+        }));
+        Unit {
+            host: HostId(uuid::Uuid::nil()),
+            hostname: "anna".to_owned(),
+            unit: "default/web".parse().unwrap(),
+            desired: Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false },
+            observed: Observed::absent(0),
+            hold: None,
+            pins: Pins::default(),
+            stats: None,
+            at_ms: 0,
+        }
+    }
+}

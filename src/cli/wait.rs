@@ -7,7 +7,7 @@ use muster_topics::{
     unit::{self, HoldReason, Phase, Run},
 };
 
-use super::{Session, print};
+use super::{Session, print, rollback};
 use crate::{
     api::Unit,
     clock,
@@ -22,6 +22,8 @@ const POLL: Duration = Duration::from_millis(150);
 pub enum Goal {
     /// The unit is what the generation wants it to be.
     Reached,
+    /// That, and whatever it is in is not on trial any more: it has been up for long enough, or went back.
+    Proven,
     /// The agent has taken the generation in.
     Seen,
 }
@@ -42,6 +44,9 @@ pub enum Progress {
     },
 }
 
+/// The verb that tells what went wrong with what there is no process of any more.
+const SHOW: &str = "unit show";
+
 /// How far a unit is on its way to a generation.
 #[must_use]
 pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
@@ -51,6 +56,10 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
     }
     if goal == Goal::Seen {
         return Progress::Reached;
+    }
+    if let Some(back) = &observed.rolled_back {
+        let also = observed.error.as_ref().map(|error| format!("; and that one: {error}")).unwrap_or_default();
+        return Progress::Stuck { why: format!("it {back}{also}"), verb: SHOW };
     }
     // Somebody has asked for something newer; that is then the goal.
     let runs = |phase| {
@@ -63,7 +72,9 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
         Run::Stopped => matches!(observed.phase, Phase::Stopped | Phase::Absent),
     };
     if reached {
-        return Progress::Reached;
+        // What is suspended proves nothing.
+        let waits = goal == Goal::Proven && observed.on_trial && !observed.frozen;
+        return if waits { Progress::Going } else { Progress::Reached };
     }
     if let Some(hold) = &unit.hold {
         let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { "yuno logs" };
@@ -87,7 +98,11 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
 }
 
 fn hint(verb: &str, host: HostId, unit: &UnitName) -> String {
-    let use_ = if verb == "unit unhold" { "lets it go on" } else { "may tell more" };
+    let use_ = match verb {
+        "unit unhold" => "lets it go on",
+        SHOW => "tells more, with the last lines of what failed",
+        _ => "may tell more",
+    };
     format!("`muster {verb} {host}:{unit}` {use_}")
 }
 
@@ -130,7 +145,7 @@ pub async fn until_reached(
                 }
                 Progress::Going => {
                     tell_far(unit, shown.observed.progress, &mut far);
-                    Some(shown.observed.phase)
+                    Some((shown.observed.phase, rollback::mark(&shown)))
                 }
             },
             // Its first report may still be on its way.
@@ -139,7 +154,8 @@ pub async fn until_reached(
         };
         if going.is_some() && going != told {
             told = going;
-            print::say(format_args!("{unit}: {} …", going.map(phase).unwrap_or_default()));
+            let (phase, mark) = going.map(|(now, mark)| (phase(now), mark)).unwrap_or_default();
+            print::say(format_args!("{unit}: {phase}{mark} …"));
         }
         if started.elapsed() > limit {
             return Err(Failure::new(

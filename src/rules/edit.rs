@@ -7,8 +7,8 @@
 //! there. The one exception is `restart`, which asks for an event rather than for a state.
 //!
 //! **Invariant: every change makes a new generation, and a new generation is a new try**: it is not
-//! broken, and has no failure and no attempts behind it. So `run` of a unit that is held as broken, has failed
-//! or waits for its next start *is* a change, though its spec stays what it was.
+//! broken, and has no failure and no attempts behind it. So `run` of a unit that is held as broken, has failed, has
+//! gone back to an earlier revision or waits for its next start *is* a change, though its spec stays what it was.
 //!
 //! **Invariant: an operator's hold ends by `unhold` alone**, or with the unit. `stop` never holds, `hold` never
 //! stops, `retire` does both, and `rm` needs both.
@@ -25,7 +25,7 @@ use muster_topics::{
     },
 };
 
-use super::{Refusal, lease, process};
+use super::{Refusal, lease, probe, process};
 
 /// A unit that exists, as far as a verb has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ pub fn edit(unit: &UnitName, current: Option<Current<'_>>, verb: &Verb) -> Resul
     match verb {
         Verb::UnitRun { .. } => {
             let has_failed = matches!(current.observed.phase, Phase::Failed | Phase::Backoff);
-            let needs_a_new_try = current.is_held(HoldReason::Broken) || has_failed;
+            let needs_a_new_try = current.is_held(HoldReason::Broken) || has_failed || current.has_gone_back();
             if current.desired.run.is_running() && !needs_a_new_try {
                 return Ok(Edit::Keep);
             }
@@ -128,6 +128,12 @@ pub fn unknown(unit: &UnitName) -> Refusal {
 impl Current<'_> {
     fn is_held(&self, reason: HoldReason) -> bool {
         self.hold.is_some_and(|hold| hold.reason == reason)
+    }
+
+    /// Whether it went back from what is desired, and not from something that was desired before.
+    fn has_gone_back(&self) -> bool {
+        let rolled_back = self.observed.rolled_back.as_ref();
+        rolled_back.is_some_and(|rolled_back| rolled_back.generation == self.desired.generation)
     }
 }
 
@@ -304,7 +310,7 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
 #[must_use]
 pub fn faults(spec: &Spec) -> Vec<String> {
     let Spec::Yuno(spec) = spec;
-    process::faults(spec).into_iter().chain(lease::check(spec)).collect()
+    process::faults(spec).into_iter().chain(lease::check(spec)).chain(probe::check(spec)).collect()
 }
 
 /// Whoever applies a spec as it is shown knows no value of its environment: a mask stands for the value that is there.

@@ -36,6 +36,15 @@ pub struct Lease {
     pub port: u16,
 }
 
+impl Lease {
+    /// Whether this is what somebody has to be leased who provides that.
+    #[must_use]
+    pub fn is_for(&self, provided: &Provided) -> bool {
+        let has_port = provided.port.is_none_or(|port| port == self.port);
+        self.name == provided.name && self.protocol == provided.protocol && has_port
+    }
+}
+
 /// Where a unit listens, and how it reaches what it needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wiring {
@@ -177,17 +186,31 @@ pub fn check(spec: &YunoSpec) -> Vec<String> {
             _ => {}
         }
     }
-    for (index, arg) in spec.args.iter().enumerate() {
-        let mut rest = arg.as_str();
+    for (place, what, name, list) in unknown_placeholders(&spec.args, spec) {
+        wrong.push(format!("argument {place} says {{{what}:{name}}}, and {list} has no {name}"));
+    }
+    wrong
+}
+
+/// Placeholders in some words that are of no endpoint of the unit: in which word (from 1), what and whose, and in what
+/// it should stand.
+#[must_use]
+pub fn unknown_placeholders<'a>(words: &'a [String], spec: &YunoSpec) -> Vec<(usize, &'a str, &'a str, &'static str)> {
+    let provided = |name: &str| spec.provides.iter().any(|provided| provided.name.as_str() == name);
+    let needed = |name: &str| spec.needs.iter().any(|needed| needed.name.as_str() == name);
+    let mut unknown = Vec::new();
+    for (index, word) in words.iter().enumerate() {
+        let mut rest = word.as_str();
         while let Some((_, Placeholder { what, name }, after)) = next_placeholder(rest) {
-            let (list, names) = if what == "endpoint" { ("needs", &needed) } else { ("provides", &provided) };
-            if !names.iter().any(|known| known.as_str() == name) {
-                wrong.push(format!("argument {} says {{{what}:{name}}}, and {list} has no {name}", index + 1));
+            let (list, is_known) =
+                if what == "endpoint" { ("needs", needed(name)) } else { ("provides", provided(name)) };
+            if !is_known {
+                unknown.push((index + 1, what, name, list));
             }
             rest = after;
         }
     }
-    wrong
+    unknown
 }
 
 /// The leases of a unit that provides this: those that it has, and new ones where it has none. `leases` are all that

@@ -9,6 +9,7 @@
 //! - [`config`]: how configs become one, and what of them is secret; [`schema`]: whether that is what is wanted
 //! - [`order`]: whose turn it is among the units of a host
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
+//! - [`probe`]: how the answers to a unit's probes count
 //! - [`document`]: units as people write them down, [`keys`]: what they mistype; [`cost`]: what a change costs what runs
 //! - [`upgrade`]: what newer content a unit would get
 //! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
@@ -28,6 +29,7 @@ pub mod lease;
 pub mod order;
 pub mod plan;
 pub mod presence;
+pub mod probe;
 pub mod process;
 pub mod realm;
 mod refusal;

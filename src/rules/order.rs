@@ -33,6 +33,8 @@ pub enum Gate {
 pub enum Way {
     /// It runs.
     Running,
+    /// It runs, and cannot do its work just now.
+    Unready,
     /// It should, and is on its way.
     Coming,
     /// It does not, and nothing is being done about that.
@@ -84,8 +86,11 @@ fn needs(spec: &Spec, nodes: &Nodes<'_>) -> Gate {
         match way(unit) {
             None => return Gate::Blocked(format!("there is no unit {unit}")),
             Some(Way::Down) => return Gate::Blocked(format!("{unit} does not run")),
-            Some(Way::Running | Way::Coming) => {}
+            Some(Way::Running | Way::Unready | Way::Coming) => {}
         }
+    }
+    if let Some(unit) = requires.iter().find(|unit| way(unit) == Some(Way::Unready)) {
+        return Gate::Wait(format!("{unit} runs, and is not ready"));
     }
     let coming = requires.iter().chain(after).find(|unit| way(unit) == Some(Way::Coming));
     coming.map_or(Gate::Open, |unit| Gate::Wait(format!("{unit} is on its way")))
@@ -173,7 +178,7 @@ mod tests {
         (unit, serde_json::from_value(spec).unwrap())
     }
 
-    /// Each line a unit, after a sign: `+` runs, `~` is on its way and would start now, `!` is being started,
+    /// Each line a unit, after a sign: `+` runs, `?` runs and is not ready, `~` is on its way and would start now, `!` is being started,
     /// `-` does not run. What keeps the last one?
     #[track_caller]
     fn check(lines: &[&str], wanted: &str) {
@@ -183,6 +188,7 @@ mod tests {
             spec,
             way: match sign {
                 '+' => Way::Running,
+                '?' => Way::Unready,
                 '~' | '!' => Way::Coming,
                 _ => Way::Down,
             },
@@ -210,6 +216,10 @@ mod tests {
         // To come after something is to wait for it only while it comes.
         check(&["~db", "~web after:db"], "wait: default/db is on its way");
         check(&["-db", "~web after:db"], "open");
+        // What runs may never be ready again: only who cannot do without it waits for that.
+        check(&["?db", "~web requires:db"], "wait: default/db runs, and is not ready");
+        check(&["?db", "~web after:db"], "open");
+        check(&["?db", "-a", "~web requires:db,a"], "blocked: default/a does not run");
         check(&["~web after:db"], "open");
     }
 

@@ -10,7 +10,8 @@
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
 //! before the new one is started.
 //!
-//! Submodules: `observe` (how a unit changes with what is seen), `play` (whether it plays), `tests` and `model` (cases and properties).
+//! Submodules: `observe` (how a unit changes with what is seen), `play` (whether it plays), `health` (what its probes
+//! find), `verify` (which revision is good, and going back to it), `tests` and `model` (cases and properties).
 //!
 //! **Invariant: `plan` does no IO**, and plans nothing for a unit that is as it should be.
 //!
@@ -27,31 +28,41 @@
 //! started. Only a stop still stops it. (A shim starts its process again by itself, as often as it was allowed to
 //! when that began: such an instance goes on.)
 
+mod health;
 mod observe;
 mod play;
+mod verify;
 
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use muster_topics::{
     Millis,
     name::Digest,
+    probe::Which,
     unit::{
         Channel, Desired, Exit, Hold, Observed, Phase, Progress, Restart, Run, Spec, StopSignal, grace_ms,
-        started_after_ms,
+        start_timeout_ms, started_after_ms, verify_after_ms,
     },
 };
 use serde::{Deserialize, Serialize};
 
+pub use health::Probing;
+use health::{Has, Health};
 use play::Play;
 pub use play::{Connection, NotPlayed};
+use verify::Trial;
+pub use verify::Verified;
 
 use super::{
     backoff::GOOD_AFTER_MS,
     lease::Wiring,
     order::{Gate, Way},
+    probe::Verdict,
 };
 
 /// How much longer than its grace a unit may take to end before it is asked again, without any grace.
@@ -68,7 +79,8 @@ const FREEZE_AGAIN_MS: Millis = 10_000;
 /// What one unit should be, what it is, and what is being done about that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
-    /// What it should be; nothing for a unit that should not be at all.
+    /// What it should be; nothing for a unit that should not be at all. While it has gone back it is the verified spec
+    /// under the generation of what is [asked](Unit::asked).
     pub desired: Option<Desired>,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
@@ -111,6 +123,10 @@ pub struct Unit {
     kept_finished: bool,
     /// Whether its instance plays.
     play: Play,
+    /// What the probes of its instance have found.
+    health: Health,
+    /// Which revision is verified, and how the one that is desired does.
+    trial: Trial,
     /// How to treat its instance, by the newest spec that there was.
     policy: Policy,
 }
@@ -127,6 +143,23 @@ pub struct Kept {
     /// It ended, and its spec says that this is all.
     #[serde(default)]
     pub finished: bool,
+    /// Why what runs is being ended as one that is not well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condemned: Option<String>,
+    /// Since when the revision that is desired has had its chance, if there is one to go back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial_ms: Option<Millis>,
+    /// The last verified revision. It has a place of its own in the store.
+    #[serde(skip)]
+    pub verified: Option<Arc<Verified>>,
+}
+
+impl Kept {
+    /// Of a unit that was never kept.
+    #[must_use]
+    pub fn new(observed: Observed) -> Self {
+        Self { observed, restarts: 0, finished: false, condemned: None, trial_ms: None, verified: None }
+    }
 }
 
 /// What of a unit is in effect. For a yuno: its process, or its shim that is about to start one again.
@@ -210,8 +243,15 @@ struct Policy {
     reloads: bool,
     /// It can be asked things.
     speaks: bool,
+    probes: Has,
+    /// How long it may take to come up.
+    start_timeout_ms: Millis,
     stop_signal: StopSignal,
     grace_ms: u64,
+    /// It goes back by itself.
+    rolls_back: bool,
+    verify_after_ms: Millis,
+    healthy_within_ms: Millis,
 }
 
 impl Policy {
@@ -222,9 +262,14 @@ impl Policy {
                 started_after_ms: to_millis(spec.started_after_ms),
                 says_ready: !spec.channel.is_none(),
                 speaks: spec.channel == Channel::Lines,
+                probes: Has::of(&spec.probes),
+                start_timeout_ms: to_millis(spec.start_timeout_ms),
                 reloads: !spec.reload.is_restart(),
                 stop_signal: spec.stop_signal(),
                 grace_ms: spec.grace_ms,
+                rolls_back: spec.rollback.is_auto(),
+                verify_after_ms: to_millis(spec.verify_after_ms),
+                healthy_within_ms: to_millis(spec.healthy_within()),
             },
         }
     }
@@ -239,8 +284,13 @@ impl Default for Policy {
             says_ready: false,
             reloads: false,
             speaks: false,
+            probes: Has::default(),
+            start_timeout_ms: to_millis(start_timeout_ms()),
             stop_signal: StopSignal::default(),
             grace_ms: grace_ms(),
+            rolls_back: false,
+            verify_after_ms: to_millis(verify_after_ms()),
+            healthy_within_ms: Millis::MAX,
         }
     }
 }
@@ -335,6 +385,15 @@ pub enum Seen {
         ask: u32,
         /// Whether it does so now.
         answer: Result<(), NotPlayed>,
+    },
+    /// What a probe of a process has come to.
+    Probed {
+        /// Which process.
+        process: Process,
+        /// Which probe.
+        which: Which,
+        /// What it has come to.
+        verdict: Verdict,
     },
     /// Everything has been removed.
     Removed,
@@ -452,8 +511,8 @@ impl Unit {
     /// A unit as it was kept; nothing is kept of one that is new.
     #[must_use]
     pub fn new(kept: Option<Kept>, now_ms: Millis) -> Self {
-        let Kept { observed, restarts: kept_restarts, finished: kept_finished } =
-            kept.unwrap_or_else(|| Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false });
+        let Kept { observed, restarts: kept_restarts, finished: kept_finished, condemned, trial_ms, verified } =
+            kept.unwrap_or_else(|| Kept::new(Observed::absent(now_ms)));
         Self {
             desired: None,
             hold: None,
@@ -476,6 +535,8 @@ impl Unit {
             outdated: false,
             kept_finished,
             play: Play::default(),
+            health: Health::restore(condemned),
+            trial: Trial::restore(verified, trial_ms),
             policy: Policy::default(),
         }
     }
@@ -483,6 +544,14 @@ impl Unit {
     /// What to do now. Nothing (or only to wait) for a unit that is as it should be, or under way.
     #[must_use]
     pub fn plan(&self, now_ms: Millis) -> Option<Step> {
+        match (self.plan_step(now_ms), self.judged_again_ms(now_ms)) {
+            (None, Some(at_ms)) => Some(Step::WaitUntil(at_ms)),
+            (Some(Step::WaitUntil(step_ms)), Some(at_ms)) => Some(Step::WaitUntil(step_ms.min(at_ms))),
+            (step, _) => step,
+        }
+    }
+
+    fn plan_step(&self, now_ms: Millis) -> Option<Step> {
         match (&self.work, &self.instance) {
             (Some(Work::Adopting | Work::Removing | Work::Reloading(_)), _) | (_, Instance::Launching(_)) => None,
             (_, Instance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(Step::Adopt)),
@@ -504,6 +573,9 @@ impl Unit {
         if desired.run == Run::Stopped {
             return Some(stop);
         }
+        if self.health.condemned().is_some() {
+            return Some(stop);
+        }
         if self.observed.frozen && !desired.frozen {
             return Some(self.plan_freeze(alive, false, now_ms));
         }
@@ -522,13 +594,18 @@ impl Unit {
         if self.is_rewired() {
             return Some(stop);
         }
-        let process = alive.process?;
+        let process = alive.process.filter(|_| !self.is_leaving(alive))?;
         if let Some(step) = self.plan_play(desired, now_ms) {
             return Some(step);
         }
         match self.observed.phase {
             // What keeps it ends it if it takes too long to say so.
             Phase::Starting if self.awaits_word(alive) => None,
+            // What is left as it is has no deadline, nor what is suspended.
+            Phase::Starting if self.awaits_probes(alive) && (self.is_held() || self.observed.frozen) => None,
+            Phase::Starting if self.awaits_probes(alive) => {
+                Some(Step::WaitUntil(self.health.up_by_ms(self.policy.start_timeout_ms)))
+            }
             Phase::Starting => Some(Step::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms))),
             _ if desired.frozen && !self.observed.frozen => Some(self.plan_freeze(alive, true, now_ms)),
             _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
@@ -567,7 +644,7 @@ impl Unit {
         if let Some(wait) = due(self.restart_ms, now_ms) {
             return Some(wait);
         }
-        (*gate == Gate::Open).then_some(Step::Start { attempts: self.observed.attempts })
+        (*gate == Gate::Open && !self.needs_wiring()).then_some(Step::Start { attempts: self.observed.attempts })
     }
 
     /// Why it is, on purpose, not converging, in the form that others see.
@@ -587,7 +664,10 @@ impl Unit {
     pub fn way(&self) -> Way {
         let tries = self.wants_running() && !self.is_held() && self.rest.is_none();
         match self.observed.phase {
-            Phase::Running if tries || self.wants_running() => Way::Running,
+            Phase::Running | Phase::Playing if self.wants_running() => match self.observed.unready {
+                Some(_) => Way::Unready,
+                None => Way::Running,
+            },
             Phase::Backoff | Phase::Failed => Way::Down,
             _ if tries && !matches!(self.gate, Gate::Blocked(_)) => Way::Coming,
             _ => Way::Down,
@@ -656,7 +736,28 @@ impl Unit {
             Some(_) => self.rest == Some(Rest::Finished),
             None => self.kept_finished,
         };
-        Kept { observed: Observed { progress: None, ..self.observed.clone() }, restarts, finished }
+        let condemned = self.health.condemned().cloned();
+        let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
+        let observed = Observed { progress: None, ..self.observed.clone() };
+        Kept { observed, restarts, finished, condemned, trial_ms, verified }
+    }
+
+    /// What to find out now by its probes. Of one that is suspended, is to end, or is being replaced that is nothing.
+    #[must_use]
+    pub fn probing(&self) -> Vec<Probing> {
+        let (Instance::Alive(alive), Some(desired)) = (&self.instance, &self.desired) else { return Vec::new() };
+        let ends = alive.ends_by_ms.is_some() || self.health.condemned().is_some() || !desired.run.is_running();
+        let Some(process) = alive.process.filter(|_| !ends && !self.observed.frozen) else { return Vec::new() };
+        if alive.revision != desired.revision {
+            return Vec::new();
+        }
+        let Spec::Yuno(spec) = &desired.spec;
+        let probing = |which| {
+            let (probe, wiring) = (spec.probes.get(which)?.clone(), self.runs_with.clone().unwrap_or_default());
+            let (desired, coming) = (desired.clone(), !self.health.is_up());
+            Some(Probing { which, probe, process, wiring, desired, coming })
+        };
+        self.health.due(self.policy.probes).into_iter().filter_map(probing).collect()
     }
 
     /// The process that runs now.

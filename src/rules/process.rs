@@ -1,5 +1,6 @@
 //! Whether a process can be started from a spec at all.
 
+use super::backoff::GOOD_AFTER_MS;
 use muster_topics::{
     process::{Limits, Log, Process, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
@@ -11,6 +12,13 @@ pub const GRACE_MAX_MS: u64 = 3_600_000;
 
 /// The longest time that a unit may have to stay up to count as running: an hour, as above.
 pub const STARTED_AFTER_MAX_MS: u64 = 3_600_000;
+
+/// The longest that a unit may have to be up before its revision is verified: five minutes, after which
+/// its restarts do not count any more either.
+pub const VERIFY_AFTER_MAX_MS: u64 = GOOD_AFTER_MS.unsigned_abs();
+
+/// The longest that a unit may take to be up in another revision: a day, for those that rebuild an index first.
+pub const HEALTHY_WITHIN_MAX_MS: u64 = 24 * 3_600_000;
 
 /// The longest that a unit may be silent, or take to come up: an hour, as above.
 pub const SILENCE_MAX_MS: u64 = 3_600_000;
@@ -72,6 +80,7 @@ pub fn faults(spec: &YunoSpec) -> Vec<String> {
         check_attributes(&spec.process),
         check_log(&spec.log),
         check_channel(spec),
+        check_rollback(spec),
         most("labels", "", spec.labels.len(), LABELS_MAX),
         most("after", " units", spec.after.len(), NEEDS_MAX),
         most("requires", " units", spec.requires.len(), NEEDS_MAX),
@@ -193,6 +202,19 @@ fn check_channel(spec: &YunoSpec) -> Result<(), String> {
     }
 }
 
+fn check_rollback(spec: &YunoSpec) -> Result<(), String> {
+    between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS)?;
+    let Some(within_ms) = spec.healthy_within_ms else { return Ok(()) };
+    if spec.channel.is_none() && within_ms <= spec.started_after_ms {
+        return Err(format!(
+            "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
+             never be",
+            spec.started_after_ms
+        ));
+    }
+    between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS)
+}
+
 fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), String> {
     match value {
         _ if value < min => Err(format!("{what} is {value}, and must be at least {min}")),
@@ -233,6 +255,7 @@ mod tests {
         check_fields(json!({"channel": "notify", "watchdog_ms": 10_000, "start_timeout_ms": 5_000}), None);
         check_fields(json!({"configs": [config("a.b"), config("c")]}), None);
         check_fields(json!({"channel": "lines", "watchdog_ms": 10_000}), None);
+        check_fields(json!({"rollback": "never", "verify_after_ms": 0, "healthy_within_ms": 1_001}), None);
         check_fields(json!({"log": {"max_bytes": 4096, "keep": 0, "max_age_ms": 86_400_000}}), None);
     }
 
@@ -276,6 +299,10 @@ mod tests {
             (json!({"requires": vec!["a/b"; 33]}), "requires"),
             (json!({"started_after_ms": 3_600_001}), "started_after_ms"),
             (json!({"restart_epoch": u64::MAX}), "restart_epoch"),
+            (json!({"verify_after_ms": 300_001}), "verify_after_ms"),
+            (json!({"healthy_within_ms": 1_000}), "healthy_within_ms is 1000, and it is up after 1000 ms"),
+            (json!({"channel": "notify", "healthy_within_ms": 99}), "healthy_within_ms"),
+            (json!({"healthy_within_ms": 86_400_001}), "healthy_within_ms"),
         ] {
             check_fields(fields, Some(complaint));
         }

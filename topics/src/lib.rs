@@ -12,7 +12,8 @@
 //!   broker's configuration come from this one table
 //! - [`envelope`]: signed messages; [`canonical`]: canonical JSON, for hashing only
 //! - [`presence`], [`heartbeat`], [`unit`]: what a host says of itself; [`process`], [`capability`]: what a
-//!   unit's process is given; [`effective`]: what it reads as its configuration; [`reload`]: and when that changes
+//!   unit's process is given; [`effective`]: what it reads as its configuration; [`reload`]: and when that changes; [`probe`]: whether it
+//!   is well
 //! - [`manifest`]: what an artifact's author says of it
 //! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`signal`]: what may
 //!   be sent to a unit's process
@@ -43,6 +44,7 @@ pub mod name;
 mod newer;
 pub mod outcome;
 pub mod presence;
+pub mod probe;
 pub mod process;
 pub mod realm;
 pub mod reload;

@@ -10,6 +10,7 @@ use crate::{
     channel::{Ability, ToldStats},
     endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
+    probe::Probes,
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
     snapshot::Pins,
@@ -204,7 +205,11 @@ pub struct YunoSpec {
     /// argument, and under `connectors` in its configuration. Without one of them it is held.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Needed>,
-    /// How long it may take to say that it is up before it is ended as one that hangs. Only with a channel.
+    /// How it is found out whether it is up, ready and alive, beside what it says itself.
+    #[serde(default, skip_serializing_if = "Probes::is_none")]
+    pub probes: Probes,
+    /// How long it may take to come up, as it says on its channel and as its probes find, before it is ended as one
+    /// that hangs. Without a channel and probes it does not matter.
     #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
     pub start_timeout_ms: u64,
     /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
@@ -213,13 +218,25 @@ pub struct YunoSpec {
     /// When it is started again by itself.
     #[serde(default)]
     pub restart: Restart,
+    /// What becomes of a change of revision that does not work.
+    #[serde(default, skip_serializing_if = "Rollback::is_auto")]
+    pub rollback: Rollback,
+    /// How long it has to be up in a revision, without a failure, before that one is verified: what is gone back to if
+    /// a later one fails.
+    #[serde(default = "verify_after_ms", skip_serializing_if = "is_verify_after_ms")]
+    pub verify_after_ms: u64,
+    /// How long it may take to be up in another revision before that one has failed;
+    /// [`YunoSpec::healthy_within`] if it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub healthy_within_ms: Option<u64>,
     /// The signal that asks it to end; without one SIGQUIT for a yuno with a channel, and SIGTERM otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<StopSignal>,
     /// How long it may take to end before it is killed, with everything that it forked.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
-    /// How long it has to stay up to count as running. (A program without a channel has no way to say so itself.)
+    /// How long it has to stay up to count as running, if it has no channel to say so itself and no probe of start or
+    /// readiness.
     #[serde(default = "started_after_ms")]
     pub started_after_ms: u64,
     /// What it is known by beside its name, for selectors. At most [`LABELS_MAX`].
@@ -283,9 +300,13 @@ impl YunoSpec {
             watchdog_ms: None,
             provides: Vec::new(),
             needs: Vec::new(),
+            probes: Probes::default(),
             start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
+            rollback: Rollback::default(),
+            verify_after_ms: verify_after_ms(),
+            healthy_within_ms: None,
             stop_signal: None,
             grace_ms: grace_ms(),
             started_after_ms: started_after_ms(),
@@ -294,6 +315,14 @@ impl YunoSpec {
             requires: Vec::new(),
             priority: priority(),
         }
+    }
+
+    /// How long it may take to be up in another revision, in milliseconds: what its spec says, or the time that it may
+    /// take to say so and as long again as it then has to stay so. By then whatever hangs at its start has been ended.
+    #[must_use]
+    pub fn healthy_within(&self) -> u64 {
+        let slack_ms = self.started_after_ms.saturating_add(self.verify_after_ms);
+        self.healthy_within_ms.unwrap_or_else(|| self.start_timeout_ms.saturating_add(slack_ms))
     }
 }
 
@@ -329,6 +358,17 @@ fn is_start_timeout_ms(ms: &u64) -> bool {
     *ms == start_timeout_ms()
 }
 
+/// Default of [`YunoSpec::verify_after_ms`]: ten seconds. What cannot read its config or bind its port ends within the
+/// first; what fails to connect to what it needs gives up within a few.
+#[must_use]
+pub fn verify_after_ms() -> u64 {
+    10_000
+}
+
+fn is_verify_after_ms(ms: &u64) -> bool {
+    *ms == verify_after_ms()
+}
+
 /// How a yuno speaks with its agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -362,6 +402,25 @@ pub enum Restart {
     OnFailure,
     /// Not at all.
     Never,
+}
+
+/// What becomes of a change of revision that does not work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Rollback {
+    /// It goes back by itself to the last verified revision, if there is one.
+    #[default]
+    Auto,
+    /// It stays in the revision that is desired.
+    Never,
+}
+
+impl Rollback {
+    /// Whether it goes back by itself.
+    #[must_use]
+    pub fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
 }
 
 /// Signals that may ask a yuno to end.
@@ -560,6 +619,9 @@ pub struct Observed {
     /// What it says that it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
+    /// Why its probes find that it has not come up yet, or, once it is up, that it cannot do its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unready: Option<String>,
     /// How far its artifact is on its way here, told now and then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
@@ -583,6 +645,40 @@ pub struct Observed {
     /// What went wrong last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The last verified revision: what it goes back to if a later one fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified: Option<Digest>,
+    /// It is in a revision that is not verified yet, and goes back to the last one that is if this one fails.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_trial: bool,
+    /// It has gone back to the last verified revision, and stays there until something else is desired of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+}
+
+/// What a unit has gone back from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RolledBack {
+    /// The generation that wanted it.
+    pub generation: u64,
+    /// The revision that failed.
+    pub revision: Digest,
+    /// The revision that it has gone back to.
+    pub to: Digest,
+    /// Why.
+    pub error: String,
+    /// When.
+    pub at_ms: Millis,
+    /// The last lines of its log when it ended, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_lines: Option<String>,
+}
+
+impl std::fmt::Display for RolledBack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { revision, to, error, .. } = self;
+        write!(f, "went back to revision {} from {}: {error}", to.short(), revision.short())
+    }
 }
 
 impl Observed {
@@ -601,6 +697,7 @@ impl Observed {
             last_lines: None,
             frozen: false,
             status: None,
+            unready: None,
             progress: None,
             can: Vec::new(),
             endpoints: Vec::new(),
@@ -609,6 +706,9 @@ impl Observed {
             attempts: 0,
             retry_ms: None,
             error: None,
+            verified: None,
+            on_trial: false,
+            rolled_back: None,
         }
     }
 }
@@ -824,6 +924,10 @@ mod tests {
         check(true, |spec| spec.start_timeout_ms = 1);
         check(true, |spec| spec.stop_signal = Some(StopSignal::Quit));
         check(true, |spec| spec.restart = Restart::Never);
+        check(true, |spec| spec.probes = serde_json::from_str(r#"{"live":{"tcp":{"port":1}}}"#).unwrap());
+        check(true, |spec| spec.rollback = Rollback::Never);
+        check(true, |spec| spec.verify_after_ms = 1);
+        check(true, |spec| spec.healthy_within_ms = Some(1));
         check(true, |spec| spec.priority = 0);
         check(true, |spec| spec.requires.push("default/db".parse().unwrap()));
         check(true, |spec| drop(spec.labels.insert("tier".parse().unwrap(), "gold".parse().unwrap())));

@@ -35,7 +35,7 @@ use tokio::{
 };
 
 use self::follow::Follower;
-pub(super) use self::prepare::SEARCH_PATH;
+pub(super) use self::prepare::{SEARCH_PATH, find_program};
 use super::{
     follow::{Cancels, Wanted},
     shim::{Adopted, ShimError, Shims},

@@ -112,7 +112,7 @@ fn shim_user(user: &unistd::User) -> Result<User, Refusal> {
 }
 
 /// A program by path, from the working directory on, or by a name on the search path.
-fn find_program(program: &str, cwd: &Path) -> Result<String, Refusal> {
+pub(in crate::agent) fn find_program(program: &str, cwd: &Path) -> Result<String, Refusal> {
     if program.contains('/') {
         // Joined as texts that were texts before, so it still is one.
         return Ok(cwd.join(program).to_string_lossy().into_owned());

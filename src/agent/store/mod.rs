@@ -1,7 +1,8 @@
 //! The agent's store: SQLite, one writer, every query checked when the agent is compiled.
 //!
 //! Modules, in reading order: [`journal`] and [`outbox`] (commands and their answers), [`unit`]
-//! (what units should be; [`lease`]: their ports; [`realm`]; [`snapshot`]: what they should have been), [`metric`] (measurements that wait for the console).
+//! (what units should be; [`lease`]: their ports; [`realm`]; [`snapshot`]: what they should have been;
+//! `verified`: what they go back to), [`metric`] (measurements that wait for the console).
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` writes anew from the migrations.
 //!
@@ -14,6 +15,7 @@ pub mod outbox;
 pub mod realm;
 pub mod snapshot;
 pub mod unit;
+mod verified;
 
 use std::{
     io,

@@ -22,7 +22,7 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, from_sql, lease, realm, snapshot, to_sql};
+use super::{Store, StoreError, from_sql, lease, realm, snapshot, to_sql, verified};
 use crate::rules::{
     Refusal,
     edit::{Current, Edit, Holding},
@@ -175,6 +175,7 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
+        verified::keep(&mut tx, unit, kept).await?;
         super::commit(tx, "keep unit").await
     }
 }
@@ -201,11 +202,15 @@ pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits
         }
         Err(error) => return Err(error),
     };
+    let mut verified = verified::all(connection).await?;
     let mut stored = StoredUnits { leases, realms, snapshots, ..StoredUnits::default() };
     for raw in rows {
         let name = raw.name.clone();
         match raw.read() {
-            Ok(unit) => stored.units.push(unit),
+            Ok(mut unit) => {
+                unit.kept.verified = verified.remove(&name);
+                stored.units.push(unit);
+            }
             Err(error) => {
                 tracing::error!(unit = %name, %error, "a unit cannot be read, and is left alone");
                 stored.unreadable.push(name);
@@ -273,8 +278,10 @@ pub async fn edit(
                 );
                 return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
             }
-            let leases = match new_leases(connection, unit, row.as_ref().map(|row| &row.desired.spec), &spec).await? {
+            let leases = match new_leases(connection, unit, row.as_ref(), &spec).await? {
                 Ok(leases) => leases,
+                // Nothing may keep a stop from being done.
+                Err(_) if run == Run::Stopped && row.as_ref().is_some_and(|row| row.desired.spec == *spec) => None,
                 Err(refusal) => return Ok(Err(refusal)),
             };
             let hold = held(holding, row.and_then(|row| row.hold), asker);
@@ -288,23 +295,25 @@ pub async fn edit(
     }
 }
 
-/// What a unit is leased from now on; nothing if that stays as it is, as with a stop, which nothing may keep from
-/// being done.
+/// What a unit is leased from now on; nothing if that stays as it is.
 async fn new_leases(
     connection: &mut SqliteConnection,
     unit: &UnitName,
-    before: Option<&Spec>,
+    row: Option<&UnitRow>,
     after: &Spec,
 ) -> Result<Result<Option<Vec<Lease>>, Refusal>, StoreError> {
-    let Spec::Yuno(after) = after;
-    let same = match before {
-        Some(Spec::Yuno(before)) => before.provides == after.provides,
-        None => after.provides.is_empty(),
+    let Spec::Yuno(wanted) = after;
+    let same = match row {
+        // One that has gone back has the ports of what it went back to.
+        Some(row) if row.kept.observed.rolled_back.is_some() => false,
+        Some(UnitRow { desired: Desired { spec: Spec::Yuno(before), .. }, .. }) => before.provides == wanted.provides,
+        None => wanted.provides.is_empty(),
     };
     if same {
         return Ok(Ok(None));
     }
-    Ok(lease::find(connection, unit, &after.provides).await?.map(Some))
+    let provides = verified::ports(after, row.and_then(|row| row.kept.verified.as_deref()));
+    Ok(lease::find(connection, unit, &provides).await?.map(Some))
 }
 
 /// The operator's hold from now on, after the hold that there was `before`.
@@ -330,7 +339,7 @@ struct Wish<'a> {
 /// Writes down what is desired, under the next generation.
 async fn set(connection: &mut SqliteConnection, name: &str, wish: Wish<'_>, now_ms: Millis) -> Result<u64, StoreError> {
     let generation = next_generation(connection).await?;
-    let kept = Kept { observed: Observed::absent(now_ms), restarts: 0, finished: false };
+    let kept = Kept::new(Observed::absent(now_ms));
     let (spec, observed) = (to_json("unit's spec", &wish.spec)?, to_json("observed state", &kept)?);
     let (run, playing) = columns(wish.run);
     let (digest, frozen) = (wish.revision.as_str(), i64::from(wish.frozen));
@@ -380,9 +389,11 @@ pub(super) async fn find(connection: &mut SqliteConnection, unit: &UnitName) -> 
            FROM unit WHERE name = ?"#,
         name
     )
-    .fetch_optional(connection)
+    .fetch_optional(&mut *connection)
     .await?;
-    raw.map(Raw::read).transpose()
+    let Some(mut row) = raw.map(Raw::read).transpose()? else { return Ok(None) };
+    row.kept.verified = verified::all(connection).await?.remove(name);
+    Ok(Some(row))
 }
 
 /// The units that would wait for each other if this one became what `spec` says.
@@ -510,7 +521,7 @@ mod tests {
         done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
         let observed =
             Observed { phase: Phase::Failed, exit: Some(Exit::Signal(11)), attempts: 9, ..Observed::absent(5) };
-        let kept = Kept { observed, restarts: 3, finished: false };
+        let kept = Kept { restarts: 3, ..Kept::new(observed) };
         let hold = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&hold)).await.unwrap();
         let row = store.units().await.unwrap().units.remove(0);
@@ -533,7 +544,7 @@ mod tests {
         let (_folder, store) = store().await;
         let unit = name();
         done(&store, &unit, &apply(&unit, "a", Some(Run::Running))).await.unwrap();
-        let kept = Kept { observed: Observed::absent(5), restarts: 0, finished: false };
+        let kept = Kept::new(Observed::absent(5));
         let broken = Hold::new(HoldReason::Broken, 7);
         store.keep_unit(&unit, 1, &kept, Some(&broken)).await.unwrap();
         let hold = Verb::UnitHold { unit: unit.clone(), note: Some("audit".to_owned()) };

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::log::Place;
 use crate::rules::{
     lease::Wiring,
-    plan::{Failure, Over, Told},
+    plan::{Failure, Over, Probing, Told},
 };
 
 /// From where on a log is followed.
@@ -44,30 +44,34 @@ pub(super) trait Kind: Send + Sync {
     /// Looks up what is in effect, and takes it over.
     fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>>;
 
-    /// Gets everything that the revision needs, without touching what is in effect. Cheap if it is all there.
-    /// How far it is goes to `tell`, now and then.
+    /// Gets everything that the revision needs, without touching what is in effect, nor the revision to `keep`, which it
+    /// may have to go back to. Cheap if it is all there. How far it is goes to `tell`, now and then.
     fn install<'a>(
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         tell: &'a Tell<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Puts the revision into effect, wired like this. It was installed, and nothing is in effect.
+    /// Puts the revision into effect, wired like this. It was installed, and nothing is in effect. As for `keep`, see
+    /// [`Kind::install`].
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         wiring: &'a Wiring,
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>>;
 
     /// Brings what is in effect to this revision, which was installed, without starting it anew. False if that cannot
-    /// be done.
+    /// be done. As for `keep`, see [`Kind::install`].
     fn reload<'a>(
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
 
@@ -90,6 +94,13 @@ pub(super) trait Kind: Send + Sync {
     fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
         let _ = (unit, ask, limit);
         let answer = complaint("unsupported", format!("a {} cannot be asked anything", self.name()));
+        async { Err(answer) }.boxed()
+    }
+
+    /// Tries one of its probes, once and within the probe's time; why it has not succeeded.
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+        let _ = (unit, probing);
+        let answer = format!("a {} cannot be probed", self.name());
         async { Err(answer) }.boxed()
     }
 

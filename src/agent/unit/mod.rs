@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`turn`] (in which
-//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`yuno`] (the first kind), [`log`].
+//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind), [`log`].
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
 //!
@@ -43,6 +43,7 @@
 //! it back. What asks others for leave before a change (conflicts, admission) comes as further holds: the
 //! planner keeps what is while it is held.
 
+mod health;
 mod kind;
 mod log;
 mod step;
@@ -92,6 +93,8 @@ use crate::rules::{Refusal, edit};
 pub struct UnitState {
     /// What it should be.
     pub desired: Desired,
+    /// What it has gone back to, if it has.
+    pub spec: Option<Arc<Spec>>,
     /// What it is.
     pub observed: Observed,
     /// Why it is, on purpose, not converging.
@@ -100,6 +103,14 @@ pub struct UnitState {
     pub pins: Pins,
     /// The process that runs now, for metrics: process id and start time in clock ticks since boot.
     pub process: Option<(i32, u64)>,
+}
+
+impl UnitState {
+    /// What it runs as, or would.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        self.spec.as_deref().unwrap_or(&self.desired.spec)
+    }
 }
 
 /// All units of this host.
@@ -276,7 +287,7 @@ impl Units {
     }
 
     async fn ask_one(&self, unit: &UnitName, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
-        let spec = self.states.borrow().get(unit).map(|state| state.desired.spec.clone());
+        let spec = self.states.borrow().get(unit).map(|state| state.spec().clone());
         let Some(spec) = spec else { return Err(complaint("not_found", edit::unknown(unit).message)) };
         match &spec {
             Spec::Yuno(spec) if spec.channel != Channel::Lines => {

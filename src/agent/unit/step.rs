@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     channel::Complaint,
-    name::UnitName,
+    name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
     unit::{Desired, Exit, StopSignal},
@@ -73,6 +73,15 @@ pub(super) struct Stop {
     pub(super) grace_ms: u64,
 }
 
+/// What is started, and how.
+pub(super) struct Start {
+    pub(super) desired: Desired,
+    /// The revision that it may have to go back to.
+    pub(super) keep: Option<Digest>,
+    pub(super) wiring: Wiring,
+    pub(super) attempts: u32,
+}
+
 /// Everything that a step needs.
 pub(super) struct Worker {
     pub(super) unit: UnitName,
@@ -81,7 +90,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    async fn report(&self, seen: Seen) {
+    pub(super) async fn report(&self, seen: Seen) {
         // There is nobody to tell only when the agent ends.
         let _ = self.reports.send(Report { unit: self.unit.clone(), seen }).await;
     }
@@ -98,13 +107,13 @@ impl Worker {
         }
     }
 
-    pub(super) async fn install(self, desired: Desired) {
+    pub(super) async fn install(self, desired: Desired, keep: Option<Digest>) {
         // Who is too busy to hear it hears the next one.
         let tell = |progress| {
             let seen = Seen::Progress(desired.revision.clone(), progress);
             let _ = self.reports.try_send(Report { unit: self.unit.clone(), seen });
         };
-        let outcome = timeout(INSTALL_MAX, self.kind.install(&self.unit, &desired, &tell)).await;
+        let outcome = timeout(INSTALL_MAX, self.kind.install(&self.unit, &desired, keep.as_ref(), &tell)).await;
         let revision = desired.revision.clone();
         self.report(match outcome.unwrap_or_else(|_| Err(late("installing took", INSTALL_MAX))) {
             Ok(()) => Seen::Installed(revision),
@@ -113,8 +122,9 @@ impl Worker {
         .await;
     }
 
-    pub(super) async fn start(self, desired: Desired, wiring: Wiring, attempts: u32, orders: mpsc::Receiver<Order>) {
-        match timeout(START_MAX, self.kind.start(&self.unit, &desired, &wiring, attempts)).await {
+    pub(super) async fn start(self, what: Start, orders: mpsc::Receiver<Order>) {
+        let Start { desired, keep, wiring, attempts } = what;
+        match timeout(START_MAX, self.kind.start(&self.unit, &desired, keep.as_ref(), &wiring, attempts)).await {
             Ok(Ok(instance)) => {
                 crash::point("start", "before it is seen");
                 self.report(Seen::Started).await;
@@ -215,9 +225,9 @@ impl Worker {
     }
 
     /// Brings what runs to another revision. It stays with another task meanwhile, through which `orders` lead.
-    pub(super) async fn reload(self, desired: Desired, orders: mpsc::Sender<Order>) {
+    pub(super) async fn reload(self, desired: Desired, keep: Option<Digest>, orders: mpsc::Sender<Order>) {
         let signal = signaller(&orders);
-        let outcome = timeout(RELOAD_MAX, self.kind.reload(&self.unit, &desired, &signal)).await;
+        let outcome = timeout(RELOAD_MAX, self.kind.reload(&self.unit, &desired, keep.as_ref(), &signal)).await;
         let is_done = outcome.unwrap_or_else(|_| Err(late("reloading took", RELOAD_MAX))).unwrap_or_else(|failure| {
             tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be reloaded, and is started anew");
             false

@@ -22,8 +22,9 @@ use tokio::{
 
 use super::{
     Kinds, UnitState, UnitStates,
+    health::Watchers,
     kind::{Kind, Trace},
-    step::{Order, Report, Stop, Worker, no_process},
+    step::{Order, Report, Start, Stop, Worker, no_process},
     turn,
 };
 use crate::{
@@ -38,8 +39,9 @@ use crate::{
     clock::now_ms,
     rules::{
         Refusal, edit,
-        lease::{self, Provision, Wiring},
+        lease::{self, Lease, Provision, Wiring},
         plan::{Instance, Kept, Seen, Step, Unit},
+        realm::Realms,
     },
 };
 
@@ -96,6 +98,8 @@ pub(super) struct Entry {
     kept: Option<(Kept, Option<Hold>)>,
     /// What snapshots need of it beyond what it should be.
     pins: Pins,
+    /// Its probes.
+    watchers: Watchers,
     /// When to look at it again.
     wake_ms: Option<Millis>,
     /// Where it stands among the others.
@@ -119,6 +123,8 @@ pub(super) struct Task {
     looked_up: watch::Sender<bool>,
     /// What some unit can be expected to do has changed, so that others may have their turn.
     ways_changed: bool,
+    /// Some unit went back to another spec, so that it and others may be wired differently.
+    wires_changed: bool,
 }
 
 impl Task {
@@ -148,6 +154,7 @@ impl Task {
             to_look_up,
             looked_up,
             ways_changed: false,
+            wires_changed: false,
         }
     }
 
@@ -243,31 +250,32 @@ impl Task {
 
     async fn take_in(&mut self, stored: StoredUnits) {
         let mut changed = BTreeSet::new();
-        let known: BTreeSet<UnitName> = stored.units.iter().map(|row| row.name.clone()).collect();
-        let wired = wire_all(&stored);
-        for row in stored.units {
+        let StoredUnits { units, unreadable, leases, realms, snapshots } = stored;
+        let known: BTreeSet<UnitName> = units.iter().map(|row| row.name.clone()).collect();
+        for row in units {
             let name = row.name.clone();
             if self.take_in_row(row) {
                 changed.insert(name);
             }
         }
         for (name, entry) in &mut self.entries {
-            let is_forgotten = !known.contains(name) && !stored.unreadable.iter().any(|other| other == name.as_str());
+            let is_forgotten = !known.contains(name) && !unreadable.iter().any(|other| other == name.as_str());
             if is_forgotten && entry.unit.desired.is_some() {
                 entry.unit.observe(Seen::Desired(None, None), now_ms());
                 changed.insert(name.clone());
             }
         }
         for (name, entry) in &mut self.entries {
-            let pins = pins(stored.snapshots.as_ref(), name, entry.unit.desired.as_ref());
+            let pins = pins(snapshots.as_ref(), name, entry.unit.asked());
             if entry.pins != pins {
                 entry.pins = pins;
                 changed.insert(name.clone());
             }
         }
-        for (name, (wiring, lack)) in wired {
+        for (name, (wiring, lack)) in wire_all(&self.entries, &leases, &realms) {
             let Some(entry) = self.entries.get_mut(&name) else { continue };
-            if *entry.unit.wiring() != wiring || entry.unit.lack() != lack.as_deref() {
+            let is_new = *entry.unit.wiring() != wiring || entry.unit.lack() != lack.as_deref();
+            if is_new || entry.unit.needs_wiring() {
                 entry.unit.observe(Seen::Wired(wiring, lack), now_ms());
                 changed.insert(name);
             }
@@ -288,7 +296,7 @@ impl Task {
         // One that was forgotten, and made anew as another kind: first all that is left of it has to go.
         let desired = (entry.kind.name() == desired.spec.kind()).then_some(desired);
         let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
-        if generation(&entry.unit.desired) == generation(&desired) {
+        if entry.unit.asked().map(|asked| asked.generation) == generation(&desired) {
             return false;
         }
         entry.unit.observe(Seen::Desired(desired.map(Box::new), hold), now_ms());
@@ -360,6 +368,10 @@ impl Task {
 
     /// Has those units planned that wait for others, as long as others' ways change.
     async fn settle(&mut self) {
+        // What goes back goes back once; if it cannot be wired now, the next tick does it.
+        if std::mem::take(&mut self.wires_changed) {
+            self.sync().await;
+        }
         // Each round starts at least one, or is the last.
         for _ in 0..=self.entries.len() {
             if !std::mem::take(&mut self.ways_changed) {
@@ -379,6 +391,7 @@ impl Task {
             entry.unit.observe(Seen::Gate(gate), now_ms());
         }
         let steps = entry.plan(name, now_ms());
+        self.wires_changed |= entry.unit.needs_wiring();
         let stand = turn::Stand::of(&entry.unit, now_ms());
         self.ways_changed |= entry.stand.replace(stand) != Some(stand);
         if let Some(desired) = &entry.unit.desired {
@@ -393,10 +406,12 @@ impl Task {
         }
         publish(&self.publish, name, entry);
         crash::point("steps", "before they begin");
+        let kind = entry.kind.clone();
+        let worker = || Worker { unit: name.clone(), kind: kind.clone(), reports: self.reports.clone() };
         for step in steps {
-            let worker = Worker { unit: name.clone(), kind: entry.kind.clone(), reports: self.reports.clone() };
-            entry.begin(step, worker, &mut self.work);
+            entry.begin(step, worker(), &mut self.work);
         }
+        entry.watchers.keep(entry.unit.probing(), worker, &mut self.work);
     }
 
     async fn sweep(&self) {
@@ -408,9 +423,11 @@ impl Task {
         let units = || self.entries.values();
         for kind in self.kinds.iter() {
             let desired = units().filter(|entry| entry.kind.name() == kind.name());
-            let desired = desired.filter_map(|entry| entry.unit.desired.clone());
-            let pinned = snapshots.iter().filter(|spec| spec.kind() == kind.name()).map(pinned);
-            let desired = desired.chain(pinned).collect();
+            let desired = desired.filter_map(|entry| entry.unit.asked().cloned());
+            // What can be gone back to is needed as much as what is desired.
+            let verified = units().filter_map(|entry| entry.unit.verified()).map(|verified| &verified.spec);
+            let kept = snapshots.iter().chain(verified).filter(|spec| spec.kind() == kind.name()).map(pinned);
+            let desired = desired.chain(kept).collect();
             if let Err(error) = kind.sweep(desired).await {
                 tracing::warn!(kind = kind.name(), %error, "what is not needed any more cannot be given back");
             }
@@ -421,7 +438,17 @@ impl Task {
 impl Entry {
     fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
         let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
-        Self { unit, kind, orders: None, install: None, kept, pins: Pins::default(), wake_ms: None, stand: None }
+        Self {
+            unit,
+            kind,
+            orders: None,
+            install: None,
+            kept,
+            pins: Pins::default(),
+            watchers: Watchers::default(),
+            wake_ms: None,
+            stand: None,
+        }
     }
 
     /// The steps to begin now. The unit knows already that they have begun.
@@ -445,6 +472,7 @@ impl Entry {
 
     fn begin(&mut self, step: Step, worker: Worker, work: &mut JoinSet<()>) {
         tracing::debug!(unit = %worker.unit, ?step);
+        let keep = self.unit.verified().map(|verified| verified.revision.clone());
         match (step, self.unit.desired.clone()) {
             (Step::Adopt, _) => {
                 let orders = self.orders();
@@ -452,15 +480,16 @@ impl Entry {
             }
             (Step::Install, Some(desired)) => {
                 self.give_up_install();
-                self.install = Some(work.spawn(worker.install(desired)));
+                self.install = Some(work.spawn(worker.install(desired, keep)));
             }
             (Step::Start { attempts }, Some(desired)) => {
                 let orders = self.orders();
-                work.spawn(worker.start(desired, self.unit.wiring().clone(), attempts, orders));
+                let wiring = self.unit.wiring().clone();
+                work.spawn(worker.start(Start { desired, keep, wiring, attempts }, orders));
             }
             (Step::Reload, Some(desired)) => {
                 match self.orders.clone() {
-                    Some(orders) => drop(work.spawn(worker.reload(desired, orders))),
+                    Some(orders) => drop(work.spawn(worker.reload(desired, keep, orders))),
                     // Nobody would ever answer.
                     None => self.unit.observe(Seen::NotReloaded(desired.revision), now_ms()),
                 }
@@ -526,19 +555,28 @@ fn pins(snapshots: Option<&BTreeMap<UnitName, Vec<Spec>>>, unit: &UnitName, desi
 }
 
 /// What each unit is wired to.
-fn wire_all(stored: &StoredUnits) -> Vec<(UnitName, (Wiring, Option<String>))> {
+fn wire_all(
+    entries: &BTreeMap<UnitName, Entry>,
+    leases: &[Lease],
+    realms: &Realms,
+) -> Vec<(UnitName, (Wiring, Option<String>))> {
+    // One that has gone back provides and needs what that revision does.
     let specs = || {
-        stored.units.iter().map(|UnitRow { name, desired: Desired { spec: Spec::Yuno(spec), .. }, .. }| (name, spec))
+        entries.iter().filter_map(move |(name, entry)| {
+            let Desired { spec: Spec::Yuno(spec), .. } = entry.unit.desired.as_ref()?;
+            Some((name, spec))
+        })
     };
-    let provision = Provision::new(specs(), &stored.leases);
-    specs().map(|(name, spec)| (name.clone(), lease::wire(name, spec, &provision, &stored.realms))).collect()
+    let provision = Provision::new(specs(), leases);
+    specs().map(|(name, spec)| (name.clone(), lease::wire(name, spec, &provision, realms))).collect()
 }
 
 /// Tells what a unit is, if that is news.
 fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &Entry) {
     let unit = &entry.unit;
-    let state = unit.desired.as_ref().map(|desired| UnitState {
+    let state = unit.asked().map(|desired| UnitState {
         desired: desired.clone(),
+        spec: unit.desired.as_ref().filter(|is| is.revision != desired.revision).map(|is| Arc::new(is.spec.clone())),
         observed: unit.observed.clone(),
         hold: unit.visible_hold().cloned(),
         pins: entry.pins.clone(),

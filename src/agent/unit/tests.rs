@@ -155,6 +155,7 @@ impl Kind for FakeKind {
         &'a self,
         unit: &'a UnitName,
         _: &'a Desired,
+        _: Option<&'a Digest>,
         tell: &'a Tell<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
@@ -176,6 +177,7 @@ impl Kind for FakeKind {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        _: Option<&'a Digest>,
         wiring: &'a Wiring,
         _: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
@@ -207,6 +209,7 @@ impl Kind for FakeKind {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        _: Option<&'a Digest>,
         _: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
         let mut world = self.0.world();

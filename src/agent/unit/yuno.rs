@@ -7,6 +7,7 @@
 //! - `rev/<revision>/`: the configs of a revision, merged into `config.json`, and each as `<id>.json`
 //! - `rev/<revision>/wired/config.json`: the former with endpoints and connectors, for a unit that has any
 //! - `config`: a link to the revision's folder, for a unit that may be reloaded
+//! - `probe/<which>/`: the folder of the shim of a probe's command
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
@@ -18,6 +19,7 @@ mod channel;
 mod launch;
 mod materials;
 mod place;
+mod probe;
 mod reload;
 
 use std::{
@@ -64,7 +66,7 @@ use crate::{
     rules::{
         config,
         lease::Wiring,
-        plan::{Ended, Failure, Over, Process, Told},
+        plan::{Ended, Failure, Over, Probing, Process, Told},
         schema,
     },
 };
@@ -104,17 +106,23 @@ impl Yunos {
         Place { folder: self.folder.join(unit.realm().as_str()).join(unit.name().as_str()) }
     }
 
-    async fn install(&self, unit: &UnitName, desired: &Desired, tell: &Tell<'_>) -> Result<(), Failure> {
+    async fn install(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        keep: Option<&Digest>,
+        tell: &Tell<'_>,
+    ) -> Result<(), Failure> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
         self.fetch(&spec.artifact, tell).await.map_err(from_artifact)?;
         let materials = place.materials(&desired.revision);
         if materials.are_there(&spec.configs) {
-            return place.prepare(&desired.revision, None);
+            return place.prepare(&desired.revision, keep, None);
         }
         let configs = self.configs(spec, &materials).await?;
         self.check(spec, &configs).await?;
-        place.prepare(&desired.revision, Some(&configs))
+        place.prepare(&desired.revision, keep, Some(&configs))
     }
 
     /// Whether the merged config is what the artifact's manifest wants. (The console has checked that, too; but
@@ -173,16 +181,18 @@ impl Yunos {
         &self,
         unit: &UnitName,
         desired: &Desired,
+        keep: Option<&Digest>,
         wiring: &Wiring,
         attempts: u32,
     ) -> Result<Yuno, NotStarted> {
         let Spec::Yuno(spec) = &desired.spec;
         let place = self.place(unit);
         // Almost always all is there; but somebody may have tidied up by hand.
-        self.install(unit, desired, &|_| ()).await?;
+        self.install(unit, desired, keep, &|_| ()).await?;
         if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
+        self.end_probes(unit).await;
         let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
         let user = find_user(spec)?;
         if let Some(user) = &user {
@@ -324,19 +334,21 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         tell: &'a Tell<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>> {
-        self.install(unit, desired, tell).boxed()
+        self.install(unit, desired, keep, tell).boxed()
     }
 
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         wiring: &'a Wiring,
         attempts: u32,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
-        let start = self.start(unit, desired, wiring, attempts);
+        let start = self.start(unit, desired, keep, wiring, attempts);
         async { start.await.map(|yuno| Box::new(yuno) as Box<dyn Instance>) }.boxed()
     }
 
@@ -344,9 +356,10 @@ impl Kind for Yunos {
         &'a self,
         unit: &'a UnitName,
         desired: &'a Desired,
+        keep: Option<&'a Digest>,
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.reload_unit(unit, desired, signal).boxed()
+        self.reload_unit(unit, desired, keep, signal).boxed()
     }
 
     fn looks_outside(&self, desired: &Desired) -> bool {
@@ -365,14 +378,18 @@ impl Kind for Yunos {
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
         self.switchboard.close(unit);
-        let (place, tree, unit) = (self.place(unit), self.tree.clone(), unit.clone());
-        let remove = move || {
-            // Where it was started, which need not be where it would be now.
-            place.cgroup().remove();
-            tree.remove(&unit);
-            place.remove()
-        };
-        blocking(remove).boxed()
+        async move {
+            self.end_probes(unit).await;
+            let (place, tree, unit) = (self.place(unit), self.tree.clone(), unit.clone());
+            let remove = move || {
+                // Where it was started, which need not be where it would be now.
+                place.cgroup().remove();
+                tree.remove(&unit);
+                place.remove()
+            };
+            blocking(remove).await
+        }
+        .boxed()
     }
 
     fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
@@ -381,6 +398,10 @@ impl Kind for Yunos {
 
     fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
         self.switchboard.stats()
+    }
+
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+        self.try_probe(unit, probing).boxed()
     }
 
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {

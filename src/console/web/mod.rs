@@ -10,7 +10,6 @@
 //! - [`guard`]: headers of every answer, sessions, and what makes a form's request believable
 //! - [`answer`]: pages, parts of pages and problems as HTTP answers; [`extract`]: what addresses say
 //! - [`view`]: view structs and their markup; [`page`]: one module of handlers for each
-//! - [`argv`]: a line of text as a program and its arguments
 //! - [`chart`]: measurements as charts and as a table; [`live`]: server-sent events; [`assets`]
 //!
 //! **Invariant: nothing but the sign-in page and the assets is shown without a session**: every other
@@ -23,7 +22,6 @@
 //! `PreEscaped` is not used.
 
 mod answer;
-mod argv;
 mod assets;
 mod chart;
 mod extract;

@@ -8,6 +8,8 @@ use muster_topics::{
     name::UnitName,
     unit::{HoldReason, Phase},
 };
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -19,6 +21,8 @@ enum Event {
     Apply {
         artifact: u8,
         grace_ms: u64,
+        /// Which probes it has, as [`probes`] takes it.
+        probes: u8,
         run: Option<Run>,
     },
     Run,
@@ -52,6 +56,10 @@ enum Event {
     Disconnect,
     /// It answers to whether it plays; with `Unknown` it does as it was asked, and its answer is lost.
     PlayEnds(Fate),
+    /// One of the probes that are tried comes to something.
+    Probed(u8, bool),
+    /// One that was tried for a process that has gone.
+    ProbedBefore(u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,21 +103,52 @@ struct World {
     ready: bool,
     /// The question that is under way.
     asked: Option<(u32, bool)>,
+    /// What the process has passed of start and ready probe, and whether the agent has ever seen it up.
+    passed: [bool; 2],
+    was_up: bool,
     /// The unit was removed, and the shell knows it no more.
     gone: bool,
+    /// Whether what runs as a revision speaks.
+    speaking: BTreeMap<Digest, bool>,
+    /// A revision that does not work, and how.
+    bad: Option<(Digest, Bad)>,
+}
+
+/// What is wrong with a revision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bad {
+    /// It cannot be installed.
+    Install,
+    /// It cannot be started.
+    Start,
+    /// It ends at once, for good.
+    Ends,
+    /// It ends at once, and its shim starts it again as often as it may.
+    EndsAgain,
+    /// It never says that it is up.
+    Silent,
 }
 
 fn name() -> UnitName {
     "default/hello".parse().unwrap()
 }
 
-fn apply(artifact: u8, grace_ms: u64, run: Option<Run>) -> Verb {
+/// Some of the three probes, by the bits of a number.
+fn probes(which: u8) -> String {
+    let names = ["start", "ready", "live"].iter().enumerate().filter(|(bit, _)| which & (1 << bit) != 0);
+    let probes: Vec<String> = names.map(|(_, name)| format!(r#""{name}":{{"tcp":{{"port":1}}}}"#)).collect();
+    format!("{{{}}}", probes.join(","))
+}
+
+fn apply(artifact: u8, grace_ms: u64, which: u8, run: Option<Run>) -> Verb {
+    let probes = probes(which);
     let sha256 = Digest::of(&[artifact]);
     // Every third artifact is a task rather than a service.
     let restart = if artifact % 3 == 2 { "on_failure" } else { "always" };
     let channel = if speaks(&sha256) { "lines" } else { "none" };
+    let rollback = if artifact == 3 { "never" } else { "auto" };
     let spec = format!(
-        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}"}}"#
+        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}","rollback":"{rollback}","probes":{probes},"start_timeout_ms":60000}}"#
     );
     Verb::UnitApply { unit: name(), spec: Box::new(serde_json::from_str(&spec).unwrap()), run }
 }
@@ -153,7 +192,11 @@ impl World {
             wish: false,
             ready: false,
             asked: None,
+            passed: [false; 2],
+            was_up: false,
             gone: false,
+            speaking: BTreeMap::new(),
+            bad: None,
         }
     }
 
@@ -168,7 +211,12 @@ impl World {
         if let Some((desired, _)) = &self.row {
             assert!(self.unit.observed.generation <= desired.generation, "reached before it was desired");
         }
+        self.check_probes();
         self.drive();
+        // The shell works it out anew.
+        if self.unit.needs_wiring() {
+            self.wire();
+        }
     }
 
     /// As the shell does it: steps are begun until there are none.
@@ -240,6 +288,8 @@ impl World {
                     Holding::End => None,
                     Holding::Begin { .. } => Some(Hold::new(HoldReason::Operator, self.now_ms)),
                 };
+                let Spec::Yuno(yuno) = &*spec;
+                self.speaking.insert(revision.clone(), speaks(&yuno.artifact.sha256));
                 let desired = Desired { generation: self.generation, revision, spec: *spec, run, frozen };
                 self.row = Some((desired, hold));
             }
@@ -263,6 +313,7 @@ impl World {
         self.pids += 1;
         (self.frozen, self.freezing) = (false, None);
         (self.plays, self.connection, self.connections, self.ready, self.asked) = (false, None, 0, false, None);
+        (self.passed, self.was_up) = ([false; 2], false);
         self.process = Some((revision, Process { pid: self.pids, start_ticks: 1, started_ms: self.now_ms }));
     }
 
@@ -348,12 +399,7 @@ impl World {
 
     /// Whether the process is one that speaks: that is part of what it was started as.
     fn can_connect(&self) -> bool {
-        let speaking = |(revision, _): &(Digest, Process)| {
-            let Some((desired, _)) = &self.row else { return false };
-            let Spec::Yuno(spec) = &desired.spec;
-            *revision == desired.revision && speaks(&spec.artifact.sha256)
-        };
-        self.process.as_ref().is_some_and(speaking)
+        self.process.as_ref().is_some_and(|(revision, _)| self.speaking[revision])
     }
 
     fn connect(&mut self) {
@@ -403,10 +449,7 @@ impl World {
             self.see(Seen::Found(found));
         }
         if let Some(revision) = self.reloading.take() {
-            let speaks = self.row.as_ref().is_some_and(|(desired, _)| {
-                let Spec::Yuno(spec) = &desired.spec;
-                spec.channel == Channel::Lines
-            });
+            let speaks = self.speaking[&revision];
             match &mut self.process {
                 // Some differ in more than their configs, such as in their channel.
                 Some((runs, _)) if self.pids % 3 != 0 && self.connection.is_some() == speaks => {
@@ -435,7 +478,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Apply { artifact, grace_ms, run } => self.verb(&apply(artifact, grace_ms, run)),
+            Event::Apply { artifact, grace_ms, probes, run } => self.verb(&apply(artifact, grace_ms, probes, run)),
             Event::Run => self.verb(&Verb::UnitRun { unit: name() }),
             Event::Stop => self.verb(&Verb::UnitStop { unit: name() }),
             Event::Restart => self.verb(&Verb::UnitRestart { unit: name() }),
@@ -475,9 +518,64 @@ impl World {
             Event::Connect => self.connect(),
             Event::Disconnect => self.disconnect(),
             Event::PlayEnds(fate) => self.play_ends(fate),
+            Event::Probed(place, good) => {
+                let tried = self.unit.probing();
+                if let Some(probing) = tried.get(usize::from(place) % tried.len().max(1)) {
+                    self.probed(probing, good);
+                }
+            }
+            Event::ProbedBefore(place) => {
+                let process = Process { pid: self.pids - 1, start_ticks: 1, started_ms: self.now_ms };
+                let which = Which::ALL[usize::from(place) % 3];
+                self.see(Seen::Probed { process, which, verdict: Verdict::Passed });
+                self.see(Seen::Probed { process, which, verdict: Verdict::Failed("old".to_owned()) });
+            }
         }
         self.answers();
         self.check();
+    }
+
+    fn probed(&mut self, probing: &Probing, good: bool) {
+        let Probing { process, which, coming, .. } = *probing;
+        assert_eq!(self.process.as_ref().map(|(_, process)| *process), Some(process), "another process is probed");
+        assert!(!self.frozen || self.freezing.is_some(), "what is suspended is probed");
+        let verdict = match (good, coming) {
+            (true, _) => Verdict::Passed,
+            (false, true) => Verdict::Pending("no".to_owned()),
+            (false, false) => Verdict::Failed("no".to_owned()),
+        };
+        match which {
+            Which::Start => {
+                assert!(coming, "it is up already");
+                self.passed[0] |= good;
+            }
+            Which::Ready => self.passed[1] |= good,
+            Which::Live => assert!(self.was_up, "it is not up yet"),
+        }
+        self.see(Seen::Probed { process, which, verdict });
+    }
+
+    /// What is up has passed what it has to pass, and is thrown back by nothing.
+    fn check_probes(&mut self) {
+        let (Instance::Alive(alive), Some((_, process)), Some((desired, _))) =
+            (&self.unit.instance, &self.process, &self.row)
+        else {
+            return;
+        };
+        if alive.process != Some(*process) || alive.ends_by_ms.is_some() {
+            return;
+        }
+        let is_up = matches!(self.unit.observed.phase, Phase::Running | Phase::Playing);
+        if is_up && !self.was_up && alive.revision == desired.revision {
+            let Spec::Yuno(spec) = &desired.spec;
+            let [started, ready] = self.passed;
+            assert!(started || spec.probes.start.is_none(), "up without its start probe");
+            assert!(ready || spec.probes.ready.is_none(), "up without its ready probe");
+        }
+        // It may have to say more than before, as what it is now.
+        let waits = self.unit.awaits_word(alive) || self.unit.observed.phase == Phase::Failed;
+        assert!(is_up || waits || !self.was_up, "thrown back: {:?}", self.unit);
+        self.was_up |= is_up;
     }
 
     fn check(&self) {
@@ -487,6 +585,14 @@ impl World {
             let (revision, process) = self.process.as_ref().expect("running without a process");
             assert_eq!((&alive.revision, alive.process), (revision, Some(*process)));
             assert_eq!(self.unit.observed.pid, Some(process.pid));
+        }
+        if let Some(rolled_back) = &self.unit.observed.rolled_back {
+            let asked = self.unit.asked().expect("it went back from something that is desired");
+            assert_eq!((rolled_back.generation, &rolled_back.revision), (asked.generation, &asked.revision));
+            let verified = self.unit.verified().expect("it went back to something");
+            assert_eq!(rolled_back.to, verified.revision);
+            assert_eq!(self.unit.desired.as_ref().map(|desired| &desired.revision), Some(&verified.revision));
+            assert!(!self.unit.observed.on_trial);
         }
         if self.unit.observed.phase != Phase::Backoff {
             assert_eq!(self.unit.observed.retry_ms, None);
@@ -509,15 +615,26 @@ impl World {
             if self.gone {
                 return;
             }
-            self.install_ends(Fate::Good);
-            self.launch_ends(Fate::Good);
+            self.install_ends(self.fate(self.installing.as_ref(), Bad::Install));
+            self.launch_ends(self.fate(self.launching.as_ref(), Bad::Start));
             if self.stopping {
                 self.exit(0);
             }
-            if self.connection.is_none() && self.process.is_some() {
+            self.behave();
+            if self.is_bad(Bad::EndsAgain) {
+                // No time passes before it ends once more.
+                continue;
+            }
+            if self.connection.is_none() && !self.is_bad(Bad::Silent) {
                 self.connect();
             }
             self.play_ends(Fate::Good);
+            // First the one of its start, then all others.
+            for _ in 0..2 {
+                for probing in self.unit.probing() {
+                    self.probed(&probing, true);
+                }
+            }
             match self.unit.plan(self.now_ms) {
                 Some(Step::WaitUntil(at_ms)) => {
                     self.now_ms = at_ms;
@@ -530,11 +647,36 @@ impl World {
         panic!("does not settle: {:?}", self.unit);
     }
 
+    /// Whether what runs is bad in this way.
+    fn is_bad(&self, how: Bad) -> bool {
+        self.process.as_ref().is_some_and(|(revision, _)| self.bad.as_ref() == Some(&(revision.clone(), how)))
+    }
+
+    /// How something ends that is done for a revision.
+    fn fate(&self, revision: Option<&Digest>, how: Bad) -> Fate {
+        let is_bad = revision.is_some_and(|revision| self.bad.as_ref() == Some(&(revision.clone(), how)));
+        if is_bad { Fate::Fatal } else { Fate::Good }
+    }
+
+    /// What is bad does what it does.
+    fn behave(&mut self) {
+        if self.is_bad(Bad::Ends) {
+            self.exit(1);
+        } else if self.is_bad(Bad::EndsAgain) && self.restarts < 3 {
+            self.happen(Event::Again(1));
+        } else if self.is_bad(Bad::EndsAgain) {
+            self.exit(1);
+        }
+    }
+
     fn check_converged(&self) {
-        let Some((desired, _)) = &self.row else {
+        let Some((asked, _)) = &self.row else {
             assert!(self.process.is_none() && self.gone, "forgotten, and still there");
             return;
         };
+        assert_eq!(self.unit.asked(), Some(asked));
+        // What it went back to counts.
+        let desired = self.unit.desired.as_ref().unwrap_or(asked);
         assert_eq!(self.unit.plan(self.now_ms), None, "a unit at rest wants nothing");
         let observed = &self.unit.observed;
         assert_eq!(observed.generation, desired.generation, "{:?}", self.unit);
@@ -556,6 +698,7 @@ impl World {
                 assert_eq!((running, observed.exit), (None, Some(Exit::Code(0))));
             }
             (Phase::Running, Run::Running) => {
+                assert_eq!(observed.unready, None);
                 assert_eq!((running, self.with), (Some(&desired.revision), self.wired.0));
                 assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, false));
             }
@@ -576,7 +719,8 @@ fn event() -> impl Strategy<Value = Event> {
     let fate =
         || prop_oneof![6 => Just(Fate::Good), 2 => Just(Fate::Heals), 1 => Just(Fate::Fatal), 1 => Just(Fate::Unknown)];
     prop_oneof![
-        2 => (0u8..4, 1u64..3, run).prop_map(|(artifact, grace_ms, run)| Event::Apply { artifact, grace_ms, run }),
+        2 => (0u8..4, 1u64..3, 0u8..8, run)
+            .prop_map(|(artifact, grace_ms, probes, run)| Event::Apply { artifact, grace_ms, probes, run }),
         2 => Just(Event::Run),
         1 => Just(Event::Stop),
         1 => Just(Event::Restart),
@@ -604,11 +748,63 @@ fn event() -> impl Strategy<Value = Event> {
         4 => Just(Event::Connect),
         1 => Just(Event::Disconnect),
         4 => fate().prop_map(Event::PlayEnds),
+        6 => (0u8..2, prop::bool::weighted(0.7)).prop_map(|(place, good)| Event::Probed(place, good)),
+        1 => (0u8..3).prop_map(Event::ProbedBefore),
     ]
+}
+
+fn bad() -> impl Strategy<Value = Bad> {
+    prop_oneof![Just(Bad::Install), Just(Bad::Start), Just(Bad::Ends), Just(Bad::EndsAgain), Just(Bad::Silent)]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_does_not_work_goes_back_to_what_does(
+        bad in bad(),
+        events in prop::collection::vec(event(), 0..20),
+        meanwhile in prop::collection::vec(prop_oneof![Just(Event::AgentRestart), Just(Event::Wait(900))], 0..10),
+    ) {
+        let mut world = World::new();
+        world.desire();
+        for event in events {
+            world.happen(event);
+        }
+        world.settle();
+        // One that speaks can be silent; and to run as something that was never tried is no new try of another.
+        let (good, other) = (apply(0, 7, 7, Some(Run::Running)), apply(1, 7, 3, Some(Run::Running)));
+        world.verb(&Verb::UnitUnhold { unit: name() });
+        world.verb(&Verb::UnitThaw { unit: name() });
+        world.verb(&Verb::UnitPause { unit: name() });
+        world.verb(&good);
+        world.settle();
+        let running = |world: &World| world.process.as_ref().map(|(revision, _)| revision.clone());
+        let verified = running(&world);
+        prop_assert_eq!(&world.unit.verified().map(|verified| verified.revision.clone()), &verified);
+        let Verb::UnitApply { spec, .. } = &other else { unreachable!() };
+        let Spec::Yuno(mut yuno) = (**spec).clone();
+        let Spec::Yuno(now) = &world.row.as_ref().unwrap().0.spec;
+        yuno.restart_epoch = now.restart_epoch;
+        world.bad = Some((Spec::Yuno(yuno).revision().unwrap(), bad));
+        world.verb(&other);
+        for event in meanwhile {
+            world.behave();
+            world.happen(event);
+        }
+        world.settle();
+        world.check_converged();
+        prop_assert_eq!(running(&world), verified);
+        prop_assert!(world.unit.observed.rolled_back.is_some());
+        prop_assert_eq!(world.unit.observed.phase, Phase::Running);
+        // What works after all is what it is then.
+        world.bad = None;
+        world.verb(&Verb::UnitRun { unit: name() });
+        world.settle();
+        world.check_converged();
+        prop_assert_eq!(running(&world), world.row.as_ref().map(|(desired, _)| desired.revision.clone()));
+        prop_assert_eq!(&world.unit.observed.rolled_back, &None);
+    }
 
     #[test]
     fn whatever_happens_there_is_one_process_at_most_and_it_converges(events in prop::collection::vec(event(), 0..60)) {
@@ -624,13 +820,13 @@ proptest! {
     #[test]
     fn to_run_heals_whatever_has_failed(events in prop::collection::vec(event(), 0..40)) {
         let mut world = World::new();
-        world.verb(&apply(0, 1, None));
+        world.verb(&apply(0, 1, 7, None));
         for event in events {
             world.happen(event);
         }
         world.settle();
         world.verb(&Verb::UnitUnhold { unit: name() });
-        world.verb(&apply(0, 1, Some(Run::Running)));
+        world.verb(&apply(0, 1, 7, Some(Run::Running)));
         world.settle();
         world.check_converged();
         prop_assert_eq!(world.unit.observed.phase, Phase::Running);

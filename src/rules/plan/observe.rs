@@ -5,7 +5,8 @@ use std::time::Duration;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Desired, Hold, HoldReason, Phase, Restart, Run},
+    probe::Probes,
+    unit::{Desired, Hold, HoldReason, Phase, Restart, Run, Spec},
 };
 
 use super::{
@@ -76,7 +77,8 @@ impl Unit {
             Seen::Started => self.started(),
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
-            Seen::Told(told) => self.told(told),
+            Seen::Told(told) => self.told(told, now_ms),
+            Seen::Probed { process, which, verdict } => self.health.probed(process, which, verdict),
             Seen::Ended(over) => self.ended(over, now_ms),
             Seen::Played { ask, answer } => {
                 if let Some(error) = self.play.answered(ask, answer, now_ms) {
@@ -99,17 +101,24 @@ impl Unit {
     }
 
     fn desire(&mut self, desired: Option<Desired>, hold: Option<Hold>) {
-        if let Some(desired) = &desired {
-            self.policy = Policy::of(&desired.spec);
-        }
-        let generation = |desired: &Option<Desired>| desired.as_ref().map(|desired| desired.generation);
-        let before = std::mem::replace(&mut self.desired, desired);
-        if generation(&before) == generation(&self.desired) {
+        let generation = |desired: Option<&Desired>| desired.map(|desired| desired.generation);
+        let before = self.asked().cloned();
+        if generation(before.as_ref()) == generation(desired.as_ref()) {
             return;
         }
         self.hold = hold;
-        let is_restored = before.is_none() && generation(&self.desired) == Some(self.observed.generation);
         let has_finished = if before.is_none() { self.kept_finished } else { self.rest == Some(Rest::Finished) };
+        let was_back = self.is_back();
+        let probes = self.probes();
+        self.aim(before.as_ref(), desired);
+        self.take_policy();
+        self.health.change(&probes, &self.probes());
+        // What has finished was then another revision than the one that is desired.
+        if was_back && has_finished {
+            self.forget_verified();
+        }
+        let has_finished = has_finished && !was_back;
+        let is_restored = before.is_none() && generation(self.desired.as_ref()) == Some(self.observed.generation);
         self.rest = match self.observed.phase {
             Phase::Failed if is_restored && !self.is_broken() => Some(Rest::Failed),
             // What has finished is not begun again because something about it has changed.
@@ -118,18 +127,35 @@ impl Unit {
         };
         if !is_restored {
             // A new generation is a new try: what went wrong before does not count.
-            self.play.try_again();
-            self.restart_ms = None;
-            self.install_ms = None;
-            self.install_failures = 0;
-            self.observed.attempts = 0;
-            self.observed.error = None;
-            self.observed.last_lines = None;
+            self.try_afresh();
         }
+    }
+
+    /// Nothing that went wrong so far counts any more.
+    pub(super) fn try_afresh(&mut self) {
+        self.play.try_again();
+        self.restart_ms = None;
+        self.install_ms = None;
+        self.install_failures = 0;
+        self.observed.attempts = 0;
+        self.observed.error = None;
+        self.observed.last_lines = None;
+    }
+
+    pub(super) fn take_policy(&mut self) {
+        if let Some(desired) = &self.desired {
+            self.policy = Policy::of(&desired.spec);
+        }
+    }
+
+    fn probes(&self) -> Probes {
+        let probes = self.desired.as_ref().map(|Desired { spec: Spec::Yuno(spec), .. }| spec.probes.clone());
+        probes.unwrap_or_default()
     }
 
     fn wire(&mut self, wiring: Wiring, lack: Option<String>, now_ms: Millis) {
         self.wiring = wiring;
+        self.is_wired();
         if self.lack() != lack.as_deref() {
             let hold = |note| Hold { note: Some(note), ..Hold::new(HoldReason::Dependency, now_ms) };
             self.lacks = lack.map(hold);
@@ -155,7 +181,9 @@ impl Unit {
                     self.kept_restarts = 0;
                 }
                 self.not_reloaded = None;
-                if self.restart_ms.take().is_some() {
+                let is_retry = self.restart_ms.take().is_some();
+                self.begin_trial(is_retry, now_ms);
+                if is_retry {
                     self.observed.attempts = self.observed.attempts.saturating_add(1);
                 }
             }
@@ -165,6 +193,7 @@ impl Unit {
                 }
             }
             Step::Reload => {
+                self.begin_trial(false, now_ms);
                 self.work = self.desired.as_ref().map(|desired| Work::Reloading(desired.revision.clone()));
             }
             Step::Freeze | Step::Thaw => {
@@ -188,8 +217,10 @@ impl Unit {
             Found::Nothing => self.instance = Instance::None,
             Found::Alive(revision, told) => {
                 self.play.begin(true);
+                let was_up = matches!(phase, Phase::Running | Phase::Playing) && told.restarts == self.kept_restarts;
+                self.health.adopt(self.observed.pid.filter(|_| was_up), self.observed.unready.take());
                 self.instance = Instance::Alive(Alive::new(revision, self.kept_restarts));
-                self.told(told);
+                self.told(told, now_ms);
             }
             // Its end is news only if it was alive when the agent last looked.
             Found::Ended(over) if was_alive => {
@@ -222,6 +253,8 @@ impl Unit {
             self.install_failures = self.install_failures.saturating_add(1);
             // A random wait of nothing would be a busy loop; a tenth of the base is none.
             self.install_ms = Some(now_ms.saturating_add(delay_ms.max(INSTALL.first_ms / 10)));
+        } else if self.go_back(&failure.error, now_ms) {
+            return;
         } else {
             self.rest = Some(Rest::Failed);
         }
@@ -235,13 +268,14 @@ impl Unit {
     fn started(&mut self) {
         if let Instance::Launching(revision) = &self.instance {
             self.play.begin(false);
+            self.health.begin();
             self.instance = Instance::Alive(Alive::new(revision.clone(), 0));
         }
     }
 
     fn not_started(&mut self, failure: &Failure, now_ms: Millis) {
         let Instance::Launching(revision) = std::mem::replace(&mut self.instance, Instance::None) else { return };
-        if !self.desires(&revision) {
+        if !self.desires(&revision) || self.go_back(&failure.error, now_ms) {
             return;
         }
         self.fail(&failure.error);
@@ -253,11 +287,13 @@ impl Unit {
         }
     }
 
-    fn told(&mut self, told: Told) {
+    fn told(&mut self, told: Told, now_ms: Millis) {
         let Instance::Alive(alive) = &mut self.instance else { return };
+        let revision = alive.revision.clone();
         alive.process = told.process;
         alive.ready = told.ready;
         self.play.heard(told.process, told.connection.as_ref());
+        self.health.heard(told.process, now_ms);
         self.observed.can = told.connection.map(|connection| connection.can).unwrap_or_default();
         let more = told.restarts.saturating_sub(alive.restarts);
         alive.restarts = told.restarts;
@@ -268,6 +304,10 @@ impl Unit {
         if let Some(last) = &told.last {
             self.note_end(last);
             self.count(more, last);
+            if more > 0 && last.silent && self.desires(&revision) {
+                self.observed.last_lines.clone_from(&last.last_lines);
+                self.go_back(&by_itself(last), now_ms);
+            }
         }
     }
 
@@ -297,9 +337,10 @@ impl Unit {
     fn take_end(&mut self, ended: &Ended, asked: bool, revision: Option<&Digest>, now_ms: Millis) {
         self.instance = Instance::None;
         self.note_end(ended);
+        let condemned = self.health.take_condemned();
         let is_desired = revision.is_some_and(|revision| self.desires(revision));
         // One that was being replaced, stopped or removed has done what was wanted.
-        if asked || !is_desired || !self.wants_running() {
+        if asked && condemned.is_none() || !is_desired || !self.wants_running() {
             return;
         }
         // Nothing of it went wrong: it comes back with the host, whatever its spec says of restarts.
@@ -312,17 +353,26 @@ impl Unit {
         self.observed.last_lines = ended.last_lines.clone();
         let again = match self.policy.restart {
             Restart::Always => true,
-            Restart::OnFailure => !ended.exit.is_success(),
+            Restart::OnFailure => condemned.is_some() || !ended.exit.is_success(),
             Restart::Never => false,
         };
-        if again {
-            self.fail(&format!("ended by itself: {ended}"));
-            self.restart_later(self.observed.attempts, ended.at_ms, now_ms);
-        } else if ended.exit.is_success() {
+        let attempts = self.observed.attempts;
+        if !again && condemned.is_none() && ended.exit.is_success() {
             self.rest = Some(Rest::Finished);
+            self.forget_verified();
+            return;
+        }
+        let goes_on = again && attempts < IMMEDIATE_RESTARTS && !ended.silent && condemned.is_none();
+        let how = condemned.map_or_else(|| by_itself(ended), |why| format!("{why}; ended for that: {ended}"));
+        if !goes_on && self.go_back(&how, now_ms) {
+            return;
+        }
+        if again {
+            self.fail(&how);
+            self.restart_later(attempts, ended.at_ms, now_ms);
         } else {
             self.rest = Some(Rest::Failed);
-            self.fail(&format!("ended by itself: {ended}; its spec does not have it started again"));
+            self.fail(&format!("{how}; its spec does not have it started again"));
         }
     }
 
@@ -347,7 +397,7 @@ impl Unit {
         self.observed.error = Some(shortened(error));
     }
 
-    fn desires(&self, revision: &Digest) -> bool {
+    pub(super) fn desires(&self, revision: &Digest) -> bool {
         self.desired.as_ref().is_some_and(|desired| desired.revision == *revision)
     }
 
@@ -365,11 +415,16 @@ impl Unit {
             // Until it is known what runs, what was last seen stands.
             return;
         }
-        let phase = self.phase(process, now_ms);
+        let mut phase = self.phase(process, now_ms);
+        if self.judge(phase, now_ms) {
+            phase = self.phase(process, now_ms);
+        }
+        self.tell_trial();
         if phase != self.observed.phase {
             self.observed.since_ms = now_ms;
         }
         self.observed.phase = phase;
+        self.follow_health(now_ms);
         if phase == Phase::Running
             && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
             && let Some(why) = self.play.cannot(self.policy.speaks)
@@ -419,15 +474,39 @@ impl Unit {
         }
     }
 
+    /// Whether it has come up, has to be ended, or lacks something.
+    fn follow_health(&mut self, now_ms: Millis) {
+        let Instance::Alive(alive) = &self.instance else {
+            self.health.begin();
+            self.observed.unready = None;
+            return;
+        };
+        // The probes are those of what is desired.
+        let is_probed = self.wants_running() && self.desires(&alive.revision) && alive.ends_by_ms.is_none();
+        if matches!(self.observed.phase, Phase::Running | Phase::Playing) {
+            self.health.came_up();
+        }
+        if self.is_held() || self.observed.frozen || !is_probed {
+            self.health.excuse(now_ms);
+        } else {
+            self.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
+        }
+        if let Some(why) = self.health.condemned() {
+            self.observed.error = Some(shortened(why));
+        }
+        self.observed.unready = self.health.unready().map(|why| shortened(&why));
+    }
+
     fn phase(&self, process: Option<Process>, now_ms: Millis) -> Phase {
         let up = |process: Process| now_ms.saturating_sub(process.started_ms) >= self.policy.started_after_ms;
         match &self.instance {
             Instance::Unknown => self.observed.phase,
             Instance::Launching(_) => Phase::Starting,
             Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
+            Instance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,
             Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
-            Instance::Alive(alive) if self.awaits_word(alive) => Phase::Starting,
-            Instance::Alive(alive) if alive.ready || process.is_some_and(up) => {
+            Instance::Alive(alive) if self.awaits_word(alive) || self.awaits_probes(alive) => Phase::Starting,
+            Instance::Alive(alive) if alive.ready || self.is_probed_up(alive) || process.is_some_and(up) => {
                 let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
                 if plays { Phase::Playing } else { Phase::Running }
             }
@@ -470,6 +549,17 @@ impl Unit {
         self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
     }
 
+    /// Whether an instance still has to pass a probe before it is up.
+    pub(super) fn awaits_probes(&self, alive: &Alive) -> bool {
+        self.health.awaits(self.policy.probes) && self.desires(&alive.revision)
+    }
+
+    /// Whether its probes have said that it is up, or it was, so that nothing else has to say so.
+    fn is_probed_up(&self, alive: &Alive) -> bool {
+        let is_said = self.policy.probes.tells_up() && self.desires(&alive.revision);
+        alive.process.is_some() && (is_said || self.health.is_up())
+    }
+
     /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
     fn is_reached(&self, desired: &Desired) -> bool {
         // What is on its way it waits for; what is not may never come.
@@ -495,7 +585,12 @@ impl Unit {
     }
 }
 
-fn shortened(text: &str) -> String {
+/// Why something that was to run does not, for people.
+fn by_itself(ended: &Ended) -> String {
+    format!("ended by itself: {ended}")
+}
+
+pub(super) fn shortened(text: &str) -> String {
     text.chars().take(TEXT_MAX_CHARS).collect()
 }
 

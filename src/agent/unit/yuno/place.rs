@@ -86,8 +86,14 @@ impl Place {
         Materials::new(self.revision(revision))
     }
 
-    /// Makes the folders, writes the configs unless they are there, and removes those of revisions that are past.
-    pub(super) fn prepare(&self, revision: &Digest, configs: Option<&[(ConfigRef, Value)]>) -> Result<(), Failure> {
+    /// Makes the folders, writes the configs unless they are there, and removes those of revisions that are past: all but
+    /// this one, what runs, and what to `keep`.
+    pub(super) fn prepare(
+        &self,
+        revision: &Digest,
+        keep: Option<&Digest>,
+        configs: Option<&[(ConfigRef, Value)]>,
+    ) -> Result<(), Failure> {
         let prepare = || {
             make_folder(&self.folder.join("rev"), PASSABLE_FOLDER)?;
             make_folder(&self.work(), PASSABLE_FOLDER)?;
@@ -98,8 +104,9 @@ impl Place {
                 self.materials(revision).write(revision, configs)?;
             }
             let running = self.started().ok().map(|started| started.revision);
+            let needed = [Some(revision), keep, running.as_ref()];
             for name in names(&self.folder.join("rev"))? {
-                if name != revision.short() && running.as_ref().is_none_or(|running| name != running.short()) {
+                if !needed.iter().flatten().any(|needed| name == needed.short()) {
                     fs::remove_dir_all(self.folder.join("rev").join(name))?;
                 }
             }

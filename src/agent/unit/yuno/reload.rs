@@ -48,6 +48,7 @@ impl Yunos {
         &self,
         unit: &UnitName,
         desired: &Desired,
+        keep: Option<&Digest>,
         signal: &Signaller<'_>,
     ) -> Result<bool, Failure> {
         let Spec::Yuno(spec) = &desired.spec;
@@ -57,7 +58,7 @@ impl Yunos {
         if started.frame.is_none() || started.frame != frame(&desired.spec) {
             return Ok(false);
         }
-        self.install(unit, desired, &|_| ()).await?;
+        self.install(unit, desired, keep, &|_| ()).await?;
         place.wire(&desired.revision, !spec.configs.is_empty(), &started.wiring)?;
         if let Some(user) = find_user(spec)? {
             place.give_to(&desired.revision, &user)?;

@@ -28,6 +28,7 @@ use crate::{
 
 mod asked;
 mod given;
+mod probed;
 
 const SERVICE: &str = "#!/bin/sh\necho started as $MUSTER_UNIT in $MUSTER_REALM with $1\nwhile :; do sleep 1; done\n";
 
@@ -334,6 +335,43 @@ async fn a_new_revision_takes_the_place_of_the_old_one() {
     assert!(!is_alive(pid(&second)) && is_alive(pid(&third)));
     // Revisions that are past are tidied away, but for the one before.
     assert!(names(&host.unit_folder().join("rev")).unwrap().len() <= 2);
+    host.stop(&unit).await;
+}
+
+#[test]
+fn what_can_be_gone_back_to_is_not_tidied_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place { folder: folder.path().to_owned() };
+    let [first, second, third] = ["1", "2", "3"].map(|text| Digest::of(text.as_bytes()));
+    place.prepare(&first, None, Some(&[])).unwrap();
+    for (revision, left) in [(&second, [&first, &second]), (&third, [&first, &third]), (&second, [&first, &second])] {
+        place.prepare(revision, Some(&first), Some(&[])).unwrap();
+        let mut left = left.map(Digest::short);
+        let mut there = names(&folder.path().join("rev")).unwrap();
+        left.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(there, left);
+    }
+    place.prepare(&second, Some(&second), None).unwrap();
+    assert_eq!(names(&folder.path().join("rev")).unwrap(), [second.short()]);
+}
+
+#[tokio::test]
+async fn a_change_that_fails_goes_back_to_what_was_verified() {
+    let host = Host::start().await;
+    let unit = unit();
+    host.verb(&unit, &host.apply(&unit, SERVICE, json!({"verify_after_ms": 1}))).await.unwrap();
+    let before = host.until(&unit, |state| state.observed.verified.is_some()).await;
+    host.verb(&unit, &host.apply(&unit, "#!/bin/sh\necho no such table\nexit 4\n", json!({}))).await.unwrap();
+    let after = host.until(&unit, |state| state.observed.rolled_back.is_some() && state.process.is_some()).await;
+    let back = after.observed.rolled_back.unwrap();
+    assert_eq!(
+        (&after.observed.revision, &after.observed.verified),
+        (&before.observed.revision, &before.observed.verified)
+    );
+    assert_eq!((Some(back.to), back.revision), (before.observed.revision, after.desired.revision.clone()));
+    assert!(back.error.contains("exit code 4") && back.last_lines.unwrap().ends_with("no such table\n"));
+    assert_eq!(after.spec.as_deref(), Some(&before.desired.spec));
     host.stop(&unit).await;
 }
 

@@ -9,11 +9,12 @@ use serde::Deserialize;
 
 use crate::{
     api::{NewCommand, NewTarget, Problem},
+    argv,
     console::{
         Console, Error,
         store::host::Search,
         web::{
-            answer, argv,
+            answer,
             extract::Params,
             guard::{Fields, Session},
             view::{

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     api::{Command, CommandHost, CommandState},
-    console::web::argv,
+    argv,
 };
 
 /// Up to so many hosts show their output on the command's own page; of more, each has a page.

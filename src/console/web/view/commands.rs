@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     api::{Command, CommandHost},
-    console::web::argv,
+    argv,
 };
 
 /// How many commands a listing shows.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     api::{Host, Problem},
-    console::web::argv,
+    argv,
 };
 
 /// So many hosts can be ticked; others are named.

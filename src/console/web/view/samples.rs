@@ -13,9 +13,10 @@ use muster_topics::{
     name::{CommandId, Digest, HostId, UnitName},
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     presence::PresenceState,
+    probe::{Check, Probe, Probes},
     unit::{
-        ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, Run, Spec,
-        YunoSpec,
+        ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, RolledBack, Run,
+        Spec, YunoSpec,
     },
 };
 
@@ -237,6 +238,7 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         user: Some(text("till")),
         labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
         channel: Channel::Lines,
+        probes: Probes { live: Some(Probe::new(Check::Exec(vec![text("check"), text("-q")]))), ..Probes::default() },
         ..YunoSpec::new(artifact)
     };
     Unit {
@@ -262,7 +264,18 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             retry_ms: failed.then_some(ago(-42)),
             progress: failed.then_some(Progress { done_bytes: 410_000_000, total_bytes: 1_000_000_000 }),
             can: if failed { Vec::new() } else { vec![Ability::Play, Ability::Stats] },
+            unready: (!failed).then(|| text("ready probe: http://127.0.0.1:8080/ready: status 503")),
             error: failed.then(|| text("it ended within a second, four times in a row")),
+            verified: Some(Digest::of(b"old")),
+            on_trial: !failed,
+            rolled_back: failed.then(|| RolledBack {
+                generation: 4,
+                revision: Digest::of(b"new"),
+                to: Digest::of(b"old"),
+                error: text("ended by itself: exit code 2"),
+                at_ms: ago(300),
+                last_lines: Some(text("no such table: till")),
+            }),
             ..Observed::absent(0)
         },
         hold: failed.then(|| Hold {

@@ -1,13 +1,16 @@
 //! One unit: what it should be beside what it is, and what can be done about it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use maud::{Markup, html};
 use muster_topics::{
     channel::Ability,
     endpoint::Protocol,
     name::{HostId, Name, UnitName},
-    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Spec, YunoSpec},
+    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec, YunoSpec},
 };
 
 use super::{
@@ -187,6 +190,13 @@ impl UnitView {
             @if let Some(error) = &observed.error {
                 div.notice.bad { p { strong { (error) } } }
             }
+            @if let Some(back) = &observed.rolled_back {
+                div.notice.bad {
+                    p { strong { "It " (back) } " " (ago(back.at_ms, now_ms)) }
+                    p.why { "It stays so until something else is asked of it. To start it is to try that revision once more." }
+                    @if let Some(lines) = &back.last_lines { pre.terminal { (lines) } }
+                }
+            }
             table.compare {
                 caption.visually-hidden { "What the unit should be, and what it is" }
                 thead { tr { td {} th scope="col" { "Desired" } th scope="col" { "Observed " (ago(*at_ms, now_ms)) } } }
@@ -194,6 +204,7 @@ impl UnitView {
                     tr { th scope="row" { "State" } td { (wanted(desired)) }
                          td {
                              (bits::phase(observed.phase)) (suspended(observed)) " " (ago(observed.since_ms, now_ms))
+                             @if let Some(why) = &observed.unready { p.why { (why) } }
                              @if let Some(progress) = observed.progress {
                                  p.why { (bytes(progress.done_bytes)) " of " (bytes(progress.total_bytes)) " (" (progress.percent()) " %)" }
                              }
@@ -203,13 +214,17 @@ impl UnitView {
                     tr { th scope="row" { "Revision" } td { code { (desired.revision.short()) } }
                          td {
                              @if let Some(revision) = &observed.revision {
-                                 code { (revision.short()) } (behind(*revision != desired.revision))
+                                 code { (revision.short()) }
+                                 @if observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
+                                 @else { (behind(*revision != desired.revision)) }
+                                 @if observed.on_trial { " " (state(Tone::Busy, "on trial")) }
                              } @else { "none" }
                          } }
                 }
             }
             dl.facts {
                 @if let Some(hold) = hold { div { dt { "Hold" } dd { (bits::held(hold, now_ms)) } } }
+                @if let Some(verified) = &observed.verified { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
                 @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
@@ -254,7 +269,11 @@ fn wanted(desired: &Desired) -> Markup {
 }
 
 fn suspended(observed: &Observed) -> Markup {
-    html! { @if observed.frozen { " " (state(Tone::Busy, "frozen")) } }
+    let is_up = matches!(observed.phase, Phase::Running | Phase::Playing);
+    html! {
+        @if observed.frozen { " " (state(Tone::Busy, "frozen")) }
+        @if is_up && observed.unready.is_some() { " " (state(Tone::Bad, "unready")) }
+    }
 }
 
 fn behind(behind: bool) -> Markup {
@@ -262,7 +281,8 @@ fn behind(behind: bool) -> Markup {
 }
 
 fn spec(spec: &Spec) -> Markup {
-    let Spec::Yuno(YunoSpec { artifact, configs, args, env, user, grace_ms, labels, after, requires, .. }) = spec;
+    let Spec::Yuno(YunoSpec { artifact, configs, args, env, user, grace_ms, labels, after, requires, probes, .. }) =
+        spec;
     html! {
         div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
         @if !configs.is_empty() {
@@ -270,13 +290,18 @@ fn spec(spec: &Spec) -> Markup {
                 a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } " "
             } } }
         }
-        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::console::web::argv::join(args)) } } } }
+        @if !args.is_empty() { div { dt { "Arguments" } dd { code { (crate::argv::join(args)) } } } }
         @if !env.is_empty() {
             // Values may be secrets; names say what is set.
             div { dt { "Environment" } dd { @for name in env.keys() { code { (name) } " " } } }
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         div { dt { "Grace" } dd { (bits::span(*grace_ms)) } }
+        @if !probes.is_none() {
+            div { dt { "Probes" } dd { @for (which, probe) in probes.iter() {
+                (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) " "
+            } } }
+        }
         @for (what, units) in [("Starts after", after), ("Requires", requires)] {
             @if !units.is_empty() { div { dt { (what) } dd { @for unit in units { code { (unit) } " " } } } }
         }
@@ -304,8 +329,11 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                         td data-label="Is" {
                             (bits::phase(unit.observed.phase)) (suspended(&unit.observed))
                             " " (ago(unit.observed.since_ms, frame.now_ms))
+                            @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
+                            @if unit.observed.on_trial { " " (state(Tone::Busy, "on trial")) }
                             @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
+                            @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
                         }
                         td data-label="What" { (yuno.artifact.role) "@" (yuno.artifact.version) }
                         td data-label="Last news" { (ago(unit.at_ms, frame.now_ms)) }

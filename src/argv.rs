@@ -6,13 +6,13 @@
 //! exactly as it stands.
 
 /// The rule, as the form tells it.
-pub(super) const RULE: &str = "One line is split at blanks; quotes '…' or \"…\" keep words together, and a backslash takes \
+pub const RULE: &str = "One line is split at blanks; quotes '…' or \"…\" keep words together, and a backslash takes \
                                the next character as it is. Of several lines, each is one argument, exactly as it \
                                stands. No shell is involved: for one, write sh -c '…'.";
 
 /// Why a text is no command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ArgvError {
+pub enum ArgvError {
     /// Nothing was typed.
     #[error("there is no command")]
     Empty,
@@ -25,7 +25,7 @@ pub(super) enum ArgvError {
 }
 
 /// Splits by the rule.
-pub(super) fn split(text: &str) -> Result<Vec<String>, ArgvError> {
+pub fn split(text: &str) -> Result<Vec<String>, ArgvError> {
     let text = text.replace("\r\n", "\n");
     let lines: Vec<&str> = text.trim_matches('\n').split('\n').collect();
     let argv = match lines.as_slice() {
@@ -63,7 +63,7 @@ fn split_line(line: &str) -> Result<Vec<String>, ArgvError> {
 }
 
 /// Writes a program and its arguments so that [`split`] gives the same again, and people can read it.
-pub(super) fn join(argv: &[String]) -> String {
+pub fn join(argv: &[String]) -> String {
     if argv.iter().any(|word| word.contains('\n')) {
         // A line of its own for each would cut such a word in two; in quotes it stays whole, for reading.
         return argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");

@@ -1,0 +1,269 @@
+//! The last verified revision of each unit, and the ports that belong to it.
+//!
+//! It is written in the transaction that writes what the unit was seen to be; so there is no instant at which a unit
+//! has gone back and nobody knows to what.
+//!
+//! **Invariant: the ports of a revision that can be gone back to stay leased to its unit**, until it is not the one any
+//! more.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_topics::{
+    endpoint::Provided,
+    name::UnitName,
+    unit::{Observed, Spec},
+};
+use sqlx::SqliteConnection;
+
+use super::{StoreError, lease, unit::to_json};
+use crate::rules::{
+    Refusal,
+    lease::Lease,
+    plan::{Kept, Verified},
+};
+
+/// Those of all units, by name. One that cannot be read is none: then there is nothing to go back to.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn all(connection: &mut SqliteConnection) -> Result<BTreeMap<String, Arc<Verified>>, StoreError> {
+    let rows =
+        sqlx::query!(r#"SELECT unit AS "unit!", revision, spec, since_ms FROM verified"#).fetch_all(connection).await?;
+    let read = |(revision, spec, since_ms): (String, &str, i64)| -> Result<_, serde_json::Error> {
+        let revision = serde_json::from_value(serde_json::Value::String(revision))?;
+        Ok(Arc::new(Verified { revision, spec: serde_json::from_str(spec)?, since_ms }))
+    };
+    let verified = rows.into_iter().filter_map(|row| match read((row.revision, &row.spec, row.since_ms)) {
+        Ok(verified) => Some((row.unit, verified)),
+        Err(error) => {
+            tracing::error!(unit = row.unit, %error, "its verified revision cannot be read: it has none to go back to");
+            None
+        }
+    });
+    Ok(verified.collect())
+}
+
+/// Writes down what a unit can go back to, and sees to its ports. Nothing if the unit has been forgotten meanwhile.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn keep(connection: &mut SqliteConnection, unit: &UnitName, kept: &Kept) -> Result<(), StoreError> {
+    let name = unit.as_str();
+    let Some(verified) = &kept.verified else {
+        sqlx::query!("DELETE FROM verified WHERE unit = ?", name).execute(connection).await?;
+        return Ok(());
+    };
+    let (revision, spec) = (verified.revision.as_str(), to_json("verified spec", &verified.spec)?);
+    let written = sqlx::query!(
+        "INSERT INTO verified (unit, revision, spec, since_ms) SELECT name, ?, ?, ? FROM unit WHERE name = ?
+         ON CONFLICT (unit) DO UPDATE SET revision = excluded.revision, spec = excluded.spec, since_ms = excluded.since_ms
+         WHERE revision != excluded.revision OR spec != excluded.spec",
+        revision,
+        spec,
+        verified.since_ms,
+        name
+    )
+    .execute(&mut *connection)
+    .await?;
+    if written.rows_affected() > 0 {
+        give_back_ports(connection, unit, &verified.spec).await?;
+    }
+    take_back_ports(connection, unit, verified, &kept.observed).await
+}
+
+/// Gives back the ports of what can neither be gone back to nor is desired.
+async fn give_back_ports(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    verified: &Spec,
+) -> Result<(), StoreError> {
+    let name = unit.as_str();
+    let spec = sqlx::query_scalar!("SELECT spec FROM unit WHERE name = ?", name).fetch_one(&mut *connection).await?;
+    // What cannot be read may need any of them.
+    let Ok(Spec::Yuno(desired)) = serde_json::from_str(&spec) else { return Ok(()) };
+    let Spec::Yuno(verified) = verified;
+    let is_needed = |lease: &Lease| {
+        let mut provided = desired.provides.iter().chain(&verified.provides);
+        provided.any(|provided| provided.name == lease.name)
+    };
+    for lease in lease::all(connection).await?.iter().filter(|lease| lease.unit == *unit && !is_needed(lease)) {
+        let endpoint = lease.name.as_str();
+        sqlx::query!("DELETE FROM lease WHERE unit = ? AND name = ?", name, endpoint).execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+/// A unit that has gone back listens where it did: an endpoint of the same name may have another port since.
+async fn take_back_ports(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    verified: &Verified,
+    observed: &Observed,
+) -> Result<(), StoreError> {
+    let Spec::Yuno(spec) = &verified.spec;
+    if observed.rolled_back.is_none() || spec.provides.is_empty() {
+        return Ok(());
+    }
+    let leases = lease::all(connection).await?;
+    let has = |provided: &Provided| leases.iter().any(|lease| lease.unit == *unit && lease.is_for(provided));
+    if spec.provides.iter().all(has) {
+        return Ok(());
+    }
+    match lease::find(connection, unit, &spec.provides).await? {
+        Ok(leases) => lease::set(connection, unit, &leases).await,
+        // It goes on with what it has, and says itself what it cannot bind.
+        Err(Refusal { message, .. }) => {
+            tracing::error!(%unit, message, "it went back, and its port is another unit's by now");
+            Ok(())
+        }
+    }
+}
+
+/// What a unit has to be leased for: what it provides, and beside that what the revision provides that it may go back to.
+pub(super) fn ports(desired: &Spec, verified: Option<&Verified>) -> Vec<Provided> {
+    let Spec::Yuno(desired) = desired;
+    let mut provides = desired.provides.clone();
+    if let Some(Verified { spec: Spec::Yuno(verified), .. }) = verified {
+        let is_other = |provided: &&Provided| {
+            let clashes = |other: &Provided| {
+                let same_port = provided.port.is_some() && provided.port == other.port;
+                other.name == provided.name || same_port && provided.protocol == other.protocol
+            };
+            !desired.provides.iter().any(clashes)
+        };
+        provides.extend(verified.provides.iter().filter(is_other).cloned());
+    }
+    provides
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        command::Verb,
+        name::Digest,
+        unit::{RolledBack, Run},
+    };
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::agent::store::{
+        Store,
+        unit::{Asker, edit},
+    };
+
+    fn name() -> UnitName {
+        "default/till".parse().unwrap()
+    }
+
+    fn spec(artifact: &str, provides: Value) -> Spec {
+        let sha256 = Digest::of(artifact.as_bytes());
+        let artifact = json!({"sha256": sha256, "size_bytes": 1, "role": "a", "version": "1"});
+        serde_json::from_value(json!({"kind": "yuno", "artifact": artifact, "provides": provides})).unwrap()
+    }
+
+    struct Bench {
+        _folder: tempfile::TempDir,
+        store: Store,
+        generation: u64,
+    }
+
+    impl Bench {
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Store::open(&folder.path().join("agent.db")).await.unwrap();
+            Self { _folder: folder, store, generation: 0 }
+        }
+
+        async fn apply(&mut self, spec: &Spec) {
+            let verb = Verb::UnitApply { unit: name(), spec: Box::new(spec.clone()), run: Some(Run::Running) };
+            self.done(&verb).await;
+        }
+
+        async fn done(&mut self, verb: &Verb) {
+            let mut tx = self.store.begin().await.unwrap();
+            let operator = "anna".parse().unwrap();
+            let applied =
+                edit(&mut tx, &name(), verb, Asker { operator: &operator, now_ms: 1 }).await.unwrap().unwrap();
+            tx.commit().await.unwrap();
+            self.generation = applied.map_or(0, |applied| applied.generation);
+        }
+
+        /// Keeps what is verified, and whether the unit went back to it.
+        async fn keep(&self, spec: &Spec, is_back: bool) {
+            let revision = spec.revision().unwrap();
+            let rolled_back = is_back.then(|| RolledBack {
+                generation: self.generation,
+                revision: Digest::of(b"bad"),
+                to: revision.clone(),
+                error: "exit code 1".to_owned(),
+                at_ms: 5,
+                last_lines: None,
+            });
+            let verified = Some(Arc::new(Verified { revision, spec: spec.clone(), since_ms: 5 }));
+            let kept = Kept { verified, ..Kept::new(Observed { rolled_back, ..Observed::absent(5) }) };
+            self.store.keep_unit(&name(), self.generation, &kept, None).await.unwrap();
+            let found = self.store.units().await.unwrap().units.into_iter().find(|row| row.name == name());
+            if let Some(row) = found {
+                assert_eq!(row.kept, kept);
+            }
+        }
+
+        /// The names and ports that it is leased.
+        async fn ports(&self) -> Vec<(String, u16)> {
+            let leases = self.store.units().await.unwrap().leases;
+            let mut ports: Vec<_> = leases.into_iter().map(|lease| (lease.name.to_string(), lease.port)).collect();
+            ports.sort();
+            ports
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_verified_is_kept_and_goes_with_its_unit() {
+        let mut bench = Bench::new().await;
+        let (good, patient) = (spec("a", json!([])), spec("b", json!([])));
+        // Of a unit that is forgotten nothing is kept.
+        bench.keep(&good, false).await;
+        bench.apply(&good).await;
+        assert_eq!(bench.store.units().await.unwrap().units[0].kept.verified, None);
+        bench.keep(&good, false).await;
+        bench.keep(&patient, true).await;
+        bench.done(&Verb::UnitRetire { unit: name(), note: None }).await;
+        bench.done(&Verb::UnitRm { unit: name() }).await;
+        bench.apply(&good).await;
+        assert_eq!(bench.store.units().await.unwrap().units[0].kept.verified, None);
+    }
+
+    #[tokio::test]
+    async fn what_it_may_go_back_to_keeps_its_ports() {
+        let mut bench = Bench::new().await;
+        let (good, bad) = (spec("a", json!([{"name": "http"}])), spec("b", json!([{"name": "other"}])));
+        bench.apply(&good).await;
+        bench.keep(&good, false).await;
+        let http = bench.ports().await;
+        bench.apply(&bad).await;
+        let both = bench.ports().await;
+        assert_eq!((both.len(), &both[..1]), (2, &http[..]));
+        bench.keep(&good, true).await;
+        assert_eq!(bench.ports().await, both);
+        // What works needs no more than its own.
+        bench.apply(&bad).await;
+        bench.keep(&bad, false).await;
+        assert_eq!(bench.ports().await, both[1..]);
+    }
+
+    #[tokio::test]
+    async fn a_port_of_its_own_is_taken_back() {
+        let mut bench = Bench::new().await;
+        let with = |artifact: &str, port: u16| spec(artifact, json!([{"name": "http", "port": port}]));
+        let is = |port: u16| vec![("http".to_owned(), port)];
+        bench.apply(&with("a", 20_001)).await;
+        bench.keep(&with("a", 20_001), false).await;
+        bench.apply(&with("b", 20_002)).await;
+        assert_eq!(bench.ports().await, is(20_002));
+        bench.keep(&with("a", 20_001), true).await;
+        assert_eq!(bench.ports().await, is(20_001));
+        // Another try of the same.
+        bench.done(&Verb::UnitRun { unit: name() }).await;
+        assert_eq!(bench.ports().await, is(20_002));
+    }
+}

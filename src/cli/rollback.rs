@@ -1,0 +1,158 @@
+//! Options of `muster yuno create` for a change that does not work, and how one is told of.
+
+use clap::Args;
+use muster_topics::{
+    Millis,
+    unit::{Rollback, YunoSpec},
+};
+
+use super::print;
+use crate::api::Unit;
+
+/// What becomes of a change of revision that does not work.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Rollback")]
+#[group(id = "rollback")]
+pub struct Options {
+    /// Stay in a revision that does not work, rather than go back to the last verified one
+    #[arg(long)]
+    no_rollback: bool,
+    /// How long it has to be up in a revision without a failure before that one is verified
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    verify_after: humantime::Duration,
+    /// How long it may take to be up in another revision before it goes back; as long as it may take to start, and some
+    /// more, unless it is said
+    #[arg(long, value_name = "TIME")]
+    healthy_within: Option<humantime::Duration>,
+}
+
+impl Options {
+    /// Puts them into a spec.
+    pub fn put_into(&self, spec: &mut YunoSpec) {
+        let millis = |time: humantime::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        spec.rollback = if self.no_rollback { Rollback::Never } else { Rollback::Auto };
+        spec.verify_after_ms = millis(self.verify_after);
+        spec.healthy_within_ms = self.healthy_within.map(millis);
+    }
+}
+
+/// For a list: what it would be wrong to overlook.
+#[must_use]
+pub fn mark(unit: &Unit) -> &'static str {
+    match (&unit.observed.rolled_back, unit.observed.on_trial) {
+        (Some(_), _) => ", rolled back",
+        (None, true) => ", on trial",
+        (None, false) => "",
+    }
+}
+
+/// For one unit: what it went back from and why, the last lines of that, and what helps.
+#[must_use]
+pub fn facts(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 4] {
+    let revision = unit.observed.verified.as_ref().map(|revision| format!("revision {}", revision.short()));
+    let verified = ("verified", revision.unwrap_or_default());
+    let Some(back) = &unit.observed.rolled_back else {
+        let trial = if unit.observed.on_trial { "until it is verified; if it fails it goes back" } else { "" };
+        return [verified, ("on trial", trial.to_owned()), ("its last lines", String::new()), ("hint", String::new())];
+    };
+    let name = format!("{}:{}", unit.host, unit.unit);
+    [
+        verified,
+        ("rolled back", format!("it {back} ({})", print::age(back.at_ms, now_ms))),
+        ("its last lines", back.last_lines.clone().unwrap_or_default().trim_end().to_owned()),
+        (
+            "hint",
+            format!(
+                "it stays so until something else is asked of it; `muster yuno run {name}` tries that revision once more, \
+                 `muster yuno upgrade {name}` another"
+            ),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use muster_topics::{
+        name::Digest,
+        unit::{ArtifactRef, Phase, RolledBack},
+    };
+
+    use super::*;
+    use crate::cli::upgrade::tests::unit;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        rollback: Options,
+    }
+
+    #[track_caller]
+    fn check(line: &str, rollback: Rollback, verify_after_ms: u64, healthy_within_ms: Option<u64>) {
+        let line = Line::try_parse_from(["create"].into_iter().chain(line.split_whitespace())).unwrap();
+        let artifact = ArtifactRef {
+            sha256: Digest::of(b"a"),
+            size_bytes: 1,
+            role: "a".parse().unwrap(),
+            version: "1".parse().unwrap(),
+            manifest: None,
+        };
+        let mut spec = YunoSpec::new(artifact);
+        line.rollback.put_into(&mut spec);
+        assert_eq!((spec.rollback, spec.verify_after_ms), (rollback, verify_after_ms));
+        assert_eq!(spec.healthy_within_ms, healthy_within_ms);
+    }
+
+    #[test]
+    fn options_are_those_of_a_spec() {
+        check("", Rollback::Auto, muster_topics::unit::verify_after_ms(), None);
+        check("--no-rollback", Rollback::Never, 10_000, None);
+        check("--verify-after 2s --healthy-within 1m", Rollback::Auto, 2_000, Some(60_000));
+    }
+
+    #[test]
+    fn a_change_is_waited_for_until_it_is_proven_or_went_back() {
+        use crate::cli::wait::{Goal, Progress, progress};
+        let mut unit = unit("1.0.0");
+        unit.observed.revision = Some(unit.desired.revision.clone());
+        (unit.observed.phase, unit.observed.generation, unit.observed.on_trial) = (Phase::Running, 1, true);
+        assert_eq!(progress(&unit, 1, Goal::Reached), Progress::Reached);
+        assert_eq!(progress(&unit, 1, Goal::Proven), Progress::Going);
+        unit.observed.on_trial = false;
+        assert_eq!(progress(&unit, 1, Goal::Proven), Progress::Reached);
+        unit.observed.rolled_back = Some(rolled_back());
+        unit.observed.revision = Some(rolled_back().to);
+        for goal in [Goal::Reached, Goal::Proven] {
+            let Progress::Stuck { why, .. } = progress(&unit, 1, goal) else { panic!("it went back") };
+            assert!(why.contains("it went back to revision") && why.contains("exit code 1"), "{why}");
+        }
+        assert_eq!(progress(&unit, 2, Goal::Proven), Progress::Going, "that was another generation");
+    }
+
+    fn rolled_back() -> RolledBack {
+        RolledBack {
+            generation: 1,
+            revision: Digest::of(b"bad"),
+            to: Digest::of(b"good"),
+            error: "exit code 1".to_owned(),
+            at_ms: 0,
+            last_lines: Some("no such table\n".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_went_back_says_why_and_what_helps() {
+        let mut unit = unit("1.0.0");
+        assert_eq!(mark(&unit), "");
+        unit.observed.on_trial = true;
+        assert_eq!(mark(&unit), ", on trial");
+        unit.observed.on_trial = false;
+        unit.observed.rolled_back = Some(rolled_back());
+        assert_eq!(mark(&unit), ", rolled back");
+        let [_, (_, what), (_, lines), (_, hint)] = facts(&unit, 3_000);
+        let RolledBack { revision, to, .. } = rolled_back();
+        assert!(what.contains(&format!("to revision {} from {}: exit code 1", to.short(), revision.short())), "{what}");
+        assert_eq!(lines, "no such table");
+        assert!(hint.contains("muster yuno run"));
+    }
+}

@@ -1,0 +1,218 @@
+//! What a unit's probes have found: whether it has come up, can do its work, and has to be ended.
+//!
+//! **Invariant: what has been up once stays up**, until it is another process: a probe that is added or changed, or an
+//! agent that was started again, does not throw it back.
+
+use std::collections::BTreeMap;
+
+use muster_topics::{
+    Millis,
+    probe::{Probe, Probes, Which},
+    unit::Desired,
+};
+
+use super::{Process, Wiring};
+use crate::rules::probe::Verdict;
+
+/// Which probes a unit has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Has {
+    start: bool,
+    ready: bool,
+    live: bool,
+}
+
+impl Has {
+    pub(super) fn of(probes: &Probes) -> Self {
+        Self { start: probes.start.is_some(), ready: probes.ready.is_some(), live: probes.live.is_some() }
+    }
+
+    /// Whether it takes a probe to say that it is up.
+    pub(super) fn tells_up(self) -> bool {
+        self.start || self.ready
+    }
+}
+
+/// What to find out now of an instance, and about which process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probing {
+    /// Which of its probes.
+    pub which: Which,
+    /// The probe.
+    pub probe: Probe,
+    /// The process.
+    pub process: Process,
+    /// Where it listens.
+    pub wiring: Wiring,
+    /// What it should be, and is.
+    pub desired: Desired,
+    /// It has not come up yet.
+    pub coming: bool,
+}
+
+impl Probing {
+    /// Whether whoever does the one does the other: what has come up since is probed on.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let key = |it: &Self| (it.which, it.process, it.desired.revision.clone());
+        key(self) == key(other) && self.probe == other.probe && self.wiring == other.wiring
+    }
+}
+
+/// What is known of the health of an instance.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Health {
+    /// The process that was up when an earlier life of the agent last saw it, and what was wrong with it then.
+    adopted: Option<(i32, Option<String>)>,
+    /// That, until a probe has answered.
+    inherited: Option<String>,
+    /// The process that all of this is about.
+    process: Option<Process>,
+    /// Since when it is given time to come up.
+    since_ms: Millis,
+    /// It was up.
+    up: bool,
+    /// Probes that have succeeded, of those that say that it is up.
+    passed: [bool; 2],
+    /// What probes find wrong.
+    wrong: BTreeMap<Which, String>,
+    /// Why it is being ended as one that is not well, though it shall run.
+    condemned: Option<String>,
+}
+
+impl Health {
+    /// As an earlier life of the agent has left it.
+    pub(super) fn restore(condemned: Option<String>) -> Self {
+        Self { condemned, ..Self::default() }
+    }
+
+    /// An instance that was just started.
+    pub(super) fn begin(&mut self) {
+        *self = Self::default();
+    }
+
+    /// One that an earlier life of the agent had started. It was this process, if it was up, and was this `unready`.
+    pub(super) fn adopt(&mut self, was_up: Option<i32>, unready: Option<String>) {
+        let adopted = was_up.map(|pid| (pid, unready));
+        *self = Self { adopted, condemned: self.condemned.take(), ..Self::default() };
+    }
+
+    /// Takes in which process there is.
+    pub(super) fn heard(&mut self, process: Option<Process>, now_ms: Millis) {
+        if process == self.process {
+            return;
+        }
+        let condemned = self.condemned.take();
+        let adopted = self.adopted.take().filter(|(pid, _)| process.is_some_and(|process| process.pid == *pid));
+        let (up, inherited) = (adopted.is_some(), adopted.and_then(|(_, unready)| unready));
+        // Whatever the process is now: if it is condemned, the end that was asked for is under way.
+        *self = Self { process, since_ms: now_ms, up, inherited, condemned, ..Self::default() };
+    }
+
+    /// Takes in what a probe has come to.
+    pub(super) fn probed(&mut self, process: Process, which: Which, verdict: Verdict) {
+        if self.process != Some(process) {
+            return;
+        }
+        self.inherited = None;
+        match verdict {
+            Verdict::Passed => {
+                self.wrong.remove(&which);
+                match which {
+                    Which::Start => self.passed[0] = true,
+                    Which::Ready => self.passed[1] = true,
+                    Which::Live => {}
+                }
+            }
+            Verdict::Pending(why) | Verdict::Failed(why) => drop(self.wrong.insert(which, why)),
+        }
+    }
+
+    /// Its probes are others now: what those that have changed found counts no more.
+    pub(super) fn change(&mut self, before: &Probes, after: &Probes) {
+        if before.ready != after.ready && after.ready.is_none() {
+            self.inherited = None;
+        }
+        for which in Which::ALL {
+            let (before, after) = (before.get(which), after.get(which));
+            // Until another one of readiness has answered it is as ready as it was.
+            if before != after && (which != Which::Ready || after.is_none()) {
+                self.wrong.remove(&which);
+            }
+        }
+    }
+
+    /// Whether it still has to pass a probe before it is up.
+    pub(super) fn awaits(&self, has: Has) -> bool {
+        let [started, ready] = self.passed;
+        !self.up && (has.start && !started || has.ready && !ready)
+    }
+
+    /// It is up.
+    pub(super) fn came_up(&mut self) {
+        self.up = true;
+        self.wrong.remove(&Which::Start);
+    }
+
+    /// Which probes to try now.
+    pub(super) fn due(&self, has: Has) -> Vec<Which> {
+        match (self.up, has.start && !self.passed[0]) {
+            (false, true) => vec![Which::Start],
+            (false, false) => Vec::from_iter(has.ready.then_some(Which::Ready)),
+            (true, _) => has.ready.then_some(Which::Ready).into_iter().chain(has.live.then_some(Which::Live)).collect(),
+        }
+    }
+
+    /// Whether it was up.
+    pub(super) fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Its time to come up begins anew: it could not, or nobody minded.
+    pub(super) fn excuse(&mut self, now_ms: Millis) {
+        self.since_ms = now_ms;
+    }
+
+    /// When it has to be up.
+    pub(super) fn up_by_ms(&self, limit_ms: Millis) -> Millis {
+        self.since_ms.saturating_add(limit_ms)
+    }
+
+    /// Finds that it has to be ended, if that is so.
+    pub(super) fn judge(&mut self, has: Has, limit_ms: Millis, now_ms: Millis) {
+        // A clock that was set back must not give it more time than it has.
+        self.since_ms = self.since_ms.min(now_ms);
+        if self.condemned.is_some() || self.process.is_none() {
+            return;
+        }
+        if self.awaits(has) && now_ms >= self.up_by_ms(limit_ms) {
+            let which = self.due(has).first().copied().unwrap_or(Which::Start);
+            let why = self.wrong.get(&which).map_or("it was not answered", String::as_str);
+            let limit_s = std::time::Duration::from_millis(limit_ms.unsigned_abs()).as_secs_f64();
+            self.condemned = Some(format!("did not come up within {limit_s} s: {which} probe: {why}"));
+        } else if self.up
+            && let Some(why) = self.wrong.get(&Which::Live)
+        {
+            self.condemned = Some(format!("hangs: live probe: {why}"));
+        }
+    }
+
+    /// Why it is ended, or to be ended, as one that is not well.
+    pub(super) fn condemned(&self) -> Option<&String> {
+        self.condemned.as_ref()
+    }
+
+    /// The same, once it has ended.
+    pub(super) fn take_condemned(&mut self) -> Option<String> {
+        self.condemned.take()
+    }
+
+    /// What is wrong with it, for others to see.
+    pub(super) fn unready(&self) -> Option<String> {
+        let told = |(which, why): (&Which, &String)| format!("{which} probe: {why}");
+        match self.wrong.is_empty() {
+            true => self.inherited.clone(),
+            false => Some(self.wrong.iter().map(told).collect::<Vec<_>>().join("; ")),
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! One probe of a unit: what is wrong with it, when it is tried, and what its answers come to.
+//!
+//! A [`Watch`] is told each answer and says whether that is news. What the news means for the unit is the planner's
+//! business ([`super::plan`]).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use muster_topics::{
+    endpoint::{Protocol, Provided},
+    name::Name,
+    probe::{self, ARGV_MAX, Check, Http, PATH_MAX_BYTES, Port, Probe, Tcp, WORD_MAX_BYTES, Which},
+    unit::YunoSpec,
+};
+
+use super::lease;
+
+/// The shortest interval: each attempt may be a process of its own, and nobody needs to know sooner.
+pub const INTERVAL_MIN_MS: u64 = 100;
+
+/// The longest: an hour. What is to be found out later than that is a mistake in the unit of time.
+pub const INTERVAL_MAX_MS: u64 = 3_600_000;
+
+/// The shortest time for an answer: below this a host that is busy for a moment looks like one that hangs.
+pub const TIMEOUT_MIN_MS: u64 = 10;
+
+/// The longest: five minutes, for a check that has to work for its answer. What takes longer is a task of its own.
+pub const TIMEOUT_MAX_MS: u64 = 300_000;
+
+/// The most answers in a row that may be wanted: a thousand, at an interval of ten seconds, are three hours.
+pub const COUNT_MAX: u32 = 1_000;
+
+/// How soon one that is coming up is asked again for the first time, and, each time doubled, at most. Many programs are
+/// up within a tenth of a second, and none minds a connection per second.
+const EAGER_FIRST_MS: u64 = 100;
+const EAGER_MAX_MS: u64 = 1_000;
+
+/// What a probe has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has succeeded.
+    Passed,
+    /// It has not succeeded yet, of one that is coming up; why, as of its last answer.
+    Pending(String),
+    /// It has failed; why, as of its last answer.
+    Failed(String),
+}
+
+/// How the answers to one probe count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Watch {
+    interval_ms: u64,
+    failures: u32,
+    successes: u32,
+    /// The unit has not come up, and waits for this. It does not fail then: there is a deadline.
+    coming: bool,
+    /// How many answers of one kind there were in a row.
+    good: u32,
+    bad: u32,
+    told: Option<Verdict>,
+    wait_ms: u64,
+}
+
+impl Watch {
+    /// For a probe of a unit that is `coming` up and waits for this, or of one that is up. `random`, from 0 to 1,
+    /// spreads what many units ask for the first time.
+    #[must_use]
+    pub fn new(probe: &Probe, coming: bool, random: f64) -> Self {
+        let spread = Duration::from_millis(probe.interval_ms.min(INTERVAL_MAX_MS)).mul_f64(random.clamp(0.0, 1.0));
+        Self {
+            interval_ms: probe.interval_ms,
+            failures: probe.failures.max(1),
+            successes: probe.successes.max(1),
+            coming,
+            good: 0,
+            bad: 0,
+            told: None,
+            wait_ms: if coming { 0 } else { u64::try_from(spread.as_millis()).unwrap_or(INTERVAL_MAX_MS) },
+        }
+    }
+
+    /// How long to wait before it is tried (again).
+    #[must_use]
+    pub fn wait_ms(&self) -> u64 {
+        self.wait_ms
+    }
+
+    /// Takes in an answer; what it has come to, if that is news.
+    pub fn answered(&mut self, answer: Result<(), String>) -> Option<Verdict> {
+        let verdict = match answer {
+            Ok(()) => {
+                (self.good, self.bad) = (self.good.saturating_add(1), 0);
+                (self.good >= self.successes).then_some(Verdict::Passed)
+            }
+            Err(why) => {
+                (self.good, self.bad) = (0, self.bad.saturating_add(1));
+                match self.coming {
+                    true => Some(Verdict::Pending(why)),
+                    false => (self.bad >= self.failures).then_some(Verdict::Failed(why)),
+                }
+            }
+        };
+        self.coming &= verdict != Some(Verdict::Passed);
+        self.wait_ms = self.next_wait_ms();
+        let is_news = match (&self.told, &verdict) {
+            // Why it still fails is told once.
+            (Some(Verdict::Failed(_)), Some(Verdict::Failed(_))) | (_, None) => false,
+            (told, verdict) => told != verdict,
+        };
+        if is_news {
+            self.told.clone_from(&verdict);
+        }
+        verdict.filter(|_| is_news)
+    }
+
+    fn next_wait_ms(&self) -> u64 {
+        if !self.coming {
+            return self.interval_ms;
+        }
+        let eager_ms = match self.wait_ms {
+            0 => EAGER_FIRST_MS,
+            ms => ms.saturating_mul(2).min(EAGER_MAX_MS),
+        };
+        eager_ms.min(self.interval_ms)
+    }
+}
+
+/// What is wrong with the probes of a unit: everything, at once.
+#[must_use]
+pub fn check(spec: &YunoSpec) -> Vec<String> {
+    let provided: BTreeMap<&Name, &Provided> =
+        spec.provides.iter().map(|provided| (&provided.name, provided)).collect();
+    let mut wrong = Vec::new();
+    for (which, probe) in spec.probes.iter() {
+        let mut complain = |what: String| wrong.push(format!("probes.{which}.{what}"));
+        check_numbers(which, probe, &mut complain);
+        match &probe.check {
+            Check::Exec(argv) => check_argv(argv, spec, &mut complain),
+            Check::Tcp(Tcp { port, .. }) => check_port("tcp", port, &provided, &mut complain),
+            Check::Http(Http { port, path, status, .. }) => {
+                check_port("http", port, &provided, &mut complain);
+                check_path(path, &mut complain);
+                if let Some(status) = status.filter(|status| !(200..=599).contains(status)) {
+                    complain(format!("http.status is {status}, and may be from 200 to 599"));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+fn check_numbers(which: Which, probe: &Probe, complain: &mut impl FnMut(String)) {
+    let Probe { interval_ms, timeout_ms, failures, successes, .. } = *probe;
+    let (failures_min, failures_max) = match which {
+        // Only the deadline ends what does not come up.
+        Which::Start => (probe::failures(), probe::failures()),
+        Which::Ready | Which::Live => (1, COUNT_MAX),
+    };
+    // What has to be ended is not brought back by being well again.
+    let successes_max = if which == Which::Live { 1 } else { COUNT_MAX };
+    for (what, value, min, max) in [
+        ("interval_ms", interval_ms, INTERVAL_MIN_MS, INTERVAL_MAX_MS),
+        ("timeout_ms", timeout_ms, TIMEOUT_MIN_MS, TIMEOUT_MAX_MS),
+        ("failures", failures.into(), failures_min.into(), failures_max.into()),
+        ("successes", successes.into(), 1, successes_max.into()),
+    ] {
+        if (min..=max).contains(&value) {
+            continue;
+        }
+        complain(match (which, what) {
+            (Which::Start, "failures") => {
+                format!(
+                    "{what} is {value}, but it is tried until it succeeds or `start_timeout_ms` is over. hint: leave it out"
+                )
+            }
+            (Which::Live, "successes") => {
+                format!("{what} is {value}, but one good answer is all that it takes. hint: leave it out")
+            }
+            _ => format!("{what} is {value}, and may be from {min} to {max}"),
+        });
+    }
+}
+
+fn check_argv(argv: &[String], spec: &YunoSpec, complain: &mut impl FnMut(String)) {
+    if argv.first().is_none_or(String::is_empty) {
+        complain("exec has no program. hint: [\"/usr/bin/test\", \"-e\", \"/run/ready\"]".to_owned());
+    }
+    if argv.len() > ARGV_MAX || argv.iter().any(|word| word.len() > WORD_MAX_BYTES || word.contains('\0')) {
+        complain(format!("exec has more than {ARGV_MAX} words, or one of over {WORD_MAX_BYTES} bytes, or with a NUL"));
+    }
+    for (word, what, name, list) in lease::unknown_placeholders(argv, spec) {
+        complain(format!("exec: word {word} says {{{what}:{name}}}, and {list} has no {name}"));
+    }
+}
+
+fn check_port(kind: &str, port: &Port, provided: &BTreeMap<&Name, &Provided>, complain: &mut impl FnMut(String)) {
+    match port {
+        Port::Number(0) => complain(format!("{kind}.port is 0, which is none")),
+        Port::Number(_) => {}
+        Port::Endpoint(name) => match provided.get(name) {
+            None => complain(format!("{kind}.port is {name}, and `provides` has no endpoint of that name")),
+            Some(endpoint) if endpoint.protocol != Protocol::Tcp => {
+                complain(format!(
+                    "{kind}.port is {name}, an endpoint of {}, to which nobody connects",
+                    endpoint.protocol
+                ));
+            }
+            Some(_) => {}
+        },
+    }
+}
+
+/// A path that stands in a request just as it is.
+fn check_path(path: &str, complain: &mut impl FnMut(String)) {
+    let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if !path.starts_with('/') || !is_plain || path.len() > PATH_MAX_BYTES {
+        complain(format!(
+            "http.path {path:?} is none. hint: it begins with /, has at most {PATH_MAX_BYTES} bytes, and what is no ASCII \
+             character stands there as %XX"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn probe(change: impl FnOnce(&mut Probe)) -> Probe {
+        let mut probe = Probe::new(Check::Tcp(Tcp { port: Port::Number(1), address: None }));
+        change(&mut probe);
+        probe
+    }
+
+    /// `+` is a good answer, a letter a bad one for that reason; what each comes to: `.` is no news.
+    #[track_caller]
+    fn check_answers(probe: &Probe, coming: bool, answers: &str, wanted: &str) {
+        let mut watch = Watch::new(probe, coming, 0.0);
+        let told = answers.chars().map(|answer| {
+            let answer = if answer == '+' { Ok(()) } else { Err(answer.to_string()) };
+            match watch.answered(answer) {
+                None => ".".to_owned(),
+                Some(Verdict::Passed) => "+".to_owned(),
+                Some(Verdict::Pending(why)) => format!("?{why}"),
+                Some(Verdict::Failed(why)) => format!("!{why}"),
+            }
+        });
+        assert_eq!(told.collect::<Vec<_>>().join(" "), wanted, "{answers}");
+    }
+
+    #[test]
+    fn what_answers_come_to() {
+        let usual = probe(|_| ());
+        check_answers(&usual, false, "+++", "+ . .");
+        check_answers(&usual, false, "ab+abab+", ". . + . . !a . +");
+        check_answers(&usual, false, "abcd", ". . !c .");
+        check_answers(&usual, false, "ab+ab+ab+", ". . + . . . . . .");
+        check_answers(&probe(|probe| probe.failures = 1), false, "a+b+", "!a + !b +");
+        check_answers(&probe(|probe| probe.successes = 2), false, "+a++aaa+a++", ". . . + . . !a . . . +");
+    }
+
+    #[test]
+    fn what_comes_up_says_why_it_has_not_yet_and_does_not_fail() {
+        let usual = probe(|_| ());
+        check_answers(&usual, true, "aaab+aaa", "?a . . ?b + . . !a");
+        check_answers(&probe(|probe| probe.successes = 2), true, "+a++", ". ?a . +");
+    }
+
+    #[test]
+    fn what_comes_up_is_asked_often() {
+        let mut watch = Watch::new(&probe(|_| ()), true, 0.9);
+        let mut waits = vec![watch.wait_ms()];
+        for answer in
+            [Err(String::new()), Err(String::new()), Err(String::new()), Err(String::new()), Err(String::new())]
+        {
+            watch.answered(answer);
+            waits.push(watch.wait_ms());
+        }
+        assert_eq!(waits, [0, 100, 200, 400, 800, 1_000]);
+        watch.answered(Ok(()));
+        assert_eq!(watch.wait_ms(), 10_000);
+        watch.answered(Err(String::new()));
+        assert_eq!(watch.wait_ms(), 10_000, "it was up");
+        // Not less often than it was asked for.
+        let mut watch = Watch::new(&probe(|probe| probe.interval_ms = 150), true, 0.0);
+        for _ in 0..3 {
+            watch.answered(Err(String::new()));
+        }
+        assert_eq!(watch.wait_ms(), 150);
+    }
+
+    #[test]
+    fn many_units_are_not_asked_at_once() {
+        let wait = |random| Watch::new(&probe(|_| ()), false, random).wait_ms();
+        assert_eq!((wait(0.0), wait(0.5), wait(1.0)), (0, 5_000, 10_000));
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_told_only_what_is_so(
+            answers in prop::collection::vec(any::<bool>(), 0..60),
+            failures in 1u32..5,
+            successes in 1u32..5,
+            coming in any::<bool>(),
+        ) {
+            let mut watch = Watch::new(&probe(|probe| (probe.failures, probe.successes) = (failures, successes)), coming, 0.5);
+            let mut told: Option<Verdict> = None;
+            for (index, good) in answers.iter().enumerate() {
+                let news = watch.answered(if *good { Ok(()) } else { Err("no".to_owned()) });
+                let row = answers[..=index].iter().rev().take_while(|answer| *answer == good).count();
+                prop_assert!(news.is_none() || news != told, "told twice");
+                match &news {
+                    Some(Verdict::Passed) => prop_assert!(*good && row >= successes as usize),
+                    Some(Verdict::Failed(_)) => prop_assert!(!good && row >= failures as usize),
+                    Some(Verdict::Pending(_)) => prop_assert!(!good && coming && told != Some(Verdict::Passed)),
+                    None => {}
+                }
+                told = news.or(told);
+                // Enough of a kind are never left untold.
+                if *good && row >= successes as usize {
+                    prop_assert_eq!(&told, &Some(Verdict::Passed));
+                }
+                if !good && row >= failures as usize {
+                    prop_assert!(matches!(told, Some(Verdict::Failed(_) | Verdict::Pending(_))));
+                }
+                prop_assert!((INTERVAL_MIN_MS..=10_000).contains(&watch.wait_ms()));
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check_spec(probes: &str, wanted: &[&str]) {
+        let artifact = serde_json::json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
+        let probes: serde_json::Value = serde_json::from_str(probes).unwrap();
+        let provides = serde_json::json!([{"name": "web"}, {"name": "dns", "protocol": "udp"}]);
+        let spec = serde_json::json!({"artifact": artifact, "probes": probes, "provides": provides});
+        let wrong = check(&serde_json::from_value(spec).unwrap());
+        assert_eq!(wrong.len(), wanted.len(), "{wrong:?}");
+        for (found, wanted) in wrong.iter().zip(wanted) {
+            assert!(found.contains(wanted), "{found:?} should say {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_field() {
+        check_spec("{}", &[]);
+        check_spec(r#"{"start":{"tcp":{"port":1}},"ready":{"http":{"port":"web","path":"/a?b=%20"}}}"#, &[]);
+        check_spec(r#"{"live":{"exec":["/bin/true","{port:web}","{else}"],"failures":1}}"#, &[]);
+        check_spec(r#"{"live":{"tcp":{"port":0}}}"#, &["probes.live.tcp.port is 0"]);
+        check_spec(
+            r#"{"start":{"tcp":{"port":"db"}},"ready":{"tcp":{"port":"dns"}}}"#,
+            &["probes.start.tcp.port is db, and `provides` has no", "probes.ready.tcp.port is dns, an endpoint of udp"],
+        );
+        check_spec(
+            r#"{"live":{"tcp":{"port":1},"interval_ms":1,"timeout_ms":9000000,"failures":0,"successes":2}}"#,
+            &[
+                "probes.live.interval_ms is 1, and may be from 100",
+                "probes.live.timeout_ms is 9000000",
+                "probes.live.failures is 0, and may be from 1",
+                "probes.live.successes is 2, but",
+            ],
+        );
+        check_spec(
+            r#"{"start":{"tcp":{"port":1},"failures":5}}"#,
+            &["probes.start.failures is 5, but it is tried until"],
+        );
+        check_spec(r#"{"live":{"exec":[]}}"#, &["probes.live.exec has no program"]);
+        check_spec(r#"{"live":{"exec":["a","{port:db}"]}}"#, &["probes.live.exec: word 2 says {port:db}"]);
+        check_spec(r#"{"live":{"exec":["a","b\u0000"]}}"#, &["probes.live.exec has more than"]);
+        for path in ["", "a", "/a b", "/é", "/a#b"] {
+            let probes = serde_json::json!({"ready": {"http": {"port": 1, "path": path}}});
+            check_spec(&probes.to_string(), &["probes.ready.http.path"]);
+        }
+        check_spec(r#"{"ready":{"http":{"port":1,"status":99}}}"#, &["probes.ready.http.status is 99"]);
+    }
+}

@@ -1,0 +1,327 @@
+//! Probes: how an agent finds out by itself whether a yuno is up, ready and alive.
+//!
+//! A yuno may have up to three. Until its `start` probe has succeeded, no other runs. It is `running` once its `ready`
+//! probe has succeeded too (and it has said so itself, if it has a channel). From then on a `ready` probe that fails
+//! shows as [`crate::unit::Observed::unready`] and ends nothing; a `live` probe that fails ends the process as one that
+//! hangs.
+
+use core::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::name::Name;
+
+/// The most words of a probe's command, and the longest of them in bytes: what one types, not a script.
+pub const ARGV_MAX: usize = 64;
+/// See [`ARGV_MAX`].
+pub const WORD_MAX_BYTES: usize = 4 * 1024;
+
+/// The longest path of a request: what any server takes.
+pub const PATH_MAX_BYTES: usize = 2 * 1024;
+
+/// The probes of a yuno.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Probes {
+    /// Whether it has come up. It is tried until it succeeds or `start_timeout_ms` is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Probe>,
+    /// Whether it can do its work now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Probe>,
+    /// Whether it hangs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<Probe>,
+}
+
+impl Probes {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// One of them, if it is there.
+    #[must_use]
+    pub fn get(&self, which: Which) -> Option<&Probe> {
+        match which {
+            Which::Start => self.start.as_ref(),
+            Which::Ready => self.ready.as_ref(),
+            Which::Live => self.live.as_ref(),
+        }
+    }
+
+    /// Those that are there.
+    pub fn iter(&self) -> impl Iterator<Item = (Which, &Probe)> {
+        Which::ALL.into_iter().filter_map(|which| Some((which, self.get(which)?)))
+    }
+}
+
+/// One of a yuno's probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Which {
+    /// [`Probes::start`]
+    Start,
+    /// [`Probes::ready`]
+    Ready,
+    /// [`Probes::live`]
+    Live,
+}
+
+impl Which {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Start, Self::Ready, Self::Live];
+
+    /// Its name, as in the JSON form.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Ready => "ready",
+            Self::Live => "live",
+        }
+    }
+}
+
+impl core::fmt::Display for Which {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A question that is asked again and again, and how its answers count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Form", into = "Form")]
+#[schemars(with = "Form")]
+pub struct Probe {
+    /// What is asked.
+    pub check: Check,
+    /// From one answer to the next question. Until a unit is up it is asked at least each second.
+    pub interval_ms: u64,
+    /// How long an answer may take.
+    pub timeout_ms: u64,
+    /// It fails when so many answers in a row were bad. (Of a start probe none count but the good ones.)
+    pub failures: u32,
+    /// It succeeds when so many answers in a row were good. (A live probe has no use for more than one.)
+    pub successes: u32,
+}
+
+/// What a probe asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// A command, which has to end with exit code 0: a program and its arguments, no shell. It runs as the unit does,
+    /// with its user, environment, limits and folder, and `{port:NAME}` and the like are put in as in the unit's own
+    /// arguments.
+    Exec(Vec<String>),
+    /// A TCP connection, which has to come about.
+    Tcp(Tcp),
+    /// A GET request by HTTP/1.1, which has to be answered with a good status. Redirects are not followed.
+    Http(Http),
+}
+
+/// Where a connection goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tcp {
+    /// The port.
+    pub port: Port,
+    /// The address: by default that of the endpoint, or this host's loopback for a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+}
+
+/// Where a request goes, and what its answer has to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    /// The port.
+    pub port: Port,
+    /// As of [`Tcp::address`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// The path, with its query; it begins with `/`.
+    #[serde(default = "root", skip_serializing_if = "is_root")]
+    pub path: String,
+    /// The status that it has to be answered with; any from 200 to 399 if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+}
+
+fn root() -> String {
+    "/".to_owned()
+}
+
+fn is_root(path: &String) -> bool {
+    path == "/"
+}
+
+/// A port that a unit listens on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "a port's number, or the name of an endpoint that the unit provides")]
+pub enum Port {
+    /// This one.
+    Number(u16),
+    /// That of an endpoint which the unit provides.
+    Endpoint(Name),
+}
+
+impl core::fmt::Display for Port {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Endpoint(name) => name.fmt(f),
+        }
+    }
+}
+
+impl core::fmt::Display for Check {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let at = |address: &Option<IpAddr>, port: &Port| match address {
+            Some(IpAddr::V6(address)) => format!("[{address}]:{port}"),
+            Some(address) => format!("{address}:{port}"),
+            None => port.to_string(),
+        };
+        match self {
+            Self::Exec(argv) => write!(f, "exec:{}", argv.join(" ")),
+            Self::Tcp(Tcp { port, address }) => write!(f, "tcp:{}", at(address, port)),
+            Self::Http(Http { port, address, path, status }) => {
+                write!(f, "http:{}{path}", at(address, port))?;
+                status.map_or(Ok(()), |status| write!(f, " ({status})"))
+            }
+        }
+    }
+}
+
+/// The JSON form of a probe: exactly one of `exec`, `tcp` and `http`, and the numbers.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename = "Probe")]
+#[schemars(rename = "Probe")]
+struct Form {
+    /// A program and its arguments, which has to end with exit code 0. It runs as the unit does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exec: Option<Vec<String>>,
+    /// A TCP connection, which has to come about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tcp: Option<Tcp>,
+    /// A GET request by HTTP/1.1, which has to be answered with a good status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    http: Option<Http>,
+    /// From one answer to the next question.
+    #[serde(default = "interval_ms")]
+    interval_ms: u64,
+    /// How long an answer may take.
+    #[serde(default = "timeout_ms")]
+    timeout_ms: u64,
+    /// It fails when so many answers in a row were bad.
+    #[serde(default = "failures")]
+    failures: u32,
+    /// It succeeds when so many answers in a row were good.
+    #[serde(default = "successes")]
+    successes: u32,
+}
+
+/// Default of [`Probe::interval_ms`]: ten seconds, as Kubernetes has it.
+#[must_use]
+pub fn interval_ms() -> u64 {
+    10_000
+}
+
+/// Default of [`Probe::timeout_ms`]: five seconds. The one of Kubernetes is too short for a small host that is busy
+/// starting everything else.
+#[must_use]
+pub fn timeout_ms() -> u64 {
+    5_000
+}
+
+/// Default of [`Probe::failures`]: three, as Kubernetes has it.
+#[must_use]
+pub fn failures() -> u32 {
+    3
+}
+
+/// Default of [`Probe::successes`]: one, as Kubernetes has it.
+#[must_use]
+pub fn successes() -> u32 {
+    1
+}
+
+impl Probe {
+    /// One with the usual numbers.
+    #[must_use]
+    pub fn new(check: Check) -> Self {
+        Self {
+            check,
+            interval_ms: interval_ms(),
+            timeout_ms: timeout_ms(),
+            failures: failures(),
+            successes: successes(),
+        }
+    }
+}
+
+impl TryFrom<Form> for Probe {
+    type Error = &'static str;
+
+    fn try_from(form: Form) -> Result<Self, Self::Error> {
+        let Form { exec, tcp, http, interval_ms, timeout_ms, failures, successes } = form;
+        let check = match (exec, tcp, http) {
+            (Some(argv), None, None) => Check::Exec(argv),
+            (None, Some(tcp), None) => Check::Tcp(tcp),
+            (None, None, Some(http)) => Check::Http(http),
+            _ => return Err("a probe has exactly one of `exec`, `tcp` and `http`"),
+        };
+        Ok(Self { check, interval_ms, timeout_ms, failures, successes })
+    }
+}
+
+impl From<Probe> for Form {
+    fn from(probe: Probe) -> Self {
+        let Probe { check, interval_ms, timeout_ms, failures, successes } = probe;
+        let (exec, tcp, http) = match check {
+            Check::Exec(argv) => (Some(argv), None, None),
+            Check::Tcp(tcp) => (None, Some(tcp), None),
+            Check::Http(http) => (None, None, Some(http)),
+        };
+        Self { exec, tcp, http, interval_ms, timeout_ms, failures, successes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(json: &str, wanted: Option<&str>) {
+        let parsed = serde_json::from_str::<Probe>(json);
+        assert_eq!(parsed.as_ref().ok().map(|probe| probe.check.to_string()).as_deref(), wanted, "{parsed:?}");
+        if let Ok(probe) = parsed {
+            let again = serde_json::to_string(&probe).unwrap();
+            assert_eq!(serde_json::from_str::<Probe>(&again).unwrap(), probe, "{again}");
+        }
+    }
+
+    #[test]
+    fn forms() {
+        check(r#"{"exec":["/bin/true","-x"]}"#, Some("exec:/bin/true -x"));
+        check(r#"{"tcp":{"port":80}}"#, Some("tcp:80"));
+        check(r#"{"tcp":{"port":"web","address":"::1"}}"#, Some("tcp:[::1]:web"));
+        check(r#"{"http":{"port":80,"path":"/a?b","status":204},"failures":1}"#, Some("http:80/a?b (204)"));
+        check(r#"{"http":{"port":80,"address":"10.0.0.1"}}"#, Some("http:10.0.0.1:80/"));
+        check("{}", None);
+        check(r#"{"interval_ms":1}"#, None);
+        check(r#"{"exec":[],"tcp":{"port":1}}"#, None);
+        check(r#"{"tcp":{"port":70000}}"#, None);
+        check(r#"{"tcp":{"port":1},"every":1}"#, None);
+        check(r#"{"tcp":{"port":1,"path":"/"}}"#, None);
+    }
+
+    #[test]
+    fn what_is_not_said_is_usual() {
+        let probe: Probe = serde_json::from_str(r#"{"tcp":{"port":1}}"#).unwrap();
+        assert_eq!(probe, Probe::new(Check::Tcp(Tcp { port: Port::Number(1), address: None })));
+        assert_eq!((probe.interval_ms, probe.timeout_ms, probe.failures, probe.successes), (10_000, 5_000, 3, 1));
+        assert!(serde_json::from_str::<Probes>("{}").unwrap().is_none());
+        assert!(serde_json::from_str::<Probes>(r#"{"alive":{}}"#).is_err());
+    }
+}
