@@ -127,6 +127,10 @@ enum Bad {
     EndsAgain,
     /// It never says that it is up.
     Silent,
+    /// Its probes never find that it is up.
+    NotReady,
+    /// It comes up, and hangs.
+    Hangs,
 }
 
 fn name() -> UnitName {
@@ -632,7 +636,11 @@ impl World {
             // First the one of its start, then all others.
             for _ in 0..2 {
                 for probing in self.unit.probing() {
-                    self.probed(&probing, true);
+                    let bad = if probing.which == Which::Live { Bad::Hangs } else { Bad::NotReady };
+                    // What was found of one of them may be the end of what the others are about.
+                    if self.unit.probing().iter().any(|still| still.is_same(&probing)) {
+                        self.probed(&probing, !self.is_bad(bad));
+                    }
                 }
             }
             match self.unit.plan(self.now_ms) {
@@ -754,7 +762,15 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn bad() -> impl Strategy<Value = Bad> {
-    prop_oneof![Just(Bad::Install), Just(Bad::Start), Just(Bad::Ends), Just(Bad::EndsAgain), Just(Bad::Silent)]
+    prop_oneof![
+        Just(Bad::Install),
+        Just(Bad::Start),
+        Just(Bad::Ends),
+        Just(Bad::EndsAgain),
+        Just(Bad::Silent),
+        Just(Bad::NotReady),
+        Just(Bad::Hangs)
+    ]
 }
 
 proptest! {
@@ -773,7 +789,7 @@ proptest! {
         }
         world.settle();
         // One that speaks can be silent; and to run as something that was never tried is no new try of another.
-        let (good, other) = (apply(0, 7, 7, Some(Run::Running)), apply(1, 7, 3, Some(Run::Running)));
+        let (good, other) = (apply(0, 7, 7, Some(Run::Running)), apply(1, 7, 7, Some(Run::Running)));
         world.verb(&Verb::UnitUnhold { unit: name() });
         world.verb(&Verb::UnitThaw { unit: name() });
         world.verb(&Verb::UnitPause { unit: name() });

@@ -111,3 +111,17 @@ async fn probes_are_changed_in_place() {
     assert_eq!((state.process, state.observed.phase), (before.process, Phase::Running));
     host.stop(&unit).await;
 }
+
+#[tokio::test]
+async fn a_command_is_within_the_cgroup_of_its_unit() {
+    let host = Host::start().await;
+    let unit = unit();
+    host.probed(json!({"ready": exec("cat /proc/self/cgroup >where.new; mv where.new where")})).await;
+    let state = host.until_phase(&unit, Phase::Running).await;
+    let of_unit = fs::read_to_string(format!("/proc/{}/cgroup", pid(&state))).unwrap();
+    let of_probe = fs::read_to_string(host.unit_folder().join("work/where")).unwrap();
+    for line in of_unit.lines().filter(|line| line.ends_with("/default/hello")) {
+        assert!(of_probe.lines().any(|other| other == format!("{line}/probe-ready")), "{line}: {of_probe}");
+    }
+    host.stop(&unit).await;
+}
