@@ -10,8 +10,10 @@
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
 //! before the new one is started.
 //!
-//! Submodules: `observe` (how a unit changes with what is seen), `play` (whether it plays), `health` (what its probes
-//! find), `verify` (which revision is good, and going back to it), `tests` and `model` (cases and properties).
+//! Submodules, in reading order: `seen` (what the shell tells), `policy` (what of a spec matters), `observe` and `follow`
+//! (how a unit changes with that, and what others see of it then), `step` (what to do next), `play` (whether it plays),
+//! `health` (what its probes find), `verify` (which revision is good, and going back to it), `tests` and `model` (cases
+//! and properties).
 //!
 //! **Invariant: `plan` does no IO**, and plans nothing for a unit that is as it should be.
 //!
@@ -28,9 +30,13 @@
 //! started. Only a stop still stops it. (A shim starts its process again by itself, as often as it was allowed to
 //! when that began: such an instance goes on.)
 
+mod follow;
 mod health;
 mod observe;
 mod play;
+mod policy;
+mod seen;
+mod step;
 mod verify;
 
 #[cfg(test)]
@@ -43,26 +49,22 @@ use std::sync::Arc;
 use muster_topics::{
     Millis,
     name::Digest,
-    probe::Which,
-    unit::{
-        Channel, Desired, Exit, Hold, Observed, Phase, Progress, Restart, Run, Spec, StopSignal, grace_ms,
-        start_timeout_ms, started_after_ms, verify_after_ms,
-    },
+    unit::{Desired, Hold, Observed, Phase, Spec, StopSignal},
 };
 use serde::{Deserialize, Serialize};
 
+use health::Health;
 pub use health::Probing;
-use health::{Has, Health};
 use play::Play;
 pub use play::{Connection, NotPlayed};
+use policy::Policy;
+pub use seen::{Ended, Failure, Found, Over, Seen, Told};
 use verify::Trial;
 pub use verify::Verified;
 
 use super::{
-    backoff::GOOD_AFTER_MS,
     lease::Wiring,
     order::{Gate, Way},
-    probe::Verdict,
 };
 
 /// How much longer than its grace a unit may take to end before it is asked again, without any grace.
@@ -232,69 +234,6 @@ enum Rest {
     Finished,
 }
 
-/// What the planner has to know of a spec.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Policy {
-    restart: Restart,
-    started_after_ms: Millis,
-    /// It says itself when it is up.
-    says_ready: bool,
-    /// A change of nothing but configs may reach what runs.
-    reloads: bool,
-    /// It can be asked things.
-    speaks: bool,
-    probes: Has,
-    /// How long it may take to come up.
-    start_timeout_ms: Millis,
-    stop_signal: StopSignal,
-    grace_ms: u64,
-    /// It goes back by itself.
-    rolls_back: bool,
-    verify_after_ms: Millis,
-    healthy_within_ms: Millis,
-}
-
-impl Policy {
-    fn of(spec: &Spec) -> Self {
-        match spec {
-            Spec::Yuno(spec) => Self {
-                restart: spec.restart,
-                started_after_ms: to_millis(spec.started_after_ms),
-                says_ready: !spec.channel.is_none(),
-                speaks: spec.channel == Channel::Lines,
-                probes: Has::of(&spec.probes),
-                start_timeout_ms: to_millis(spec.start_timeout_ms),
-                reloads: !spec.reload.is_restart(),
-                stop_signal: spec.stop_signal(),
-                grace_ms: spec.grace_ms,
-                rolls_back: spec.rollback.is_auto(),
-                verify_after_ms: to_millis(spec.verify_after_ms),
-                healthy_within_ms: to_millis(spec.healthy_within()),
-            },
-        }
-    }
-}
-
-impl Default for Policy {
-    /// For what is found without a spec: nobody knows any more how it wants to be treated.
-    fn default() -> Self {
-        Self {
-            restart: Restart::default(),
-            started_after_ms: to_millis(started_after_ms()),
-            says_ready: false,
-            reloads: false,
-            speaks: false,
-            probes: Has::default(),
-            start_timeout_ms: to_millis(start_timeout_ms()),
-            stop_signal: StopSignal::default(),
-            grace_ms: grace_ms(),
-            rolls_back: false,
-            verify_after_ms: to_millis(verify_after_ms()),
-            healthy_within_ms: Millis::MAX,
-        }
-    }
-}
-
 /// Something to do. Each is begun at once, and what it comes to is [`Seen`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -334,179 +273,6 @@ pub enum Step {
     WaitUntil(Millis),
 }
 
-/// Something that the shell has seen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
-    /// What is desired now.
-    Desired(Option<Box<Desired>>, Option<Hold>),
-    /// What it is wired to now, and what it has to wait for.
-    Wired(Wiring, Option<String>),
-    /// A step has begun.
-    Began(Step),
-    /// What was looked up.
-    Found(Found),
-    /// Looking up failed.
-    NotLookedUp {
-        /// Why.
-        error: String,
-    },
-    /// This much of what a revision needs is there.
-    Progress(Digest, Progress),
-    /// Everything for a revision is there.
-    Installed(Digest),
-    /// A revision could not be installed.
-    NotInstalled {
-        /// Which.
-        revision: Digest,
-        /// Why not.
-        failure: Failure,
-        /// A random number from 0 to 1, to spread what many hosts try again.
-        random: f64,
-    },
-    /// What was being started is in effect.
-    Started,
-    /// What was being started is not in effect.
-    NotStarted(Failure),
-    /// It is not known whether what was being started is in effect.
-    StartUnknown,
-    /// What runs is of this revision now.
-    Reloaded(Digest),
-    /// What runs cannot be brought to this revision: it needs a new process.
-    NotReloaded(Digest),
-    /// What runs has read something outside that has changed, and needs a new process.
-    Outdated,
-    /// What has become of the instance.
-    Told(Told),
-    /// The instance has ended, for good.
-    Ended(Over),
-    /// What the instance has answered to [`Step::Play`].
-    Played {
-        /// Which question.
-        ask: u32,
-        /// Whether it does so now.
-        answer: Result<(), NotPlayed>,
-    },
-    /// What a probe of a process has come to.
-    Probed {
-        /// Which process.
-        process: Process,
-        /// Which probe.
-        which: Which,
-        /// What it has come to.
-        verdict: Verdict,
-    },
-    /// Everything has been removed.
-    Removed,
-    /// Not everything could be removed.
-    NotRemoved {
-        /// Why.
-        error: String,
-    },
-    /// What others have it wait for.
-    Gate(Gate),
-    /// Time has passed.
-    Tick,
-}
-
-/// What was found of an earlier life of the agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Nothing was ever started.
-    Nothing,
-    /// Something of this revision is in effect.
-    Alive(Digest, Told),
-    /// Something was, and has ended.
-    Ended(Over),
-}
-
-/// What has become of an instance.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// Its process, unless it is just being started again.
-    pub process: Option<Process>,
-    /// How often it was started again by itself, without the agent.
-    pub restarts: u32,
-    /// How its last process ended, if one did.
-    pub last: Option<Ended>,
-    /// It has said that it is up, if it is one that says so.
-    pub ready: bool,
-    /// What it says that it does.
-    pub status: Option<String>,
-    /// It is suspended.
-    pub frozen: bool,
-    /// How it can be asked things now.
-    pub connection: Option<Connection>,
-    /// What it has to do without, as [`Observed::missing`] has it.
-    pub missing: Vec<String>,
-    /// What it was started with.
-    pub wiring: Wiring,
-}
-
-/// The end of an instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Over {
-    /// See [`Told::restarts`]; some of these may not have been told before.
-    pub restarts: u32,
-    /// How its last process ended.
-    pub last: Ended,
-}
-
-/// How a process ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// How.
-    pub exit: Exit,
-    /// When it was started, if that is known.
-    pub started_ms: Option<Millis>,
-    /// When it ended.
-    pub at_ms: Millis,
-    /// It left a core file.
-    pub core_dumped: bool,
-    /// It had used up its memory.
-    pub oom_killed: bool,
-    /// It was ended because it had not said in time that it is up, or alive.
-    pub silent: bool,
-    /// It ended with the host, which has been restarted since.
-    pub with_host: bool,
-    /// The last lines of its log.
-    pub last_lines: Option<String>,
-}
-
-impl Ended {
-    /// An end of which nothing more is known.
-    #[must_use]
-    pub fn new(exit: Exit, started_ms: Option<Millis>, at_ms: Millis) -> Self {
-        Self {
-            exit,
-            started_ms,
-            at_ms,
-            core_dumped: false,
-            oom_killed: false,
-            silent: false,
-            with_host: false,
-            last_lines: None,
-        }
-    }
-}
-
-impl std::fmt::Display for Ended {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let memory = if self.oom_killed { ", out of memory" } else { "" };
-        let core = if self.core_dumped { ", core dumped" } else { "" };
-        let silent = if self.silent { ", after it was silent for too long" } else { "" };
-        write!(f, "{}{memory}{core}{silent}", self.exit)
-    }
-}
-
-/// Why a step failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Why, for people.
-    pub error: String,
-    /// Whether the same step may do better later, without anybody's help.
-    pub may_heal: bool,
-}
-
 impl Unit {
     /// A unit as it was kept; nothing is kept of one that is new.
     #[must_use]
@@ -539,112 +305,6 @@ impl Unit {
             trial: Trial::restore(verified, trial_ms),
             policy: Policy::default(),
         }
-    }
-
-    /// What to do now. Nothing (or only to wait) for a unit that is as it should be, or under way.
-    #[must_use]
-    pub fn plan(&self, now_ms: Millis) -> Option<Step> {
-        match (self.plan_step(now_ms), self.judged_again_ms(now_ms)) {
-            (None, Some(at_ms)) => Some(Step::WaitUntil(at_ms)),
-            (Some(Step::WaitUntil(step_ms)), Some(at_ms)) => Some(Step::WaitUntil(step_ms.min(at_ms))),
-            (step, _) => step,
-        }
-    }
-
-    fn plan_step(&self, now_ms: Millis) -> Option<Step> {
-        match (&self.work, &self.instance) {
-            (Some(Work::Adopting | Work::Removing | Work::Reloading(_)), _) | (_, Instance::Launching(_)) => None,
-            (_, Instance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(Step::Adopt)),
-            (_, Instance::Alive(alive)) => match alive.ends_by_ms {
-                // What ignored its first end is asked again with no grace, and the shell says so.
-                Some(by_ms) => {
-                    Some(due(Some(by_ms), now_ms).unwrap_or(Step::Stop { signal: StopSignal::Kill, grace_ms: 0 }))
-                }
-                None => self.plan_alive(alive, now_ms),
-            },
-            (_, Instance::None) => self.plan_idle(&self.gate, now_ms),
-        }
-    }
-
-    /// Something runs: is it the right thing?
-    fn plan_alive(&self, alive: &Alive, now_ms: Millis) -> Option<Step> {
-        let stop = Step::Stop { signal: self.policy.stop_signal, grace_ms: self.policy.grace_ms };
-        let Some(desired) = &self.desired else { return Some(stop) };
-        if desired.run == Run::Stopped {
-            return Some(stop);
-        }
-        if self.health.condemned().is_some() {
-            return Some(stop);
-        }
-        if self.observed.frozen && !desired.frozen {
-            return Some(self.plan_freeze(alive, false, now_ms));
-        }
-        if alive.revision != desired.revision && !self.is_held() {
-            // It goes on running until what replaces it is there.
-            if self.installed.as_ref() != Some(&desired.revision) {
-                return self.plan_install(desired, now_ms);
-            }
-            let reloads = self.policy.reloads && alive.process.is_some();
-            let reload = reloads && self.not_reloaded.as_ref() != Some(&desired.revision);
-            return Some(if reload { Step::Reload } else { stop });
-        }
-        if self.outdated && self.hold.is_none() {
-            return Some(stop);
-        }
-        if self.is_rewired() {
-            return Some(stop);
-        }
-        let process = alive.process.filter(|_| !self.is_leaving(alive))?;
-        if let Some(step) = self.plan_play(desired, now_ms) {
-            return Some(step);
-        }
-        match self.observed.phase {
-            // What keeps it ends it if it takes too long to say so.
-            Phase::Starting if self.awaits_word(alive) => None,
-            // What is left as it is has no deadline, nor what is suspended.
-            Phase::Starting if self.awaits_probes(alive) && (self.is_held() || self.observed.frozen) => None,
-            Phase::Starting if self.awaits_probes(alive) => {
-                Some(Step::WaitUntil(self.health.up_by_ms(self.policy.start_timeout_ms)))
-            }
-            Phase::Starting => Some(Step::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms))),
-            _ if desired.frozen && !self.observed.frozen => Some(self.plan_freeze(alive, true, now_ms)),
-            _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
-            _ => None,
-        }
-    }
-
-    fn plan_freeze(&self, alive: &Alive, frozen: bool, now_ms: Millis) -> Step {
-        match alive.freezes_by_ms {
-            Some((asked, by_ms)) if asked == frozen && by_ms > now_ms => Step::WaitUntil(by_ms),
-            _ if frozen => Step::Freeze,
-            _ => Step::Thaw,
-        }
-    }
-
-    /// It is up: does it play, or not, as it should?
-    fn plan_play(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
-        let is_up = matches!(self.observed.phase, Phase::Running | Phase::Playing);
-        if !is_up || self.observed.frozen || desired.frozen || self.hold.is_some() {
-            return None;
-        }
-        self.play.step(desired.run == Run::Playing, now_ms)
-    }
-
-    /// Nothing runs: should something?
-    fn plan_idle(&self, gate: &Gate, now_ms: Millis) -> Option<Step> {
-        let Some(desired) = &self.desired else {
-            return Some(due(self.install_ms, now_ms).unwrap_or(Step::Remove));
-        };
-        if self.installed.as_ref() != Some(&desired.revision) {
-            return self.plan_install(desired, now_ms);
-        }
-        if desired.run == Run::Stopped || self.is_held() || self.rest.is_some() {
-            return None;
-        }
-        if let Some(wait) = due(self.restart_ms, now_ms) {
-            return Some(wait);
-        }
-        (*gate == Gate::Open && !self.needs_wiring()).then_some(Step::Start { attempts: self.observed.attempts })
     }
 
     /// Why it is, on purpose, not converging, in the form that others see.
@@ -690,14 +350,6 @@ impl Unit {
     pub fn would_start(&self, now_ms: Millis) -> bool {
         let is_idle = self.work.is_none() && self.instance == Instance::None;
         is_idle && matches!(self.plan_idle(&Gate::Open, now_ms), Some(Step::Start { .. }))
-    }
-
-    fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
-        let under_way = matches!(&self.work, Some(Work::Installing(revision)) if *revision == desired.revision);
-        if under_way || self.rest.is_some() || self.hold.is_some() {
-            return None;
-        }
-        Some(due(self.install_ms, now_ms).unwrap_or(Step::Install))
     }
 
     /// Whether what runs was started with other endpoints than those that there are now. While something is lacking it
@@ -765,11 +417,6 @@ impl Unit {
     pub fn process(&self) -> Option<Process> {
         if let Instance::Alive(alive) = &self.instance { alive.process } else { None }
     }
-}
-
-/// A wait, unless it is over.
-fn due(at_ms: Option<Millis>, now_ms: Millis) -> Option<Step> {
-    at_ms.filter(|at_ms| *at_ms > now_ms).map(Step::WaitUntil)
 }
 
 fn to_millis(ms: u64) -> Millis {

@@ -236,6 +236,8 @@ impl Operator {
         self.runs_once("the life after its shim");
         assert_eq!(self.starts(), 2, "it lives on");
 
+        self.roles.ok(&["snapshot", "take", "shop"]);
+        self.roles.ok(&["snapshot", "rm", "shop"]);
         let before = self.starts();
         self.roles.ok(&["yuno", "restart", "default/till"]);
         eventually("the restart", || if self.starts() == before + 1 { Ok(()) } else { Err(self.starts().to_string()) });

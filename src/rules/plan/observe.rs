@@ -6,17 +6,16 @@ use muster_topics::{
     Millis,
     name::Digest,
     probe::Probes,
-    unit::{Desired, Hold, HoldReason, Phase, Restart, Run, Spec},
+    unit::{Desired, Hold, HoldReason, Phase, Restart, Spec},
 };
 
 use super::{
-    ADOPT_AGAIN_MS, Alive, Ended, FREEZE_AGAIN_MS, Failure, Found, Instance, Over, Policy, Process, Rest,
-    STOP_SLACK_MS, Seen, Step, Told, Unit, Work, to_millis,
+    ADOPT_AGAIN_MS, Alive, Ended, FREEZE_AGAIN_MS, Failure, Found, Instance, Over, Policy, Rest, STOP_SLACK_MS, Seen,
+    Step, Told, Unit, Work, to_millis,
 };
 use crate::rules::{
     backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay},
     lease::Wiring,
-    order::Gate,
 };
 
 /// Waits before something is installed again: from a second, so that a console that was restarted is
@@ -393,7 +392,7 @@ impl Unit {
         }
     }
 
-    fn fail(&mut self, error: &str) {
+    pub(super) fn fail(&mut self, error: &str) {
         self.observed.error = Some(shortened(error));
     }
 
@@ -403,185 +402,6 @@ impl Unit {
 
     pub(super) fn wants_running(&self) -> bool {
         self.desired.as_ref().is_some_and(|desired| desired.run.is_running())
-    }
-
-    /// Works out what others see.
-    fn follow(&mut self, now_ms: Millis) {
-        let process = self.process();
-        if process.is_some_and(|process| now_ms.saturating_sub(process.started_ms) >= GOOD_AFTER_MS) {
-            self.observed.attempts = 0;
-        }
-        if matches!(self.instance, Instance::Unknown) {
-            // Until it is known what runs, what was last seen stands.
-            return;
-        }
-        let mut phase = self.phase(process, now_ms);
-        if self.judge(phase, now_ms) {
-            phase = self.phase(process, now_ms);
-        }
-        self.tell_trial();
-        if phase != self.observed.phase {
-            self.observed.since_ms = now_ms;
-        }
-        self.observed.phase = phase;
-        self.follow_health(now_ms);
-        if phase == Phase::Running
-            && self.desired.as_ref().is_some_and(|desired| desired.run == Run::Playing)
-            && let Some(why) = self.play.cannot(self.policy.speaks)
-        {
-            self.fail(why);
-        }
-        self.observed.endpoints.clone_from(&self.wiring.endpoints);
-        self.observed.connectors.clone_from(&self.wiring.connectors);
-        self.waits = self.needs().map(|note| Hold {
-            note: Some(note),
-            ..Hold::new(HoldReason::Dependency, self.waits.as_ref().map_or(now_ms, |waits| waits.since_ms))
-        });
-        if !matches!(self.instance, Instance::Alive(_)) {
-            self.outdated = false;
-            if matches!(self.work, Some(Work::Reloading(_))) {
-                // There is nothing left that could be reloaded, and nobody who would say so.
-                self.work = None;
-            }
-            self.observed.can.clear();
-            self.runs_with = None;
-            self.observed.frozen = false;
-            self.observed.status = None;
-            self.observed.missing.clear();
-        }
-        if matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped) {
-            self.observed.last_lines = None;
-        }
-        if !matches!(self.work, Some(Work::Installing(_))) {
-            self.observed.progress = None;
-        }
-        self.observed.pid = process.map(|process| process.pid);
-        self.observed.revision = match &self.instance {
-            Instance::Alive(Alive { revision, .. }) | Instance::Launching(revision) => Some(revision.clone()),
-            Instance::Unknown | Instance::None => self.installed.clone(),
-        };
-        self.observed.retry_ms = (phase == Phase::Backoff).then(|| self.restart_ms.or(self.install_ms)).flatten();
-        if let Some(desired) = &self.desired
-            && self.is_reached(desired)
-        {
-            // What ended while it was held says why.
-            let rests_held = phase == Phase::Stopped && self.visible_hold().is_some() && self.wants_running();
-            let is_well = matches!(phase, Phase::Running | Phase::Playing | Phase::Stopped);
-            if is_well && !self.play.is_refused() && !rests_held {
-                self.observed.error = None;
-            }
-            self.observed.generation = desired.generation;
-        }
-    }
-
-    /// Whether it has come up, has to be ended, or lacks something.
-    fn follow_health(&mut self, now_ms: Millis) {
-        let Instance::Alive(alive) = &self.instance else {
-            self.health.begin();
-            self.observed.unready = None;
-            return;
-        };
-        // The probes are those of what is desired.
-        let is_probed = self.wants_running() && self.desires(&alive.revision) && alive.ends_by_ms.is_none();
-        if matches!(self.observed.phase, Phase::Running | Phase::Playing) {
-            self.health.came_up();
-        }
-        if self.is_held() || self.observed.frozen || !is_probed {
-            self.health.excuse(now_ms);
-        } else {
-            self.health.judge(self.policy.probes, self.policy.start_timeout_ms, now_ms);
-        }
-        if let Some(why) = self.health.condemned() {
-            self.observed.error = Some(shortened(why));
-        }
-        self.observed.unready = self.health.unready().map(|why| shortened(&why));
-    }
-
-    fn phase(&self, process: Option<Process>, now_ms: Millis) -> Phase {
-        let up = |process: Process| now_ms.saturating_sub(process.started_ms) >= self.policy.started_after_ms;
-        match &self.instance {
-            Instance::Unknown => self.observed.phase,
-            Instance::Launching(_) => Phase::Starting,
-            Instance::Alive(alive) if alive.ends_by_ms.is_some() => Phase::Stopping,
-            Instance::Alive(alive) if self.is_leaving(alive) => Phase::Starting,
-            Instance::Alive(_) if self.rest == Some(Rest::Failed) => Phase::Failed,
-            Instance::Alive(alive) if self.awaits_word(alive) || self.awaits_probes(alive) => Phase::Starting,
-            Instance::Alive(alive) if alive.ready || self.is_probed_up(alive) || process.is_some_and(up) => {
-                let plays = self.play.is_playing(self.observed.phase == Phase::Playing);
-                if plays { Phase::Playing } else { Phase::Running }
-            }
-            Instance::Alive(_) => Phase::Starting,
-            Instance::None if self.rest == Some(Rest::Failed) || self.is_broken() => Phase::Failed,
-            Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
-            Instance::None if self.is_about_to_try(now_ms) => Phase::Backoff,
-            Instance::None => match (&self.installed, &self.desired) {
-                (Some(installed), Some(desired)) if *installed == desired.revision => Phase::Stopped,
-                _ => Phase::Absent,
-            },
-        }
-    }
-
-    fn is_broken(&self) -> bool {
-        self.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken)
-    }
-
-    /// Whether it waits for another try. (One whose time has come may wait for others still.)
-    fn is_about_to_try(&self, now_ms: Millis) -> bool {
-        let installs = self.install_ms.is_some() && self.desired.is_some();
-        let restarts = self.restart_ms.is_some_and(|at_ms| at_ms > now_ms || self.gate == Gate::Open);
-        self.hold.is_none() && (installs || restarts && self.wants_running())
-    }
-
-    /// What it needs of others and does not have, if that is all that keeps it from being started.
-    fn needs(&self) -> Option<String> {
-        let waits = self.observed.phase == Phase::Stopped && self.wants_running();
-        match &self.gate {
-            Gate::Wait(what) | Gate::Blocked(what) if waits && self.hold.is_none() && self.rest.is_none() => {
-                Some(what.clone())
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether an instance is one that will say when it is up, and has not yet. (One of a revision that is being
-    /// replaced may never have been asked to.)
-    pub(super) fn awaits_word(&self, alive: &Alive) -> bool {
-        self.policy.says_ready && !alive.ready && self.desires(&alive.revision)
-    }
-
-    /// Whether an instance still has to pass a probe before it is up.
-    pub(super) fn awaits_probes(&self, alive: &Alive) -> bool {
-        self.health.awaits(self.policy.probes) && self.desires(&alive.revision)
-    }
-
-    /// Whether its probes have said that it is up, or it was, so that nothing else has to say so.
-    fn is_probed_up(&self, alive: &Alive) -> bool {
-        let is_said = self.policy.probes.tells_up() && self.desires(&alive.revision);
-        alive.process.is_some() && (is_said || self.health.is_up())
-    }
-
-    /// Whether the unit has come to where `desired` wants it, or to where it cannot go on by itself.
-    fn is_reached(&self, desired: &Desired) -> bool {
-        // What is on its way it waits for; what is not may never come.
-        let blocked = self.waits.is_some() && matches!(self.gate, Gate::Blocked(_));
-        let held = self.is_held() || blocked;
-        match (self.observed.phase, &self.instance) {
-            (Phase::Failed | Phase::Backoff, _) => true,
-            (Phase::Running | Phase::Playing, Instance::Alive(alive)) => {
-                let plays = match desired.run {
-                    Run::Stopped => return false,
-                    // What is held is asked for nothing, and what is suspended can say nothing.
-                    _ if held || self.observed.frozen => true,
-                    Run::Running => self.observed.phase == Phase::Running,
-                    Run::Playing => self.play.is_known(true),
-                };
-                let is_right = held || alive.revision == desired.revision && !self.is_rewired();
-                is_right && self.observed.frozen == desired.frozen && (plays || self.play.is_refused())
-            }
-            (Phase::Stopped, _) => held || desired.run == Run::Stopped || self.rest == Some(Rest::Finished),
-            (Phase::Absent, Instance::None) => held,
-            _ => false,
-        }
     }
 }
 

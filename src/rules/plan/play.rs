@@ -6,7 +6,7 @@
 
 use muster_topics::{Millis, channel::Ability};
 
-use super::{Process, Step, due};
+use super::{Process, Step, step::due};
 
 /// When to ask again what was not answered. Each time it has half a minute to answer, so this is for one that cannot
 /// be reached though it is connected.

@@ -1,0 +1,95 @@
+//! What has to hold on the host of the model, at any time and at the end.
+
+use muster_topics::unit::HoldReason;
+
+use super::*;
+
+impl World {
+    /// What is up has passed what it has to pass, and is thrown back by nothing.
+    pub(super) fn check_probes(&mut self) {
+        let (Instance::Alive(alive), Some((_, process)), Some((desired, _))) =
+            (&self.unit.instance, &self.process, &self.row)
+        else {
+            return;
+        };
+        if alive.process != Some(*process) || alive.ends_by_ms.is_some() {
+            return;
+        }
+        let is_up = matches!(self.unit.observed.phase, Phase::Running | Phase::Playing);
+        if is_up && !self.was_up && alive.revision == desired.revision {
+            let Spec::Yuno(spec) = &desired.spec;
+            let [started, ready] = self.passed;
+            assert!(started || spec.probes.start.is_none(), "up without its start probe");
+            assert!(ready || spec.probes.ready.is_none(), "up without its ready probe");
+        }
+        // It may have to say more than before, as what it is now.
+        let waits = self.unit.awaits_word(alive) || self.unit.observed.phase == Phase::Failed;
+        assert!(is_up || waits || !self.was_up, "thrown back: {:?}", self.unit);
+        self.was_up |= is_up;
+    }
+
+    pub(super) fn check(&self) {
+        if matches!(self.unit.observed.phase, Phase::Running | Phase::Playing)
+            && let Instance::Alive(alive) = &self.unit.instance
+        {
+            let (revision, process) = self.process.as_ref().expect("running without a process");
+            assert_eq!((&alive.revision, alive.process), (revision, Some(*process)));
+            assert_eq!(self.unit.observed.pid, Some(process.pid));
+        }
+        if let Some(rolled_back) = &self.unit.observed.rolled_back {
+            let asked = self.unit.asked().expect("it went back from something that is desired");
+            assert_eq!((rolled_back.generation, &rolled_back.revision), (asked.generation, &asked.revision));
+            let verified = self.unit.verified().expect("it went back to something");
+            assert_eq!(rolled_back.to, verified.revision);
+            assert_eq!(self.unit.desired.as_ref().map(|desired| &desired.revision), Some(&verified.revision));
+            assert!(!self.unit.observed.on_trial);
+        }
+        if self.unit.observed.phase != Phase::Backoff {
+            assert_eq!(self.unit.observed.retry_ms, None);
+        }
+    }
+
+    pub(super) fn check_converged(&self) {
+        let Some((asked, _)) = &self.row else {
+            assert!(self.process.is_none() && self.gone, "forgotten, and still there");
+            return;
+        };
+        assert_eq!(self.unit.asked(), Some(asked));
+        // What it went back to counts.
+        let desired = self.unit.desired.as_ref().unwrap_or(asked);
+        assert_eq!(self.unit.plan(self.now_ms), None, "a unit at rest wants nothing");
+        let observed = &self.unit.observed;
+        assert_eq!(observed.generation, desired.generation, "{:?}", self.unit);
+        let running = self.process.as_ref().map(|(revision, _)| revision);
+        let held = self.unit.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Operator);
+        if observed.phase == Phase::Running {
+            assert_eq!((observed.frozen, self.frozen), (desired.frozen, desired.frozen));
+        }
+        match (observed.phase, desired.run) {
+            // As it was when it was held; but what shall stop has stopped.
+            (Phase::Stopped | Phase::Absent, _) if held => assert!(running.is_none()),
+            (Phase::Running | Phase::Playing, Run::Running | Run::Playing) if held || desired.frozen => {
+                assert!(running.is_some());
+            }
+            (Phase::Failed, _) => assert!(observed.error.is_some()),
+            (Phase::Stopped, Run::Stopped) => assert!(running.is_none() && observed.error.is_none()),
+            // A task that has done its work.
+            (Phase::Stopped, Run::Running | Run::Playing) => {
+                assert_eq!((running, observed.exit), (None, Some(Exit::Code(0))));
+            }
+            (Phase::Running, Run::Running) => {
+                assert_eq!(observed.unready, None);
+                assert_eq!((running, self.with), (Some(&desired.revision), self.wired.0));
+                assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, false));
+            }
+            (Phase::Playing, Run::Playing) => {
+                assert_eq!(running, Some(&desired.revision));
+                assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, true));
+            }
+            // It has refused, or there is nobody to ask.
+            (Phase::Running, Run::Playing) => assert!(observed.error.is_some() && !self.plays),
+            (Phase::Playing, Run::Running) => assert!(observed.error.is_some() && self.plays),
+            other => panic!("converged to {other:?}"),
+        }
+    }
+}

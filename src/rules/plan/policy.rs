@@ -1,0 +1,71 @@
+//! What the planner has to know of a spec.
+
+use muster_topics::{
+    Millis,
+    unit::{Channel, Restart, Spec, StopSignal, grace_ms, start_timeout_ms, started_after_ms, verify_after_ms},
+};
+
+use super::{health::Has, to_millis};
+
+/// What the planner has to know of a spec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Policy {
+    pub(super) restart: Restart,
+    pub(super) started_after_ms: Millis,
+    /// It says itself when it is up.
+    pub(super) says_ready: bool,
+    /// A change of nothing but configs may reach what runs.
+    pub(super) reloads: bool,
+    /// It can be asked things.
+    pub(super) speaks: bool,
+    pub(super) probes: Has,
+    /// How long it may take to come up.
+    pub(super) start_timeout_ms: Millis,
+    pub(super) stop_signal: StopSignal,
+    pub(super) grace_ms: u64,
+    /// It goes back by itself.
+    pub(super) rolls_back: bool,
+    pub(super) verify_after_ms: Millis,
+    pub(super) healthy_within_ms: Millis,
+}
+
+impl Policy {
+    pub(super) fn of(spec: &Spec) -> Self {
+        match spec {
+            Spec::Yuno(spec) => Self {
+                restart: spec.restart,
+                started_after_ms: to_millis(spec.started_after_ms),
+                says_ready: !spec.channel.is_none(),
+                speaks: spec.channel == Channel::Lines,
+                probes: Has::of(&spec.probes),
+                start_timeout_ms: to_millis(spec.start_timeout_ms),
+                reloads: !spec.reload.is_restart(),
+                stop_signal: spec.stop_signal(),
+                grace_ms: spec.grace_ms,
+                rolls_back: spec.rollback.is_auto(),
+                verify_after_ms: to_millis(spec.verify_after_ms),
+                healthy_within_ms: to_millis(spec.healthy_within()),
+            },
+        }
+    }
+}
+
+impl Default for Policy {
+    /// For what is found without a spec: nobody knows any more how it wants to be treated.
+    fn default() -> Self {
+        Self {
+            restart: Restart::default(),
+            started_after_ms: to_millis(started_after_ms()),
+            says_ready: false,
+            reloads: false,
+            speaks: false,
+            probes: Has::default(),
+            start_timeout_ms: to_millis(start_timeout_ms()),
+            stop_signal: StopSignal::default(),
+            grace_ms: grace_ms(),
+            rolls_back: false,
+            verify_after_ms: to_millis(verify_after_ms()),
+            healthy_within_ms: Millis::MAX,
+        }
+    }
+}

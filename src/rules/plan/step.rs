@@ -1,0 +1,130 @@
+//! What to do next: which step a unit needs, from what is known of it.
+
+use muster_topics::{
+    Millis,
+    unit::{Desired, Phase, Run, StopSignal},
+};
+
+use super::{Alive, Instance, Step, Unit, Work};
+use crate::rules::{backoff::GOOD_AFTER_MS, order::Gate};
+
+impl Unit {
+    /// What to do now. Nothing (or only to wait) for a unit that is as it should be, or under way.
+    #[must_use]
+    pub fn plan(&self, now_ms: Millis) -> Option<Step> {
+        match (self.plan_step(now_ms), self.judged_again_ms(now_ms)) {
+            (None, Some(at_ms)) => Some(Step::WaitUntil(at_ms)),
+            (Some(Step::WaitUntil(step_ms)), Some(at_ms)) => Some(Step::WaitUntil(step_ms.min(at_ms))),
+            (step, _) => step,
+        }
+    }
+
+    fn plan_step(&self, now_ms: Millis) -> Option<Step> {
+        match (&self.work, &self.instance) {
+            (Some(Work::Adopting | Work::Removing | Work::Reloading(_)), _) | (_, Instance::Launching(_)) => None,
+            (_, Instance::Unknown) => Some(due(self.adopt_ms, now_ms).unwrap_or(Step::Adopt)),
+            (_, Instance::Alive(alive)) => match alive.ends_by_ms {
+                // What ignored its first end is asked again with no grace, and the shell says so.
+                Some(by_ms) => {
+                    Some(due(Some(by_ms), now_ms).unwrap_or(Step::Stop { signal: StopSignal::Kill, grace_ms: 0 }))
+                }
+                None => self.plan_alive(alive, now_ms),
+            },
+            (_, Instance::None) => self.plan_idle(&self.gate, now_ms),
+        }
+    }
+
+    /// Something runs: is it the right thing?
+    fn plan_alive(&self, alive: &Alive, now_ms: Millis) -> Option<Step> {
+        let stop = Step::Stop { signal: self.policy.stop_signal, grace_ms: self.policy.grace_ms };
+        let Some(desired) = &self.desired else { return Some(stop) };
+        if desired.run == Run::Stopped {
+            return Some(stop);
+        }
+        if self.health.condemned().is_some() {
+            return Some(stop);
+        }
+        if self.observed.frozen && !desired.frozen {
+            return Some(self.plan_freeze(alive, false, now_ms));
+        }
+        if alive.revision != desired.revision && !self.is_held() {
+            // It goes on running until what replaces it is there.
+            if self.installed.as_ref() != Some(&desired.revision) {
+                return self.plan_install(desired, now_ms);
+            }
+            let reloads = self.policy.reloads && alive.process.is_some();
+            let reload = reloads && self.not_reloaded.as_ref() != Some(&desired.revision);
+            return Some(if reload { Step::Reload } else { stop });
+        }
+        if self.outdated && self.hold.is_none() {
+            return Some(stop);
+        }
+        if self.is_rewired() {
+            return Some(stop);
+        }
+        let process = alive.process.filter(|_| !self.is_leaving(alive))?;
+        if let Some(step) = self.plan_play(desired, now_ms) {
+            return Some(step);
+        }
+        match self.observed.phase {
+            // What keeps it ends it if it takes too long to say so.
+            Phase::Starting if self.awaits_word(alive) => None,
+            // What is left as it is has no deadline, nor what is suspended.
+            Phase::Starting if self.awaits_probes(alive) && (self.is_held() || self.observed.frozen) => None,
+            Phase::Starting if self.awaits_probes(alive) => {
+                Some(Step::WaitUntil(self.health.up_by_ms(self.policy.start_timeout_ms)))
+            }
+            Phase::Starting => Some(Step::WaitUntil(process.started_ms.saturating_add(self.policy.started_after_ms))),
+            _ if desired.frozen && !self.observed.frozen => Some(self.plan_freeze(alive, true, now_ms)),
+            _ if self.observed.attempts > 0 => Some(Step::WaitUntil(process.started_ms.saturating_add(GOOD_AFTER_MS))),
+            _ => None,
+        }
+    }
+
+    fn plan_freeze(&self, alive: &Alive, frozen: bool, now_ms: Millis) -> Step {
+        match alive.freezes_by_ms {
+            Some((asked, by_ms)) if asked == frozen && by_ms > now_ms => Step::WaitUntil(by_ms),
+            _ if frozen => Step::Freeze,
+            _ => Step::Thaw,
+        }
+    }
+
+    /// It is up: does it play, or not, as it should?
+    fn plan_play(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
+        let is_up = matches!(self.observed.phase, Phase::Running | Phase::Playing);
+        if !is_up || self.observed.frozen || desired.frozen || self.hold.is_some() {
+            return None;
+        }
+        self.play.step(desired.run == Run::Playing, now_ms)
+    }
+
+    /// Nothing runs: should something?
+    pub(super) fn plan_idle(&self, gate: &Gate, now_ms: Millis) -> Option<Step> {
+        let Some(desired) = &self.desired else {
+            return Some(due(self.install_ms, now_ms).unwrap_or(Step::Remove));
+        };
+        if self.installed.as_ref() != Some(&desired.revision) {
+            return self.plan_install(desired, now_ms);
+        }
+        if desired.run == Run::Stopped || self.is_held() || self.rest.is_some() {
+            return None;
+        }
+        if let Some(wait) = due(self.restart_ms, now_ms) {
+            return Some(wait);
+        }
+        (*gate == Gate::Open && !self.needs_wiring()).then_some(Step::Start { attempts: self.observed.attempts })
+    }
+
+    fn plan_install(&self, desired: &Desired, now_ms: Millis) -> Option<Step> {
+        let under_way = matches!(&self.work, Some(Work::Installing(revision)) if *revision == desired.revision);
+        if under_way || self.rest.is_some() || self.hold.is_some() {
+            return None;
+        }
+        Some(due(self.install_ms, now_ms).unwrap_or(Step::Install))
+    }
+}
+
+/// A wait, unless it is over.
+pub(super) fn due(at_ms: Option<Millis>, now_ms: Millis) -> Option<Step> {
+    at_ms.filter(|at_ms| *at_ms > now_ms).map(Step::WaitUntil)
+}
