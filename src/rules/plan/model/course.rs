@@ -52,7 +52,8 @@ impl World {
                 }
             }
             Event::ProbedBefore(place) => {
-                let process = Process { pid: self.pids - 1, start_ticks: 1, started_ms: self.now_ms };
+                // No process of the model has this number.
+                let process = Process { pid: 1, start_ticks: 1, started_ms: self.now_ms };
                 let which = Which::ALL[usize::from(place) % 3];
                 self.see(Seen::Probed { process, which, verdict: Verdict::Passed });
                 self.see(Seen::Probed { process, which, verdict: Verdict::Failed("old".to_owned()) });
