@@ -9,6 +9,7 @@ will not play) and `hang` (which it never answers), and tells numbers about itse
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -59,6 +60,8 @@ class Channel:
 
 
 def main():
+    # How a yuno with a channel is asked to end.
+    signal.signal(signal.SIGQUIT, lambda *_: sys.exit(0))
     channel = Channel(["play", "command", "stats"])
     playing, refuses, requests = channel.welcome["playing"], False, 0
     channel.ready = True

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use muster_yuno::{Ask, Error, Yuno};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 fn main() -> Result<(), Error> {
     let mut yuno = Yuno::connect_from_env(&["play", "command", "stats"])?;
@@ -35,6 +35,8 @@ fn main() -> Result<(), Error> {
         match request.ask() {
             ask @ (Ask::Play | Ask::Pause) => {
                 playing = *ask == Ask::Play;
+                // Of its own accord, for whoever looks at it.
+                yuno.stats(&Map::from_iter([("beats".to_owned(), beats.into())]))?;
                 yuno.ok(&request, Value::Null)?;
             }
             Ask::Stats => yuno.ok(&request, json!({ "bpm": bpm, "beats": beats, "playing": playing }))?,

@@ -29,6 +29,8 @@ rm -f in out
 mkfifo in out
 # When the connection is gone, to write is no reason to end.
 trap '' PIPE
+# How a yuno with a channel is asked to end.
+trap 'exit 0' QUIT
 
 say() { printf '%s\n' "$1" >&3 2>/dev/null || :; }
 # `value KEY LINE`: the text or number behind a key, which is enough for ids.

@@ -8,12 +8,14 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use muster_topics::{
     Millis,
+    channel::ToldStats,
     command::Verb,
     heartbeat::HostState,
     name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
     outcome::{Data, Outcome, Stream},
     presence::PresenceState,
     realm::PortRange,
+    snapshot::Pins,
     unit::{Desired, Hold, Observed},
 };
 use schemars::JsonSchema;
@@ -246,6 +248,12 @@ pub struct Unit {
     /// Why it is, on purpose, not converging.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// What snapshots on its host need of it beyond what it should be; this is not removed either.
+    #[serde(default, skip_serializing_if = "Pins::is_empty")]
+    pub pins: Pins,
+    /// The numbers that it told last of its own accord.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<ToldStats>,
     /// When this came, by the console's clock.
     pub at_ms: Millis,
 }

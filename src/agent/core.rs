@@ -27,10 +27,11 @@ use uuid::Uuid;
 
 use super::{
     execute::{ExecEvent, Executor},
+    fact::Fact,
     join::Identity,
     link::{Connection, Link, LinkEvent, Me, Message},
     portrait::Portrait,
-    road::{Fact, Running, Work},
+    road::{Running, Work},
     store::{Store, StoreError, journal},
     unit::{UnitStates, Units},
     voice::Voice,
@@ -259,7 +260,11 @@ impl Agent {
             Event::Exec(events) => self.facts.extend(events.into_iter().map(Fact::Exec)),
             Event::Work(work) => self.worked(work),
             Event::Units => self.observe_units(),
-            Event::Metrics => self.voice.metrics_stored(),
+            Event::Metrics => {
+                self.voice.metrics_stored();
+                // Told as often as measurements are, however often a unit has something to tell.
+                self.voice.units.observe_stats(self.units.stats());
+            }
             // Who asked and does not wait for the answer does not need it.
             Event::Asked(answer) => drop(answer.send(())),
             Event::Time => return self.on_time().await,

@@ -17,16 +17,16 @@ use sqlx::SqliteConnection;
 
 use super::{
     core::Agent,
-    road::answer_with,
+    fact::answer_with,
     store::{self, StoreError, journal, realm, snapshot, unit::Asker},
 };
 use crate::{clock, rules::Refusal};
 
 /// What a verb has come to.
 enum Done {
-    /// Nothing has changed.
+    /// Nothing has changed that anybody else has to know.
     Told(Vec<u8>),
-    /// Desired state has changed, or what it comes to.
+    /// Desired state has changed, or what it comes to, or what snapshots need.
     Changed(Vec<u8>),
 }
 
@@ -88,7 +88,7 @@ impl Agent {
             Verb::RealmRm { realm } => realm::remove(tx, realm).await?.map(nothing),
             Verb::SnapshotTake { snapshot } => {
                 let is_denied = |unit: &UnitName| self.policy.forbids_realm(&unit.realm()).is_some();
-                snapshot::take(tx, snapshot, is_denied, asker).await?.map(|()| Done::Told(Vec::new()))
+                snapshot::take(tx, snapshot, is_denied, asker).await?.map(|()| Done::Changed(Vec::new()))
             }
             Verb::SnapshotLs => Ok(Done::Told(json(&snapshot::list(tx).await?)?)),
             Verb::SnapshotDiff { snapshot } => match snapshot::compare(tx, snapshot).await? {
@@ -103,7 +103,7 @@ impl Agent {
                 Ok(diff) => Ok(Done::Changed(json(&diff)?)),
                 Err(refusal) => Err(refusal),
             },
-            Verb::SnapshotRm { snapshot } => snapshot::remove(tx, snapshot).await?.map(|()| Done::Told(Vec::new())),
+            Verb::SnapshotRm { snapshot } => snapshot::remove(tx, snapshot).await?.map(|()| Done::Changed(Vec::new())),
             other => {
                 let message = format!("{} is not about realms or snapshots", other.name());
                 Err(Refusal::new(RefusalCode::Invalid, message))

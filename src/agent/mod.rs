@@ -5,7 +5,7 @@
 //! - [`config`]: what an agent can be told
 //! - [`join`], `pin`, `renew`: who this host is, and how it stays a member of its fleet
 //! - [`store`]: what must be known again after the agent was killed
-//! - `core`: the loop, which owns all state; `road`: the way of a command through it (`estate`: verbs about realms and
+//! - `core`: the loop, which owns all state; `road`: the way of a command through it (`fact`: what it comes to; `estate`: verbs about realms and
 //!   snapshots)
 //! - [`link`]: the connection to the broker; `voice`: what there is to say, and whether it was heard
 //!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
@@ -30,6 +30,7 @@ mod core;
 mod crash;
 mod estate;
 pub mod execute;
+mod fact;
 mod facts;
 mod follow;
 pub mod join;

@@ -7,8 +7,7 @@
 //! **Invariant: an edit of desired state, its journal row, its answer and its outbox row are one
 //! transaction.** So there is no edit that was begun and not done.
 //!
-//! What ends somewhere else (a program, a question to a unit) comes back as a [`Fact`]. Facts wait
-//! until the store has taken them: a full disk delays an answer and loses none.
+//! What ends somewhere else (a program, a question to a unit) comes back as a [`Fact`].
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,17 +17,18 @@ use muster_topics::{
     command::{Command, Exec, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LIFETIME_MAX_MS, Refresh, Verb},
     envelope::{self, Kind, Verified},
     name::{CommandId, UnitName},
-    outcome::{CHUNK_MAX_BYTES, Content, RefusalCode, Report, Status, Stream},
+    outcome::{Content, RefusalCode, Report, Status},
 };
 
 use super::{
     core::Agent,
-    execute::{ExecEvent, Sent},
+    execute::Sent,
+    fact::Fact,
     follow::Wanted,
     link::Message,
     store::{
         self, StoreError,
-        journal::{self, Ending, Entry, Known},
+        journal::{self, Entry, Known},
         metric, outbox, realm, unit,
     },
     unit::Ask,
@@ -44,9 +44,6 @@ use crate::{
 
 /// `accepted` and `running` are told only of a command that takes longer than this.
 const QUIET_MS: Millis = 1_000;
-
-/// The most of a unit's log that one answer carries.
-const LOG_MAX_BYTES: usize = 1024 * 1024;
 
 /// The longest time that a refresh may be put off.
 const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
@@ -85,17 +82,6 @@ pub(super) enum Work {
     Signalled(CommandId, Result<(), Refusal>),
     /// Nothing that anybody waits for.
     Done,
-}
-
-/// Something that must get into the store.
-#[derive(Debug)]
-pub(super) enum Fact {
-    /// A program's output, or its end.
-    Exec(ExecEvent),
-    /// A command ends without a program.
-    Ended(CommandId, Status),
-    /// A log was read, and that was all.
-    Read(CommandId, Vec<u8>),
 }
 
 impl Agent {
@@ -464,39 +450,6 @@ impl Agent {
         }
     }
 
-    /// Stores all facts in one transaction, whose cost they share. If that fails they stay.
-    pub(super) async fn record(&mut self) -> Result<(), StoreError> {
-        if self.facts.is_empty() {
-            return Ok(());
-        }
-        let now_ms = clock::now_ms();
-        let mut keys = Vec::new();
-        let mut tx = self.store.begin().await?;
-        for fact in &self.facts {
-            enter_fact(&mut tx, fact, now_ms, &mut keys).await?;
-        }
-        store::commit(tx, "record facts").await?;
-        for key in keys {
-            self.queue(Some(key));
-        }
-        for fact in std::mem::take(&mut self.facts) {
-            let (id, files) = match fact {
-                Fact::Exec(ExecEvent::Output { .. }) => continue,
-                Fact::Exec(ExecEvent::Ended { id, .. }) => (id, true),
-                Fact::Ended(id, _) | Fact::Read(id, _) => (id, false),
-            };
-            self.running.remove(&id);
-            if files {
-                let executor = self.executor.clone();
-                self.work.spawn(async move {
-                    executor.forget(id).await;
-                    Work::Done
-                });
-            }
-        }
-        Ok(())
-    }
-
     /// Tells of commands that take their time.
     pub(super) fn tell_slow(&mut self) {
         let (now_ms, at_ms) = (self.now_ms(), clock::now_ms());
@@ -526,62 +479,6 @@ impl Running {
     fn untold(self, now_ms: Millis) -> Option<Told> {
         (now_ms >= self.since_ms + QUIET_MS && self.told < self.stage()).then(|| self.stage())
     }
-}
-
-async fn enter_fact(
-    tx: &mut sqlx::SqliteConnection,
-    fact: &Fact,
-    now_ms: Millis,
-    keys: &mut Vec<ReportAck>,
-) -> Result<(), StoreError> {
-    match fact {
-        Fact::Exec(ExecEvent::Output { id, stream, offset_bytes, bytes }) => {
-            keys.extend(journal::add_output(tx, *id, *stream, *offset_bytes, bytes, now_ms).await?);
-        }
-        Fact::Exec(ExecEvent::Ended { id, status, started_ms, rest, dropped_bytes }) => {
-            let ending = Ending {
-                status: status.clone(),
-                started_ms: *started_ms,
-                rest: rest.clone(),
-                dropped_bytes: *dropped_bytes,
-            };
-            keys.extend(journal::finish(tx, *id, ending, now_ms).await?);
-        }
-        Fact::Ended(id, status) => keys.extend(journal::finish(tx, *id, status.clone().into(), now_ms).await?),
-        Fact::Read(id, log) => answer_with(tx, *id, log, now_ms, keys).await?,
-    }
-    Ok(())
-}
-
-/// Answers a question, with what is left of its answer in as many messages as it takes.
-pub(super) async fn answer_with(
-    tx: &mut sqlx::SqliteConnection,
-    id: CommandId,
-    output: &[u8],
-    now_ms: Millis,
-    keys: &mut Vec<ReportAck>,
-) -> Result<(), StoreError> {
-    let (pieces, rest, dropped_bytes) = pieces(output);
-    for (index, piece) in pieces.enumerate() {
-        let offset_bytes = (index * CHUNK_MAX_BYTES) as u64;
-        keys.extend(journal::add_output(tx, id, Stream::Stdout, offset_bytes, piece, now_ms).await?);
-    }
-    let ending = Ending {
-        status: Status::Completed,
-        started_ms: None,
-        rest: (rest.to_vec(), Vec::new()),
-        dropped_bytes: (dropped_bytes, 0),
-    };
-    keys.extend(journal::finish(tx, id, ending, now_ms).await?);
-    Ok(())
-}
-
-/// The end of a log in pieces, what remains, and how much was left out.
-fn pieces(log: &[u8]) -> (std::slice::ChunksExact<'_, u8>, &[u8], u64) {
-    let dropped = log.len().saturating_sub(LOG_MAX_BYTES);
-    let pieces = log[dropped..].chunks_exact(CHUNK_MAX_BYTES);
-    let rest = pieces.remainder();
-    (pieces, rest, dropped as u64)
 }
 
 /// The first part of a text that came from outside.

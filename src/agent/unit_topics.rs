@@ -7,6 +7,7 @@ use std::{
 
 use muster_topics::{
     Millis, V1,
+    channel::ToldStats,
     name::UnitName,
     unit::{Desired, UnitReport},
 };
@@ -23,20 +24,23 @@ pub(super) struct UnitTopics {
     epoch: u64,
     seq: u64,
     states: UnitStates,
+    stats: BTreeMap<UnitName, ToldStats>,
     gone: BTreeSet<UnitName>,
     due: BTreeSet<UnitName>,
 }
 
 impl UnitTopics {
     pub(super) fn new(epoch: u64) -> Self {
-        Self { epoch, seq: 0, states: Arc::new(BTreeMap::new()), gone: BTreeSet::new(), due: BTreeSet::new() }
+        let (states, stats) = (Arc::new(BTreeMap::new()), BTreeMap::new());
+        Self { epoch, seq: 0, states, stats, gone: BTreeSet::new(), due: BTreeSet::new() }
     }
 
     /// This is how units are now: what differs is due.
     pub(super) fn observe(&mut self, states: &UnitStates) {
         for (unit, state) in states.iter() {
             let same = self.states.get(unit).is_some_and(|told| {
-                (&told.desired, &told.observed, &told.hold) == (&state.desired, &state.observed, &state.hold)
+                let told = (&told.desired, &told.observed, &told.hold, &told.pins);
+                told == (&state.desired, &state.observed, &state.hold, &state.pins)
             });
             if !same {
                 self.gone.remove(unit);
@@ -50,6 +54,13 @@ impl UnitTopics {
             self.due.insert(unit.clone());
         }
         self.states = states.clone();
+    }
+
+    /// These are the numbers that units have told last: what differs is due.
+    pub(super) fn observe_stats(&mut self, stats: BTreeMap<UnitName, ToldStats>) {
+        let differs = |unit: &&UnitName| self.stats.get(*unit) != stats.get(*unit);
+        self.due.extend(self.states.keys().filter(differs).cloned());
+        self.stats = stats;
     }
 
     /// Everything is due: the broker may have forgotten all of it.
@@ -74,6 +85,8 @@ impl UnitTopics {
             desired: Desired { spec: state.desired.spec.masked(), ..state.desired.clone() },
             observed: state.observed.clone(),
             hold: state.hold.clone(),
+            pins: state.pins.clone(),
+            stats: self.stats.get(unit).cloned(),
         });
         // A report is made of texts and numbers: it always serialises.
         Some((unit.clone(), report.and_then(|report| serde_json::to_vec(&report).ok()).unwrap_or_default()))
@@ -106,6 +119,7 @@ mod tests {
             desired: Desired { generation: 1, revision: Digest::of(b""), spec, run: Run::Running, frozen: false },
             observed: Observed { phase, ..Observed::absent(0) },
             hold: None,
+            pins: muster_topics::snapshot::Pins::default(),
             process: None,
             spec: None,
         }
@@ -140,9 +154,23 @@ mod tests {
         assert_eq!(drain(&mut topics), [(b.clone(), 0, None)]);
         topics.all();
         assert_eq!(drain(&mut topics), [(a, 5, Some(Phase::Running)), (b.clone(), 0, None)]);
+        let told = |number: u64| -> BTreeMap<UnitName, ToldStats> {
+            ["d/a", "d/x"]
+                .map(|unit| (unit.parse().unwrap(), ToldStats::new(1, [("n".to_owned(), number.into())].into())))
+                .into()
+        };
+        for (number, is_due) in [(1, true), (1, false), (2, true)] {
+            topics.observe_stats(told(number));
+            assert_eq!(topics.is_due(), is_due);
+            if is_due {
+                let report: UnitReport = serde_json::from_slice(&topics.next(0).unwrap().1).unwrap();
+                assert_eq!(report.stats.unwrap().values["n"], number);
+                topics.said(&report.unit);
+            }
+        }
         // It comes back: it is not cleared any more.
         topics.observe(&states(&[("d/b", Phase::Running)]));
         topics.all();
-        assert!(drain(&mut topics).contains(&(b, 8, Some(Phase::Running))));
+        assert!(drain(&mut topics).contains(&(b, 10, Some(Phase::Running))));
     }
 }

@@ -7,18 +7,20 @@ use muster_topics::{
     command::{Exec as ExecVerb, Verb, output_max_bytes},
     name::HostId,
     outcome::{Outcome, RefusalCode, Status, Stream},
+    select::Select,
     unit::Exit,
 };
 
-use super::{Session, host, print};
+use super::{Session, host, print, target};
 use crate::{
-    api::{Command, CommandEvent, CommandHost, CommandState, NewCommand, NewTarget},
+    api::{Command, CommandEvent, CommandHost, CommandState, Host, NewCommand, NewTarget},
     failure::{Failure, Kind},
 };
 
 /// Run a program on one, several or all hosts.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  muster exec -- uname -a\n  muster exec --all --timeout 10s -- df -h\n  \
+                        muster exec --select 'label.site=north' -- uptime\n  \
                         muster exec --host shop-7 -- sh -c 'journalctl -n 20 | grep error'\n\nNo shell is involved \
                         unless you name one. Exit codes: 0 every host's program succeeded, 1 one did not, \
                         3 refused, 4 the console cannot be reached.")]
@@ -29,6 +31,9 @@ pub struct Exec {
     /// Every host of the fleet
     #[arg(long, conflicts_with_all = ["hosts", "passthrough"])]
     pub all: bool,
+    /// The hosts that this picks, such as 'realm=prod and label.tier=gold'; fields are host, realm and label.NAME
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["hosts", "all"])]
+    pub select: Option<Select>,
     /// How long it may run before it is ended with everything that it started
     #[arg(long, default_value = "60s", value_name = "TIME")]
     pub timeout: humantime::Duration,
@@ -71,10 +76,14 @@ pub fn parse_variable(text: &str) -> Result<(String, String), String> {
 /// # Errors
 /// If it cannot be done, or a program did not succeed.
 pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
-    let target = match (exec.all, exec.hosts.is_empty()) {
-        (true, _) => NewTarget::All,
-        (false, false) => NewTarget::Hosts(exec.hosts.clone()),
-        (false, true) => NewTarget::Hosts(vec![host::one(session, None).await?]),
+    let target = match (&exec.select, exec.all, exec.hosts.is_empty()) {
+        (Some(select), ..) => {
+            let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+            NewTarget::Hosts(target::select_hosts(&hosts, select)?)
+        }
+        (None, true, _) => NewTarget::All,
+        (None, false, false) => NewTarget::Hosts(exec.hosts.clone()),
+        (None, false, true) => NewTarget::Hosts(vec![host::one(session, None).await?]),
     };
     if exec.passthrough && matches!(&target, NewTarget::Hosts(hosts) if hosts.len() > 1) {
         return Err(Failure::new(Kind::Usage, "--passthrough needs exactly one host"));
@@ -107,6 +116,15 @@ fn millis(duration: Duration) -> u64 {
 /// If the console cannot be reached.
 pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandHost>, Failure> {
     follow_into(session, command, &mut Printed::new(&command.hosts)).await
+}
+
+/// The same, with a name of one's own before each line.
+///
+/// # Errors
+/// As [`follow`].
+pub async fn follow_named(session: &Session, command: &Command, name: &str) -> Result<Vec<CommandHost>, Failure> {
+    let names = command.hosts.iter().map(|host| (host.host, format!("{name} | "))).collect();
+    follow_into(session, command, &mut Printed { names, ..Printed::new(&command.hosts) }).await
 }
 
 /// Keeps the standard output of a command on one host, for whoever is to read it, until that has its outcome.

@@ -7,7 +7,7 @@
 //! - [`target`]: which hosts and units are meant; [`change`]: doing something to them; [`wait`]: until a unit is what
 //!   it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
-//!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
+//!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
 //!   and its options in [`process`] and [`endpoint`]), [`snapshot`],
 //!   [`metric`], [`login`]
 //!
@@ -27,6 +27,7 @@ pub mod exec;
 pub mod export;
 pub mod host;
 pub mod login;
+pub mod logs;
 pub mod metric;
 pub mod print;
 pub mod probe;
@@ -123,7 +124,7 @@ pub struct Session {
 /// If it cannot be done, or `interrupt` is cancelled before it is.
 pub async fn run(verb: Verb, options: &Options, interrupt: CancellationToken) -> Result<(), Failure> {
     // What goes on until it is interrupted has something to say to others then.
-    let ends_itself = matches!(verb, Verb::Yuno(unit::YunoVerb::Logs { follow: true, .. }));
+    let ends_itself = matches!(verb, Verb::Yuno(unit::YunoVerb::Logs(logs::Logs { follow: true, .. })));
     tokio::select! {
         done = perform(verb, options, interrupt.clone()) => done,
         // As a shell has it: 128 + SIGINT.

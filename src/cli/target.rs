@@ -153,6 +153,8 @@ mod tests {
             desired: Desired { generation: 1, revision: digest, spec, run: Run::Stopped, frozen: false },
             observed: Observed::absent(0),
             hold: None,
+            pins: muster_topics::snapshot::Pins::default(),
+            stats: None,
             at_ms: 0,
         }
     }

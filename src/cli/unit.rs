@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use muster_topics::{
+    channel::ToldStats,
     command::Verb as Asked,
     name::{LabelValue, Name, NameError, UnitName},
     probe::Which,
@@ -15,11 +16,10 @@ use muster_topics::{
 
 use super::{
     Session, apply, artifact, ask,
-    change::{Action, Change, Waiting, change, report, settle, submit},
-    command, config, effective, endpoint, exec, export, host, print, probe, process, rollback,
+    change::{Action, Change, Waiting, change, settle, submit},
+    config, effective, endpoint, exec, export, host, logs, print, probe, process, rollback,
     target::{self, UnitRef},
-    upgrade::{self, Upgrade},
-    wait,
+    upgrade, wait,
 };
 use crate::{
     api::{Config, Unit},
@@ -118,7 +118,7 @@ pub enum YunoVerb {
     /// End a yuno's process and start it anew
     Restart(Change),
     /// Bring yunos to newer artifacts and configs; --plan only shows which
-    Upgrade(Box<Upgrade>),
+    Upgrade(Box<upgrade::Wanted>),
     /// Send a signal to a yuno's main process; nothing that is desired changes by that
     #[command(after_help = "Examples:\n  muster yuno signal HUP default/server\n  \
                             muster yuno signal usr1 --all --yes\n\n\
@@ -152,23 +152,8 @@ pub enum YunoVerb {
         #[arg(long)]
         host: Option<String>,
     },
-    /// Print the last lines of a yuno's log
-    Logs {
-        /// REALM/NAME or HOST:REALM/NAME
-        unit: UnitRef,
-        /// The host, by id or hostname
-        #[arg(long)]
-        host: Option<String>,
-        /// How many lines
-        #[arg(short = 'n', long, default_value_t = 100)]
-        lines: u32,
-        /// Go on with what comes; Ctrl-C ends that
-        #[arg(short, long)]
-        follow: bool,
-        /// For how long at most, an hour at the longest
-        #[arg(long = "for", default_value = "1h", value_name = "TIME", requires = "follow")]
-        follow_for: humantime::Duration,
-    },
+    /// Print the last lines of a yuno's log, or of several
+    Logs(logs::Logs),
     /// Show what a yuno reads as its configuration; secrets are shown as ***
     Config(effective::Config),
     /// Make a host forget yunos that are retired: stopped, and held (`muster unit retire`)
@@ -230,9 +215,9 @@ pub struct Create {
     /// When it is started again by itself: always, on-failure or never
     #[arg(long, default_value = "always", value_parser = parse_restart)]
     pub restart: Restart,
-    /// The signal that asks it to end
-    #[arg(long, default_value = "term", value_parser = parse_signal)]
-    pub stop_signal: StopSignal,
+    /// The signal that asks it to end; quit for one with a channel if not given, and term otherwise
+    #[arg(long, value_parser = parse_signal)]
+    pub stop_signal: Option<StopSignal>,
     /// How long it may take to end before it is killed
     #[arg(long, default_value = "30s", value_name = "TIME")]
     pub grace: humantime::Duration,
@@ -322,10 +307,7 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Thaw(which) => change(session, which, Action::Thaw).await,
         YunoVerb::Ls { host, select } => list(session, host, select.as_ref()).await,
         YunoVerb::Show { unit, host } => show(session, &unit, host).await,
-        YunoVerb::Logs { unit, host, lines, follow: false, .. } => logs(session, &unit, host, lines).await,
-        YunoVerb::Logs { unit, host, lines, follow: true, follow_for } => {
-            follow(session, &unit, host, lines, follow_for.into()).await
-        }
+        YunoVerb::Logs(wanted) => logs::run(wanted, session).await,
         YunoVerb::Config(wanted) => effective::run(wanted, session).await,
         YunoVerb::Rm(which) => change(session, which, Action::Remove).await,
     }
@@ -410,6 +392,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("user", spec.user.clone().unwrap_or_default()),
             ("starts after", names(&spec.after)),
             ("requires", names(&spec.requires)),
+            ("snapshots need", unit.pins.words().join(", ")),
             ("labels", spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")),
             (
                 "desired",
@@ -447,6 +430,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             ("last exit", last_exit(observed)),
             ("progress", observed.progress.map(print::progress).unwrap_or_default()),
             ("says", observed.status.clone().unwrap_or_default()),
+            ("stats", unit.stats.as_ref().map(|stats| told(stats, now_ms)).unwrap_or_default()),
             ("can", observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")),
             ("frozen", if observed.frozen { "yes".to_owned() } else { String::new() }),
             ("does without", observed.missing.join("; ")),
@@ -476,46 +460,18 @@ fn last_exit(observed: &Observed) -> String {
     observed.exit.map(|exit| format!("{exit}{memory}{core}")).unwrap_or_default()
 }
 
+/// Numbers that a yuno has told, with their age.
+fn told(stats: &ToldStats, now_ms: muster_topics::Millis) -> String {
+    let values: Vec<String> = stats.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let more = if stats.and_more { " …" } else { "" };
+    format!("{}{more} ({})", values.join(" "), print::age(stats.at_ms, now_ms))
+}
+
 fn run_word(run: Run) -> &'static str {
     match run {
         Run::Stopped => "stopped",
         Run::Running => "running",
         Run::Playing => "playing",
-    }
-}
-
-async fn logs(session: &Session, wanted: &UnitRef, host: Option<String>, lines: u32) -> Result<(), Failure> {
-    let unit = one(session, wanted, host).await?;
-    let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines };
-    let command = submit(session, vec![unit.host.to_string()], asked).await?;
-    let hosts = exec::follow(session, &command).await?;
-    report(&command, &hosts)
-}
-
-/// Prints a log as it grows, until its time is over or somebody has seen enough.
-async fn follow(
-    session: &Session,
-    wanted: &UnitRef,
-    host: Option<String>,
-    lines: u32,
-    time: Duration,
-) -> Result<(), Failure> {
-    let unit = one(session, wanted, host).await?;
-    let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, for_ms };
-    let command = submit(session, vec![unit.host.to_string()], asked).await?;
-    let hosts = tokio::select! {
-        hosts = exec::follow(session, &command) => hosts,
-        // A host that goes on would tell nobody any more.
-        () = session.interrupt.cancelled() => return command::cancel(session, &command).await.map(drop),
-    };
-    match hosts {
-        Ok(hosts) => report(&command, &hosts),
-        Err(failure) => {
-            // Nobody reads on, or the console is gone, and with it the way to tell.
-            let _ = command::cancel(session, &command).await;
-            Err(failure)
-        }
     }
 }
 

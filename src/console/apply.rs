@@ -25,12 +25,15 @@ use super::{
     store::{command, host},
 };
 use crate::{
-    api::{Applied, AppliedUnit, Apply, ApplyAction, Artifact, Config, FieldDifference, NewCommand, NewTarget, Unit},
+    api::{
+        Applied, AppliedUnit, Apply, ApplyAction, Artifact, Config, FieldDifference, Host, NewCommand, NewTarget, Unit,
+    },
     rules::{
         config::differences,
         cost::{Cost, cost},
         document::{self, Fault, Wanted},
         edit::{self, Current, Edit},
+        keys::nearest,
         order,
     },
 };
@@ -44,6 +47,9 @@ const FAULTS_MAX: usize = 100;
 /// What there is.
 struct Known {
     hosts: Vec<(HostId, String)>,
+    /// Realms that each host carries, as it says itself.
+    carried: BTreeMap<HostId, Vec<Name>>,
+    realms: Vec<Name>,
     artifacts: Vec<Artifact>,
     configs: Vec<Config>,
     units: BTreeMap<(HostId, UnitName), Unit>,
@@ -146,8 +152,12 @@ impl Console {
         let db = self.shared.store.read();
         let units = self.units(None).await?.into_iter().map(|unit| ((unit.host, unit.unit.clone()), unit));
         let busy = command::open_verbs(db).await?.into_iter().flat_map(|(_, verb)| verb.units().to_vec());
+        let hosts = self.hosts().await?;
+        let carried = |host: &Host| Some((host.id, host.state.as_ref()?.value.realms.clone()));
         Ok(Known {
-            hosts: host::names(db).await?,
+            carried: hosts.iter().filter_map(carried).collect(),
+            hosts: hosts.into_iter().map(|host| (host.id, host.hostname)).collect(),
+            realms: self.realms().await?.into_iter().map(|realm| realm.realm.name).collect(),
             artifacts: self.artifacts(None, None).await?,
             configs: self.configs().await?,
             units: units.collect(),
@@ -168,6 +178,9 @@ impl Console {
         let named = if wanted.hosts.is_empty() { hosts } else { &wanted.hosts };
         let found =
             known.hosts(named).or_else(|error| faults.add_error(source, &at("hosts"), error).map(|()| Vec::new()))?;
+        if let Err(message) = known.realm(&wanted.unit.realm(), &found) {
+            faults.add(source, &at("unit"), &message);
+        }
         let artifact = known.artifact(&wanted.artifact);
         let artifact = artifact.map_err(|message| faults.add(source, &at("artifact"), &message)).ok();
         let mut configs = Vec::new();
@@ -301,6 +314,16 @@ impl Known {
             several => Err(Error::invalid("no_hosts", format!("there are {} hosts, and none is named", several.len()))
                 .hint("name them here, or with --host or --select")),
         }
+    }
+
+    /// Whether there is a realm, here or on all of these hosts.
+    fn realm(&self, realm: &Name, hosts: &[HostId]) -> Result<(), String> {
+        let carries = |host: &HostId| self.carried.get(host).is_some_and(|carried| carried.contains(realm));
+        if self.realms.contains(realm) || !hosts.is_empty() && hosts.iter().all(carries) {
+            return Ok(());
+        }
+        let hint = nearest(realm.as_str(), self.realms.iter().map(Name::as_str));
+        Err(format!("there is no realm {realm}; {hint} (`muster realm create {realm}` makes it)"))
     }
 
     fn artifact(&self, text: &str) -> Result<ArtifactRef, String> {

@@ -11,6 +11,7 @@
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
 //! - [`probe`]: how the answers to a unit's probes count
 //! - [`document`]: units as people write them down, [`keys`]: what they mistype; [`cost`]: what a change costs what runs
+//! - [`upgrade`]: what newer content a unit would get
 //! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
 //!
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
@@ -36,5 +37,6 @@ pub mod resend;
 pub mod schema;
 pub mod snapshot;
 pub mod time;
+pub mod upgrade;
 
 pub use refusal::Refusal;

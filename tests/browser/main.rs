@@ -224,6 +224,67 @@ fn a_first_visit_from_sign_in_to_a_stopped_yuno() {
 }
 
 #[test]
+fn a_unit_is_managed_until_it_is_removed() {
+    let fleet = Fleet::start();
+    for version in ["1", "2"] {
+        let script = format!("#!/bin/sh\n# {version}\ntrap 'echo got usr1' USR1\nwhile :; do sleep 0.1; done\n");
+        let path = fleet::file(&fleet.home, "till", &script);
+        fleet.ok(&["artifact", "add", &path, "--role", "till", "--version", version]);
+    }
+    fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@1", "--run"]);
+    fleet.unit_in_phase("default/till", "running");
+    let unit = format!("{}/host/{}/unit/default/till", fleet.address("http://"), fleet.host());
+    run(async {
+        let browser = Browser::start(false, 360).await;
+        browser.sign_in(&fleet).await;
+        browser.client.goto(&unit).await.unwrap();
+        browser.see("till 1 → 2").await;
+        browser.check_page("unit-manage-narrow").await;
+        browser.click("form[action$='/upgrade'] button").await;
+        fleet.unit("default/till", |unit| unit["desired"]["spec"]["artifact"]["version"] == "2");
+        fleet.unit_in_phase("default/till", "running");
+        browser.see("nothing newer").await;
+
+        // What cannot be a label is told, and nothing is changed.
+        browser.type_into("#label-name", "Tier!").await;
+        browser.type_into("#label-value", "gold").await;
+        browser.click("form[action$='/label'] button").await;
+        browser.see("the label's name").await;
+        browser.client.goto(&unit).await.unwrap();
+        browser.type_into("#label-name", "tier").await;
+        browser.type_into("#label-value", "gold").await;
+        browser.click("form[action$='/label'] button").await;
+        fleet.unit("default/till", |unit| unit["desired"]["spec"]["labels"]["tier"] == "gold");
+        browser.client.goto(&unit).await.unwrap();
+        browser.click("form[action$='/unlabel'] button").await;
+        fleet.unit("default/till", |unit| unit["desired"]["spec"]["labels"]["tier"].is_null());
+
+        browser.client.goto(&unit).await.unwrap();
+        browser.click("#signal option[value=usr1]").await;
+        browser.click("form[action$='/signal'] button").await;
+        fleet::eventually("the signal", || {
+            let log = fleet.muster(&["yuno", "logs", "default/till"]).stdout;
+            if log.contains("got usr1") { Ok(()) } else { Err(log) }
+        });
+
+        browser.client.goto(&unit).await.unwrap();
+        browser.type_into("#retire-note", "sold").await;
+        browser.click("form[action$='/retire'] button").await;
+        fleet.unit("default/till", |unit| unit["hold"]["note"] == "sold" && unit["observed"]["phase"] == "stopped");
+        browser.client.goto(&unit).await.unwrap();
+        browser.see("Remove").await;
+        browser.check_page("unit-retired-narrow").await;
+        browser.click("form[action$='/remove'] button").await;
+        fleet::eventually("it is gone", || match fleet.muster(&["unit", "show", "default/till"]) {
+            run if run.code == 1 => Ok(()),
+            run => Err(run.stdout),
+        });
+        browser.see("default/till").await;
+        browser.end().await;
+    });
+}
+
+#[test]
 fn a_command_shows_its_output_while_it_runs() {
     let fleet = Fleet::start();
     let gate = fleet.home.path().join("gate");

@@ -168,7 +168,7 @@ fn everything_that_is_wrong_is_told_at_once_and_nothing_is_changed() {
         "bad.yaml",
         "unit: default/a\nartifact: till@9\nconfigs: [bsae@1]\nlimits: {memroy_bytes: 1}\n\
          ---\nunit: default/b\nartifact: till@1\ngrace_ms: soon\nhosts: [nowhere]\n\
-         ---\nunit: default/c\nartifact: tlil@1\n\
+         ---\nunit: defualt/c\nartifact: tlil@1\n\
          ---\nunit: default/d\nartifact: till@1\nrequires: [default/e]\ngrace_ms: 9999999999\n\
          ---\nunit: default/e\nartifact: till@1\nenv: {A: '***'}\n\
          ---\nunit: default/good\nartifact: till@1\n\
@@ -183,7 +183,8 @@ fn everything_that_is_wrong_is_told_at_once_and_nothing_is_changed() {
         "document 1: default/a: configs.0: there is no config \"bsae@1\"; did you mean `base`?",
         "document 2: default/b: grace_ms: invalid type",
         "document 2: default/b: hosts: no host has the id",
-        "document 3: default/c: artifact: there is no artifact \"tlil@1\"; did you mean `till`?",
+        "document 3: defualt/c: unit: there is no realm defualt; did you mean `default`?",
+        "document 3: defualt/c: artifact: there is no artifact \"tlil@1\"; did you mean `till`?",
         "document 4: default/d: grace_ms",
         "document 5: default/e: env.A: ***",
         "document 7: default/good: it is wanted twice",

@@ -101,6 +101,9 @@ fn the_samples_play_and_answer() {
         fleet.unit_in_phase(&unit, "running");
         assert_eq!(fleet.json(&["yuno", "stats", &unit])[&unit]["ok"]["playing"], false);
     }
+    // What one has told unasked is shown as last known.
+    let told = fleet.unit("default/rust", |unit| unit["stats"]["values"]["beats"].is_u64());
+    assert!(told["stats"]["at_ms"].is_i64(), "{told}");
     let units = ["default/rust", "default/python", "default/shell"];
     let answers = fleet.muster(&[&["-o", "json", "yuno", "command"], &units[..], &["tempo", "bpm=90"]].concat());
     let answers: Value = serde_json::from_str(&answers.expect_code(1).stdout).unwrap();
@@ -113,6 +116,9 @@ fn the_samples_play_and_answer() {
     for unit in units {
         fleet.ok(&["yuno", "stop", unit]);
     }
+    // Nobody named a signal: with a channel it is SIGQUIT, which the one in Rust does not catch.
+    let exit = |unit: &str| fleet.json(&["unit", "show", unit])["observed"]["exit"].clone();
+    assert_eq!(units.map(exit), [json!({"signal": 3}), json!({"code": 0}), json!({"code": 0})]);
     fleet.muster(&["yuno", "play", "default/rust"]).expect_code(1).expect_stderr("run --play");
     fleet.ok(&["yuno", "run", "--play", "default/rust"]);
     fleet.unit_in_phase("default/rust", "playing");

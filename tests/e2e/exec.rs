@@ -16,6 +16,14 @@ fn output_and_exit_code_come_back() {
         let args = [&["exec"], target.as_slice(), &["--", "echo", "a b", "c"]].concat();
         assert!(fleet.ok(&args).contains("a b c"), "{args:?}");
     }
+    let picked = format!("realm=default and host={hostname} and not label.tier");
+    assert!(fleet.ok(&["exec", "--select", &picked, "--", "echo", "picked"]).contains("picked"));
+    fleet
+        .muster(&["exec", "--select", "label.tier=gold", "--", "true"])
+        .expect_code(1)
+        .expect_stderr("no host is picked");
+    let of_units = fleet.muster(&["exec", "--select", "phase=running", "--", "true"]);
+    of_units.expect_code(2).expect_stderr("`phase` is a field of units");
     fleet.muster(&["exec", "--", "sh", "-c", "exit 7"]).expect_code(1);
     fleet.muster(&["exec", "--passthrough", "--", "sh", "-c", "exit 7"]).expect_code(7);
     fleet.muster(&["exec", "--host", "nowhere", "--", "true"]).expect_stderr("nowhere");

@@ -41,6 +41,30 @@ fn a_log_is_followed_until_somebody_has_seen_enough() {
 }
 
 #[test]
+fn logs_of_several_have_their_units_before_each_line() {
+    let fleet = Fleet::start();
+    let path = file(&fleet.home, "counter", COUNTER);
+    fleet.ok(&["artifact", "add", &path, "--role", "counter", "--version", "1"]);
+    for unit in ["default/a", "default/b"] {
+        fleet.ok(&["yuno", "create", unit, "--artifact", "counter", "--run"]);
+    }
+    let both = |printed: &str| {
+        let has = |unit: &str| printed.lines().any(|line| line.contains(&format!(":default/{unit} | line ")));
+        (has("a") && has("b")).then_some(())
+    };
+    eventually("lines of both", || {
+        let printed = fleet.ok(&["yuno", "logs", "--select", "role=counter", "-n", "3"]);
+        both(&printed).ok_or(printed)
+    });
+    let args = ["yuno", "logs", "-f", "-n", "1", "--select", "role=counter"];
+    let mut follower = Running::start(fleet.home.command().args(args));
+    follower.wait_for("lines of both", both);
+    follower.signal(Signal::SIGINT);
+    follower.wait_for_end(0, "line ");
+    fleet.muster(&["yuno", "logs", "--select", "role=none"]).expect_code(1).expect_stderr("no unit is picked");
+}
+
+#[test]
 fn a_command_that_is_cancelled_ends() {
     let fleet = Fleet::start();
     let id = fleet.ok(&["exec", "--no-wait", "--", "sleep", "1000"]);

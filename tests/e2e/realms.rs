@@ -193,6 +193,22 @@ fn back_to_a_snapshot_and_forth_again() {
     create("default/a", "new");
     create("default/c", "new");
     let new = fleet.unit("default/a", |unit| unit["observed"]["phase"] == "running" && pid(unit) != pid(&a));
+    // What the snapshot needs beyond what is desired now is known where it must not be removed.
+    let other = file(&fleet.home, "other", "#!/bin/sh\nsleep 1000\n");
+    fleet.ok(&["artifact", "add", &other, "--role", "other", "--version", "1"]);
+    fleet.ok(&["yuno", "create", "default/d", "--artifact", "other"]);
+    fleet.ok(&["snapshot", "take", "four"]);
+    fleet.ok(&["yuno", "create", "default/d", "--artifact", "client"]);
+    fleet.muster(&["artifact", "rm", "other@1"]).expect_code(1).expect_stderr("a snapshot of default/d on ");
+    let gone = fleet.json(&["artifact", "gc", "--dry-run"]);
+    assert!(!gone.to_string().contains("\"other\""), "{gone}");
+    fleet.ok(&["snapshot", "rm", "four"]);
+    eventually("nothing needs it", || match fleet.muster(&["artifact", "rm", "other@1"]) {
+        run if run.code == 0 => Ok(()),
+        run => Err(run.stderr),
+    });
+    fleet.ok(&["unit", "retire", "default/d"]);
+    fleet.ok(&["unit", "rm", "default/d"]);
     let diff = fleet.json(&["snapshot", "diff", "good"]);
     let words: Vec<&str> = diff.as_array().unwrap().iter().map(|unit| unit["difference"].as_str().unwrap()).collect();
     assert_eq!((words, &diff[0]["fields"]), (vec!["changed", "same", "extra"], &serde_json::json!(["args"])));

@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::Millis;
+
 /// The longest line, either way: as much as a message on the bus.
 pub const LINE_MAX_BYTES: usize = 64 * 1024;
 
@@ -192,6 +194,41 @@ pub struct Refused {
     pub why: String,
 }
 
+/// Numbers that a yuno has told unasked, as its host reports them: the last ones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ToldStats {
+    /// When it told them, by the host's clock.
+    pub at_ms: Millis,
+    /// What it told.
+    pub values: BTreeMap<String, Value>,
+    /// It told more than there is room for in a report.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub and_more: bool,
+}
+
+/// The most bytes of names and values of a yuno's numbers in its report: what a screen shows, and a sixteenth of what a
+/// message may have.
+pub const TOLD_STATS_MAX_BYTES: usize = 4_096;
+
+impl ToldStats {
+    /// As many as there is room for, by name.
+    #[must_use]
+    pub fn new(at_ms: Millis, values: BTreeMap<String, Value>) -> Self {
+        let (mut room, mut told) = (TOLD_STATS_MAX_BYTES, Self { at_ms, values: BTreeMap::new(), and_more: false });
+        for (name, value) in values {
+            let needs = name.len() + value.to_string().len();
+            match room.checked_sub(needs) {
+                Some(left) => {
+                    room = left;
+                    told.values.insert(name, value);
+                }
+                None => told.and_more = true,
+            }
+        }
+        told
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -233,5 +270,14 @@ mod tests {
         }
         assert_eq!(Ability::named("stats"), Some(Ability::Stats));
         assert_eq!(Ability::named("sing"), None);
+    }
+
+    #[test]
+    fn what_is_told_has_room_in_a_report() {
+        let values = |count: usize| (0..count).map(|number| (format!("n{number:04}"), Value::from(number))).collect();
+        let few = ToldStats::new(1, values(3));
+        assert_eq!((few.values.len(), few.and_more), (3, false));
+        let many = ToldStats::new(1, values(2_000));
+        assert!(many.and_more && (100..2_000).contains(&many.values.len()), "{}", many.values.len());
     }
 }

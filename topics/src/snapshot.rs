@@ -7,8 +7,73 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Millis,
     name::{Name, UnitName},
-    unit::Run,
+    unit::{ArtifactRef, ConfigRef, Run, Spec},
 };
+
+/// What the snapshots of a host need of a unit beyond what it should be now, as part of its report: so that nobody
+/// removes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Pins {
+    /// Artifacts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<ArtifactRef>,
+    /// Configs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub configs: Vec<ConfigRef>,
+    /// There is more than these, which may be anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub and_more: bool,
+}
+
+/// The most artifacts and configs that a unit's report lists of its snapshots: with some 250 bytes for each, a quarter
+/// of what a message may have. Who changes a unit more often between snapshots has some that nobody goes back to.
+pub const PINS_MAX: usize = 64;
+
+impl Pins {
+    /// What of `specs` is not part of what a unit should be `now`.
+    #[must_use]
+    pub fn of<'a>(specs: impl IntoIterator<Item = &'a Spec>, now: &Spec) -> Self {
+        let Spec::Yuno(now) = now;
+        let mut pins = Self::default();
+        for Spec::Yuno(spec) in specs {
+            let mut artifact = spec.artifact.clone();
+            // What a unit needs of an artifact is told by these.
+            artifact.manifest = None;
+            let label =
+                |artifact: &ArtifactRef| (artifact.sha256.clone(), artifact.role.clone(), artifact.version.clone());
+            let is_there = label(&now.artifact) == label(&artifact) || pins.artifacts.contains(&artifact);
+            if !is_there && pins.has_room() {
+                pins.artifacts.push(artifact);
+            }
+            for config in &spec.configs {
+                if !now.configs.contains(config) && !pins.configs.contains(config) && pins.has_room() {
+                    pins.configs.push(config.clone());
+                }
+            }
+        }
+        pins
+    }
+
+    /// Whether there is room for one more; notes it if there is not.
+    fn has_room(&mut self) -> bool {
+        self.and_more |= self.artifacts.len() + self.configs.len() >= PINS_MAX;
+        !self.and_more
+    }
+
+    /// What they need, in words.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let artifacts = self.artifacts.iter().map(|artifact| format!("{}@{}", artifact.role, artifact.version));
+        let configs = self.configs.iter().map(|config| format!("{}@{}", config.id, config.version));
+        artifacts.chain(configs).chain(self.and_more.then(|| "and more".to_owned())).collect()
+    }
+
+    /// Whether they need nothing more than the unit itself.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
 
 /// Answer to [`crate::command::Verb::SnapshotLs`]: the snapshots of the host, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -78,4 +143,45 @@ pub enum Difference {
     Extra,
     /// Something else was desired of it since the snapshot was activated, and that stays.
     Later,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{name::Digest, unit::YunoSpec};
+
+    fn spec(version: &str, configs: &[&str]) -> Spec {
+        let artifact = ArtifactRef {
+            sha256: Digest::of(version.as_bytes()),
+            size_bytes: 1,
+            role: "web".parse().unwrap(),
+            version: version.parse().unwrap(),
+            manifest: None,
+        };
+        let config = |version: &&str| ConfigRef {
+            id: "web".parse().unwrap(),
+            version: version.parse().unwrap(),
+            sha256: Digest::of(version.as_bytes()),
+        };
+        Spec::Yuno(YunoSpec { configs: configs.iter().map(config).collect(), ..YunoSpec::new(artifact) })
+    }
+
+    #[test]
+    fn what_the_unit_needs_itself_is_not_told_again() {
+        let now = spec("2", &["1", "2"]);
+        assert!(Pins::of([&now, &spec("2", &["1"])], &now).is_empty());
+        let pins = Pins::of([&spec("1", &["1", "3"]), &spec("1", &["3"]), &now], &now);
+        let versions: Vec<&str> = pins.artifacts.iter().map(|artifact| artifact.version.as_str()).collect();
+        let configs: Vec<&str> = pins.configs.iter().map(|config| config.version.as_str()).collect();
+        assert_eq!((versions, configs, pins.and_more), (vec!["1"], vec!["3"], false));
+    }
+
+    #[test]
+    fn what_is_too_much_is_said_to_be() {
+        let specs: Vec<Spec> = (0..=PINS_MAX).map(|number| spec(&format!("1.{number}"), &[])).collect();
+        let pins = Pins::of(&specs[1..], &specs[0]);
+        assert_eq!((pins.artifacts.len(), pins.and_more), (PINS_MAX, false));
+        let pins = Pins::of(&specs, &spec("2", &[]));
+        assert_eq!((pins.artifacts.len(), pins.and_more), (PINS_MAX, true));
+    }
 }

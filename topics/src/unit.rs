@@ -7,12 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Millis, V1, canonical,
-    channel::Ability,
+    channel::{Ability, ToldStats},
     endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     probe::Probes,
     process::{Limits, Log, Process},
     reload::{OnChange, Reload},
+    snapshot::Pins,
 };
 
 /// What a unit should be, by kind. A second kind is a second variant here, an adapter in the agent
@@ -228,9 +229,9 @@ pub struct YunoSpec {
     /// [`YunoSpec::healthy_within`] if it says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_within_ms: Option<u64>,
-    /// The signal that asks it to end.
-    #[serde(default)]
-    pub stop_signal: StopSignal,
+    /// The signal that asks it to end; without one SIGQUIT for a yuno with a channel, and SIGTERM otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<StopSignal>,
     /// How long it may take to end before it is killed, with everything that it forked.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
@@ -272,6 +273,13 @@ fn is_priority(number: &u8) -> bool {
 pub const LABELS_MAX: usize = 32;
 
 impl YunoSpec {
+    /// The signal that asks it to end: what it says, or else what its channel has for that.
+    #[must_use]
+    pub fn stop_signal(&self) -> StopSignal {
+        let usual = if self.channel.is_none() { StopSignal::Term } else { StopSignal::Quit };
+        self.stop_signal.unwrap_or(usual)
+    }
+
     /// One that only says what runs.
     #[must_use]
     pub fn new(artifact: ArtifactRef) -> Self {
@@ -299,7 +307,7 @@ impl YunoSpec {
             rollback: Rollback::default(),
             verify_after_ms: verify_after_ms(),
             healthy_within_ms: None,
-            stop_signal: StopSignal::default(),
+            stop_signal: None,
             grace_ms: grace_ms(),
             started_after_ms: started_after_ms(),
             labels: BTreeMap::new(),
@@ -773,6 +781,12 @@ pub struct UnitReport {
     /// Why it is, on purpose, not converging.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// What snapshots need of it beyond what it should be.
+    #[serde(default, skip_serializing_if = "Pins::is_empty")]
+    pub pins: Pins,
+    /// The numbers that it told last of its own accord.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<ToldStats>,
 }
 
 /// What a unit should be, and whether it should run.
@@ -888,6 +902,18 @@ mod tests {
     }
 
     #[test]
+    fn who_names_no_stop_signal_has_that_of_its_channel() {
+        let of = |channel, stop_signal| YunoSpec { channel, stop_signal, ..spec() }.stop_signal();
+        assert_eq!(of(Channel::None, None), StopSignal::Term);
+        assert_eq!([of(Channel::Notify, None), of(Channel::Lines, None)], [StopSignal::Quit; 2]);
+        assert_eq!(of(Channel::Lines, Some(StopSignal::Term)), StopSignal::Term);
+        // What specs of before say holds.
+        let mut before = serde_json::to_value(spec()).unwrap();
+        (before["stop_signal"], before["channel"]) = ("term".into(), "lines".into());
+        assert_eq!(serde_json::from_value::<YunoSpec>(before).unwrap().stop_signal(), StopSignal::Term);
+    }
+
+    #[test]
     fn other_fields_apply_in_place() {
         check(true, |_| ());
         check(true, |spec| spec.reload = Reload::Signal);
@@ -896,7 +922,7 @@ mod tests {
         check(true, |spec| spec.grace_ms = 1);
         check(true, |spec| spec.started_after_ms = 1);
         check(true, |spec| spec.start_timeout_ms = 1);
-        check(true, |spec| spec.stop_signal = StopSignal::Quit);
+        check(true, |spec| spec.stop_signal = Some(StopSignal::Quit));
         check(true, |spec| spec.restart = Restart::Never);
         check(true, |spec| spec.probes = serde_json::from_str(r#"{"live":{"tcp":{"port":1}}}"#).unwrap());
         check(true, |spec| spec.rollback = Rollback::Never);

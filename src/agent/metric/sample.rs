@@ -194,8 +194,8 @@ pub(super) mod tests {
         let artifact = json!({"sha256": "ab".repeat(32), "size_bytes": 1, "role": "hello", "version": "1.0.0"});
         let desired = json!({"generation": 1, "revision": "cd".repeat(32), "spec": {"kind": "yuno", "artifact": artifact}, "run": "running"});
         let observed = Observed { attempts: 3, ..Observed::absent(0) };
-        let desired = serde_json::from_value(desired).unwrap();
-        let state = UnitState { desired, observed, hold: None, process, spec: None };
+        let (desired, pins) = (serde_json::from_value(desired).unwrap(), muster_topics::snapshot::Pins::default());
+        let state = UnitState { desired, observed, hold: None, pins, process, spec: None };
         Arc::new([("default/hello".parse().unwrap(), state)].into())
     }
 

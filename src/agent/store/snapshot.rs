@@ -51,10 +51,26 @@ impl Store {
     /// If the database refuses, or something cannot be read: then nobody knows what is needed.
     pub async fn snapshot_specs(&self) -> Result<Vec<Spec>, StoreError> {
         let mut tx = self.begin().await?;
-        let rows = sqlx::query!("SELECT spec, before_spec FROM snapshot_unit").fetch_all(&mut *tx).await?;
-        let specs = rows.iter().flat_map(|row| [Some(&row.spec), row.before_spec.as_ref()]).flatten();
-        specs.map(|spec| parsed("unit's spec", spec)).collect()
+        Ok(specs(&mut tx).await?.into_values().flatten().collect())
     }
+}
+
+/// Everything that snapshots have kept, by unit.
+///
+/// # Errors
+/// If the database refuses, or something cannot be read: then nobody knows what is needed.
+pub(super) async fn specs(connection: &mut SqliteConnection) -> Result<BTreeMap<UnitName, Vec<Spec>>, StoreError> {
+    let rows = sqlx::query!("SELECT unit, spec, before_spec FROM snapshot_unit ORDER BY snapshot DESC")
+        .fetch_all(connection)
+        .await?;
+    let mut units: BTreeMap<UnitName, Vec<Spec>> = BTreeMap::new();
+    for row in &rows {
+        let kept = units.entry(quoted("unit's name", &row.unit)?).or_default();
+        for spec in [Some(&row.spec), row.before_spec.as_ref()].into_iter().flatten() {
+            kept.push(parsed("unit's spec", spec)?);
+        }
+    }
+    Ok(units)
 }
 
 /// The snapshots that there are, by name.

@@ -61,6 +61,8 @@ pub struct StoredUnits {
     pub leases: Vec<Lease>,
     /// Their realms.
     pub realms: Realms,
+    /// What snapshots have of them; nothing if that cannot be read.
+    pub snapshots: Option<BTreeMap<UnitName, Vec<Spec>>>,
 }
 
 /// What a verb has made of a unit.
@@ -192,8 +194,16 @@ pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredUnits
     .fetch_all(&mut *connection)
     .await?;
     let (leases, realms) = (lease::all(connection).await?, realm::all(connection).await?);
+    let snapshots = match snapshot::specs(connection).await {
+        Ok(snapshots) => Some(snapshots),
+        Err(StoreError::Content { what, source }) => {
+            tracing::error!(what, %source, "what snapshots need cannot be read");
+            None
+        }
+        Err(error) => return Err(error),
+    };
     let mut verified = verified::all(connection).await?;
-    let mut stored = StoredUnits { leases, realms, ..StoredUnits::default() };
+    let mut stored = StoredUnits { leases, realms, snapshots, ..StoredUnits::default() };
     for raw in rows {
         let name = raw.name.clone();
         match raw.read() {

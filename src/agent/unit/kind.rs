@@ -1,12 +1,12 @@
 //! What a kind of unit has to be able to do. The planner's steps ([`crate::rules::plan::Step`]) are these,
 //! and the task that keeps units ([`super`]) calls them, each on a task of its own and with a deadline.
 
-use std::{io, time::Duration};
+use std::{collections::BTreeMap, io, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     Millis,
-    channel::{Ability, Complaint},
+    channel::{Ability, Complaint, ToldStats},
     effective::Effective,
     name::{Digest, UnitName},
     signal::Signal,
@@ -113,6 +113,11 @@ pub(super) trait Kind: Send + Sync {
 
     /// Follows that: from its last lines on, or from where it was read to.
     fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, Place)>>;
+
+    /// The numbers that each has told last of its own accord.
+    fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
+        BTreeMap::new()
+    }
 
     /// Gives back what no unit needs any more, now and then.
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;

@@ -63,10 +63,11 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use muster_topics::{
-    channel::Complaint,
+    channel::{Complaint, ToldStats},
     name::{HostId, UnitName},
     outcome::{RefusalCode, UnitAnswer},
     signal::Signal,
+    snapshot::Pins,
     unit::{Channel, Desired, Hold, Observed, Spec},
 };
 use serde_json::Value;
@@ -98,6 +99,8 @@ pub struct UnitState {
     pub observed: Observed,
     /// Why it is, on purpose, not converging.
     pub hold: Option<Hold>,
+    /// What snapshots need of it beyond what it should be.
+    pub pins: Pins,
     /// The process that runs now, for metrics: process id and start time in clock ticks since boot.
     pub process: Option<(i32, u64)>,
 }
@@ -229,6 +232,12 @@ impl Units {
     /// Tells the task that desired state in the store has changed.
     pub fn desired_changed(&self) {
         self.changed.notify_one();
+    }
+
+    /// The numbers that units have told last of their own accord.
+    #[must_use]
+    pub fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
+        self.kinds.iter().flat_map(|kind| kind.stats()).collect()
     }
 
     /// All units, now and on each change.

@@ -11,6 +11,7 @@ use muster_topics::{
     name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
+    snapshot::Pins,
     unit::{Desired, Hold, Run, Spec},
 };
 use tokio::{
@@ -95,6 +96,8 @@ pub(super) struct Entry {
     install: Option<AbortHandle>,
     /// What the store has of it.
     kept: Option<(Kept, Option<Hold>)>,
+    /// What snapshots need of it beyond what it should be.
+    pins: Pins,
     /// Its probes.
     watchers: Watchers,
     /// When to look at it again.
@@ -247,7 +250,7 @@ impl Task {
 
     async fn take_in(&mut self, stored: StoredUnits) {
         let mut changed = BTreeSet::new();
-        let StoredUnits { units, unreadable, leases, realms } = stored;
+        let StoredUnits { units, unreadable, leases, realms, snapshots } = stored;
         let known: BTreeSet<UnitName> = units.iter().map(|row| row.name.clone()).collect();
         for row in units {
             let name = row.name.clone();
@@ -259,6 +262,13 @@ impl Task {
             let is_forgotten = !known.contains(name) && !unreadable.iter().any(|other| other == name.as_str());
             if is_forgotten && entry.unit.desired.is_some() {
                 entry.unit.observe(Seen::Desired(None, None), now_ms());
+                changed.insert(name.clone());
+            }
+        }
+        for (name, entry) in &mut self.entries {
+            let pins = pins(snapshots.as_ref(), name, entry.unit.asked());
+            if entry.pins != pins {
+                entry.pins = pins;
                 changed.insert(name.clone());
             }
         }
@@ -394,7 +404,7 @@ impl Task {
                 }
             }
         }
-        publish(&self.publish, name, &entry.unit);
+        publish(&self.publish, name, entry);
         crash::point("steps", "before they begin");
         let kind = entry.kind.clone();
         let worker = || Worker { unit: name.clone(), kind: kind.clone(), reports: self.reports.clone() };
@@ -434,6 +444,7 @@ impl Entry {
             orders: None,
             install: None,
             kept,
+            pins: Pins::default(),
             watchers: Watchers::default(),
             wake_ms: None,
             stand: None,
@@ -534,6 +545,15 @@ fn pinned(spec: &Spec) -> Desired {
     Desired { generation: 0, revision, spec: spec.clone(), run: Run::Stopped, frozen: false }
 }
 
+/// What snapshots need of a unit beyond what it should be. What cannot be read may be anything.
+fn pins(snapshots: Option<&BTreeMap<UnitName, Vec<Spec>>>, unit: &UnitName, desired: Option<&Desired>) -> Pins {
+    match (snapshots, desired) {
+        (None, _) => Pins { and_more: true, ..Pins::default() },
+        (Some(snapshots), Some(desired)) => Pins::of(snapshots.get(unit).into_iter().flatten(), &desired.spec),
+        (Some(_), None) => Pins::default(),
+    }
+}
+
 /// What each unit is wired to.
 fn wire_all(
     entries: &BTreeMap<UnitName, Entry>,
@@ -552,12 +572,14 @@ fn wire_all(
 }
 
 /// Tells what a unit is, if that is news.
-fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, unit: &Unit) {
+fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &Entry) {
+    let unit = &entry.unit;
     let state = unit.asked().map(|desired| UnitState {
         desired: desired.clone(),
         spec: unit.desired.as_ref().filter(|is| is.revision != desired.revision).map(|is| Arc::new(is.spec.clone())),
         observed: unit.observed.clone(),
         hold: unit.visible_hold().cloned(),
+        pins: entry.pins.clone(),
         process: unit.process().map(|process| (process.pid, process.start_ticks)),
     });
     states.send_if_modified(|states| {

@@ -23,7 +23,7 @@ mod probe;
 mod reload;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -33,7 +33,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use muster_shim::{Step, cgroup::Cgroup};
 use muster_topics::{
     Millis, canonical,
-    channel::Complaint,
+    channel::{Complaint, ToldStats},
     effective::Effective,
     manifest::Manifest,
     name::{Digest, HostId, UnitName},
@@ -394,6 +394,10 @@ impl Kind for Yunos {
 
     fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
         self.switchboard.ask(unit, ask, limit).boxed()
+    }
+
+    fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
+        self.switchboard.stats()
     }
 
     fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {

@@ -5,12 +5,13 @@ use std::{collections::BTreeSet, fs, io};
 use muster_topics::{
     command::Verb,
     name::{ConfigId, Digest, Name, Version},
+    snapshot::Pins,
     unit::{ArtifactRef, ConfigRef, Spec},
 };
 
 use super::disk;
 use crate::{
-    api::{Artifact, Collected},
+    api::{Artifact, Collected, Unit},
     clock::now_ms,
     console::{
         Console, Error, Shared,
@@ -28,31 +29,44 @@ const NAMED_MAX: usize = 5;
 /// Somebody who needs artifacts and configs.
 struct Holder {
     who: String,
-    artifact: Option<ArtifactRef>,
+    artifacts: Vec<ArtifactRef>,
     configs: Vec<ConfigRef>,
+    /// And more, which may be anything.
+    and_more: bool,
 }
 
 impl Holder {
     fn of(who: String, spec: Spec) -> Self {
         let Spec::Yuno(spec) = spec;
-        Self { who, artifact: Some(spec.artifact), configs: spec.configs }
+        Self { who, artifacts: vec![spec.artifact], configs: spec.configs, and_more: false }
+    }
+
+    /// Snapshots that have been taken of a unit.
+    fn of_snapshots(unit: &Unit) -> Option<Self> {
+        let Pins { artifacts, configs, and_more } = unit.pins.clone();
+        let who = format!("a snapshot of {} on {}", unit.unit, unit.hostname);
+        Some(Self { who, artifacts, configs, and_more }).filter(|_| !unit.pins.is_empty())
     }
 }
 
-/// Everybody who needs anything, as far as the console knows: units on all hosts, and those that are on their way
-/// to one. (Snapshots will be, too.)
+/// Everybody who needs anything, as far as the console knows: units on all hosts with their snapshots, and those that
+/// are on their way to one. A unit's report has both what it should be and what snapshots need beyond that, so neither
+/// is ever known without the other.
 async fn holders(shared: &Shared) -> Result<Vec<Holder>, Error> {
     let db = shared.store.read();
-    let units = host::units(db, None, None).await?.into_iter();
+    let units = host::units(db, None, None).await?;
+    let snapshots: Vec<Holder> = units.iter().filter_map(Holder::of_snapshots).collect();
+    let units = units.into_iter();
     let units = units.map(|unit| Holder::of(format!("{} on {}", unit.unit, unit.hostname), unit.desired.spec));
     let ordered = command::open_verbs(db).await?.into_iter().filter_map(|(id, verb)| match verb {
         Verb::UnitApply { unit, spec, .. } => Some(Holder::of(format!("{unit}, which command {id} makes"), *spec)),
         Verb::UnitUpgrade { unit, artifact, configs, .. } => {
-            Some(Holder { who: format!("{unit}, which command {id} upgrades"), artifact, configs })
+            let artifacts = artifact.into_iter().collect();
+            Some(Holder { who: format!("{unit}, which command {id} upgrades"), artifacts, configs, and_more: false })
         }
         _ => None,
     });
-    Ok(units.chain(ordered).collect())
+    Ok(units.chain(snapshots).chain(ordered).collect())
 }
 
 /// Refuses because of those who need something.
@@ -78,11 +92,10 @@ impl Console {
         };
         let filter = ArtifactFilter { sha256: Some(artifact.sha256.clone()), ..ArtifactFilter::default() };
         let is_last = content::artifacts(shared.store.read(), &filter).await?.len() == 1;
-        let needs = |holder: &Holder| {
-            holder.artifact.as_ref().is_some_and(|held| {
-                held.sha256 == artifact.sha256 && (is_last || (&held.role, &held.version) == (role, version))
-            })
+        let is_it = |held: &ArtifactRef| {
+            held.sha256 == artifact.sha256 && (is_last || (&held.role, &held.version) == (role, version))
         };
+        let needs = |holder: &Holder| holder.and_more || holder.artifacts.iter().any(is_it);
         let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("artifact {role}@{version}"), &held)?;
         self.forget(operator, &artifact).await?;
@@ -97,8 +110,8 @@ impl Console {
         let shared = &self.shared;
         let _content = shared.content.lock().await;
         let config = self.config(id, version).await?;
-        let needs =
-            |holder: &Holder| holder.configs.iter().any(|config| (&config.id, &config.version) == (id, version));
+        let is_it = |config: &ConfigRef| (&config.id, &config.version) == (id, version);
+        let needs = |holder: &Holder| holder.and_more || holder.configs.iter().any(is_it);
         let held: Vec<String> = holders(shared).await?.into_iter().filter(needs).map(|holder| holder.who).collect();
         refuse_held(&format!("config {id}@{version}"), &held)?;
         let label =
@@ -113,8 +126,11 @@ impl Console {
         let shared = &self.shared;
         let _content = shared.content.lock().await;
         let holders = holders(shared).await?;
+        let unclear: Vec<String> =
+            holders.iter().filter(|holder| holder.and_more).map(|holder| holder.who.clone()).collect();
+        refuse_held("what else there is", &unclear)?;
         let held: BTreeSet<&Digest> =
-            holders.iter().filter_map(|holder| Some(&holder.artifact.as_ref()?.sha256)).collect();
+            holders.iter().flat_map(|holder| &holder.artifacts).map(|artifact| &artifact.sha256).collect();
         let all = content::artifacts(shared.store.read(), &ArtifactFilter::default()).await?;
         let (kept, artifacts): (Vec<Artifact>, Vec<Artifact>) =
             all.into_iter().partition(|artifact| held.contains(&artifact.sha256));

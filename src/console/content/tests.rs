@@ -1,9 +1,12 @@
 //! Artifacts, manifests and configs through the API of a real console.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use muster_topics::{
     V1,
     command::Verb,
     name::{HostId, Version},
+    snapshot::Pins,
     unit::{ArtifactRef, ConfigRef, Spec, UnitReport, YunoSpec},
 };
 use serde_json::{Value, json};
@@ -64,11 +67,19 @@ async fn apply(fixture: &Fixture, host: HostId, spec: YunoSpec) -> Result<crate:
 
 /// A host says that it has a unit.
 async fn report(fixture: &Fixture, host: HostId, spec: YunoSpec) {
+    report_with(fixture, host, spec, Pins::default()).await;
+}
+
+/// And that snapshots need something of it.
+async fn report_with(fixture: &Fixture, host: HostId, spec: YunoSpec, pins: Pins) {
     let mut sample = sample_unit();
     sample.desired.spec = Spec::Yuno(spec);
     let crate::api::Unit { desired, observed, hold, .. } = sample;
     let unit = "default/till".parse().unwrap();
-    let report = UnitReport { v: V1, epoch: 1, seq: 1, at_ms: 1, unit, desired, observed, hold };
+    // Each supersedes the one before.
+    static SEQ: AtomicU64 = AtomicU64::new(1);
+    let seq = SEQ.fetch_add(1, Ordering::Relaxed);
+    let report = UnitReport { v: V1, epoch: 1, seq, at_ms: 1, unit, desired, observed, hold, pins, stats: None };
     let mut transaction = fixture.shared().store.begin().await.unwrap();
     store::host::set_unit(&mut transaction, host, &report, 1).await.unwrap();
     transaction.commit().await.unwrap();
@@ -175,6 +186,34 @@ async fn a_manifest_belongs_to_its_label() {
     let fetched = fixture.client(member.identity()).get(&url).send().await.unwrap().bytes().await.unwrap();
     assert_eq!(Some(Digest::of(&fetched)), first.manifest);
     assert_eq!(fixture.client(None).get(&url).send().await.unwrap().status(), 401);
+}
+
+#[tokio::test]
+async fn what_a_snapshot_needs_is_not_removed() {
+    let fixture = Fixture::new().await;
+    let console = &fixture.console;
+    let host = fixture.member("shop-7").await.id;
+    let till = artifact(&fixture, "till@1", "till", None).await;
+    let other = artifact(&fixture, "till@2", "other till", None).await;
+    let base = config(&fixture, "base", "1", json!({})).await.unwrap();
+    let YunoSpec { artifact: pinned, configs, .. } = spec(&till, &[&base]);
+    let pins = Pins { artifacts: vec![pinned], configs, and_more: false };
+    report_with(&fixture, host, spec(&other, &[]), pins.clone()).await;
+    let remove_artifact = async || console.remove_artifact(&admin(), &till.role, &till.version).await;
+    let remove_config = async || console.remove_config(&admin(), &base.id, &base.version).await;
+    for error in [remove_artifact().await.unwrap_err(), remove_config().await.unwrap_err()] {
+        assert!(error.problem.message.contains("a snapshot of default/till on shop-7"), "{error}");
+    }
+    assert_eq!(console.collect_artifacts(&admin(), false).await.unwrap().artifacts, []);
+    assert!(console.remove_artifact(&admin(), &other.role, &other.version).await.is_err());
+    // More than was told may be anything.
+    let unused = artifact(&fixture, "till@3", "unused till", None).await;
+    report_with(&fixture, host, spec(&other, &[]), Pins { and_more: true, ..Pins::default() }).await;
+    assert!(console.remove_artifact(&admin(), &unused.role, &unused.version).await.is_err());
+    assert_eq!(console.collect_artifacts(&admin(), false).await.unwrap_err().problem.code, "in_use");
+    report(&fixture, host, spec(&other, &[])).await;
+    remove_artifact().await.unwrap();
+    remove_config().await.unwrap();
 }
 
 #[tokio::test]

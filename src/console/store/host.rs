@@ -393,6 +393,8 @@ impl UnitRow {
             desired: report.desired,
             observed: report.observed,
             hold: report.hold,
+            pins: report.pins,
+            stats: report.stats,
             at_ms: self.at_ms,
         })
     }

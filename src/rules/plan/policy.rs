@@ -40,7 +40,7 @@ impl Policy {
                 probes: Has::of(&spec.probes),
                 start_timeout_ms: to_millis(spec.start_timeout_ms),
                 reloads: !spec.reload.is_restart(),
-                stop_signal: spec.stop_signal,
+                stop_signal: spec.stop_signal(),
                 grace_ms: spec.grace_ms,
                 rolls_back: spec.rollback.is_auto(),
                 verify_after_ms: to_millis(spec.verify_after_ms),

@@ -12,7 +12,7 @@ use std::{
 
 use muster_shim::Request;
 use muster_topics::{
-    channel::{self, Ability, Answer, Answered, Complaint, FromYuno, LINE_MAX_BYTES, ToYuno},
+    channel::{self, Ability, Answer, Answered, Complaint, FromYuno, LINE_MAX_BYTES, ToYuno, ToldStats},
     name::UnitName,
 };
 use serde_json::Value;
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::super::kind::{Ask, complaint};
-use crate::rules::plan::Connection;
+use crate::{clock::now_ms, rules::plan::Connection};
 
 /// Questions that wait for one yuno's task, which takes them in as they come.
 const CALLS_MAX: usize = 8;
@@ -37,7 +37,13 @@ pub(super) struct Call {
 
 /// How the yunos that run can be asked.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Switchboard(Arc<Mutex<BTreeMap<UnitName, mpsc::Sender<Call>>>>);
+pub(super) struct Switchboard {
+    lines: Arc<Mutex<BTreeMap<UnitName, mpsc::Sender<Call>>>>,
+    stats: Told,
+}
+
+/// The numbers that yunos have told last.
+type Told = Arc<Mutex<BTreeMap<UnitName, ToldStats>>>;
 
 impl Switchboard {
     /// What is asked of a yuno from now on comes here.
@@ -45,6 +51,8 @@ impl Switchboard {
         let (sender, calls) = mpsc::channel(CALLS_MAX);
         self.lines().insert(unit.clone(), sender);
         Line {
+            unit: unit.clone(),
+            stats: self.stats.clone(),
             calls,
             prefix: Uuid::new_v4().simple().to_string(),
             count: 0,
@@ -56,6 +64,12 @@ impl Switchboard {
     /// There is no such yuno any more.
     pub(super) fn close(&self, unit: &UnitName) {
         self.lines().remove(unit);
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).remove(unit);
+    }
+
+    /// The numbers that yunos have told last.
+    pub(super) fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Asks a yuno for something.
@@ -73,13 +87,15 @@ impl Switchboard {
 
     /// A thread that panicked with this held would have changed nothing by halves.
     fn lines(&self) -> MutexGuard<'_, BTreeMap<UnitName, mpsc::Sender<Call>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The agent's end of one yuno's channel.
 #[derive(Debug)]
 pub(super) struct Line {
+    unit: UnitName,
+    stats: Told,
     calls: mpsc::Receiver<Call>,
     /// Makes the ids of this line's questions unlike those of any other, such as of an earlier life of the agent.
     prefix: String,
@@ -162,14 +178,20 @@ impl Line {
 
     /// The yuno has said a line.
     pub(super) fn said(&mut self, line: &str) -> Result<(), serde_json::Error> {
-        if let FromYuno::Answer(Answer { id, result }) = serde_json::from_str(line)? {
-            self.answer(
+        match serde_json::from_str(line)? {
+            FromYuno::Answer(Answer { id, result }) => self.answer(
                 &id,
                 match result {
                     Answered::Ok(value) => Ok(value),
                     Answered::Error(why) => Err(why),
                 },
-            );
+            ),
+            FromYuno::Stats(values) => {
+                let told = ToldStats::new(now_ms(), values);
+                self.stats.lock().unwrap_or_else(PoisonError::into_inner).insert(self.unit.clone(), told);
+            }
+            // The shim has seen to these.
+            _ => {}
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
             reset_after_ms: GOOD_AFTER_MS.unsigned_abs(),
         },
         timeout_ms: None,
-        stop_signal: number(spec.stop_signal),
+        stop_signal: number(spec.stop_signal()),
         grace_ms: spec.grace_ms,
     }
 }

@@ -1,14 +1,17 @@
 //! One unit: showing it, and what can be ordered there.
 
+use std::collections::BTreeMap;
+
 use axum::{extract::State, response::Response};
 use muster_topics::{
     command::Verb,
-    name::{CommandId, HostId, Name, UnitName},
+    name::{CommandId, HostId, LabelValue, Name, NameError, UnitName},
+    signal::SignalError,
 };
 use serde::Deserialize;
 
 use crate::{
-    api::{Command, NewCommand, NewTarget},
+    api::{Command, NewCommand, NewTarget, Unit},
     console::{
         Console, Error,
         web::{
@@ -18,10 +21,13 @@ use crate::{
             guard::{Fields, Session},
             view::{
                 command::Shown,
+                commands,
+                manage::words,
                 unit::{LINES, LINES_MAX, UnitView, url},
             },
         },
     },
+    rules::upgrade::{Offer, Upgrade, upgrade},
 };
 
 /// What of it.
@@ -56,7 +62,14 @@ async fn view(console: &Console, host: HostId, name: &UnitName, asked: &Asked) -
         _ => None,
     };
     let latest = chart::latest(console, host, Some(name)).await?;
-    Ok(UnitView { unit, asked: asked_for, log, latest, range: asked.range })
+    let newer = newer(console, &unit).await?;
+    Ok(UnitView { unit, asked: asked_for, log, latest, range: asked.range, newer })
+}
+
+/// What a unit would get of newer content.
+async fn newer(console: &Console, unit: &Unit) -> Result<Option<Upgrade>, Error> {
+    let offer = Offer::newest(console.artifacts(None, None).await?, console.configs().await?);
+    Ok(upgrade(&unit.unit, &unit.desired, &offer))
 }
 
 /// Whether a command is about this unit on this host.
@@ -73,14 +86,44 @@ pub(in crate::console::web) async fn act(
 ) -> Response {
     let unit = UnitName::new(&realm, &name);
     let answer = async {
-        let verb = verb(&action, unit.clone(), &fields)?;
         // A unit that is not there is a 404 now rather than a refusal later.
-        console.unit(host, &unit).await?;
+        let there = console.unit(host, &unit).await?;
+        let verb = match action.as_str() {
+            "upgrade" => ordered(newer(&console, &there).await?, fields.one("to"))?,
+            _ => verb(&action, unit.clone(), &fields)?,
+        };
         let target = NewTarget::Hosts(vec![host.to_string()]);
         let command = console.submit(&session.operator, NewCommand { target, expires_in_ms: None, verb }).await?;
-        Ok(answer::see(&format!("{}?asked={}", url(host, &unit), command.id)))
+        // There soon is no page of a unit that is forgotten.
+        Ok(match command.verb {
+            Verb::UnitRm { .. } => answer::see(&commands::url(command.id)),
+            _ => answer::see(&format!("{}?asked={}", url(host, &unit), command.id)),
+        })
     };
     answer::or_problem(&session, answer.await)
+}
+
+/// The upgrade, if it still is what was shown.
+fn ordered(newer: Option<Upgrade>, shown: &str) -> Result<Verb, Error> {
+    match newer {
+        Some(upgrade) if words(&upgrade) == shown => Ok(upgrade.verb),
+        _ => Err(Error::conflict("changed_meanwhile", "what there is to upgrade to has changed meanwhile")
+            .hint("look at the unit again, and then order it")),
+    }
+}
+
+/// One label of a form: its name, and what becomes of it.
+fn label(fields: &Fields, value: Option<&str>) -> Result<BTreeMap<Name, Option<LabelValue>>, Error> {
+    let wrong = |what: &str, error: NameError| {
+        Error::invalid("bad_label", format!("the label's {what}: {error}")).hint("such as tier and gold")
+    };
+    let name = fields.one("name").parse().map_err(|error| wrong("name", error))?;
+    let value = value.map(str::parse).transpose().map_err(|error| wrong("value", error))?;
+    Ok([(name, value)].into())
+}
+
+fn note(fields: &Fields) -> Option<String> {
+    Some(fields.one("note").to_owned()).filter(|note| !note.is_empty())
 }
 
 fn verb(action: &str, unit: UnitName, fields: &Fields) -> Result<Verb, Error> {
@@ -88,8 +131,15 @@ fn verb(action: &str, unit: UnitName, fields: &Fields) -> Result<Verb, Error> {
         "start" => Ok(Verb::UnitRun { unit }),
         "stop" => Ok(Verb::UnitStop { unit }),
         "restart" => Ok(Verb::UnitRestart { unit }),
-        "hold" => {
-            Ok(Verb::UnitHold { unit, note: Some(fields.one("note").to_owned()).filter(|note| !note.is_empty()) })
+        "hold" => Ok(Verb::UnitHold { unit, note: note(fields) }),
+        "retire" => Ok(Verb::UnitRetire { unit, note: note(fields) }),
+        "remove" => Ok(Verb::UnitRm { unit }),
+        "label" => Ok(Verb::UnitLabel { unit, labels: label(fields, Some(fields.one("value")))? }),
+        "unlabel" => Ok(Verb::UnitLabel { unit, labels: label(fields, None)? }),
+        "signal" => {
+            let signal = fields.one("signal").parse();
+            let signal = signal.map_err(|error: SignalError| Error::invalid("bad_signal", error.to_string()))?;
+            Ok(Verb::UnitSignal { unit, signal })
         }
         "unhold" => Ok(Verb::UnitUnhold { unit }),
         "freeze" => Ok(Verb::UnitFreeze { unit }),

@@ -57,7 +57,18 @@ fn report(unit: UnitName, troubled: bool) -> UnitReport {
     if troubled {
         observed.phase = Phase::Stopped;
     }
-    UnitReport { v: V1, epoch: 1, seq: 1, at_ms: 1, unit, desired: sample.desired, observed, hold: sample.hold }
+    UnitReport {
+        v: V1,
+        epoch: 1,
+        seq: 1,
+        at_ms: 1,
+        unit,
+        desired: sample.desired,
+        observed,
+        hold: sample.hold,
+        pins: sample.pins,
+        stats: sample.stats,
+    }
 }
 
 #[tokio::test]

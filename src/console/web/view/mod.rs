@@ -16,6 +16,7 @@ pub(super) mod content;
 pub(super) mod host;
 pub(super) mod hosts;
 pub(super) mod join;
+pub(super) mod manage;
 pub(super) mod problem;
 pub(super) mod run;
 #[cfg(test)]

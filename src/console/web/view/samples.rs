@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use maud::Markup;
 use muster_topics::{
     Millis,
-    channel::Ability,
+    channel::{Ability, ToldStats},
     command::{Exec, Verb, output_max_bytes},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,
@@ -39,6 +39,7 @@ use crate::{
         Status, Token, Unit,
     },
     console::web::chart::{Latest, Range},
+    rules::upgrade::{Offer, Upgrade, upgrade},
 };
 
 /// A text that would be noticed if it were taken for markup.
@@ -78,8 +79,15 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("host-hostile", &|| frame().page(&host_view(HOSTILE, 2)));
     add("unit", &|| frame().page(&unit_view("shop-7", "GET /till 200 in 3 ms\n")));
     add("unit-plain", &|| {
-        frame().page(&UnitView { asked: None, log: None, latest: vec![], ..unit_view("shop-7", "") })
+        frame().page(&UnitView { asked: None, log: None, latest: vec![], newer: None, ..unit_view("shop-7", "") })
     });
+    add("unit-retired", &|| {
+        let mut view = unit_view("shop-7", "");
+        view.unit.hold = Some(Hold::new(HoldReason::Operator, ago(9)));
+        view.unit.desired.run = Run::Stopped;
+        frame().page(&view)
+    });
+    add("unit-running", &|| frame().page(&UnitView { unit: unit("shop-7", 0), ..unit_view("shop-7", "") }));
     add("unit-hostile", &|| frame().page(&unit_view(HOSTILE, HOSTILE)));
     add("commands", &|| frame().page(&CommandsView { commands: commands("shop-7") }));
     add("commands-empty", &|| frame().page(&CommandsView { commands: vec![] }));
@@ -275,6 +283,10 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
             note: Some(text("until the disk is replaced")),
             ..Hold::new(HoldReason::Operator, ago(300))
         }),
+        pins: muster_topics::snapshot::Pins::default(),
+        stats: (!failed).then(|| {
+            ToldStats::new(ago(3), [(text("requests"), 17.into()), ("lane".to_owned(), text("north").into())].into())
+        }),
         at_ms: ago(5),
     }
 }
@@ -304,7 +316,17 @@ fn unit_view(hostname: &str, log: &str) -> UnitView {
         log: Some(log),
         latest: latest("Memory"),
         range: Range::Hour,
+        newer: newer(hostname),
     }
+}
+
+/// What a unit would get: a later version of all that it has.
+fn newer(hostname: &str) -> Option<Upgrade> {
+    let unit = unit(hostname, 1);
+    let other = Digest::of(b"newer");
+    let artifact = Artifact { sha256: other.clone(), ..artifact("2.5.0") };
+    let config = Config { sha256: other, version: "8".parse().unwrap(), id: "shop".parse().unwrap(), ..config(None) };
+    upgrade(&unit.unit, &unit.desired, &Offer::newest(vec![artifact], vec![config]))
 }
 
 fn outcome(status: Ended, stdout: &str) -> Outcome {

@@ -17,11 +17,12 @@ use super::{
     Frame, Section, View, Watch,
     bits::{self, Tone, ago, bytes, state},
     command::{Shown, is_open},
-    commands, host, region,
+    commands, host, manage, region,
 };
 use crate::{
     api::{Command, Unit},
     console::web::chart::{Latest, Panel, Range},
+    rules::upgrade::Upgrade,
 };
 
 /// How many lines of a log are asked for, unless it is said.
@@ -47,6 +48,8 @@ pub(in crate::console::web) struct UnitView {
     pub(in crate::console::web) latest: Vec<Latest>,
     /// What its charts show.
     pub(in crate::console::web) range: Range,
+    /// What it would get of newer content.
+    pub(in crate::console::web) newer: Option<Upgrade>,
 }
 
 impl View for UnitView {
@@ -97,6 +100,7 @@ impl View for UnitView {
                 }))
                 (region(&self.asked_url(), "log", &["command"], self.log()))
             }
+            (manage::section(&self.unit, self.newer.as_ref(), frame))
             section {
                 div.head {
                     h2 { "Measurements" }
@@ -224,6 +228,13 @@ impl UnitView {
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
                 @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
                 @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
+                @if let Some(stats) = &self.unit.stats {
+                    div { dt { "Stats" } dd {
+                        @for (name, value) in &stats.values { code { (name) "=" (value) } " " }
+                        @if stats.and_more { "… " }
+                        (ago(stats.at_ms, now_ms))
+                    } }
+                }
                 @if !observed.can.is_empty() {
                     div { dt { "Can" } dd { (observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")) } }
                 }
@@ -241,6 +252,9 @@ impl UnitView {
                     } }
                 }
                 (spec(&desired.spec))
+                @if !self.unit.pins.is_empty() {
+                    div { dt { "Snapshots need" } dd { @for word in self.unit.pins.words() { code { (word) } " " } } }
+                }
             }
         }
     }

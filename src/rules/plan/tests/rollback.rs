@@ -35,9 +35,11 @@ fn verified() -> Bench {
 /// The same, after another spec was put into effect in its place.
 fn changed_to(spec: Spec) -> Bench {
     let mut bench = verified();
+    let Spec::Yuno(yuno) = &spec;
+    let signal = yuno.stop_signal();
     bench.see(wants(desired(2, spec, Run::Running)));
     bench.install();
-    bench.check("Install, RUNNING, stop Term 30000, STOPPING");
+    bench.check(&format!("Install, RUNNING, stop {signal:?} 30000, STOPPING"));
     bench.end(0);
     bench.start();
     bench.check("start 0, STARTING");

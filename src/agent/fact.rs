@@ -1,0 +1,125 @@
+//! Facts: what commands come to, on its way into the store. They wait until the store has taken them: a full disk delays
+//! an answer and loses none.
+
+use muster_topics::{
+    Millis,
+    ack::ReportAck,
+    name::CommandId,
+    outcome::{CHUNK_MAX_BYTES, Status, Stream},
+};
+
+use super::{
+    core::Agent,
+    execute::ExecEvent,
+    road::Work,
+    store::{
+        self, StoreError,
+        journal::{self, Ending},
+    },
+};
+use crate::clock;
+
+/// The most of a unit's log that one answer carries.
+const LOG_MAX_BYTES: usize = 1024 * 1024;
+
+/// Something that must get into the store.
+#[derive(Debug)]
+pub(super) enum Fact {
+    /// A program's output, or its end.
+    Exec(ExecEvent),
+    /// A command ends without a program.
+    Ended(CommandId, Status),
+    /// A log was read, and that was all.
+    Read(CommandId, Vec<u8>),
+}
+
+impl Agent {
+    /// Stores all facts in one transaction, whose cost they share. If that fails they stay.
+    pub(super) async fn record(&mut self) -> Result<(), StoreError> {
+        if self.facts.is_empty() {
+            return Ok(());
+        }
+        let now_ms = clock::now_ms();
+        let mut keys = Vec::new();
+        let mut tx = self.store.begin().await?;
+        for fact in &self.facts {
+            enter_fact(&mut tx, fact, now_ms, &mut keys).await?;
+        }
+        store::commit(tx, "record facts").await?;
+        for key in keys {
+            self.queue(Some(key));
+        }
+        for fact in std::mem::take(&mut self.facts) {
+            let (id, files) = match fact {
+                Fact::Exec(ExecEvent::Output { .. }) => continue,
+                Fact::Exec(ExecEvent::Ended { id, .. }) => (id, true),
+                Fact::Ended(id, _) | Fact::Read(id, _) => (id, false),
+            };
+            self.running.remove(&id);
+            if files {
+                let executor = self.executor.clone();
+                self.work.spawn(async move {
+                    executor.forget(id).await;
+                    Work::Done
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn enter_fact(
+    tx: &mut sqlx::SqliteConnection,
+    fact: &Fact,
+    now_ms: Millis,
+    keys: &mut Vec<ReportAck>,
+) -> Result<(), StoreError> {
+    match fact {
+        Fact::Exec(ExecEvent::Output { id, stream, offset_bytes, bytes }) => {
+            keys.extend(journal::add_output(tx, *id, *stream, *offset_bytes, bytes, now_ms).await?);
+        }
+        Fact::Exec(ExecEvent::Ended { id, status, started_ms, rest, dropped_bytes }) => {
+            let ending = Ending {
+                status: status.clone(),
+                started_ms: *started_ms,
+                rest: rest.clone(),
+                dropped_bytes: *dropped_bytes,
+            };
+            keys.extend(journal::finish(tx, *id, ending, now_ms).await?);
+        }
+        Fact::Ended(id, status) => keys.extend(journal::finish(tx, *id, status.clone().into(), now_ms).await?),
+        Fact::Read(id, log) => answer_with(tx, *id, log, now_ms, keys).await?,
+    }
+    Ok(())
+}
+
+/// Answers a question, with what is left of its answer in as many messages as it takes.
+pub(super) async fn answer_with(
+    tx: &mut sqlx::SqliteConnection,
+    id: CommandId,
+    output: &[u8],
+    now_ms: Millis,
+    keys: &mut Vec<ReportAck>,
+) -> Result<(), StoreError> {
+    let (pieces, rest, dropped_bytes) = pieces(output);
+    for (index, piece) in pieces.enumerate() {
+        let offset_bytes = (index * CHUNK_MAX_BYTES) as u64;
+        keys.extend(journal::add_output(tx, id, Stream::Stdout, offset_bytes, piece, now_ms).await?);
+    }
+    let ending = Ending {
+        status: Status::Completed,
+        started_ms: None,
+        rest: (rest.to_vec(), Vec::new()),
+        dropped_bytes: (dropped_bytes, 0),
+    };
+    keys.extend(journal::finish(tx, id, ending, now_ms).await?);
+    Ok(())
+}
+
+/// The end of a log in pieces, what remains, and how much was left out.
+fn pieces(log: &[u8]) -> (std::slice::ChunksExact<'_, u8>, &[u8], u64) {
+    let dropped = log.len().saturating_sub(LOG_MAX_BYTES);
+    let pieces = log[dropped..].chunks_exact(CHUNK_MAX_BYTES);
+    let rest = pieces.remainder();
+    (pieces, rest, dropped as u64)
+}

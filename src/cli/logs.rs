@@ -1,0 +1,136 @@
+//! `muster yuno logs`: the last lines of logs, and what comes after them.
+
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::future::join_all;
+use muster_topics::{command::Verb as Asked, select::Select};
+
+use super::{
+    Session,
+    change::{report, submit},
+    command, exec, print,
+    target::{self, UnitRef},
+    unit::{one, units},
+};
+use crate::{
+    api::Unit,
+    failure::{Failure, Kind},
+};
+
+/// The most logs that are read at once, each over a connection of its own.
+const LOGS_MAX: usize = 64;
+
+/// Print the last lines of a yuno's log, or of several.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  muster yuno logs default/server -f\n  \
+                        muster yuno logs --select 'realm=prod and role=web' -n 5\n\n\
+                        Of several logs each line has its unit before it.")]
+pub struct Logs {
+    /// REALM/NAME or HOST:REALM/NAME
+    #[arg(required_unless_present = "select")]
+    pub unit: Option<UnitRef>,
+    /// Those that this picks, such as 'realm=prod and role=web and not phase=running'
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "unit")]
+    pub select: Option<Select>,
+    /// The host, by id or hostname
+    #[arg(long)]
+    pub host: Option<String>,
+    /// How many lines
+    #[arg(short = 'n', long, default_value_t = 100)]
+    pub lines: u32,
+    /// Go on with what comes; Ctrl-C ends that
+    #[arg(short, long)]
+    pub follow: bool,
+    /// For how long at most, an hour at the longest
+    #[arg(long = "for", default_value = "1h", value_name = "TIME", requires = "follow")]
+    pub follow_for: humantime::Duration,
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it is not clear whose log is meant, or one cannot be had.
+pub async fn run(wanted: Logs, session: &Session) -> Result<(), Failure> {
+    let picked = match &wanted.unit {
+        Some(unit) => vec![one(session, unit, wanted.host.clone()).await?],
+        None => pick(session, &wanted).await?,
+    };
+    let several = picked.len() > 1;
+    // Lines of those that are followed come as they come; else one log stands after the other.
+    let results = if wanted.follow {
+        let time: Duration = wanted.follow_for.into();
+        join_all(picked.iter().map(|unit| follow(session, unit, several, wanted.lines, time))).await
+    } else {
+        let mut results = Vec::new();
+        for unit in &picked {
+            results.push(last(session, unit, several, wanted.lines).await);
+        }
+        results
+    };
+    let mut failures: Vec<Failure> = results.into_iter().filter_map(Result::err).collect();
+    if failures.len() < 2 {
+        return failures.pop().map_or(Ok(()), Err);
+    }
+    for message in failures.iter().filter_map(|failure| failure.message.as_ref()) {
+        print::say(format_args!("error: {message}"));
+    }
+    Err(Failure::silent(Kind::Failed))
+}
+
+async fn pick(session: &Session, wanted: &Logs) -> Result<Vec<Unit>, Failure> {
+    let all = units(session, wanted.host.clone()).await?;
+    let picked: Vec<Unit> = target::select(&all, wanted.select.as_ref()).cloned().collect();
+    let words = wanted.select.as_ref().map(ToString::to_string).unwrap_or_default();
+    match picked.len() {
+        0 => Err(Failure::new(Kind::Failed, format!("no unit is picked by {words}"))
+            .hint("`muster unit ls --select …` shows what an expression picks")),
+        1..=LOGS_MAX => Ok(picked),
+        count => Err(Failure::new(
+            Kind::Usage,
+            format!("{words} picks {count} units, and {LOGS_MAX} logs can be read at once"),
+        )),
+    }
+}
+
+/// What stands before each line, where there are several logs.
+fn name(unit: &Unit) -> String {
+    format!("{}:{}", unit.hostname, unit.unit)
+}
+
+async fn last(session: &Session, unit: &Unit, several: bool, lines: u32) -> Result<(), Failure> {
+    let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines };
+    let command = submit(session, vec![unit.host.to_string()], asked).await?;
+    let hosts = match several {
+        true => exec::follow_named(session, &command, &name(unit)).await?,
+        false => exec::follow(session, &command).await?,
+    };
+    report(&command, &hosts)
+}
+
+/// Prints a log as it grows, until its time is over or somebody has seen enough.
+async fn follow(session: &Session, unit: &Unit, several: bool, lines: u32, time: Duration) -> Result<(), Failure> {
+    let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, for_ms };
+    let command = submit(session, vec![unit.host.to_string()], asked).await?;
+    let name = name(unit);
+    let followed = async {
+        match several {
+            true => exec::follow_named(session, &command, &name).await,
+            false => exec::follow(session, &command).await,
+        }
+    };
+    let hosts = tokio::select! {
+        hosts = followed => hosts,
+        // A host that goes on would tell nobody any more.
+        () = session.interrupt.cancelled() => return command::cancel(session, &command).await.map(drop),
+    };
+    match hosts {
+        Ok(hosts) => report(&command, &hosts),
+        Err(failure) => {
+            // Nobody reads on, or the console is gone, and with it the way to tell.
+            let _ = command::cancel(session, &command).await;
+            Err(failure)
+        }
+    }
+}

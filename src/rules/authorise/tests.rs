@@ -1,0 +1,201 @@
+use muster_topics::{V1, command::Exec, name::CommandId};
+
+use super::*;
+use crate::rules::time::{AHEAD_MAX_MS, BUILD_MS};
+
+const CREATED: Millis = BUILD_MS + 1_000;
+const NOW: Millis = BUILD_MS + 1_000_000;
+const MINUTE: Millis = 60_000;
+
+fn host() -> HostId {
+    HostId(uuid::Uuid::from_u128(1))
+}
+
+fn exec() -> Command {
+    let exec = Exec {
+        argv: vec!["true".to_owned()],
+        cwd: None,
+        env: Default::default(),
+        user: None,
+        timeout_ms: 1_000,
+        output_max_bytes: 1_000,
+    };
+    Command {
+        v: V1,
+        id: CommandId::new(),
+        target: Target::Hosts(vec![host()]),
+        issued_ms: NOW - MINUTE,
+        expires_ms: NOW + MINUTE,
+        operator: "anna".parse().unwrap(),
+        realms: Vec::new(),
+        verb: Verb::Exec(exec),
+    }
+}
+
+fn of(verb: Verb) -> Command {
+    Command { verb, ..exec() }
+}
+
+fn run(unit: &str) -> Command {
+    of(Verb::UnitRun { unit: unit.parse().unwrap() })
+}
+
+fn apply_as(user: &str) -> Command {
+    let sha256 = muster_topics::name::Digest::of(b"");
+    let spec = format!(
+        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":0,"role":"r","version":"1"}},"user":"{user}"}}"#
+    );
+    let spec = serde_json::from_str(&spec).unwrap();
+    of(Verb::UnitApply { unit: "default/a".parse().unwrap(), spec, run: None })
+}
+
+/// What becomes of a command: nothing if it is granted.
+fn judged(command: Command, channel: Channel, time: KnownTime, clock_ms: Millis) -> Option<RefusalCode> {
+    let policy: Policy = serde_json::from_str(
+        r#"{"deny_verbs": ["unit_rm"], "deny_realms": ["secret"], "deny_users": ["root", "nobody"]}"#,
+    )
+    .unwrap();
+    let realms = ["default", "secret"].map(|realm| realm.parse().unwrap()).into();
+    let judge =
+        Judge { host: host(), realms: &realms, policy: &policy, user: "muster", created_ms: CREATED, time, clock_ms };
+    match check(command, channel, &judge) {
+        Verdict::Granted(_) => None,
+        Verdict::Refused(_, refusal) => Some(refusal.code),
+        Verdict::NotMine => panic!("silence"),
+    }
+}
+
+#[track_caller]
+fn check_own(command: Command, expected: Option<RefusalCode>) {
+    assert_eq!(judged(command, Channel::Own, KnownTime::new(0), NOW), expected);
+}
+
+#[test]
+fn good_commands_are_granted() {
+    check_own(exec(), None);
+    check_own(Command { target: Target::All, ..exec() }, None);
+    check_own(run("default/a"), None);
+    check_own(apply_as("shop"), None);
+    assert_eq!(judged(exec(), Channel::Broadcast, KnownTime::new(0), NOW), None);
+}
+
+#[test]
+fn time() {
+    use RefusalCode::{Expired, Invalid, Replayed};
+    let dated = |issued_ms, expires_ms| Command { issued_ms, expires_ms, ..exec() };
+    check_own(dated(NOW - MINUTE, NOW - 1), Some(Expired));
+    check_own(dated(NOW - MINUTE, NOW), None);
+    check_own(dated(CREATED - 1, NOW + MINUTE), Some(Replayed));
+    check_own(dated(CREATED, NOW + MINUTE), None);
+    check_own(dated(NOW, NOW), Some(Invalid));
+    check_own(dated(NOW, NOW - 1), Some(Invalid));
+    check_own(dated(NOW, NOW + LIFETIME_MAX_MS), None);
+    check_own(dated(NOW, NOW + LIFETIME_MAX_MS + 1), Some(Invalid));
+    check_own(dated(i64::MIN, i64::MAX), Some(Invalid));
+    check_own(dated(NOW + AHEAD_MAX_MS, NOW + AHEAD_MAX_MS + MINUTE), None);
+    check_own(dated(NOW + AHEAD_MAX_MS + 1, NOW + AHEAD_MAX_MS + MINUTE), Some(Invalid));
+}
+
+#[test]
+fn a_clock_that_was_never_set_expires_by_signed_time() {
+    let unset = 7_000;
+    let judged = |signed_ms| judged(exec(), Channel::Own, KnownTime::new(signed_ms), unset);
+    assert_eq!(judged(0), None);
+    assert_eq!(judged(NOW + MINUTE), None);
+    assert_eq!(judged(NOW + MINUTE + 1), Some(RefusalCode::Expired));
+}
+
+#[test]
+fn targets() {
+    let others = || Command { target: Target::Hosts(vec![HostId(uuid::Uuid::from_u128(2))]), ..exec() };
+    check_own(others(), Some(RefusalCode::Invalid));
+    let (realms, policy) = Default::default();
+    let judge = Judge {
+        host: host(),
+        realms: &realms,
+        policy: &policy,
+        user: "muster",
+        created_ms: CREATED,
+        time: KnownTime::new(0),
+        clock_ms: NOW,
+    };
+    assert!(matches!(check(others(), Channel::Broadcast, &judge), Verdict::NotMine));
+    // Nothing about a foreign command is worth an answer.
+    let expired = Command { expires_ms: 0, ..others() };
+    assert!(matches!(check(expired, Channel::Broadcast, &judge), Verdict::NotMine));
+}
+
+#[test]
+fn a_broadcast_carries_no_environment() {
+    let with_env = |target| {
+        let mut command = Command { target, ..exec() };
+        let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
+        exec.env.insert("PASSWORD".to_owned(), "x".to_owned());
+        command
+    };
+    let mine = || Target::Hosts(vec![host()]);
+    check_own(with_env(mine()), None);
+    check_own(with_env(Target::All), Some(RefusalCode::Invalid));
+    let mut unit = Command { target: Target::All, ..apply_as("shop") };
+    check_own(unit.clone(), None);
+    let Verb::UnitApply { spec, .. } = &mut unit.verb else { panic!("an apply") };
+    let Spec::Yuno(spec) = &mut **spec;
+    spec.env.insert("PASSWORD".to_owned(), "x".to_owned());
+    check_own(unit, Some(RefusalCode::Invalid));
+    let judged = judged(with_env(mine()), Channel::Broadcast, KnownTime::new(0), NOW);
+    assert_eq!(judged, Some(RefusalCode::Invalid));
+}
+
+#[test]
+fn policy() {
+    use RefusalCode::Denied;
+    check_own(of(Verb::UnitRm { unit: "default/a".parse().unwrap() }), Some(Denied));
+    check_own(run("secret/a"), Some(Denied));
+    check_own(run("elsewhere/a"), Some(Denied));
+    check_own(apply_as("root"), Some(Denied));
+    let as_user = |user: &str| {
+        let mut command = exec();
+        let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
+        exec.user = Some(user.to_owned());
+        command
+    };
+    check_own(as_user("root"), Some(Denied));
+    check_own(as_user("0"), Some(Denied));
+    check_own(as_user("+0"), Some(Denied));
+    check_own(apply_as("0"), Some(Denied));
+    check_own(as_user("shop"), None);
+}
+
+#[test]
+fn the_agents_own_user_counts_where_none_is_named() {
+    let policy = Policy { deny_users: ["root".to_owned()].into(), ..Policy::default() };
+    let realms = Default::default();
+    let judge = Judge {
+        host: host(),
+        realms: &realms,
+        policy: &policy,
+        user: "root",
+        created_ms: CREATED,
+        time: KnownTime::new(0),
+        clock_ms: NOW,
+    };
+    assert!(matches!(
+        check(exec(), Channel::Own, &judge),
+        Verdict::Refused(_, Refusal { code: RefusalCode::Denied, .. })
+    ));
+}
+
+#[test]
+fn a_misspelt_policy_is_an_error() {
+    for text in [r#"{"deny_verbs": ["excec"]}"#, r#"{"deny_verb": []}"#, r#"{"deny_realms": ["Å"]}"#] {
+        assert!(serde_json::from_str::<Policy>(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_verb_is_named_as_on_the_wire() {
+    for command in [exec(), run("default/a"), apply_as("shop")] {
+        let name = serde_json::to_value(VerbName::from(&command.verb)).unwrap();
+        assert_eq!(name, command.verb.name());
+    }
+}
