@@ -215,7 +215,7 @@ pub struct Create {
     /// When it is started again by itself: always, on-failure or never
     #[arg(long, default_value = "always", value_parser = parse_restart)]
     pub restart: Restart,
-    /// The signal that asks it to end; quit for one with a channel if not given, and term otherwise
+    /// The signal that asks it to end; quit for one with --lines if not given, and term otherwise
     #[arg(long, value_parser = parse_signal)]
     pub stop_signal: Option<StopSignal>,
     /// How long it may take to end before it is killed

@@ -148,10 +148,12 @@ impl Browser {
         assert_eq!(answer[2], "en", "{picture}");
         assert_eq!(answer[3], json!([]), "{picture}: inputs without a label");
         let log = self.client.issue_cmd(BrowserLog).await.unwrap();
-        // These two pages say what they are in their status, and the browser notes that.
+        // These pages say what they are in their status, and the browser notes that.
         let expected = match picture {
             "sign-in" => "status of 401",
             "narrow-dark-nowhere" => "status of 404",
+            // A label was refused on the way there.
+            "unit-retired-narrow" => "status of 400",
             _ => "(nothing)",
         };
         let is_fault =
@@ -179,6 +181,12 @@ impl Browser {
         self.client.goto(&fleet.sign_in_link()).await.unwrap();
         self.click("main button[type=submit]").await;
         self.see(fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap()).await;
+    }
+
+    /// Scrolls to an element, for whoever looks at the picture.
+    async fn show(&self, css: &str) {
+        let script = "document.querySelector(arguments[0]).scrollIntoView()";
+        self.client.execute(script, vec![css.into()]).await.unwrap();
     }
 
     async fn type_into(&self, css: &str, text: &str) {
@@ -239,10 +247,12 @@ fn a_unit_is_managed_until_it_is_removed() {
         browser.sign_in(&fleet).await;
         browser.client.goto(&unit).await.unwrap();
         browser.see("till 1 → 2").await;
+        browser.show(".forms").await;
         browser.check_page("unit-manage-narrow").await;
         browser.click("form[action$='/upgrade'] button").await;
         fleet.unit("default/till", |unit| unit["desired"]["spec"]["artifact"]["version"] == "2");
         fleet.unit_in_phase("default/till", "running");
+        browser.client.goto(&unit).await.unwrap();
         browser.see("nothing newer").await;
 
         // What cannot be a label is told, and nothing is changed.
@@ -273,6 +283,7 @@ fn a_unit_is_managed_until_it_is_removed() {
         fleet.unit("default/till", |unit| unit["hold"]["note"] == "sold" && unit["observed"]["phase"] == "stopped");
         browser.client.goto(&unit).await.unwrap();
         browser.see("Remove").await;
+        browser.show(".forms").await;
         browser.check_page("unit-retired-narrow").await;
         browser.click("form[action$='/remove'] button").await;
         fleet::eventually("it is gone", || match fleet.muster(&["unit", "show", "default/till"]) {

@@ -229,7 +229,7 @@ pub struct YunoSpec {
     /// [`YunoSpec::healthy_within`] if it says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_within_ms: Option<u64>,
-    /// The signal that asks it to end; without one SIGQUIT for a yuno with a channel, and SIGTERM otherwise.
+    /// The signal that asks it to end; without one SIGQUIT for a yuno that speaks JSON lines, and SIGTERM otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<StopSignal>,
     /// How long it may take to end before it is killed, with everything that it forked.
@@ -276,7 +276,11 @@ impl YunoSpec {
     /// The signal that asks it to end: what it says, or else what its channel has for that.
     #[must_use]
     pub fn stop_signal(&self) -> StopSignal {
-        let usual = if self.channel.is_none() { StopSignal::Term } else { StopSignal::Quit };
+        let usual = match self.channel {
+            Channel::Lines => StopSignal::Quit,
+            // Programs that were made for systemd expect its signal, and some end badly by any other.
+            Channel::None | Channel::Notify => StopSignal::Term,
+        };
         self.stop_signal.unwrap_or(usual)
     }
 
@@ -904,8 +908,8 @@ mod tests {
     #[test]
     fn who_names_no_stop_signal_has_that_of_its_channel() {
         let of = |channel, stop_signal| YunoSpec { channel, stop_signal, ..spec() }.stop_signal();
-        assert_eq!(of(Channel::None, None), StopSignal::Term);
-        assert_eq!([of(Channel::Notify, None), of(Channel::Lines, None)], [StopSignal::Quit; 2]);
+        assert_eq!([of(Channel::None, None), of(Channel::Notify, None)], [StopSignal::Term; 2]);
+        assert_eq!(of(Channel::Lines, None), StopSignal::Quit);
         assert_eq!(of(Channel::Lines, Some(StopSignal::Term)), StopSignal::Term);
         // What specs of before say holds.
         let mut before = serde_json::to_value(spec()).unwrap();

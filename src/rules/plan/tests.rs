@@ -174,7 +174,7 @@ fn one_that_says_when_it_is_up_is_running_from_then_on() {
     bench.see(wants(desired(2, spec("a", speaks), Run::Running)));
     bench.check("Install, RUNNING");
     bench.install();
-    bench.check("stop Quit 30000, STOPPING");
+    bench.check("stop Term 30000, STOPPING");
     bench.end(0);
     bench.check("start 0, STARTING");
     assert_eq!(bench.unit.observed.status, None);
