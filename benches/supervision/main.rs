@@ -8,10 +8,12 @@
 //! supervisor was killed and is there again. `--check` ends with exit code 1 if a budget of DESIGN.md section 10 is missed.
 //!
 //! How: the program is a few lines of C, whose `main` writes the time into a FIFO (`program.c`). Each peer does what it
-//! does as Debian packages it, with its own logger (svlogd, s6-log; supervisord and muster log by themselves), unpacked
-//! below `target/tools`, so that no service of this host is touched; `apt-get download` has to work for that once. muster
-//! is the agent as packages ship it, and its shims, with TLS and its store (`--program` takes another one that was built before); broker and console are processes of their own,
-//! and not counted. Each program is killed once, when it has been up for more than a second.
+//! does as Debian packages it, with its own logger (svlogd, s6-log; supervisord and muster log by themselves). runit and
+//! supervisord are unpacked below `target/tools`, so that no service of this host is touched (`apt-get download` has to
+//! work for that once); s6 has to be installed. muster is the agent as packages ship it, and its shims, with TLS and its
+//! store (`--program` takes another one that was built before); broker and console are processes of their own, and not
+//! counted. Each program is killed once, when it has been up for more than a second. One that cannot be measured is
+//! named, does not keep the others from it, and makes the exit code 1.
 
 #![allow(
     missing_docs,
@@ -34,10 +36,10 @@ mod table;
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use program::Mains;
-use table::Table;
+use table::{Row, Table};
 
 /// One that supervises.
 pub(crate) trait Subject {
@@ -81,14 +83,20 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(&options) {
-        Ok(missed) if options.check && missed => ExitCode::FAILURE,
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+    let (mut table, mut failed) = (Table::default(), false);
+    for subject in &options.subjects {
+        match measure_one(subject, &options) {
+            Ok(rows) => rows.into_iter().for_each(|(row, name, value)| table.put(row, name, value)),
+            Err(error) => {
+                eprintln!("error: {subject}: {error:#}");
+                failed = true;
+            }
         }
     }
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    println!("\n{} programs that do nothing, {cores} cores\n", options.yunos);
+    let missed = table.print();
+    if failed || (options.check && missed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn options() -> Result<Options, String> {
@@ -134,28 +142,20 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// Measures everything and prints it; whether a budget was missed.
-fn run(options: &Options) -> Result<bool> {
-    let mut table = Table::default();
+/// Measures one of them.
+fn measure_one(which: &str, options: &Options) -> Result<Vec<(Row, &'static str, f64)>> {
     let names: Vec<String> = (0..options.yunos).map(|number| format!("y{number}")).collect();
-    for which in &options.subjects {
-        let folder = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
-        let mut mains = Mains::listen(folder.path())?;
-        let mut subject: Box<dyn Subject> = match which.as_str() {
-            "muster" => Box::new(ours::Muster::new(options.program.as_deref(), mains.program(), &names)?),
-            "runit" => Box::new(peers::runit(folder.path(), mains.program(), &names)?),
-            "s6" => Box::new(peers::s6(folder.path(), mains.program(), &names)?),
-            _ => Box::new(peers::supervisord(folder.path(), mains.program(), &names)?),
-        };
-        eprintln!("{which}: {} programs", names.len());
-        let measured = measure::measure(&mut *subject, &mut mains, &names, options);
-        subject.stop();
-        mains.end_all();
-        for (row, value) in measured.with_context(|| which.clone())? {
-            table.put(row, subject.name(), value);
-        }
-    }
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    println!("\n{} programs that do nothing, {cores} cores\n", options.yunos);
-    Ok(table.print())
+    let folder = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
+    let mut mains = Mains::listen(folder.path())?;
+    let mut subject: Box<dyn Subject> = match which {
+        "muster" => Box::new(ours::Muster::new(options.program.as_deref(), mains.program(), &names)?),
+        "runit" => Box::new(peers::runit(folder.path(), mains.program(), &names)?),
+        "s6" => Box::new(peers::s6(folder.path(), mains.program(), &names)?),
+        _ => Box::new(peers::supervisord(folder.path(), mains.program(), &names)?),
+    };
+    eprintln!("{which}: {} programs", names.len());
+    let measured = measure::measure(&mut *subject, &mut mains, &names, options);
+    subject.stop();
+    mains.end_all();
+    Ok(measured?.into_iter().map(|(row, value)| (row, subject.name(), value)).collect())
 }

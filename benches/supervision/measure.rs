@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// All have begun within this, or something is wrong.
-const START_MAX: Duration = Duration::from_secs(300);
+const START_MAX: Duration = Duration::from_secs(120);
 /// The next `main` comes within this.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Longer than any of the four takes a program for one that crashes at once.

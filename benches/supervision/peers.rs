@@ -17,16 +17,11 @@ use nix::{
 use crate::Subject;
 
 /// Packages, with what of theirs is needed that is not on every host.
-const PACKAGES: [&str; 8] = [
-    "runit",
-    "s6",
-    "libs6-2.11",
-    "libskarnet2.13",
-    "libexecline2.9",
-    "execline",
-    "supervisor",
-    "python3-pkg-resources",
-];
+const PACKAGES: [&str; 3] = ["runit", "supervisor", "python3-pkg-resources"];
+
+/// Where Debian has s6, which knows its own programs by their whole paths and so has to be installed. Its package
+/// starts nothing.
+const S6: &str = "/usr/bin";
 
 /// A peer.
 pub(crate) struct Peer {
@@ -58,8 +53,10 @@ pub(crate) fn runit(folder: &Path, program: &Path, names: &[String]) -> Result<P
 /// s6-svscan, with a s6-supervise and a s6-log for each program. (s6-svscan supervises loggers by a s6-supervise, too.)
 pub(crate) fn s6(folder: &Path, program: &Path, names: &[String]) -> Result<Peer> {
     let tools = tools()?;
+    let bin = Path::new(S6);
+    ensure!(bin.join("s6-supervise").exists(), "s6 is not installed\nhint: apt-get install s6");
     let services = folder.join("services");
-    let logger = tools.join("usr/bin/s6-log");
+    let logger = bin.join("s6-log");
     for name in names {
         let service = services.join(name);
         fs::create_dir_all(service.join("log/main"))?;
@@ -67,7 +64,7 @@ pub(crate) fn s6(folder: &Path, program: &Path, names: &[String]) -> Result<Peer
         script(&service.join("log/run"), &format!("exec {} n3 s100000 ./main", logger.display()))?;
     }
     let most = (names.len() * 2 + 10).to_string();
-    let scan = tools.join("usr/bin/s6-svscan").display().to_string();
+    let scan = bin.join("s6-svscan").display().to_string();
     let command = vec![scan, "-c".to_owned(), most, services.display().to_string()];
     Ok(Peer { name: "s6", services, command, direct: Some("s6-supervise"), tools, child: None })
 }

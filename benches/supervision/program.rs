@@ -95,10 +95,9 @@ impl Mains {
         let mut missing: BTreeSet<&str> = names.iter().map(String::as_str).collect();
         let (started, mut last_ns) = (Instant::now(), 0);
         while !missing.is_empty() {
-            if started.elapsed() > patience {
-                bail!("{} programs did not begin", missing.len());
-            }
-            let main = self.next(patience)?;
+            let Ok(main) = self.next(patience.saturating_sub(started.elapsed())) else {
+                bail!("{} of {} programs did not begin within {} s", missing.len(), names.len(), patience.as_secs());
+            };
             missing.remove(main.name.as_str());
             last_ns = last_ns.max(main.at_ns);
         }
