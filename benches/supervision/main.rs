@@ -49,7 +49,7 @@ pub(crate) trait Subject {
     fn start(&mut self) -> Result<()>;
     /// All processes of the supervisor.
     fn processes(&self) -> Vec<i32>;
-    /// Those of them that there is one of for each program, if there are such.
+    /// Those of them that there are for each program, if there are such.
     fn direct(&self) -> Vec<i32> {
         Vec::new()
     }

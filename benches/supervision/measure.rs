@@ -26,6 +26,8 @@ const START_MAX: Duration = Duration::from_secs(120);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Longer than any of the four takes a program for one that crashes at once.
 const SETTLE: Duration = Duration::from_secs(3);
+/// What follows kills is over by then: muster reports each restart, and ten good seconds after it.
+const REST_AFTER: Duration = Duration::from_secs(20);
 /// Long enough for every one of the four to have started whatever it is about to.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
@@ -49,7 +51,7 @@ pub(crate) fn measure(
     rows.push((Row::KilledToMain, waits_ms[waits_ms.len() / 2]));
     rows.push((Row::KilledToMain99, waits_ms[(waits_ms.len() - 1) * 99 / 100]));
 
-    thread::sleep(SETTLE);
+    thread::sleep(REST_AFTER);
     rows.extend(rest(subject, options)?);
     rows.extend(copies(subject, mains, &names[options.kills])?);
     Ok(rows)
@@ -99,7 +101,7 @@ fn rest(subject: &dyn Subject, options: &Options) -> Result<Vec<(Row, f64)>> {
     ];
     let direct = subject.direct();
     if !direct.is_empty() {
-        rows.push((Row::Direct, kilobytes(&direct) / direct.len() as f64));
+        rows.push((Row::Direct, kilobytes(&direct) / options.yunos as f64));
     }
     Ok(rows)
 }

@@ -73,7 +73,7 @@ impl Muster {
         self.home.path().join("agent")
     }
 
-    /// Shims, each with the name of its unit.
+    /// Shims, and the processes that wait to be their programs' next, each with the name of its unit.
     fn shims(&self) -> Vec<(String, i32)> {
         let folder = self.folder();
         let shim = |pid: i32| {
@@ -129,7 +129,9 @@ impl Subject for Muster {
     }
 
     fn supervisor_of(&self, name: &str) -> Result<i32> {
-        let found = self.shims().into_iter().find(|(unit, _)| unit == name);
+        let waits =
+            |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "muster-next\n");
+        let found = self.shims().into_iter().find(|(unit, pid)| unit == name && !waits(*pid));
         found.map(|(_, pid)| pid).with_context(|| format!("the shim of {name}"))
     }
 

@@ -67,6 +67,7 @@ impl Shim {
         match (program, main) {
             (Some(program), _) => {
                 shim.body.live(program);
+                shim.want_next();
                 if shim.state.frozen {
                     // The shim before may have been killed when it had said so and not yet done so.
                     shim.body.freeze();
@@ -121,6 +122,8 @@ impl Shim {
             lines: None,
             complained: false,
             tell_at_ms: None,
+            next: None,
+            next_at_ms: None,
             shrunk_at: None,
         })
     }

@@ -32,6 +32,8 @@ pub(crate) struct Body {
     /// What an adopted main process left behind.
     others: Vec<OwnedFd>,
     cgroup: Cgroup,
+    /// What waits there to be the next main process. It counts as nothing that is alive.
+    waiting: Option<i32>,
     /// How many processes had been killed for their memory before this main process.
     oom_kills_before: u64,
 }
@@ -39,7 +41,18 @@ pub(crate) struct Body {
 impl Body {
     /// Nothing yet, in a cgroup that the agent has made.
     pub(crate) fn new(cgroup: Cgroup) -> Self {
-        Self { program: None, others: Vec::new(), oom_kills_before: cgroup.oom_kills(), cgroup }
+        Self { program: None, others: Vec::new(), oom_kills_before: cgroup.oom_kills(), cgroup, waiting: None }
+    }
+
+    /// Whether a process may wait in the cgroup to be the next main one: there is one, a further process is within
+    /// its limits, and this kernel tells who our children are.
+    pub(crate) fn has_room_to_wait(&self) -> bool {
+        !self.cgroup.is_none() && !self.cgroup.limits_processes() && proc::children().is_some()
+    }
+
+    /// This process waits to be the next main one; or none does.
+    pub(crate) fn set_waiting(&mut self, pid: Option<i32>) {
+        self.waiting = pid;
     }
 
     /// The main process is about to run.
@@ -82,21 +95,22 @@ impl Body {
 
     /// Kills everything.
     pub(crate) fn kill(&mut self) {
-        if !self.cgroup.kill() {
+        // The kernel would spare nobody.
+        if self.waiting.is_some() || !self.cgroup.kill() {
             self.kill_members();
         }
         if let Some(program) = &mut self.program {
             program.signal_group(SIGKILL);
         }
         program::kill_others(&mut self.others);
-        if !matches!(sys::peek(), Ok(Waited::NoChildren)) {
-            program::kill_children();
+        if self.has_children() {
+            program::kill_children(self.waiting);
         }
     }
 
     /// Kills what is in the cgroup, one by one. If it can be frozen meanwhile, nothing escapes by forking.
     fn kill_members(&self) {
-        if self.cgroup.is_empty() {
+        if self.members().is_empty() {
             return;
         }
         if self.cgroup.set_frozen(true) {
@@ -108,10 +122,10 @@ impl Body {
             }
         }
         let found: Vec<(i32, OwnedFd)> =
-            self.cgroup.members().into_iter().filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?))).collect();
+            self.members().into_iter().filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?))).collect();
         // A number that is still in the cgroup is one of a process in it: either the one that the handle
         // means, or that has ended, and then the handle reaches nobody.
-        let still = self.cgroup.members();
+        let still = self.members();
         for (_, process) in found.iter().filter(|(pid, _)| still.contains(pid)) {
             let _ = sys::pidfd_kill(process, SIGKILL);
         }
@@ -121,7 +135,22 @@ impl Body {
     /// Whether nothing is alive any more.
     pub(crate) fn is_gone(&mut self) -> bool {
         self.others.retain(|other| sys::pidfd_kill(other, 0).is_ok());
-        self.others.is_empty() && matches!(sys::peek(), Ok(Waited::NoChildren)) && self.cgroup.is_empty()
+        self.others.is_empty() && !self.has_children() && self.members().is_empty()
+    }
+
+    /// The processes in the cgroup.
+    fn members(&self) -> Vec<i32> {
+        let mut members = self.cgroup.members();
+        members.retain(|pid| Some(*pid) != self.waiting);
+        members
+    }
+
+    /// Whether anything else than what waits is a child of ours.
+    fn has_children(&self) -> bool {
+        match self.waiting {
+            None => !matches!(sys::peek(), Ok(Waited::NoChildren)),
+            Some(waiting) => proc::children().is_none_or(|children| children.into_iter().any(|pid| pid != waiting)),
+        }
     }
 
     /// Suspends everything until it is thawed.
@@ -162,8 +191,12 @@ impl Body {
                 family.extend(alive().map(|process| (main.pid, process)));
                 family
             }
-            // The shim is the subreaper of all of them, and has no other children.
-            None => program::descendants(getpid().as_raw(), 0),
+            // The shim is the subreaper of all of them, and has no other children but the one that waits.
+            None => {
+                let mut family = program::descendants(getpid().as_raw(), 0);
+                family.retain(|(pid, _)| Some(*pid) != self.waiting);
+                family
+            }
         }
     }
 

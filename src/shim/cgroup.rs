@@ -85,6 +85,13 @@ impl Cgroup {
         self.members().is_empty()
     }
 
+    /// Whether the number of its processes is limited.
+    #[must_use]
+    pub fn limits_processes(&self) -> bool {
+        let max = |folder: &PathBuf| fs::read_to_string(folder.join("pids.max")).ok();
+        [&self.unified, &self.pids].into_iter().flatten().filter_map(max).any(|max| max.trim_end() != "max")
+    }
+
     /// Has the kernel kill everything in it, and says whether it has (it needs v2 and Linux 5.14).
     #[must_use]
     pub fn kill(&self) -> bool {

@@ -13,14 +13,17 @@ use crate::{
 };
 
 impl Shim {
-    /// A process that is about to be started has a token of its own.
-    pub(crate) fn renew_channel(&mut self) -> io::Result<()> {
-        if let Some(welcome) = self.welcome() {
+    /// A token for a process that will speak there, which is its own; nothing if the program has no such channel.
+    pub(crate) fn token(&self) -> io::Result<Option<Token>> {
+        self.welcome().map(|_| new_token()).transpose()
+    }
+
+    /// The process that is about to be the program has this token.
+    pub(crate) fn renew_channel(&mut self, token: Option<Token>) {
+        if let Some((welcome, token)) = self.welcome().zip(token) {
             let playing = self.state.channel.as_ref().map_or(welcome.playing, |channel| channel.playing);
-            let channel = Channel { token: new_token()?, playing, connections: 0, connected: None };
-            self.state.channel = Some(Box::new(channel));
+            self.state.channel = Some(Box::new(Channel { token, playing, connections: 0, connected: None }));
         }
-        Ok(())
     }
 
     fn welcome(&self) -> Option<&Welcome> {

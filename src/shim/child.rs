@@ -5,9 +5,10 @@
 
 use std::{
     convert::Infallible,
-    ffi::CString,
+    ffi::{CStr, CString},
     fs::File,
     io::{self, Read, Write},
+    os::fd::AsRawFd,
 };
 
 use muster_shim::{Attributes, Launch, Step, TOKEN_VARIABLE, User, attributes};
@@ -32,6 +33,9 @@ const STEPS: [Step; 8] =
     [Step::Prepare, Step::Nice, Step::Rlimit, Step::Capabilities, Step::User, Step::NoNewPrivs, Step::Cwd, Step::Exec];
 /// What a child says whose failure does not concern one of several. There are fewer limits and capabilities.
 const NONE: u8 = u8::MAX;
+
+/// What `ps` calls a process that waits, which has the shim's command line.
+const NAME: &CStr = c"muster-next";
 
 /// What a child says if it fails: step, which one, and error number.
 pub(crate) type Answer = [u8; 6];
@@ -83,26 +87,34 @@ impl<'a> Prepared<'a> {
 
     /// What the child does.
     pub(crate) fn run(&self, mut leave: File, mut failure: File, stdio: &Stdio) -> ! {
-        if leave.read_exact(&mut [0]).is_err() {
-            sys::exit_now(0);
-        }
-        let Err(failed) = self.execute(stdio);
+        let Err(failed) = self.take_place(stdio).and_then(|()| {
+            // It may wait for long, and hold nothing of the shim's meanwhile: neither its lock nor a connection.
+            let _ = prctl::set_name(NAME);
+            sys::close_all_but([leave.as_raw_fd(), failure.as_raw_fd()]);
+            if leave.read_exact(&mut [0]).is_err() {
+                sys::exit_now(0);
+            }
+            self.execute()
+        });
         let mut answer: Answer = [failed.step as u8, failed.which.unwrap_or(NONE), 0, 0, 0, 0];
         answer[2..].copy_from_slice(&failed.errno.to_ne_bytes());
         let _ = failure.write_all(&answer);
         sys::exit_now(127)
     }
 
-    fn execute(&self, [stdin, stdout, stderr]: &Stdio) -> Result<Infallible, Failure> {
+    /// Goes where the program will be. To enter a cgroup takes the kernel up to some ten milliseconds.
+    fn take_place(&self, [stdin, stdout, stderr]: &Stdio) -> Result<(), Failure> {
         setsid()?;
         // First of all: from here on everything counts as the program's.
         for mut door in &self.doors {
             door.write_all(b"0").map_err(|error| in_cgroup(&error))?;
         }
-        // All other descriptors close when the program is executed.
         dup2_stdin(stdin)?;
         dup2_stdout(stdout)?;
-        dup2_stderr(stderr)?;
+        Ok(dup2_stderr(stderr)?)
+    }
+
+    fn execute(&self) -> Result<Infallible, Failure> {
         umask(Mode::from_bits_truncate(self.attributes.umask.unwrap_or(attributes::UMASK)));
         for signal in 1..=sys::signal_max() {
             sys::default_signal(signal);

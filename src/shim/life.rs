@@ -148,6 +148,12 @@ impl Life {
         self.phase == Phase::Up
     }
 
+    /// Whether the program would be started again if it ended now.
+    pub(crate) fn starts_again(&self) -> bool {
+        let wanted = self.launch.restart.on != RestartOn::Never && self.launch.restart.budget > 0;
+        wanted && !self.stop && !matches!(self.phase, Phase::Draining { .. } | Phase::Over)
+    }
+
     /// Whether the program is over.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over

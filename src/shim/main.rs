@@ -8,8 +8,8 @@
 //!
 //! - [`supervise`]: the loop, which takes in what happens and performs what follows; [`begin`]: up to there
 //! - [`life`]: what follows, as a plain function of state and time
-//! - [`body`]: what of a program is alive; [`program`]: its processes; [`child`]: one that is about to be the program; [`sys`]: the system calls
-//!   that have no safe form elsewhere
+//! - [`body`]: what of a program is alive; [`program`]: its processes; [`child`]: one that is about to be the program;
+//!   [`next`]: one that waits for its turn; [`sys`]: the system calls that have no safe form elsewhere
 //! - [`output`]: from FIFOs into files; [`log`]: one that is rotated
 //! - [`peer`]: the agent's connection; [`notify`] and [`lines`]: the program's; [`line`]: what one of its lines is
 //!   about; [`channel`]: what follows from that
@@ -24,6 +24,7 @@ mod life;
 mod line;
 mod lines;
 mod log;
+mod next;
 mod notify;
 mod output;
 mod peer;

@@ -48,6 +48,13 @@ pub fn is_alive(main: &Main) -> bool {
     stat(main.pid).is_some_and(|stat| stat.start_ticks == main.start_ticks && !stat.is_dead())
 }
 
+/// The children of this process, which has one thread; nothing if this kernel does not tell.
+#[must_use]
+pub fn children() -> Option<Vec<i32>> {
+    let text = fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).ok()?;
+    Some(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
 /// Every process id there is now.
 ///
 /// # Errors

@@ -102,25 +102,32 @@ impl Pending {
     /// Lets it execute its program.
     pub(crate) fn go(mut self) -> Result<Program, Failure> {
         let mut answer = Vec::new();
-        let told = self.leave.write_all(b"!").and_then(|()| self.failure.read_to_end(&mut answer));
-        match (told, answer.first_chunk()) {
-            (Ok(_), None) => Ok(Program { main: self.main, adopted: None }),
-            (Ok(_), Some(answer)) => {
-                let failure = child::failure(*answer);
-                self.abandon();
-                Err(failure)
-            }
-            (Err(error), _) => {
-                self.abandon();
-                Err(error.into())
-            }
-        }
+        let allowed = self.leave.write_all(b"!");
+        // Also of one that was not allowed to any more: it may have failed before.
+        let told = self.failure.read_to_end(&mut answer);
+        let failure = match (allowed.and(told), answer.first_chunk()) {
+            (Ok(_), None) => return Ok(Program { main: self.main, adopted: None }),
+            (_, Some(answer)) => child::failure(*answer),
+            (Err(error), None) => error.into(),
+        };
+        self.abandon();
+        Err(failure)
     }
 
     /// Ends it without its program having run.
     pub(crate) fn abandon(self) {
         drop(self.leave);
         let _ = sys::reap(self.main.pid);
+    }
+
+    /// Ends it, and leaves it to whoever reaps all children to reap it.
+    pub(crate) fn dismiss(self) {
+        let _ = sys::kill(self.main.pid, SIGKILL);
+    }
+
+    /// Its program is about to run, since when it counts as up.
+    pub(crate) fn begin(&mut self) {
+        self.main.started_ms = now_ms();
     }
 }
 
@@ -203,11 +210,11 @@ impl Program {
 }
 
 /// Kills our own children: what descends from the program becomes one, for the shim is its subreaper.
-/// What they had forked is ours a moment later, and killed in the next round.
-pub(crate) fn kill_children() {
+/// What they had forked is ours a moment later, and killed in the next round. One of them may be `spared`.
+pub(crate) fn kill_children(spared: Option<i32>) {
     let own = getpid().as_raw();
     for pid in proc::pids().unwrap_or_default() {
-        if proc::stat(pid).is_some_and(|stat| stat.ppid == own) {
+        if Some(pid) != spared && proc::stat(pid).is_some_and(|stat| stat.ppid == own) {
             let _ = sys::kill(pid, SIGKILL);
         }
     }

@@ -20,10 +20,11 @@ use crate::{
     body::Body,
     life::{Input, Life, Step},
     lines::Lines,
+    next::Next,
     notify::{Notify, Word},
     output::Outputs,
     peer::{Gone, Peer},
-    program::{Failure, Pending, now_ms},
+    program::now_ms,
     sys::{self, Waited},
 };
 
@@ -73,6 +74,10 @@ pub(crate) struct Shim {
     pub(crate) complained: bool,
     /// When the agent is told what is not urgent.
     pub(crate) tell_at_ms: Option<u64>,
+    /// What waits to be the program's next process.
+    pub(crate) next: Option<Next>,
+    /// When there is to be one.
+    pub(crate) next_at_ms: Option<u64>,
 }
 
 /// What poll has found.
@@ -118,6 +123,9 @@ impl Shim {
             self.feed(Input::Tick);
             if self.tell_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
                 self.untold = true;
+            }
+            if self.next_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms()) {
+                self.prepare_next();
             }
             if self.life.is_draining() && self.outputs.ended() {
                 self.feed(Input::OutputEnded);
@@ -168,7 +176,7 @@ impl Shim {
 
     fn timeout(&self) -> PollTimeout {
         let record_again = self.life.is_over() && !self.closed;
-        let wake_at_ms = self.life.wake_at_ms().into_iter().chain(self.tell_at_ms).min();
+        let wake_at_ms = self.life.wake_at_ms().into_iter().chain(self.tell_at_ms).chain(self.next_at_ms).min();
         let wait_ms = match wake_at_ms {
             Some(at_ms) => Some(at_ms.saturating_sub(self.now_ms())),
             None => record_again.then_some(RECORD_AGAIN_MS),
@@ -177,7 +185,7 @@ impl Shim {
     }
 
     /// Since the shim began.
-    fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -203,6 +211,7 @@ impl Shim {
             if sys::reap(pid).is_err() {
                 return;
             }
+            self.reaped_next(pid);
             if main.is_some() {
                 self.main_ended(main, exit, core_dumped);
             }
@@ -242,6 +251,9 @@ impl Shim {
                 inputs.extend(self.perform(step));
             }
         }
+        if !self.life.starts_again() {
+            self.dismiss_next();
+        }
     }
 
     fn perform(&mut self, step: Step) -> Option<Input> {
@@ -259,6 +271,8 @@ impl Shim {
             Step::LookWhatIsLeft => self.body.is_gone().then_some(Input::NoneLeft),
             Step::Start => self.start_again(),
             Step::Drain => {
+                // It could write, too.
+                self.dismiss_next();
                 self.outputs.drain();
                 self.outputs.ended().then_some(Input::OutputEnded)
             }
@@ -272,34 +286,6 @@ impl Shim {
     fn look_what_is_left(&mut self) {
         if self.life.is_clearing() && self.body.is_gone() {
             self.feed(Input::NoneLeft);
-        }
-    }
-
-    /// Starts the program, which runs only once it is recorded.
-    pub(crate) fn start(&mut self) -> Result<(), Failure> {
-        let null = File::options().read(true).write(true).open("/dev/null")?;
-        let [stdout, stderr] = self.outputs.writers()?;
-        self.body.begin();
-        self.renew_channel()?;
-        let token = self.state.channel.as_ref().map(|channel| channel.token.0.as_str());
-        let pending = Pending::fork(self.life.launch(), token, [null, stdout, stderr])?;
-        self.state.main = Some(pending.main().clone());
-        if let Err(error) = self.record(false) {
-            self.state.main = None;
-            pending.abandon();
-            return Err(error.into());
-        }
-        match pending.go() {
-            Ok(program) => {
-                self.body.live(program);
-                self.untold = true;
-                Ok(())
-            }
-            Err(failure) => {
-                self.state.main = None;
-                self.unrecorded = true;
-                Err(failure)
-            }
         }
     }
 
@@ -360,7 +346,7 @@ impl Shim {
         }
     }
 
-    fn record(&mut self, durable: bool) -> io::Result<()> {
+    pub(crate) fn record(&mut self, durable: bool) -> io::Result<()> {
         self.state.dropped_bytes = self.outputs.dropped_bytes();
         files::write_state(folder(), &self.state, durable)?;
         self.unrecorded = false;
@@ -472,6 +458,7 @@ impl Shim {
         if std::mem::take(&mut self.state.frozen) {
             self.body.thaw();
             self.life.on(Input::Thawed, self.now_ms());
+            self.want_next();
             (self.unrecorded, self.untold) = (true, true);
         }
     }

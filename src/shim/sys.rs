@@ -37,6 +37,18 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Closes every descriptor but standard input, output and error, and these.
+pub(crate) fn close_all_but(keep: [i32; 2]) {
+    let [low, high] = if keep[0] < keep[1] { keep } else { [keep[1], keep[0]] };
+    for (first, last) in [(3, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
+        if first <= last {
+            // SAFETY: closing descriptors touches no memory. Whoever owned them in this process never runs again: it is
+            // a forked child, which executes a program or exits.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+}
+
 /// Ignores a signal.
 pub(crate) fn ignore_signal(signal: i32) {
     // SAFETY: no handler is installed, so no code of ours runs in a signal's context.

@@ -9,6 +9,7 @@ mod channels;
 mod ends;
 mod freezes;
 mod leaf;
+mod nexts;
 mod notifies;
 mod outputs;
 mod rig;

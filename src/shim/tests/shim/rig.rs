@@ -31,15 +31,25 @@ impl Rig {
         Self { folder, connection: None }
     }
 
-    /// The shim's process id: only its command line names the folder.
+    /// The shim's process id.
     pub(crate) fn shim(&self) -> Option<i32> {
+        self.own_processes().into_iter().find(|pid| name(*pid) != NEXT)
+    }
+
+    /// The process that waits to be the next main one, if there is one.
+    pub(crate) fn next(&self) -> Option<i32> {
+        self.own_processes().into_iter().find(|pid| name(*pid) == NEXT)
+    }
+
+    /// Only their command line names the folder.
+    fn own_processes(&self) -> Vec<i32> {
         let folder = self.folder.path().to_str().unwrap();
         let names_it = |pid: &i32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).into_owned();
             line.contains("muster-shim") && line.contains(folder)
         };
-        proc::pids().unwrap().into_iter().find(names_it)
+        proc::pids().unwrap().into_iter().filter(names_it).collect()
     }
 
     /// Kills the shim, and waits until it is gone.
@@ -156,6 +166,12 @@ impl Drop for Rig {
             kill_if_there(main.pid);
         }
     }
+}
+
+const NEXT: &str = "muster-next";
+
+fn name(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
 pub(crate) fn argv(words: &[&str]) -> Vec<String> {

@@ -1,0 +1,107 @@
+//! Starting the program, and a process that waits to be its next one.
+//!
+//! A process that enters a cgroup waits for the kernel: 6 to 16 ms on two cores with cgroups of v1 (Linux 6.18), where
+//! all else that lies between the end of a process and the next `main` takes 1 or 2. So once a program has proved that
+//! it does not end at once, its next process is forked and goes where it will run, and waits there until it is
+//! wanted. It holds nothing of the shim's, and ends if the shim does, however that ends.
+
+use std::fs::File;
+
+use muster_shim::Token;
+
+use crate::{
+    program::{Failure, Pending},
+    supervise::Shim,
+};
+
+/// How long a program has to be up before its next process is made. One that ends sooner is in no hurry.
+const AFTER_MS: u64 = 1_000;
+
+/// A process that waits, with the token that it will speak with.
+#[derive(Debug)]
+pub(crate) struct Next {
+    pending: Pending,
+    token: Option<Token>,
+}
+
+impl Shim {
+    /// Starts the program, which runs only once it is recorded.
+    pub(crate) fn start(&mut self) -> Result<(), Failure> {
+        let waited = self.next.is_some();
+        match self.start_one() {
+            // It may have been killed while it waited.
+            Err(_) if waited => self.start_one(),
+            started => started,
+        }
+    }
+
+    fn start_one(&mut self) -> Result<(), Failure> {
+        self.body.begin();
+        self.body.set_waiting(None);
+        let Next { mut pending, token } = self.next.take().map_or_else(|| self.fork(), Ok)?;
+        pending.begin();
+        self.renew_channel(token);
+        self.state.main = Some(pending.main().clone());
+        if let Err(error) = self.record(false) {
+            self.state.main = None;
+            pending.abandon();
+            return Err(error.into());
+        }
+        match pending.go() {
+            Ok(program) => {
+                self.body.live(program);
+                self.untold = true;
+                self.want_next();
+                Ok(())
+            }
+            Err(failure) => {
+                self.state.main = None;
+                self.unrecorded = true;
+                Err(failure)
+            }
+        }
+    }
+
+    fn fork(&mut self) -> Result<Next, Failure> {
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let token = self.token()?;
+        let [stdout, stderr] = self.outputs.writers()?;
+        let pending =
+            Pending::fork(self.life.launch(), token.as_ref().map(|token| token.0.as_str()), [null, stdout, stderr])?;
+        Ok(Next { pending, token })
+    }
+
+    /// A next process will be wanted, but not yet.
+    pub(crate) fn want_next(&mut self) {
+        let wanted = self.next.is_none() && self.life.starts_again() && self.body.has_room_to_wait();
+        self.next_at_ms = wanted.then(|| self.now_ms() + AFTER_MS);
+    }
+
+    /// Makes it. If that cannot be, the program is started without it.
+    pub(crate) fn prepare_next(&mut self) {
+        self.next_at_ms = None;
+        // What is frozen would not get anywhere. It is wanted again when it is thawed.
+        if self.life.is_up() && self.life.starts_again() && !self.state.frozen && self.next.is_none() {
+            self.next = self.fork().ok();
+            self.body.set_waiting(self.next.as_ref().map(|next| next.pending.main().pid));
+        }
+    }
+
+    /// Ends it: it is not wanted any more.
+    pub(crate) fn dismiss_next(&mut self) {
+        self.next_at_ms = None;
+        // From here on it is a child like any other, which is gone before the program is.
+        self.body.set_waiting(None);
+        if let Some(next) = self.next.take() {
+            next.pending.dismiss();
+        }
+    }
+
+    /// A child has been reaped, which may have been that one.
+    pub(crate) fn reaped_next(&mut self, pid: i32) {
+        if self.next.as_ref().is_some_and(|next| next.pending.main().pid == pid) {
+            self.next = None;
+            self.body.set_waiting(None);
+        }
+    }
+}
