@@ -206,7 +206,9 @@ impl Config {
             return wrong("`artifacts.rate_bytes_per_s` must be above 0".to_owned());
         }
         if let Some(address) = self.local.listen.filter(|address| !address.ip().is_loopback()) {
-            return wrong(format!("`local.listen` is {address}; it must be an address of loopback, such as 127.0.0.1:7070"));
+            return wrong(format!(
+                "`local.listen` is {address}; it must be an address of loopback, such as 127.0.0.1:7070"
+            ));
         }
         if self.metrics.publish_ms < self.metrics.sample_ms {
             return wrong("`metrics.publish_ms` must not be below `metrics.sample_ms`".to_owned());

@@ -287,14 +287,14 @@ impl Agent {
                 self.portrait.look();
                 self.observe_units();
                 self.voice.beat(now_ms);
-                drop(answer.send(self.voice.is_sole()));
+                let _ = answer.send(self.voice.is_sole());
             }
             Question::Trigger(answer) => {
                 self.portrait.look();
                 self.observe_units();
                 self.units.look();
                 self.voice.refresh(now_ms);
-                drop(answer.send(self.voice.is_sole()));
+                let _ = answer.send(self.voice.is_sole());
             }
         }
     }

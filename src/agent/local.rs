@@ -134,7 +134,11 @@ impl Local {
     ///
     /// # Errors
     /// With the place that cannot be listened at.
-    pub(super) async fn listen(folder: &Path, unix: bool, address: Option<SocketAddr>) -> Result<Self, (String, io::Error)> {
+    pub(super) async fn listen(
+        folder: &Path,
+        unix: bool,
+        address: Option<SocketAddr>,
+    ) -> Result<Self, (String, io::Error)> {
         let path = folder.join(SOCKET);
         let named = |error| (path.display().to_string(), error);
         let unix = if unix { Some(bind(&path).map_err(named)?) } else { None };
@@ -371,7 +375,9 @@ mod tests {
             let sent = headers(&[(HOST, host)]);
             assert_eq!(wanted(&Method::POST, "/trigger", &sent, true), Ok(Wanted::Trigger), "{host}");
         }
-        for host in ["", "evil.example", "evil.example:7070", "127.0.0.1.evil.example", "192.0.2.1:7070", "[::2]:1", ":1"] {
+        for host in
+            ["", "evil.example", "evil.example:7070", "127.0.0.1.evil.example", "192.0.2.1:7070", "[::2]:1", ":1"]
+        {
             let sent = headers(&[(HOST, host)]);
             let refused = wanted(&Method::GET, "/ping", &sent, true).unwrap_err();
             assert_eq!(refused.0, StatusCode::FORBIDDEN, "{host}");

@@ -158,7 +158,9 @@ fn local_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "something else listens there; choose another port (`local.listen`)",
         // A socket's path has at most 107 bytes.
-        io::ErrorKind::InvalidInput => "choose a folder with a shorter path (`data_dir`), or none (`local.socket = false`)",
+        io::ErrorKind::InvalidInput => {
+            "choose a folder with a shorter path (`data_dir`), or none (`local.socket = false`)"
+        }
         _ => "`local.socket` and `local.listen` say where it listens",
     }
 }
