@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -43,6 +44,8 @@ pub struct Config {
     pub heartbeat: HeartbeatConfig,
     /// Measurements.
     pub metrics: MetricsConfig,
+    /// What can be asked of the agent on its own host.
+    pub local: LocalConfig,
     /// What is forbidden on this host whatever the console says.
     pub policy: Policy,
     /// A TOML file with more of the same, such as one that the host's owner alone may write.
@@ -62,6 +65,7 @@ impl Default for Config {
             artifacts: ArtifactsConfig::default(),
             heartbeat: HeartbeatConfig::default(),
             metrics: MetricsConfig::default(),
+            local: LocalConfig::default(),
             policy: Policy::default(),
             policy_file: None,
         }
@@ -136,6 +140,23 @@ impl Default for MetricsConfig {
     }
 }
 
+/// What can be asked of the agent on its own host: `GET /ping`, `GET` and `POST /heartbeat`, `POST /trigger`, by HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LocalConfig {
+    /// Whether it listens on `agent.sock` in its folder, for its own user and root.
+    pub socket: bool,
+    /// Where else it listens, for everybody on the host: an address of loopback, such as `127.0.0.1:7070`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+}
+
+impl Default for LocalConfig {
+    fn default() -> Self {
+        Self { socket: true, listen: None }
+    }
+}
+
 /// Something that is wrong with a configuration as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -183,6 +204,11 @@ impl Config {
         }
         if self.artifacts.rate_bytes_per_s == Some(0) {
             return wrong("`artifacts.rate_bytes_per_s` must be above 0".to_owned());
+        }
+        if let Some(address) = self.local.listen.filter(|address| !address.ip().is_loopback()) {
+            return wrong(format!(
+                "`local.listen` is {address}; it must be an address of loopback, such as 127.0.0.1:7070"
+            ));
         }
         if self.metrics.publish_ms < self.metrics.sample_ms {
             return wrong("`metrics.publish_ms` must not be below `metrics.sample_ms`".to_owned());
@@ -295,6 +321,7 @@ mod tests {
             ("[artifacts]\nrate_bytes_per_s = 0", "artifacts.rate_bytes_per_s"),
             ("[heartbeat]\ngap_ms = 0", "heartbeat.gap_ms"),
             ("[metrics]\nsample_ms = 40000", "metrics.publish_ms"),
+            ("[local]\nlisten = '0.0.0.0:7070'", "local.listen"),
             (&format!("[labels]\nshop = '{}'", "x".repeat(256)), "labels.shop"),
         ] {
             let error = parse(text).unwrap().check().unwrap_err().to_string();

@@ -12,13 +12,13 @@ use std::{
 };
 
 use muster_topics::{
-    Millis,
+    Millis, V1,
     name::{CommandId, Name},
     presence::{Presence, PresenceState},
     topic::{HostTopic, Topic},
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -30,6 +30,7 @@ use super::{
     fact::Fact,
     join::Identity,
     link::{Connection, Link, LinkEvent, Me, Message},
+    local::{Question, Standing},
     portrait::Portrait,
     road::{Running, Work},
     store::{Store, StoreError, journal},
@@ -72,8 +73,8 @@ enum Event {
     Units,
     /// Batches were stored.
     Metrics,
-    /// Somebody wants to know whether the loop goes on.
-    Asked(oneshot::Sender<()>),
+    /// Somebody on the host has a question.
+    Asked(Question),
     /// A time has come.
     Time,
     /// The agent is to end.
@@ -126,7 +127,7 @@ pub(super) struct Inputs {
     pub(super) exec: mpsc::Receiver<ExecEvent>,
     pub(super) units: watch::Receiver<UnitStates>,
     pub(super) metrics: watch::Receiver<u64>,
-    pub(super) asked: mpsc::Receiver<oneshot::Sender<()>>,
+    pub(super) asked: mpsc::Receiver<Question>,
     pub(super) stop: CancellationToken,
 }
 
@@ -231,7 +232,7 @@ impl Agent {
             event = inputs.link.events.recv() => event.map_or(Event::Stop, Event::Link),
             () = changed(&mut inputs.units) => Event::Units,
             () = changed(&mut inputs.metrics) => Event::Metrics,
-            Some(answer) = inputs.asked.recv() => Event::Asked(answer),
+            Some(question) = inputs.asked.recv() => Event::Asked(question),
             () = until(deadline) => Event::Time,
         }
     }
@@ -265,12 +266,50 @@ impl Agent {
                 // Told as often as measurements are, however often a unit has something to tell.
                 self.voice.units.observe_stats(self.units.stats());
             }
-            // Who asked and does not wait for the answer does not need it.
-            Event::Asked(answer) => drop(answer.send(())),
+            Event::Asked(question) => self.asked(question),
             Event::Time => return self.on_time().await,
             Event::Stop => {}
         }
         Ok(())
+    }
+
+    /// Answers what was asked on the host. Who does not wait for the answer does not need it.
+    fn asked(&mut self, question: Question) {
+        let now_ms = self.now_ms();
+        match question {
+            Question::Standing(answer) => drop(answer.send(self.standing())),
+            Question::State(answer) => {
+                self.portrait.look();
+                let state = self.portrait.with(&self.inputs.units.borrow());
+                drop(answer.send(Box::new(state)));
+            }
+            Question::Beat(answer) => {
+                self.portrait.look();
+                self.observe_units();
+                self.voice.beat(now_ms);
+                let _ = answer.send(self.voice.is_sole());
+            }
+            Question::Trigger(answer) => {
+                self.portrait.look();
+                self.observe_units();
+                self.units.look();
+                self.voice.refresh(now_ms);
+                let _ = answer.send(self.voice.is_sole());
+            }
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            v: V1,
+            host: self.me.host,
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            epoch: self.me.epoch,
+            up_for_ms: self.now_ms(),
+            connected: self.voice.is_sole(),
+            commands: self.running.len(),
+            units: self.inputs.units.borrow().len(),
+        }
     }
 
     /// Stores the facts that there are; if that fails, again in a while.

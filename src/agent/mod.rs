@@ -11,6 +11,7 @@
 //!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most
 //! - [`unit`], [`artifact`]: units, and where their programs come from
+//! - [`local`]: what can be asked on the host itself
 //! - [`metric`]: measurements; [`lean`]: giving memory back; [`manager`]: what the service manager is told;
 //!   `crash`: places at which tests have it killed
 //!
@@ -36,6 +37,7 @@ mod follow;
 pub mod join;
 pub mod lean;
 pub mod link;
+pub mod local;
 pub mod manager;
 pub mod metric;
 mod pin;
@@ -61,7 +63,7 @@ use std::{
 use muster_topics::{Millis, join::JoinToken, name::HostId};
 use nix::fcntl::{Flock, FlockArg};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -69,11 +71,12 @@ use uuid::Uuid;
 
 use self::{
     artifact::Artifacts,
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, LocalConfig},
     core::{Agent, Inputs, Parts},
     execute::Executor,
     join::{Identity, JoinError},
     link::{Link, Me},
+    local::{Asker, Local, Question},
     manager::Manager,
     metric::MetricsTask,
     portrait::Portrait,
@@ -119,6 +122,14 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
+    /// It cannot be asked on its own host.
+    #[error("the agent's local interface cannot listen on {place}: {source}. hint: {}", local_hint(source))]
+    Local {
+        /// The socket, or the address.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
     /// Another one has it.
     #[error(
         "another agent runs with the folder {path}. hint: stop that one, or give this one a folder of its own (`data_dir`)"
@@ -143,6 +154,17 @@ pub enum AgentError {
     Units(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
+fn local_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "something else listens there; choose another port (`local.listen`)",
+        // A socket's path has at most 107 bytes.
+        io::ErrorKind::InvalidInput => {
+            "choose a folder with a shorter path (`data_dir`), or none (`local.socket = false`)"
+        }
+        _ => "`local.socket` and `local.listen` say where it listens",
+    }
+}
+
 /// A running agent. Dropping this stops it without a goodbye.
 #[derive(Debug)]
 pub struct RunningAgent {
@@ -153,7 +175,7 @@ pub struct RunningAgent {
     store: Store,
     metrics: MetricsTask,
     units: Units,
-    questions: mpsc::Sender<oneshot::Sender<()>>,
+    asker: Asker,
     core: JoinHandle<()>,
     _lock: Flock<fs::File>,
 }
@@ -190,8 +212,7 @@ impl RunningAgent {
 
     /// Waits until its loop answers; false if that has ended.
     pub async fn answers(&self) -> bool {
-        let (answer, answered) = oneshot::channel();
-        self.questions.send(answer).await.is_ok() && answered.await.is_ok()
+        self.asker.ask(Question::Standing).await.is_some()
     }
 
     /// Stops it: a last heartbeat, the presence `stopped`, and the end of the connection. Whatever
@@ -278,8 +299,11 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let beats = Beats::new(life.epoch, periods, portrait.with(&units.states().borrow()));
     let voice = Voice::new(me.clone(), store.clone(), beats, UnitTopics::new(life.epoch));
     let (ready_sender, ready) = watch::channel(false);
-    // One asks, and waits for its answer.
-    let (questions, asked) = mpsc::channel(1);
+    let (asker, asked) = Asker::new();
+    let LocalConfig { socket, listen } = config.local;
+    let local = Local::listen(&folder, socket, listen).await;
+    let local = local.map_err(|(place, source)| AgentError::Local { place, source })?;
+    tokio::spawn(local.serve(asker.clone(), tasks.clone()));
     let inputs = Inputs {
         link: Link::start(me.clone(), identity_watch.clone(), tasks.clone()),
         exec,
@@ -307,7 +331,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     });
     let core = tokio::spawn(agent.run(unfinished));
     guard.disarm();
-    Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, questions, core, _lock: lock })
+    Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, asker, core, _lock: lock })
 }
 
 fn metric_settings(config: &Config) -> metric::Settings {

@@ -151,6 +151,12 @@ impl Voice {
         }
     }
 
+    /// Somebody wants a whole heartbeat, within the limits.
+    pub(super) fn beat(&mut self, now_ms: Millis) {
+        self.beat = None;
+        self.beats.refresh(now_ms);
+    }
+
     fn repeat_all(&mut self, now_ms: Millis) {
         self.beat = None;
         self.units.all();

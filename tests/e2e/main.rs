@@ -25,6 +25,7 @@ mod first_run;
 mod follow;
 mod holds;
 mod limits;
+mod local;
 mod metric;
 mod order;
 mod package;

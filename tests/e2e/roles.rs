@@ -84,8 +84,13 @@ impl Roles {
         write(&self.home, "agent.toml", &text)
     }
 
-    fn agent(&self, more: &[&str]) -> Running {
+    pub(crate) fn agent(&self, more: &[&str]) -> Running {
         Running::start(self.home.command().args(["agent", "--config", &self.agent_config()]).args(more))
+    }
+
+    /// Takes the broker away.
+    pub(crate) fn kill_broker(&mut self) {
+        self.broker.take().unwrap().kill();
     }
 
     /// A token for joining.
@@ -135,7 +140,7 @@ fn three_processes_make_a_fleet_and_lose_nothing_to_a_restart() {
 
     // The broker comes back empty, and everybody after it.
     let port = roles.mqtt.rsplit_once(':').unwrap().1.to_owned();
-    roles.broker.take().unwrap().kill();
+    roles.kill_broker();
     eventually("metrics that wait for the broker", || pending_batches(&roles, 2));
     roles.start_broker(&format!("127.0.0.1:{port}"));
     eventually("an answer after the broker's restart", || answers(&roles));

@@ -184,6 +184,7 @@ impl Kinds {
 #[derive(Clone)]
 pub struct Units {
     changed: Arc<Notify>,
+    look: Arc<Notify>,
     requests: mpsc::Sender<Request>,
     states: watch::Receiver<UnitStates>,
     looked_up: watch::Receiver<bool>,
@@ -217,21 +218,26 @@ impl Units {
     }
 
     async fn keep(store: Store, kinds: Kinds, shutdown: CancellationToken) -> Result<Self, UnitsError> {
-        let changed = Arc::new(Notify::new());
+        let (changed, look) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (publish, states) = watch::channel(UnitStates::default());
         let (requests, asked) = mpsc::channel(REQUESTS_MAX);
-        let mut task = Task::new(store, kinds.clone(), changed.clone(), asked, publish);
+        let mut task = Task::new(store, kinds.clone(), [changed.clone(), look.clone()], asked, publish);
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
         let looked_up = task.looked_up();
         tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
         let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
-        Ok(Self { changed, requests, states, looked_up, kinds, questions })
+        Ok(Self { changed, look, requests, states, looked_up, kinds, questions })
     }
 
     /// Tells the task that desired state in the store has changed.
     pub fn desired_changed(&self) {
         self.changed.notify_one();
+    }
+
+    /// Has the task look at all units now, as it does by itself every now and then.
+    pub fn look(&self) {
+        self.look.notify_one();
     }
 
     /// The numbers that units have told last of their own accord.

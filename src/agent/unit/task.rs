@@ -111,6 +111,8 @@ pub(super) struct Task {
     kinds: Kinds,
     entries: BTreeMap<UnitName, Entry>,
     changed: Arc<Notify>,
+    /// Somebody wants all units to be looked at now.
+    look: Arc<Notify>,
     publish: watch::Sender<UnitStates>,
     reports: mpsc::Sender<Report>,
     reported: mpsc::Receiver<Report>,
@@ -131,7 +133,7 @@ impl Task {
     pub(super) fn new(
         store: Store,
         kinds: Kinds,
-        changed: Arc<Notify>,
+        [changed, look]: [Arc<Notify>; 2],
         requests: mpsc::Receiver<Request>,
         publish: watch::Sender<UnitStates>,
     ) -> Self {
@@ -144,6 +146,7 @@ impl Task {
             kinds,
             entries,
             changed,
+            look,
             publish,
             reports,
             reported,
@@ -231,6 +234,10 @@ impl Task {
         tokio::select! {
             // A permit that was given is kept until it is taken: cancel-safe.
             () = self.changed.notified() => Event::Changed,
+            () = self.look.notified() => {
+                self.next_tick = Instant::now();
+                Event::Tick
+            }
             // A channel's receive is cancel-safe; this one never ends, for the loop holds a sender itself.
             Some(report) = self.reported.recv() => Event::Reported(Box::new(report)),
             // As above; it ends with the last handle, which then asks for nothing.

@@ -1,0 +1,413 @@
+//! The agent's local HTTP interface: what somebody on the host, or a program there, may ask without broker and console.
+//! It is on a Unix socket that only the agent's user and root can open, and by choice on loopback.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /ping` | that the agent's loop goes on, and how it stands: [`Standing`] |
+//! | `GET /heartbeat` | the host's state, as a whole heartbeat tells it: a `HostState` |
+//! | `POST /heartbeat` | a whole heartbeat goes out as soon as heartbeats may follow each other (202) |
+//! | `POST /trigger` | all units are looked at now, and what waits for the console is said again (202) |
+//!
+//! **Invariant: nothing here changes what is desired, and whatever is asked, however often, costs the fleet no more than
+//! its own limits allow.** So the port on loopback needs no secret. What a browser could be made to do is refused
+//! all the same: a POST that comes from a web page, and a name that only pretends to be loopback's.
+
+use std::{
+    convert::Infallible,
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{ALLOW, CONTENT_TYPE, HOST, HeaderValue, ORIGIN},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use muster_topics::{Millis, V1, heartbeat::HostState, name::HostId};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::files;
+
+/// The most connections at a time: a person, a monitoring program, and some that hang.
+const CONNECTIONS_MAX: usize = 16;
+/// How long the head of a request may take, and how long a connection may stay open between two.
+const HEAD: Duration = Duration::from_secs(10);
+/// How long the loop has to answer. It waits for the store alone, whose writes take milliseconds.
+const ANSWER: Duration = Duration::from_secs(10);
+/// What waits after the system refused to accept (out of files): trying on at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The socket's name in the agent's folder.
+pub const SOCKET: &str = "agent.sock";
+
+/// Something that is asked of the agent's loop, which answers at once.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// Whether it goes on, and how the agent stands.
+    Standing(oneshot::Sender<Standing>),
+    /// The host's state.
+    State(oneshot::Sender<Box<HostState>>),
+    /// To have a whole heartbeat told. The answer is whether anybody is there to hear it.
+    Beat(oneshot::Sender<bool>),
+    /// To look at everything now. The answer is whether the console can be reached.
+    Trigger(oneshot::Sender<bool>),
+}
+
+/// How the agent stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Version of this answer.
+    pub v: V1,
+    /// The host.
+    pub host: HostId,
+    /// The agent's version.
+    pub agent_version: String,
+    /// This life of the agent.
+    pub epoch: u64,
+    /// For how long it has been up.
+    pub up_for_ms: Millis,
+    /// Whether it is connected to the broker, as the only agent of its host.
+    pub connected: bool,
+    /// Commands that it works on.
+    pub commands: usize,
+    /// Units that it keeps.
+    pub units: usize,
+}
+
+/// Asks the loop.
+#[derive(Clone, Debug)]
+pub(super) struct Asker(mpsc::Sender<Question>);
+
+impl Asker {
+    /// With where the loop hears it. One asks, and waits for its answer, before the next does.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Question>) {
+        let (sender, questions) = mpsc::channel(1);
+        (Self(sender), questions)
+    }
+
+    /// Nothing if the loop has ended.
+    pub(super) async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(question(answer)).await.ok()?;
+        answered.await.ok()
+    }
+}
+
+/// Where it listens.
+#[derive(Debug)]
+pub(super) struct Local {
+    unix: Option<Socket>,
+    tcp: Option<TcpListener>,
+}
+
+/// A socket in the file system, which is removed with this.
+#[derive(Debug)]
+struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // One that is left over is replaced by the agent's next life.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Local {
+    /// Listens on the socket in the agent's folder, which no other agent has, and on `address` if there is one.
+    ///
+    /// # Errors
+    /// With the place that cannot be listened at.
+    pub(super) async fn listen(
+        folder: &Path,
+        unix: bool,
+        address: Option<SocketAddr>,
+    ) -> Result<Self, (String, io::Error)> {
+        let path = folder.join(SOCKET);
+        let named = |error| (path.display().to_string(), error);
+        let unix = if unix { Some(bind(&path).map_err(named)?) } else { None };
+        let tcp = match address {
+            Some(address) => Some(TcpListener::bind(address).await.map_err(|error| (address.to_string(), error))?),
+            None => None,
+        };
+        if let Some(address) = tcp.as_ref().and_then(|listener| listener.local_addr().ok()) {
+            tracing::info!(%address, "the agent's local interface listens");
+        }
+        Ok(Self { unix, tcp })
+    }
+
+    /// Serves until it is dropped or told to stop.
+    pub(super) async fn serve(self, asker: Asker, shutdown: CancellationToken) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let accepted = tokio::select! {
+                () = shutdown.cancelled() => return,
+                accepted = self.accept(&places) => accepted,
+            };
+            match accepted {
+                Ok((Stream::Unix(stream), place)) => {
+                    tokio::spawn(connection(stream, false, asker.clone(), place, shutdown.clone()));
+                }
+                Ok((Stream::Tcp(stream), place)) => {
+                    tokio::spawn(connection(stream, true, asker.clone(), place, shutdown.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the agent's local interface cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for a place, and then for a connection, of which none is lost if this is dropped.
+    async fn accept(&self, places: &Arc<Semaphore>) -> io::Result<(Stream, OwnedSemaphorePermit)> {
+        let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+        let unix = async {
+            match &self.unix {
+                Some(socket) => socket.listener.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        let tcp = async {
+            match &self.tcp {
+                Some(listener) => listener.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        let stream = tokio::select! {
+            accepted = unix => Stream::Unix(accepted?.0),
+            accepted = tcp => Stream::Tcp(accepted?.0),
+        };
+        Ok((stream, place))
+    }
+}
+
+enum Stream {
+    Unix(tokio::net::UnixStream),
+    Tcp(tokio::net::TcpStream),
+}
+
+/// Only who holds the folder's lock comes here: what lies there is of an earlier life.
+fn bind(path: &Path) -> io::Result<Socket> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // Nobody can connect before it listens, and then its mode is what it should be: the mask is every thread's, so the
+    // folder, which others may pass through, is no place to rely on it.
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    let socket = |listener| Socket { path: path.to_owned(), listener };
+    fs::set_permissions(path, fs::Permissions::from_mode(files::SECRET_MODE))?;
+    listener.set_nonblocking(true)?;
+    Ok(socket(UnixListener::from_std(listener)?))
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    guarded: bool,
+    asker: Asker,
+    place: OwnedSemaphorePermit,
+    shutdown: CancellationToken,
+) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let asker = asker.clone();
+        async move { Ok::<_, Infallible>(respond(&request, guarded, &asker).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        ended = connection => if let Err(error) = ended {
+            tracing::debug!(%error, "a connection to the local interface ended");
+        },
+        () = shutdown.cancelled() => {}
+    }
+    drop(place);
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Ping,
+    State,
+    Beat,
+    Trigger,
+}
+
+/// Why a request is not answered, and what there would be.
+type Refused = (StatusCode, String);
+
+async fn respond<B>(request: &Request<B>, guarded: bool, asker: &Asker) -> Response<String> {
+    let wanted = match wanted(request.method(), request.uri().path(), request.headers(), guarded) {
+        Ok(wanted) => wanted,
+        Err((status, problem)) => return refusal(status, &problem, request.uri().path()),
+    };
+    let answered = timeout(ANSWER, async {
+        let told = |heard: bool| (StatusCode::ACCEPTED, json!({ "v": 1, "connected": heard }));
+        Some(match wanted {
+            Wanted::Ping => (StatusCode::OK, serde_json::to_value(asker.ask(Question::Standing).await?).ok()?),
+            Wanted::State => (StatusCode::OK, serde_json::to_value(asker.ask(Question::State).await?).ok()?),
+            Wanted::Beat => told(asker.ask(Question::Beat).await?),
+            Wanted::Trigger => told(asker.ask(Question::Trigger).await?),
+        })
+    });
+    match answered.await {
+        Ok(Some((status, body))) => response(status, &body),
+        Ok(None) | Err(_) => {
+            let problem = "the agent's loop does not answer: it is about to end, or its disk is stuck".to_owned();
+            refusal(StatusCode::SERVICE_UNAVAILABLE, &problem, request.uri().path())
+        }
+    }
+}
+
+/// Which of the answers a request wants. `guarded`: anybody on the host may have sent it, a browser too.
+fn wanted(method: &Method, path: &str, headers: &HeaderMap, guarded: bool) -> Result<Wanted, Refused> {
+    if guarded && !headers.get(HOST).is_some_and(is_loopback) {
+        return Err((StatusCode::FORBIDDEN, "the host of the request is not this one's loopback".to_owned()));
+    }
+    if guarded && headers.contains_key(ORIGIN) {
+        return Err((StatusCode::FORBIDDEN, "web pages have no business here".to_owned()));
+    }
+    match (path, method) {
+        ("/ping", &Method::GET) => Ok(Wanted::Ping),
+        ("/heartbeat", &Method::GET) => Ok(Wanted::State),
+        ("/heartbeat", &Method::POST) => Ok(Wanted::Beat),
+        ("/trigger", &Method::POST) => Ok(Wanted::Trigger),
+        _ => match allowed(path) {
+            Some(methods) => Err((StatusCode::METHOD_NOT_ALLOWED, format!("{path} takes {methods}, not {method}"))),
+            None => Err((
+                StatusCode::NOT_FOUND,
+                "there is GET /ping, GET and POST /heartbeat, POST /trigger, and nothing else".to_owned(),
+            )),
+        },
+    }
+}
+
+fn allowed(path: &str) -> Option<&'static str> {
+    match path {
+        "/ping" => Some("GET"),
+        "/heartbeat" => Some("GET, POST"),
+        "/trigger" => Some("POST"),
+        _ => None,
+    }
+}
+
+/// Whether a `Host` header names loopback by number or as `localhost`, with or without a port. Any other name may
+/// have been made to mean it.
+fn is_loopback(host: &HeaderValue) -> bool {
+    let Ok(host) = host.to_str() else { return false };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => name,
+        _ => host,
+    };
+    let number = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || number.is_ok_and(|number| number.is_loopback())
+}
+
+fn refusal(status: StatusCode, problem: &str, path: &str) -> Response<String> {
+    let mut response = response(status, &json!({ "error": problem }));
+    if status == StatusCode::METHOD_NOT_ALLOWED
+        && let Some(methods) = allowed(path)
+    {
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    }
+    response
+}
+
+fn response(status: StatusCode, body: &serde_json::Value) -> Response<String> {
+    let mut response = Response::new(format!("{body}\n"));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(hyper::header::HeaderName, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn what_there_is_and_what_not() {
+        let none = HeaderMap::new();
+        for (method, path, wants) in [
+            (Method::GET, "/ping", Wanted::Ping),
+            (Method::GET, "/heartbeat", Wanted::State),
+            (Method::POST, "/heartbeat", Wanted::Beat),
+            (Method::POST, "/trigger", Wanted::Trigger),
+        ] {
+            assert_eq!(wanted(&method, path, &none, false), Ok(wants), "{method} {path}");
+        }
+        for (method, path, status) in [
+            (Method::POST, "/ping", StatusCode::METHOD_NOT_ALLOWED),
+            (Method::DELETE, "/heartbeat", StatusCode::METHOD_NOT_ALLOWED),
+            (Method::GET, "/trigger", StatusCode::METHOD_NOT_ALLOWED),
+            (Method::GET, "/", StatusCode::NOT_FOUND),
+            (Method::GET, "/ping/", StatusCode::NOT_FOUND),
+            (Method::GET, "/../ping", StatusCode::NOT_FOUND),
+        ] {
+            assert_eq!(wanted(&method, path, &none, false).unwrap_err().0, status, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_browser_gets_nowhere() {
+        for host in ["127.0.0.1", "127.0.0.1:7070", "localhost:1", "LOCALHOST", "[::1]:7070", "[::1]"] {
+            let sent = headers(&[(HOST, host)]);
+            assert_eq!(wanted(&Method::POST, "/trigger", &sent, true), Ok(Wanted::Trigger), "{host}");
+        }
+        for host in
+            ["", "evil.example", "evil.example:7070", "127.0.0.1.evil.example", "192.0.2.1:7070", "[::2]:1", ":1"]
+        {
+            let sent = headers(&[(HOST, host)]);
+            let refused = wanted(&Method::GET, "/ping", &sent, true).unwrap_err();
+            assert_eq!(refused.0, StatusCode::FORBIDDEN, "{host}");
+        }
+        assert!(wanted(&Method::GET, "/ping", &HeaderMap::new(), true).is_err());
+        let page = headers(&[(HOST, "localhost"), (ORIGIN, "https://evil.example")]);
+        assert_eq!(wanted(&Method::POST, "/heartbeat", &page, true).unwrap_err().0, StatusCode::FORBIDDEN);
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_is_gone_is_told_as_such() {
+        let (asker, questions) = Asker::new();
+        drop(questions);
+        let request = Request::builder().uri("/ping").body(()).unwrap();
+        let response = respond(&request, false, &asker).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(response.body().contains("does not answer"), "{}", response.body());
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_its_owners_and_replaces_one_that_was_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(SOCKET);
+        let first = Local::listen(folder.path(), true, None).await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::mem::forget(first);
+        let second = Local::listen(folder.path(), true, Some("127.0.0.1:0".parse().unwrap())).await.unwrap();
+        drop(second);
+        assert!(!path.exists());
+        let (place, _) = Local::listen(&folder.path().join("none"), true, None).await.unwrap_err();
+        assert!(place.ends_with(SOCKET), "{place}");
+    }
+}
