@@ -34,7 +34,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch;
-use crate::{chance, clock::now_ms, rules::backoff::Growth};
+use crate::{bus::Address, chance, clock::now_ms, rules::backoff::Growth};
 
 /// Messages that wait for ingest, and as many for the recorder: at 64 KiB each at most 64 MiB, at
 /// the usual 500 bytes half a megabyte; a second of work for the store.
@@ -64,8 +64,7 @@ const GOOD: Duration = Duration::from_secs(30);
 /// What it takes to connect.
 pub(super) struct LinkConfig {
     pub(super) id: Name,
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(super) address: Address,
     pub(super) prefix: Prefix,
     pub(super) tls: Arc<rustls::ClientConfig>,
     /// One life of this console.
@@ -74,21 +73,14 @@ pub(super) struct LinkConfig {
 
 /// Why a broker's URL cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{url:?} is not a broker's address: mqtts://HOST:PORT is wanted")]
+#[error("{url:?} is not a broker's address: mqtts://HOST:PORT is wanted (mqtt:// on this machine alone)")]
 pub struct BrokerUrlError {
     url: String,
 }
 
-/// Host and port of `mqtts://HOST[:PORT]`.
-pub(super) fn parse_broker_url(url: &str) -> Result<(String, u16), BrokerUrlError> {
-    let wrong = || BrokerUrlError { url: url.chars().take(200).collect() };
-    let authority = url.strip_prefix("mqtts://").ok_or_else(wrong)?.trim_end_matches('/');
-    let plain = |host: &str| !host.is_empty() && !host.contains(['/', '@', '?', '#', ':', '[', ' ']);
-    match authority.rsplit_once(':') {
-        Some((host, port)) if plain(host) => Ok((host.to_owned(), port.parse().map_err(|_| wrong())?)),
-        None if plain(authority) => Ok((authority.to_owned(), 8883)),
-        _ => Err(wrong()),
-    }
+/// Where a broker is, by its URL.
+pub(super) fn parse_broker_url(url: &str) -> Result<Address, BrokerUrlError> {
+    Address::parse(url).ok_or_else(|| BrokerUrlError { url: url.chars().take(200).collect() })
 }
 
 /// A message from a host, and how to say that it is safe.
@@ -246,7 +238,7 @@ impl Link {
         client.try_subscribe_many(filters)?;
         let topic = config.prefix.topic(&Topic::ConsolePresence(config.id.clone()));
         client.try_publish(topic, QoS::AtLeastOnce, true, presence(config, PresenceState::Online))?;
-        tracing::info!(broker.host = %config.host, broker.port = config.port, "connected to the broker");
+        tracing::info!(broker.host = %config.address.host, broker.port = config.address.port, "connected to the broker");
         self.connected.send_replace(true);
         let _ = self.dispatch.send(dispatch::Event::Connected).await;
         Ok(())
@@ -374,8 +366,11 @@ async fn farewell(config: &LinkConfig, client: &AsyncClient, events: &mut EventL
 
 fn options(config: &LinkConfig) -> MqttOptions {
     let client_id = format!("console-{}", config.id);
-    let mut options = MqttOptions::new(client_id, config.host.clone(), config.port);
-    options.set_transport(Transport::tls_with_config(rumqttc::TlsConfiguration::Rustls(Arc::clone(&config.tls))));
+    let mut options = MqttOptions::new(client_id, config.address.host.clone(), config.address.port);
+    options.set_transport(match config.address.tls {
+        true => Transport::tls_with_config(rumqttc::TlsConfiguration::Rustls(Arc::clone(&config.tls))),
+        false => Transport::Tcp,
+    });
     options.set_clean_session(true);
     options.set_manual_acks(true);
     options.set_keep_alive(KEEP_ALIVE);

@@ -146,6 +146,9 @@ async fn every_fault_is_a_problem() {
     check(api.get("/v1/series?selector=%7B%7B"), 400, "bad_selector").await;
     check(api.get("/v1/series?selector=m&start_ms=2&end_ms=1"), 400, "bad_range").await;
     check(api.post("/v1/tokens").json(&json!({"ttl_s": 0})), 400, "bad_ttl").await;
+    for count in [0, 1_001] {
+        check(api.post("/v1/token-batches").json(&json!({"count": count})), 400, "bad_count").await;
+    }
     check(api.request("DELETE", "/v1/tokens/x").bearer_auth(&api.token), 404, "unknown_token").await;
     check(api.post("/v1/login").json(&json!({"code": "wrong"})), 401, "bad_code").await;
     check(

@@ -71,7 +71,9 @@ async fn tokens_that_are_not_good() {
     assert_eq!(problem(join_with(&fixture, &request).await).await, (403, "token_revoked".to_owned()));
     let expired = "expired".parse().unwrap();
     let hash = Digest::of(b"expired");
-    store::token::add(fixture.shared().store.write(), &expired, &hash, &admin(), 0, now_ms()).await.unwrap();
+    let mut db = fixture.shared().store.begin().await.unwrap();
+    store::token::add(&mut db, &expired, &hash, &admin(), 0, now_ms()).await.unwrap();
+    db.commit().await.unwrap();
     let request = join_request("expired", HostId::random(), "h", &key);
     assert_eq!(problem(join_with(&fixture, &request).await).await, (403, "token_expired".to_owned()));
     assert_eq!(fixture.console.hosts().await.unwrap().len(), 0);
