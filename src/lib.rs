@@ -51,7 +51,7 @@ pub mod render;
 #[cfg(feature = "broker")]
 pub mod revoked;
 pub mod role;
-#[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+#[cfg(feature = "console")]
 pub mod rows;
 pub mod rules;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]

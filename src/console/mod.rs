@@ -16,7 +16,7 @@
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
-//! through a bounded queue and stores in batches), dispatch (owns the open commands), the two
+//! through a bounded queue and stores in batches), who acknowledges what is stored, dispatch (owns the open commands), the two
 //! listeners, the keeper of the revocation list, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
 //!
 //! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
@@ -77,7 +77,7 @@ const TOKEN_TTL_MAX_S: u64 = 30 * 24 * 3600;
 const POINTS_MAX: usize = 11_000;
 
 /// Something changed that a page may show.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
     /// A host: joined, presence, state.
     Host(HostId),
@@ -107,6 +107,7 @@ struct Shared {
     /// Held by whoever labels, orders or removes artifacts and configs.
     content: tokio::sync::Mutex<()>,
     link: LinkHandle,
+    owed: ingest::Owed,
     dispatch: mpsc::Sender<dispatch::Event>,
     changes: broadcast::Sender<Change>,
     /// Something was revoked: the list is to be made anew.

@@ -245,6 +245,7 @@ impl Prepared {
             artifacts: self.artifacts,
             content: tokio::sync::Mutex::default(),
             link: handle,
+            owed: ingest::Owed::default(),
             dispatch,
             changes: broadcast::channel(CHANGES).0,
             revoked: Notify::new(),
@@ -255,6 +256,7 @@ impl Prepared {
         let tasks = TaskTracker::new();
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
+        tasks.spawn(ingest::acknowledge(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));

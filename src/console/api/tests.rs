@@ -300,7 +300,8 @@ async fn events_tell_what_is_and_then_what_comes_until_the_end() {
     assert_eq!(line.state, CommandState::Waiting);
     // The outcome overtakes a piece of output that it counts: the end waits for that.
     let mut transaction = shared.store.begin().await.unwrap();
-    store::command::settle(&mut transaction, id, host, &outcome(2), 1).await.unwrap();
+    let one = store::command::Settled { command: id, host, outcome: outcome(2) };
+    store::command::settle(&mut transaction, &[one], 1).await.unwrap();
     transaction.commit().await.unwrap();
     shared.changed(Change::Command(id));
     let Some(CommandEvent::Host(line)) = follower.next().await else { panic!("a new state") };

@@ -184,7 +184,7 @@ async fn a_host_that_is_online_is_not_taken_away_with_a_token() {
         });
         let mut db = fixture.shared().store.begin().await.unwrap();
         let presence = serde_json::from_value(presence).unwrap();
-        store::host::set_presence(&mut db, member.id, &presence, now_ms()).await.unwrap();
+        store::host::set_presences(&mut db, &[(member.id, presence)], now_ms()).await.unwrap();
         db.commit().await.unwrap();
         assert_eq!(join_with(&fixture, &request).await.status().as_u16(), wanted, "{state:?}");
     }
