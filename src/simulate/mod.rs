@@ -51,7 +51,7 @@ use crate::{
         self,
         client::Client,
         context::{self, Contexts},
-        print::{self, Printer},
+        print::{self, Format, Printer},
         token,
     },
     failure::{Context as _, Failure, Kind},
@@ -84,7 +84,7 @@ const LOOK: Duration = Duration::from_millis(20);
                   muster simulate --hosts 1000                  until Ctrl-C\n  \
                   muster simulate --hosts 1000 --churn 5%/min --fail 1% --takes 2s\n  \
                   muster exec --select 'label.simulated=true' -- true\n  \
-                  muster simulate --hosts 500 --for 10m -o json > summary.json\n\n\
+                  muster simulate --hosts 500 --for 10m -o json    a document in each line, the last one the summary\n\n\
                   For a console elsewhere, have tokens made there and bring them here:\n  \
                   muster token create --count 500 > tokens      on the console's side\n  \
                   muster simulate --hosts 500 --tokens tokens"
@@ -150,7 +150,10 @@ pub async fn run(wanted: Simulate, options: &cli::Options, shutdown: Cancellatio
     let ran = simulate(&wanted, options, &store, &shutdown).await;
     store.close().await;
     let Some(summary) = ran? else { return Ok(()) };
-    Printer { format: options.output }.one(&summary, || summary.lines())?;
+    match options.output {
+        Format::Json => json_line(&summary)?,
+        format => Printer { format }.one(&summary, || summary.lines())?,
+    }
     match summary.twice {
         0 => Ok(()),
         twice => Err(Failure::new(Kind::Failed, format!("{twice} commands took effect on a host more than once"))
@@ -203,14 +206,14 @@ async fn simulate(
         rows,
         left,
     );
-    let all_online = watch(wanted, &tally, began, shutdown).await;
-    let mut summary = tally.summary(u64::from(wanted.hosts), began, all_online);
+    let watched = watch(wanted, options.output, &tally, began, shutdown).await;
+    let mut summary = tally.summary(u64::from(wanted.hosts), began, *watched.as_ref().unwrap_or(&None));
     print::say("stopping …");
     fleet.stop().await;
     // The last handles on the journal are gone with the hosts.
     let _ = writer.await;
     summary.twice = store.twice().await.trying(trying)?;
-    Ok(Some(summary))
+    watched.map(|_| Some(summary))
 }
 
 fn manner(wanted: &Simulate) -> Manner {
@@ -228,13 +231,19 @@ fn course(wanted: &Simulate) -> Course {
     Course { ramp: wanted.ramp.map_or(usual, Into::into), churn: wanted.churn }
 }
 
+/// A document for programs, which read one after the other: how it goes, and at last the summary.
+fn json_line(summary: &Summary) -> Result<(), Failure> {
+    print::write_out(&format!("{}\n", serde_json::to_string(summary).trying("writing JSON")?))
+}
+
 /// Tells how it goes until it is to end; gives when all hosts were online.
 async fn watch(
     wanted: &Simulate,
+    format: Format,
     tally: &Tally,
     began: Instant,
     shutdown: &CancellationToken,
-) -> Option<Duration> {
+) -> Result<Option<Duration>, Failure> {
     let hosts = u64::from(wanted.hosts);
     let every = Duration::from(wanted.every).max(Duration::from_millis(100));
     let until = wanted.lasts.map(Duration::from);
@@ -250,12 +259,15 @@ async fn watch(
         }
         if began.elapsed() >= tell_at {
             let summary = tally.summary(hosts, began, all_online);
-            print::say(summary.line(before.as_ref()));
+            match format {
+                Format::Json => json_line(&summary)?,
+                _ => print::say(summary.line(before.as_ref())),
+            }
             before = Some(summary);
             tell_at = began.elapsed() + every;
         }
     }
-    all_online
+    Ok(all_online)
 }
 
 /// Sees that all hosts are members. False if it was ended meanwhile.
