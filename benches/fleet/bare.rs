@@ -71,12 +71,8 @@ fn clients(asked: &str) -> Result<()> {
                         }
                         Ok(Event::Incoming(Incoming::SubAck(_))) => drop(ready.send(()).await),
                         Ok(Event::Incoming(Incoming::Publish(_))) => {
-                            let _ = client.try_publish(
-                                format!("bare/answer/{n}"),
-                                QoS::AtLeastOnce,
-                                false,
-                                answer.clone(),
-                            );
+                            let _ =
+                                client.try_publish(format!("bare/answer/{n}"), QoS::AtLeastOnce, false, answer.clone());
                         }
                         Ok(_) => {}
                         Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,

@@ -23,8 +23,7 @@ impl Ledger {
     }
 
     fn count(&self, sql: &'static str, bound: i64) -> Result<u64> {
-        let (count,): (i64,) =
-            self.runtime.block_on(sqlx::query_as(sql).bind(bound).fetch_one(&self.pool))?;
+        let (count,): (i64,) = self.runtime.block_on(sqlx::query_as(sql).bind(bound).fetch_one(&self.pool))?;
         Ok(u64::try_from(count)?)
     }
 
@@ -49,10 +48,7 @@ impl Ledger {
 
     /// Hosts that owe an outcome.
     pub(crate) fn open_outcomes(&self) -> Result<u64> {
-        self.count(
-            "SELECT count(*) FROM command_host WHERE state IN ('waiting', 'accepted', 'running') AND $1 = 0",
-            0,
-        )
+        self.count("SELECT count(*) FROM command_host WHERE state IN ('waiting', 'accepted', 'running') AND $1 = 0", 0)
     }
 
     /// Outcomes of the newest command.

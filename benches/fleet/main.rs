@@ -171,7 +171,15 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
     let mut fleet = place.fleet(hosts)?;
     let storm = console.until_online(hosts, fleet.started)?;
     if options.wants("storm") {
-        print("storm", seconds(storm), format!("{:.0}/s; memory of a simulated host {} KiB", rate(hosts, storm), fleet.pss_bytes()? / u64::from(hosts) / 1024));
+        print(
+            "storm",
+            seconds(storm),
+            format!(
+                "{:.0}/s; memory of a simulated host {} KiB",
+                rate(hosts, storm),
+                fleet.pss_bytes()? / u64::from(hosts) / 1024
+            ),
+        );
     }
     let mut missed = false;
     if options.wants("command") {

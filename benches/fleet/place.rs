@@ -105,7 +105,19 @@ impl Place {
     fn simulate(&self, hosts: u32, more: &[&str]) -> Result<Process> {
         let mut command = self.muster();
         command
-            .args(["-o", "json", "simulate", "--yes", "--every", "1s", "--ramp", "0s", "--hosts", &hosts.to_string(), "--data"])
+            .args([
+                "-o",
+                "json",
+                "simulate",
+                "--yes",
+                "--every",
+                "1s",
+                "--ramp",
+                "0s",
+                "--hosts",
+                &hosts.to_string(),
+                "--data",
+            ])
             .arg(self.path("simulation"))
             .args(more);
         Process::start("simulate", &mut command)
@@ -223,8 +235,7 @@ impl Console {
             timeout_ms: 60_000,
             ..serde_json::from_str(r#"{"argv": ["true"], "timeout_ms": 60000, "output_max_bytes": 1048576}"#)?
         };
-        let wanted =
-            api::NewCommand { target: api::NewTarget::All, expires_in_ms: None, verb: Verb::Exec(exec) };
+        let wanted = api::NewCommand { target: api::NewTarget::All, expires_in_ms: None, verb: Verb::Exec(exec) };
         let client = self.client.clone();
         let began = Instant::now();
         // The answer lists every host; nobody waits for it here.
@@ -288,7 +299,10 @@ impl Fleet {
         let told = Self::told(&self.process.stop()?)?;
         ensure!(told["twice"] == 0, "a command took effect twice: {told}");
         ensure!(told["rejected"] == 0, "signatures were rejected: {told}");
-        Ok(format!("commands {}, came again {}, outcomes {}, connections {}", told["commands"], told["repeated"], told["outcomes"], told["connects"]))
+        Ok(format!(
+            "commands {}, came again {}, outcomes {}, connections {}",
+            told["commands"], told["repeated"], told["outcomes"], told["connects"]
+        ))
     }
 }
 

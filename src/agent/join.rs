@@ -243,13 +243,7 @@ impl Door {
     ///
     /// # Errors
     /// As [`join`].
-    pub async fn join(
-        &self,
-        secret: &str,
-        host: HostId,
-        hostname: &str,
-        facts: &Facts,
-    ) -> Result<Identity, JoinError> {
+    pub async fn join(&self, secret: &str, host: HostId, hostname: &str, facts: &Facts) -> Result<Identity, JoinError> {
         // One key for all attempts: a console that granted an earlier one, whose answer was lost, can tell.
         let (key, csr) = request(host)?;
         let (secret, hostname) = (secret.to_owned(), hostname.to_owned());

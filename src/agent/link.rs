@@ -358,8 +358,8 @@ impl Task {
     fn options(&self, identity: &Identity, session: u64, since_ms: Millis) -> Result<MqttOptions, String> {
         let membership = &identity.membership;
         let url = &membership.broker_url;
-        let address = Address::parse(url)
-            .ok_or_else(|| format!("the broker's address {url:?} is not mqtts://HOST[:PORT]"))?;
+        let address =
+            Address::parse(url).ok_or_else(|| format!("the broker's address {url:?} is not mqtts://HOST[:PORT]"))?;
         let transport = match address.tls {
             true => {
                 let tls = identity.tls().map_err(|error| error.to_string())?;
@@ -370,7 +370,8 @@ impl Task {
         let will = self.me.presence(session, PresenceState::Offline, since_ms);
         let will = serde_json::to_vec(&will).map_err(|error| error.to_string())?;
         let topic = membership.prefix.topic(&self.me.topic(HostTopic::Presence));
-        let mut options = MqttOptions::new(format!("{}-{}", self.me.host, self.me.instance), address.host, address.port);
+        let mut options =
+            MqttOptions::new(format!("{}-{}", self.me.host, self.me.instance), address.host, address.port);
         options
             .set_clean_session(true)
             .set_keep_alive(Duration::from_secs(self.me.keep_alive_s.max(1).into()))

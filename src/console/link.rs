@@ -97,7 +97,7 @@ pub(super) struct Inbound {
     pub(super) payload: Vec<u8>,
     pub(super) receipt: Receipt,
     /// Its place in the queue.
-    pub(super) room: Option<OwnedSemaphorePermit>,
+    pub(super) _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Acknowledges one MQTT message on the connection that it came by. Dropped without a word, the
@@ -359,7 +359,7 @@ async fn poll(
         };
         let entered = async {
             let room = queue.room(payload.len()).await?;
-            queue.messages.send(Inbound { topic, payload, receipt, room }).await.ok()
+            queue.messages.send(Inbound { topic, payload, receipt, _room: room }).await.ok()
         };
         match timeout(FULL, entered).await {
             Ok(Some(())) => (),

@@ -62,7 +62,8 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     lines
         .map(|(index, line)| {
-            line.parse().map_err(|error| Failure::new(Kind::Usage, format!("{}, number {}: {error}", what(), index + 1)))
+            line.parse()
+                .map_err(|error| Failure::new(Kind::Usage, format!("{}, number {}: {error}", what(), index + 1)))
         })
         .collect()
 }
@@ -79,7 +80,12 @@ pub(super) struct Joining<'a> {
 
 impl Joining<'_> {
     /// Has these hosts join, each with a token, and keeps them.
-    pub(super) async fn join(self, missing: &[Number], tokens: Vec<JoinToken>, told: impl Fn(usize)) -> Result<(), Failure> {
+    pub(super) async fn join(
+        self,
+        missing: &[Number],
+        tokens: Vec<JoinToken>,
+        told: impl Fn(usize),
+    ) -> Result<(), Failure> {
         let Some(first) = tokens.first() else { return Ok(()) };
         if let Some(membership) = &self.membership {
             let ours = join::fingerprint(&membership.authority).map_err(|error| failure(&error))?;

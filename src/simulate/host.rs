@@ -169,12 +169,16 @@ impl Host {
         if how == Leave::InOrder {
             self.farewell(&mut link).await;
         }
-        let left = |(id, one): (CommandId, Running)| Unfinished { id, received_ms: one.received_ms, late_ms: one.late_ms };
+        let left =
+            |(id, one): (CommandId, Running)| Unfinished { id, received_ms: one.received_ms, late_ms: one.late_ms };
         self.running.into_iter().map(left).collect()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let running = self.running.values().map(|one| if one.told { one.end_ms } else { one.end_ms.min(one.since_ms + QUIET_MS) });
+        let running = self
+            .running
+            .values()
+            .map(|one| if one.told { one.end_ms } else { one.end_ms.min(one.since_ms + QUIET_MS) });
         let due = [self.refresh_due_ms, self.parts.voice.next_ms(self.now_ms()), running.min()];
         let due_ms = due.into_iter().flatten().min()?;
         // A timer's grain is a millisecond: a little later is never too early.
@@ -382,7 +386,10 @@ impl Host {
             }
             Verb::Cancel { command: which } => self.cancel(&command, *which).await?,
             other => {
-                let text = format!("a simulated host does not do {}: it has no units. hint: exec and cancel work", other.name());
+                let text = format!(
+                    "a simulated host does not do {}: it has no units. hint: exec and cancel work",
+                    other.name()
+                );
                 self.refuse(id, command.expires_ms, Refusal::new(RefusalCode::Unsupported, text)).await?;
             }
         }

@@ -220,7 +220,7 @@ fn manner(wanted: &Simulate) -> Manner {
     Manner {
         takes_ms: i64::try_from(wanted.takes.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4),
         fail: wanted.fail,
-        realms: Name::try_from("default".to_owned()).into_iter().collect(),
+        realms: "default".parse::<Name>().into_iter().collect(),
         policy: Policy::default(),
         user: facts::own_user(),
     }
@@ -296,7 +296,8 @@ async fn enrolled(
     let began = Instant::now();
     print::say(format_args!("{count} hosts join; they are kept, so this is needed once"));
     let joining = Joining { store, rows: &rows, membership, facts: facts::facts(), shutdown };
-    let told = |done| print::say(format_args!("{:>6} s  {done} of {count} hosts have joined", began.elapsed().as_secs()));
+    let told =
+        |done| print::say(format_args!("{:>6} s  {done} of {count} hosts have joined", began.elapsed().as_secs()));
     joining.join(&missing, tokens, told).await?;
     Ok(!shutdown.is_cancelled())
 }
@@ -312,8 +313,9 @@ async fn ask_for_tokens(
     let others = status.hosts.saturating_sub(rows.len() as u64);
     if others > OTHERS_MAX && !wanted.yes {
         let message = format!("the fleet has {others} other hosts, and {count} simulated ones would join it for good");
-        return Err(Failure::new(Kind::Refused, message)
-            .hint("choose a fleet to try things with (`--context`), or say --yes"));
+        return Err(
+            Failure::new(Kind::Refused, message).hint("choose a fleet to try things with (`--context`), or say --yes")
+        );
     }
     let made = token::make(client, u32::try_from(count).unwrap_or(u32::MAX), None).await?;
     made.iter().map(|made| made.token.parse().trying("the console's token")).collect()

@@ -259,12 +259,14 @@ impl Store {
 
     /// Keeps what hosts have in common.
     pub(super) async fn set_membership(&self, membership: &Membership) -> Result<(), StoreError> {
-        let text = serde_json::to_string(membership)
-            .map_err(|source| StoreError::Content { what: "membership", source })?;
-        sqlx::query("INSERT INTO fleet (only, membership) VALUES (1, $1) ON CONFLICT (only) DO UPDATE SET membership = $1")
-            .bind(text)
-            .execute(&self.pool)
-            .await?;
+        let text =
+            serde_json::to_string(membership).map_err(|source| StoreError::Content { what: "membership", source })?;
+        sqlx::query(
+            "INSERT INTO fleet (only, membership) VALUES (1, $1) ON CONFLICT (only) DO UPDATE SET membership = $1",
+        )
+        .bind(text)
+        .execute(&self.pool)
+        .await?;
         Ok(())
     }
 
@@ -518,8 +520,7 @@ impl Group {
             );
             let mut query = sqlx::query(AssertSqlSafe(sql));
             for (host, id, answer) in piece {
-                query =
-                    query.bind(blob(*id)).bind(i64::from(*host)).bind(answer.at_ms).bind(answer.payload.as_slice());
+                query = query.bind(blob(*id)).bind(i64::from(*host)).bind(answer.at_ms).bind(answer.payload.as_slice());
             }
             query.execute(&mut *db).await?;
         }
@@ -558,13 +559,12 @@ impl Group {
 }
 
 async fn again(db: &mut SqliteConnection, host: Number, id: CommandId) -> Result<Option<Vec<u8>>, sqlx::Error> {
-    let row: Option<(Option<Vec<u8>>,)> = sqlx::query_as(
-        "UPDATE journal SET acknowledged_ms = NULL WHERE command = $1 AND host = $2 RETURNING answer",
-    )
-    .bind(blob(id))
-    .bind(i64::from(host))
-    .fetch_optional(db)
-    .await?;
+    let row: Option<(Option<Vec<u8>>,)> =
+        sqlx::query_as("UPDATE journal SET acknowledged_ms = NULL WHERE command = $1 AND host = $2 RETURNING answer")
+            .bind(blob(id))
+            .bind(i64::from(host))
+            .fetch_optional(db)
+            .await?;
     Ok(row.and_then(|(answer,)| answer))
 }
 

@@ -137,8 +137,19 @@ impl Summary {
             ("hosts", all),
             ("time", format!("{} s", self.elapsed_ms / 1000)),
             ("connections", format!("{}, and hosts left {} times", self.connects, self.left)),
-            ("commands", format!("{}, of which {} were refused; {} came again", self.commands + self.refused, self.refused, self.repeated)),
-            ("outcomes", format!("{} made, {} known to the console, {} waiting", self.outcomes, self.acknowledged, self.waiting)),
+            (
+                "commands",
+                format!(
+                    "{}, of which {} were refused; {} came again",
+                    self.commands + self.refused,
+                    self.refused,
+                    self.repeated
+                ),
+            ),
+            (
+                "outcomes",
+                format!("{} made, {} known to the console, {} waiting", self.outcomes, self.acknowledged, self.waiting),
+            ),
             ("rejected", format!("{} messages without a good signature", self.rejected)),
             ("done twice", self.twice.to_string()),
             ("MQTT in", size(self.in_bytes)),

@@ -79,7 +79,7 @@ fn fifty_simulated_hosts_lose_nothing_and_do_nothing_twice() {
     // Killed, ordered while it is away, and back: with the same certificates, and the same journal.
     running.kill();
     let id = order(&roles);
-    let simulation = Simulation { roles: &roles, data: data.clone() };
+    let simulation = Simulation { roles: &roles, data };
     let running = simulation.start(HOSTS, &["--takes", "3s"]);
     assert!(!running.printed().contains("join"), "{}", running.printed());
     assert_eq!(all_done(&roles, &id), (HOSTS, HOSTS));

@@ -51,9 +51,9 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Reads what has to be known of the hosts that `topics` name.
-    pub(super) async fn begin(
+    pub(super) async fn begin<'a>(
         db: &mut SqliteConnection,
-        topics: impl Iterator<Item = &Topic>,
+        topics: impl Iterator<Item = &'a Topic>,
         now: Millis,
     ) -> std::result::Result<Self, StoreError> {
         let (mut hosts, mut beating) = (BTreeSet::new(), BTreeSet::new());
@@ -137,10 +137,10 @@ impl Batch {
 
     /// A heartbeat came that is not the last one of its life: the host is there, whatever its presence says.
     fn lives(&mut self, id: HostId, epoch: u64, state: &HostState) {
-        match self.known.presences.get(&id) {
+        match self.known.presences.get(&id).copied() {
             // Taken down as offline by mistake: it shows its presence again if it is asked to.
-            Some((held, _, true)) if *held == epoch => drop(self.effects.refresh.insert(id)),
-            Some((held, _, _)) if *held >= epoch => (),
+            Some((held, _, true)) if held == epoch => drop(self.effects.refresh.insert(id)),
+            Some((held, _, _)) if held >= epoch => (),
             // Of this life nothing has come: brokers lose presences where many come at once. Session 0 is before any
             // that the host has had, so whatever its presence topic says counts as later.
             _ => self.presence(id, decide::presence_of(epoch, state)),
@@ -189,12 +189,8 @@ impl Batch {
         host::set_held(db, &states, self.now).await?;
         // The first outcome stays; of several in one batch the first is tried.
         let mut firsts = BTreeSet::new();
-        let outcomes: Vec<Settled> = self
-            .settled
-            .iter()
-            .filter(|one| firsts.insert((one.command, one.host)))
-            .cloned()
-            .collect();
+        let outcomes: Vec<Settled> =
+            self.settled.iter().filter(|one| firsts.insert((one.command, one.host))).cloned().collect();
         let new = command::settle(db, &outcomes, self.now).await?;
         let mut told = BTreeSet::new();
         for Settled { command, host, .. } in self.settled {

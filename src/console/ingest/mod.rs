@@ -28,14 +28,14 @@ use muster_topics::{PAYLOAD_MAX_BYTES, topic::Topic};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    apply::Batch,
-    effects::{Effects, Refreshes},
-};
 pub(super) use self::{
     acks::{Owed, run as acknowledge},
     decide::is_hostname,
     recorder::run as record,
+};
+use self::{
+    apply::Batch,
+    effects::{Effects, Refreshes},
 };
 use super::{Shared, link::Inbound, store::StoreError};
 use crate::clock::now_ms;

@@ -18,7 +18,7 @@ use crate::{
 
 fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
     let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
-    Inbound { topic: Topic::Host(host, topic), payload, receipt: Receipt::none(), room: None }
+    Inbound { topic: Topic::Host(host, topic), payload, receipt: Receipt::none(), _room: None }
 }
 
 async fn stored(fixture: &Fixture, batch: &[Inbound]) -> Effects {
@@ -261,7 +261,12 @@ async fn a_faulty_message_does_not_keep_the_others() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let stranger = HostId::random();
-    let raw = |topic: Topic, payload: &[u8]| Inbound { topic, payload: payload.to_vec(), receipt: Receipt::none(), room: None };
+    let raw = |topic: Topic, payload: &[u8]| Inbound {
+        topic,
+        payload: payload.to_vec(),
+        receipt: Receipt::none(),
+        _room: None,
+    };
     let long = vec![b' '; PAYLOAD_MAX_BYTES + 1];
     let batch = [
         raw(Topic::CommandAll, b"{}"),
@@ -289,7 +294,12 @@ async fn measurements_are_acknowledged_after_their_commit_alone() {
     let recorder = tokio::spawn(record(Arc::clone(fixture.shared()), queue, CancellationToken::new()));
     let batch = |seq: u64| {
         let payload = format!("# v=1 epoch=1 seq={seq}\nmuster_test value={seq} {}\n", now_ms());
-        Inbound { topic: Topic::Host(host, HostTopic::Metric), payload: payload.into_bytes(), receipt: Receipt::none(), room: None }
+        Inbound {
+            topic: Topic::Host(host, HostTopic::Metric),
+            payload: payload.into_bytes(),
+            receipt: Receipt::none(),
+            _room: None,
+        }
     };
     batches.send(batch(1)).await.unwrap();
     while changes.recv().await.unwrap() != Change::Metrics(host) {}

@@ -434,12 +434,9 @@ pub async fn known(db: &mut SqliteConnection, hosts: &[HostId], beating: &[HostI
         }
     }
     for piece in pieces(beating) {
-        let rows: States = of_hosts(
-            "SELECT host, epoch, seq, state, base_seq, base_state FROM heartbeat WHERE host IN ",
-            piece,
-            db,
-        )
-        .await?;
+        let rows: States =
+            of_hosts("SELECT host, epoch, seq, state, base_seq, base_state FROM heartbeat WHERE host IN ", piece, db)
+                .await?;
         for (id, epoch, seq, state, base_seq, base_state) in rows {
             known.held.insert(parsed("host id", &id)?, read_held((epoch, seq, state, base_seq, base_state))?);
         }
