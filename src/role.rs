@@ -81,7 +81,8 @@ mod agent {
         after_help = "Examples:\n  muster agent install --now --join TOKEN    as a service of systemd, from now on\n  \
                             muster agent --join TOKEN              join with a token of `muster token create`, and stay\n  \
                             muster agent --config /etc/muster/agent.toml\n  muster agent --print-config            every key, with its default\n\n\
-                            Yunos and commands go on when the agent stops."
+                            Yunos and commands go on when the agent stops. On its host it answers at agent.sock in its folder:\n  \
+                            curl --unix-socket /var/lib/muster/agent/agent.sock http://agent/ping"
     )]
     pub struct AgentArgs {
         #[command(flatten)]
