@@ -258,13 +258,13 @@ impl Unit {
         let stays = process.map(|process| process.started_ms.saturating_add(policy.started_after_ms));
         let awaits = process.filter(|_| candidate.health.awaits(policy.probes));
         let probed = awaits.map(|_| candidate.health.up_by_ms(policy.start_timeout_ms));
-        let times = [Some(self.candidate_by_ms(candidate)), stays, probed];
+        let times = [self.candidate_by_ms(candidate), stays, probed];
         times.into_iter().flatten().filter(|at_ms| *at_ms > now_ms).min()
     }
 
-    /// Until when a candidate may take to be up.
-    fn candidate_by_ms(&self, candidate: &Beside) -> Millis {
-        candidate.since_ms.saturating_add(self.policy.healthy_within_ms)
+    /// Until when a candidate may take to be up. What is being started has a deadline of its own.
+    fn candidate_by_ms(&self, candidate: &Beside) -> Option<Millis> {
+        candidate.alive.as_ref().map(|_| candidate.since_ms.saturating_add(self.policy.healthy_within_ms))
     }
 
     /// Takes in what was seen of it.
@@ -340,6 +340,8 @@ impl Unit {
     pub(super) fn follow_beside(&mut self, now_ms: Millis) {
         let is_wanted = self.wants_candidate();
         let (policy, is_alone) = (self.policy, self.instance == Instance::None);
+        let is_late =
+            self.candidate().and_then(|beside| self.candidate_by_ms(beside)).is_some_and(|by_ms| by_ms <= now_ms);
         let Some(beside) = self.beside.as_mut().filter(|beside| !beside.leaving) else { return };
         // A clock that was set back must not give it more time than it has.
         beside.since_ms = beside.since_ms.min(now_ms);
@@ -350,7 +352,7 @@ impl Unit {
             self.take_over(now_ms);
         } else if let Some(why) = beside.health.condemned().cloned() {
             self.candidate_failed(&why, now_ms);
-        } else if now_ms >= beside.since_ms.saturating_add(policy.healthy_within_ms) {
+        } else if is_late {
             let probed = beside.health.unready().map(|why| format!(": {why}")).unwrap_or_default();
             let within_s = policy.healthy_within_ms / 1_000;
             self.candidate_failed(&format!("it was not up within {within_s} s{probed}"), now_ms);

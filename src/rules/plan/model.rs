@@ -298,7 +298,7 @@ proptest! {
         world.verb(&Verb::UnitRun { unit: name() });
         world.settle();
         world.check_converged();
-        prop_assert_eq!(running(&world), world.row.as_ref().map(|(desired, _)| desired.revision.clone()));
+        prop_assert_eq!(running(&world), world.row.as_ref().map(|(desired, _)| desired.revision.clone()), "{:?}", world.unit);
         prop_assert_eq!(&world.unit.observed.rolled_back, &None);
     }
 

@@ -8,7 +8,7 @@ use super::*;
 fn first(artifact: &str) -> Spec {
     spec(artifact, |spec| {
         (spec.replace, spec.rollback) = (Replace::StartFirst, Rollback::Auto);
-        (spec.verify_after_ms, spec.healthy_within_ms, spec.grace_ms) = (5 * SECOND, Some(20 * SECOND), 7_000);
+        (spec.verify_after_ms, spec.healthy_within_ms, spec.grace_ms) = (5_000, Some(20_000), 7_000);
     })
 }
 
@@ -316,7 +316,7 @@ fn an_agent_that_comes_back_knows_both() {
     bench.see(Seen::Found(Found::Alive(revision("a"), alive(1, 0))));
     assert_eq!((bench.shown(), bench.runs().0), (Some((Some(99), false)), Some(1)));
     bench.pass(SECOND);
-    bench.check("stop beside Term 7000, RUNNING");
+    bench.check("RUNNING, stop beside Term 7000, RUNNING");
     // The old one goes on to end, also if nobody knows whether it was asked to.
     bench.again();
     bench.beside(Seen::Found(Found::Alive(revision("a"), alive(1, 0))));
