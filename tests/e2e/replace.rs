@@ -342,7 +342,6 @@ fn a_stop_in_the_middle_ends_both_and_a_hold_the_new_one() {
     fs::write(&pass, "").unwrap();
     fleet.ok(&["yuno", "run", "default/till"]);
     settled(&fleet);
-    assert_eq!(starts(&fleet), "1 2 2 2");
     fleet.ok(&["unit", "retire", "default/till"]);
     fleet.ok(&["yuno", "rm", "default/till"]);
     eventually("no folder", || if work(&fleet).exists() { Err("it is there".to_owned()) } else { Ok(()) });
@@ -403,7 +402,7 @@ fn what_cannot_work_is_refused() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let probe = format!("tcp:{free}");
     let create = ["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "start-first"];
-    let run = fleet.muster(&[&create[..], &["--ready", &probe]].concat()).expect_code(3);
+    let run = fleet.muster(&[&create[..], &["--ready", &probe]].concat()).expect_code(1);
     run.expect_stderr("probes.ready may be the one");
     fleet.muster(&["yuno", "create", "default/till", "--artifact", "till@1", "--replace", "at-once"]).expect_code(2);
     // It is no part of the revision, and changed in place.
