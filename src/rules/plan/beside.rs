@@ -412,10 +412,11 @@ impl Unit {
         }
     }
 
-    /// What a probe has found, if it was about its process.
-    pub(super) fn beside_probed(&mut self, process: Process, which: Which, verdict: Verdict) {
+    /// What a probe has found of a process, whichever of the two has it.
+    pub(super) fn probed_by(&mut self, process: Process, which: Which, verdict: Verdict) {
         if let Some(beside) = &mut self.beside {
-            beside.health.probed(process, which, verdict);
+            beside.health.probed(process, which, verdict.clone());
         }
+        self.health.probed(process, which, verdict);
     }
 }

@@ -77,10 +77,7 @@ impl Unit {
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
             Seen::Told(told) => self.told(told, now_ms),
-            Seen::Probed { process, which, verdict } => {
-                self.beside_probed(process, which, verdict.clone());
-                self.health.probed(process, which, verdict);
-            }
+            Seen::Probed { process, which, verdict } => self.probed_by(process, which, verdict),
             Seen::Beside(seen) => self.beside_seen(*seen, now_ms),
             Seen::Ended(over) => self.ended(over, now_ms),
             Seen::Played { ask, answer } => {

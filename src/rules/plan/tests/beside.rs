@@ -115,10 +115,13 @@ fn one_that_says_so_is_up_when_it_has_said_so() {
     bench.check("stop beside Term 7000, RUNNING");
 }
 
+/// Why one fails, and how that comes about.
+type Case = (&'static str, fn(&mut Bench));
+
 #[test]
 fn what_fails_leaves_what_runs_alone() {
     // It ends for good, is not up in time, cannot be started.
-    let cases: [(&str, fn(&mut Bench)); 4] = [
+    let cases: [Case; 4] = [
         ("ended by itself: exit code 3", |bench| bench.beside_ends(3)),
         ("it was not up within 20 s", |bench| {
             // It begins anew again and again.
