@@ -112,6 +112,20 @@ pub struct NewToken {
     pub ttl_s: Option<u64>,
 }
 
+/// `POST /api/v1/token-batches`: many one-time passwords at once, for many hosts. The answer is a list of [`CreatedToken`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTokens {
+    /// How many, at most [`TOKENS_MAX`].
+    pub count: u32,
+    /// How long each may be used; an hour if left out.
+    #[serde(default)]
+    pub ttl_s: Option<u64>,
+}
+
+/// The most one-time passwords that one request makes: some 250 KB, and a tenth of a second of the store.
+pub const TOKENS_MAX: u32 = 1_000;
+
 /// The answer to [`NewToken`]: the only time that the token itself can be seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CreatedToken {

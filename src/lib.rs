@@ -13,7 +13,8 @@
 //!   configurations
 //! - [`install`]: the agent as a service of this host
 //! - [`issue`]: certificates made, listed and revoked by hand
-//! - [`config`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
+//! - [`simulate`]: many hosts in one process
+//! - [`config`], [`bus`], [`rows`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
 //!
@@ -26,6 +27,8 @@ pub mod api;
 pub mod argv;
 #[cfg(feature = "broker")]
 pub mod broker;
+#[cfg(any(feature = "agent", feature = "console"))]
+pub mod bus;
 #[cfg(any(feature = "agent", feature = "console"))]
 pub mod chance;
 #[cfg(feature = "cli")]
@@ -48,6 +51,10 @@ pub mod render;
 #[cfg(feature = "broker")]
 pub mod revoked;
 pub mod role;
+#[cfg(feature = "console")]
+pub mod rows;
 pub mod rules;
+#[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+pub mod simulate;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod up;

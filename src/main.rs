@@ -57,6 +57,8 @@ enum LogFormat {
 enum Verb {
     #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
     Up(muster::up::Up),
+    #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+    Simulate(muster::simulate::Simulate),
     #[cfg(feature = "agent")]
     Agent(role::AgentArgs),
     #[cfg(feature = "console")]
@@ -97,7 +99,7 @@ impl Verb {
         let one = || Builder::new_current_thread().enable_all().build();
         match self {
             #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
-            Self::Up(_) => Builder::new_multi_thread().enable_all().build(),
+            Self::Up(_) | Self::Simulate(_) => Builder::new_multi_thread().enable_all().build(),
             #[cfg(feature = "console")]
             Self::Console(_) => Builder::new_multi_thread().enable_all().build(),
             #[cfg(feature = "broker")]
@@ -139,6 +141,8 @@ fn run(program: Program) -> Result<(), Failure> {
         match program.verb {
             #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
             Verb::Up(up) => muster::up::run(up, shutdown).await,
+            #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
+            Verb::Simulate(wanted) => muster::simulate::run(wanted, &program.options, shutdown).await,
             #[cfg(feature = "agent")]
             Verb::Agent(args) => role::agent(args, shutdown).await,
             #[cfg(feature = "console")]
@@ -241,6 +245,8 @@ mod tests {
             "muster yuno kill a/b",
             "muster config add a.b 1 file.json",
             "muster metric query x --since 1h",
+            "muster token create --count 100",
+            "muster simulate --hosts 1000 --churn 5%/min --fail 1% --ramp 10s --for 5m --takes 2s",
         ] {
             assert!(Program::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
@@ -250,6 +256,9 @@ mod tests {
             "muster exec --all --host a -- x",
             "muster exec --all --passthrough -- x",
             "muster unit show x",
+            "muster simulate",
+            "muster simulate --hosts 0",
+            "muster simulate --hosts 5 --fail 101%",
         ] {
             assert!(Program::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

@@ -19,7 +19,7 @@ pub(super) fn hostname() -> String {
 }
 
 /// The user that this program runs as.
-pub(super) fn own_user() -> String {
+pub(crate) fn own_user() -> String {
     let uid = nix::unistd::geteuid();
     match nix::unistd::User::from_uid(uid) {
         Ok(Some(user)) => user.name,
@@ -29,7 +29,7 @@ pub(super) fn own_user() -> String {
 
 /// Slowly changing properties of the machine. They are read once in an agent's life: of those that
 /// could change, the time of boot only seems to, when the clock is set.
-pub(super) fn facts() -> Facts {
+pub(crate) fn facts() -> Facts {
     let cpuinfo = read("/proc/cpuinfo");
     Facts {
         os: os_name(&read("/etc/os-release")).unwrap_or_else(|| "Linux".to_owned()),

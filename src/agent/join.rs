@@ -9,6 +9,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -209,33 +210,59 @@ pub fn is_another_token(folder: &Path, token: &JoinToken) -> bool {
 /// # Errors
 /// If the console refuses, or is not the one that the token names. Nothing is kept then.
 pub async fn join(token: &JoinToken, host: HostId, hostname: &str, facts: &Facts) -> Result<Identity, JoinError> {
-    let pinned = Pinned::new(token.authority.clone());
-    let tls = pinned.client().map_err(|source| PkiError::Tls { what: "the token's authority", source })?;
-    let client = http(tls, &token.url)?;
-    // One key for all attempts: a console that granted an earlier one, whose answer was lost, can tell.
-    let (key, csr) = request(host)?;
-    let request = JoinRequest {
-        v: V1,
-        secret: token.secret.clone(),
-        host,
-        csr,
-        hostname: hostname.to_owned(),
-        facts: facts.clone(),
-    };
-    let mut attempts = 0;
-    loop {
-        match post::<_, Membership>(&client, &token.url, "/v1/join", &request).await {
-            Ok(membership) => return accept(membership, key, host, &token.authority),
-            Err(JoinError::Unreachable { url, .. }) if pinned.met_a_stranger() => {
-                return Err(JoinError::Stranger { url });
+    Door::new(token)?.join(&token.secret, host, hostname, facts).await
+}
+
+/// Where hosts join, and whom to trust there: for one host, or for many, one after the other or at once.
+pub struct Door {
+    url: String,
+    authority: Digest,
+    pinned: Arc<Pinned>,
+    client: reqwest::Client,
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl Door {
+    /// The one that a token names.
+    ///
+    /// # Errors
+    /// If there can be no TLS with what it pins.
+    pub fn new(token: &JoinToken) -> Result<Self, JoinError> {
+        let pinned = Pinned::new(token.authority.clone());
+        let tls = pinned.client().map_err(|source| PkiError::Tls { what: "the token's authority", source })?;
+        let client = http(tls, &token.url)?;
+        Ok(Self { url: token.url.clone(), authority: token.authority.clone(), pinned, client })
+    }
+
+    /// As [`join`], with the secret of one of its tokens.
+    ///
+    /// # Errors
+    /// As [`join`].
+    pub async fn join(&self, secret: &str, host: HostId, hostname: &str, facts: &Facts) -> Result<Identity, JoinError> {
+        // One key for all attempts: a console that granted an earlier one, whose answer was lost, can tell.
+        let (key, csr) = request(host)?;
+        let (secret, hostname) = (secret.to_owned(), hostname.to_owned());
+        let request = JoinRequest { v: V1, secret, host, csr, hostname, facts: facts.clone() };
+        let mut attempts = 0;
+        loop {
+            match post::<_, Membership>(&self.client, &self.url, "/v1/join", &request).await {
+                Ok(membership) => return accept(membership, key, host, &self.authority),
+                Err(JoinError::Unreachable { url, .. }) if self.pinned.met_a_stranger() => {
+                    return Err(JoinError::Stranger { url });
+                }
+                Err(error @ JoinError::Unreachable { .. }) => {
+                    let wait_ms = RECONNECT.full_jitter_ms(attempts, chance::random());
+                    tracing::warn!(%error, retry_ms = wait_ms, "this host has not joined yet");
+                    tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
+                    attempts += 1;
+                }
+                Err(error) => return Err(error),
             }
-            Err(error @ JoinError::Unreachable { .. }) => {
-                let wait_ms = RECONNECT.full_jitter_ms(attempts, chance::random());
-                tracing::warn!(%error, retry_ms = wait_ms, "this host has not joined yet");
-                tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
-                attempts += 1;
-            }
-            Err(error) => return Err(error),
         }
     }
 }
@@ -282,7 +309,10 @@ fn accept(membership: Membership, key: KeyPair, host: HostId, authority: &Digest
 }
 
 /// SHA-256 of the first certificate of a PEM document.
-pub(super) fn fingerprint(pem: &str) -> Result<Digest, JoinError> {
+///
+/// # Errors
+/// If there is none.
+pub fn fingerprint(pem: &str) -> Result<Digest, JoinError> {
     let chain = pki::certificates("the authority's certificate", pem)?;
     chain.first().map(|der| Digest::of(der)).ok_or_else(|| JoinError::Answer("it has no authority".to_owned()))
 }
@@ -337,10 +367,7 @@ async fn post<B: Serialize, A: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use muster_topics::{envelope::Signer, topic::Prefix};
 

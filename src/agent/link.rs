@@ -36,6 +36,7 @@ use uuid::Uuid;
 
 use super::join::{Identity, causes};
 use crate::{
+    bus::Address,
     chance, clock,
     rules::backoff::{Growth, RECONNECT},
 };
@@ -125,12 +126,41 @@ impl Message {
     }
 }
 
+/// What went over the connections of a link, or of several: MQTT's own bytes, without what TLS and TCP add.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// Bytes of messages that came.
+    pub in_bytes: AtomicU64,
+    /// Bytes of messages that were handed over to go out.
+    pub out_bytes: AtomicU64,
+    /// Connections that came to be.
+    pub connects: AtomicU64,
+}
+
+impl Meter {
+    fn came(&self, packet: &Incoming) {
+        let bytes = match packet {
+            Incoming::Publish(publish) => {
+                self.out_bytes.fetch_add(SHORT_BYTES, Ordering::Relaxed);
+                publish.size() as u64
+            }
+            // CONNACK, PUBACK, PINGRESP (of which the last has no number), and the SUBACK of an agent's few filters.
+            _ => SHORT_BYTES,
+        };
+        self.in_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A packet that only has a number.
+const SHORT_BYTES: u64 = 4;
+
 /// The sending end of one connection. None of its methods waits; each is false when the queue is
 /// full, or the connection gone, and then has done nothing.
 #[derive(Clone, Debug)]
 pub struct Connection {
     client: AsyncClient,
     prefix: Prefix,
+    meter: Arc<Meter>,
     /// Which connection of this agent's life, from 1.
     pub session: u64,
     /// When it began.
@@ -146,7 +176,14 @@ impl Connection {
             tracing::error!(%topic, bytes = payload.len(), "a message is too long and is not sent");
             return true;
         }
-        self.client.try_publish(self.prefix.topic(topic), QoS::AtLeastOnce, retain, payload).is_ok()
+        let topic = self.prefix.topic(topic);
+        // Beside these two: the header, the lengths and the number.
+        let bytes = (topic.len() + payload.len()) as u64 + 7;
+        let taken = self.client.try_publish(topic, QoS::AtLeastOnce, retain, payload).is_ok();
+        if taken {
+            self.meter.out_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        taken
     }
 
     /// Acknowledges a message to the broker.
@@ -174,9 +211,21 @@ impl Link {
     /// Begins to connect, until `shutdown`. A new identity makes a new connection.
     #[must_use]
     pub fn start(me: Me, identity: watch::Receiver<Arc<Identity>>, shutdown: CancellationToken) -> Self {
+        Self::start_metered(me, identity, Arc::default(), shutdown)
+    }
+
+    /// The same, counting what goes over it.
+    #[must_use]
+    pub fn start_metered(
+        me: Me,
+        identity: watch::Receiver<Arc<Identity>>,
+        meter: Arc<Meter>,
+        shutdown: CancellationToken,
+    ) -> Self {
         let (sender, events) = mpsc::channel(INCOMING);
         let (withdraw, withdrawals) = mpsc::channel(1);
-        let task = Task { me, identity, shutdown, events: sender, withdrawals, session: AtomicU64::new(0) };
+        let session = AtomicU64::new(0);
+        let task = Task { me, identity, meter, shutdown, events: sender, withdrawals, session };
         tokio::spawn(task.run());
         Self { events, withdraw }
     }
@@ -191,6 +240,7 @@ impl Link {
 struct Task {
     me: Me,
     identity: watch::Receiver<Arc<Identity>>,
+    meter: Arc<Meter>,
     shutdown: CancellationToken,
     events: mpsc::Sender<LinkEvent>,
     withdrawals: mpsc::Receiver<()>,
@@ -260,7 +310,8 @@ impl Task {
         network.set_tcp_nodelay(true);
         network.set_connection_timeout(CONNECT_S);
         eventloop.set_network_options(network);
-        let connection = Connection { client, prefix: identity.membership.prefix.clone(), session, since_ms };
+        let (prefix, meter) = (identity.membership.prefix.clone(), Arc::clone(&self.meter));
+        let connection = Connection { client, prefix, meter, session, since_ms };
 
         let mut was_up = false;
         loop {
@@ -272,9 +323,13 @@ impl Task {
                 Some(()) = self.withdrawals.recv() => return (self.close(&connection, eventloop, End::Withdrawn).await, was_up),
                 () = self.shutdown.cancelled() => return (End::Shutdown, was_up),
             };
+            if let Ok(Event::Incoming(packet)) = &polled {
+                self.meter.came(packet);
+            }
             let event = match polled {
                 Ok(Event::Incoming(Incoming::ConnAck(_))) => {
                     was_up = true;
+                    self.meter.connects.fetch_add(1, Ordering::Relaxed);
                     self.greet(&connection);
                     Some(LinkEvent::Up(connection.clone()))
                 }
@@ -302,12 +357,21 @@ impl Task {
 
     fn options(&self, identity: &Identity, session: u64, since_ms: Millis) -> Result<MqttOptions, String> {
         let membership = &identity.membership;
-        let (host, port) = address(&membership.broker_url)?;
-        let tls = identity.tls().map_err(|error| error.to_string())?;
+        let url = &membership.broker_url;
+        let address =
+            Address::parse(url).ok_or_else(|| format!("the broker's address {url:?} is not mqtts://HOST[:PORT]"))?;
+        let transport = match address.tls {
+            true => {
+                let tls = identity.tls().map_err(|error| error.to_string())?;
+                Transport::tls_with_config(TlsConfiguration::Rustls(Arc::new(tls)))
+            }
+            false => Transport::Tcp,
+        };
         let will = self.me.presence(session, PresenceState::Offline, since_ms);
         let will = serde_json::to_vec(&will).map_err(|error| error.to_string())?;
         let topic = membership.prefix.topic(&self.me.topic(HostTopic::Presence));
-        let mut options = MqttOptions::new(format!("{}-{}", self.me.host, self.me.instance), host, port);
+        let mut options =
+            MqttOptions::new(format!("{}-{}", self.me.host, self.me.instance), address.host, address.port);
         options
             .set_clean_session(true)
             .set_keep_alive(Duration::from_secs(self.me.keep_alive_s.max(1).into()))
@@ -315,7 +379,7 @@ impl Task {
             .set_manual_acks(true)
             .set_max_packet_size(PACKET_MAX_BYTES, PACKET_MAX_BYTES)
             .set_last_will(LastWill::new(topic, will, QoS::AtLeastOnce, true))
-            .set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(Arc::new(tls))));
+            .set_transport(transport);
         Ok(options)
     }
 
@@ -359,31 +423,5 @@ fn explain(error: &ConnectionError) -> String {
             "the broker refuses this host: {code:?}. hint: is the host's certificate still good, and of this broker's fleet?"
         ),
         error => causes(error),
-    }
-}
-
-/// Host and port of `mqtts://host[:port]`, an IPv6 address without its brackets.
-fn address(url: &str) -> Result<(String, u16), String> {
-    let wrong = || format!("the broker's address {url:?} is not mqtts://HOST[:PORT]");
-    let parsed = reqwest::Url::parse(url).map_err(|_| wrong())?;
-    if parsed.scheme() != "mqtts" {
-        return Err(wrong());
-    }
-    let host = parsed.host_str().ok_or_else(wrong)?.trim_matches(['[', ']']).to_owned();
-    Ok((host, parsed.port().unwrap_or(8883)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses() {
-        assert_eq!(address("mqtts://192.0.2.1:1"), Ok(("192.0.2.1".to_owned(), 1)));
-        assert_eq!(address("mqtts://broker.example"), Ok(("broker.example".to_owned(), 8883)));
-        assert_eq!(address("mqtts://[2001:db8::1]:5"), Ok(("2001:db8::1".to_owned(), 5)));
-        for bad in ["", "mqtt://a:1", "https://a", "mqtts://", "mqtts://a:b", "192.0.2.1:8883"] {
-            assert!(address(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -31,7 +31,7 @@ mod crash;
 mod estate;
 pub mod execute;
 mod fact;
-mod facts;
+pub(crate) mod facts;
 mod follow;
 pub mod join;
 pub mod lean;
@@ -48,7 +48,7 @@ pub mod store;
 mod testing;
 pub mod unit;
 mod unit_topics;
-mod voice;
+pub(crate) mod voice;
 
 use std::{
     fs, io,
@@ -80,7 +80,6 @@ use self::{
     shim::Shims,
     store::{Store, StoreError, journal},
     unit::{UnitStates, Units},
-    unit_topics::UnitTopics,
     voice::Voice,
 };
 use crate::{
@@ -276,7 +275,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
 
     let periods = Periods { period_ms: config.heartbeat.period_ms.into(), gap_ms: config.heartbeat.gap_ms.into() };
     let beats = Beats::new(life.epoch, periods, portrait.with(&units.states().borrow()));
-    let voice = Voice::new(me.clone(), store.clone(), beats, UnitTopics::new(life.epoch));
+    let voice = Voice::new(me.clone(), store.clone(), beats);
     let (ready_sender, ready) = watch::channel(false);
     // One asks, and waits for its answer.
     let (questions, asked) = mpsc::channel(1);

@@ -7,6 +7,8 @@
 //!
 //! **Invariant: rows of the outbox and batches are said until the console's signed `ack` names them**,
 //! with growing waits between, and at once after every connect.
+//!
+//! What waits is in a store: a host's own, or the one that simulated hosts share (see [`Kept`]).
 
 use std::collections::VecDeque;
 
@@ -47,13 +49,37 @@ const FAILED_MS: Millis = 1_000;
 /// each other do so at leisure; less than the shortest wait of a claim, one keep-alive and a half.
 const ASSERT_GAP_MS: Millis = 1_000;
 
+/// Where what waits to be said is kept, until the console has it.
+pub(crate) trait Kept {
+    /// The first messages about commands, in the order of their commands.
+    async fn first_reports(&self, limit: usize) -> Result<Vec<ReportAck>, StoreError>;
+    /// One of them, if it still waits.
+    async fn report(&self, key: ReportAck) -> Result<Option<Vec<u8>>, StoreError>;
+    /// The first batches of measurements.
+    async fn first_batches(&self, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError>;
+}
+
+impl Kept for Store {
+    async fn first_reports(&self, limit: usize) -> Result<Vec<ReportAck>, StoreError> {
+        outbox::first(self, limit).await
+    }
+
+    async fn report(&self, key: ReportAck) -> Result<Option<Vec<u8>>, StoreError> {
+        outbox::payload(self, key).await
+    }
+
+    async fn first_batches(&self, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
+        metric::pending(self, limit).await
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(crate) struct Voice<K = Store> {
     me: Me,
-    store: Store,
+    kept: K,
     line: Option<Line>,
-    pub(super) beats: Beats,
+    pub(crate) beats: Beats,
     pub(super) units: UnitTopics,
     /// A heartbeat that the connection did not take yet.
     beat: Option<Vec<u8>>,
@@ -77,11 +103,12 @@ struct Line {
     acks: VecDeque<Message>,
 }
 
-impl Voice {
-    pub(super) fn new(me: Me, store: Store, beats: Beats, units: UnitTopics) -> Self {
+impl<K: Kept> Voice<K> {
+    pub(crate) fn new(me: Me, kept: K, beats: Beats) -> Self {
+        let units = UnitTopics::new(me.epoch);
         Self {
             me,
-            store,
+            kept,
             line: None,
             beats,
             units,
@@ -96,7 +123,7 @@ impl Voice {
     }
 
     /// There is a connection; whether this agent may work in it shows when its presence comes back.
-    pub(super) fn up(&mut self, connection: Connection, former: Vec<uuid::Uuid>, now_ms: Millis) {
+    pub(crate) fn up(&mut self, connection: Connection, former: Vec<uuid::Uuid>, now_ms: Millis) {
         let wait_ms = Millis::from(self.me.keep_alive_s) * 1500;
         let standing = Standing::new(self.me.instance, connection.session, former, wait_ms);
         self.blocked_until_ms = None;
@@ -109,19 +136,19 @@ impl Voice {
         });
     }
 
-    pub(super) fn down(&mut self) {
+    pub(crate) fn down(&mut self) {
         self.line = None;
         self.beat = None;
         self.beats.disconnected();
     }
 
     /// Whether the agent is connected, and the only one of its host.
-    pub(super) fn is_sole(&self) -> bool {
+    pub(crate) fn is_sole(&self) -> bool {
         self.line.as_ref().is_some_and(|line| line.standing.is_sole())
     }
 
     /// Something came on the host's presence topic.
-    pub(super) fn heard_presence(&mut self, payload: &[u8], now_ms: Millis) -> Verdict {
+    pub(crate) fn heard_presence(&mut self, payload: &[u8], now_ms: Millis) -> Verdict {
         let Some(line) = &mut self.line else { return Verdict::Ignore };
         let presence: Option<Presence> = serde_json::from_slice(payload).ok();
         let verdict = line.standing.heard(presence.as_ref(), now_ms);
@@ -132,18 +159,18 @@ impl Voice {
     }
 
     /// Time has passed for a claim.
-    pub(super) fn tick(&mut self, now_ms: Millis) -> Verdict {
+    pub(crate) fn tick(&mut self, now_ms: Millis) -> Verdict {
         self.line.as_mut().map_or(Verdict::Ignore, |line| line.standing.tick(now_ms))
     }
 
     /// This agent works from now on: everything is said anew.
-    pub(super) fn begin(&mut self, now_ms: Millis) {
+    pub(crate) fn begin(&mut self, now_ms: Millis) {
         self.beats.connected(now_ms);
         self.repeat_all(now_ms);
     }
 
     /// Somebody has lost track: everything is said anew, within the limits.
-    pub(super) fn refresh(&mut self, now_ms: Millis) {
+    pub(crate) fn refresh(&mut self, now_ms: Millis) {
         self.beats.refresh(now_ms);
         self.repeat_all(now_ms);
         if let Some(line) = &mut self.line {
@@ -159,19 +186,19 @@ impl Voice {
     }
 
     /// A row is in the outbox, and should go out now.
-    pub(super) fn queue(&mut self, key: ReportAck, now_ms: Millis) {
+    pub(crate) fn queue(&mut self, key: ReportAck, now_ms: Millis) {
         if !self.outbox.hasten(key, now_ms) {
             self.outbox_behind = true;
         }
     }
 
     /// New batches are in the store.
-    pub(super) fn metrics_stored(&mut self) {
+    pub(crate) fn metrics_stored(&mut self) {
         self.metrics_behind = true;
     }
 
     /// Something that need not be kept.
-    pub(super) fn note(&mut self, note: Report) {
+    pub(crate) fn note(&mut self, note: Report) {
         if self.notes.len() == NOTES_MAX {
             self.notes.pop_front();
         }
@@ -179,7 +206,7 @@ impl Voice {
     }
 
     /// A message was dealt with: the broker may forget it.
-    pub(super) fn done(&mut self, message: Message) {
+    pub(crate) fn done(&mut self, message: Message) {
         if let Some(line) = &mut self.line
             && (!line.acks.is_empty() || !line.connection.acknowledge(&message))
         {
@@ -188,7 +215,7 @@ impl Voice {
     }
 
     /// The console has stored these; so has the store forgotten them.
-    pub(super) fn acknowledged(&mut self, ack: &Ack) {
+    pub(crate) fn acknowledged(&mut self, ack: &Ack) {
         for key in &ack.reports {
             self.outbox.remove(key);
         }
@@ -201,7 +228,7 @@ impl Voice {
     }
 
     /// When to pump again.
-    pub(super) fn next_ms(&self, now_ms: Millis) -> Option<Millis> {
+    pub(crate) fn next_ms(&self, now_ms: Millis) -> Option<Millis> {
         let line = self.line.as_ref()?;
         let standing = line.standing.next_ms();
         let due = [
@@ -227,7 +254,7 @@ impl Voice {
     ///
     /// # Errors
     /// If the store fails; it is tried again in a while.
-    pub(super) async fn pump(&mut self, now_ms: Millis) -> Result<(), StoreError> {
+    pub(crate) async fn pump(&mut self, now_ms: Millis) -> Result<(), StoreError> {
         if self.blocked_until_ms.is_some_and(|until_ms| now_ms < until_ms) {
             return Ok(());
         }
@@ -314,11 +341,11 @@ impl Voice {
 
     async fn say_outbox(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
         if self.outbox_behind && self.outbox.has_room() {
-            let rows = outbox::first(&self.store, self.outbox.capacity() + 1).await?;
+            let rows = self.kept.first_reports(self.outbox.capacity() + 1).await?;
             self.outbox_behind = !rows.into_iter().all(|key| self.outbox.add(key, now_ms));
         }
         for key in self.outbox.due(now_ms) {
-            let Some(payload) = outbox::payload(&self.store, key).await? else {
+            let Some(payload) = self.kept.report(key).await? else {
                 self.outbox.remove(&key);
                 continue;
             };
@@ -335,7 +362,7 @@ impl Voice {
         if !wanting && self.metrics.next_ms().is_none_or(|due_ms| now_ms < due_ms) {
             return Ok(true);
         }
-        let rows = metric::pending(&self.store, self.metrics.capacity()).await?;
+        let rows = self.kept.first_batches(self.metrics.capacity()).await?;
         self.metrics_behind = rows.len() >= self.metrics.capacity();
         // A full buffer may have dropped the oldest.
         for id in self.metrics.due(Millis::MAX) {
@@ -357,7 +384,7 @@ impl Voice {
     }
 
     /// Says goodbye. What comes back on the presence topic then shows that the broker has heard all of it.
-    pub(super) fn farewell(&mut self) -> Option<Connection> {
+    pub(crate) fn farewell(&mut self) -> Option<Connection> {
         let sole = self.is_sole();
         let line = self.line.take()?;
         if sole {

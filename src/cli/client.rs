@@ -163,6 +163,7 @@ fn is_usage(code: &str) -> bool {
     matches!(
         code,
         "ambiguous_host"
+            | "bad_count"
             | "bad_documents"
             | "bad_endpoints"
             | "bad_expiry"

@@ -4,9 +4,9 @@ use clap::Subcommand;
 use muster_topics::name::Name;
 use reqwest::Method;
 
-use super::{Session, print};
+use super::{Session, client::Client, print};
 use crate::{
-    api::{CreatedToken, NewToken, Token},
+    api::{CreatedToken, NewToken, NewTokens, TOKENS_MAX, Token},
     clock,
     failure::Failure,
 };
@@ -19,6 +19,9 @@ pub enum Verb {
         /// How long it may be used
         #[arg(long, default_value = "1h", value_name = "TIME")]
         ttl: humantime::Duration,
+        /// How many, each good for one host
+        #[arg(long, default_value_t = 1, value_name = "N")]
+        count: u32,
     },
     /// List tokens, used ones and unused ones
     #[command(alias = "list")]
@@ -37,9 +40,12 @@ pub enum Verb {
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     match verb {
-        Verb::Create { ttl } => {
-            let wanted = NewToken { ttl_s: Some(ttl.as_secs().max(1)) };
-            let created: CreatedToken = session.client.post("tokens", &wanted).await?;
+        Verb::Create { ttl, count } => {
+            let ttl_s = Some(ttl.as_secs().max(1));
+            if count != 1 {
+                return many(session, count, ttl_s).await;
+            }
+            let created: CreatedToken = session.client.post("tokens", &NewToken { ttl_s }).await?;
             match session.printer.format {
                 print::Format::Table => {
                     print::write_out(&format!("{}\n", created.token))?;
@@ -71,6 +77,33 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             session.client.order(Method::DELETE, &format!("tokens/{id}")).await?;
             print::say(format_args!("token {id} is of no use any more"));
             Ok(())
+        }
+    }
+}
+
+/// Prints tokens, a line for each.
+async fn many(session: &Session, count: u32, ttl_s: Option<u64>) -> Result<(), Failure> {
+    let made = make(&session.client, count, ttl_s).await?;
+    let lines: String = made.iter().map(|created| format!("{}\n", created.token)).collect();
+    match session.printer.format {
+        print::Format::Table => print::write_out(&lines),
+        _ => session.printer.data(&made),
+    }
+}
+
+/// Makes any number of tokens.
+///
+/// # Errors
+/// If the console cannot be reached, or refuses.
+pub async fn make(client: &Client, count: u32, ttl_s: Option<u64>) -> Result<Vec<CreatedToken>, Failure> {
+    let mut made: Vec<CreatedToken> = Vec::new();
+    // One request at least: the console says what is wrong with none.
+    loop {
+        let left = count - u32::try_from(made.len()).unwrap_or(count).min(count);
+        let wanted = NewTokens { count: left.min(TOKENS_MAX), ttl_s };
+        made.extend(client.post::<_, Vec<CreatedToken>>("token-batches", &wanted).await?);
+        if made.len() >= count as usize {
+            return Ok(made);
         }
     }
 }

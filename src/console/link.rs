@@ -10,7 +10,11 @@
 //! - ingest never waits for the link: its acknowledgements have room by construction ([`ACKS`]), and
 //!   other messages that find no room are dropped, for each is repeated by a rule above this one.
 //!
-//! **Invariant: an MQTT message is acknowledged once its [`Receipt`] says so**, and not otherwise.
+//! What hosts repeat until the console acknowledges it (outcomes, heartbeats, measurements) is read at QoS 0, and so are the
+//! acknowledgements sent: the broker's part in it costs it and us as much again, and promises nothing that counts (decision
+//! 0023).
+//!
+//! **Invariant: an MQTT message of QoS 1 is acknowledged once its [`Receipt`] says so**, and not otherwise.
 //!
 //! **Invariant: losing the link loses nothing but time.** Whatever was in flight is repeated: by
 //! dispatch (commands), by hosts (everything else), for on each connect every host is asked to.
@@ -28,17 +32,20 @@ use rumqttc::{
     Transport,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch;
-use crate::{chance, clock::now_ms, rules::backoff::Growth};
+use crate::{bus::Address, chance, clock::now_ms, rules::backoff::Growth};
 
-/// Messages that wait for ingest, and as many for the recorder: at 64 KiB each at most 64 MiB, at
-/// the usual 500 bytes half a megabyte; a second of work for the store.
-const INBOUND: usize = 1_024;
+/// Messages that wait for ingest, and as many for the recorder: what ten thousand hosts answer at once, so that the
+/// broker need not keep it. Mosquitto, as installed, keeps a thousand messages and drops what comes then.
+const INBOUND: usize = 16_384;
+/// The most that they may take together, in KiB: enough for all of them at the usual 500 bytes, and a thousand of the
+/// longest.
+const INBOUND_MAX_KIB: usize = 64 * 1024;
 /// Acknowledgements that wait for the link: as many as there can be messages in the two queues and
 /// in the batches that were taken from them.
 const ACKS: usize = 2 * (INBOUND + super::ingest::BATCH_MAX);
@@ -64,8 +71,7 @@ const GOOD: Duration = Duration::from_secs(30);
 /// What it takes to connect.
 pub(super) struct LinkConfig {
     pub(super) id: Name,
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(super) address: Address,
     pub(super) prefix: Prefix,
     pub(super) tls: Arc<rustls::ClientConfig>,
     /// One life of this console.
@@ -74,21 +80,14 @@ pub(super) struct LinkConfig {
 
 /// Why a broker's URL cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{url:?} is not a broker's address: mqtts://HOST:PORT is wanted")]
+#[error("{url:?} is not a broker's address: mqtts://HOST:PORT is wanted (mqtt:// on this machine alone)")]
 pub struct BrokerUrlError {
     url: String,
 }
 
-/// Host and port of `mqtts://HOST[:PORT]`.
-pub(super) fn parse_broker_url(url: &str) -> Result<(String, u16), BrokerUrlError> {
-    let wrong = || BrokerUrlError { url: url.chars().take(200).collect() };
-    let authority = url.strip_prefix("mqtts://").ok_or_else(wrong)?.trim_end_matches('/');
-    let plain = |host: &str| !host.is_empty() && !host.contains(['/', '@', '?', '#', ':', '[', ' ']);
-    match authority.rsplit_once(':') {
-        Some((host, port)) if plain(host) => Ok((host.to_owned(), port.parse().map_err(|_| wrong())?)),
-        None if plain(authority) => Ok((authority.to_owned(), 8883)),
-        _ => Err(wrong()),
-    }
+/// Where a broker is, by its URL.
+pub(super) fn parse_broker_url(url: &str) -> Result<Address, BrokerUrlError> {
+    Address::parse(url).ok_or_else(|| BrokerUrlError { url: url.chars().take(200).collect() })
 }
 
 /// A message from a host, and how to say that it is safe.
@@ -97,6 +96,8 @@ pub(super) struct Inbound {
     pub(super) topic: Topic,
     pub(super) payload: Vec<u8>,
     pub(super) receipt: Receipt,
+    /// Its place in the queue.
+    pub(super) _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Acknowledges one MQTT message on the connection that it came by. Dropped without a word, the
@@ -106,7 +107,6 @@ pub(super) struct Receipt(Option<(mpsc::Sender<Publish>, Publish)>);
 
 impl Receipt {
     /// Of a message that nobody waits for.
-    #[cfg(test)]
     pub(super) fn none() -> Self {
         Self(None)
     }
@@ -155,6 +155,22 @@ impl LinkHandle {
         }
         sent
     }
+
+    /// Hands a message over once there is room; it is dropped if there is no connection.
+    pub(super) async fn publish_in_turn(&self, topic: Topic, payload: Vec<u8>) {
+        if self.is_connected() {
+            // An error means that the link has ended, and so that the console stops.
+            let _ = self.outbound.send(Outbound { topic, payload }).await;
+        }
+    }
+}
+
+/// What a subscription asks the broker for: nothing where hosts repeat themselves until they are acknowledged.
+fn qos_of(filter: &Filter) -> QoS {
+    match filter {
+        Filter::EveryHost(kind) if kind.is_repeated() => QoS::AtMostOnce,
+        _ => QoS::AtLeastOnce,
+    }
 }
 
 /// Where the link brings what comes.
@@ -163,11 +179,30 @@ pub(super) struct Queues {
     pub(super) recorder: mpsc::Receiver<Inbound>,
 }
 
+/// The sending end of a queue that is bounded by number and by size.
+struct Queue {
+    messages: mpsc::Sender<Inbound>,
+    kib: Arc<Semaphore>,
+}
+
+impl Queue {
+    fn new() -> (Self, mpsc::Receiver<Inbound>) {
+        let (messages, receiver) = mpsc::channel(INBOUND);
+        (Self { messages, kib: Arc::new(Semaphore::new(INBOUND_MAX_KIB)) }, receiver)
+    }
+
+    /// Waits for room for so many bytes; nothing once the queue is closed.
+    async fn room(&self, bytes: usize) -> Option<Option<OwnedSemaphorePermit>> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        Arc::clone(&self.kib).acquire_many_owned(kib).await.ok().map(Some)
+    }
+}
+
 /// The link, before it runs.
 pub(super) struct Link {
     outbound: mpsc::Receiver<Outbound>,
-    ingest: mpsc::Sender<Inbound>,
-    recorder: mpsc::Sender<Inbound>,
+    ingest: Queue,
+    recorder: Queue,
     connected: watch::Sender<bool>,
     dispatch: mpsc::Sender<dispatch::Event>,
 }
@@ -176,8 +211,8 @@ impl Link {
     /// A link, the handle for publishing, and the queues that it fills.
     pub(super) fn new(dispatch: mpsc::Sender<dispatch::Event>) -> (Self, LinkHandle, Queues) {
         let (outbound_tx, outbound) = mpsc::channel(OUTBOUND);
-        let (ingest, ingest_rx) = mpsc::channel(INBOUND);
-        let (recorder, recorder_rx) = mpsc::channel(INBOUND);
+        let (ingest, ingest_rx) = Queue::new();
+        let (recorder, recorder_rx) = Queue::new();
         let (connected, connected_rx) = watch::channel(false);
         let handle = LinkHandle { outbound: outbound_tx, connected: connected_rx };
         let queues = Queues { ingest: ingest_rx, recorder: recorder_rx };
@@ -242,11 +277,11 @@ impl Link {
         // What waits here was meant for an earlier connection, and is repeated anyway.
         while self.outbound.try_recv().is_ok() {}
         let filters = Filter::of_console();
-        let filters = filters.iter().map(|filter| SubscribeFilter::new(config.prefix.filter(filter), QoS::AtLeastOnce));
+        let filters = filters.iter().map(|filter| SubscribeFilter::new(config.prefix.filter(filter), qos_of(filter)));
         client.try_subscribe_many(filters)?;
         let topic = config.prefix.topic(&Topic::ConsolePresence(config.id.clone()));
         client.try_publish(topic, QoS::AtLeastOnce, true, presence(config, PresenceState::Online))?;
-        tracing::info!(broker.host = %config.host, broker.port = config.port, "connected to the broker");
+        tracing::info!(broker.host = %config.address.host, broker.port = config.address.port, "connected to the broker");
         self.connected.send_replace(true);
         let _ = self.dispatch.send(dispatch::Event::Connected).await;
         Ok(())
@@ -288,8 +323,8 @@ impl fmt::Display for End {
 async fn poll(
     events: &mut EventLoop,
     prefix: &Prefix,
-    ingest: &mpsc::Sender<Inbound>,
-    recorder: &mpsc::Sender<Inbound>,
+    ingest: &Queue,
+    recorder: &Queue,
     acks: &mpsc::Sender<Publish>,
 ) -> End {
     loop {
@@ -309,7 +344,10 @@ async fn poll(
         };
         let topic = prefix.parse(&publish.topic);
         let payload = publish.payload.to_vec();
-        let receipt = Receipt(Some((acks.clone(), publish)));
+        let receipt = match publish.qos {
+            QoS::AtMostOnce => Receipt::none(),
+            _ => Receipt(Some((acks.clone(), publish))),
+        };
         let (queue, topic) = match topic {
             Ok(topic @ Topic::Host(_, HostTopic::Metric)) => (recorder, topic),
             Ok(topic) => (ingest, topic),
@@ -319,9 +357,13 @@ async fn poll(
                 continue;
             }
         };
-        match timeout(FULL, queue.send(Inbound { topic, payload, receipt })).await {
-            Ok(Ok(())) => (),
-            Ok(Err(_)) => return End::Closed,
+        let entered = async {
+            let room = queue.room(payload.len()).await?;
+            queue.messages.send(Inbound { topic, payload, receipt, _room: room }).await.ok()
+        };
+        match timeout(FULL, entered).await {
+            Ok(Some(())) => (),
+            Ok(None) => return End::Closed,
             Err(_) => return End::Full,
         }
     }
@@ -341,7 +383,12 @@ async fn publish(
             Some(publish) = acks.recv() => client.ack(&publish).await,
             message = outbound.recv() => match message {
                 Some(message) => {
-                    client.publish(prefix.topic(&message.topic), QoS::AtLeastOnce, false, message.payload).await
+                    // A host that misses an acknowledgement repeats what it is for, and is told again.
+                    let qos = match &message.topic {
+                        Topic::Host(_, HostTopic::Ack) => QoS::AtMostOnce,
+                        _ => QoS::AtLeastOnce,
+                    };
+                    client.publish(prefix.topic(&message.topic), qos, false, message.payload).await
                 }
                 None => return End::Closed,
             },
@@ -374,8 +421,11 @@ async fn farewell(config: &LinkConfig, client: &AsyncClient, events: &mut EventL
 
 fn options(config: &LinkConfig) -> MqttOptions {
     let client_id = format!("console-{}", config.id);
-    let mut options = MqttOptions::new(client_id, config.host.clone(), config.port);
-    options.set_transport(Transport::tls_with_config(rumqttc::TlsConfiguration::Rustls(Arc::clone(&config.tls))));
+    let mut options = MqttOptions::new(client_id, config.address.host.clone(), config.address.port);
+    options.set_transport(match config.address.tls {
+        true => Transport::tls_with_config(rumqttc::TlsConfiguration::Rustls(Arc::clone(&config.tls))),
+        false => Transport::Tcp,
+    });
     options.set_clean_session(true);
     options.set_manual_acks(true);
     options.set_keep_alive(KEEP_ALIVE);

@@ -16,7 +16,7 @@
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
-//! through a bounded queue and stores in batches), dispatch (owns the open commands), the two
+//! through a bounded queue and stores in batches), who acknowledges what is stored, dispatch (owns the open commands), the two
 //! listeners, the keeper of the revocation list, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
 //!
 //! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
@@ -77,7 +77,7 @@ const TOKEN_TTL_MAX_S: u64 = 30 * 24 * 3600;
 const POINTS_MAX: usize = 11_000;
 
 /// Something changed that a page may show.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
     /// A host: joined, presence, state.
     Host(HostId),
@@ -107,6 +107,7 @@ struct Shared {
     /// Held by whoever labels, orders or removes artifacts and configs.
     content: tokio::sync::Mutex<()>,
     link: LinkHandle,
+    owed: ingest::Owed,
     dispatch: mpsc::Sender<dispatch::Event>,
     changes: broadcast::Sender<Change>,
     /// Something was revoked: the list is to be made anew.
@@ -227,23 +228,43 @@ impl Console {
 
     /// Makes a one-time password for a host that shall join.
     pub async fn create_token(&self, operator: &Name, token: types::NewToken) -> Result<types::CreatedToken, Error> {
-        let ttl_s = token.ttl_s.unwrap_or(TOKEN_TTL_S);
+        let made = self.create_tokens(operator, types::NewTokens { count: 1, ttl_s: token.ttl_s }).await?;
+        made.into_iter().next().ok_or_else(|| Error::invalid("bad_count", "there is no token to make"))
+    }
+
+    /// Makes one-time passwords for as many hosts: all, or none of them.
+    pub async fn create_tokens(
+        &self,
+        operator: &Name,
+        wanted: types::NewTokens,
+    ) -> Result<Vec<types::CreatedToken>, Error> {
+        let ttl_s = wanted.ttl_s.unwrap_or(TOKEN_TTL_S);
         if !(1..=TOKEN_TTL_MAX_S).contains(&ttl_s) {
             return Err(Error::invalid("bad_ttl", format!("a token lives from 1 s to {TOKEN_TTL_MAX_S} s")));
         }
+        if !(1..=types::TOKENS_MAX).contains(&wanted.count) {
+            let message = format!("from 1 to {} tokens are made at once", types::TOKENS_MAX);
+            return Err(Error::invalid("bad_count", message));
+        }
         let now = now_ms();
         let expires_ms = now + i64::try_from(ttl_s).unwrap_or(0) * 1000;
-        let secret = operator::new_secret()?;
-        let id = operator::new_id()?;
-        let hash = Digest::of(secret.as_bytes());
-        store::token::add(self.shared.store.write(), &id, &hash, operator, now, expires_ms).await?;
-        let token = muster_topics::join::JoinToken {
-            url: self.shared.urls.hosts.clone(),
-            authority: self.shared.authority.fingerprint().clone(),
-            secret,
-        };
-        tracing::info!(token.id = %id, %operator, "made a token for joining");
-        Ok(types::CreatedToken { id, token: token.to_string(), expires_ms })
+        let mut made = Vec::new();
+        let mut transaction = self.shared.store.begin().await?;
+        for _ in 0..wanted.count {
+            let secret = operator::new_secret()?;
+            let id = operator::new_id()?;
+            let hash = Digest::of(secret.as_bytes());
+            store::token::add(&mut transaction, &id, &hash, operator, now, expires_ms).await?;
+            let token = muster_topics::join::JoinToken {
+                url: self.shared.urls.hosts.clone(),
+                authority: self.shared.authority.fingerprint().clone(),
+                secret,
+            };
+            tracing::info!(token.id = %id, %operator, "made a token for joining");
+            made.push(types::CreatedToken { id, token: token.to_string(), expires_ms });
+        }
+        transaction.commit().await.map_err(store::StoreError::from)?;
+        Ok(made)
     }
 
     /// All one-time passwords, newest first.

@@ -216,7 +216,7 @@ impl Prepared {
     /// If the broker's address is none, or a certificate cannot be made.
     pub async fn start(self) -> Result<RunningConsole, StartError> {
         let urls = self.urls();
-        let (broker_host, broker_port) = parse_broker_url(&self.config.broker_url)?;
+        let address = parse_broker_url(&self.config.broker_url)?;
         let (certificate, key) = self.authority.issue_server(&self.config.certificate_names())?;
         let hosts_tls = server_tls(&self.authority, &certificate, &key, true)?;
         let web_tls = match self.web_addr.ip().is_loopback() {
@@ -230,8 +230,7 @@ impl Prepared {
         let (link, handle, queues) = Link::new(dispatch.clone());
         let link_config = LinkConfig {
             id: self.config.id.clone(),
-            host: broker_host,
-            port: broker_port,
+            address,
             prefix: self.config.prefix.clone(),
             tls: Arc::new(tls),
             epoch: self.store.next_epoch().await?,
@@ -246,6 +245,7 @@ impl Prepared {
             artifacts: self.artifacts,
             content: tokio::sync::Mutex::default(),
             link: handle,
+            owed: ingest::Owed::default(),
             dispatch,
             changes: broadcast::channel(CHANGES).0,
             revoked: Notify::new(),
@@ -256,6 +256,7 @@ impl Prepared {
         let tasks = TaskTracker::new();
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
+        tasks.spawn(ingest::acknowledge(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));

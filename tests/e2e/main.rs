@@ -36,6 +36,7 @@ mod revoke;
 mod roles;
 mod rollback;
 mod service;
+mod simulate;
 mod survival;
 mod wire;
 mod ycommand;

@@ -63,6 +63,14 @@ impl Roles {
         self.broker = Some(broker);
     }
 
+    /// Kills the broker, and starts another one in its place, which knows nothing.
+    pub(crate) fn restart_broker(&mut self) {
+        let port = self.mqtt.rsplit_once(':').unwrap().1.to_owned();
+        self.broker.take().unwrap().kill();
+        fs::remove_dir_all(self.home.path().join("broker/data")).unwrap();
+        self.start_broker(&format!("127.0.0.1:{port}"));
+    }
+
     fn start_console(&mut self) {
         let data = self.home.path().join("console");
         let text = format!(

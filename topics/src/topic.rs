@@ -263,6 +263,19 @@ impl fmt::Display for Filter {
     }
 }
 
+impl HostTopicKind {
+    /// Whether a host says what it publishes here again until the console has acknowledged it. Then it does not matter
+    /// what a broker loses on the way, and a console need not ask it for QoS 1, which costs a broker more and makes some
+    /// of them drop what many hosts say at once (see `topics/decisions/0023`).
+    #[must_use]
+    pub fn is_repeated(self) -> bool {
+        match self {
+            Self::Heartbeat | Self::Metric | Self::Outcome => true,
+            Self::Presence | Self::Unit => false,
+        }
+    }
+}
+
 impl Filter {
     /// What an agent subscribes to.
     #[must_use]

@@ -131,6 +131,14 @@ pub(super) async fn create_token(
     Ok(Json(console.create_token(&operator, token).await?))
 }
 
+pub(super) async fn create_tokens(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(wanted): Document<api::NewTokens>,
+) -> Answer<Vec<api::CreatedToken>> {
+    Ok(Json(console.create_tokens(&operator, wanted).await?))
+}
+
 pub(super) async fn revoke_token(
     State(console): State<Console>,
     Segments(id): Segments<Name>,

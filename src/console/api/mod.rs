@@ -147,6 +147,14 @@ fn fleet_routes() -> Vec<Route> {
         Route::new(Post, "/v1/tokens", "Makes a one-time password for a host that shall join.", post(h::create_token))
             .takes(Shape::of::<api::NewToken>())
             .gives(Shape::of::<api::CreatedToken>()),
+        Route::new(
+            Post,
+            "/v1/token-batches",
+            "Makes one-time passwords for many hosts that shall join.",
+            post(h::create_tokens),
+        )
+        .takes(Shape::of::<api::NewTokens>())
+        .gives(Shape::list::<api::CreatedToken>()),
         Route::new(Delete, "/v1/tokens/{id}", "Revokes a one-time password.", delete(h::revoke_token)),
         Route::new(Get, "/v1/commands", "Commands, newest first.", get(h::commands))
             .query(&[HOST, LIMIT])

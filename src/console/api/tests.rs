@@ -146,6 +146,9 @@ async fn every_fault_is_a_problem() {
     check(api.get("/v1/series?selector=%7B%7B"), 400, "bad_selector").await;
     check(api.get("/v1/series?selector=m&start_ms=2&end_ms=1"), 400, "bad_range").await;
     check(api.post("/v1/tokens").json(&json!({"ttl_s": 0})), 400, "bad_ttl").await;
+    for count in [0, 1_001] {
+        check(api.post("/v1/token-batches").json(&json!({"count": count})), 400, "bad_count").await;
+    }
     check(api.request("DELETE", "/v1/tokens/x").bearer_auth(&api.token), 404, "unknown_token").await;
     check(api.post("/v1/login").json(&json!({"code": "wrong"})), 401, "bad_code").await;
     check(
@@ -297,7 +300,8 @@ async fn events_tell_what_is_and_then_what_comes_until_the_end() {
     assert_eq!(line.state, CommandState::Waiting);
     // The outcome overtakes a piece of output that it counts: the end waits for that.
     let mut transaction = shared.store.begin().await.unwrap();
-    store::command::settle(&mut transaction, id, host, &outcome(2), 1).await.unwrap();
+    let one = store::command::Settled { command: id, host, outcome: outcome(2) };
+    store::command::settle(&mut transaction, &[one], 1).await.unwrap();
     transaction.commit().await.unwrap();
     shared.changed(Change::Command(id));
     let Some(CommandEvent::Host(line)) = follower.next().await else { panic!("a new state") };

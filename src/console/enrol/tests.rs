@@ -71,7 +71,9 @@ async fn tokens_that_are_not_good() {
     assert_eq!(problem(join_with(&fixture, &request).await).await, (403, "token_revoked".to_owned()));
     let expired = "expired".parse().unwrap();
     let hash = Digest::of(b"expired");
-    store::token::add(fixture.shared().store.write(), &expired, &hash, &admin(), 0, now_ms()).await.unwrap();
+    let mut db = fixture.shared().store.begin().await.unwrap();
+    store::token::add(&mut db, &expired, &hash, &admin(), 0, now_ms()).await.unwrap();
+    db.commit().await.unwrap();
     let request = join_request("expired", HostId::random(), "h", &key);
     assert_eq!(problem(join_with(&fixture, &request).await).await, (403, "token_expired".to_owned()));
     assert_eq!(fixture.console.hosts().await.unwrap().len(), 0);
@@ -182,7 +184,7 @@ async fn a_host_that_is_online_is_not_taken_away_with_a_token() {
         });
         let mut db = fixture.shared().store.begin().await.unwrap();
         let presence = serde_json::from_value(presence).unwrap();
-        store::host::set_presence(&mut db, member.id, &presence, now_ms()).await.unwrap();
+        store::host::set_presences(&mut db, &[(member.id, presence)], now_ms()).await.unwrap();
         db.commit().await.unwrap();
         assert_eq!(join_with(&fixture, &request).await.status().as_u16(), wanted, "{state:?}");
     }

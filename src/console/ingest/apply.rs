@@ -1,4 +1,6 @@
-//! One message into one transaction.
+//! A batch of messages into one transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
@@ -21,7 +23,11 @@ use crate::{
     api::CommandState,
     console::{
         Change,
-        store::{command, host},
+        store::{
+            StoreError,
+            command::{self, Settled},
+            host::{self, Known, NewState},
+        },
     },
 };
 
@@ -31,84 +37,183 @@ const OUTPUT_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 type Result<T> = std::result::Result<T, ApplyError>;
 
-/// Applies a message; what has to follow once it is committed goes to `effects`.
-pub(super) async fn apply(
-    db: &mut SqliteConnection,
-    topic: &Topic,
-    payload: &[u8],
+/// A batch on its way into one transaction. What many messages of a batch do alike (presences, heartbeats, outcomes) is
+/// gathered here, and stored together by [`Batch::finish`]: a statement costs ten times what a row in a larger one does.
+pub(super) struct Batch {
+    known: Known,
+    presences: BTreeMap<HostId, Presence>,
+    states: BTreeMap<HostId, NewState>,
+    settled: Vec<Settled>,
     now: Millis,
-    effects: &mut Effects,
-) -> Result<()> {
-    if payload.len() > PAYLOAD_MAX_BYTES {
-        return Err(Faulty::TooLong(payload.len()).into());
+    /// What has to follow once it is committed.
+    pub(super) effects: Effects,
+}
+
+impl Batch {
+    /// Reads what has to be known of the hosts that `topics` name.
+    pub(super) async fn begin<'a>(
+        db: &mut SqliteConnection,
+        topics: impl Iterator<Item = &'a Topic>,
+        now: Millis,
+    ) -> std::result::Result<Self, StoreError> {
+        let (mut hosts, mut beating) = (BTreeSet::new(), BTreeSet::new());
+        for topic in topics {
+            let Topic::Host(host, topic) = topic else { continue };
+            hosts.insert(*host);
+            if *topic == HostTopic::Heartbeat {
+                beating.insert(*host);
+            }
+        }
+        let (hosts, beating): (Vec<_>, Vec<_>) = (hosts.into_iter().collect(), beating.into_iter().collect());
+        let known = host::known(db, &hosts, &beating).await?;
+        let (presences, states) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { known, presences, states, settled: Vec::new(), now, effects: Effects::default() })
     }
-    let Topic::Host(host, topic) = topic else { return Err(Faulty::Topic.into()) };
-    if !host::exists(db, *host).await? {
-        // A retained topic is cleared with an empty message, also of a host that is no longer a member.
-        return if payload.is_empty() { Ok(()) } else { Err(Faulty::UnknownHost.into()) };
+
+    /// Applies a message.
+    pub(super) async fn apply(&mut self, db: &mut SqliteConnection, topic: &Topic, payload: &[u8]) -> Result<()> {
+        if payload.len() > PAYLOAD_MAX_BYTES {
+            return Err(Faulty::TooLong(payload.len()).into());
+        }
+        let Topic::Host(host, topic) = topic else { return Err(Faulty::Topic.into()) };
+        if !self.known.members.contains(host) {
+            // A retained topic is cleared with an empty message, also of a host that is no longer a member.
+            return if payload.is_empty() { Ok(()) } else { Err(Faulty::UnknownHost.into()) };
+        }
+        match topic {
+            // Cleared, by whoever tidied up: that says nothing of the host.
+            HostTopic::Presence if payload.is_empty() => Ok(()),
+            HostTopic::Presence => {
+                self.presence(*host, parse(payload)?);
+                Ok(())
+            }
+            HostTopic::Heartbeat => self.heartbeat(db, *host, parse(payload)?).await,
+            HostTopic::Unit(unit) if payload.is_empty() => unit_gone(db, *host, unit, &mut self.effects).await,
+            HostTopic::Unit(unit) => {
+                self.known.with_units.insert(*host);
+                unit_report(db, *host, unit, &parse(payload)?, self.now, &mut self.effects).await
+            }
+            HostTopic::Outcome => self.report(db, *host, parse(payload)?).await,
+            _ => Err(Faulty::Topic.into()),
+        }
     }
-    match topic {
-        // Cleared, by whoever tidied up: that says nothing of the host.
-        HostTopic::Presence if payload.is_empty() => Ok(()),
-        HostTopic::Presence => presence(db, *host, &parse(payload)?, now, effects).await,
-        HostTopic::Heartbeat => heartbeat(db, *host, parse(payload)?, now, effects).await,
-        HostTopic::Unit(unit) if payload.is_empty() => unit_gone(db, *host, unit, effects).await,
-        HostTopic::Unit(unit) => unit_report(db, *host, unit, &parse(payload)?, now, effects).await,
-        HostTopic::Outcome => report(db, *host, parse(payload)?, now, effects).await,
-        _ => Err(Faulty::Topic.into()),
+
+    fn presence(&mut self, id: HostId, presence: Presence) {
+        let held = self.known.presences.get(&id).copied();
+        if !decide::presence_supersedes(held, &presence) {
+            return;
+        }
+        self.known.presences.insert(id, presence.order());
+        self.effects.presences.push((id, presence.state == PresenceState::Online));
+        self.effects.changes.push(Change::Host(id));
+        self.presences.insert(id, presence);
     }
+
+    async fn heartbeat(&mut self, db: &mut SqliteConnection, id: HostId, heartbeat: Heartbeat) -> Result<()> {
+        let (epoch, made_ms, is_final) = (heartbeat.epoch, heartbeat.at_ms, heartbeat.is_final);
+        let verdict = decide::heartbeat(self.known.held.get(&id).cloned(), heartbeat).inspect_err(|_| {
+            // Whatever the host thinks that we hold is not what it means: begin anew.
+            self.effects.refresh.insert(id);
+        })?;
+        match verdict {
+            Verdict::Store { held, state } => {
+                if self.known.with_units.contains(&id) {
+                    forget_units(db, id, epoch, made_ms, &state, &mut self.effects).await?;
+                }
+                self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq: held.seq });
+                self.effects.changes.push(Change::Host(id));
+                if !is_final {
+                    self.lives(id, epoch, &state);
+                }
+                self.known.held.insert(id, held.clone());
+                self.states.insert(id, NewState { host: id, held, hostname: state.hostname });
+            }
+            Verdict::Known { seq } => self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
+            Verdict::Old => (),
+            Verdict::Gap => drop(self.effects.refresh.insert(id)),
+        }
+        Ok(())
+    }
+
+    /// A heartbeat came that is not the last one of its life: the host is there, whatever its presence says.
+    fn lives(&mut self, id: HostId, epoch: u64, state: &HostState) {
+        match self.known.presences.get(&id).copied() {
+            // Taken down as offline by mistake: it shows its presence again if it is asked to.
+            Some((held, _, true)) if held == epoch => drop(self.effects.refresh.insert(id)),
+            Some((held, _, _)) if held >= epoch => (),
+            // Of this life nothing has come: brokers lose presences where many come at once. Session 0 is before any
+            // that the host has had, so whatever its presence topic says counts as later.
+            _ => self.presence(id, decide::presence_of(epoch, state)),
+        }
+    }
+
+    async fn report(&mut self, db: &mut SqliteConnection, id: HostId, report: Report) -> Result<()> {
+        let Report { command, seq, content, .. } = report;
+        let acknowledged = ReportAck { command, seq };
+        let effects = &mut self.effects;
+        match content {
+            Content::Done { outcome } => {
+                effects.acks(id).reports.insert(acknowledged);
+                self.settled.push(Settled { command, host: id, outcome });
+            }
+            content => {
+                let Some(state) = command::state(db, command, id).await? else {
+                    unknown(id, command);
+                    // The host may forget it: nobody will ever ask.
+                    effects.acks(id).reports.insert(acknowledged);
+                    return Ok(());
+                };
+                match content {
+                    // These are not kept by the host, so they need no acknowledgement.
+                    Content::Accepted => advance(db, id, command, state, CommandState::Accepted, effects).await?,
+                    Content::Running => advance(db, id, command, state, CommandState::Running, effects).await?,
+                    Content::Output { stream, offset_bytes, data } => {
+                        effects.acks(id).reports.insert(acknowledged);
+                        let data = data.to_bytes().map_err(|_| Faulty::Content("its output is not base64"))?;
+                        if output(db, id, command, stream, offset_bytes, &data).await? {
+                            effects.changes.push(Change::Command(command));
+                        }
+                    }
+                    Content::Done { .. } => (),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores what was gathered; gives what has to follow once the transaction is committed.
+    pub(super) async fn finish(mut self, db: &mut SqliteConnection) -> std::result::Result<Effects, StoreError> {
+        let presences: Vec<_> = self.presences.into_iter().collect();
+        host::set_presences(db, &presences, self.now).await?;
+        let states: Vec<_> = self.states.into_values().collect();
+        host::set_held(db, &states, self.now).await?;
+        // The first outcome stays; of several in one batch the first is tried.
+        let mut firsts = BTreeSet::new();
+        let outcomes: Vec<Settled> =
+            self.settled.iter().filter(|one| firsts.insert((one.command, one.host))).cloned().collect();
+        let new = command::settle(db, &outcomes, self.now).await?;
+        let mut told = BTreeSet::new();
+        for Settled { command, host, .. } in self.settled {
+            if new.contains(&(command, host)) {
+                told.insert(command);
+            } else if command::state(db, command, host).await?.is_none() {
+                unknown(host, command);
+                continue;
+            }
+            self.effects.settled.push((command, host));
+        }
+        self.effects.changes.extend(told.into_iter().map(Change::Command));
+        Ok(self.effects)
+    }
+}
+
+/// An answer to a command from a ledger that was restored or swept since.
+fn unknown(host: HostId, command: CommandId) {
+    tracing::warn!(host.id = %host, command.id = %command, "an answer to a command that is not in the ledger");
 }
 
 fn parse<T: serde::de::DeserializeOwned>(payload: &[u8]) -> Result<T> {
     serde_json::from_slice(payload).map_err(|error| Faulty::Payload(error).into())
-}
-
-async fn presence(
-    db: &mut SqliteConnection,
-    id: HostId,
-    presence: &Presence,
-    now: Millis,
-    effects: &mut Effects,
-) -> Result<()> {
-    let held = host::presence_order(db, id).await?;
-    if !decide::presence_supersedes(held, presence) {
-        return Ok(());
-    }
-    host::set_presence(db, id, presence, now).await?;
-    effects.presences.push((id, presence.state == PresenceState::Online));
-    effects.changes.push(Change::Host(id));
-    Ok(())
-}
-
-async fn heartbeat(
-    db: &mut SqliteConnection,
-    id: HostId,
-    heartbeat: Heartbeat,
-    now: Millis,
-    effects: &mut Effects,
-) -> Result<()> {
-    let (epoch, made_ms, is_final) = (heartbeat.epoch, heartbeat.at_ms, heartbeat.is_final);
-    let verdict = decide::heartbeat(host::held(db, id).await?, heartbeat).inspect_err(|_| {
-        // Whatever the host thinks that we hold is not what it means: begin anew.
-        effects.refresh.insert(id);
-    })?;
-    match verdict {
-        Verdict::Store { held, state } => {
-            host::set_held(db, id, &held, &state.hostname, now).await?;
-            forget_units(db, id, epoch, made_ms, &state, effects).await?;
-            effects.acks(id).heartbeat = Some(Numbered { epoch, seq: held.seq });
-            effects.changes.push(Change::Host(id));
-            // Taken down as offline by mistake: it shows its presence again if it is asked to.
-            let offline = host::presence_order(db, id).await?.is_some_and(|(held, _, off)| off && held <= epoch);
-            if offline && !is_final {
-                effects.refresh.insert(id);
-            }
-        }
-        Verdict::Known { seq } => effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
-        Verdict::Old => (),
-        Verdict::Gap => drop(effects.refresh.insert(id)),
-    }
-    Ok(())
 }
 
 /// Forgets units that a heartbeat does not list. The message that says that a unit is gone is not
@@ -149,43 +254,6 @@ async fn unit_report(
     }
     if host::set_unit(db, id, report, now).await? {
         effects.changes.push(Change::Unit(id, unit.clone()));
-    }
-    Ok(())
-}
-
-async fn report(
-    db: &mut SqliteConnection,
-    id: HostId,
-    report: Report,
-    now: Millis,
-    effects: &mut Effects,
-) -> Result<()> {
-    let command = report.command;
-    let acknowledged = ReportAck { command, seq: report.seq };
-    let Some(state) = command::state(db, command, id).await? else {
-        // From a store that was restored or swept. The host may forget it: nobody will ever ask.
-        tracing::warn!(host.id = %id, command.id = %command, "an answer to a command that is not in the ledger");
-        effects.acks(id).reports.insert(acknowledged);
-        return Ok(());
-    };
-    match report.content {
-        // These are not kept by the host, so they need no acknowledgement.
-        Content::Accepted => advance(db, id, command, state, CommandState::Accepted, effects).await?,
-        Content::Running => advance(db, id, command, state, CommandState::Running, effects).await?,
-        Content::Output { stream, offset_bytes, data } => {
-            effects.acks(id).reports.insert(acknowledged);
-            let data = data.to_bytes().map_err(|_| Faulty::Content("its output is not base64"))?;
-            if output(db, id, command, stream, offset_bytes, &data).await? {
-                effects.changes.push(Change::Command(command));
-            }
-        }
-        Content::Done { outcome } => {
-            effects.acks(id).reports.insert(acknowledged);
-            if command::settle(db, command, id, &outcome, now).await? {
-                effects.changes.push(Change::Command(command));
-            }
-            effects.settled.push((command, id));
-        }
     }
     Ok(())
 }

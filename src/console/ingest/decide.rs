@@ -1,10 +1,12 @@
 //! What a message changes, as plain functions of what is held and what came.
 
 use muster_topics::{
+    V1,
     heartbeat::{Content, Heartbeat, HostState},
-    presence::Presence,
+    presence::{Presence, PresenceState},
 };
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::Faulty;
 use crate::{api::CommandState, console::store::host::Held};
@@ -16,6 +18,21 @@ const HOSTNAME_MAX_BYTES: usize = 253;
 /// presence comes again with each subscription.
 pub(super) fn presence_supersedes(held: Option<(u64, u64, bool)>, presence: &Presence) -> bool {
     held.is_none_or(|held| presence.order() > held)
+}
+
+/// The presence of a host of which a heartbeat came before any presence of that life.
+pub(super) fn presence_of(epoch: u64, state: &HostState) -> Presence {
+    Presence {
+        v: V1,
+        state: PresenceState::Online,
+        // It is not kept: nobody but the host itself needs it.
+        instance: Uuid::nil(),
+        epoch,
+        session: 0,
+        agent_version: state.agent_version.clone(),
+        capabilities: Vec::new(),
+        since_ms: 0,
+    }
 }
 
 /// What to do with a heartbeat.
@@ -109,10 +126,8 @@ pub(super) fn advances(from: CommandState, to: CommandState) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::{V1, presence::PresenceState};
     use proptest::prelude::*;
     use serde_json::json;
-    use uuid::Uuid;
 
     use super::*;
 

@@ -4,28 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use muster_topics::{
     Millis, V1,
-    ack::{Ack, Numbered, ReportAck},
     command::Refresh,
     name::{CommandId, HostId},
     topic::{HostTopic, Topic},
 };
 
+use super::acks::HostAcks;
 use crate::console::{Change, Shared, dispatch};
 
-/// The most answers that one acknowledgement names: 90 bytes each, quoted, stay well below 64 KiB.
-const REPORTS_MAX: usize = 400;
 /// A host that keeps sending what cannot be applied is asked for everything no more often than this.
 const REFRESH_EVERY_MS: Millis = 10_000;
 /// Hosts that are remembered for that; beyond it the memory begins anew.
 const REFRESHES_MAX: usize = 100_000;
-
-/// What one host may forget.
-#[derive(Debug, Default)]
-pub(super) struct HostAcks {
-    pub(super) reports: BTreeSet<ReportAck>,
-    pub(super) heartbeat: Option<Numbered>,
-    pub(super) metrics: BTreeSet<Numbered>,
-}
 
 /// What is to be done once a batch is committed.
 #[derive(Debug, Default)]
@@ -52,10 +42,7 @@ impl Effects {
     /// Adds those of a later message.
     pub(super) fn extend(&mut self, more: Self) {
         for (host, acks) in more.acks {
-            let mine = self.acks(host);
-            mine.reports.extend(acks.reports);
-            mine.metrics.extend(acks.metrics);
-            mine.heartbeat = acks.heartbeat.or(mine.heartbeat);
+            self.acks(host).extend(acks);
         }
         self.refresh.extend(more.refresh);
         self.presences.extend(more.presences);
@@ -66,14 +53,15 @@ impl Effects {
 
     /// Tells everybody.
     pub(super) async fn perform(self, shared: &Shared, refreshes: &mut Refreshes, now: Millis) {
-        for (host, ack) in self.acks.into_iter().flat_map(|(host, acks)| messages(host, acks, now)) {
-            publish(shared, host, HostTopic::Ack, &ack);
-        }
+        shared.owed.add(self.acks);
         for host in self.refresh {
             if refreshes.may_ask(host, now) {
                 tracing::info!(host.id = %host, "asks a host for its whole state");
                 let refresh = Refresh { v: V1, issued_ms: now, within_ms: 0 };
-                publish(shared, host, HostTopic::Command, &refresh);
+                match shared.authority.signer().sign(&refresh) {
+                    Ok(bytes) => drop(shared.link.publish(Topic::Host(host, HostTopic::Command), bytes)),
+                    Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
+                }
             }
         }
         // In this order: a host that came and is done in one batch gets nothing sent again.
@@ -85,37 +73,11 @@ impl Effects {
         }
         let mut told = HashSet::new();
         for change in self.changes {
-            if told.insert(format!("{change:?}")) {
+            if told.insert(change.clone()) {
                 shared.changed(change);
             }
         }
     }
-}
-
-fn publish<B: muster_topics::envelope::Body>(shared: &Shared, host: HostId, topic: HostTopic, body: &B) {
-    match shared.authority.signer().sign(body) {
-        Ok(bytes) => drop(shared.link.publish(Topic::Host(host, topic), bytes)),
-        Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
-    }
-}
-
-/// What a host may forget, in as many messages as it takes.
-fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<(HostId, Ack)> {
-    let HostAcks { reports, heartbeat, metrics } = acks;
-    let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());
-    let count = reports.len().div_ceil(REPORTS_MAX).max(metrics.len().div_ceil(REPORTS_MAX)).max(1);
-    let part = |index: usize, length: usize| (index * REPORTS_MAX).min(length)..((index + 1) * REPORTS_MAX).min(length);
-    (0..count)
-        .map(|index| Ack {
-            v: V1,
-            host,
-            issued_ms: now,
-            reports: reports[part(index, reports.len())].to_vec(),
-            heartbeat: heartbeat.filter(|_| index == 0),
-            metrics: metrics[part(index, metrics.len())].to_vec(),
-        })
-        .map(|ack| (host, ack))
-        .collect()
 }
 
 /// When each host was last asked for its whole state.
@@ -140,8 +102,6 @@ impl Refreshes {
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::envelope::Signer;
-
     use super::*;
 
     #[test]
@@ -150,23 +110,5 @@ mod tests {
         let (a, b) = (HostId::random(), HostId::random());
         let asked = [(a, 0), (a, 5_000), (b, 5_000), (a, 10_000), (a, 10_001), (a, 3_000)];
         assert_eq!(asked.map(|(host, now)| refreshes.may_ask(host, now)), [true, false, true, true, false, true]);
-    }
-
-    #[test]
-    fn many_acknowledgements_stay_below_the_limit_and_none_is_left_out() {
-        let signer = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
-        let reports: BTreeSet<_> =
-            (0..1000).map(|_| ReportAck { command: CommandId::new(), seq: u64::from(u32::MAX) }).collect();
-        let metrics: BTreeSet<_> = (0..500).map(|seq| Numbered { epoch: u64::from(u32::MAX), seq }).collect();
-        let heartbeat = Some(Numbered { epoch: 1, seq: 1 });
-        let host = HostId::random();
-        let acks = messages(host, HostAcks { reports: reports.clone(), heartbeat, metrics: metrics.clone() }, 0);
-        for (_, ack) in &acks {
-            signer.sign(ack).unwrap();
-        }
-        let sent: BTreeSet<_> = acks.iter().flat_map(|(_, ack)| ack.reports.clone()).collect();
-        let sent_metrics: BTreeSet<_> = acks.iter().flat_map(|(_, ack)| ack.metrics.clone()).collect();
-        assert_eq!((sent, sent_metrics), (reports, metrics));
-        assert_eq!(acks.iter().filter(|(_, ack)| ack.heartbeat.is_some()).count(), 1);
     }
 }

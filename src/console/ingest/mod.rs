@@ -2,18 +2,20 @@
 //!
 //! Modules, in reading order: [`decide`] (what a message changes, as plain functions), [`apply`] (one
 //! message into one transaction), [`effects`] (what is to be done once the transaction is committed:
-//! acknowledgements, requests for a refresh, news for pages and dispatch), [`output`] (pieces of
+//! requests for a refresh, news for pages and dispatch), [`acks`] (what hosts are told that they may forget), [`output`] (pieces of
 //! output put together), [`recorder`] (measurements, by a queue and a task of their own, so that
 //! neither waits for the other's store).
 //!
 //! Ingest takes whatever waits, up to [`BATCH_MAX`], stores it in one transaction, and only then
-//! acknowledges: to the broker message by message, to the hosts with one signed message each.
+//! acknowledges: to the broker message by message, to the hosts a little later, with one signed message for all that
+//! was stored of each meanwhile.
 //!
 //! **Invariant: effects happen after the commit.** If it fails, nothing has been told to anybody.
 //!
 //! **Invariant: a faulty message is counted, logged and acknowledged.** Otherwise it would come for
 //! ever, and those behind it never.
 
+mod acks;
 mod apply;
 mod decide;
 mod effects;
@@ -26,14 +28,21 @@ use muster_topics::{PAYLOAD_MAX_BYTES, topic::Topic};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::effects::{Effects, Refreshes};
-pub(super) use self::{decide::is_hostname, recorder::run as record};
+pub(super) use self::{
+    acks::{Owed, run as acknowledge},
+    decide::is_hostname,
+    recorder::run as record,
+};
+use self::{
+    apply::Batch,
+    effects::{Effects, Refreshes},
+};
 use super::{Shared, link::Inbound, store::StoreError};
 use crate::clock::now_ms;
 
-/// The most messages of one transaction. One costs about 30 µs and a sync of the disk some
+/// The most messages of one transaction. One costs about 10 µs and a sync of the disk some
 /// milliseconds, so a batch of these is past the point where larger ones pay.
-pub(super) const BATCH_MAX: usize = 512;
+pub(super) const BATCH_MAX: usize = 2_048;
 /// What waits after the store failed in a way that may pass (a full disk).
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -118,15 +127,16 @@ async fn store(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError
 
 async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError> {
     let mut transaction = shared.store.begin().await?;
-    let mut effects = Effects::default();
-    let now = now_ms();
+    let topics = batch.iter().map(|message| &message.topic);
+    let mut together = Batch::begin(&mut transaction, topics, now_ms()).await?;
     for message in batch {
-        match apply::apply(&mut transaction, &message.topic, &message.payload, now, &mut effects).await {
+        match together.apply(&mut transaction, &message.topic, &message.payload).await {
             Ok(()) => (),
             Err(ApplyError::Faulty(fault)) => dropped(&message.topic, &fault),
             Err(ApplyError::Store(error)) => return Err(error),
         }
     }
+    let effects = together.finish(&mut transaction).await?;
     transaction.commit().await?;
     Ok(effects)
 }

@@ -18,7 +18,7 @@ use crate::{
 
 fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
     let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
-    Inbound { topic: Topic::Host(host, topic), payload, receipt: Receipt::none() }
+    Inbound { topic: Topic::Host(host, topic), payload, receipt: Receipt::none(), _room: None }
 }
 
 async fn stored(fixture: &Fixture, batch: &[Inbound]) -> Effects {
@@ -93,6 +93,55 @@ async fn who_does_not_answer_the_roll_is_offline_until_it_speaks_up() {
     let effects = stored(&fixture, &[message(away, HostTopic::Heartbeat, &heartbeat(1, 1, &json!({})))]).await;
     assert!(effects.refresh.contains(&away) && !effects.refresh.contains(&here));
     assert_eq!(stored(&fixture, &[online(away), online(here)]).await.presences, [(away, true)]);
+}
+
+#[tokio::test]
+async fn a_heartbeat_shows_a_host_whose_presence_was_lost() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let beat = |epoch, seq| message(host, HostTopic::Heartbeat, &heartbeat(epoch, seq, &json!({})));
+    let shown = |epoch, session, state| message(host, HostTopic::Presence, &presence(epoch, session, state));
+    assert_eq!(stored(&fixture, &[beat(1, 1)]).await.presences, [(host, true)]);
+    assert_eq!(fixture.console.status().await.unwrap().hosts_online, 1);
+    // Whatever the topic of its presence says counts as later.
+    assert_eq!(stored(&fixture, &[shown(1, 1, "online"), beat(1, 2)]).await.presences, [(host, true)]);
+    assert_eq!(stored(&fixture, &[shown(1, 1, "offline")]).await.presences, [(host, false)]);
+    // The next life, of which nothing but a heartbeat comes.
+    assert_eq!(stored(&fixture, &[beat(2, 1)]).await.presences, [(host, true)]);
+    assert!(stored(&fixture, &[shown(1, 2, "offline")]).await.presences.is_empty(), "the will of the life before");
+    assert_eq!(stored(&fixture, &[shown(2, 1, "stopped")]).await.presences, [(host, false)]);
+    // The last one of a life shows nothing.
+    let mut last = heartbeat(3, 1, &json!({}));
+    last["final"] = json!(true);
+    assert!(stored(&fixture, &[message(host, HostTopic::Heartbeat, &last)]).await.presences.is_empty());
+}
+
+#[tokio::test]
+async fn many_hosts_in_one_batch_are_each_their_own() {
+    let fixture = Fixture::new().await;
+    let mut hosts = Vec::new();
+    for n in 0..70 {
+        hosts.push(fixture.member(&format!("h{n}")).await.id);
+    }
+    let id = fixture.command(&hosts).await.id;
+    let mut batch = Vec::new();
+    for (n, host) in hosts.iter().enumerate() {
+        let mut beat = heartbeat(1, 1, &json!({}));
+        beat["state"]["hostname"] = json!(format!("n{n}"));
+        batch.push(message(*host, HostTopic::Heartbeat, &beat));
+        batch.push(message(*host, HostTopic::Presence, &presence(1, 1, "online")));
+        batch.push(message(*host, HostTopic::Outcome, &report(id, 1, done(n as i32 % 3))));
+    }
+    let effects = stored(&fixture, &batch).await;
+    assert_eq!(effects.settled.len(), 70);
+    let command = fixture.console.command(id).await.unwrap();
+    for (n, host) in hosts.iter().enumerate() {
+        let line = command.hosts.iter().find(|line| line.host == *host).unwrap();
+        assert_eq!((line.hostname.clone(), line.state), (format!("n{n}"), CommandState::Done));
+        let status = &line.outcome.as_ref().unwrap().value.status;
+        assert_eq!(status.is_success(), n % 3 == 0, "{n}: {status:?}");
+    }
+    assert_eq!(fixture.console.status().await.unwrap().hosts_online, 70);
 }
 
 #[tokio::test]
@@ -212,7 +261,12 @@ async fn a_faulty_message_does_not_keep_the_others() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let stranger = HostId::random();
-    let raw = |topic: Topic, payload: &[u8]| Inbound { topic, payload: payload.to_vec(), receipt: Receipt::none() };
+    let raw = |topic: Topic, payload: &[u8]| Inbound {
+        topic,
+        payload: payload.to_vec(),
+        receipt: Receipt::none(),
+        _room: None,
+    };
     let long = vec![b' '; PAYLOAD_MAX_BYTES + 1];
     let batch = [
         raw(Topic::CommandAll, b"{}"),
@@ -240,7 +294,12 @@ async fn measurements_are_acknowledged_after_their_commit_alone() {
     let recorder = tokio::spawn(record(Arc::clone(fixture.shared()), queue, CancellationToken::new()));
     let batch = |seq: u64| {
         let payload = format!("# v=1 epoch=1 seq={seq}\nmuster_test value={seq} {}\n", now_ms());
-        Inbound { topic: Topic::Host(host, HostTopic::Metric), payload: payload.into_bytes(), receipt: Receipt::none() }
+        Inbound {
+            topic: Topic::Host(host, HostTopic::Metric),
+            payload: payload.into_bytes(),
+            receipt: Receipt::none(),
+            _room: None,
+        }
     };
     batches.send(batch(1)).await.unwrap();
     while changes.recv().await.unwrap() != Change::Metrics(host) {}

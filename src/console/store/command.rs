@@ -3,7 +3,7 @@
 //! **Invariant: a command has at most one outcome from each host.** The first stays, whatever comes
 //! later; only `missing`, which is no outcome, gives way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use muster_topics::{
     Millis,
@@ -11,10 +11,13 @@ use muster_topics::{
     name::{CommandId, HostId},
     outcome::{Outcome, Stream},
 };
-use sqlx::{FromRow, SqliteConnection, SqlitePool};
+use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
 
 use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
-use crate::api::{self, CommandState};
+use crate::{
+    api::{self, CommandState},
+    rows::{parameters, pieces},
+};
 
 /// Enters a signed command for `hosts`.
 pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u8], hosts: &[HostId]) -> Result<()> {
@@ -32,12 +35,21 @@ pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u
     .bind(signed_bytes)
     .execute(&mut *db)
     .await?;
-    for host in hosts {
-        sqlx::query("INSERT INTO command_host (command, host, state) VALUES ($1, $2, 'waiting')")
-            .bind(&id)
-            .bind(host.to_string())
-            .execute(&mut *db)
-            .await?;
+    let mut sorted = hosts.to_vec();
+    // In the order of the table, in which pages are filled one after the other.
+    sorted.sort_unstable();
+    for piece in pieces(&sorted) {
+        let sql = format!(
+            "WITH asked (host) AS (VALUES {})
+             INSERT INTO command_host (command, host, state) SELECT ${}, host, 'waiting' FROM asked",
+            parameters(piece.len(), 1),
+            piece.len() + 1
+        );
+        let mut query = sqlx::query(AssertSqlSafe(sql));
+        for host in piece {
+            query = query.bind(host.to_string());
+        }
+        query.bind(&id).execute(&mut *db).await?;
     }
     Ok(())
 }
@@ -115,25 +127,44 @@ pub async fn advance(db: &mut SqliteConnection, command: CommandId, host: HostId
     Ok(())
 }
 
-/// Stores the outcome, if there is none yet. Says whether it did.
+/// An outcome as it came.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// Of this command.
+    pub command: CommandId,
+    /// From this host.
+    pub host: HostId,
+    /// What it says.
+    pub outcome: Outcome,
+}
+
+/// Stores outcomes, those of which there is none yet; gives these. Of several from one host the caller gives the first.
 pub async fn settle(
     db: &mut SqliteConnection,
-    command: CommandId,
-    host: HostId,
-    outcome: &Outcome,
+    outcomes: &[Settled],
     now: Millis,
-) -> Result<bool> {
-    let settled = sqlx::query(
-        "UPDATE command_host SET state = 'done', outcome = $3, outcome_ms = $4
-         WHERE command = $1 AND host = $2 AND state <> 'done'",
-    )
-    .bind(command.to_string())
-    .bind(host.to_string())
-    .bind(to_json("outcome", outcome)?)
-    .bind(now)
-    .execute(db)
-    .await?;
-    Ok(settled.rows_affected() > 0)
+) -> Result<HashSet<(CommandId, HostId)>> {
+    let mut settled = HashSet::new();
+    for piece in pieces(outcomes) {
+        let sql = format!(
+            "WITH came (command, host, outcome) AS (VALUES {})
+             UPDATE command_host SET state = 'done', outcome = came.outcome, outcome_ms = ${}
+             FROM came
+             WHERE command_host.command = came.command AND command_host.host = came.host AND command_host.state <> 'done'
+             RETURNING command_host.command, command_host.host",
+            parameters(piece.len(), 3),
+            piece.len() * 3 + 1
+        );
+        let mut query = sqlx::query_as(AssertSqlSafe(sql));
+        for Settled { command, host, outcome } in piece {
+            query = query.bind(command.to_string()).bind(host.to_string()).bind(to_json("outcome", outcome)?);
+        }
+        let rows: Vec<(String, String)> = query.bind(now).fetch_all(&mut *db).await?;
+        for (command, host) in rows {
+            settled.insert((parsed("command id", &command)?, parsed("host id", &host)?));
+        }
+    }
+    Ok(settled)
 }
 
 /// Notes that a command has expired without a word from these hosts.
@@ -364,6 +395,11 @@ mod tests {
         }
     }
 
+    async fn settle_one(db: &mut SqliteConnection, command: CommandId, host: HostId) -> bool {
+        let one = Settled { command, host, outcome: outcome() };
+        settle(db, &[one], 5).await.unwrap().contains(&(command, host))
+    }
+
     fn outcome() -> Outcome {
         let status = muster_topics::outcome::Status::Completed;
         Outcome { status, started_ms: None, finished_ms: 1, stdout: Output::default(), stderr: Output::default() }
@@ -377,7 +413,9 @@ mod tests {
         let mut db = store.begin().await.unwrap();
         add(&mut db, &one, b"signed", &hosts).await.unwrap();
         advance(&mut db, one.id, hosts[0], CommandState::Running).await.unwrap();
-        assert!(settle(&mut db, one.id, hosts[1], &outcome(), 5).await.unwrap());
+        assert!(settle_one(&mut db, one.id, hosts[1]).await);
+        assert!(!settle_one(&mut db, one.id, hosts[1]).await, "the first one stays");
+        assert!(!settle_one(&mut db, one.id, HostId::random()).await, "it was not asked");
         db.commit().await.unwrap();
         store.close().await;
         let store = super::super::Store::open(&dir.path().join("console.db")).await.unwrap();
@@ -401,7 +439,7 @@ mod tests {
             assert!(add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap());
             assert!(!add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap(), "a repetition");
         }
-        settle(&mut db, over.id, host, &outcome(), 5).await.unwrap();
+        assert!(settle_one(&mut db, over.id, host).await);
         advance(&mut db, running.id, host, CommandState::Running).await.unwrap();
         db.commit().await.unwrap();
         assert_eq!(sweep(store.write(), 100).await.unwrap(), 1);

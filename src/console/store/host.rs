@@ -1,5 +1,7 @@
 //! Hosts: who joined, with which certificates, and what they say of themselves.
 
+use std::collections::{HashMap, HashSet};
+
 use muster_topics::{
     Millis,
     heartbeat::{Facts, HostState},
@@ -8,10 +10,14 @@ use muster_topics::{
     unit::UnitReport,
 };
 use serde_json::Value;
-use sqlx::{FromRow, SqliteConnection, SqlitePool};
+use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool, sqlite::SqliteRow};
 
 use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
-use crate::{api, console::authority::Certificate};
+use crate::{
+    api,
+    console::authority::Certificate,
+    rows::{parameters, pieces},
+};
 
 /// A host that joins.
 #[derive(Clone, Debug)]
@@ -285,21 +291,27 @@ pub async fn presence_order(db: &mut SqliteConnection, host: HostId) -> Result<O
         .transpose()
 }
 
-/// Stores a presence in place of the one before.
-pub async fn set_presence(db: &mut SqliteConnection, host: HostId, presence: &Presence, now: Millis) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms) VALUES ($1, $2, $3, $4, $5, $6)
-         ON CONFLICT (host) DO UPDATE SET state = excluded.state, epoch = excluded.epoch,
-             session = excluded.session, agent_version = excluded.agent_version, since_ms = excluded.since_ms",
-    )
-    .bind(host.to_string())
-    .bind(word("presence", &presence.state)?)
-    .bind(signed(presence.epoch))
-    .bind(signed(presence.session))
-    .bind(&presence.agent_version)
-    .bind(now)
-    .execute(db)
-    .await?;
+/// Stores presences in place of those before: each host's latest.
+pub async fn set_presences(db: &mut SqliteConnection, presences: &[(HostId, Presence)], now: Millis) -> Result<()> {
+    for piece in pieces(presences) {
+        let sql = format!(
+            "INSERT INTO presence (host, state, epoch, session, agent_version, since_ms) VALUES {}
+             ON CONFLICT (host) DO UPDATE SET state = excluded.state, epoch = excluded.epoch,
+                 session = excluded.session, agent_version = excluded.agent_version, since_ms = excluded.since_ms",
+            parameters(piece.len(), 6)
+        );
+        let mut query = sqlx::query(AssertSqlSafe(sql));
+        for (host, presence) in piece {
+            query = query
+                .bind(host.to_string())
+                .bind(word("presence", &presence.state)?)
+                .bind(signed(presence.epoch))
+                .bind(signed(presence.session))
+                .bind(&presence.agent_version)
+                .bind(now);
+        }
+        query.execute(&mut *db).await?;
+    }
     Ok(())
 }
 
@@ -308,8 +320,8 @@ pub async fn set_presence(db: &mut SqliteConnection, host: HostId, presence: &Pr
 /// will of that comes, this counts as later.
 pub async fn take_offline(db: &SqlitePool, since: Millis, now: Millis) -> Result<Vec<HostId>> {
     let rows: Vec<(String,)> = sqlx::query_as(
-        "UPDATE presence SET state = 'offline', session = session - 1, since_ms = $2
-         WHERE state = 'online' AND session > 0 AND since_ms < $1
+        "UPDATE presence SET state = 'offline', session = CASE WHEN session > 0 THEN session - 1 ELSE 0 END, since_ms = $2
+         WHERE state = 'online' AND since_ms < $1
            AND NOT EXISTS (SELECT 1 FROM heartbeat WHERE heartbeat.host = presence.host AND heartbeat.at_ms >= $1)
          RETURNING host",
     )
@@ -333,46 +345,119 @@ pub struct Held {
     pub base: Option<(u64, Value)>,
 }
 
-/// What is held of a host's state.
-pub async fn held(db: &mut SqliteConnection, host: HostId) -> Result<Option<Held>> {
-    type Row = (i64, i64, String, Option<i64>, Option<String>);
-    let row: Option<Row> =
-        sqlx::query_as("SELECT epoch, seq, state, base_seq, base_state FROM heartbeat WHERE host = $1")
-            .bind(host.to_string())
-            .fetch_optional(db)
-            .await?;
-    let Some((epoch, seq, state, base_seq, base_state)) = row else { return Ok(None) };
+type HeldRow = (i64, i64, String, Option<i64>, Option<String>);
+
+fn read_held((epoch, seq, state, base_seq, base_state): HeldRow) -> Result<Held> {
     let base = match (base_seq, base_state) {
         (Some(seq), Some(state)) => Some((unsigned("seq", seq)?, json("state", &state)?)),
         _ => None,
     };
-    Ok(Some(Held { epoch: unsigned("epoch", epoch)?, seq: unsigned("seq", seq)?, state: json("state", &state)?, base }))
+    Ok(Held { epoch: unsigned("epoch", epoch)?, seq: unsigned("seq", seq)?, state: json("state", &state)?, base })
 }
 
-/// Stores a host's state in place of the one before.
-pub async fn set_held(db: &mut SqliteConnection, host: HostId, held: &Held, hostname: &str, now: Millis) -> Result<()> {
-    let base = held.base.as_ref().map(|(seq, state)| Ok::<_, super::StoreError>((*seq, to_json("state", state)?)));
-    let (base_seq, base_state) = base.transpose()?.unzip();
-    sqlx::query(
-        "INSERT INTO heartbeat (host, epoch, seq, state, base_seq, base_state, at_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)
-         ON CONFLICT (host) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq, state = excluded.state,
-             base_seq = excluded.base_seq, base_state = excluded.base_state, at_ms = excluded.at_ms",
-    )
-    .bind(host.to_string())
-    .bind(signed(held.epoch))
-    .bind(signed(held.seq))
-    .bind(to_json("state", &held.state)?)
-    .bind(base_seq.map(signed))
-    .bind(base_state)
-    .bind(now)
-    .execute(&mut *db)
-    .await?;
-    sqlx::query("UPDATE host SET hostname = $2 WHERE id = $1 AND hostname <> $2")
-        .bind(host.to_string())
-        .bind(hostname)
-        .execute(db)
-        .await?;
+/// A state that is to be stored, and the name that the host gives itself in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewState {
+    /// Whose.
+    pub host: HostId,
+    /// The state.
+    pub held: Held,
+    /// The name.
+    pub hostname: String,
+}
+
+/// Stores hosts' states in place of those before: each host's latest.
+pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Millis) -> Result<()> {
+    for piece in pieces(states) {
+        let sql = format!(
+            "INSERT INTO heartbeat (host, epoch, seq, state, base_seq, base_state, at_ms) VALUES {}
+             ON CONFLICT (host) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq, state = excluded.state,
+                 base_seq = excluded.base_seq, base_state = excluded.base_state, at_ms = excluded.at_ms",
+            parameters(piece.len(), 7)
+        );
+        let mut query = sqlx::query(AssertSqlSafe(sql));
+        for NewState { host, held, .. } in piece {
+            let base = held.base.as_ref();
+            query = query
+                .bind(host.to_string())
+                .bind(signed(held.epoch))
+                .bind(signed(held.seq))
+                .bind(to_json("state", &held.state)?)
+                .bind(base.map(|(seq, _)| signed(*seq)))
+                .bind(base.map(|(_, state)| to_json("state", state)).transpose()?)
+                .bind(now);
+        }
+        query.execute(&mut *db).await?;
+        let sql = format!(
+            "WITH came (id, hostname) AS (VALUES {})
+             UPDATE host SET hostname = came.hostname FROM came
+             WHERE host.id = came.id AND host.hostname <> came.hostname",
+            parameters(piece.len(), 2)
+        );
+        let mut query = sqlx::query(AssertSqlSafe(sql));
+        for NewState { host, hostname, .. } in piece {
+            query = query.bind(host.to_string()).bind(hostname);
+        }
+        query.execute(&mut *db).await?;
+    }
     Ok(())
+}
+
+/// What is known of the hosts that a batch of messages is about, read at once.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// Those that have joined.
+    pub members: HashSet<HostId>,
+    /// The places of their presences in the order of [`Presence::order`].
+    pub presences: HashMap<HostId, (u64, u64, bool)>,
+    /// Their states, of those that this was asked for.
+    pub held: HashMap<HostId, Held>,
+    /// Those of them that have units.
+    pub with_units: HashSet<HostId>,
+}
+
+/// Reads what is known of `hosts`, and the states of `beating`.
+pub async fn known(db: &mut SqliteConnection, hosts: &[HostId], beating: &[HostId]) -> Result<Known> {
+    type Presences = Vec<(String, i64, i64, String)>;
+    type States = Vec<(String, i64, i64, String, Option<i64>, Option<String>)>;
+    let mut known = Known::default();
+    for piece in pieces(hosts) {
+        let ids: Vec<(String,)> = of_hosts("SELECT id FROM host WHERE id IN ", piece, db).await?;
+        for (id,) in ids {
+            known.members.insert(parsed("host id", &id)?);
+        }
+        let rows: Presences =
+            of_hosts("SELECT host, epoch, session, state FROM presence WHERE host IN ", piece, db).await?;
+        for (id, epoch, session, state) in rows {
+            let order = (unsigned("epoch", epoch)?, unsigned("session", session)?, state != "online");
+            known.presences.insert(parsed("host id", &id)?, order);
+        }
+    }
+    for piece in pieces(beating) {
+        let rows: States =
+            of_hosts("SELECT host, epoch, seq, state, base_seq, base_state FROM heartbeat WHERE host IN ", piece, db)
+                .await?;
+        for (id, epoch, seq, state, base_seq, base_state) in rows {
+            known.held.insert(parsed("host id", &id)?, read_held((epoch, seq, state, base_seq, base_state))?);
+        }
+        let ids: Vec<(String,)> = of_hosts("SELECT DISTINCT host FROM unit WHERE host IN ", piece, db).await?;
+        for (id,) in ids {
+            known.with_units.insert(parsed("host id", &id)?);
+        }
+    }
+    Ok(known)
+}
+
+/// All rows of a statement that ends with `IN`, for these hosts.
+async fn of_hosts<R>(select: &'static str, hosts: &[HostId], db: &mut SqliteConnection) -> Result<Vec<R>>
+where
+    R: for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
+{
+    let mut query = sqlx::query_as(AssertSqlSafe(format!("{select}{}", parameters(1, hosts.len()))));
+    for host in hosts {
+        query = query.bind(host.to_string());
+    }
+    Ok(query.fetch_all(db).await?)
 }
 
 #[derive(FromRow)]

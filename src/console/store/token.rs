@@ -11,7 +11,7 @@ use crate::api;
 
 /// Enters a new token; the store keeps the hash of its secret alone.
 pub async fn add(
-    db: &SqlitePool,
+    db: &mut SqliteConnection,
     id: &Name,
     secret: &Digest,
     operator: &Name,

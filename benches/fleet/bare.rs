@@ -1,0 +1,139 @@
+//! Bare MQTT: clients of the same library that answer a request of QoS 1 with one. The floor under everything.
+//!
+//! The clients are a child process, which is the bench itself, started with [`ROLE`] in its environment.
+
+use std::{
+    net::SocketAddr,
+    process::{Command, ExitCode},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rumqttc::{AsyncClient, Event, EventLoop, Incoming, MqttOptions, NetworkOptions, QoS};
+use tokio::{runtime::Builder, sync::mpsc, time::timeout};
+
+use crate::{place::Broker, process::Process};
+
+/// Set in the environment of the child: the broker's address and the number of clients.
+const ROLE: &str = "MUSTER_BENCH_BARE_CLIENTS";
+
+const REQUEST: &str = "bare/request";
+const ANSWERS: &str = "bare/answer/+";
+
+/// An answer that has not come this long after the last one never will.
+const LOST: Duration = Duration::from_secs(5);
+
+/// What came of it.
+pub(crate) struct Bare {
+    /// Until the last answer.
+    pub(crate) time: Duration,
+    /// Answers that never came, of the worst round.
+    pub(crate) lost: u32,
+}
+
+/// Runs the clients, if this process was started for that.
+pub(crate) fn run_if_asked() -> Option<ExitCode> {
+    let asked = std::env::var(ROLE).ok()?;
+    if let Err(error) = clients(&asked) {
+        println!("error: {error:#}");
+    }
+    Some(ExitCode::FAILURE)
+}
+
+fn connection(name: String, address: SocketAddr) -> (AsyncClient, EventLoop) {
+    let mut options = MqttOptions::new(name, address.ip().to_string(), address.port());
+    options.set_keep_alive(Duration::from_secs(60)).set_inflight(100);
+    let (client, mut events) = AsyncClient::new(options, 64);
+    let mut network = NetworkOptions::new();
+    network.set_tcp_nodelay(true);
+    network.set_connection_timeout(60);
+    events.set_network_options(network);
+    (client, events)
+}
+
+fn clients(asked: &str) -> Result<()> {
+    let (address, count) = asked.split_once(' ').context("an address and a number are wanted")?;
+    let (address, count): (SocketAddr, u32) = (address.parse()?, count.parse()?);
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (ready, mut subscribed) = mpsc::channel(64);
+        for n in 0..count {
+            let ready = ready.clone();
+            tokio::spawn(async move {
+                let (client, mut events) = connection(format!("bare-{n}"), address);
+                // As many as an agent's outcome has.
+                let answer = vec![b'x'; 230];
+                loop {
+                    match events.poll().await {
+                        Ok(Event::Incoming(Incoming::ConnAck(_))) => {
+                            let _ = client.try_subscribe(REQUEST, QoS::AtLeastOnce);
+                        }
+                        Ok(Event::Incoming(Incoming::SubAck(_))) => drop(ready.send(()).await),
+                        Ok(Event::Incoming(Incoming::Publish(_))) => {
+                            let _ =
+                                client.try_publish(format!("bare/answer/{n}"), QoS::AtLeastOnce, false, answer.clone());
+                        }
+                        Ok(_) => {}
+                        Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+                    }
+                }
+            });
+        }
+        for _ in 0..count {
+            subscribed.recv().await.context("no client")?;
+        }
+        println!("ready");
+        // Until this process is ended.
+        std::future::pending::<()>().await;
+        Ok(())
+    })
+}
+
+/// A request to all clients, until every answer is there: the median of so many rounds.
+pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize) -> Result<Bare> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(ROLE, format!("{} {count}", broker.address()));
+    let mut clients = Process::start("bare clients", &mut command)?;
+    clients.wait_for("readiness", |line| (line == "ready").then_some(()))?;
+    thread::sleep(Duration::from_secs(1));
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let result = runtime.block_on(async {
+        let (client, mut events) = connection("bare-collector".to_owned(), broker.address());
+        client.subscribe(ANSWERS, QoS::AtLeastOnce).await?;
+        while !matches!(events.poll().await?, Event::Incoming(Incoming::SubAck(_))) {}
+        let (mut times, mut lost) = (Vec::new(), 0);
+        for _ in 0..rounds {
+            let (time, came) = round(&client, &mut events, count).await?;
+            times.push(time);
+            lost = lost.max(count - came);
+        }
+        times.sort_unstable();
+        Ok::<_, anyhow::Error>(Bare { time: times[times.len() / 2], lost })
+    });
+    clients.check()?;
+    clients.kill()?;
+    result
+}
+
+async fn round(client: &AsyncClient, events: &mut EventLoop, count: u32) -> Result<(Duration, u32)> {
+    let (began, mut last, mut came) = (Instant::now(), Duration::ZERO, 0);
+    // As many as a signed command has.
+    client.publish(REQUEST, QoS::AtLeastOnce, false, vec![b'x'; 480]).await?;
+    while came < count {
+        match timeout(LOST, events.poll()).await {
+            Ok(Ok(Event::Incoming(Incoming::Publish(_)))) => {
+                came += 1;
+                last = began.elapsed();
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(anyhow!(error)),
+            Err(_) => break,
+        }
+        if began.elapsed() > last + LOST {
+            break;
+        }
+    }
+    ensure!(came > 0, "no answer came");
+    Ok((last, came))
+}

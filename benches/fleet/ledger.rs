@@ -1,0 +1,61 @@
+//! The console's store, read beside it: what is there is what counts as stored.
+
+use std::path::Path;
+
+use anyhow::Result;
+use sqlx::{
+    SqlitePool,
+    sqlite::{SqliteConnectOptions, SqlitePoolOptions},
+};
+use tokio::runtime::{Builder, Runtime};
+
+pub(crate) struct Ledger {
+    runtime: Runtime,
+    pool: SqlitePool,
+}
+
+impl Ledger {
+    pub(crate) fn open(console: &Path) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let options = SqliteConnectOptions::new().filename(console.join("console.db")).read_only(true);
+        let pool = runtime.block_on(SqlitePoolOptions::new().max_connections(1).connect_with(options))?;
+        Ok(Self { runtime, pool })
+    }
+
+    fn count(&self, sql: &'static str, bound: i64) -> Result<u64> {
+        let (count,): (i64,) = self.runtime.block_on(sqlx::query_as(sql).bind(bound).fetch_one(&self.pool))?;
+        Ok(u64::try_from(count)?)
+    }
+
+    /// Hosts that are online since this time.
+    pub(crate) fn online(&self, since_ms: i64) -> Result<u64> {
+        self.count("SELECT count(*) FROM presence WHERE state = 'online' AND since_ms >= $1", since_ms)
+    }
+
+    /// Hosts that are online, and of which a heartbeat has come since this time.
+    pub(crate) fn in_sync(&self, since_ms: i64) -> Result<u64> {
+        self.count(
+            "SELECT count(*) FROM heartbeat JOIN presence ON presence.host = heartbeat.host
+             WHERE heartbeat.at_ms >= $1 AND presence.state = 'online'",
+            since_ms,
+        )
+    }
+
+    /// How many commands there are.
+    pub(crate) fn commands(&self) -> Result<u64> {
+        self.count("SELECT count(*) FROM command WHERE issued_ms >= $1", 0)
+    }
+
+    /// Hosts that owe an outcome.
+    pub(crate) fn open_outcomes(&self) -> Result<u64> {
+        self.count("SELECT count(*) FROM command_host WHERE state IN ('waiting', 'accepted', 'running') AND $1 = 0", 0)
+    }
+
+    /// Outcomes of the newest command.
+    pub(crate) fn outcomes(&self) -> Result<u64> {
+        self.count(
+            "SELECT count(*) FROM command_host WHERE command = (SELECT max(id) FROM command) AND state = 'done' AND $1 = 0",
+            0,
+        )
+    }
+}

@@ -1,0 +1,366 @@
+//! The parties: a broker, a console, and hosts that joined it.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use muster::{
+    api,
+    cli::{client::Client, context::Contexts},
+    clock::now_ms,
+};
+use muster_topics::command::{Exec, Verb};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    ledger::Ledger,
+    process::{PATIENCE, Process},
+};
+
+/// How often it is looked whether something has come true.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Which broker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// As Debian installs it, over plain TCP.
+    Mosquitto,
+    /// The embedded one, over TLS.
+    Muster,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 2] = [Self::Mosquitto, Self::Muster];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Mosquitto => "mosquitto",
+            Self::Muster => "muster",
+        }
+    }
+}
+
+/// Everything of one run, in a folder of its own.
+pub(crate) struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("muster-bench-").tempdir()?;
+        // Mosquitto becomes a user of its own before it opens its files.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        let place = Self { folder };
+        let (console, out) = (place.path("console"), place.path("certificate"));
+        let issued = place
+            .muster()
+            .args(["console", "issue", "--role", "broker", "--name", "bench", "--san", "127.0.0.1", "--data-dir"])
+            .arg(console)
+            .arg("--out")
+            .arg(out)
+            .output()?;
+        ensure!(issued.status.success(), "{}", String::from_utf8_lossy(&issued.stderr));
+        Ok(place)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The program, with nothing of the environment but the search path.
+    fn muster(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.folder.path())
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .current_dir(self.folder.path());
+        command
+    }
+
+    /// Starts a broker.
+    pub(crate) fn broker(&self, kind: Kind) -> Result<Broker> {
+        Broker::start(self, kind, free_address()?)
+    }
+
+    /// Has so many hosts join, those that have not yet.
+    pub(crate) fn enrol(&self, hosts: u32) -> Result<()> {
+        // It does not matter which broker they are told of.
+        let broker = self.broker(Kind::Muster)?;
+        let _console = self.console(&broker)?;
+        let mut fleet = self.simulate(hosts, &["--for", "1ms"])?;
+        let ended = fleet.wait_for("end of joining", |line| line.starts_with('{').then_some(()));
+        ended.map(drop)
+    }
+
+    fn simulate(&self, hosts: u32, more: &[&str]) -> Result<Process> {
+        let mut command = self.muster();
+        command
+            .args([
+                "-o",
+                "json",
+                "simulate",
+                "--yes",
+                "--every",
+                "1s",
+                "--ramp",
+                "0s",
+                "--hosts",
+                &hosts.to_string(),
+                "--data",
+            ])
+            .arg(self.path("simulation"))
+            .args(more);
+        Process::start("simulate", &mut command)
+    }
+
+    /// Starts the hosts, all at once.
+    pub(crate) fn fleet(&self, hosts: u32) -> Result<Fleet> {
+        let started = (Instant::now(), now_ms());
+        Ok(Fleet { process: self.simulate(hosts, &[])?, started })
+    }
+
+    /// Starts the console, for a broker.
+    pub(crate) fn console(&self, broker: &Broker) -> Result<Console> {
+        let data = self.path("console");
+        let config = self.path("console.toml");
+        let text = format!(
+            "data_dir = {}\nbroker_url = \"{}\"\nweb_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:0\"\n",
+            toml::Value::from(data.to_string_lossy().into_owned()),
+            broker.url(),
+        );
+        fs::write(&config, text)?;
+        let mut process =
+            Process::start("console", self.muster().args(["--log", "warn", "console", "--config"]).arg(&config))?;
+        let link = process.wait_for("sign-in link", |line| {
+            line.split_whitespace().find(|word| word.contains("/sign-in?code=")).map(str::to_owned)
+        })?;
+        let signed_in = self.muster().args(["login", &link]).output()?;
+        ensure!(signed_in.status.success(), "{}", String::from_utf8_lossy(&signed_in.stderr));
+        let context = Contexts::load(&self.path("config/muster/context.toml"))
+            .and_then(|contexts| contexts.pick(None))
+            .and_then(|context| Client::new(&context))
+            .map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
+        Ok(Console { process, client: context, ledger: Ledger::open(&data)? })
+    }
+}
+
+/// A running broker.
+pub(crate) struct Broker {
+    kind: Kind,
+    address: SocketAddr,
+    process: Process,
+    pub(crate) started_ms: i64,
+}
+
+impl Broker {
+    fn start(place: &Place, kind: Kind, address: SocketAddr) -> Result<Self> {
+        let started_ms = now_ms();
+        let mut command = match kind {
+            Kind::Mosquitto => mosquitto(place, address)?,
+            Kind::Muster => muster(place, address)?,
+        };
+        let mut process = Process::start(kind.name(), &mut command)?;
+        let started = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            process.check()?;
+            ensure!(started.elapsed() < PATIENCE, "{} does not listen", kind.name());
+            thread::sleep(LOOK);
+        }
+        Ok(Self { kind, address, process, started_ms })
+    }
+
+    /// Kills it, and starts another one at the same address.
+    pub(crate) fn restart(mut self, place: &Place) -> Result<Self> {
+        self.process.kill()?;
+        Self::start(place, self.kind, self.address)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let scheme = if self.kind == Kind::Muster { "mqtts" } else { "mqtt" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        self.process.cpu()
+    }
+}
+
+/// A running console.
+pub(crate) struct Console {
+    process: Process,
+    client: Client,
+    ledger: Ledger,
+}
+
+impl Console {
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        self.process.cpu()
+    }
+
+    pub(crate) fn pss_bytes(&self) -> Result<u64> {
+        self.process.pss_bytes()
+    }
+
+    /// Until so many hosts are online that were not before they began to connect.
+    pub(crate) fn until_online(&self, hosts: u32, (began, began_ms): (Instant, i64)) -> Result<Duration> {
+        until("every host to be online", u64::from(hosts), || self.ledger.online(began_ms))?;
+        Ok(began.elapsed())
+    }
+
+    /// Until every host is in sync again.
+    pub(crate) fn until_in_sync(&self, hosts: u32, since_ms: i64) -> Result<Duration> {
+        until("every host to be in sync", u64::from(hosts), || self.ledger.in_sync(since_ms))?;
+        Ok(Duration::from_millis(u64::try_from(now_ms() - since_ms)?))
+    }
+
+    /// Orders a program of all hosts; until every outcome is stored.
+    pub(crate) fn command_to_all(&self, hosts: u32) -> Result<Duration> {
+        let before = self.ledger.commands()?;
+        let exec = Exec {
+            argv: vec!["true".to_owned()],
+            timeout_ms: 60_000,
+            ..serde_json::from_str(r#"{"argv": ["true"], "timeout_ms": 60000, "output_max_bytes": 1048576}"#)?
+        };
+        let wanted = api::NewCommand { target: api::NewTarget::All, expires_in_ms: None, verb: Verb::Exec(exec) };
+        let client = self.client.clone();
+        let began = Instant::now();
+        // The answer lists every host; nobody waits for it here.
+        let asked = thread::spawn(move || -> Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let done = runtime.block_on(client.post::<_, Value>("commands", &wanted));
+            done.map(drop).map_err(|failure| anyhow::anyhow!("{failure:?}"))
+        });
+        while self.ledger.commands()? == before {
+            ensure!(began.elapsed() < PATIENCE, "the command was not issued");
+            if asked.is_finished() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        while self.ledger.open_outcomes()? > 0 {
+            ensure!(began.elapsed() < PATIENCE, "{} outcomes are missing", self.ledger.open_outcomes()?);
+            thread::sleep(LOOK);
+        }
+        let time = began.elapsed();
+        asked.join().map_err(|_| anyhow::anyhow!("the request panicked"))??;
+        let outcomes = self.ledger.outcomes()?;
+        ensure!(outcomes == u64::from(hosts), "{outcomes} of {hosts} outcomes are stored");
+        Ok(time)
+    }
+}
+
+/// Running hosts.
+pub(crate) struct Fleet {
+    process: Process,
+    pub(crate) started: (Instant, i64),
+}
+
+impl Fleet {
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        self.process.cpu()
+    }
+
+    pub(crate) fn pss_bytes(&self) -> Result<u64> {
+        self.process.pss_bytes()
+    }
+
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+
+    fn told(lines: &[String]) -> Result<Value> {
+        let line = lines.iter().rfind(|line| line.starts_with('{')).context("it told nothing")?;
+        Ok(serde_json::from_str(line)?)
+    }
+
+    /// Bytes of MQTT that went over the connections so far, as of the last second.
+    pub(crate) fn bytes(&self) -> Result<u64> {
+        let told = Self::told(&self.process.printed())?;
+        let count = |name: &str| told[name].as_u64().with_context(|| format!("no {name}"));
+        Ok(count("in_bytes")? + count("out_bytes")?)
+    }
+
+    /// Ends them; says what they say, and fails if a promise was broken.
+    pub(crate) fn stop(self) -> Result<String> {
+        let told = Self::told(&self.process.stop()?)?;
+        ensure!(told["twice"] == 0, "a command took effect twice: {told}");
+        ensure!(told["rejected"] == 0, "signatures were rejected: {told}");
+        Ok(format!(
+            "commands {}, came again {}, outcomes {}, connections {}",
+            told["commands"], told["repeated"], told["outcomes"], told["connects"]
+        ))
+    }
+}
+
+fn until(what: &str, wanted: u64, now: impl Fn() -> Result<u64>) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let there = now()?;
+        if there >= wanted {
+            return Ok(());
+        }
+        if began.elapsed() > PATIENCE {
+            bail!("waited in vain for {what}: {there} of {wanted}");
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// An address that was free a moment ago.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+/// Debian's own configuration, but for the folders and the port; 2.0 wants to be told that strangers may come, where it is told
+/// of a listener.
+fn mosquitto(place: &Place, address: SocketAddr) -> Result<Command> {
+    let folder = place.path("mosquitto");
+    fs::create_dir_all(&folder)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
+    let text = format!(
+        "listener {} {}\nallow_anonymous true\npersistence true\npersistence_location {}/\nlog_dest file {}\n",
+        address.port(),
+        address.ip(),
+        folder.display(),
+        folder.join("mosquitto.log").display()
+    );
+    let config = place.path("mosquitto.conf");
+    fs::write(&config, text)?;
+    // It lies where only root's search path leads.
+    let program = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto", "/opt/homebrew/sbin/mosquitto"];
+    let program = program.into_iter().find(|path| Path::new(path).exists()).unwrap_or("mosquitto");
+    let mut command = Command::new(program);
+    command.arg("-c").arg(config);
+    Ok(command)
+}
+
+fn muster(place: &Place, address: SocketAddr) -> Result<Command> {
+    let folder = place.path("certificate");
+    let toml = |path: PathBuf| toml::Value::from(path.to_string_lossy().into_owned());
+    let text = format!(
+        "listen = \"{address}\"\ncertificate = {}\nkey = {}\nauthority = {}\ndata_dir = {}\n\n[limits]\nconnections_max = 12000\n",
+        toml(folder.join("certificate.pem")),
+        toml(folder.join("key.pem")),
+        toml(folder.join("authority.pem")),
+        toml(place.path("broker")),
+    );
+    let config = place.path("broker.toml");
+    fs::write(&config, text)?;
+    let mut command = place.muster();
+    command.args(["--log", "warn,rumqttd=off", "broker", "--config"]).arg(config);
+    Ok(command)
+}

@@ -1,0 +1,119 @@
+//! Processes that take part: started, read, measured, and ended by this bench.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// What anything may take to begin, or to end.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A process, and the lines that it prints.
+pub(crate) struct Process {
+    name: &'static str,
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    pub(crate) fn start(name: &'static str, command: &mut Command) -> Result<Self> {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("{name} cannot be started"))?;
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        collect(child.stdout.take().context("no output")?, Arc::clone(&lines));
+        collect(child.stderr.take().context("no output")?, Arc::clone(&lines));
+        Ok(Self { name, child, lines })
+    }
+
+    /// Everything that it has printed.
+    pub(crate) fn printed(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// Waits for a line from which `pick` takes something.
+    pub(crate) fn wait_for<T>(&mut self, what: &str, pick: impl Fn(&str) -> Option<T>) -> Result<T> {
+        let started = Instant::now();
+        loop {
+            if let Some(found) = self.printed().iter().find_map(|line| pick(line)) {
+                return Ok(found);
+            }
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || started.elapsed() > PATIENCE {
+                bail!("{}: no {what} ({ended:?}); it printed: {}", self.name, self.printed().join("\n"));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Processor time that it has taken so far.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let (_, fields) = stat.rsplit_once(')').context("no name in it")?;
+        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        // Linux tells every program that a tick is a hundredth of a second.
+        Ok(Duration::from_millis(ticks * 10))
+    }
+
+    /// The memory that is its own, and its share of what it has in common with others.
+    pub(crate) fn pss_bytes(&self) -> Result<u64> {
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss: in it")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            ended => bail!("{} ended ({ended:?}); it printed: {}", self.name, self.printed().join("\n")),
+        }
+    }
+
+    /// Asks it to end, and waits; gives what it printed.
+    pub(crate) fn stop(mut self) -> Result<Vec<String>> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT)?;
+        let started = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if started.elapsed() > PATIENCE {
+                bail!("{} does not end", self.name);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        // What it printed last is on its way.
+        thread::sleep(Duration::from_millis(100));
+        Ok(self.printed())
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_none() {
+            self.child.kill()?;
+            self.child.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+fn collect(from: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<String>>>) {
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            into.lock().unwrap().push(line);
+        }
+    });
+}

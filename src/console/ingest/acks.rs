@@ -1,0 +1,158 @@
+//! What hosts may forget: gathered for a moment, then said with one signed message to each.
+//!
+//! A signature costs as much as storing what it acknowledges, and hosts that have been answered are in no hurry: they
+//! repeat themselves after 5 s. So what is stored of a host within [`GATHER`] is acknowledged together, and while a
+//! burst of answers comes, its acknowledgements do not get into its way.
+//!
+//! **Invariant: what is in here is committed.**
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use muster_topics::{
+    Millis, V1,
+    ack::{Ack, Numbered, ReportAck},
+    name::HostId,
+    topic::{HostTopic, Topic},
+};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{clock::now_ms, console::Shared};
+
+/// How long acknowledgements are gathered: a twentieth of the time after which a host repeats itself.
+const GATHER: Duration = Duration::from_millis(250);
+/// The most answers that one acknowledgement names: 90 bytes each, quoted, stay well below 64 KiB.
+const REPORTS_MAX: usize = 400;
+
+/// What one host may forget.
+#[derive(Debug, Default)]
+pub(super) struct HostAcks {
+    pub(super) reports: BTreeSet<ReportAck>,
+    pub(super) heartbeat: Option<Numbered>,
+    pub(super) metrics: BTreeSet<Numbered>,
+}
+
+impl HostAcks {
+    /// Adds what may be forgotten since.
+    pub(super) fn extend(&mut self, later: Self) {
+        self.reports.extend(later.reports);
+        self.metrics.extend(later.metrics);
+        self.heartbeat = later.heartbeat.or(self.heartbeat);
+    }
+}
+
+/// The acknowledgements that hosts are owed. What of a host waits here is bounded by what it may have under way: it
+/// sends nothing new until some of that is acknowledged.
+#[derive(Debug, Default)]
+pub(in crate::console) struct Owed {
+    hosts: Mutex<BTreeMap<HostId, HostAcks>>,
+    more: Notify,
+}
+
+impl Owed {
+    pub(super) fn add(&self, acks: BTreeMap<HostId, HostAcks>) {
+        if acks.is_empty() {
+            return;
+        }
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        for (host, acks) in acks {
+            hosts.entry(host).or_default().extend(acks);
+        }
+        self.more.notify_one();
+    }
+
+    fn take(&self) -> BTreeMap<HostId, HostAcks> {
+        std::mem::take(&mut *self.hosts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Says what is owed until the console stops. What finds no connection is dropped: its host repeats itself, and is told again.
+pub(in crate::console) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let all = async {
+        loop {
+            shared.owed.more.notified().await;
+            tokio::time::sleep(GATHER).await;
+            say(&shared).await;
+        }
+    };
+    tokio::select! {
+        () = all => (),
+        () = shutdown.cancelled() => (),
+    }
+}
+
+async fn say(shared: &Shared) {
+    for (host, acks) in shared.owed.take() {
+        for ack in messages(host, acks, now_ms()) {
+            match shared.authority.signer().sign(&ack) {
+                Ok(bytes) => shared.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await,
+                Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
+            }
+        }
+    }
+}
+
+/// What a host may forget, in as many messages as it takes.
+fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
+    let HostAcks { reports, heartbeat, metrics } = acks;
+    let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());
+    let count = reports.len().div_ceil(REPORTS_MAX).max(metrics.len().div_ceil(REPORTS_MAX)).max(1);
+    let part = |index: usize, length: usize| (index * REPORTS_MAX).min(length)..((index + 1) * REPORTS_MAX).min(length);
+    (0..count)
+        .map(|index| Ack {
+            v: V1,
+            host,
+            issued_ms: now,
+            reports: reports[part(index, reports.len())].to_vec(),
+            heartbeat: heartbeat.filter(|_| index == 0),
+            metrics: metrics[part(index, metrics.len())].to_vec(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{envelope::Signer, name::CommandId};
+
+    use super::*;
+
+    #[test]
+    fn many_acknowledgements_stay_below_the_limit_and_none_is_left_out() {
+        let signer = Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+        let reports: BTreeSet<_> =
+            (0..1000).map(|_| ReportAck { command: CommandId::new(), seq: u64::from(u32::MAX) }).collect();
+        let metrics: BTreeSet<_> = (0..500).map(|seq| Numbered { epoch: u64::from(u32::MAX), seq }).collect();
+        let heartbeat = Some(Numbered { epoch: 1, seq: 1 });
+        let host = HostId::random();
+        let acks = messages(host, HostAcks { reports: reports.clone(), heartbeat, metrics: metrics.clone() }, 0);
+        for ack in &acks {
+            signer.sign(ack).unwrap();
+        }
+        let sent: BTreeSet<_> = acks.iter().flat_map(|ack| ack.reports.clone()).collect();
+        let sent_metrics: BTreeSet<_> = acks.iter().flat_map(|ack| ack.metrics.clone()).collect();
+        assert_eq!((sent, sent_metrics), (reports, metrics));
+        assert_eq!(acks.iter().filter(|ack| ack.heartbeat.is_some()).count(), 1);
+    }
+
+    #[test]
+    fn what_comes_before_it_is_said_is_said_together() {
+        let owed = Owed::default();
+        let (host, command) = (HostId::random(), CommandId::new());
+        let of = |seq: u64, heartbeat: Option<u64>| {
+            let heartbeat = heartbeat.map(|seq| Numbered { epoch: 1, seq });
+            let reports = [ReportAck { command, seq }].into();
+            BTreeMap::from([(host, HostAcks { reports, heartbeat, ..HostAcks::default() })])
+        };
+        owed.add(of(1, Some(4)));
+        owed.add(of(2, Some(5)));
+        owed.add(of(3, None));
+        let taken = owed.take();
+        assert_eq!((taken.len(), taken[&host].reports.len()), (1, 3));
+        assert_eq!(taken[&host].heartbeat, Some(Numbered { epoch: 1, seq: 5 }));
+        assert!(owed.take().is_empty());
+    }
+}

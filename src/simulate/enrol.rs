@@ -1,0 +1,179 @@
+//! Simulated hosts become members as any host does: each with a key, a token and a certificate of its own, over HTTPS.
+//! They are kept, so that a later start needs none of it.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Read},
+    path::Path,
+    sync::Arc,
+};
+
+use muster_topics::{
+    Millis,
+    heartbeat::Facts,
+    join::{JoinToken, Membership},
+    name::HostId,
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    hostname,
+    store::{Life, Number, Row, Store},
+};
+use crate::{
+    agent::join::{self, Door, Identity, JoinError},
+    clock,
+    failure::{Context as _, Failure, Kind, with_causes},
+};
+
+/// Hosts that join at the same time. The console makes one a millisecond or two, so these keep it busy.
+const AT_ONCE: usize = 16;
+/// Hosts that are kept in one go: what an end by force may cost.
+const KEPT_AT_ONCE: usize = 64;
+/// A certificate that ends sooner than this is not worth starting with.
+const GOOD_FOR_MS: Millis = 24 * 3_600_000;
+/// Hosts between two words about how far it is.
+const TELL_EVERY: usize = 500;
+
+/// The hosts that have to join: those that are not kept, and those whose certificate ends.
+pub(super) fn missing(count: Number, rows: &[Row], membership: Option<&Membership>) -> Vec<Number> {
+    let Some(membership) = membership else { return (0..count).collect() };
+    let good: BTreeSet<Number> =
+        rows.iter().filter(|row| is_good(row, membership, clock::now_ms())).map(|row| row.n).collect();
+    (0..count).filter(|n| !good.contains(n)).collect()
+}
+
+fn is_good(row: &Row, membership: &Membership, now_ms: Millis) -> bool {
+    let membership = Membership { host: row.id, certificate: row.certificate.clone(), ..membership.clone() };
+    let identity = Identity { membership, key: row.key.clone() };
+    identity.validity_ms().is_ok_and(|(_, ends_ms)| ends_ms > now_ms + GOOD_FOR_MS)
+}
+
+/// Tokens from a file (`-` is standard input), one in each line.
+pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
+    let what = || format!("the tokens in {}", path.display());
+    let mut text = String::new();
+    match path.as_os_str() == "-" {
+        true => io::stdin().lock().read_to_string(&mut text).map(drop).trying("the tokens on standard input")?,
+        false => text = fs::read_to_string(path).trying(what())?,
+    }
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
+    lines
+        .map(|(index, line)| {
+            line.parse()
+                .map_err(|error| Failure::new(Kind::Usage, format!("{}, number {}: {error}", what(), index + 1)))
+        })
+        .collect()
+}
+
+/// What joining needs.
+pub(super) struct Joining<'a> {
+    pub(super) store: &'a Store,
+    /// Those that are kept already, which keep their ids.
+    pub(super) rows: &'a [Row],
+    pub(super) membership: Option<Membership>,
+    pub(super) facts: Facts,
+    pub(super) shutdown: &'a CancellationToken,
+}
+
+impl Joining<'_> {
+    /// Has these hosts join, each with a token, and keeps them.
+    pub(super) async fn join(
+        self,
+        missing: &[Number],
+        tokens: Vec<JoinToken>,
+        told: impl Fn(usize),
+    ) -> Result<(), Failure> {
+        let Some(first) = tokens.first() else { return Ok(()) };
+        if let Some(membership) = &self.membership {
+            let ours = join::fingerprint(&membership.authority).map_err(|error| failure(&error))?;
+            if ours != first.authority {
+                return Err(Failure::new(Kind::Refused, "the hosts in this folder are members of another fleet")
+                    .hint("choose another folder with --data DIR"));
+            }
+        }
+        let door = Arc::new(Door::new(first).map_err(|error| failure(&error))?);
+        let mut work: Vec<(HostId, Number, JoinToken)> =
+            missing.iter().zip(tokens).rev().map(|(n, token)| (self.id(*n), *n, token)).collect();
+        let mut joining = JoinSet::new();
+        let (mut joined, mut done) = (Vec::new(), 0);
+        loop {
+            while let Some((host, n, token)) = (joining.len() < AT_ONCE).then(|| work.pop()).flatten() {
+                let (door, facts) = (Arc::clone(&door), self.facts.clone());
+                joining.spawn(async move { (n, door.join(&token.secret, host, &hostname(n), &facts).await) });
+            }
+            let one = tokio::select! {
+                one = joining.join_next() => one,
+                () = self.shutdown.cancelled() => None,
+            };
+            let Some(one) = one else { break };
+            let (n, identity) = one.trying("joining")?;
+            joined.push((n, identity.map_err(|error| failure(&error))?));
+            done += 1;
+            if done % TELL_EVERY == 0 {
+                told(done);
+            }
+            if joined.len() == KEPT_AT_ONCE {
+                self.keep(std::mem::take(&mut joined)).await?;
+            }
+        }
+        self.keep(joined).await
+    }
+
+    fn id(&self, n: Number) -> HostId {
+        self.rows.iter().find(|row| row.n == n).map_or_else(HostId::random, |row| row.id)
+    }
+
+    async fn keep(&self, joined: Vec<(Number, Identity)>) -> Result<(), Failure> {
+        let Some((_, first)) = joined.first() else { return Ok(()) };
+        self.store.set_membership(&first.membership).await.trying("the simulation's store")?;
+        let created_ms = clock::now_ms();
+        // As an agent's: later than every life that a lost store may have had.
+        let life = Life { epoch: u64::try_from(created_ms / 1000).unwrap_or_default(), instances: Vec::new() };
+        let row = |(n, identity): (Number, Identity)| Row {
+            n,
+            id: identity.membership.host,
+            certificate: identity.membership.certificate,
+            key: identity.key,
+            created_ms,
+            life: life.clone(),
+        };
+        let rows: Vec<Row> = joined.into_iter().map(row).collect();
+        self.store.put_hosts(&rows).await.trying("the simulation's store")
+    }
+}
+
+fn failure(error: &JoinError) -> Failure {
+    let kind = match error {
+        JoinError::Refused { .. } | JoinError::Stranger { .. } => Kind::Refused,
+        JoinError::Unreachable { .. } => Kind::Unreachable,
+        _ => Kind::Failed,
+    };
+    Failure::told(kind, with_causes(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let authority = muster_topics::name::Digest::of(b"a");
+        let token = JoinToken { url: "https://127.0.0.1:1".to_owned(), authority, secret: "s".to_owned() };
+        fs::write(&path, format!("{token}\n\n  {token}\n")).unwrap();
+        assert_eq!(read_tokens(&path).unwrap(), [token.clone(), token.clone()]);
+        fs::write(&path, format!("{token}\nnonsense\n")).unwrap();
+        let error = read_tokens(&path).unwrap_err();
+        assert!(error.kind == Kind::Usage && error.message.unwrap().contains("number 2"));
+        assert!(read_tokens(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn without_a_membership_all_are_missing() {
+        assert_eq!(missing(3, &[], None), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,234 @@
+//! Simulated hosts, life after life: each connects in its turn, leaves and comes back if hosts are to, and says goodbye
+//! when the simulation ends.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use muster_topics::{
+    Millis,
+    heartbeat::{Facts, HostState},
+    join::Membership,
+};
+use tokio::{sync::watch, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    host::{Host, Leave, Manner, Parts},
+    hostname,
+    store::{Journal, Left, Life, Outbox, Row, Unfinished},
+    tally::Tally,
+};
+use crate::{
+    agent::{
+        join::Identity,
+        link::{Link, Me},
+        voice::Voice,
+    },
+    chance,
+    rules::{
+        heartbeat::{Beats, Periods},
+        time::KnownTime,
+    },
+};
+
+/// As agents have them by default.
+const KEEP_ALIVE_S: u16 = 30;
+const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000 };
+
+/// How long a host that has left stays away at most.
+const AWAY_MAX: Duration = Duration::from_secs(30);
+
+/// How long all hosts together may take to say goodbye.
+const FAREWELL: Duration = Duration::from_secs(20);
+
+/// How hosts come and go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Course {
+    /// Over how long the first connections are spread.
+    pub(super) ramp: Duration,
+    /// The share of hosts that leave in a minute, in `0..=1`.
+    pub(super) churn: f64,
+}
+
+/// What all hosts have in common.
+pub(super) struct Common {
+    pub(super) membership: Membership,
+    pub(super) journal: Journal,
+    pub(super) manner: Arc<Manner>,
+    pub(super) tally: Arc<Tally>,
+    pub(super) course: Course,
+    pub(super) facts: Facts,
+}
+
+/// A running fleet.
+pub(super) struct Fleet {
+    stop: CancellationToken,
+    hosts: JoinSet<()>,
+}
+
+impl Fleet {
+    /// Starts all hosts, each in its turn. `left` is what the last run left.
+    pub(super) fn start(common: Common, rows: Vec<Row>, mut left: Left) -> Self {
+        let (common, stop) = (Arc::new(common), CancellationToken::new());
+        let mut hosts = JoinSet::new();
+        let count = u32::try_from(rows.len()).unwrap_or(u32::MAX).max(1);
+        for (index, row) in (0u32..).zip(rows) {
+            let begin = common.course.ramp * index / count;
+            let unfinished = left.unfinished.remove(&row.n).unwrap_or_default();
+            let outbox = left.outboxes.remove(&row.n).unwrap_or_default();
+            let keeper = Keeper {
+                identity: identity(&common.membership, &row),
+                common: Arc::clone(&common),
+                row,
+                outbox,
+                signed_ms: left.signed_ms,
+                stop: stop.clone(),
+            };
+            hosts.spawn(keeper.keep(begin, unfinished));
+        }
+        Self { stop, hosts }
+    }
+
+    /// Ends it: every host says goodbye.
+    pub(super) async fn stop(mut self) {
+        self.stop.cancel();
+        let all = async { while self.hosts.join_next().await.is_some() {} };
+        if tokio::time::timeout(FAREWELL, all).await.is_err() {
+            tracing::warn!("some hosts could not say goodbye in time; their last wills will");
+        }
+    }
+}
+
+fn identity(membership: &Membership, row: &Row) -> Arc<Identity> {
+    let membership = Membership { host: row.id, certificate: row.certificate.clone(), ..membership.clone() };
+    Arc::new(Identity { membership, key: row.key.clone() })
+}
+
+/// One host through all its lives.
+struct Keeper {
+    common: Arc<Common>,
+    row: Row,
+    identity: Arc<Identity>,
+    outbox: Outbox,
+    signed_ms: Millis,
+    stop: CancellationToken,
+}
+
+impl Keeper {
+    async fn keep(self, begin: Duration, mut unfinished: Vec<Unfinished>) {
+        let mut life = self.row.life.clone();
+        if self.sleep(begin).await {
+            return;
+        }
+        loop {
+            unfinished = self.live(&life, unfinished).await;
+            if self.stop.is_cancelled() {
+                return;
+            }
+            self.common.tally.left.fetch_add(1, Ordering::Relaxed);
+            if self.sleep(AWAY_MAX.mul_f64(chance::random())).await {
+                return;
+            }
+            life = life.next();
+            if self.common.journal.live(self.row.n, life.clone()).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// True if it is to end.
+    async fn sleep(&self, time: Duration) -> bool {
+        tokio::select! {
+            () = self.stop.cancelled() => true,
+            () = tokio::time::sleep(time) => false,
+        }
+    }
+
+    async fn live(&self, life: &Life, unfinished: Vec<Unfinished>) -> Vec<Unfinished> {
+        let mut instances = life.instances.iter().copied();
+        let me = Me {
+            host: self.row.id,
+            instance: instances.next().unwrap_or_default(),
+            epoch: life.epoch,
+            keep_alive_s: KEEP_ALIVE_S,
+        };
+        let shutdown = CancellationToken::new();
+        // Whatever ends this ends the connection.
+        let _guard = shutdown.clone().drop_guard();
+        let (_identity, identity) = watch::channel(Arc::clone(&self.identity));
+        let meter = Arc::clone(&self.common.tally.meter);
+        let link = Link::start_metered(me.clone(), identity, meter, shutdown);
+        let beats = Beats::new(life.epoch, PERIODS, self.state());
+        let host = Host::new(Parts {
+            n: self.row.n,
+            voice: Voice::new(me.clone(), self.outbox.clone(), beats),
+            me,
+            former: instances.collect(),
+            identity: Arc::clone(&self.identity),
+            created_ms: self.row.created_ms,
+            time: KnownTime::new(self.signed_ms),
+            outbox: self.outbox.clone(),
+            journal: self.common.journal.clone(),
+            manner: Arc::clone(&self.common.manner),
+            tally: Arc::clone(&self.common.tally),
+        });
+        host.run(link, unfinished, self.leave()).await
+    }
+
+    /// When and how this life ends.
+    async fn leave(&self) -> Leave {
+        let time = time_of_life(self.common.course.churn, chance::random());
+        tokio::select! {
+            () = self.stop.cancelled() => Leave::InOrder,
+            () = tokio::time::sleep(time) => if chance::random() < 0.5 { Leave::InOrder } else { Leave::Broken },
+        }
+    }
+
+    /// What it says of itself: this machine's facts, a name of its own, and that it is simulated.
+    fn state(&self) -> HostState {
+        let simulated = super::SIMULATED.parse().map(|name| (name, "true".to_owned()));
+        HostState {
+            hostname: hostname(self.row.n),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            facts: self.common.facts.clone(),
+            interfaces: Default::default(),
+            labels: simulated.into_iter().collect(),
+            realms: self.common.manner.realms.iter().cloned().collect(),
+            units: Default::default(),
+        }
+    }
+}
+
+/// How long a host stays, if a share of all leaves in each minute: times are spread as those between independent
+/// accidents are.
+fn time_of_life(churn: f64, random: f64) -> Duration {
+    /// Nobody simulates for so long.
+    const EVER: Duration = Duration::from_secs(366 * 86_400);
+    let minutes = -(1.0 - random.clamp(0.0, 1.0)).max(f64::MIN_POSITIVE).ln() / churn;
+    Duration::try_from_secs_f64(minutes * 60.0).map_or(EVER, |time| time.min(EVER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_that_leaves_in_a_minute_is_as_wanted() {
+        let count = 10_000;
+        let left = (0..count)
+            .filter(|index| time_of_life(0.1, (f64::from(*index) + 0.5) / f64::from(count)) < Duration::from_secs(60))
+            .count();
+        // 1 - 1/e^0.1 of them, as each may leave only once.
+        assert!((900..1_000).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn without_churn_nobody_leaves() {
+        for random in [0.0, 0.5, 1.0] {
+            assert!(time_of_life(0.0, random) >= Duration::from_secs(86_400), "{random}");
+        }
+        assert!(time_of_life(1.0, 1.0) > Duration::ZERO);
+    }
+}

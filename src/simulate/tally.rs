@@ -1,0 +1,204 @@
+//! What a simulated fleet does, counted: a line now and then, and a summary at the end.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+use crate::agent::link::Meter;
+
+/// Everything that is counted. All of it only grows, but for who is online.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Hosts that are connected, alone, and take commands.
+    pub(super) online: AtomicI64,
+    /// Lives that ended because hosts come and go.
+    pub(super) left: AtomicU64,
+    /// Commands that were new.
+    pub(super) commands: AtomicU64,
+    /// Commands that came again.
+    pub(super) repeated: AtomicU64,
+    /// Commands that were refused.
+    pub(super) refused: AtomicU64,
+    /// Messages without a good signature.
+    pub(super) rejected: AtomicU64,
+    /// Answers that were made.
+    pub(super) outcomes: AtomicU64,
+    /// Answers that the console has.
+    pub(super) acknowledged: AtomicU64,
+    /// Answers of an earlier run that the console did not have.
+    pub(super) inherited: AtomicU64,
+    /// What goes over the connections.
+    pub(super) meter: Arc<Meter>,
+}
+
+/// The same, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Summary {
+    /// Hosts that take part.
+    pub(super) hosts: u64,
+    /// How long it has been.
+    pub(super) elapsed_ms: u64,
+    /// After how long all were online for the first time; nothing if they never were.
+    pub(super) all_online_ms: Option<u64>,
+    /// Hosts that are online.
+    pub(super) online: u64,
+    /// Connections that came to be.
+    pub(super) connects: u64,
+    /// How often a host left by intent.
+    pub(super) left: u64,
+    /// Commands that were new.
+    pub(super) commands: u64,
+    /// Commands that came again.
+    pub(super) repeated: u64,
+    /// Commands that were refused.
+    pub(super) refused: u64,
+    /// Messages without a good signature.
+    pub(super) rejected: u64,
+    /// Answers that were made.
+    pub(super) outcomes: u64,
+    /// Answers that the console has.
+    pub(super) acknowledged: u64,
+    /// Answers that wait for the console.
+    pub(super) waiting: u64,
+    /// Commands that took effect on a host more than once, ever: a promise is broken if there is one.
+    pub(super) twice: u64,
+    /// Bytes of MQTT that came, without what TLS and TCP add.
+    pub(super) in_bytes: u64,
+    /// Bytes of MQTT that went.
+    pub(super) out_bytes: u64,
+}
+
+impl Tally {
+    /// What there is now.
+    pub(super) fn summary(&self, hosts: u64, began: Instant, all_online: Option<Duration>) -> Summary {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (outcomes, acknowledged) = (get(&self.outcomes), get(&self.acknowledged));
+        Summary {
+            hosts,
+            elapsed_ms: millis(began.elapsed()),
+            all_online_ms: all_online.map(millis),
+            online: self.online(),
+            connects: get(&self.meter.connects),
+            left: get(&self.left),
+            commands: get(&self.commands),
+            repeated: get(&self.repeated),
+            refused: get(&self.refused),
+            rejected: get(&self.rejected),
+            outcomes,
+            acknowledged,
+            waiting: (outcomes + get(&self.inherited)).saturating_sub(acknowledged),
+            twice: 0,
+            in_bytes: get(&self.meter.in_bytes),
+            out_bytes: get(&self.meter.out_bytes),
+        }
+    }
+
+    /// Hosts that are online.
+    pub(super) fn online(&self) -> u64 {
+        u64::try_from(self.online.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Summary {
+    /// A line of it, and what has gone over the wire since `before`.
+    pub(super) fn line(&self, before: Option<&Self>) -> String {
+        let (in_bytes, out_bytes) = before.map_or((0, 0), |before| (before.in_bytes, before.out_bytes));
+        format!(
+            "{:>6} s  online {}/{}  commands {}  outcomes {}  waiting {}  in {}  out {}  connects {}",
+            self.elapsed_ms / 1000,
+            self.online,
+            self.hosts,
+            self.commands,
+            self.outcomes,
+            self.waiting,
+            size(self.in_bytes.saturating_sub(in_bytes)),
+            size(self.out_bytes.saturating_sub(out_bytes)),
+            self.connects,
+        )
+    }
+
+    /// All of it, for people.
+    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
+        let all = match self.all_online_ms {
+            Some(ms) => format!("{}, all of them online after {:.1} s", self.hosts, ms as f64 / 1000.0),
+            None => format!("{}, of which {} were online at the end", self.hosts, self.online),
+        };
+        vec![
+            ("hosts", all),
+            ("time", format!("{} s", self.elapsed_ms / 1000)),
+            ("connections", format!("{}, and hosts left {} times", self.connects, self.left)),
+            (
+                "commands",
+                format!(
+                    "{}, of which {} were refused; {} came again",
+                    self.commands + self.refused,
+                    self.refused,
+                    self.repeated
+                ),
+            ),
+            (
+                "outcomes",
+                format!("{} made, {} known to the console, {} waiting", self.outcomes, self.acknowledged, self.waiting),
+            ),
+            ("rejected", format!("{} messages without a good signature", self.rejected)),
+            ("done twice", self.twice.to_string()),
+            ("MQTT in", size(self.in_bytes)),
+            ("MQTT out", size(self.out_bytes)),
+        ]
+    }
+}
+
+/// Bytes as people read them.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{} kB", bytes / 1000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_what_was_made_and_left_and_is_not_known() {
+        let tally = Tally::default();
+        tally.outcomes.store(5, Ordering::Relaxed);
+        tally.inherited.store(2, Ordering::Relaxed);
+        tally.acknowledged.store(6, Ordering::Relaxed);
+        // A goodbye may be counted before the hello that another thread counts.
+        tally.online.store(-1, Ordering::Relaxed);
+        let summary = tally.summary(10, Instant::now(), None);
+        assert_eq!((summary.waiting, summary.online), (1, 0));
+        // An acknowledgement may come twice.
+        tally.acknowledged.store(9, Ordering::Relaxed);
+        assert_eq!(tally.summary(10, Instant::now(), None).waiting, 0);
+    }
+
+    #[test]
+    fn a_line_tells_what_came_since_the_last() {
+        let tally = Tally::default();
+        let first = tally.summary(10, Instant::now(), None);
+        tally.meter.in_bytes.store(123_456, Ordering::Relaxed);
+        let second = tally.summary(10, Instant::now(), Some(Duration::from_millis(1_500)));
+        assert!(second.line(Some(&first)).contains("in 123 kB  out 0 B"), "{}", second.line(Some(&first)));
+        assert!(second.line(Some(&second)).contains("in 0 B"));
+        assert!(second.lines()[0].1.contains("after 1.5 s"));
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!([size(0), size(9_999), size(10_000), size(12_345_678)], ["0 B", "9999 B", "10 kB", "12 MB"]);
+    }
+}
