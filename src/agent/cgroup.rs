@@ -1,7 +1,8 @@
 //! Cgroups: where on this host the agent may make some, and one for each unit.
 //!
 //! A unit's cgroup is `<base>/muster-<agent>/<realm>/<unit>`, in the unified hierarchy (v2) and, for what that
-//! has not, in those of v1. `<agent>` tells the agents of one host apart, by their data folders. The base is
+//! has not, in those of v1. A second instance beside it has one of its own, `<unit>.2`, with the same limits (no unit's
+//! name has a dot in it). `<agent>` tells the agents of one host apart, by their data folders. The base is
 //!
 //! - in a hierarchy of v1: the agent's own cgroup;
 //! - in the unified hierarchy: the cgroup beside the agent's, for there a cgroup that hands controllers on may
@@ -26,6 +27,11 @@ use muster_topics::{
     name::{Digest, UnitName},
     process::Limits,
 };
+
+use crate::rules::plan::Slot;
+
+/// Which instance of which unit.
+type Seat<'a> = (&'a UnitName, Slot);
 
 /// The period over which time of processors is given out: the kernel's own default.
 const CPU_PERIOD_US: u64 = 100_000;
@@ -98,20 +104,20 @@ impl Tree {
     ///
     /// # Errors
     /// If something runs in it still.
-    pub(super) fn prepare(&self, unit: &UnitName, limits: &Limits) -> io::Result<Made> {
+    pub(super) fn prepare(&self, seat: Seat<'_>, limits: &Limits) -> io::Result<Made> {
         let settings = settings(limits);
         let mut made = Made::default();
         made.cgroup.unified = self.unified.as_ref().and_then(|unified| {
             let controllers = settings.iter().map(|setting| setting.controller).collect();
-            unified.make(&self.name, unit, &controllers).ok()
+            unified.make(&self.name, seat, &controllers).ok()
         });
         for setting in &settings {
-            if let Err(why) = self.set(&mut made.cgroup, unit, setting) {
+            if let Err(why) = self.set(&mut made.cgroup, seat, setting) {
                 made.missing.push(format!("the limit of {}: {why}", setting.controller));
             }
         }
         if made.cgroup.unified.is_none() {
-            made.cgroup.freezer = self.freezer.as_ref().and_then(|base| self.make(base, unit).ok());
+            made.cgroup.freezer = self.freezer.as_ref().and_then(|base| self.make(base, seat).ok());
         }
         if made.cgroup.is_empty() {
             return Ok(made);
@@ -122,17 +128,17 @@ impl Tree {
     }
 
     /// Removes the cgroup of a unit, of which nothing runs any more.
-    pub(super) fn remove(&self, unit: &UnitName) {
+    pub(super) fn remove(&self, seat: Seat<'_>) {
         let unified = self.unified.as_ref().map(|unified| &unified.base);
         let bases = [unified, self.memory.as_ref(), self.cpu.as_ref(), self.pids.as_ref(), self.freezer.as_ref()];
         for base in bases.into_iter().flatten() {
-            let [.., leaf] = folders(base, &self.name, unit);
+            let [.., leaf] = folders(base, &self.name, seat);
             only(leaf).remove();
         }
     }
 
     /// Sets a limit, in the unified hierarchy or else in that of v1.
-    fn set(&self, cgroup: &mut Cgroup, unit: &UnitName, setting: &Setting) -> Result<(), String> {
+    fn set(&self, cgroup: &mut Cgroup, seat: Seat<'_>, setting: &Setting) -> Result<(), String> {
         if let Some(folder) = &cgroup.unified
             && has_controller(folder, setting.controller)
         {
@@ -150,7 +156,7 @@ impl Tree {
             });
         };
         let failed = |error: io::Error| format!("{}: {error}", base.display());
-        let folder = self.make(base, unit).map_err(failed)?;
+        let folder = self.make(base, seat).map_err(failed)?;
         let written = write_all(&folder, setting.v1()).map_err(failed);
         if written.is_err() {
             only(folder).remove();
@@ -161,8 +167,8 @@ impl Tree {
     }
 
     /// Makes the folder of a unit in a hierarchy of v1.
-    fn make(&self, base: &Path, unit: &UnitName) -> io::Result<PathBuf> {
-        let [all, realm, leaf] = folders(base, &self.name, unit);
+    fn make(&self, base: &Path, seat: Seat<'_>) -> io::Result<PathBuf> {
+        let [all, realm, leaf] = folders(base, &self.name, seat);
         make_leaf([&all, &realm], &leaf, |_| ())?;
         Ok(leaf)
     }
@@ -170,8 +176,8 @@ impl Tree {
 
 impl Unified {
     /// Makes the folder of a unit, with as many of the controllers as there are.
-    fn make(&self, name: &str, unit: &UnitName, controllers: &BTreeSet<&str>) -> io::Result<PathBuf> {
-        let [all, realm, leaf] = folders(&self.base, name, unit);
+    fn make(&self, name: &str, seat: Seat<'_>, controllers: &BTreeSet<&str>) -> io::Result<PathBuf> {
+        let [all, realm, leaf] = folders(&self.base, name, seat);
         self.hand_on(&self.base, controllers);
         make_leaf([&all, &realm], &leaf, |folder| self.hand_on(folder, controllers))?;
         Ok(leaf)
@@ -224,10 +230,13 @@ fn has_word(path: &Path, word: &str) -> bool {
 }
 
 /// The folders of all units, of a realm, and of a unit.
-fn folders(base: &Path, name: &str, unit: &UnitName) -> [PathBuf; 3] {
+fn folders(base: &Path, name: &str, (unit, slot): Seat<'_>) -> [PathBuf; 3] {
     let all = base.join(name);
     let realm = all.join(unit.realm().as_str());
-    let leaf = realm.join(unit.name().as_str());
+    let leaf = realm.join(match slot {
+        Slot::First => unit.name().to_string(),
+        Slot::Second => format!("{}.2", unit.name()),
+    });
     [all, realm, leaf]
 }
 

@@ -120,6 +120,7 @@ mod tests {
             observed: Observed { phase, ..Observed::absent(0) },
             hold: None,
             pins: muster_topics::snapshot::Pins::default(),
+            slot: crate::rules::plan::Slot::First,
             process: None,
             spec: None,
         }

@@ -1,19 +1,24 @@
-//! Options of `muster yuno create` for a change that does not work, and how one is told of.
+//! Options of `muster yuno create` for a change of revision: how it takes place, and what becomes of one that does not
+//! work, and how that is told of.
 
 use clap::Args;
 use muster_topics::{
     Millis,
-    unit::{Rollback, YunoSpec},
+    unit::{Replace, Rollback, Spec, YunoSpec},
 };
 
 use super::print;
 use crate::api::Unit;
 
-/// What becomes of a change of revision that does not work.
+/// How a change of revision takes place, and what becomes of one that does not work.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Rollback")]
+#[command(next_help_heading = "Replacement and rollback")]
 #[group(id = "rollback")]
 pub struct Options {
+    /// How another revision takes the place of what runs: stop-first, or start-first, with which both run until the other is
+    /// up, and with the same endpoints
+    #[arg(long, value_name = "HOW", default_value = "stop-first", value_parser = parse_replace)]
+    replace: Replace,
     /// Stay in a revision that does not work, rather than go back to the last verified one
     #[arg(long)]
     no_rollback: bool,
@@ -30,20 +35,41 @@ impl Options {
     /// Puts them into a spec.
     pub fn put_into(&self, spec: &mut YunoSpec) {
         let millis = |time: humantime::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        spec.replace = self.replace;
         spec.rollback = if self.no_rollback { Rollback::Never } else { Rollback::Auto };
         spec.verify_after_ms = millis(self.verify_after);
         spec.healthy_within_ms = self.healthy_within.map(millis);
     }
 }
 
+fn parse_replace(text: &str) -> Result<Replace, String> {
+    match text.replace('_', "-").as_str() {
+        "stop-first" => Ok(Replace::StopFirst),
+        "start-first" => Ok(Replace::StartFirst),
+        _ => Err("use stop-first or start-first".to_owned()),
+    }
+}
+
 /// For a list: what it would be wrong to overlook.
 #[must_use]
 pub fn mark(unit: &Unit) -> &'static str {
+    let comes = unit.observed.beside.as_ref().is_some_and(|beside| !beside.leaving);
     match (&unit.observed.rolled_back, unit.observed.on_trial) {
+        _ if comes => ", being replaced",
         (Some(_), _) => ", rolled back",
         (None, true) => ", on trial",
         (None, false) => "",
     }
+}
+
+/// For one unit: how it is replaced, if not as usual, and what runs beside it for that.
+#[must_use]
+pub fn replacement(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 2] {
+    let Spec::Yuno(spec) = &unit.desired.spec;
+    let how = if spec.replace.is_stop_first() { "" } else { "start first" };
+    let beside = unit.observed.beside.as_ref();
+    let told = beside.map(|beside| format!("{beside} (there since {})", print::age(beside.since_ms, now_ms)));
+    [("replaced", how.to_owned()), ("beside it", told.unwrap_or_default())]
 }
 
 /// For one unit: what it went back from and why, the last lines of that, and what helps.

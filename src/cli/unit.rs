@@ -374,6 +374,7 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
     let unit = one(session, wanted, host).await?;
     let now_ms = clock::now_ms();
     let [verified, rolled_back, its_lines, hint] = rollback::facts(&unit, now_ms);
+    let [replaced, beside] = rollback::replacement(&unit, now_ms);
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
         let Spec::Yuno(spec) = &desired.spec;
@@ -414,6 +415,8 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
                     revision.unwrap_or_else(|| "none".to_owned()),
                 ),
             ),
+            replaced,
+            beside,
             verified,
             rolled_back,
             its_lines,

@@ -188,11 +188,14 @@ fn running_yunos(data_dir: &Path) -> Vec<(String, i32)> {
     let mut running = Vec::new();
     for realm in folders(data_dir.join("units")) {
         for unit in folders(realm) {
-            let Ok(Found::State(state)) = files::read_state(&unit.join("run")) else { continue };
-            let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
-            if let Some(main) = state.main.filter(|main| this_boot && proc::is_alive(main)) {
-                let name = unit.strip_prefix(data_dir.join("units")).unwrap_or(&unit);
-                running.push((name.display().to_string(), main.pid));
+            // One that is being replaced has two.
+            for run in ["run", "run.2"] {
+                let Ok(Found::State(state)) = files::read_state(&unit.join(run)) else { continue };
+                let this_boot = proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
+                if let Some(main) = state.main.filter(|main| this_boot && proc::is_alive(main)) {
+                    let name = unit.strip_prefix(data_dir.join("units")).unwrap_or(&unit);
+                    running.push((name.display().to_string(), main.pid));
+                }
             }
         }
     }

@@ -14,6 +14,8 @@ pub enum Cost {
     Reload,
     /// It is ended, and another one is started in its place.
     Restart,
+    /// Another one is started beside it, and it is ended once that is up: no break.
+    Replace,
     /// One is started.
     Start,
     /// It is stopped.
@@ -28,6 +30,7 @@ impl Cost {
             Self::InPlace => "in place",
             Self::Reload => "reload",
             Self::Restart => "restart",
+            Self::Replace => "replace, start first",
             Self::Start => "start",
             Self::Stop => "stop",
         }
@@ -45,6 +48,7 @@ pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> Cost {
         // and the unit reloads these.
         (true, true) if before.0.revision().ok() == after.0.revision().ok() => Cost::InPlace,
         (true, true) if reloads(after.0) && before.0.frame().ok() == after.0.frame().ok() => Cost::Reload,
+        (true, true) if starts_first(after.0) => Cost::Replace,
         (true, true) => Cost::Restart,
     }
 }
@@ -54,12 +58,18 @@ fn reloads(spec: &Spec) -> bool {
     !yuno.reload.is_restart()
 }
 
+/// Whether what runs goes on until another is up. One that is not up itself, or is suspended, is ended all the same.
+fn starts_first(spec: &Spec) -> bool {
+    let Spec::Yuno(yuno) = spec;
+    !yuno.replace.is_stop_first()
+}
+
 #[cfg(test)]
 mod tests {
     use muster_topics::{
         name::Digest,
         reload::Reload,
-        unit::{ConfigRef, YunoSpec},
+        unit::{ConfigRef, Replace, YunoSpec},
     };
 
     use super::*;
@@ -84,6 +94,12 @@ mod tests {
         let plain = spec(|_| ());
         let other = spec(|spec| spec.args.push("x".to_owned()));
         let grace = spec(|spec| spec.grace_ms = 1);
+        let first = |arg: &str| {
+            spec(|spec| {
+                spec.args.push(arg.to_owned());
+                spec.replace = Replace::StartFirst;
+            })
+        };
         let with = |version: &str, reload| {
             spec(|spec| {
                 spec.configs = config(version);
@@ -95,6 +111,10 @@ mod tests {
             ((&plain, Run::Running), (&grace, Run::Running), Cost::InPlace),
             ((&plain, Run::Running), (&plain, Run::Playing), Cost::InPlace),
             ((&plain, Run::Running), (&other, Run::Running), Cost::Restart),
+            ((&first("x"), Run::Running), (&first("y"), Run::Running), Cost::Replace),
+            ((&first("x"), Run::Running), (&plain, Run::Running), Cost::Restart),
+            ((&other, Run::Running), (&first("x"), Run::Running), Cost::InPlace),
+            ((&first("x"), Run::Stopped), (&first("y"), Run::Running), Cost::Start),
             ((&plain, Run::Stopped), (&other, Run::Stopped), Cost::InPlace),
             ((&plain, Run::Stopped), (&other, Run::Running), Cost::Start),
             ((&plain, Run::Running), (&other, Run::Stopped), Cost::Stop),

@@ -8,12 +8,12 @@
 //! The words are those of any kind of unit. It is *installed* (all that it needs is on this host, and
 //! nothing of it in effect), *started* (an [`Instance`] of it is in effect, such as a process), *stopped*,
 //! and *removed*. A new revision is installed while the one before it still runs, which is then stopped
-//! before the new one is started.
+//! before the new one is started; or, if its spec wants that, once the new one is up beside it.
 //!
 //! Submodules, in reading order: `seen` (what the shell tells), `policy` (what of a spec matters), `observe` and `follow`
 //! (how a unit changes with that, and what others see of it then), `step` (what to do next), `play` (whether it plays),
-//! `health` (what its probes find), `verify` (which revision is good, and going back to it), `tests` and `model` (cases
-//! and properties).
+//! `health` (what its probes find), `verify` (which revision is good, and going back to it), `beside` (a second instance,
+//! while one revision takes the place of another), `tests` and `model` (cases and properties).
 //!
 //! **Invariant: `plan` does no IO**, and plans nothing for a unit that is as it should be.
 //!
@@ -30,6 +30,7 @@
 //! started. Only a stop still stops it. (A shim starts its process again by itself, as often as it was allowed to
 //! when that began: such an instance goes on.)
 
+mod beside;
 mod follow;
 mod health;
 mod observe;
@@ -53,6 +54,8 @@ use muster_topics::{
 };
 use serde::{Deserialize, Serialize};
 
+use beside::{Beside, Known};
+pub use beside::{KeptBeside, Slot};
 use health::Health;
 pub use health::Probing;
 use play::Play;
@@ -101,6 +104,12 @@ pub struct Unit {
     pub observed: Observed,
     /// What of it is in effect.
     pub instance: Instance,
+    /// Where that has what is its own.
+    slot: Slot,
+    /// What is in effect beside it, for a while.
+    beside: Option<Beside>,
+    /// What is known of that.
+    known: Known,
     /// The slow step that is under way.
     pub work: Option<Work>,
     /// The revision of which all is on this host.
@@ -154,6 +163,12 @@ pub struct Kept {
     /// Since when the revision that is desired has had its chance, if there is one to go back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_ms: Option<Millis>,
+    /// Where its instance has what is its own.
+    #[serde(default, skip_serializing_if = "Slot::is_first")]
+    pub slot: Slot,
+    /// What there is beside it, for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<KeptBeside>,
     /// The last verified revision. It has a place of its own in the store.
     #[serde(skip)]
     pub verified: Option<Arc<Verified>>,
@@ -163,7 +178,17 @@ impl Kept {
     /// Of a unit that was never kept.
     #[must_use]
     pub fn new(observed: Observed) -> Self {
-        Self { observed, restarts: 0, finished: false, condemned: None, up: false, trial_ms: None, verified: None }
+        Self {
+            observed,
+            restarts: 0,
+            finished: false,
+            condemned: None,
+            up: false,
+            trial_ms: None,
+            slot: Slot::First,
+            second: None,
+            verified: None,
+        }
     }
 }
 
@@ -257,6 +282,15 @@ pub enum Step {
         /// How long it may take.
         grace_ms: u64,
     },
+    /// Put the desired revision into effect beside what runs, in the other slot. It is not told to play.
+    StartBeside,
+    /// Ask what runs beside to end, and end it when its grace is over.
+    StopBeside {
+        /// The signal that asks.
+        signal: StopSignal,
+        /// How long it may take.
+        grace_ms: u64,
+    },
     /// Bring what runs to the desired revision without a new process, if nothing but configs differs.
     Reload,
     /// Suspend what runs.
@@ -280,8 +314,8 @@ impl Unit {
     /// A unit as it was kept; nothing is kept of one that is new.
     #[must_use]
     pub fn new(kept: Option<Kept>, now_ms: Millis) -> Self {
-        let Kept { observed, restarts: kept_restarts, finished: kept_finished, condemned, up, trial_ms, verified } =
-            kept.unwrap_or_else(|| Kept::new(Observed::absent(now_ms)));
+        let kept = kept.unwrap_or_else(|| Kept::new(Observed::absent(now_ms)));
+        let Kept { observed, condemned, up, trial_ms, slot, second, verified, .. } = kept;
         Self {
             desired: None,
             hold: None,
@@ -294,15 +328,18 @@ impl Unit {
             restart_ms: observed.retry_ms,
             observed,
             instance: Instance::Unknown,
+            slot,
+            beside: None,
+            known: Known::Kept(second),
             work: None,
             rest: None,
             install_ms: None,
             install_failures: 0,
             adopt_ms: None,
-            kept_restarts,
+            kept_restarts: kept.restarts,
             not_reloaded: None,
             outdated: false,
-            kept_finished,
+            kept_finished: kept.finished,
             play: Play::default(),
             health: Health::restore(up, condemned),
             trial: Trial::restore(verified, trial_ms),
@@ -358,7 +395,7 @@ impl Unit {
     /// Whether what runs was started with other endpoints than those that there are now. While something is lacking it
     /// is left as it is.
     fn is_rewired(&self) -> bool {
-        !self.is_held() && self.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
+        !self.is_held() && !self.needs_wiring() && self.runs_with.as_ref().is_some_and(|with| *with != self.wiring)
     }
 
     /// What it is started with.
@@ -397,26 +434,34 @@ impl Unit {
             _ => self.health.is_up(),
         };
         let (trial_ms, verified) = (self.trial.since_ms, self.trial.verified.clone());
+        let (slot, second) = (self.slot, self.kept_beside());
         let observed = Observed { progress: None, ..self.observed.clone() };
-        Kept { observed, restarts, finished, condemned, up, trial_ms, verified }
+        Kept { observed, restarts, finished, condemned, up, trial_ms, slot, second, verified }
     }
 
     /// What to find out now by its probes. Of one that is suspended, is to end, or is being replaced that is nothing.
     #[must_use]
     pub fn probing(&self) -> Vec<Probing> {
-        let (Instance::Alive(alive), Some(desired)) = (&self.instance, &self.desired) else { return Vec::new() };
-        let ends = alive.ends_by_ms.is_some() || self.health.condemned().is_some() || !desired.run.is_running();
-        let Some(process) = alive.process.filter(|_| !ends && !self.observed.frozen) else { return Vec::new() };
-        if alive.revision != desired.revision {
+        let Some(desired) = &self.desired else { return Vec::new() };
+        let of_beside = self.probed_beside().map(|(slot, process, told, health)| (slot, process, &told.wiring, health));
+        let Some((slot, process, wiring, health)) = of_beside.or_else(|| self.probed(desired)) else {
             return Vec::new();
-        }
+        };
         let Spec::Yuno(spec) = &desired.spec;
         let probing = |which| {
-            let (probe, wiring) = (spec.probes.get(which)?.clone(), self.runs_with.clone().unwrap_or_default());
-            let (desired, coming) = (desired.clone(), !self.health.is_up());
-            Some(Probing { which, probe, process, wiring, desired, coming })
+            let (probe, wiring) = (spec.probes.get(which)?.clone(), wiring.clone());
+            let (desired, coming) = (desired.clone(), !health.is_up());
+            Some(Probing { which, probe, slot, process, wiring, desired, coming })
         };
-        self.health.due(self.policy.probes).into_iter().filter_map(probing).collect()
+        health.due(self.policy.probes).into_iter().filter_map(probing).collect()
+    }
+
+    /// What it is known by, as far as that can be probed.
+    fn probed(&self, desired: &Desired) -> Option<(Slot, Process, &Wiring, &Health)> {
+        let Instance::Alive(alive) = &self.instance else { return None };
+        let ends = alive.ends_by_ms.is_some() || self.health.condemned().is_some() || !desired.run.is_running();
+        let is_it = !ends && !self.observed.frozen && alive.revision == desired.revision;
+        Some((self.slot, alive.process.filter(|_| is_it)?, self.runs_with.as_ref()?, &self.health))
     }
 
     /// The process that runs now.

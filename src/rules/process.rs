@@ -2,6 +2,7 @@
 
 use super::backoff::GOOD_AFTER_MS;
 use muster_topics::{
+    probe::{Check, Which},
     process::{Limits, Log, Process, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
     unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, StopSignal, YunoSpec},
@@ -81,6 +82,7 @@ pub fn faults(spec: &YunoSpec) -> Vec<String> {
         check_log(&spec.log),
         check_channel(spec),
         check_rollback(spec),
+        check_replace(spec),
         most("labels", "", spec.labels.len(), LABELS_MAX),
         most("after", " units", spec.after.len(), NEEDS_MAX),
         most("requires", " units", spec.requires.len(), NEEDS_MAX),
@@ -215,6 +217,22 @@ fn check_rollback(spec: &YunoSpec) -> Result<(), String> {
     between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS)
 }
 
+/// Two that run side by side listen on the same ports, if on any: whoever is asked there may be the one that is to go.
+fn check_replace(spec: &YunoSpec) -> Result<(), String> {
+    if spec.replace.is_stop_first() {
+        return Ok(());
+    }
+    let asks_port = |which: &Which| spec.probes.get(*which).is_some_and(|probe| !matches!(probe.check, Check::Exec(_)));
+    match [Which::Start, Which::Ready].into_iter().find(asks_port) {
+        Some(which) => Err(format!(
+            "replace is start_first, so that two listen on one port for a while: what answers probes.{which} may be the one \
+             that is replaced. hint: have the program say itself that it is up (\"channel\": \"notify\" or \"lines\"), or \
+             probe with a command (exec)"
+        )),
+        None => Ok(()),
+    }
+}
+
 fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), String> {
     match value {
         _ if value < min => Err(format!("{what} is {value}, and must be at least {min}")),
@@ -257,6 +275,13 @@ mod tests {
         check_fields(json!({"channel": "lines", "watchdog_ms": 10_000}), None);
         check_fields(json!({"rollback": "never", "verify_after_ms": 0, "healthy_within_ms": 1_001}), None);
         check_fields(json!({"log": {"max_bytes": 4096, "keep": 0, "max_age_ms": 86_400_000}}), None);
+        let (port, command) = (json!({"tcp": {"port": 1}}), json!({"exec": ["true"]}));
+        check_fields(json!({"probes": {"ready": port}}), None);
+        check_fields(json!({"replace": "start_first", "probes": {"ready": command, "live": port}}), None);
+        for which in ["start", "ready"] {
+            let fields = json!({"replace": "start_first", "probes": {which: port}});
+            check_fields(fields, Some("replace is start_first"));
+        }
     }
 
     #[test]

@@ -243,6 +243,18 @@ impl Operator {
         eventually("the restart", || if self.starts() == before + 1 { Ok(()) } else { Err(self.starts().to_string()) });
         self.runs_once("the restart");
         assert_eq!(self.starts(), before + 1);
+
+        // And once more without a break: there are two for a while, and then one.
+        let first = ["yuno", "create", "default/till", "--artifact", "server", "--run", "--replace", "start-first"];
+        self.roles.ok(&first);
+        let old = self.runs_once("a change in place");
+        self.roles.ok(&["yuno", "restart", "default/till"]);
+        let unit = self.unit("the replacement", |unit| {
+            let (desired, observed) = (&unit["desired"], &unit["observed"]);
+            desired["generation"] == observed["generation"] && desired["revision"] == observed["revision"]
+        });
+        assert_eq!((&unit["observed"]["beside"], self.starts()), (&Value::Null, before + 2));
+        assert_ne!(self.runs_once("the life after a replacement"), old);
         self.roles.ok(&["yuno", "stop", "default/till"]);
         self.unit("the stop", |unit| unit["observed"]["phase"] == "stopped" && unit["observed"]["exit"].is_object());
         assert_eq!(copies(&self.work()), [0_i32; 0]);
@@ -274,7 +286,8 @@ fn copies(work: &Path) -> Vec<i32> {
 fn shims(home: &Path) -> Vec<i32> {
     let units = home.join("agent/units");
     let is_one = |pid: &i32| {
-        fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&units) && cwd.ends_with("run"))
+        fs::read_link(format!("/proc/{pid}/cwd"))
+            .is_ok_and(|cwd| cwd.starts_with(&units) && (cwd.ends_with("run") || cwd.ends_with("run.2")))
             && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().contains("/shim-"))
     };
     proc::pids().unwrap().into_iter().filter(is_one).collect()

@@ -32,6 +32,7 @@ mod package;
 mod probe;
 mod programs;
 mod realms;
+mod replace;
 mod revoke;
 mod roles;
 mod rollback;

@@ -218,6 +218,9 @@ pub struct YunoSpec {
     /// When it is started again by itself.
     #[serde(default)]
     pub restart: Restart,
+    /// How another revision takes the place of the one that runs.
+    #[serde(default, skip_serializing_if = "Replace::is_stop_first")]
+    pub replace: Replace,
     /// What becomes of a change of revision that does not work.
     #[serde(default, skip_serializing_if = "Rollback::is_auto")]
     pub rollback: Rollback,
@@ -308,6 +311,7 @@ impl YunoSpec {
             start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
+            replace: Replace::default(),
             rollback: Rollback::default(),
             verify_after_ms: verify_after_ms(),
             healthy_within_ms: None,
@@ -406,6 +410,26 @@ pub enum Restart {
     OnFailure,
     /// Not at all.
     Never,
+}
+
+/// How another revision takes the place of the one that runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Replace {
+    /// What runs is ended before the other is started.
+    #[default]
+    StopFirst,
+    /// The other is started beside what runs, which is ended once the other is up, and goes on as it is if that fails.
+    /// So both run for a while, with the same endpoints.
+    StartFirst,
+}
+
+impl Replace {
+    /// Whether what runs is ended first.
+    #[must_use]
+    pub fn is_stop_first(&self) -> bool {
+        *self == Self::StopFirst
+    }
 }
 
 /// What becomes of a change of revision that does not work.
@@ -658,6 +682,32 @@ pub struct Observed {
     /// It has gone back to the last verified revision, and stays there until something else is desired of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
+    /// Its other process, while one revision takes the place of another without a break.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Beside>,
+}
+
+/// The second process of a unit, beside the one that the rest of its report is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Beside {
+    /// Its revision.
+    pub revision: Digest,
+    /// Its process, for people; nothing is ever signalled by this number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// It is to end: it was replaced, or it is not needed any more. One that is not takes over once it is up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
+    /// Since when it is there.
+    pub since_ms: Millis,
+}
+
+impl std::fmt::Display for Beside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let does = if self.leaving { "ends" } else { "comes up, and takes over then" };
+        let pid = self.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+        write!(f, "revision {}{pid} {does}", self.revision.short())
+    }
 }
 
 /// What a unit has gone back from.
@@ -713,6 +763,7 @@ impl Observed {
             verified: None,
             on_trial: false,
             rolled_back: None,
+            beside: None,
         }
     }
 }
@@ -929,6 +980,7 @@ mod tests {
         check(true, |spec| spec.stop_signal = Some(StopSignal::Quit));
         check(true, |spec| spec.restart = Restart::Never);
         check(true, |spec| spec.probes = serde_json::from_str(r#"{"live":{"tcp":{"port":1}}}"#).unwrap());
+        check(true, |spec| spec.replace = Replace::StartFirst);
         check(true, |spec| spec.rollback = Rollback::Never);
         check(true, |spec| spec.verify_after_ms = 1);
         check(true, |spec| spec.healthy_within_ms = Some(1));

@@ -79,7 +79,7 @@ fn what_limits_are_to_the_kernel() {
 fn imitation(controllers: &str) -> (tempfile::TempDir, Tree, UnitName) {
     let base = tempfile::tempdir().unwrap();
     let unit: UnitName = "shop/till".parse().unwrap();
-    for folder in [base.path().to_owned()].iter().chain(&folders(base.path(), "muster-a", &unit)) {
+    for folder in [base.path().to_owned()].iter().chain(&folders(base.path(), "muster-a", (&unit, Slot::First))) {
         fs::create_dir_all(folder).unwrap();
         for (file, content) in [("cgroup.controllers", controllers), ("cgroup.subtree_control", ""), ("memory.max", "")]
         {
@@ -94,8 +94,8 @@ fn imitation(controllers: &str) -> (tempfile::TempDir, Tree, UnitName) {
 fn controllers_are_handed_on_and_limits_written_in_the_unified_hierarchy() {
     let (base, tree, unit) = imitation("cpuset memory\n");
     let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 4096, "pids": 7}"#).unwrap();
-    let made = tree.prepare(&unit, &limits).unwrap();
-    let [all, realm, leaf] = folders(base.path(), "muster-a", &unit);
+    let made = tree.prepare((&unit, Slot::First), &limits).unwrap();
+    let [all, realm, leaf] = folders(base.path(), "muster-a", (&unit, Slot::First));
     for folder in [base.path(), &all, &realm] {
         assert_eq!(fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap(), "+memory");
     }
@@ -112,12 +112,12 @@ fn without_any_cgroups_units_run_and_the_reasons_are_told() {
     let unit = "shop/till".parse().unwrap();
     let nowhere = Tree { memory: Some("/no/such/folder".into()), ..unified("/no/such/base", false) };
     for (tree, reason) in [(none(), "this host has no cgroups"), (nowhere, "/no/such")] {
-        let made = tree.prepare(&unit, &limits).unwrap();
+        let made = tree.prepare((&unit, Slot::First), &limits).unwrap();
         assert!(made.cgroup.is_none());
         assert_eq!(made.missing.len(), 3, "{:?}", made.missing);
         assert!(made.missing.iter().all(|missing| missing.contains(reason)), "{:?}", made.missing);
-        assert_eq!(tree.prepare(&unit, &Limits::default()).unwrap(), Made::default());
-        tree.remove(&unit);
+        assert_eq!(tree.prepare((&unit, Slot::First), &Limits::default()).unwrap(), Made::default());
+        tree.remove((&unit, Slot::First));
     }
 }
 
@@ -126,9 +126,9 @@ fn here() -> Option<(Tree, UnitName, tempfile::TempDir)> {
     let data_dir = tempfile::tempdir().unwrap();
     let tree = Tree::detect(data_dir.path());
     let unit = "shop/till".parse().unwrap();
-    let made = tree.prepare(&unit, &Limits::default()).unwrap();
+    let made = tree.prepare((&unit, Slot::First), &Limits::default()).unwrap();
     let has_any = !made.cgroup.is_none();
-    tree.remove(&unit);
+    tree.remove((&unit, Slot::First));
     has_any.then_some((tree, unit, data_dir))
 }
 
@@ -145,7 +145,7 @@ fn a_units_cgroup_has_its_limits_and_goes_without_a_trace() {
     };
     for memory_bytes in [8_388_608, 16_777_216, 4_194_304] {
         limits.memory_bytes = Some(memory_bytes);
-        let made = tree.prepare(&unit, &limits).unwrap();
+        let made = tree.prepare((&unit, Slot::First), &limits).unwrap();
         let is_missing = |what: &str| made.missing.iter().any(|missing| missing.contains(what));
         if !is_missing("memory") {
             assert_eq!(read(&made, ["memory.max", "memory.limit_in_bytes"]), memory_bytes.to_string());
@@ -159,11 +159,11 @@ fn a_units_cgroup_has_its_limits_and_goes_without_a_trace() {
         }
     }
     // Without limits there are none of before.
-    let made = tree.prepare(&unit, &Limits::default()).unwrap();
+    let made = tree.prepare((&unit, Slot::First), &Limits::default()).unwrap();
     assert!(!read(&made, ["memory.max", "memory.limit_in_bytes"]).starts_with("4194304"));
     assert!(made.missing.is_empty());
     let folders: Vec<PathBuf> = made.cgroup.folders().map(Path::to_owned).collect();
-    tree.remove(&unit);
+    tree.remove((&unit, Slot::First));
     for folder in folders {
         assert!(!folder.parent().unwrap().parent().unwrap().exists(), "{}", folder.display());
     }
@@ -173,28 +173,30 @@ fn a_units_cgroup_has_its_limits_and_goes_without_a_trace() {
 fn a_realm_goes_with_its_last_unit() {
     let Some((tree, till, _folder)) = here() else { return };
     let scale: UnitName = "shop/scale".parse().unwrap();
-    let (first, second) =
-        (tree.prepare(&till, &Limits::default()).unwrap(), tree.prepare(&scale, &Limits::default()).unwrap());
-    tree.remove(&till);
+    let (first, second) = (
+        tree.prepare((&till, Slot::First), &Limits::default()).unwrap(),
+        tree.prepare((&scale, Slot::First), &Limits::default()).unwrap(),
+    );
+    tree.remove((&till, Slot::First));
     assert!(!first.cgroup.folders().any(Path::exists));
     assert!(second.cgroup.folders().all(Path::exists));
-    tree.remove(&scale);
+    tree.remove((&scale, Slot::First));
     assert!(!second.cgroup.folders().any(|folder| folder.parent().unwrap().exists()));
 }
 
 #[test]
 fn nothing_is_started_beside_what_is_left() {
     let Some((tree, unit, _folder)) = here() else { return };
-    let made = tree.prepare(&unit, &Limits::default()).unwrap();
+    let made = tree.prepare((&unit, Slot::First), &Limits::default()).unwrap();
     let mut left = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let entered =
         made.cgroup.folders().all(|folder| write(&folder.join("cgroup.procs"), &left.id().to_string()).is_ok());
     if entered {
-        let again = tree.prepare(&unit, &Limits::default()).unwrap_err();
+        let again = tree.prepare((&unit, Slot::First), &Limits::default()).unwrap_err();
         assert!(again.to_string().contains("earlier start"), "{again}");
     }
     left.kill().unwrap();
     left.wait().unwrap();
-    assert!(tree.prepare(&unit, &Limits::default()).is_ok());
-    tree.remove(&unit);
+    assert!(tree.prepare((&unit, Slot::First), &Limits::default()).is_ok());
+    tree.remove((&unit, Slot::First));
 }

@@ -195,7 +195,15 @@ pub(super) mod tests {
         let desired = json!({"generation": 1, "revision": "cd".repeat(32), "spec": {"kind": "yuno", "artifact": artifact}, "run": "running"});
         let observed = Observed { attempts: 3, ..Observed::absent(0) };
         let (desired, pins) = (serde_json::from_value(desired).unwrap(), muster_topics::snapshot::Pins::default());
-        let state = UnitState { desired, observed, hold: None, pins, process, spec: None };
+        let state = UnitState {
+            desired,
+            observed,
+            hold: None,
+            pins,
+            process,
+            spec: None,
+            slot: crate::rules::plan::Slot::First,
+        };
         Arc::new([("default/hello".parse().unwrap(), state)].into())
     }
 

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use super::log::Place;
 use crate::rules::{
     lease::Wiring,
-    plan::{Failure, Over, Probing, Told},
+    plan::{Failure, Over, Probing, Slot, Told},
 };
 
 /// From where on a log is followed.
@@ -31,6 +31,8 @@ pub(in crate::agent) enum LogFrom {
 
 /// A kind of unit: how it is installed, started, found again and removed.
 ///
+/// There may be two instances of a unit, each in a [`Slot`] of its own: what is asked for in one leaves the other alone.
+///
 /// Any of the futures may be dropped in the middle, when its deadline has passed or the agent ends. What
 /// was done by then must be such that the same call, now or in the agent's next life, does the rest.
 pub(super) trait Kind: Send + Sync {
@@ -41,11 +43,11 @@ pub(super) trait Kind: Send + Sync {
     /// away is found and removed. Called once, before any other.
     fn traces(&self) -> io::Result<Vec<Trace>>;
 
-    /// Looks up what is in effect, and takes it over.
-    fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>>;
+    /// Looks up what is in effect in a slot, and takes it over. Cheap if nothing was ever started there.
+    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>>;
 
-    /// Gets everything that the revision needs, without touching what is in effect, nor the revision to `keep`, which it
-    /// may have to go back to. Cheap if it is all there. How far it is goes to `tell`, now and then.
+    /// Gets everything that the revision needs, without touching what is in effect, in any slot, nor the revision to
+    /// `keep`, which it may have to go back to. Cheap if it is all there. How far it is goes to `tell`, now and then.
     fn install<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -54,15 +56,12 @@ pub(super) trait Kind: Send + Sync {
         tell: &'a Tell<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Puts the revision into effect, wired like this. It was installed, and nothing is in effect. As for `keep`, see
-    /// [`Kind::install`].
+    /// Puts the revision into effect as it `start`s. It was installed, and nothing is in effect in its slot. As for what it
+    /// keeps, see [`Kind::install`].
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
-        desired: &'a Desired,
-        keep: Option<&'a Digest>,
-        wiring: &'a Wiring,
-        attempts: u32,
+        start: &'a Start,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>>;
 
     /// Brings what is in effect to this revision, which was installed, without starting it anew. False if that cannot
@@ -70,6 +69,7 @@ pub(super) trait Kind: Send + Sync {
     fn reload<'a>(
         &'a self,
         unit: &'a UnitName,
+        slot: Slot,
         desired: &'a Desired,
         keep: Option<&'a Digest>,
         signal: &'a Signaller<'a>,
@@ -83,6 +83,7 @@ pub(super) trait Kind: Send + Sync {
     fn look_outside<'a>(
         &'a self,
         unit: &'a UnitName,
+        slot: Slot,
         desired: &'a Desired,
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>>;
@@ -90,9 +91,15 @@ pub(super) trait Kind: Send + Sync {
     /// Removes everything. Nothing is in effect.
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Asks what is in effect for something, and waits for its answer for at most `limit`.
-    fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
-        let _ = (unit, ask, limit);
+    /// Asks what is in effect in a slot for something, and waits for its answer for at most `limit`.
+    fn ask<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        slot: Slot,
+        ask: Ask,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Value, Complaint>> {
+        let _ = (unit, slot, ask, limit);
         let answer = complaint("unsupported", format!("a {} cannot be asked anything", self.name()));
         async { Err(answer) }.boxed()
     }
@@ -104,23 +111,41 @@ pub(super) trait Kind: Send + Sync {
         async { Err(answer) }.boxed()
     }
 
-    /// The last `lines` lines of what it has to say.
+    /// The last `lines` lines of what it has to say, whichever of its instances said them.
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>>;
 
-    /// What it reads as its configuration, as it lies on this host, with secrets masked; `revision` is the one that is
-    /// desired, for a unit that was never started.
-    fn effective<'a>(&'a self, unit: &'a UnitName, revision: &'a Digest) -> BoxFuture<'a, io::Result<Effective>>;
+    /// What it reads in a slot as its configuration, as it lies on this host, with secrets masked; `revision` is the one
+    /// that is desired, for a unit that was never started there.
+    fn effective<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        slot: Slot,
+        revision: &'a Digest,
+    ) -> BoxFuture<'a, io::Result<Effective>>;
 
     /// Follows that: from its last lines on, or from where it was read to.
     fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, Place)>>;
 
-    /// The numbers that each has told last of its own accord.
-    fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
+    /// The numbers that each has told last of its own accord, in each slot.
+    fn stats(&self) -> BTreeMap<(UnitName, Slot), ToldStats> {
         BTreeMap::new()
     }
 
     /// Gives back what no unit needs any more, now and then.
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>>;
+}
+
+/// What is started, and how.
+pub(super) struct Start {
+    pub(super) slot: Slot,
+    pub(super) desired: Desired,
+    /// The revision that it may have to go back to.
+    pub(super) keep: Option<Digest>,
+    pub(super) wiring: Wiring,
+    /// How often it has been started again by itself already.
+    pub(super) attempts: u32,
+    /// Another instance of it is in effect.
+    pub(super) beside: bool,
 }
 
 /// Takes how far something is.

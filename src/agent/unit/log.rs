@@ -1,27 +1,35 @@
 //! The end of a log that is rotated: `log` is written, `log.1` is the one before, `log.2` the one before that.
+//!
+//! A unit may have two of these, each in the folder of an instance. Which of their files comes after which is told by
+//! when each was written last: an instance that is started beside another begins a new file.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// The most that is read: about as much as anybody reads, and what the agent can hold in memory for a moment.
 pub(super) const TAIL_MAX_BYTES: u64 = 1024 * 1024;
 
-/// The last `lines` lines of the log in `folder`, oldest first, as far as `max_bytes` from the end hold them.
-/// Nothing if there is no log.
+/// The last `lines` lines of the logs in `folders` (two at most), oldest first, as far as `max_bytes` from the end hold
+/// them. Nothing if there is no log.
 ///
 /// While it is being rotated, lines may be missing or come twice: it is for people who look, and costs the
 /// writer nothing.
-pub(super) fn tail(folder: &Path, lines: u32, max_bytes: u64) -> io::Result<Vec<u8>> {
-    tail_to(folder, lines, max_bytes).map(|(content, _)| content)
+pub(super) fn tail(folders: &[impl AsRef<Path>], lines: u32, max_bytes: u64) -> io::Result<Vec<u8>> {
+    tail_to(folders, lines, max_bytes).map(|(content, _)| content)
 }
 
-/// How far somebody has read who follows a log.
+/// How far somebody has read who follows the logs of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::agent) struct Place {
+pub(in crate::agent) struct Place([Spot; 2]);
+
+/// How far somebody has read one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Spot {
     /// The file that he is in, whatever it is called by now; 0 before there is one.
     inode: u64,
     at_bytes: u64,
@@ -31,28 +39,29 @@ pub(in crate::agent) struct Place {
 const FOLLOWED_BACK: u32 = 100;
 
 /// The same, and where it ended, so that [`since`] goes on there.
-pub(super) fn tail_to(folder: &Path, lines: u32, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+pub(super) fn tail_to(folders: &[impl AsRef<Path>], lines: u32, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
     let mut place = Place::default();
     let lines = usize::try_from(lines).unwrap_or(usize::MAX);
     let mut content = Vec::new();
-    for number in 0.. {
-        let left = max_bytes.saturating_sub(content.len() as u64);
-        if left == 0 || lines_in(&content) > lines {
-            break;
-        }
-        match end_of(&file(folder, number), left) {
-            Ok((mut older, end)) => {
-                if number == 0 {
-                    place = end;
-                }
-                older.append(&mut content);
-                content = older;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-            Err(error) => return Err(error),
-        }
+    let mut logs: Vec<_> =
+        folders.iter().zip(&mut place.0).map(|(folder, spot)| Backwards::new(folder, spot)).collect();
+    for log in &mut logs {
+        log.look()?;
     }
-    let cut = content.len() as u64 == max_bytes;
+    let mut last = None;
+    loop {
+        let left = max_bytes.saturating_sub(content.len() as u64);
+        let newest = logs.iter().enumerate().filter_map(|(index, log)| Some((log.written?, index))).max();
+        let Some((_, index)) = newest.filter(|_| left > 0 && lines_in(&content) <= lines) else { break };
+        let mut older = logs[index].read(left)?;
+        if last.replace(index) != Some(index) && !older.is_empty() && !older.ends_with(b"\n") && !content.is_empty() {
+            // What one instance has not ended is no part of another's line.
+            older.push(b'\n');
+        }
+        older.append(&mut content);
+        content = older;
+    }
+    let cut = content.len() as u64 >= max_bytes;
     let start = start_of_last(&content, lines);
     // The limit cut through the first line: its rest would look like a line.
     let start =
@@ -61,8 +70,84 @@ pub(super) fn tail_to(folder: &Path, lines: u32, max_bytes: u64) -> io::Result<(
     Ok((content, place))
 }
 
-/// What was written after `place`, at most `max_bytes` of it and nothing from two files at once, and where that ended.
-pub(super) fn since(folder: &Path, place: Place, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+/// The files of one log, from the newest on.
+struct Backwards<'a> {
+    folder: &'a Path,
+    number: u32,
+    /// When that one was written last; nothing if there are no more.
+    written: Option<SystemTime>,
+    /// Where the newest ended.
+    spot: &'a mut Spot,
+}
+
+impl<'a> Backwards<'a> {
+    fn new(folder: &'a impl AsRef<Path>, spot: &'a mut Spot) -> Self {
+        Self { folder: folder.as_ref(), number: 0, written: None, spot }
+    }
+
+    /// Looks what the next file is. Who follows goes on at the end of the first.
+    fn look(&mut self) -> io::Result<()> {
+        self.written = match fs::metadata(file(self.folder, self.number)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            metadata => {
+                let metadata = metadata?;
+                if self.number == 0 {
+                    *self.spot = Spot { inode: metadata.ino(), at_bytes: metadata.len() };
+                }
+                Some(metadata.modified()?)
+            }
+        };
+        Ok(())
+    }
+
+    /// The end of that file.
+    fn read(&mut self, max_bytes: u64) -> io::Result<Vec<u8>> {
+        let content = match end_of(&file(self.folder, self.number), max_bytes) {
+            Ok((content, end)) => {
+                if self.number == 0 {
+                    *self.spot = end;
+                }
+                content
+            }
+            // It was the oldest, and has been removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        self.number += 1;
+        self.look()?;
+        Ok(content)
+    }
+}
+
+/// Has the next instance begin a new file in a folder in which none runs, with `keep` old ones at most.
+pub(super) fn begin_anew(folder: &Path, keep: u32) -> io::Result<()> {
+    let rename = |from: u32| match fs::rename(file(folder, from), file(folder, from + 1)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    match fs::metadata(file(folder, 0)) {
+        Ok(metadata) if metadata.len() == 0 => Ok(()),
+        Ok(_) if keep == 0 => fs::remove_file(file(folder, 0)),
+        Ok(_) => (0..keep).rev().try_for_each(rename),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What was written after `place`, at most `max_bytes` of it and nothing from two files of one log at once, and where that
+/// ended.
+pub(super) fn since(folders: &[impl AsRef<Path>], place: Place, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+    let (mut content, mut next) = (Vec::new(), place);
+    for (folder, spot) in folders.iter().zip(&mut next.0) {
+        let left = max_bytes.saturating_sub(content.len() as u64);
+        let (mut more, end) = since_spot(folder.as_ref(), *spot, left)?;
+        content.append(&mut more);
+        *spot = end;
+    }
+    Ok((content, next))
+}
+
+fn since_spot(folder: &Path, place: Spot, max_bytes: u64) -> io::Result<(Vec<u8>, Spot)> {
     let mut newer = None;
     for number in 0..FOLLOWED_BACK {
         let file = match File::open(self::file(folder, number)) {
@@ -77,7 +162,7 @@ pub(super) fn since(folder: &Path, place: Place, max_bytes: u64) -> io::Result<(
         let (content, end) = read_from(&file, place, max_bytes)?;
         return match newer {
             // All of it was read, and there is a later one.
-            Some((file, inode)) if content.is_empty() => read_from(&file, Place { inode, at_bytes: 0 }, max_bytes),
+            Some((file, inode)) if content.is_empty() => read_from(&file, Spot { inode, at_bytes: 0 }, max_bytes),
             _ => Ok((content, end)),
         };
     }
@@ -87,28 +172,28 @@ pub(super) fn since(folder: &Path, place: Place, max_bytes: u64) -> io::Result<(
         opened => {
             let file = opened?;
             let inode = file.metadata()?.ino();
-            read_from(&file, Place { inode, at_bytes: 0 }, max_bytes)
+            read_from(&file, Spot { inode, at_bytes: 0 }, max_bytes)
         }
     }
 }
 
-fn read_from(mut file: &File, place: Place, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+fn read_from(mut file: &File, place: Spot, max_bytes: u64) -> io::Result<(Vec<u8>, Spot)> {
     file.seek(SeekFrom::Start(place.at_bytes))?;
     let mut content = Vec::new();
     file.take(max_bytes).read_to_end(&mut content)?;
     let at_bytes = place.at_bytes + content.len() as u64;
-    Ok((content, Place { at_bytes, ..place }))
+    Ok((content, Spot { at_bytes, ..place }))
 }
 
 fn file(folder: &Path, number: u32) -> PathBuf {
     folder.join(if number == 0 { "log".to_owned() } else { format!("log.{number}") })
 }
 
-fn end_of(path: &Path, max_bytes: u64) -> io::Result<(Vec<u8>, Place)> {
+fn end_of(path: &Path, max_bytes: u64) -> io::Result<(Vec<u8>, Spot)> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     // It may grow meanwhile.
-    read_from(&file, Place { inode: metadata.ino(), at_bytes: metadata.len().saturating_sub(max_bytes) }, max_bytes)
+    read_from(&file, Spot { inode: metadata.ino(), at_bytes: metadata.len().saturating_sub(max_bytes) }, max_bytes)
 }
 
 fn lines_in(content: &[u8]) -> usize {
@@ -135,7 +220,7 @@ mod tests {
         for (number, content) in files.iter().enumerate() {
             std::fs::write(file(folder.path(), number as u32), content).unwrap();
         }
-        let content = tail(folder.path(), lines, max_bytes).unwrap();
+        let content = tail(&[folder.path()], lines, max_bytes).unwrap();
         assert_eq!(String::from_utf8(content).unwrap(), expected);
     }
 
@@ -163,10 +248,10 @@ mod tests {
             use std::io::Write;
             File::options().append(true).create(true).open(path(0)).unwrap().write_all(text.as_bytes()).unwrap();
         };
-        let (content, mut place) = tail_to(folder.path(), 2, 100).unwrap();
+        let (content, mut place) = tail_to(&[folder.path()], 2, 100).unwrap();
         assert_eq!((content, place), (vec![], Place::default()));
         let mut read = |max_bytes| {
-            let (content, next) = since(folder.path(), place, max_bytes).unwrap();
+            let (content, next) = since(&[folder.path()], place, max_bytes).unwrap();
             place = next;
             String::from_utf8(content).unwrap()
         };
@@ -189,9 +274,9 @@ mod tests {
         assert_eq!([read(100), read(100)], ["f\n", ""]);
 
         add("g\nh\n");
-        let (content, place) = tail_to(folder.path(), 1, 100).unwrap();
+        let (content, place) = tail_to(&[folder.path()], 1, 100).unwrap();
         add("i\n");
-        assert_eq!((content, since(folder.path(), place, 100).unwrap().0), (b"h\n".to_vec(), b"i\n".to_vec()));
+        assert_eq!((content, since(&[folder.path()], place, 100).unwrap().0), (b"h\n".to_vec(), b"i\n".to_vec()));
     }
 
     #[test]

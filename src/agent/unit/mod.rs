@@ -12,7 +12,7 @@
 //! 30 s, jittered, and WaitUntil ─── tick ───────┘
 //! ```
 //!
-//! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`turn`] (in which
+//! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`entry`] (what it has of a unit), [`turn`] (in which
 //! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind), [`log`].
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
@@ -43,6 +43,7 @@
 //! it back. What asks others for leave before a change (conflicts, admission) comes as further holds: the
 //! planner keeps what is while it is held.
 
+mod entry;
 mod health;
 mod kind;
 mod log;
@@ -86,7 +87,7 @@ use super::{
     shim::Shims,
     store::{Store, StoreError},
 };
-use crate::rules::{Refusal, edit};
+use crate::rules::{Refusal, edit, plan::Slot};
 
 /// One unit, as it should be and as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +102,8 @@ pub struct UnitState {
     pub hold: Option<Hold>,
     /// What snapshots need of it beyond what it should be.
     pub pins: Pins,
+    /// Where the instance that it is known by has what is its own.
+    pub slot: Slot,
     /// The process that runs now, for metrics: process id and start time in clock ticks since boot.
     pub process: Option<(i32, u64)>,
 }
@@ -243,7 +246,10 @@ impl Units {
     /// The numbers that units have told last of their own accord.
     #[must_use]
     pub fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
-        self.kinds.iter().flat_map(|kind| kind.stats()).collect()
+        let states = self.states.borrow();
+        let stats = self.kinds.iter().flat_map(|kind| kind.stats());
+        let is_known_by = |(unit, slot): &(UnitName, Slot)| states.get(unit).is_some_and(|state| state.slot == *slot);
+        stats.filter(|(of, _)| is_known_by(of)).map(|((unit, _), told)| (unit, told)).collect()
     }
 
     /// All units, now and on each change.
@@ -293,8 +299,8 @@ impl Units {
     }
 
     async fn ask_one(&self, unit: &UnitName, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
-        let spec = self.states.borrow().get(unit).map(|state| state.spec().clone());
-        let Some(spec) = spec else { return Err(complaint("not_found", edit::unknown(unit).message)) };
+        let known = self.states.borrow().get(unit).map(|state| (state.spec().clone(), state.slot));
+        let Some((spec, slot)) = known else { return Err(complaint("not_found", edit::unknown(unit).message)) };
         match &spec {
             Spec::Yuno(spec) if spec.channel != Channel::Lines => {
                 return Err(complaint("unsupported", "its channel is not `lines`, so it cannot be asked"));
@@ -302,7 +308,7 @@ impl Units {
             Spec::Yuno(_) => {}
         }
         match self.kinds.of(&spec) {
-            Some(kind) => kind.ask(unit, ask, limit).await,
+            Some(kind) => kind.ask(unit, slot, ask, limit).await,
             None => Err(complaint("unsupported", "this agent cannot keep units of this kind")),
         }
     }
@@ -336,7 +342,7 @@ impl Units {
     pub async fn effective(&self, unit: &UnitName) -> Result<Vec<u8>, Refusal> {
         let state = self.states.borrow().get(unit).cloned().ok_or_else(|| edit::unknown(unit))?;
         let kind = self.kinds.of(&state.desired.spec).cloned().ok_or_else(|| edit::unknown(unit))?;
-        let effective = kind.effective(unit, &state.desired.revision).await;
+        let effective = kind.effective(unit, state.slot, &state.desired.revision).await;
         effective.and_then(|effective| Ok(serde_json::to_vec(&effective)?)).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 Refusal::new(RefusalCode::NotFound, format!("{unit} has no configs on this host (yet)"))

@@ -19,15 +19,14 @@ use tokio::{
     time::timeout,
 };
 
-use super::kind::{Adopted, Ask, Instance, Kind, News, NotStarted};
+use super::kind::{Adopted, Ask, Instance, Kind, News, NotStarted, Start};
 use crate::{
     agent::crash,
     chance::random,
     clock::now_ms,
     rules::{
         Refusal,
-        lease::Wiring,
-        plan::{Ended, Failure, Found, NotPlayed, Over, Seen},
+        plan::{Ended, Failure, Found, NotPlayed, Over, Seen, Slot},
     },
 };
 
@@ -52,6 +51,8 @@ const FIND_AGAIN: [Duration; 4] =
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) unit: UnitName,
+    /// The slot of the instance that it was seen of, if it was one.
+    pub(super) slot: Slot,
     pub(super) seen: Seen,
 }
 
@@ -73,18 +74,12 @@ pub(super) struct Stop {
     pub(super) grace_ms: u64,
 }
 
-/// What is started, and how.
-pub(super) struct Start {
-    pub(super) desired: Desired,
-    /// The revision that it may have to go back to.
-    pub(super) keep: Option<Digest>,
-    pub(super) wiring: Wiring,
-    pub(super) attempts: u32,
-}
-
 /// Everything that a step needs.
+#[derive(Clone)]
 pub(super) struct Worker {
     pub(super) unit: UnitName,
+    /// The slot of the instance that it is about, if it is about one.
+    pub(super) slot: Slot,
     pub(super) kind: Arc<dyn Kind>,
     pub(super) reports: mpsc::Sender<Report>,
 }
@@ -92,26 +87,56 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) async fn report(&self, seen: Seen) {
         // There is nobody to tell only when the agent ends.
-        let _ = self.reports.send(Report { unit: self.unit.clone(), seen }).await;
+        let _ = self.reports.send(Report { unit: self.unit.clone(), slot: self.slot, seen }).await;
     }
 
-    pub(super) async fn adopt(self, orders: mpsc::Receiver<Order>) {
-        match self.look_up().await {
-            Ok(Adopted::Nothing) => self.report(Seen::Found(Found::Nothing)).await,
-            Ok(Adopted::Ended(over)) => self.report(Seen::Found(Found::Ended(over))).await,
-            Ok(Adopted::Alive { revision, told, instance }) => {
-                self.report(Seen::Found(Found::Alive(revision, told))).await;
+    /// Looks up what is in its slot and, if `beside` leads to who stays with it, in the other one. What is there is
+    /// told of first: only with that it is known what runs.
+    pub(super) async fn adopt(self, orders: mpsc::Receiver<Order>, beside: Option<mpsc::Receiver<Order>>) {
+        let other = Self { slot: self.slot.other(), ..self.clone() };
+        let looked_up = async {
+            let found = self.look_up().await?;
+            let found_beside = if beside.is_some() { other.look_up().await? } else { Adopted::Nothing };
+            Ok::<_, Failure>((found, found_beside))
+        };
+        let (found, found_beside) = match looked_up.await {
+            Ok(found) => found,
+            Err(failure) => return self.report(Seen::NotLookedUp { error: failure.error }).await,
+        };
+        let found_beside = match beside {
+            Some(_) => other.tell_found(found_beside).await,
+            None => None,
+        };
+        let found = self.tell_found(found).await;
+        let stay_beside = async {
+            if let (Some(instance), Some(orders)) = (found_beside, beside) {
+                other.stay_with(instance, orders).await;
+            }
+        };
+        let stay = async {
+            if let Some(instance) = found {
                 self.stay_with(instance, orders).await;
             }
-            Err(failure) => self.report(Seen::NotLookedUp { error: failure.error }).await,
-        }
+        };
+        tokio::join!(stay_beside, stay);
+    }
+
+    /// Tells what was found in its slot, and returns what is in effect there.
+    async fn tell_found(&self, adopted: Adopted) -> Option<Box<dyn Instance>> {
+        let (found, instance) = match adopted {
+            Adopted::Nothing => (Found::Nothing, None),
+            Adopted::Ended(over) => (Found::Ended(over), None),
+            Adopted::Alive { revision, told, instance } => (Found::Alive(revision, told), Some(instance)),
+        };
+        self.report(Seen::Found(found)).await;
+        instance
     }
 
     pub(super) async fn install(self, desired: Desired, keep: Option<Digest>) {
         // Who is too busy to hear it hears the next one.
         let tell = |progress| {
             let seen = Seen::Progress(desired.revision.clone(), progress);
-            let _ = self.reports.try_send(Report { unit: self.unit.clone(), seen });
+            let _ = self.reports.try_send(Report { unit: self.unit.clone(), slot: self.slot, seen });
         };
         let outcome = timeout(INSTALL_MAX, self.kind.install(&self.unit, &desired, keep.as_ref(), &tell)).await;
         let revision = desired.revision.clone();
@@ -123,8 +148,7 @@ impl Worker {
     }
 
     pub(super) async fn start(self, what: Start, orders: mpsc::Receiver<Order>) {
-        let Start { desired, keep, wiring, attempts } = what;
-        match timeout(START_MAX, self.kind.start(&self.unit, &desired, keep.as_ref(), &wiring, attempts)).await {
+        match timeout(START_MAX, self.kind.start(&self.unit, &what)).await {
             Ok(Ok(instance)) => {
                 crash::point("start", "before it is seen");
                 self.report(Seen::Started).await;
@@ -135,9 +159,32 @@ impl Worker {
         }
     }
 
+    /// The same of one that is started beside another: what came of it is found out here, for nothing has to wait for it.
+    pub(super) async fn start_beside(self, what: Start, orders: mpsc::Receiver<Order>) {
+        let started = timeout(START_MAX, self.kind.start(&self.unit, &what)).await;
+        let failure = match started.unwrap_or(Err(NotStarted::Unknown)) {
+            Ok(instance) => {
+                crash::point("start beside", "before it is seen");
+                self.report(Seen::Started).await;
+                return self.stay_with(instance, orders).await;
+            }
+            Err(NotStarted::Failed(failure)) => failure,
+            Err(NotStarted::Unknown) => match self.look_up_again().await {
+                found @ Adopted::Alive { .. } => {
+                    if let Some(instance) = self.tell_found(found).await {
+                        self.stay_with(instance, orders).await;
+                    }
+                    return;
+                }
+                Adopted::Nothing | Adopted::Ended(_) => late("to start it took", START_MAX),
+            },
+        };
+        self.report(Seen::NotStarted(failure)).await;
+    }
+
     pub(super) async fn play(self, playing: bool, ask: u32) {
         let wanted = if playing { Ask::Play } else { Ask::Pause };
-        let answer = match self.kind.ask(&self.unit, wanted, PLAY_MAX).await {
+        let answer = match self.kind.ask(&self.unit, self.slot, wanted, PLAY_MAX).await {
             Ok(_) => Ok(()),
             Err(Complaint { code, message }) if ["unit_unreachable", "deadline", "busy"].contains(&code.as_str()) => {
                 Err(NotPlayed::Unanswered(message))
@@ -157,7 +204,7 @@ impl Worker {
     }
 
     async fn look_up(&self) -> Result<Adopted, Failure> {
-        let outcome = timeout(ADOPT_MAX, self.kind.adopt(&self.unit)).await;
+        let outcome = timeout(ADOPT_MAX, self.kind.adopt(&self.unit, self.slot)).await;
         outcome.unwrap_or_else(|_| Err(late("to look up what runs took", ADOPT_MAX)))
     }
 
@@ -227,7 +274,8 @@ impl Worker {
     /// Brings what runs to another revision. It stays with another task meanwhile, through which `orders` lead.
     pub(super) async fn reload(self, desired: Desired, keep: Option<Digest>, orders: mpsc::Sender<Order>) {
         let signal = signaller(&orders);
-        let outcome = timeout(RELOAD_MAX, self.kind.reload(&self.unit, &desired, keep.as_ref(), &signal)).await;
+        let reload = self.kind.reload(&self.unit, self.slot, &desired, keep.as_ref(), &signal);
+        let outcome = timeout(RELOAD_MAX, reload).await;
         let is_done = outcome.unwrap_or_else(|_| Err(late("reloading took", RELOAD_MAX))).unwrap_or_else(|failure| {
             tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be reloaded, and is started anew");
             false
@@ -239,7 +287,7 @@ impl Worker {
     /// Looks whether something outside that what runs has read is another now.
     pub(super) async fn look(self, desired: Desired, orders: mpsc::Sender<Order>) {
         let signal = signaller(&orders);
-        let outcome = timeout(RELOAD_MAX, self.kind.look_outside(&self.unit, &desired, &signal)).await;
+        let outcome = timeout(RELOAD_MAX, self.kind.look_outside(&self.unit, self.slot, &desired, &signal)).await;
         match outcome.unwrap_or_else(|_| Err(late("looking at files outside took", RELOAD_MAX))) {
             Ok(true) => {}
             Ok(false) => self.report(Seen::Outdated).await,
@@ -253,16 +301,23 @@ impl Worker {
     /// Finds an instance that cannot be heard any more. It is not given up while it may live: that would be a
     /// second copy.
     async fn find_again(&self) -> Result<(Seen, Box<dyn Instance>), Over> {
+        match self.look_up_again().await {
+            Adopted::Alive { told, instance, .. } => Ok((Seen::Told(told), instance)),
+            Adopted::Ended(over) => Err(over),
+            Adopted::Nothing => {
+                let last = Ended::new(Exit::Unknown, None, now_ms());
+                Err(Over { restarts: 0, last })
+            }
+        }
+    }
+
+    /// Looks up what is in its slot, until that is known.
+    async fn look_up_again(&self) -> Adopted {
         let mut waits = FIND_AGAIN.into_iter();
         let mut wait = FIND_AGAIN[0];
         loop {
             match self.look_up().await {
-                Ok(Adopted::Alive { told, instance, .. }) => return Ok((Seen::Told(told), instance)),
-                Ok(Adopted::Ended(over)) => return Err(over),
-                Ok(Adopted::Nothing) => {
-                    let last = Ended::new(Exit::Unknown, None, now_ms());
-                    return Err(Over { restarts: 0, last });
-                }
+                Ok(adopted) => return adopted,
                 Err(failure) => {
                     tracing::warn!(unit = %self.unit, error = %failure.error, "a unit cannot be found again, yet");
                     wait = waits.next().unwrap_or(wait);

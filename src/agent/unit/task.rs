@@ -7,24 +7,23 @@ use std::{
 };
 
 use muster_topics::{
-    Millis,
     name::{Digest, UnitName},
     outcome::RefusalCode,
     signal::Signal,
     snapshot::Pins,
-    unit::{Desired, Hold, Run, Spec},
+    unit::{Desired, Run, Spec},
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
-    task::{AbortHandle, JoinSet},
+    task::JoinSet,
     time::Instant,
 };
 
 use super::{
-    Kinds, UnitState, UnitStates,
-    health::Watchers,
-    kind::{Kind, Trace},
-    step::{Order, Report, Start, Stop, Worker, no_process},
+    Kinds, UnitStates,
+    entry::{Entry, publish},
+    kind::Trace,
+    step::{Order, Report, Worker, no_process},
     turn,
 };
 use crate::{
@@ -40,7 +39,7 @@ use crate::{
     rules::{
         Refusal, edit,
         lease::{self, Lease, Provision, Wiring},
-        plan::{Instance, Kept, Seen, Step, Unit},
+        plan::{Seen, Slot},
         realm::Realms,
     },
 };
@@ -56,15 +55,8 @@ const SWEEP_TICKS: u32 = 120;
 /// becomes of a process is in its shim's files.
 const REPORTS_MAX: usize = 64;
 
-/// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze
-/// every few seconds; the rest is for signals of operators, and of those that have it read its files again.
-const ORDERS_MAX: usize = 8;
-
 /// Requests of operators that wait for the loop; each is answered at once.
 pub(super) const REQUESTS_MAX: usize = 16;
-
-/// More steps than any plan has in a row; a planner that finds no rest must not stop the loop.
-const STEPS_MAX: usize = 8;
 
 /// What the loop is about.
 enum Event {
@@ -84,26 +76,6 @@ pub(super) struct Request {
     pub(super) unit: UnitName,
     pub(super) signal: Signal,
     pub(super) answer: oneshot::Sender<Result<(), Refusal>>,
-}
-
-/// A unit, and the tasks that work for it.
-pub(super) struct Entry {
-    pub(super) unit: Unit,
-    kind: Arc<dyn Kind>,
-    /// To the task that stays with its instance.
-    orders: Option<mpsc::Sender<Order>>,
-    /// The download, which may be given up.
-    install: Option<AbortHandle>,
-    /// What the store has of it.
-    kept: Option<(Kept, Option<Hold>)>,
-    /// What snapshots need of it beyond what it should be.
-    pins: Pins,
-    /// Its probes.
-    watchers: Watchers,
-    /// When to look at it again.
-    wake_ms: Option<Millis>,
-    /// Where it stands among the others.
-    stand: Option<turn::Stand>,
 }
 
 pub(super) struct Task {
@@ -208,8 +180,8 @@ impl Task {
             match self.next().await {
                 Event::Changed => self.sync().await,
                 Event::Reported(report) => {
-                    let Report { unit, seen } = *report;
-                    self.see(unit, seen).await;
+                    let Report { unit, slot, seen } = *report;
+                    self.see(unit, slot, seen).await;
                 }
                 Event::Asked(request) => self.signal(request),
                 Event::Tick => self.tick().await,
@@ -310,7 +282,9 @@ impl Task {
         true
     }
 
-    async fn see(&mut self, name: UnitName, seen: Seen) {
+    async fn see(&mut self, name: UnitName, slot: Slot, seen: Seen) {
+        let Some(entry) = self.entries.get(&name) else { return };
+        let seen = entry.unit.seen_in(slot, seen);
         if matches!(seen, Seen::Found(_) | Seen::NotLookedUp { .. })
             && self.to_look_up.remove(&name)
             && self.to_look_up.is_empty()
@@ -335,7 +309,7 @@ impl Task {
         let orders = match self.entries.get(&unit).filter(|entry| entry.unit.desired.is_some()) {
             None => Err(edit::unknown(&unit)),
             Some(entry) if entry.unit.process().is_none() => Err(no_process(&unit)),
-            Some(entry) => entry.orders.as_ref().ok_or_else(|| no_process(&unit)),
+            Some(entry) => entry.to_instance().ok_or_else(|| no_process(&unit)),
         };
         // Who asked may have gone meanwhile: there is nobody to tell then.
         match orders.map(|orders| orders.try_reserve()) {
@@ -414,11 +388,12 @@ impl Task {
         publish(&self.publish, name, entry);
         crash::point("steps", "before they begin");
         let kind = entry.kind.clone();
-        let worker = || Worker { unit: name.clone(), kind: kind.clone(), reports: self.reports.clone() };
-        for step in steps {
-            entry.begin(step, worker(), &mut self.work);
+        let worker = |slot| Worker { unit: name.clone(), slot, kind: kind.clone(), reports: self.reports.clone() };
+        for (slot, step) in steps {
+            entry.begin(step, worker(slot), &mut self.work);
         }
-        entry.watchers.keep(entry.unit.probing(), worker, &mut self.work);
+        let slot = entry.unit.slot();
+        entry.watchers.keep(entry.unit.probing(), || worker(slot), &mut self.work);
     }
 
     async fn sweep(&self) {
@@ -438,110 +413,6 @@ impl Task {
             if let Err(error) = kind.sweep(desired).await {
                 tracing::warn!(kind = kind.name(), %error, "what is not needed any more cannot be given back");
             }
-        }
-    }
-}
-
-impl Entry {
-    fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
-        let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
-        Self {
-            unit,
-            kind,
-            orders: None,
-            install: None,
-            kept,
-            pins: Pins::default(),
-            watchers: Watchers::default(),
-            wake_ms: None,
-            stand: None,
-        }
-    }
-
-    /// The steps to begin now. The unit knows already that they have begun.
-    fn plan(&mut self, name: &UnitName, now_ms: Millis) -> Vec<Step> {
-        let mut steps = Vec::new();
-        self.wake_ms = None;
-        while let Some(step) = self.unit.plan(now_ms) {
-            if let Step::WaitUntil(at_ms) = step {
-                self.wake_ms = Some(at_ms);
-                break;
-            }
-            if steps.len() == STEPS_MAX {
-                tracing::error!(unit = %name, ?steps, "the planner finds no rest");
-                break;
-            }
-            self.unit.observe(Seen::Began(step), now_ms);
-            steps.push(step);
-        }
-        steps
-    }
-
-    fn begin(&mut self, step: Step, worker: Worker, work: &mut JoinSet<()>) {
-        tracing::debug!(unit = %worker.unit, ?step);
-        let keep = self.unit.verified().map(|verified| verified.revision.clone());
-        match (step, self.unit.desired.clone()) {
-            (Step::Adopt, _) => {
-                let orders = self.orders();
-                work.spawn(worker.adopt(orders));
-            }
-            (Step::Install, Some(desired)) => {
-                self.give_up_install();
-                self.install = Some(work.spawn(worker.install(desired, keep)));
-            }
-            (Step::Start { attempts }, Some(desired)) => {
-                let orders = self.orders();
-                let wiring = self.unit.wiring().clone();
-                work.spawn(worker.start(Start { desired, keep, wiring, attempts }, orders));
-            }
-            (Step::Reload, Some(desired)) => {
-                match self.orders.clone() {
-                    Some(orders) => drop(work.spawn(worker.reload(desired, keep, orders))),
-                    // Nobody would ever answer.
-                    None => self.unit.observe(Seen::NotReloaded(desired.revision), now_ms()),
-                }
-            }
-            // Full or closed: it has been asked, or has ended; the planner asks again if need be.
-            (Step::Stop { signal, grace_ms }, _) => _ = self.order(Order::Stop(Stop { signal, grace_ms })),
-            (Step::Freeze, _) => _ = self.order(Order::Freeze(true)),
-            (Step::Thaw, _) => _ = self.order(Order::Freeze(false)),
-            (Step::Play { playing, ask }, _) => {
-                work.spawn(worker.play(playing, ask));
-            }
-            (Step::Remove, _) => {
-                self.give_up_install();
-                work.spawn(worker.remove());
-            }
-            // Only what is desired is installed and started; to wait is nothing to begin.
-            (Step::Install | Step::Start { .. } | Step::Reload, None) | (Step::WaitUntil(_), _) => {}
-        }
-    }
-
-    fn orders(&mut self) -> mpsc::Receiver<Order> {
-        let (sender, receiver) = mpsc::channel(ORDERS_MAX);
-        self.orders = Some(sender);
-        receiver
-    }
-
-    /// Asks the instance for something; whether somebody will hear it.
-    fn order(&self, order: Order) -> bool {
-        self.orders.as_ref().is_some_and(|orders| orders.try_send(order).is_ok())
-    }
-
-    /// Looks at files outside, if what runs has read any.
-    fn look_outside(&self, name: &UnitName, reports: &mpsc::Sender<Report>, work: &mut JoinSet<()>) {
-        if let (Some(desired), Instance::Alive(_), Some(orders)) =
-            (&self.unit.desired, &self.unit.instance, &self.orders)
-            && self.kind.looks_outside(desired)
-        {
-            let worker = Worker { unit: name.clone(), kind: self.kind.clone(), reports: reports.clone() };
-            work.spawn(worker.look(desired.clone(), orders.clone()));
-        }
-    }
-
-    fn give_up_install(&mut self) {
-        if let Some(install) = self.install.take() {
-            install.abort();
         }
     }
 }
@@ -576,30 +447,6 @@ fn wire_all(
     };
     let provision = Provision::new(specs(), leases);
     specs().map(|(name, spec)| (name.clone(), lease::wire(name, spec, &provision, realms))).collect()
-}
-
-/// Tells what a unit is, if that is news.
-fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &Entry) {
-    let unit = &entry.unit;
-    let state = unit.asked().map(|desired| UnitState {
-        desired: desired.clone(),
-        spec: unit.desired.as_ref().filter(|is| is.revision != desired.revision).map(|is| Arc::new(is.spec.clone())),
-        observed: unit.observed.clone(),
-        hold: unit.visible_hold().cloned(),
-        pins: entry.pins.clone(),
-        process: unit.process().map(|process| (process.pid, process.start_ticks)),
-    });
-    states.send_if_modified(|states| {
-        if states.get(name) == state.as_ref() {
-            return false;
-        }
-        let states = Arc::make_mut(states);
-        match state {
-            Some(state) => drop(states.insert(name.clone(), state)),
-            None => drop(states.remove(name)),
-        }
-        true
-    });
 }
 
 fn next_tick() -> Instant {

@@ -18,16 +18,13 @@ use muster_topics::{
 use tokio::sync::{Notify, broadcast};
 
 use super::{
-    kind::{Adopted, Instance, LogFrom, News, NotStarted, Signaller, Tell, Trace},
+    kind::{Adopted, Instance, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
     *,
 };
 use crate::{
     agent::store,
     clock::now_ms,
-    rules::{
-        lease::Wiring,
-        plan::{Ended, Failure, Over, Process, Told},
-    },
+    rules::plan::{Ended, Failure, Over, Process, Told},
 };
 
 /// A host's instances, by unit, and how its steps go.
@@ -136,11 +133,16 @@ impl Kind for FakeKind {
         Ok(traces.into_iter().map(|unit| Trace { unit, at_ms: now_ms() }).collect())
     }
 
-    fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>> {
+    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>> {
         async move {
             let (alive, last) = {
                 let world = self.0.world();
-                (world.alive.get(unit).cloned(), world.last.get(unit).cloned())
+                // Nothing is ever started beside another here.
+                let there = Some(unit).filter(|_| slot == Slot::First);
+                (
+                    there.and_then(|unit| world.alive.get(unit).cloned()),
+                    there.and_then(|unit| world.last.get(unit).cloned()),
+                )
             };
             Ok(match (alive, last) {
                 (Some((revision, told)), _) => Adopted::Alive { revision, told, instance: self.instance(unit, None) },
@@ -176,12 +178,10 @@ impl Kind for FakeKind {
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
-        desired: &'a Desired,
-        _: Option<&'a Digest>,
-        wiring: &'a Wiring,
-        _: u32,
+        start: &'a Start,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
         async move {
+            let Start { desired, wiring, .. } = start;
             let mut world = self.0.world();
             assert!(!world.alive.contains_key(unit), "a second copy of {unit}");
             world.starts += 1;
@@ -208,6 +208,7 @@ impl Kind for FakeKind {
     fn reload<'a>(
         &'a self,
         unit: &'a UnitName,
+        _: Slot,
         desired: &'a Desired,
         _: Option<&'a Digest>,
         _: &'a Signaller<'a>,
@@ -226,6 +227,7 @@ impl Kind for FakeKind {
     fn look_outside<'a>(
         &'a self,
         _: &'a UnitName,
+        _: Slot,
         _: &'a Desired,
         _: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
@@ -236,7 +238,12 @@ impl Kind for FakeKind {
         async move { Ok(format!("{lines} lines").into_bytes()) }.boxed()
     }
 
-    fn effective<'a>(&'a self, unit: &'a UnitName, revision: &'a Digest) -> BoxFuture<'a, io::Result<Effective>> {
+    fn effective<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        _: Slot,
+        revision: &'a Digest,
+    ) -> BoxFuture<'a, io::Result<Effective>> {
         let effective = Effective {
             unit: unit.clone(),
             revision: revision.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_topics::{Millis, name::UnitName};
 
-use super::task::Entry;
+use super::entry::Entry;
 use crate::rules::{
     order::{self, Gate, Node, Nodes, Way},
     plan::Unit,

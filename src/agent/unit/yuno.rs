@@ -10,12 +10,17 @@
 //! - `probe/<which>/`: the folder of the shim of a probe's command
 //! - `work/`: the working directory and home; it stays across revisions and restarts
 //!
+//! A second instance, while one revision takes the place of another, has all that is its own beside that of the first,
+//! with `.2` to its name ([`place`]): `run.2/`, `started.2.json`, `config.2` and `probe.2/`, and a cgroup of its own.
+//!
 //! A process finds its own name in `MUSTER_UNIT` and `MUSTER_REALM`, and the path of its merged config in
 //! `MUSTER_CONFIG`; where an argument says `{config}`, that path is put in. With a channel of JSON lines there are
 //! `MUSTER_SOCKET`, `MUSTER_TOKEN` and, if it has a watchdog, `MUSTER_WATCHDOG_MS` as well. Its ports and what it connects
 //! to are in variables, in that config and in arguments, too ([`Wiring`]).
 
 mod channel;
+mod failure;
+mod instance;
 mod launch;
 mod materials;
 mod place;
@@ -30,7 +35,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use muster_shim::{Step, cgroup::Cgroup};
+use muster_shim::cgroup::Cgroup;
 use muster_topics::{
     Millis, canonical,
     channel::{Complaint, ToldStats},
@@ -38,20 +43,20 @@ use muster_topics::{
     manifest::Manifest,
     name::{Digest, HostId, UnitName},
     reload::Reload,
-    signal::Signal,
-    unit::{ArtifactRef, ConfigRef, Desired, Exit, Progress, Spec, StopSignal, YunoSpec},
+    unit::{ArtifactRef, ConfigRef, Desired, Progress, Spec, YunoSpec},
 };
-use nix::{errno::Errno, unistd};
 use serde_json::Value;
 
 use self::{
-    channel::{Call, Line, Switchboard},
-    launch::{Wanted, find_user, number, signal_number},
+    channel::Switchboard,
+    failure::{blocking, from_artifact, from_shim, may_heal},
+    instance::{Yuno, ends_with_host, from_ended},
+    launch::{Wanted, find_user},
     materials::Materials,
     place::{Place, Started, names},
 };
 use super::{
-    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Signaller, Tell, Trace},
+    kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
     log,
 };
 use crate::{
@@ -59,25 +64,19 @@ use crate::{
         artifact::{ArtifactError, Artifacts},
         cgroup::{Made, Tree},
         crash,
-        shim::{self, Shim, ShimError, Shims},
+        shim::{self, ShimError, Shims},
     },
-    clock::now_ms,
     files::{PASSABLE_FOLDER, make_folder},
     rules::{
         config,
         lease::Wiring,
-        plan::{Ended, Failure, Over, Probing, Process, Told},
+        plan::{Failure, Over, Probing, Slot},
         schema,
     },
 };
 
 #[cfg(test)]
 mod tests;
-
-/// How much of its log a unit that has ended tells of: what fits a screen beside the rest, and is nothing
-/// against the largest message.
-const LAST_LINES: u32 = 10;
-const LAST_LINES_MAX_BYTES: u64 = 2 * 1024;
 
 /// How often it is told how far a download is: each time is a message, and a person looks no more often.
 const PROGRESS: Duration = Duration::from_secs(2);
@@ -102,8 +101,8 @@ impl Yunos {
         Ok(Self { folder, artifacts, shims, tree, switchboard, host: host.to_string() })
     }
 
-    fn place(&self, unit: &UnitName) -> Place {
-        Place { folder: self.folder.join(unit.realm().as_str()).join(unit.name().as_str()) }
+    fn place(&self, unit: &UnitName, slot: Slot) -> Place {
+        Place { folder: self.folder.join(unit.realm().as_str()).join(unit.name().as_str()), slot }
     }
 
     async fn install(
@@ -114,7 +113,8 @@ impl Yunos {
         tell: &Tell<'_>,
     ) -> Result<(), Failure> {
         let Spec::Yuno(spec) = &desired.spec;
-        let place = self.place(unit);
+        // What a revision needs is the same wherever it is started.
+        let place = self.place(unit, Slot::First);
         self.fetch(&spec.artifact, tell).await.map_err(from_artifact)?;
         let materials = place.materials(&desired.revision);
         if materials.are_there(&spec.configs) {
@@ -177,22 +177,20 @@ impl Yunos {
         Ok(configs)
     }
 
-    async fn start(
-        &self,
-        unit: &UnitName,
-        desired: &Desired,
-        keep: Option<&Digest>,
-        wiring: &Wiring,
-        attempts: u32,
-    ) -> Result<Yuno, NotStarted> {
+    async fn start(&self, unit: &UnitName, start: &Start) -> Result<Yuno, NotStarted> {
+        let Start { slot, desired, keep, wiring, attempts, beside } = start;
         let Spec::Yuno(spec) = &desired.spec;
-        let place = self.place(unit);
+        let place = self.place(unit, *slot);
         // Almost always all is there; but somebody may have tidied up by hand.
-        self.install(unit, desired, keep, &|_| ()).await?;
+        self.install(unit, desired, keep.as_ref(), &|_| ()).await?;
+        place.make_run()?;
         if let shim::Adopted::Alive(_) = self.shims.adopt(&place.run()).await.map_err(from_shim)? {
             return Err(NotStarted::Unknown);
         }
-        self.end_probes(unit).await;
+        self.end_probes(unit, *slot).await;
+        if *beside {
+            log::begin_anew(&place.run(), spec.log.keep).map_err(|error| place.failure("prepared", &error))?;
+        }
         let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
         let user = find_user(spec)?;
         if let Some(user) = &user {
@@ -202,19 +200,29 @@ impl Yunos {
             place.lead_to(&desired.revision)?;
         }
         let program = self.artifacts.path(&spec.artifact.sha256);
-        let made = self.tree.prepare(unit, &spec.limits).map_err(|error| may_heal(error.to_string()))?;
+        let made = self.tree.prepare((unit, *slot), &spec.limits).map_err(|error| may_heal(error.to_string()))?;
         let found = |path: PathBuf| match spec.reload {
             Reload::Restart => path,
             Reload::Signal | Reload::Channel => place.behind_link(&desired.revision, &path),
         };
         let config = config.map(found);
         let (host, config) = (self.host.as_str(), config.as_deref());
-        let wanted =
-            Wanted { unit, host, desired, spec, place: &place, config, wiring, program: &program, user, attempts };
+        let wanted = Wanted {
+            unit,
+            host,
+            desired,
+            spec,
+            place: &place,
+            config,
+            wiring,
+            program: &program,
+            user,
+            attempts: *attempts,
+        };
         let launched = self.launch(wanted.clone(), made).await;
         let Err(NotLaunched::Cgroup(error)) = launched else { return launched.map_err(NotLaunched::into_not_started) };
         // Made, and then closed to what runs in it: it is better off without than not at all.
-        self.tree.remove(unit);
+        self.tree.remove((unit, *slot));
         let missing = vec![format!("a cgroup, and with it all limits: {error}")];
         self.launch(wanted, Made { cgroup: Cgroup::default(), missing }).await.map_err(NotLaunched::into_not_started)
     }
@@ -234,7 +242,7 @@ impl Yunos {
         place.write_started(&started)?;
         let run = place.run();
         let launch = launch::launch(wanted, cgroup);
-        let line = || self.switchboard.open(unit);
+        let line = || self.switchboard.open(unit, place.slot);
         let alive = |shim| Yuno {
             shim,
             run: run.clone(),
@@ -256,8 +264,8 @@ impl Yunos {
         }
     }
 
-    async fn adopt(&self, unit: &UnitName) -> Result<Adopted, Failure> {
-        let place = self.place(unit);
+    async fn adopt(&self, unit: &UnitName, slot: Slot) -> Result<Adopted, Failure> {
+        let place = self.place(unit, slot);
         if !place.run().exists() {
             return Ok(Adopted::Nothing);
         }
@@ -279,7 +287,7 @@ impl Yunos {
                     wiring: Wiring::default(),
                 };
                 let Started { revision, missing, wiring, .. } = place.started().unwrap_or_else(unknown);
-                let line = self.switchboard.open(unit);
+                let line = self.switchboard.open(unit, slot);
                 let mut yuno = Yuno { shim, run: place.run(), missing, wiring, line, news: VecDeque::new() };
                 match yuno.hear().await {
                     Some(News::Told(told)) => Ok(Adopted::Alive { revision, told, instance: Box::new(yuno) }),
@@ -298,9 +306,9 @@ impl Yunos {
             needed.insert(spec.artifact.sha256.clone());
         }
         for Trace { unit, .. } in self.traces()? {
-            if let Ok(started) = self.place(&unit).started() {
-                needed.insert(started.artifact);
-            }
+            let places = Slot::ALL.map(|slot| self.place(&unit, slot));
+            let may_start = places.iter().filter(|place| !place.is_over());
+            needed.extend(may_start.filter_map(|place| Some(place.started().ok()?.artifact)));
         }
         self.artifacts.sweep(&needed, SystemTime::now())
     }
@@ -318,7 +326,7 @@ impl Kind for Yunos {
                 // Whatever else lies there was not put there by an agent.
                 let Ok(unit) = format!("{realm}/{unit}").parse::<UnitName>() else { continue };
                 // Each start writes `started.json` anew, which changes the folder.
-                let changed = fs::metadata(self.place(&unit).folder)?.modified()?;
+                let changed = fs::metadata(self.place(&unit, Slot::First).folder)?.modified()?;
                 let since_epoch = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                 traces.push(Trace { unit, at_ms: Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX) });
             }
@@ -326,8 +334,8 @@ impl Kind for Yunos {
         Ok(traces)
     }
 
-    fn adopt<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<Adopted, Failure>> {
-        self.adopt(unit).boxed()
+    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>> {
+        self.adopt(unit, slot).boxed()
     }
 
     fn install<'a>(
@@ -343,23 +351,21 @@ impl Kind for Yunos {
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
-        desired: &'a Desired,
-        keep: Option<&'a Digest>,
-        wiring: &'a Wiring,
-        attempts: u32,
+        start: &'a Start,
     ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
-        let start = self.start(unit, desired, keep, wiring, attempts);
+        let start = self.start(unit, start);
         async { start.await.map(|yuno| Box::new(yuno) as Box<dyn Instance>) }.boxed()
     }
 
     fn reload<'a>(
         &'a self,
         unit: &'a UnitName,
+        slot: Slot,
         desired: &'a Desired,
         keep: Option<&'a Digest>,
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.reload_unit(unit, desired, keep, signal).boxed()
+        self.reload_unit((unit, slot), desired, keep, signal).boxed()
     }
 
     fn looks_outside(&self, desired: &Desired) -> bool {
@@ -370,33 +376,45 @@ impl Kind for Yunos {
     fn look_outside<'a>(
         &'a self,
         unit: &'a UnitName,
+        slot: Slot,
         desired: &'a Desired,
         signal: &'a Signaller<'a>,
     ) -> BoxFuture<'a, Result<bool, Failure>> {
-        self.look_at_files(unit, desired, signal).boxed()
+        self.look_at_files((unit, slot), desired, signal).boxed()
     }
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
         self.switchboard.close(unit);
         async move {
-            self.end_probes(unit).await;
-            let (place, tree, unit) = (self.place(unit), self.tree.clone(), unit.clone());
+            for slot in Slot::ALL {
+                self.end_probes(unit, slot).await;
+            }
+            let places = Slot::ALL.map(|slot| self.place(unit, slot));
+            let (tree, unit) = (self.tree.clone(), unit.clone());
             let remove = move || {
-                // Where it was started, which need not be where it would be now.
-                place.cgroup().remove();
-                tree.remove(&unit);
-                place.remove()
+                for place in &places {
+                    // Where it was started, which need not be where it would be now.
+                    place.cgroup().remove();
+                    tree.remove((&unit, place.slot));
+                }
+                places[0].remove()
             };
             blocking(remove).await
         }
         .boxed()
     }
 
-    fn ask<'a>(&'a self, unit: &'a UnitName, ask: Ask, limit: Duration) -> BoxFuture<'a, Result<Value, Complaint>> {
-        self.switchboard.ask(unit, ask, limit).boxed()
+    fn ask<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        slot: Slot,
+        ask: Ask,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Value, Complaint>> {
+        self.switchboard.ask(unit, slot, ask, limit).boxed()
     }
 
-    fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
+    fn stats(&self) -> BTreeMap<(UnitName, Slot), ToldStats> {
         self.switchboard.stats()
     }
 
@@ -405,17 +423,22 @@ impl Kind for Yunos {
     }
 
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
-        let folder = self.place(unit).run();
+        let folders = Slot::ALL.map(|slot| self.place(unit, slot).run());
         async move {
-            tokio::task::spawn_blocking(move || log::tail(&folder, lines, log::TAIL_MAX_BYTES))
+            tokio::task::spawn_blocking(move || log::tail(&folders, lines, log::TAIL_MAX_BYTES))
                 .await
                 .map_err(io::Error::other)?
         }
         .boxed()
     }
 
-    fn effective<'a>(&'a self, unit: &'a UnitName, revision: &'a Digest) -> BoxFuture<'a, io::Result<Effective>> {
-        let (place, unit, desired) = (self.place(unit), unit.clone(), revision.clone());
+    fn effective<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        slot: Slot,
+        revision: &'a Digest,
+    ) -> BoxFuture<'a, io::Result<Effective>> {
+        let (place, unit, desired) = (self.place(unit, slot), unit.clone(), revision.clone());
         async move {
             let read = move || {
                 let revision = place.started().map_or(desired, |started| started.revision);
@@ -427,10 +450,10 @@ impl Kind for Yunos {
     }
 
     fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
-        let folder = self.place(unit).run();
+        let folders = Slot::ALL.map(|slot| self.place(unit, slot).run());
         let read = move || match from {
-            LogFrom::Last(lines) => log::tail_to(&folder, lines, log::TAIL_MAX_BYTES),
-            LogFrom::Place(place) => log::since(&folder, place, log::TAIL_MAX_BYTES),
+            LogFrom::Last(lines) => log::tail_to(&folders, lines, log::TAIL_MAX_BYTES),
+            LogFrom::Place(place) => log::since(&folders, place, log::TAIL_MAX_BYTES),
         };
         async move { tokio::task::spawn_blocking(read).await.map_err(io::Error::other)? }.boxed()
     }
@@ -462,185 +485,4 @@ impl From<Failure> for NotLaunched {
     fn from(failure: Failure) -> Self {
         Self::Other(failure.into())
     }
-}
-
-/// A yuno's shim.
-struct Yuno {
-    shim: Shim,
-    /// The shim's folder, where the log is.
-    run: PathBuf,
-    missing: Vec<String>,
-    line: Line,
-    wiring: Wiring,
-    /// What was heard while something else was waited for.
-    news: VecDeque<News>,
-}
-
-impl Yuno {
-    /// Cancel-safe: what is taken is dealt with without a wait.
-    async fn hear(&mut self) -> Option<News> {
-        if let Some(news) = self.news.pop_front() {
-            return Some(news);
-        }
-        loop {
-            let event = tokio::select! {
-                event = self.shim.next() => event?,
-                call = self.line.next() => {
-                    self.pass_on(call);
-                    continue;
-                }
-            };
-            if let Some(news) = self.heard(event) {
-                return Some(news);
-            }
-        }
-    }
-
-    /// Sends a signal, and waits until the shim says what has become of it.
-    async fn signal(&mut self, signal: Signal) -> Result<bool, Failure> {
-        let signal = signal_number(signal);
-        self.shim.send(&muster_shim::Request::Signal { signal }).await.map_err(from_shim)?;
-        loop {
-            match self.shim.next().await {
-                Some(muster_shim::Event::Signalled { signal: of, delivered }) if of == signal => return Ok(delivered),
-                Some(event) => {
-                    let news = self.heard(event);
-                    self.news.extend(news);
-                }
-                None => return Err(may_heal("its shim is gone")),
-            }
-        }
-    }
-
-    fn pass_on(&mut self, call: Call) {
-        for request in self.line.requests(call) {
-            let Err(error) = self.shim.queue(&request) else { continue };
-            tracing::debug!(folder = %self.run.display(), %error, "a question could not be passed on");
-            if let muster_shim::Request::Say { id, .. } = request {
-                self.line.unreachable(&id);
-            }
-        }
-    }
-
-    fn heard(&mut self, event: muster_shim::Event) -> Option<News> {
-        match event {
-            muster_shim::Event::State(state) => {
-                self.line.state(&state);
-                return Some(self.news(&state));
-            }
-            muster_shim::Event::Said { line } => {
-                if let Err(error) = self.line.said(&line) {
-                    tracing::debug!(folder = %self.run.display(), %error, "a yuno has said something unknown");
-                }
-            }
-            muster_shim::Event::Unreachable { id } => self.line.unreachable(&id),
-            // Of captured programs, and the late answer to somebody who has gone.
-            muster_shim::Event::Output { .. } | muster_shim::Event::Signalled { .. } => {}
-        }
-        None
-    }
-}
-
-impl Yuno {
-    fn news(&self, state: &muster_shim::State) -> News {
-        let last = state.last.as_ref().map(|last| from_ended(last, &self.run));
-        if state.over {
-            let last = last.unwrap_or_else(|| Ended::new(Exit::Unknown, None, now_ms()));
-            return News::Ended(Over { restarts: state.restarts, last });
-        }
-        let process = state.main.as_ref().map(|main| Process {
-            pid: main.pid,
-            start_ticks: main.start_ticks,
-            started_ms: main.started_ms,
-        });
-        News::Told(Told {
-            process,
-            restarts: state.restarts,
-            last,
-            ready: state.notified.ready,
-            status: state.notified.status.clone(),
-            frozen: state.frozen,
-            connection: self.line.connection().cloned(),
-            missing: self.missing.clone(),
-            wiring: self.wiring.clone(),
-        })
-    }
-}
-
-impl Instance for Yuno {
-    fn next(&mut self) -> BoxFuture<'_, Option<News>> {
-        self.hear().boxed()
-    }
-
-    fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
-        let request = muster_shim::Request::Stop { signal: number(signal), grace_ms };
-        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
-    }
-
-    fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>> {
-        let request = if frozen { muster_shim::Request::Freeze } else { muster_shim::Request::Thaw };
-        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
-    }
-
-    fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>> {
-        self.signal(signal).boxed()
-    }
-}
-
-/// Whether a host that goes down ends programs like this: without a word, or by the signals of an orderly shutdown.
-fn ends_with_host(exit: Exit) -> bool {
-    const SIGKILL: i32 = 9;
-    const SIGTERM: i32 = 15;
-    matches!(exit, Exit::Unknown | Exit::Signal(SIGKILL | SIGTERM))
-}
-
-/// How it ended; its last lines are read at once, for a next start may add to them.
-fn from_ended(ended: &muster_shim::Ended, run: &Path) -> Ended {
-    let exit = match ended.exit {
-        muster_shim::Exit::Code(code) => Exit::Code(code),
-        muster_shim::Exit::Signal(signal) => Exit::Signal(signal),
-        muster_shim::Exit::Unknown => Exit::Unknown,
-    };
-    let lines = log::tail(run, LAST_LINES, LAST_LINES_MAX_BYTES).unwrap_or_default();
-    Ended {
-        core_dumped: ended.core_dumped,
-        oom_killed: ended.oom_killed,
-        silent: ended.silent,
-        last_lines: (!lines.is_empty()).then(|| String::from_utf8_lossy(&lines).into_owned()),
-        ..Ended::new(exit, ended.started_ms, ended.at_ms)
-    }
-}
-
-fn may_heal(error: impl Into<String>) -> Failure {
-    Failure { error: error.into(), may_heal: true }
-}
-
-fn from_artifact(error: ArtifactError) -> Failure {
-    Failure { may_heal: error.may_heal(), error: error.to_string() }
-}
-
-fn from_shim(error: ShimError) -> Failure {
-    let ShimError::Start { source, step, .. } = &error else { return may_heal(error.to_string()) };
-    let refused = source.kind() == io::ErrorKind::PermissionDenied;
-    let (hint, may_heal) = match (step, source.raw_os_error().map(Errno::from_raw)) {
-        (_, Some(Errno::ENOEXEC)) => {
-            (". hint: it is no program for this machine; a script needs a first line such as #!/bin/sh", false)
-        }
-        (_, Some(Errno::ENOENT)) => (". hint: what its first line names, or its loader, is not on this host", false),
-        // The system is short of something, for now.
-        (_, Some(Errno::EAGAIN | Errno::ENOMEM | Errno::ENFILE | Errno::EMFILE)) => ("", true),
-        (Step::Cwd | Step::Exec, _) if refused && unistd::geteuid().is_root() => {
-            (". hint: can the unit's user pass through every folder above the agent's (`data_dir`)?", false)
-        }
-        (Step::User, _) if refused => (". hint: to run units as other users, the agent must run as root", false),
-        (Step::Nice | Step::Rlimit | Step::Capabilities, _) if refused => {
-            (". hint: only what the agent itself has can be given to a unit", false)
-        }
-        _ => ("", false),
-    };
-    Failure { error: format!("{error}{hint}"), may_heal }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(may_heal(error.to_string())))
 }

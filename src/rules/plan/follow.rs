@@ -11,6 +11,9 @@ use crate::rules::{backoff::GOOD_AFTER_MS, order::Gate};
 impl Unit {
     /// Works out what others see.
     pub(super) fn follow(&mut self, now_ms: Millis) {
+        if !matches!(self.instance, Instance::Unknown) {
+            self.follow_beside(now_ms);
+        }
         let process = self.process();
         if process.is_some_and(|process| now_ms.saturating_sub(process.started_ms) >= GOOD_AFTER_MS) {
             self.observed.attempts = 0;
@@ -24,6 +27,7 @@ impl Unit {
             phase = self.phase(process, now_ms);
         }
         self.tell_trial();
+        self.tell_beside();
         if phase != self.observed.phase {
             self.observed.since_ms = now_ms;
         }
@@ -115,6 +119,8 @@ impl Unit {
                 if plays { Phase::Playing } else { Phase::Running }
             }
             Instance::Alive(_) => Phase::Starting,
+            // What it is to be started as, or is to be gone with, still runs.
+            Instance::None if self.beside_is_in_the_way() => Phase::Stopping,
             Instance::None if self.rest == Some(Rest::Failed) || self.is_broken() => Phase::Failed,
             Instance::None if matches!(self.work, Some(Work::Installing(_))) => Phase::Installing,
             Instance::None if self.is_about_to_try(now_ms) => Phase::Backoff,
@@ -123,6 +129,12 @@ impl Unit {
                 _ => Phase::Absent,
             },
         }
+    }
+
+    /// Whether it has to wait for the end of what runs beside.
+    fn beside_is_in_the_way(&self) -> bool {
+        let wanted = self.desired.as_ref().filter(|desired| desired.run.is_running());
+        wanted.map_or(self.beside.is_some(), |desired| self.is_beside(&desired.revision))
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -171,6 +183,8 @@ impl Unit {
         let held = self.is_held() || blocked;
         match (self.observed.phase, &self.instance) {
             (Phase::Failed | Phase::Backoff, _) => true,
+            // One of the two has to go first.
+            (Phase::Running | Phase::Playing, _) if self.beside.is_some() => false,
             (Phase::Running | Phase::Playing, Instance::Alive(alive)) => {
                 let plays = match desired.run {
                     Run::Stopped => return false,

@@ -11,7 +11,7 @@ use muster_topics::{
     unit::Desired,
 };
 
-use super::{Process, Wiring};
+use super::{Process, Slot, Wiring};
 use crate::rules::probe::Verdict;
 
 /// Which probes a unit has.
@@ -40,6 +40,8 @@ pub struct Probing {
     pub which: Which,
     /// The probe.
     pub probe: Probe,
+    /// Where its instance has what is its own.
+    pub slot: Slot,
     /// The process.
     pub process: Process,
     /// Where it listens.

@@ -29,6 +29,8 @@ enum Event {
         /// Which probes it has, as [`probes`] takes it.
         probes: u8,
         run: Option<Run>,
+        /// Another revision is started beside what runs.
+        first: bool,
     },
     Run,
     Stop,
@@ -65,6 +67,8 @@ enum Event {
     Probed(u8, bool),
     /// One that was tried for a process that has gone.
     ProbedBefore(u8),
+    /// What happens to an instance happens to the one beside.
+    Beside(Box<Event>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,20 +85,37 @@ struct World {
     generation: u64,
     row: Option<(Desired, Option<Hold>)>,
     unit: Unit,
-    process: Option<(Digest, Process)>,
+    /// What there is in each slot.
+    sides: BTreeMap<Slot, Side>,
     /// What it is wired to, and whether it lacks something.
     wired: (u16, bool),
-    /// What its process was started with.
-    with: u16,
-    restarts: u32,
-    last: Option<Ended>,
     pids: i32,
     adopting: bool,
     installing: Option<Digest>,
     reloading: Option<Digest>,
+    removing: bool,
+    /// The question that is under way, and to whom.
+    asked: Option<(Slot, u32, bool)>,
+    /// The unit was removed, and the shell knows it no more.
+    gone: bool,
+    /// Whether what runs as a revision speaks.
+    speaking: BTreeMap<Digest, bool>,
+    /// A revision that does not work, and how.
+    bad: Option<(Digest, Bad)>,
+}
+
+/// What really runs in one slot.
+#[derive(Default)]
+struct Side {
+    process: Option<(Digest, Process)>,
+    /// What its process was started with.
+    with: u16,
+    restarts: u32,
+    last: Option<Ended>,
     launching: Option<Digest>,
     stopping: bool,
-    removing: bool,
+    /// The agent hears what becomes of it.
+    attended: bool,
     /// What runs is suspended, and what it was asked last.
     frozen: bool,
     freezing: Option<bool>,
@@ -106,17 +127,9 @@ struct World {
     /// What the next welcome says.
     wish: bool,
     ready: bool,
-    /// The question that is under way.
-    asked: Option<(u32, bool)>,
     /// What the process has passed of start and ready probe, and whether the agent has ever seen it up.
     passed: [bool; 2],
     was_up: bool,
-    /// The unit was removed, and the shell knows it no more.
-    gone: bool,
-    /// Whether what runs as a revision speaks.
-    speaking: BTreeMap<Digest, bool>,
-    /// A revision that does not work, and how.
-    bad: Option<(Digest, Bad)>,
 }
 
 /// What is wrong with a revision.
@@ -145,19 +158,20 @@ fn name() -> UnitName {
 /// Some of the three probes, by the bits of a number.
 fn probes(which: u8) -> String {
     let names = ["start", "ready", "live"].iter().enumerate().filter(|(bit, _)| which & (1 << bit) != 0);
-    let probes: Vec<String> = names.map(|(_, name)| format!(r#""{name}":{{"tcp":{{"port":1}}}}"#)).collect();
+    let probes: Vec<String> = names.map(|(_, name)| format!(r#""{name}":{{"exec":["a"]}}"#)).collect();
     format!("{{{}}}", probes.join(","))
 }
 
-fn apply(artifact: u8, grace_ms: u64, which: u8, run: Option<Run>) -> Verb {
+fn apply(artifact: u8, grace_ms: u64, which: u8, run: Option<Run>, first: bool) -> Verb {
     let probes = probes(which);
     let sha256 = Digest::of(&[artifact]);
     // Every third artifact is a task rather than a service.
     let restart = if artifact % 3 == 2 { "on_failure" } else { "always" };
     let channel = if speaks(&sha256) { "lines" } else { "none" };
+    let replace = if first { "start_first" } else { "stop_first" };
     let rollback = if artifact == 3 { "never" } else { "auto" };
     let spec = format!(
-        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}","rollback":"{rollback}","probes":{probes},"start_timeout_ms":60000}}"#
+        r#"{{"kind":"yuno","artifact":{{"sha256":"{sha256}","size_bytes":1,"role":"a","version":"1"}},"grace_ms":{grace_ms},"restart":"{restart}","reload":"signal","channel":"{channel}","rollback":"{rollback}","replace":"{replace}","probes":{probes},"start_timeout_ms":60000}}"#
     );
     Verb::UnitApply { unit: name(), spec: Box::new(serde_json::from_str(&spec).unwrap()), run }
 }
@@ -178,8 +192,9 @@ fn event() -> impl Strategy<Value = Event> {
     let fate =
         || prop_oneof![6 => Just(Fate::Good), 2 => Just(Fate::Heals), 1 => Just(Fate::Fatal), 1 => Just(Fate::Unknown)];
     prop_oneof![
-        2 => (0u8..4, 1u64..3, 0u8..8, run)
-            .prop_map(|(artifact, grace_ms, probes, run)| Event::Apply { artifact, grace_ms, probes, run }),
+        3 => (0u8..4, 1u64..3, 0u8..8, run, any::<bool>()).prop_map(|(artifact, grace_ms, probes, run, first)| {
+            Event::Apply { artifact, grace_ms, probes, run, first }
+        }),
         2 => Just(Event::Run),
         1 => Just(Event::Stop),
         1 => Just(Event::Restart),
@@ -209,6 +224,14 @@ fn event() -> impl Strategy<Value = Event> {
         4 => fate().prop_map(Event::PlayEnds),
         6 => (0u8..2, prop::bool::weighted(0.7)).prop_map(|(place, good)| Event::Probed(place, good)),
         1 => (0u8..3).prop_map(Event::ProbedBefore),
+        8 => prop_oneof![
+            4 => fate().prop_map(Event::LaunchEnds),
+            2 => (0..3).prop_map(Event::Exit),
+            1 => (0..3).prop_map(Event::Again),
+            3 => Just(Event::Connect),
+            1 => Just(Event::Disconnect),
+        ]
+        .prop_map(|event| Event::Beside(Box::new(event))),
     ]
 }
 
@@ -230,6 +253,7 @@ proptest! {
     #[test]
     fn what_does_not_work_goes_back_to_what_does(
         bad in bad(),
+        first in any::<bool>(),
         events in prop::collection::vec(event(), 0..20),
         meanwhile in prop::collection::vec(prop_oneof![Just(Event::AgentRestart), Just(Event::Wait(900))], 0..10),
     ) {
@@ -240,14 +264,15 @@ proptest! {
         }
         world.settle();
         // One that speaks can be silent; and to run as something that was never tried is no new try of another.
-        let (good, other) = (apply(0, 7, 7, Some(Run::Running)), apply(1, 7, 7, Some(Run::Running)));
+        let (good, other) = (apply(0, 7, 7, Some(Run::Running), first), apply(1, 7, 7, Some(Run::Running), first));
         world.verb(&Verb::UnitUnhold { unit: name() });
         world.verb(&Verb::UnitThaw { unit: name() });
         world.verb(&Verb::UnitPause { unit: name() });
         world.verb(&good);
         world.settle();
-        let running = |world: &World| world.process.as_ref().map(|(revision, _)| revision.clone());
-        let verified = running(&world);
+        let process = |world: &World| world.own().process.clone();
+        let running = |world: &World| process(world).map(|(revision, _)| revision);
+        let (verified, before) = (running(&world), process(&world));
         prop_assert_eq!(&world.unit.verified().map(|verified| verified.revision.clone()), &verified);
         let Verb::UnitApply { spec, .. } = &other else { unreachable!() };
         let Spec::Yuno(mut yuno) = (**spec).clone();
@@ -262,6 +287,10 @@ proptest! {
         world.settle();
         world.check_converged();
         prop_assert_eq!(running(&world), verified);
+        // Only what has come up has taken over.
+        if first && bad != Bad::Hangs {
+            prop_assert_eq!(process(&world), before);
+        }
         prop_assert!(world.unit.observed.rolled_back.is_some());
         prop_assert_eq!(world.unit.observed.phase, Phase::Running);
         // What works after all is what it is then.
@@ -269,12 +298,12 @@ proptest! {
         world.verb(&Verb::UnitRun { unit: name() });
         world.settle();
         world.check_converged();
-        prop_assert_eq!(running(&world), world.row.as_ref().map(|(desired, _)| desired.revision.clone()));
+        prop_assert_eq!(running(&world), world.row.as_ref().map(|(desired, _)| desired.revision.clone()), "{:?}", world.unit);
         prop_assert_eq!(&world.unit.observed.rolled_back, &None);
     }
 
     #[test]
-    fn whatever_happens_there_is_one_process_at_most_and_it_converges(events in prop::collection::vec(event(), 0..60)) {
+    fn whatever_happens_there_are_two_revisions_at_most_and_it_converges_to_one(events in prop::collection::vec(event(), 0..60)) {
         let mut world = World::new();
         world.desire();
         for event in events {
@@ -287,13 +316,13 @@ proptest! {
     #[test]
     fn to_run_heals_whatever_has_failed(events in prop::collection::vec(event(), 0..40)) {
         let mut world = World::new();
-        world.verb(&apply(0, 1, 7, None));
+        world.verb(&apply(0, 1, 7, None, true));
         for event in events {
             world.happen(event);
         }
         world.settle();
         world.verb(&Verb::UnitUnhold { unit: name() });
-        world.verb(&apply(0, 1, 7, Some(Run::Running)));
+        world.verb(&apply(0, 1, 7, Some(Run::Running), true));
         world.settle();
         world.check_converged();
         prop_assert_eq!(world.unit.observed.phase, Phase::Running);

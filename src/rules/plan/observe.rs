@@ -77,7 +77,8 @@ impl Unit {
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
             Seen::Told(told) => self.told(told, now_ms),
-            Seen::Probed { process, which, verdict } => self.health.probed(process, which, verdict),
+            Seen::Probed { process, which, verdict } => self.probed_by(process, which, verdict),
+            Seen::Beside(seen) => self.beside_seen(*seen, now_ms),
             Seen::Ended(over) => self.ended(over, now_ms),
             Seen::Played { ask, answer } => {
                 if let Some(error) = self.play.answered(ask, answer, now_ms) {
@@ -201,12 +202,14 @@ impl Unit {
                 }
             }
             Step::Play { playing, ask } => self.play.began(playing, ask),
+            Step::StartBeside | Step::StopBeside { .. } => self.begin_beside(step, now_ms),
             Step::Remove => self.work = Some(Work::Removing),
             Step::WaitUntil(_) => {}
         }
     }
 
     fn found(&mut self, found: Found, now_ms: Millis) {
+        self.beside_is_known();
         self.work = None;
         self.adopt_ms = None;
         let phase = self.observed.phase;
@@ -286,7 +289,7 @@ impl Unit {
         }
     }
 
-    fn told(&mut self, told: Told, now_ms: Millis) {
+    pub(super) fn told(&mut self, told: Told, now_ms: Millis) {
         let Instance::Alive(alive) = &mut self.instance else { return };
         let revision = alive.revision.clone();
         alive.process = told.process;
@@ -406,7 +409,7 @@ impl Unit {
 }
 
 /// Why something that was to run does not, for people.
-fn by_itself(ended: &Ended) -> String {
+pub(super) fn by_itself(ended: &Ended) -> String {
     format!("ended by itself: {ended}")
 }
 

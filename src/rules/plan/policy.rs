@@ -23,6 +23,8 @@ pub(super) struct Policy {
     pub(super) start_timeout_ms: Millis,
     pub(super) stop_signal: StopSignal,
     pub(super) grace_ms: u64,
+    /// Another revision is started before what runs is ended.
+    pub(super) starts_first: bool,
     /// It goes back by itself.
     pub(super) rolls_back: bool,
     pub(super) verify_after_ms: Millis,
@@ -42,6 +44,7 @@ impl Policy {
                 reloads: !spec.reload.is_restart(),
                 stop_signal: spec.stop_signal(),
                 grace_ms: spec.grace_ms,
+                starts_first: !spec.replace.is_stop_first(),
                 rolls_back: spec.rollback.is_auto(),
                 verify_after_ms: to_millis(spec.verify_after_ms),
                 healthy_within_ms: to_millis(spec.healthy_within()),
@@ -63,6 +66,7 @@ impl Default for Policy {
             start_timeout_ms: to_millis(start_timeout_ms()),
             stop_signal: StopSignal::default(),
             grace_ms: grace_ms(),
+            starts_first: false,
             rolls_back: false,
             verify_after_ms: to_millis(verify_after_ms()),
             healthy_within_ms: Millis::MAX,

@@ -78,6 +78,8 @@ pub enum Seen {
         /// Why.
         error: String,
     },
+    /// Any of what is seen of an instance, of the one beside.
+    Beside(Box<Seen>),
     /// What others have it wait for.
     Gate(Gate),
     /// Time has passed.

@@ -12,7 +12,8 @@ impl Unit {
     /// What to do now. Nothing (or only to wait) for a unit that is as it should be, or under way.
     #[must_use]
     pub fn plan(&self, now_ms: Millis) -> Option<Step> {
-        match (self.plan_step(now_ms), self.judged_again_ms(now_ms)) {
+        let step = sooner(self.plan_beside(now_ms), self.plan_step(now_ms));
+        match (step, self.judged_again_ms(now_ms)) {
             (None, Some(at_ms)) => Some(Step::WaitUntil(at_ms)),
             (Some(Step::WaitUntil(step_ms)), Some(at_ms)) => Some(Step::WaitUntil(step_ms.min(at_ms))),
             (step, _) => step,
@@ -48,13 +49,25 @@ impl Unit {
             return Some(self.plan_freeze(alive, false, now_ms));
         }
         if alive.revision != desired.revision && !self.is_held() {
+            // What takes its place comes up beside it, or has failed to, which is no reason to end it.
+            if self.is_beside(&desired.revision) || self.rest.is_some() {
+                return None;
+            }
             // It goes on running until what replaces it is there.
             if self.installed.as_ref() != Some(&desired.revision) {
                 return self.plan_install(desired, now_ms);
             }
+            // There are two at most.
+            if self.beside.is_some() {
+                return None;
+            }
             let reloads = self.policy.reloads && alive.process.is_some();
             let reload = reloads && self.not_reloaded.as_ref() != Some(&desired.revision);
-            return Some(if reload { Step::Reload } else { stop });
+            return Some(match (reload, self.starts_first(alive)) {
+                (true, _) => Step::Reload,
+                (false, true) => Step::StartBeside,
+                (false, false) => stop,
+            });
         }
         if self.outdated && self.hold.is_none() {
             return Some(stop);
@@ -95,18 +108,23 @@ impl Unit {
         if !is_up || self.observed.frozen || desired.frozen || self.hold.is_some() {
             return None;
         }
+        // What it has replaced plays until it has ended, and two must not.
+        if desired.run == Run::Playing && self.beside.is_some() {
+            return None;
+        }
         self.play.step(desired.run == Run::Playing, now_ms)
     }
 
     /// Nothing runs: should something?
     pub(super) fn plan_idle(&self, gate: &Gate, now_ms: Millis) -> Option<Step> {
         let Some(desired) = &self.desired else {
-            return Some(due(self.install_ms, now_ms).unwrap_or(Step::Remove));
+            let goes = self.beside.is_none();
+            return goes.then(|| due(self.install_ms, now_ms).unwrap_or(Step::Remove));
         };
         if self.installed.as_ref() != Some(&desired.revision) {
             return self.plan_install(desired, now_ms);
         }
-        if desired.run == Run::Stopped || self.is_held() || self.rest.is_some() {
+        if desired.run == Run::Stopped || self.is_held() || self.rest.is_some() || self.is_beside(&desired.revision) {
             return None;
         }
         if let Some(wait) = due(self.restart_ms, now_ms) {
@@ -121,6 +139,15 @@ impl Unit {
             return None;
         }
         Some(due(self.install_ms, now_ms).unwrap_or(Step::Install))
+    }
+}
+
+/// What is to be done of two things: first what is to be done now.
+fn sooner(one: Option<Step>, other: Option<Step>) -> Option<Step> {
+    match (one, other) {
+        (Some(Step::WaitUntil(one_ms)), Some(Step::WaitUntil(other_ms))) => Some(Step::WaitUntil(one_ms.min(other_ms))),
+        (Some(Step::WaitUntil(_)), Some(step)) => Some(step),
+        (one, other) => one.or(other),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is planned, and what others see, in cases: each a script of what is seen, with the step that it
 //! leads to and the phase that it makes.
 
+mod beside;
 mod gated;
 mod held;
 mod probed;
@@ -73,6 +74,8 @@ impl Bench {
             self.unit.observe(Seen::Began(step), self.now_ms);
             self.trail.push(match step {
                 Step::Stop { signal, grace_ms } => format!("stop {signal:?} {grace_ms}"),
+                Step::StopBeside { signal, grace_ms } => format!("stop beside {signal:?} {grace_ms}"),
+                Step::StartBeside => "start beside".to_owned(),
                 Step::Start { attempts } => format!("start {attempts}"),
                 other => format!("{other:?}"),
             });

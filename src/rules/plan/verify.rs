@@ -87,6 +87,13 @@ impl Unit {
         self.trial.verified.as_deref()
     }
 
+    /// All of a revision's spec, if it is still known.
+    pub(super) fn spec_of(&self, revision: &Digest) -> Option<&Spec> {
+        let asked = self.asked().filter(|asked| asked.revision == *revision).map(|asked| &asked.spec);
+        let verified = self.verified().filter(|verified| verified.revision == *revision);
+        asked.or(verified.map(|verified| &verified.spec))
+    }
+
     /// Whether it has to be told what it is wired to before it can be started.
     #[must_use]
     pub fn needs_wiring(&self) -> bool {

@@ -20,7 +20,10 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::super::kind::{Ask, complaint};
-use crate::{clock::now_ms, rules::plan::Connection};
+use crate::{
+    clock::now_ms,
+    rules::plan::{Connection, Slot},
+};
 
 /// Questions that wait for one yuno's task, which takes them in as they come.
 const CALLS_MAX: usize = 8;
@@ -38,20 +41,24 @@ pub(super) struct Call {
 /// How the yunos that run can be asked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Switchboard {
-    lines: Arc<Mutex<BTreeMap<UnitName, mpsc::Sender<Call>>>>,
+    lines: Arc<Mutex<BTreeMap<Seat, mpsc::Sender<Call>>>>,
     stats: Told,
 }
 
+/// Which instance of which unit.
+type Seat = (UnitName, Slot);
+
 /// The numbers that yunos have told last.
-type Told = Arc<Mutex<BTreeMap<UnitName, ToldStats>>>;
+type Told = Arc<Mutex<BTreeMap<Seat, ToldStats>>>;
 
 impl Switchboard {
     /// What is asked of a yuno from now on comes here.
-    pub(super) fn open(&self, unit: &UnitName) -> Line {
+    pub(super) fn open(&self, unit: &UnitName, slot: Slot) -> Line {
         let (sender, calls) = mpsc::channel(CALLS_MAX);
-        self.lines().insert(unit.clone(), sender);
+        let seat = (unit.clone(), slot);
+        self.lines().insert(seat.clone(), sender);
         Line {
-            unit: unit.clone(),
+            seat,
             stats: self.stats.clone(),
             calls,
             prefix: Uuid::new_v4().simple().to_string(),
@@ -63,19 +70,21 @@ impl Switchboard {
 
     /// There is no such yuno any more.
     pub(super) fn close(&self, unit: &UnitName) {
-        self.lines().remove(unit);
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).remove(unit);
+        self.lines().retain(|(of, _), _| of != unit);
+        self.told().retain(|(of, _), _| of != unit);
     }
 
     /// The numbers that yunos have told last.
-    pub(super) fn stats(&self) -> BTreeMap<UnitName, ToldStats> {
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn stats(&self) -> BTreeMap<Seat, ToldStats> {
+        self.told().clone()
     }
 
     /// Asks a yuno for something.
-    pub(super) async fn ask(&self, unit: &UnitName, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
+    pub(super) async fn ask(&self, unit: &UnitName, slot: Slot, ask: Ask, limit: Duration) -> Result<Value, Complaint> {
         let unreachable = |why: &str| complaint("unit_unreachable", why);
-        let Some(line) = self.lines().get(unit).cloned() else { return Err(unreachable("it does not run")) };
+        let Some(line) = self.lines().get(&(unit.clone(), slot)).cloned() else {
+            return Err(unreachable("it does not run"));
+        };
         let (reply, answer) = oneshot::channel();
         let asked = async {
             line.send(Call { ask, reply }).await.map_err(|_| unreachable("it does not run"))?;
@@ -86,15 +95,19 @@ impl Switchboard {
     }
 
     /// A thread that panicked with this held would have changed nothing by halves.
-    fn lines(&self) -> MutexGuard<'_, BTreeMap<UnitName, mpsc::Sender<Call>>> {
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<Seat, mpsc::Sender<Call>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn told(&self) -> MutexGuard<'_, BTreeMap<Seat, ToldStats>> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The agent's end of one yuno's channel.
 #[derive(Debug)]
 pub(super) struct Line {
-    unit: UnitName,
+    seat: Seat,
     stats: Told,
     calls: mpsc::Receiver<Call>,
     /// Makes the ids of this line's questions unlike those of any other, such as of an earlier life of the agent.
@@ -188,7 +201,7 @@ impl Line {
             ),
             FromYuno::Stats(values) => {
                 let told = ToldStats::new(now_ms(), values);
-                self.stats.lock().unwrap_or_else(PoisonError::into_inner).insert(self.unit.clone(), told);
+                self.stats.lock().unwrap_or_else(PoisonError::into_inner).insert(self.seat.clone(), told);
             }
             // The shim has seen to these.
             _ => {}
@@ -246,7 +259,7 @@ mod tests {
     }
 
     fn connected() -> Line {
-        let mut line = Switchboard::default().open(&"default/a".parse().unwrap());
+        let mut line = Switchboard::default().open(&"default/a".parse().unwrap(), Slot::First);
         line.state(&state(1, 1, Some(&["play", "command", "sing"])));
         line
     }
@@ -328,9 +341,9 @@ mod tests {
     async fn who_asks_hears_something() {
         let switchboard = Switchboard::default();
         let unit: UnitName = "default/a".parse().unwrap();
-        let ask = |limit| switchboard.ask(&unit, command(), Duration::from_millis(limit));
+        let ask = |limit| switchboard.ask(&unit, Slot::First, command(), Duration::from_millis(limit));
         assert_eq!(ask(10).await.unwrap_err().code, "unit_unreachable");
-        let mut line = switchboard.open(&unit);
+        let mut line = switchboard.open(&unit, Slot::First);
         assert_eq!(ask(10).await.unwrap_err().code, "deadline");
         line.state(&state(1, 1, Some(&["command"])));
         let (answer, ()) = tokio::join!(ask(60_000), async {

@@ -1,4 +1,6 @@
 //! The folder of a unit: what is where, and what is made and removed.
+//!
+//! What an instance has of its own is in it once for each slot; the work folder and the revisions are for both.
 
 use std::{
     fs, io,
@@ -14,10 +16,13 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{materials::Materials, may_heal, reload::Watched};
+use super::{failure::may_heal, materials::Materials, reload::Watched};
 use crate::{
     files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
-    rules::{lease::Wiring, plan::Failure},
+    rules::{
+        lease::Wiring,
+        plan::{Failure, Slot},
+    },
 };
 
 /// `started.json`.
@@ -39,14 +44,39 @@ pub(super) struct Started {
     pub(super) wiring: Wiring,
 }
 
-/// Where a unit has its files.
+/// Where a unit has its files, as the instance in a slot.
 pub(super) struct Place {
     pub(super) folder: PathBuf,
+    pub(super) slot: Slot,
 }
 
 impl Place {
+    fn own(&self, first: &str, second: &str) -> PathBuf {
+        self.folder.join(match self.slot {
+            Slot::First => first,
+            Slot::Second => second,
+        })
+    }
+
     pub(super) fn run(&self) -> PathBuf {
-        self.folder.join("run")
+        self.own("run", "run.2")
+    }
+
+    /// The link to the configs of what runs.
+    pub(super) fn link(&self) -> PathBuf {
+        self.own("config", "config.2")
+    }
+
+    /// The folders of its probes' shims.
+    pub(super) fn probes(&self) -> PathBuf {
+        self.own("probe", "probe.2")
+    }
+
+    /// Makes the shim's folder.
+    pub(super) fn make_run(&self) -> Result<(), Failure> {
+        // The log in it may be for the agent's eyes only; the shim has its files open before it
+        // becomes another user.
+        make_folder(&self.run(), PRIVATE_FOLDER).map_err(|error| self.failure("prepared", &error))
     }
 
     /// How often a shim that is gone had started its program again.
@@ -55,6 +85,11 @@ impl Place {
             Ok(muster_shim::files::Found::State(state)) => state.restarts,
             _ => 0,
         }
+    }
+
+    /// Whether a shim has said that it starts nothing any more.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(muster_shim::files::read_state(&self.run()), Ok(muster_shim::files::Found::State(state)) if state.over)
     }
 
     /// Whether what a shim has recorded there is about an earlier boot.
@@ -97,16 +132,14 @@ impl Place {
         let prepare = || {
             make_folder(&self.folder.join("rev"), PASSABLE_FOLDER)?;
             make_folder(&self.work(), PASSABLE_FOLDER)?;
-            // The log in it may be for the agent's eyes only; the shim has its files open before it
-            // becomes another user.
-            make_folder(&self.run(), PRIVATE_FOLDER)?;
             if let Some(configs) = configs {
                 self.materials(revision).write(revision, configs)?;
             }
-            let running = self.started().ok().map(|started| started.revision);
-            let needed = [Some(revision), keep, running.as_ref()];
+            let running = Slot::ALL.map(|slot| Self { folder: self.folder.clone(), slot }.started().ok());
+            let running = running.iter().flatten().map(|started| &started.revision);
+            let needed: Vec<&Digest> = running.chain(keep).chain([revision]).collect();
             for name in names(&self.folder.join("rev"))? {
-                if !needed.iter().flatten().any(|needed| name == needed.short()) {
+                if !needed.iter().any(|needed| name == needed.short()) {
                     fs::remove_dir_all(self.folder.join("rev").join(name))?;
                 }
             }
@@ -147,7 +180,7 @@ impl Place {
     /// The same file of a revision as it is found behind the link that leads to what runs.
     pub(super) fn behind_link(&self, revision: &Digest, path: &Path) -> PathBuf {
         let below = path.strip_prefix(self.revision(revision)).unwrap_or(path);
-        self.folder.join("config").join(below)
+        self.link().join(below)
     }
 
     /// Lets a user read its configs, and write where it works.
@@ -163,7 +196,7 @@ impl Place {
     }
 
     pub(super) fn started_file(&self) -> PathBuf {
-        self.folder.join("started.json")
+        self.own("started.json", "started.2.json")
     }
 
     pub(super) fn started(&self) -> io::Result<Started> {

@@ -31,7 +31,11 @@ use crate::{
         execute::find_program,
         shim::{Adopted, Shim, Shims},
     },
-    rules::{lease::Wiring, plan::Probing, process::NOTIFY_VARIABLES},
+    rules::{
+        lease::Wiring,
+        plan::{Probing, Slot},
+        process::NOTIFY_VARIABLES,
+    },
 };
 
 /// How much longer than its own time a command may take, to be started and to be cleared away: a disk that sleeps
@@ -75,9 +79,9 @@ impl Yunos {
     }
 
     /// Ends what probes have left that were given up: it would be in the way of a start, and of a removal.
-    pub(super) async fn end_probes(&self, unit: &UnitName) {
+    pub(super) async fn end_probes(&self, unit: &UnitName, slot: Slot) {
         for which in Which::ALL {
-            let folder = self.probe_folder(unit, which);
+            let folder = self.place(unit, slot).probes().join(which.as_str());
             if folder.exists()
                 && let Err(error) = timeout(SLACK, end_what_is_left(&self.shims, &folder)).await.unwrap_or(Ok(()))
             {
@@ -86,13 +90,9 @@ impl Yunos {
         }
     }
 
-    fn probe_folder(&self, unit: &UnitName, which: Which) -> PathBuf {
-        self.place(unit).folder.join("probe").join(which.as_str())
-    }
-
     async fn execute(&self, unit: &UnitName, probing: &Probing, argv: &[String]) -> Result<(), String> {
-        let place = self.place(unit);
-        let folder = self.probe_folder(unit, probing.which);
+        let place = self.place(unit, probing.slot);
+        let folder = place.probes().join(probing.which.as_str());
         end_what_is_left(&self.shims, &folder).await?;
         let (run, at, argv, probing) = (place.run(), folder.clone(), argv.to_vec(), probing.clone());
         let prepare = move || {
@@ -255,7 +255,7 @@ fn judge(ended: &Ended, limit_ms: u64, folder: &Path) -> Result<(), String> {
         Exit::Unknown => "nobody saw how it ended".to_owned(),
     };
     // A few, for the last may be empty.
-    let lines = log::tail(folder, 3, LOG_BYTES).unwrap_or_default();
+    let lines = log::tail(&[folder], 3, LOG_BYTES).unwrap_or_default();
     let lines = String::from_utf8_lossy(&lines);
     match lines.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
         Some(line) => Err(format!("{how}: {}", line.chars().take(LINE_MAX_CHARS).collect::<String>())),

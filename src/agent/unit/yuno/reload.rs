@@ -23,14 +23,14 @@ use muster_topics::{
 use ring::digest::{Context, SHA256};
 
 use super::{
-    Yunos, blocking,
+    Yunos,
+    failure::{blocking, may_heal},
     launch::find_user,
-    may_heal,
     place::{Place, Started},
 };
 use crate::{
     agent::unit::kind::{Ask, Signaller},
-    rules::plan::Failure,
+    rules::plan::{Failure, Slot},
 };
 
 /// The largest file outside that is watched: a certificate, a list, a key; each is read every 30 s.
@@ -46,13 +46,13 @@ impl Yunos {
     /// See [`crate::agent::unit::kind::Kind::reload`].
     pub(super) async fn reload_unit(
         &self,
-        unit: &UnitName,
+        (unit, slot): (&UnitName, Slot),
         desired: &Desired,
         keep: Option<&Digest>,
         signal: &Signaller<'_>,
     ) -> Result<bool, Failure> {
         let Spec::Yuno(spec) = &desired.spec;
-        let place = self.place(unit);
+        let place = self.place(unit, slot);
         let Ok(started) = place.started() else { return Ok(false) };
         // Only what was started with the link can be led elsewhere.
         if started.frame.is_none() || started.frame != frame(&desired.spec) {
@@ -64,7 +64,8 @@ impl Yunos {
             place.give_to(&desired.revision, &user)?;
         }
         place.lead_to(&desired.revision)?;
-        if !self.tell(unit, spec, spec.reload, signal).await? || place.started().ok().as_ref() != Some(&started) {
+        if !self.tell((unit, slot), spec, spec.reload, signal).await? || place.started().ok().as_ref() != Some(&started)
+        {
             return Ok(false);
         }
         place.write_started(&Started { revision: desired.revision.clone(), ..started })?;
@@ -75,12 +76,12 @@ impl Yunos {
     /// See [`crate::agent::unit::kind::Kind::look_outside`].
     pub(super) async fn look_at_files(
         &self,
-        unit: &UnitName,
+        (unit, slot): (&UnitName, Slot),
         desired: &Desired,
         signal: &Signaller<'_>,
     ) -> Result<bool, Failure> {
         let Spec::Yuno(spec) = &desired.spec;
-        let place = self.place(unit);
+        let place = self.place(unit, slot);
         let Ok(started) = place.started() else { return Ok(true) };
         if started.revision != desired.revision {
             // It is about to be replaced anyway.
@@ -93,7 +94,7 @@ impl Yunos {
         let action = |wanted| spec.on_change.iter().any(|one| one.action == wanted && changed(&one.path));
         // A restart is enough for all of them.
         for wanted in [Reload::Restart, Reload::Channel, Reload::Signal].into_iter().filter(|wanted| action(*wanted)) {
-            if !self.tell(unit, spec, wanted, signal).await? {
+            if !self.tell((unit, slot), spec, wanted, signal).await? {
                 tracing::info!(%unit, "a file outside has changed; it is started anew");
                 return Ok(false);
             }
@@ -110,7 +111,7 @@ impl Yunos {
     /// Has a process read its files again; false if it has to be started anew for that.
     async fn tell(
         &self,
-        unit: &UnitName,
+        (unit, slot): (&UnitName, Slot),
         spec: &YunoSpec,
         how: Reload,
         signal: &Signaller<'_>,
@@ -118,7 +119,7 @@ impl Yunos {
         match how {
             Reload::Restart => Ok(false),
             Reload::Signal => signal(by_name(spec.reload_signal)).await.map(|()| true),
-            Reload::Channel => match self.switchboard.ask(unit, Ask::Reload, ANSWER_MAX).await {
+            Reload::Channel => match self.switchboard.ask(unit, slot, Ask::Reload, ANSWER_MAX).await {
                 Ok(_) => Ok(true),
                 Err(complaint) => {
                     let why = complaint.message;
@@ -173,8 +174,8 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
 impl Place {
     /// Has the link to the configs lead to this revision's, at once.
     pub(super) fn lead_to(&self, revision: &Digest) -> Result<(), Failure> {
-        let link = self.folder.join("config");
-        let fresh = self.folder.join(".config.new");
+        let link = self.link();
+        let fresh = link.with_file_name(".config.new");
         let _ = fs::remove_file(&fresh);
         std::os::unix::fs::symlink(Path::new("rev").join(revision.short()), &fresh)
             .and_then(|()| fs::rename(&fresh, &link))
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn the_link_leads_to_one_revision_or_the_other() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { folder: folder.path().to_owned() };
+        let place = Place { folder: folder.path().to_owned(), slot: Slot::First };
         for name in ["one", "other", "one"] {
             let revision = Digest::of(name.as_bytes());
             place.lead_to(&revision).unwrap();

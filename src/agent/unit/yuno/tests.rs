@@ -6,11 +6,11 @@ use muster_topics::{
     command::Verb,
     join::Membership,
     name::HostId,
-    unit::{Phase, Run},
+    unit::{Exit, Phase, Run},
 };
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{self, Pid},
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -23,6 +23,7 @@ use crate::{
         store::{self, Store},
         unit::{UnitState, Units},
     },
+    clock::now_ms,
     rules::Refusal,
 };
 
@@ -341,7 +342,7 @@ async fn a_new_revision_takes_the_place_of_the_old_one() {
 #[test]
 fn what_can_be_gone_back_to_is_not_tidied_away() {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place { folder: folder.path().to_owned() };
+    let place = Place { folder: folder.path().to_owned(), slot: Slot::First };
     let [first, second, third] = ["1", "2", "3"].map(|text| Digest::of(text.as_bytes()));
     place.prepare(&first, None, Some(&[])).unwrap();
     for (revision, left) in [(&second, [&first, &second]), (&third, [&first, &third]), (&second, [&first, &second])] {

@@ -15,8 +15,8 @@ use muster_topics::{
     presence::PresenceState,
     probe::{Check, Probe, Probes},
     unit::{
-        ArtifactRef, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress, RolledBack, Run,
-        Spec, YunoSpec,
+        ArtifactRef, Beside, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress,
+        RolledBack, Run, Spec, YunoSpec,
     },
 };
 
@@ -275,6 +275,12 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
                 error: text("ended by itself: exit code 2"),
                 at_ms: ago(300),
                 last_lines: Some(text("no such table: till")),
+            }),
+            beside: (!failed).then(|| Beside {
+                revision: Digest::of(b"old"),
+                pid: Some(4_700),
+                leaving: true,
+                since_ms: ago(3),
             }),
             ..Observed::absent(0)
         },

@@ -226,6 +226,9 @@ impl UnitView {
                 @if let Some(hold) = hold { div { dt { "Hold" } dd { (bits::held(hold, now_ms)) } } }
                 @if let Some(verified) = &observed.verified { div { dt { "Verified" } dd { "revision " code { (verified.short()) } } } }
                 @if let Some(pid) = observed.pid { div { dt { "Process" } dd { (pid) } } }
+                @if let Some(beside) = &observed.beside {
+                    div { dt { "Beside it" } dd { (beside) " " (ago(beside.since_ms, now_ms)) } }
+                }
                 @if let Some(exit) = observed.exit { div { dt { "Last exit" } dd { (exit) } } }
                 @if let Some(status) = &observed.status { div { dt { "Says" } dd { (status) } } }
                 @if let Some(stats) = &self.unit.stats {

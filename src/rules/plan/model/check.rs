@@ -7,8 +7,9 @@ use super::*;
 impl World {
     /// What is up has passed what it has to pass, and is thrown back by nothing.
     pub(super) fn check_probes(&mut self) {
+        let side = &self.sides[&self.unit.slot()];
         let (Instance::Alive(alive), Some((_, process)), Some((desired, _))) =
-            (&self.unit.instance, &self.process, &self.row)
+            (&self.unit.instance, &side.process, &self.row)
         else {
             return;
         };
@@ -16,9 +17,9 @@ impl World {
             return;
         }
         let is_up = matches!(self.unit.observed.phase, Phase::Running | Phase::Playing);
-        if is_up && !self.was_up && alive.revision == desired.revision {
+        if is_up && !side.was_up && alive.revision == desired.revision {
             let Spec::Yuno(spec) = &desired.spec;
-            let [started, ready] = self.passed;
+            let [started, ready] = side.passed;
             assert!(started || spec.probes.start.is_none(), "up without its start probe");
             assert!(ready || spec.probes.ready.is_none(), "up without its ready probe");
         }
@@ -27,15 +28,29 @@ impl World {
         let waits = self.unit.awaits_word(alive) || self.unit.observed.phase == Phase::Failed;
         let ends = matches!(self.unit.plan(self.now_ms), Some(Step::Stop { .. }));
         let ends = ends || self.unit.is_leaving(alive);
-        assert!(is_up || waits || ends || !self.was_up, "thrown back: {:?}", self.unit);
-        self.was_up |= is_up;
+        assert!(is_up || waits || ends || !side.was_up, "thrown back: {:?}", self.unit);
+        self.side(self.unit.slot()).was_up |= is_up;
+    }
+
+    /// What is there, or comes: never two of one revision.
+    fn check_two(&self) {
+        let there = self.sides.values().filter_map(|side| {
+            assert!(side.process.is_none() || side.launching.is_none(), "a second process in one slot");
+            side.launching.as_ref().or(side.process.as_ref().map(|(revision, _)| revision))
+        });
+        let there: Vec<&Digest> = there.collect();
+        assert!(!self.sides.values().all(|side| side.plays), "two that play: {:?}", self.unit);
+        if let [one, other] = there[..] {
+            assert_ne!(one, other, "two of one revision: {:?}", self.unit);
+        }
     }
 
     pub(super) fn check(&self) {
+        self.check_two();
         if matches!(self.unit.observed.phase, Phase::Running | Phase::Playing)
             && let Instance::Alive(alive) = &self.unit.instance
         {
-            let (revision, process) = self.process.as_ref().expect("running without a process");
+            let (revision, process) = self.own().process.as_ref().expect("running without a process");
             assert_eq!((&alive.revision, alive.process), (revision, Some(*process)));
             assert_eq!(self.unit.observed.pid, Some(process.pid));
         }
@@ -54,19 +69,23 @@ impl World {
 
     pub(super) fn check_converged(&self) {
         let Some((asked, _)) = &self.row else {
-            assert!(self.process.is_none() && self.gone, "forgotten, and still there");
+            let is_there = self.sides.values().any(|side| side.process.is_some());
+            assert!(!is_there && self.gone, "forgotten, and still there");
             return;
         };
+        let (own, other) = (self.own(), &self.sides[&self.unit.slot().other()]);
+        assert!(other.process.is_none() && other.launching.is_none(), "two at rest: {:?}", self.unit);
+        assert_eq!(self.unit.observed.beside, None);
         assert_eq!(self.unit.asked(), Some(asked));
         // What it went back to counts.
         let desired = self.unit.desired.as_ref().unwrap_or(asked);
         assert_eq!(self.unit.plan(self.now_ms), None, "a unit at rest wants nothing");
         let observed = &self.unit.observed;
         assert_eq!(observed.generation, desired.generation, "{:?}", self.unit);
-        let running = self.process.as_ref().map(|(revision, _)| revision);
+        let running = own.process.as_ref().map(|(revision, _)| revision);
         let held = self.unit.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Operator);
         if observed.phase == Phase::Running {
-            assert_eq!((observed.frozen, self.frozen), (desired.frozen, desired.frozen));
+            assert_eq!((observed.frozen, own.frozen), (desired.frozen, desired.frozen));
         }
         match (observed.phase, desired.run) {
             // As it was when it was held; but what shall stop has stopped.
@@ -82,16 +101,16 @@ impl World {
             }
             (Phase::Running, Run::Running) => {
                 assert_eq!(observed.unready, None);
-                assert_eq!((running, self.with), (Some(&desired.revision), self.wired.0));
-                assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, false));
+                assert_eq!((running, own.with), (Some(&desired.revision), self.wired.0));
+                assert_eq!((observed.attempts, &observed.error, own.plays), (0, &None, false));
             }
             (Phase::Playing, Run::Playing) => {
                 assert_eq!(running, Some(&desired.revision));
-                assert_eq!((observed.attempts, &observed.error, self.plays), (0, &None, true));
+                assert_eq!((observed.attempts, &observed.error, own.plays), (0, &None, true));
             }
             // It has refused, or there is nobody to ask.
-            (Phase::Running, Run::Playing) => assert!(observed.error.is_some() && !self.plays),
-            (Phase::Playing, Run::Running) => assert!(observed.error.is_some() && self.plays),
+            (Phase::Running, Run::Playing) => assert!(observed.error.is_some() && !own.plays),
+            (Phase::Playing, Run::Running) => assert!(observed.error.is_some() && own.plays),
             other => panic!("converged to {other:?}"),
         }
     }

@@ -4,8 +4,18 @@ use super::*;
 
 impl World {
     pub(super) fn happen(&mut self, event: Event) {
+        self.happen_in(self.unit.slot(), event);
+        self.answers();
+        self.check();
+    }
+
+    /// What happens to an instance happens to the one in this slot.
+    fn happen_in(&mut self, slot: Slot, event: Event) {
         match event {
-            Event::Apply { artifact, grace_ms, probes, run } => self.verb(&apply(artifact, grace_ms, probes, run)),
+            Event::Beside(event) => self.happen_in(slot.other(), *event),
+            Event::Apply { artifact, grace_ms, probes, run, first } => {
+                self.verb(&apply(artifact, grace_ms, probes, run, first));
+            }
             Event::Run => self.verb(&Verb::UnitRun { unit: name() }),
             Event::Stop => self.verb(&Verb::UnitStop { unit: name() }),
             Event::Restart => self.verb(&Verb::UnitRestart { unit: name() }),
@@ -17,18 +27,15 @@ impl World {
             Event::Rm => self.verb(&Verb::UnitRm { unit: name() }),
             Event::Gate(gate) => self.see(Seen::Gate(gate)),
             Event::InstallEnds(fate) => self.install_ends(fate),
-            Event::LaunchEnds(fate) => self.launch_ends(fate),
-            Event::Exit(code) => self.exit(code),
+            Event::LaunchEnds(fate) => self.launch_ends(slot, fate),
+            Event::Exit(code) => self.exit(slot, code),
             Event::Again(code) => {
-                let known = matches!(self.unit.instance, Instance::Alive(_));
-                if !self.stopping
-                    && let Some((revision, _)) = self.end(Exit::Code(code))
+                if !self.side(slot).stopping
+                    && let Some((revision, _)) = self.end(slot, Exit::Code(code))
                 {
-                    self.restarts += 1;
-                    self.spawn(revision);
-                    if known {
-                        self.see(Seen::Told(self.tell()));
-                    }
+                    self.side(slot).restarts += 1;
+                    self.spawn(slot, revision);
+                    self.tell_if_attended(slot);
                 }
             }
             Event::Wait(ms) => {
@@ -42,8 +49,8 @@ impl World {
             Event::AgentRestart => self.agent_restarts(),
             Event::Play { run } => self.verb(&Verb::UnitPlay { unit: name(), run }),
             Event::Pause => self.verb(&Verb::UnitPause { unit: name() }),
-            Event::Connect => self.connect(),
-            Event::Disconnect => self.disconnect(),
+            Event::Connect => self.connect(slot),
+            Event::Disconnect => self.disconnect(slot),
             Event::PlayEnds(fate) => self.play_ends(fate),
             Event::Probed(place, good) => {
                 let tried = self.unit.probing();
@@ -59,14 +66,13 @@ impl World {
                 self.see(Seen::Probed { process, which, verdict: Verdict::Failed("old".to_owned()) });
             }
         }
-        self.answers();
-        self.check();
     }
 
     pub(super) fn probed(&mut self, probing: &Probing, good: bool) {
-        let Probing { process, which, coming, .. } = *probing;
-        assert_eq!(self.process.as_ref().map(|(_, process)| *process), Some(process), "another process is probed");
-        assert!(!self.frozen || self.freezing.is_some(), "what is suspended is probed");
+        let Probing { process, which, coming, slot, .. } = *probing;
+        let side = self.side(slot);
+        assert_eq!(side.process.as_ref().map(|(_, process)| *process), Some(process), "another process is probed");
+        assert!(!side.frozen || side.freezing.is_some(), "what is suspended is probed");
         let verdict = match (good, coming) {
             (true, _) => Verdict::Passed,
             (false, true) => Verdict::Pending("no".to_owned()),
@@ -75,18 +81,19 @@ impl World {
         match which {
             Which::Start => {
                 assert!(coming, "it is up already");
-                self.passed[0] |= good;
+                side.passed[0] |= good;
             }
-            Which::Ready => self.passed[1] |= good,
-            Which::Live => assert!(self.was_up, "it is not up yet"),
+            Which::Ready => side.passed[1] |= good,
+            Which::Live => assert!(side.was_up, "it is not up yet"),
         }
         self.see(Seen::Probed { process, which, verdict });
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        let asked = self.freezing.is_some() || self.reloading.is_some() || self.asked.is_some();
-        let busy = self.adopting || self.removing || self.stopping || asked;
-        !busy && self.installing.is_none() && self.launching.is_none()
+        let is_busy = |side: &Side| side.freezing.is_some() || side.stopping || side.launching.is_some();
+        let asked = self.reloading.is_some() || self.asked.is_some();
+        let busy = self.adopting || self.removing || asked || self.sides.values().any(is_busy);
+        !busy && self.installing.is_none()
     }
 
     /// From here on everything works, and time passes as the planner asks for it.
@@ -100,17 +107,21 @@ impl World {
                 return;
             }
             self.install_ends(self.fate(self.installing.as_ref(), Bad::Install));
-            self.launch_ends(self.fate(self.launching.as_ref(), Bad::Start));
-            if self.stopping {
-                self.exit(0);
+            for slot in Slot::ALL {
+                self.launch_ends(slot, self.fate(self.sides[&slot].launching.as_ref(), Bad::Start));
+                if self.side(slot).stopping {
+                    self.exit(slot, 0);
+                }
             }
             self.behave();
-            if self.is_bad(Bad::EndsAgain) {
+            if Slot::ALL.into_iter().any(|slot| self.is_bad(slot, Bad::EndsAgain)) {
                 // No time passes before it ends once more.
                 continue;
             }
-            if self.connection.is_none() && !self.is_bad(Bad::Silent) {
-                self.connect();
+            for slot in Slot::ALL {
+                if self.side(slot).connection.is_none() && !self.is_bad(slot, Bad::Silent) {
+                    self.connect(slot);
+                }
             }
             self.play_ends(Fate::Good);
             // First the one of its start, then the one that says that it is up, and then the one that finds that it hangs:
@@ -120,7 +131,7 @@ impl World {
                     let bad = if probing.which == Which::Live { Bad::Hangs } else { Bad::NotReady };
                     // What was found of one of them may be the end of what the others are about.
                     if self.unit.probing().iter().any(|still| still.is_same(&probing)) {
-                        self.probed(&probing, !self.is_bad(bad));
+                        self.probed(&probing, !self.is_bad(probing.slot, bad));
                     }
                 }
             }
@@ -136,9 +147,12 @@ impl World {
         panic!("does not settle: {:?}", self.unit);
     }
 
-    /// Whether what runs is bad in this way.
-    pub(super) fn is_bad(&self, how: Bad) -> bool {
-        self.process.as_ref().is_some_and(|(revision, _)| self.bad.as_ref() == Some(&(revision.clone(), how)))
+    /// Whether what runs in a slot is bad in this way.
+    pub(super) fn is_bad(&self, slot: Slot, how: Bad) -> bool {
+        self.sides[&slot]
+            .process
+            .as_ref()
+            .is_some_and(|(revision, _)| self.bad.as_ref() == Some(&(revision.clone(), how)))
     }
 
     /// How something ends that is done for a revision.
@@ -149,12 +163,16 @@ impl World {
 
     /// What is bad does what it does.
     pub(super) fn behave(&mut self) {
-        if self.is_bad(Bad::Ends) {
-            self.exit(1);
-        } else if self.is_bad(Bad::EndsAgain) && self.restarts < 3 {
-            self.happen(Event::Again(1));
-        } else if self.is_bad(Bad::EndsAgain) {
-            self.exit(1);
+        for slot in Slot::ALL {
+            if self.is_bad(slot, Bad::Ends) {
+                self.exit(slot, 1);
+            } else if self.is_bad(slot, Bad::EndsAgain) && self.side(slot).restarts < 3 {
+                self.happen_in(slot, Event::Again(1));
+            } else if self.is_bad(slot, Bad::EndsAgain) {
+                self.exit(slot, 1);
+            }
         }
+        self.answers();
+        self.check();
     }
 }

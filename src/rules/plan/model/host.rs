@@ -13,32 +13,33 @@ impl World {
             generation: 0,
             row: None,
             unit: Unit::new(None, now_ms),
-            process: None,
+            sides: Slot::ALL.map(|slot| (slot, Side::default())).into(),
             wired: (1, false),
-            with: 0,
-            restarts: 0,
-            last: None,
             pids: 100,
             adopting: false,
             installing: None,
             reloading: None,
-            launching: None,
-            stopping: false,
             removing: false,
-            frozen: false,
-            freezing: None,
-            plays: false,
-            connection: None,
-            connections: 0,
-            wish: false,
-            ready: false,
             asked: None,
-            passed: [false; 2],
-            was_up: false,
             gone: false,
             speaking: BTreeMap::new(),
             bad: None,
         }
+    }
+
+    pub(super) fn side(&mut self, slot: Slot) -> &mut Side {
+        self.sides.get_mut(&slot).unwrap()
+    }
+
+    /// What the unit is known by.
+    pub(super) fn own(&self) -> &Side {
+        &self.sides[&self.unit.slot()]
+    }
+
+    /// Something is seen of what is in a slot.
+    pub(super) fn see_in(&mut self, slot: Slot, seen: Seen) {
+        let seen = self.unit.seen_in(slot, seen);
+        self.see(seen);
     }
 
     pub(super) fn see(&mut self, seen: Seen) {
@@ -67,7 +68,7 @@ impl World {
                 None => return,
                 Some(Step::WaitUntil(at_ms)) => return assert!(at_ms > self.now_ms, "waits for what is over"),
                 Some(step) => {
-                    self.perform(step);
+                    self.perform(self.unit.slot(), step);
                     self.unit.observe(Seen::Began(step), self.now_ms);
                 }
             }
@@ -75,41 +76,62 @@ impl World {
         panic!("the planner finds no rest: {:?}", self.unit);
     }
 
-    pub(super) fn perform(&mut self, step: Step) {
+    pub(super) fn perform(&mut self, slot: Slot, step: Step) {
+        let desired = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
         match step {
             Step::Adopt => self.adopting = true,
-            Step::Install => self.installing = self.unit.desired.as_ref().map(|desired| desired.revision.clone()),
+            Step::Install => self.installing = desired,
             Step::Start { .. } => {
                 assert_eq!(*self.unit.gate(), Gate::Open, "started before its turn");
-                assert!(self.process.is_none() && self.launching.is_none(), "a second process");
-                assert!(!self.removing && !self.stopping, "started while it goes");
                 assert!(!self.wired.1, "started while it lacks something");
-                self.launching = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
-                self.with = self.wired.0;
+                // What it has replaced may play still.
+                let wish = self.wants_play() && self.sides[&slot.other()].process.is_none();
+                self.launch(slot, desired, wish);
             }
-            Step::Stop { .. } => {
-                assert!(self.process.is_some(), "nothing to stop");
-                self.stopping = true;
+            Step::StartBeside => {
+                let own = &self.sides[&slot].process;
+                assert!(own.as_ref().is_some_and(|(revision, _)| Some(revision) != desired.as_ref()), "beside itself");
+                self.launch(slot.other(), desired, false);
             }
+            Step::Stop { .. } => self.ask_to_stop(slot),
+            Step::StopBeside { .. } => self.ask_to_stop(slot.other()),
             Step::Reload => {
                 // It may be about to end, if an earlier life of the agent has asked for that.
-                assert!(self.process.is_some(), "nothing to reload");
-                self.reloading = self.unit.desired.as_ref().map(|desired| desired.revision.clone());
+                assert!(self.side(slot).process.is_some(), "nothing to reload");
+                self.reloading = desired;
             }
             Step::Freeze | Step::Thaw => {
-                assert!(self.process.is_some(), "nothing to freeze");
-                self.freezing = Some(step == Step::Freeze);
+                assert!(self.side(slot).process.is_some(), "nothing to freeze");
+                self.side(slot).freezing = Some(step == Step::Freeze);
             }
             Step::Play { playing, ask } => {
-                assert!(self.connection.is_some() && self.asked.is_none(), "nobody to ask, or one who is being asked");
-                (self.asked, self.wish) = (Some((ask, playing)), playing);
+                let is_there = self.side(slot).connection.is_some();
+                assert!(is_there && self.asked.is_none(), "nobody to ask, or one who is being asked");
+                let plays_beside = self.side(slot.other()).plays;
+                assert!(!playing || !plays_beside, "two that play");
+                (self.asked, self.side(slot).wish) = (Some((slot, ask, playing)), playing);
             }
             Step::Remove => {
-                assert!(self.process.is_none() && self.launching.is_none(), "removed while it runs");
+                for side in self.sides.values() {
+                    assert!(side.process.is_none() && side.launching.is_none(), "removed while it runs");
+                }
                 (self.removing, self.installing) = (true, None);
             }
             Step::WaitUntil(_) => unreachable!("driven, not performed"),
         }
+    }
+
+    fn launch(&mut self, slot: Slot, revision: Option<Digest>, wish: bool) {
+        let (removing, port) = (self.removing, self.wired.0);
+        let side = self.side(slot);
+        assert!(side.process.is_none() && side.launching.is_none(), "a second process");
+        assert!(!removing && !side.stopping, "started while it goes");
+        (side.launching, side.with, side.wish) = (revision, port, wish);
+    }
+
+    fn ask_to_stop(&mut self, slot: Slot) {
+        assert!(self.side(slot).process.is_some(), "nothing to stop");
+        self.side(slot).stopping = true;
     }
 
     pub(super) fn verb(&mut self, verb: &Verb) {
@@ -149,50 +171,68 @@ impl World {
         self.see(Seen::Wired(wiring(port), lacks.then(|| "something".to_owned())));
     }
 
-    pub(super) fn spawn(&mut self, revision: Digest) {
-        assert!(self.process.is_none(), "a second process");
+    pub(super) fn spawn(&mut self, slot: Slot, revision: Digest) {
         self.pids += 1;
-        (self.frozen, self.freezing) = (false, None);
-        (self.plays, self.connection, self.connections, self.ready, self.asked) = (false, None, 0, false, None);
-        (self.passed, self.was_up) = ([false; 2], false);
-        self.process = Some((revision, Process { pid: self.pids, start_ticks: 1, started_ms: self.now_ms }));
+        let process = Process { pid: self.pids, start_ticks: 1, started_ms: self.now_ms };
+        self.asked.take_if(|(of, ..)| *of == slot);
+        let side = self.side(slot);
+        assert!(side.process.is_none(), "a second process");
+        (side.frozen, side.freezing) = (false, None);
+        (side.plays, side.connection, side.connections, side.ready) = (false, None, 0, false);
+        (side.passed, side.was_up) = ([false; 2], false);
+        side.process = Some((revision, process));
     }
 
-    pub(super) fn tell(&self) -> Told {
-        let process = self.process.as_ref().map(|(_, process)| *process);
-        let (restarts, last, connection) = (self.restarts, self.last.clone(), self.connection.clone());
-        let (ready, frozen, wiring) = (self.ready, self.frozen, wiring(self.with));
+    pub(super) fn tell(&self, slot: Slot) -> Told {
+        let side = &self.sides[&slot];
+        let process = side.process.as_ref().map(|(_, process)| *process);
+        let (restarts, last, connection) = (side.restarts, side.last.clone(), side.connection.clone());
+        let (ready, frozen, wiring) = (side.ready, side.frozen, wiring(side.with));
         Told { process, restarts, last, ready, frozen, connection, wiring, ..Told::default() }
     }
 
-    pub(super) fn end(&mut self, exit: Exit) -> Option<(Digest, Ended)> {
-        let (revision, process) = self.process.take()?;
-        (self.connection, self.asked, self.ready) = (None, None, false);
-        let ended = Ended::new(exit, Some(process.started_ms), self.now_ms);
-        self.last = Some(ended.clone());
+    pub(super) fn end(&mut self, slot: Slot, exit: Exit) -> Option<(Digest, Ended)> {
+        let now_ms = self.now_ms;
+        self.asked.take_if(|(of, ..)| *of == slot);
+        let side = self.side(slot);
+        let (revision, process) = side.process.take()?;
+        (side.connection, side.ready, side.plays) = (None, false, false);
+        let ended = Ended::new(exit, Some(process.started_ms), now_ms);
+        side.last = Some(ended.clone());
         Some((revision, ended))
     }
 
-    pub(super) fn launch_ends(&mut self, fate: Fate) {
-        let Some(revision) = self.launching.take() else { return };
-        let failure = Failure { error: "no".to_owned(), may_heal: fate == Fate::Heals };
+    pub(super) fn launch_ends(&mut self, slot: Slot, fate: Fate) {
+        let Some(revision) = self.side(slot).launching.take() else { return };
+        let failure = Failure { error: "no".to_owned(), may_heal: fate != Fate::Fatal };
+        let is_own = slot == self.unit.slot();
         match fate {
             Fate::Good => {
-                (self.restarts, self.last) = (0, None);
-                self.wish = self.wants_play();
-                self.spawn(revision);
-                self.see(Seen::Started);
-                self.see(Seen::Told(self.tell()));
+                let side = self.side(slot);
+                (side.restarts, side.last, side.attended) = (0, None, true);
+                self.spawn(slot, revision);
+                self.see_in(slot, Seen::Started);
+                self.see_in(slot, Seen::Told(self.tell(slot)));
             }
-            Fate::Heals | Fate::Fatal => self.see(Seen::NotStarted(failure)),
+            Fate::Heals | Fate::Fatal => self.see_in(slot, Seen::NotStarted(failure)),
             Fate::Unknown => {
                 // Whether it came to run is the pid's parity; the agent cannot know.
-                (self.restarts, self.last) = (0, None);
-                if self.pids % 2 == 0 {
-                    self.spawn(revision);
+                let side = self.side(slot);
+                (side.restarts, side.last, side.attended) = (0, None, false);
+                let runs = self.pids % 2 == 0;
+                if runs {
+                    self.spawn(slot, revision);
                 }
                 self.pids += 1;
-                self.see(Seen::StartUnknown);
+                match (is_own, self.sides[&slot].process.clone()) {
+                    (true, _) => self.see(Seen::StartUnknown),
+                    // What is started beside is looked up at once.
+                    (false, Some((revision, _))) => {
+                        self.side(slot).attended = true;
+                        self.see_in(slot, Seen::Found(Found::Alive(revision, self.tell(slot))));
+                    }
+                    (false, None) => self.see_in(slot, Seen::NotStarted(failure)),
+                }
             }
         }
     }
@@ -211,12 +251,16 @@ impl World {
         if let Some(row) = &mut self.row {
             row.1 = hold;
         }
-        // A shim that was being started comes up (or not) without the agent; a stop that was asked goes on.
-        if let Some(revision) = self.launching.take()
-            && self.pids % 2 == 0
-        {
-            (self.restarts, self.last) = (0, None);
-            self.spawn(revision);
+        for slot in Slot::ALL {
+            self.side(slot).attended = false;
+            // A shim that was being started comes up (or not) without the agent; a stop that was asked goes on.
+            if let Some(revision) = self.side(slot).launching.take()
+                && self.pids % 2 == 0
+            {
+                let side = self.side(slot);
+                (side.restarts, side.last) = (0, None);
+                self.spawn(slot, revision);
+            }
         }
         (self.installing, self.adopting, self.removing, self.reloading) = (None, false, false, None);
         self.asked = None;
@@ -224,12 +268,13 @@ impl World {
         self.desire();
     }
 
-    pub(super) fn exit(&mut self, code: i32) {
-        let known = matches!(self.unit.instance, Instance::Alive(_));
-        if let Some((_, last)) = self.end(Exit::Code(code)) {
-            self.stopping = false;
-            if known {
-                self.see(Seen::Ended(Over { restarts: self.restarts, last }));
+    pub(super) fn exit(&mut self, slot: Slot, code: i32) {
+        if let Some((_, last)) = self.end(slot, Exit::Code(code)) {
+            let side = self.side(slot);
+            side.stopping = false;
+            if std::mem::take(&mut side.attended) {
+                let restarts = side.restarts;
+                self.see_in(slot, Seen::Ended(Over { restarts, last }));
             }
         }
     }
@@ -238,38 +283,40 @@ impl World {
         self.row.as_ref().is_some_and(|(desired, _)| desired.run == Run::Playing)
     }
 
-    /// Whether the process is one that speaks: that is part of what it was started as.
-    pub(super) fn can_connect(&self) -> bool {
-        self.process.as_ref().is_some_and(|(revision, _)| self.speaking[revision])
+    /// Whether a process is one that speaks: that is part of what it was started as.
+    pub(super) fn can_connect(&self, slot: Slot) -> bool {
+        self.sides[&slot].process.as_ref().is_some_and(|(revision, _)| self.speaking[revision])
     }
 
-    pub(super) fn connect(&mut self) {
-        if !self.can_connect() || self.stopping {
+    pub(super) fn connect(&mut self, slot: Slot) {
+        if !self.can_connect(slot) || self.side(slot).stopping {
             return;
         }
-        self.connections += 1;
-        self.connection = Some(Connection { number: self.connections, playing: self.wish, can: vec![Ability::Play] });
-        (self.plays, self.ready, self.asked) = (self.wish, true, None);
-        self.tell_if_known();
+        self.asked.take_if(|(of, ..)| *of == slot);
+        let side = self.side(slot);
+        side.connections += 1;
+        side.connection = Some(Connection { number: side.connections, playing: side.wish, can: vec![Ability::Play] });
+        (side.plays, side.ready) = (side.wish, true);
+        self.tell_if_attended(slot);
     }
 
-    pub(super) fn disconnect(&mut self) {
-        if self.connection.take().is_some() {
-            self.asked = None;
-            self.tell_if_known();
+    pub(super) fn disconnect(&mut self, slot: Slot) {
+        if self.side(slot).connection.take().is_some() {
+            self.asked.take_if(|(of, ..)| *of == slot);
+            self.tell_if_attended(slot);
         }
     }
 
-    pub(super) fn tell_if_known(&mut self) {
-        if matches!(self.unit.instance, Instance::Alive(_)) {
-            self.see(Seen::Told(self.tell()));
+    pub(super) fn tell_if_attended(&mut self, slot: Slot) {
+        if self.side(slot).attended {
+            self.see_in(slot, Seen::Told(self.tell(slot)));
         }
     }
 
     pub(super) fn play_ends(&mut self, fate: Fate) {
-        let Some((ask, playing)) = self.asked.take() else { return };
+        let Some((slot, ask, playing)) = self.asked.take() else { return };
         if matches!(fate, Fate::Good | Fate::Unknown) {
-            self.plays = playing;
+            self.side(slot).plays = playing;
         }
         let answer = match fate {
             Fate::Good => Ok(()),
@@ -279,40 +326,53 @@ impl World {
         self.see(Seen::Played { ask, answer });
     }
 
+    /// What is in a slot is looked up.
+    fn look_up(&mut self, slot: Slot) {
+        let side = self.side(slot);
+        side.attended = side.process.is_some();
+        let found = match (&side.process, side.last.clone()) {
+            (Some((revision, _)), _) => Found::Alive(revision.clone(), self.tell(slot)),
+            (None, Some(last)) => Found::Ended(Over { restarts: side.restarts, last }),
+            (None, None) => Found::Nothing,
+        };
+        self.see_in(slot, Seen::Found(found));
+    }
+
     /// What answers by itself, without being asked to.
     pub(super) fn answers(&mut self) {
+        let slot = self.unit.slot();
         if std::mem::take(&mut self.adopting) {
-            let found = match (&self.process, self.last.clone()) {
-                (Some((revision, _)), _) => Found::Alive(revision.clone(), self.tell()),
-                (None, Some(last)) => Found::Ended(Over { restarts: self.restarts, last }),
-                (None, None) => Found::Nothing,
-            };
-            self.see(Seen::Found(found));
+            if !self.unit.knows_beside() {
+                self.look_up(slot.other());
+            }
+            self.look_up(slot);
         }
         if let Some(revision) = self.reloading.take() {
-            let speaks = self.speaking[&revision];
-            match &mut self.process {
+            let (speaks, reloads) = (self.speaking[&revision], self.pids % 3 != 0);
+            let side = self.side(slot);
+            match &mut side.process {
                 // Some differ in more than their configs, such as in their channel.
-                Some((runs, _)) if self.pids % 3 != 0 && self.connection.is_some() == speaks => {
+                Some((runs, _)) if reloads && side.connection.is_some() == speaks => {
                     *runs = revision.clone();
                     self.see(Seen::Reloaded(revision));
                 }
                 _ => self.see(Seen::NotReloaded(revision)),
             }
         }
-        if let Some(frozen) = self.freezing.take()
-            && self.process.is_some()
-        {
-            self.frozen = frozen;
-            if matches!(self.unit.instance, Instance::Alive(_)) {
-                self.see(Seen::Told(self.tell()));
+        for slot in Slot::ALL {
+            if let Some(frozen) = self.side(slot).freezing.take()
+                && self.side(slot).process.is_some()
+            {
+                self.side(slot).frozen = frozen;
+                self.tell_if_attended(slot);
             }
         }
         if std::mem::take(&mut self.removing) {
             self.see(Seen::Removed);
             if self.row.is_none() {
                 self.unit = Unit::new(None, self.now_ms);
-                (self.gone, self.last) = (true, None);
+                self.gone = true;
+                self.sides.values_mut().for_each(|side| side.last = None);
             }
         }
     }

@@ -1,0 +1,212 @@
+//! A unit as the loop has it: what is known of it, and the tasks that work for it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_topics::{
+    Millis,
+    name::UnitName,
+    snapshot::Pins,
+    unit::{Desired, Hold, Run},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::{AbortHandle, JoinSet},
+};
+
+use super::{
+    UnitState, UnitStates,
+    health::Watchers,
+    kind::{Kind, Start},
+    step::{Order, Report, Stop, Worker},
+    turn,
+};
+use crate::{
+    clock::now_ms,
+    rules::plan::{Instance, Kept, Seen, Slot, Step, Unit},
+};
+
+/// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze
+/// every few seconds; the rest is for signals of operators, and of those that have it read its files again.
+const ORDERS_MAX: usize = 8;
+
+/// More steps than any plan has in a row; a planner that finds no rest must not stop the loop.
+const STEPS_MAX: usize = 8;
+
+/// A unit, and the tasks that work for it.
+pub(super) struct Entry {
+    pub(super) unit: Unit,
+    pub(super) kind: Arc<dyn Kind>,
+    /// To the tasks that stay with its instances.
+    orders: BTreeMap<Slot, mpsc::Sender<Order>>,
+    /// The download, which may be given up.
+    install: Option<AbortHandle>,
+    /// What the store has of it.
+    pub(super) kept: Option<(Kept, Option<Hold>)>,
+    /// What snapshots need of it beyond what it should be.
+    pub(super) pins: Pins,
+    /// Its probes.
+    pub(super) watchers: Watchers,
+    /// When to look at it again.
+    pub(super) wake_ms: Option<Millis>,
+    /// Where it stands among the others.
+    pub(super) stand: Option<turn::Stand>,
+}
+
+impl Entry {
+    pub(super) fn new(kept: Option<(Kept, Option<Hold>)>, kind: Arc<dyn Kind>) -> Self {
+        let unit = Unit::new(kept.clone().map(|(kept, _)| kept), now_ms());
+        Self {
+            unit,
+            kind,
+            orders: BTreeMap::new(),
+            install: None,
+            kept,
+            pins: Pins::default(),
+            watchers: Watchers::default(),
+            wake_ms: None,
+            stand: None,
+        }
+    }
+
+    /// The steps to begin now, each with the slot of the instance that the unit was known by. The unit knows already that
+    /// they have begun.
+    pub(super) fn plan(&mut self, name: &UnitName, now_ms: Millis) -> Vec<(Slot, Step)> {
+        let mut steps = Vec::new();
+        self.wake_ms = None;
+        while let Some(step) = self.unit.plan(now_ms) {
+            if let Step::WaitUntil(at_ms) = step {
+                self.wake_ms = Some(at_ms);
+                break;
+            }
+            if steps.len() == STEPS_MAX {
+                tracing::error!(unit = %name, ?steps, "the planner finds no rest");
+                break;
+            }
+            steps.push((self.unit.slot(), step));
+            self.unit.observe(Seen::Began(step), now_ms);
+        }
+        steps
+    }
+
+    pub(super) fn begin(&mut self, step: Step, worker: Worker, work: &mut JoinSet<()>) {
+        tracing::debug!(unit = %worker.unit, ?step);
+        let keep = self.unit.verified().map(|verified| verified.revision.clone());
+        match (step, self.unit.desired.clone()) {
+            (Step::Adopt, _) => {
+                let orders = self.orders(worker.slot);
+                let beside = (!self.unit.knows_beside()).then(|| self.orders(worker.slot.other()));
+                work.spawn(worker.adopt(orders, beside));
+            }
+            (Step::Install, Some(desired)) => {
+                self.give_up_install();
+                self.install = Some(work.spawn(worker.install(desired, keep)));
+            }
+            (Step::Start { attempts }, Some(desired)) => {
+                let orders = self.orders(worker.slot);
+                let wiring = self.unit.wiring().clone();
+                // What it has replaced may play until it has ended.
+                let desired = if self.unit.has_beside() { unplayed(desired) } else { desired };
+                let start = Start { slot: worker.slot, desired, keep, wiring, attempts, beside: false };
+                work.spawn(worker.start(start, orders));
+            }
+            (Step::StartBeside, Some(desired)) => {
+                let worker = Worker { slot: worker.slot.other(), ..worker };
+                let orders = self.orders(worker.slot);
+                // What it is to replace plays on until it has ended.
+                let (desired, wiring) = (unplayed(desired), self.unit.wiring().clone());
+                let start = Start { slot: worker.slot, desired, keep, wiring, attempts: 0, beside: true };
+                work.spawn(worker.start_beside(start, orders));
+            }
+            (Step::Reload, Some(desired)) => {
+                match self.orders.get(&worker.slot).cloned() {
+                    Some(orders) => drop(work.spawn(worker.reload(desired, keep, orders))),
+                    // Nobody would ever answer.
+                    None => self.unit.observe(Seen::NotReloaded(desired.revision), now_ms()),
+                }
+            }
+            // Full or closed: it has been asked, or has ended; the planner asks again if need be.
+            (Step::Stop { signal, grace_ms }, _) => {
+                _ = self.order(worker.slot, Order::Stop(Stop { signal, grace_ms }));
+            }
+            (Step::StopBeside { signal, grace_ms }, _) => {
+                _ = self.order(worker.slot.other(), Order::Stop(Stop { signal, grace_ms }));
+            }
+            (Step::Freeze, _) => _ = self.order(worker.slot, Order::Freeze(true)),
+            (Step::Thaw, _) => _ = self.order(worker.slot, Order::Freeze(false)),
+            (Step::Play { playing, ask }, _) => {
+                work.spawn(worker.play(playing, ask));
+            }
+            (Step::Remove, _) => {
+                self.give_up_install();
+                work.spawn(worker.remove());
+            }
+            // Only what is desired is installed and started; to wait is nothing to begin.
+            (Step::Install | Step::Start { .. } | Step::StartBeside | Step::Reload, None) | (Step::WaitUntil(_), _) => {
+            }
+        }
+    }
+
+    fn orders(&mut self, slot: Slot) -> mpsc::Receiver<Order> {
+        let (sender, receiver) = mpsc::channel(ORDERS_MAX);
+        self.orders.insert(slot, sender);
+        receiver
+    }
+
+    /// To the task that stays with the instance that the unit is known by.
+    pub(super) fn to_instance(&self) -> Option<&mpsc::Sender<Order>> {
+        self.orders.get(&self.unit.slot())
+    }
+
+    /// Asks an instance for something; whether somebody will hear it.
+    fn order(&self, slot: Slot, order: Order) -> bool {
+        self.orders.get(&slot).is_some_and(|orders| orders.try_send(order).is_ok())
+    }
+
+    /// Looks at files outside, if what runs has read any.
+    pub(super) fn look_outside(&self, name: &UnitName, reports: &mpsc::Sender<Report>, work: &mut JoinSet<()>) {
+        if let (Some(desired), Instance::Alive(_), Some(orders)) =
+            (&self.unit.desired, &self.unit.instance, self.to_instance())
+            && self.kind.looks_outside(desired)
+        {
+            let (unit, slot, kind) = (name.clone(), self.unit.slot(), self.kind.clone());
+            let worker = Worker { unit, slot, kind, reports: reports.clone() };
+            work.spawn(worker.look(desired.clone(), orders.clone()));
+        }
+    }
+
+    fn give_up_install(&mut self) {
+        if let Some(install) = self.install.take() {
+            install.abort();
+        }
+    }
+}
+
+/// The same, to be started without being told to play.
+fn unplayed(desired: Desired) -> Desired {
+    Desired { run: Run::Running, ..desired }
+}
+
+/// Tells what a unit is, if that is news.
+pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &Entry) {
+    let unit = &entry.unit;
+    let state = unit.asked().map(|desired| UnitState {
+        desired: desired.clone(),
+        spec: unit.desired.as_ref().filter(|is| is.revision != desired.revision).map(|is| Arc::new(is.spec.clone())),
+        observed: unit.observed.clone(),
+        hold: unit.visible_hold().cloned(),
+        pins: entry.pins.clone(),
+        slot: unit.slot(),
+        process: unit.process().map(|process| (process.pid, process.start_ticks)),
+    });
+    states.send_if_modified(|states| {
+        if states.get(name) == state.as_ref() {
+            return false;
+        }
+        let states = Arc::make_mut(states);
+        match state {
+            Some(state) => drop(states.insert(name.clone(), state)),
+            None => drop(states.remove(name)),
+        }
+        true
+    });
+}

@@ -1,0 +1,182 @@
+//! A yuno that runs, as its shim tells of it.
+
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+};
+
+use futures_util::{FutureExt, future::BoxFuture};
+use muster_topics::{
+    signal::Signal,
+    unit::{Exit, StopSignal},
+};
+
+use super::{
+    channel::{Call, Line},
+    failure::{from_shim, may_heal},
+    launch::{number, signal_number},
+    log,
+};
+use crate::{
+    agent::{
+        shim::Shim,
+        unit::kind::{Instance, News},
+    },
+    clock::now_ms,
+    rules::{
+        lease::Wiring,
+        plan::{Ended, Failure, Over, Process, Told},
+    },
+};
+
+/// How much of its log a unit that has ended tells of: what fits a screen beside the rest, and is nothing
+/// against the largest message.
+const LAST_LINES: u32 = 10;
+const LAST_LINES_MAX_BYTES: u64 = 2 * 1024;
+
+/// A yuno's shim.
+pub(super) struct Yuno {
+    pub(super) shim: Shim,
+    /// The shim's folder, where the log is.
+    pub(super) run: PathBuf,
+    pub(super) missing: Vec<String>,
+    pub(super) line: Line,
+    pub(super) wiring: Wiring,
+    /// What was heard while something else was waited for.
+    pub(super) news: VecDeque<News>,
+}
+
+impl Yuno {
+    /// Cancel-safe: what is taken is dealt with without a wait.
+    pub(super) async fn hear(&mut self) -> Option<News> {
+        if let Some(news) = self.news.pop_front() {
+            return Some(news);
+        }
+        loop {
+            let event = tokio::select! {
+                event = self.shim.next() => event?,
+                call = self.line.next() => {
+                    self.pass_on(call);
+                    continue;
+                }
+            };
+            if let Some(news) = self.heard(event) {
+                return Some(news);
+            }
+        }
+    }
+
+    /// Sends a signal, and waits until the shim says what has become of it.
+    async fn signal(&mut self, signal: Signal) -> Result<bool, Failure> {
+        let signal = signal_number(signal);
+        self.shim.send(&muster_shim::Request::Signal { signal }).await.map_err(from_shim)?;
+        loop {
+            match self.shim.next().await {
+                Some(muster_shim::Event::Signalled { signal: of, delivered }) if of == signal => return Ok(delivered),
+                Some(event) => {
+                    let news = self.heard(event);
+                    self.news.extend(news);
+                }
+                None => return Err(may_heal("its shim is gone")),
+            }
+        }
+    }
+
+    fn pass_on(&mut self, call: Call) {
+        for request in self.line.requests(call) {
+            let Err(error) = self.shim.queue(&request) else { continue };
+            tracing::debug!(folder = %self.run.display(), %error, "a question could not be passed on");
+            if let muster_shim::Request::Say { id, .. } = request {
+                self.line.unreachable(&id);
+            }
+        }
+    }
+
+    fn heard(&mut self, event: muster_shim::Event) -> Option<News> {
+        match event {
+            muster_shim::Event::State(state) => {
+                self.line.state(&state);
+                return Some(self.news(&state));
+            }
+            muster_shim::Event::Said { line } => {
+                if let Err(error) = self.line.said(&line) {
+                    tracing::debug!(folder = %self.run.display(), %error, "a yuno has said something unknown");
+                }
+            }
+            muster_shim::Event::Unreachable { id } => self.line.unreachable(&id),
+            // Of captured programs, and the late answer to somebody who has gone.
+            muster_shim::Event::Output { .. } | muster_shim::Event::Signalled { .. } => {}
+        }
+        None
+    }
+}
+
+impl Yuno {
+    fn news(&self, state: &muster_shim::State) -> News {
+        let last = state.last.as_ref().map(|last| from_ended(last, &self.run));
+        if state.over {
+            let last = last.unwrap_or_else(|| Ended::new(Exit::Unknown, None, now_ms()));
+            return News::Ended(Over { restarts: state.restarts, last });
+        }
+        let process = state.main.as_ref().map(|main| Process {
+            pid: main.pid,
+            start_ticks: main.start_ticks,
+            started_ms: main.started_ms,
+        });
+        News::Told(Told {
+            process,
+            restarts: state.restarts,
+            last,
+            ready: state.notified.ready,
+            status: state.notified.status.clone(),
+            frozen: state.frozen,
+            connection: self.line.connection().cloned(),
+            missing: self.missing.clone(),
+            wiring: self.wiring.clone(),
+        })
+    }
+}
+
+impl Instance for Yuno {
+    fn next(&mut self) -> BoxFuture<'_, Option<News>> {
+        self.hear().boxed()
+    }
+
+    fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
+        let request = muster_shim::Request::Stop { signal: number(signal), grace_ms };
+        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
+    }
+
+    fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>> {
+        let request = if frozen { muster_shim::Request::Freeze } else { muster_shim::Request::Thaw };
+        async move { self.shim.send(&request).await.map_err(from_shim) }.boxed()
+    }
+
+    fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>> {
+        self.signal(signal).boxed()
+    }
+}
+
+/// Whether a host that goes down ends programs like this: without a word, or by the signals of an orderly shutdown.
+pub(super) fn ends_with_host(exit: Exit) -> bool {
+    const SIGKILL: i32 = 9;
+    const SIGTERM: i32 = 15;
+    matches!(exit, Exit::Unknown | Exit::Signal(SIGKILL | SIGTERM))
+}
+
+/// How it ended; its last lines are read at once, for a next start may add to them.
+pub(super) fn from_ended(ended: &muster_shim::Ended, run: &Path) -> Ended {
+    let exit = match ended.exit {
+        muster_shim::Exit::Code(code) => Exit::Code(code),
+        muster_shim::Exit::Signal(signal) => Exit::Signal(signal),
+        muster_shim::Exit::Unknown => Exit::Unknown,
+    };
+    let lines = log::tail(&[run], LAST_LINES, LAST_LINES_MAX_BYTES).unwrap_or_default();
+    Ended {
+        core_dumped: ended.core_dumped,
+        oom_killed: ended.oom_killed,
+        silent: ended.silent,
+        last_lines: (!lines.is_empty()).then(|| String::from_utf8_lossy(&lines).into_owned()),
+        ..Ended::new(exit, ended.started_ms, ended.at_ms)
+    }
+}
