@@ -103,11 +103,13 @@ pub struct HeartbeatConfig {
     pub period_ms: u32,
     /// The least time between two heartbeats, in milliseconds.
     pub gap_ms: u32,
+    /// The time between two digests of all that was told, in milliseconds (varied by a quarter).
+    pub digest_ms: u32,
 }
 
 impl Default for HeartbeatConfig {
     fn default() -> Self {
-        Self { period_ms: 30_000, gap_ms: 5_000 }
+        Self { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 }
     }
 }
 
@@ -195,6 +197,7 @@ impl Config {
             ("exec.parallel_max", u32::try_from(self.exec.parallel_max).unwrap_or(u32::MAX)),
             ("heartbeat.period_ms", self.heartbeat.period_ms),
             ("heartbeat.gap_ms", self.heartbeat.gap_ms),
+            ("heartbeat.digest_ms", self.heartbeat.digest_ms),
             ("metrics.sample_ms", self.metrics.sample_ms),
             ("metrics.publish_ms", self.metrics.publish_ms),
         ] {

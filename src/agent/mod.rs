@@ -294,7 +294,8 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let executor = Executor::new(folder.join("exec"), shims, config.exec.parallel_max, exec_sender);
     let unfinished = journal::unfinished(&store).await?;
 
-    let periods = Periods { period_ms: config.heartbeat.period_ms.into(), gap_ms: config.heartbeat.gap_ms.into() };
+    let config::HeartbeatConfig { period_ms, gap_ms, digest_ms } = config.heartbeat;
+    let periods = Periods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() };
     let beats = Beats::new(life.epoch, periods, portrait.with(&units.states().borrow()));
     let voice = Voice::new(me.clone(), store.clone(), beats);
     let (ready_sender, ready) = watch::channel(false);

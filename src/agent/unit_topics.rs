@@ -27,12 +27,14 @@ pub(super) struct UnitTopics {
     stats: BTreeMap<UnitName, ToldStats>,
     gone: BTreeSet<UnitName>,
     due: BTreeSet<UnitName>,
+    /// The number of the last report about each unit.
+    told: BTreeMap<UnitName, u64>,
 }
 
 impl UnitTopics {
     pub(super) fn new(epoch: u64) -> Self {
         let (states, stats) = (Arc::new(BTreeMap::new()), BTreeMap::new());
-        Self { epoch, seq: 0, states, stats, gone: BTreeSet::new(), due: BTreeSet::new() }
+        Self { epoch, seq: 0, states, stats, gone: BTreeSet::new(), due: BTreeSet::new(), told: BTreeMap::new() }
     }
 
     /// This is how units are now: what differs is due.
@@ -73,6 +75,11 @@ impl UnitTopics {
         !self.due.is_empty()
     }
 
+    /// The number of the last report about each unit; nothing while there is something to be said.
+    pub(super) fn told(&self) -> Option<&BTreeMap<UnitName, u64>> {
+        (!self.is_due()).then_some(&self.told)
+    }
+
     /// The next topic to publish, and what: nothing, for a unit that is gone.
     pub(super) fn next(&self, at_ms: Millis) -> Option<(UnitName, Vec<u8>)> {
         let unit = self.due.first()?;
@@ -96,6 +103,10 @@ impl UnitTopics {
     pub(super) fn said(&mut self, unit: &UnitName) {
         self.seq += 1;
         self.due.remove(unit);
+        match self.states.contains_key(unit) {
+            true => self.told.insert(unit.clone(), self.seq),
+            false => self.told.remove(unit),
+        };
     }
 }
 

@@ -320,8 +320,12 @@ impl<K: Kept> Voice<K> {
                 }
                 self.beat = None;
             }
-            let Some(heartbeat) = self.beats.take(now_ms, clock::now_ms(), chance::random()) else { return true };
-            self.beat = Some(json(&heartbeat));
+            let (at_ms, random) = (clock::now_ms(), chance::random());
+            let beat = self.beats.take(now_ms, at_ms, random);
+            let Some(beat) = beat.or_else(|| self.beats.take_digest(now_ms, at_ms, random, self.units.told())) else {
+                return true;
+            };
+            self.beat = Some(json(&beat));
         }
     }
 

@@ -4,12 +4,13 @@
 //! **Invariant: a change is told in the end.** Whatever is held back by a limit has a time at which
 //! it goes out ([`Beats::next_ms`]), and only an acknowledgement ends its repetition.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use muster_topics::{
     Millis, V1,
     ack::Numbered,
-    heartbeat::{Content, Heartbeat, HostState},
+    heartbeat::{Content, Heartbeat, HostState, digest},
+    name::UnitName,
 };
 use serde_json::{Map, Value};
 
@@ -53,6 +54,8 @@ pub struct Periods {
     pub period_ms: Millis,
     /// The time that lies between two heartbeats at least (connect and exit are exempt).
     pub gap_ms: Millis,
+    /// The time between two digests.
+    pub digest_ms: Millis,
 }
 
 /// States that were told and may still be acknowledged. The console acknowledges at once, so
@@ -81,6 +84,8 @@ pub struct Beats {
     urgent: bool,
     /// When a whole one is due; nothing while none was asked for.
     full_ms: Option<Millis>,
+    /// When the next digest is due; nothing before the first heartbeat of a connection.
+    digest_ms: Option<Millis>,
     connected: bool,
 }
 
@@ -108,6 +113,7 @@ impl Beats {
             wait_ms: periods.period_ms,
             urgent: false,
             full_ms: None,
+            digest_ms: None,
             connected: false,
         }
     }
@@ -122,6 +128,7 @@ impl Beats {
     /// The link is gone.
     pub fn disconnected(&mut self) {
         self.connected = false;
+        self.digest_ms = None;
     }
 
     /// This is the host's state now.
@@ -172,7 +179,7 @@ impl Beats {
             return None;
         }
         let repetition = self.pending.as_ref().map(|pending| pending.due_ms);
-        [self.full_ms, self.change_ms(), repetition].into_iter().flatten().min()
+        [self.full_ms, self.change_ms(), repetition, self.digest_ms].into_iter().flatten().min()
     }
 
     /// When a change is due, if there is one.
@@ -200,6 +207,25 @@ impl Beats {
         pending.due_ms = now_ms + REPEAT.jittered_ms(pending.attempts, random);
         pending.attempts += 1;
         Some(pending.heartbeat.clone())
+    }
+
+    /// A digest to publish now, if one is due and what was told is known to have arrived: what is not is told again
+    /// anyway. `units` are the numbers of the last reports about units, or nothing while some are still to be told.
+    pub fn take_digest(
+        &mut self,
+        now_ms: Millis,
+        at_ms: Millis,
+        random: f64,
+        units: Option<&BTreeMap<UnitName, u64>>,
+    ) -> Option<Heartbeat> {
+        if !self.connected || self.digest_ms.is_none_or(|digest_ms| now_ms < digest_ms) {
+            return None;
+        }
+        self.digest_ms = Some(now_ms + jittered(self.periods.digest_ms, random));
+        let (seq, state) = self.acknowledged.as_ref().filter(|_| self.told.is_empty())?;
+        let digest = digest(state, units?).ok()?;
+        let (seq, content) = (*seq, Content::Digest { digest });
+        Some(Heartbeat { v: V1, epoch: self.epoch, seq, at_ms, is_final: false, content })
     }
 
     /// The last heartbeat of an orderly exit: whole, for nobody is there to repeat it.
@@ -230,6 +256,7 @@ impl Beats {
         self.last_ms = Some(now_ms);
         self.wait_ms = jittered(self.periods.period_ms, random).max(self.periods.gap_ms);
         self.urgent = false;
+        self.digest_ms.get_or_insert(now_ms + jittered(self.periods.digest_ms, random));
         heartbeat
     }
 }
@@ -247,7 +274,9 @@ mod tests {
 
     use super::*;
 
-    const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000 };
+    const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000, digest_ms: DIGEST_MS };
+    /// Beyond what other tests look at.
+    const DIGEST_MS: Millis = 600_000;
     /// No jitter: in the middle of it.
     const EVEN: f64 = 0.5;
 
@@ -286,7 +315,7 @@ mod tests {
         beats.connected(0);
         assert!(matches!(beats.take(0, 0, EVEN).unwrap().content, Content::Full { .. }));
         beats.acknowledge(ack(1));
-        assert_eq!(beats.next_ms(), None);
+        assert_eq!(beats.next_ms(), Some(DIGEST_MS));
         beats
     }
 
@@ -297,7 +326,7 @@ mod tests {
         assert_eq!((beats.next_ms(), beats.take(1_000_000, 0, EVEN)), (None, None));
         let mut beats = settled();
         beats.observe(state(0));
-        assert_eq!((beats.next_ms(), beats.take(1_000_000, 0, EVEN)), (None, None));
+        assert_eq!((beats.next_ms(), beats.take(1_000_000, 0, EVEN)), (Some(DIGEST_MS), None));
     }
 
     #[test]
@@ -317,6 +346,33 @@ mod tests {
     }
 
     #[test]
+    fn a_digest_comes_now_and_then_of_what_has_arrived() {
+        let units: BTreeMap<UnitName, u64> = [("default/till".parse().unwrap(), 3)].into();
+        let mut beats = beats();
+        beats.connected(0);
+        beats.take(0, 0, EVEN).unwrap();
+        // Nothing has arrived yet, then a unit is still to be told.
+        assert_eq!(beats.take_digest(DIGEST_MS, 0, EVEN, Some(&units)), None);
+        beats.acknowledge(ack(1));
+        assert_eq!(beats.next_ms(), Some(2 * DIGEST_MS));
+        assert_eq!(beats.take_digest(2 * DIGEST_MS - 1, 0, EVEN, Some(&units)), None);
+        assert_eq!(beats.take_digest(2 * DIGEST_MS, 0, EVEN, None), None);
+        let told = beats.take_digest(3 * DIGEST_MS, 9, EVEN, Some(&units)).unwrap();
+        let wanted = digest(&json(&state(0)), &units).unwrap();
+        assert_eq!((told.seq, told.at_ms, told.content), (1, 9, Content::Digest { digest: wanted }));
+        // Of what changed since, nothing is said before it is told.
+        beats.observe(state(1));
+        let delta = beats.take(3 * DIGEST_MS, 0, EVEN).unwrap();
+        assert!(matches!(delta.content, Content::Delta { .. }));
+        beats.acknowledge(ack(2));
+        let next = beats.take_digest(4 * DIGEST_MS, 0, EVEN, Some(&units)).unwrap();
+        let wanted = digest(&json(&state(1)), &units).unwrap();
+        assert_eq!((next.seq, next.content), (2, Content::Digest { digest: wanted }));
+        beats.disconnected();
+        assert_eq!((beats.take_digest(9 * DIGEST_MS, 0, EVEN, Some(&units)), beats.next_ms()), (None, None));
+    }
+
+    #[test]
     fn what_changes_again_before_it_is_stored_is_told_against_what_was_stored() {
         let mut beats = settled();
         beats.observe(state(1));
@@ -328,7 +384,7 @@ mod tests {
         beats.acknowledge(ack(2));
         assert_eq!(beats.take(65_000, 0, EVEN), Some(second));
         beats.acknowledge(ack(3));
-        assert_eq!(beats.next_ms(), None);
+        assert_eq!(beats.next_ms(), Some(DIGEST_MS));
         // A late repetition of an acknowledgement takes nothing back.
         beats.acknowledge(ack(2));
         beats.observe(state(3));
@@ -353,7 +409,7 @@ mod tests {
         beats.acknowledge(ack(9));
         assert!(beats.next_ms().is_some());
         beats.acknowledge(ack(1));
-        assert_eq!(beats.next_ms(), None);
+        assert_eq!(beats.next_ms(), Some(DIGEST_MS));
     }
 
     #[test]
@@ -487,6 +543,7 @@ mod tests {
                         true
                     }
                     (Content::Delta { .. }, _) => { beats.refresh(now); false }
+                    (Content::Digest { .. }, _) => { prop_assert!(false, "it is not taken here"); false }
                 };
                 if stored && answered {
                     beats.acknowledge(ack(seq));

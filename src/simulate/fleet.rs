@@ -35,7 +35,7 @@ use crate::{
 
 /// As agents have them by default.
 const KEEP_ALIVE_S: u16 = 30;
-const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000 };
+const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 };
 
 /// How long a host that has left stays away at most.
 const AWAY_MAX: Duration = Duration::from_secs(30);

@@ -19,6 +19,7 @@ mod brokers;
 mod channel;
 mod content;
 mod crashes;
+mod digest;
 mod doors;
 mod exec;
 mod first_run;

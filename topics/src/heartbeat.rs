@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::{
     Millis, V1,
-    name::{Name, UnitName},
+    canonical::{self, CanonicalError},
+    name::{Digest, Name, UnitName},
     unit::{Hold, Phase, Run},
 };
 
@@ -22,7 +23,8 @@ pub struct Heartbeat {
     pub v: V1,
     /// The life of the agent that this belongs to.
     pub epoch: u64,
-    /// Grows by one with each heartbeat of the epoch, from 1; a repetition keeps its number.
+    /// Grows by one with each heartbeat of the epoch, from 1; a repetition keeps its number, and a digest has that of
+    /// the heartbeat that it is about.
     pub seq: u64,
     /// When it was made, by the agent's clock.
     pub at_ms: Millis,
@@ -51,6 +53,27 @@ pub enum Content {
         /// A JSON merge patch (RFC 7396) for the JSON form of the state.
         patch: Value,
     },
+    /// What the console should hold as of the heartbeat with this `seq`, which it has acknowledged: see
+    /// [`digest`]. It is told now and then, is not acknowledged, and is answered only by a console that holds
+    /// something else, which asks for everything anew.
+    Digest {
+        /// The digest.
+        digest: Digest,
+    },
+}
+
+/// The digest of what a host has told: the SHA-256 of the canonical JSON (RFC 8785) of `{"state": …, "units": {…}}`, with its
+/// state as of a heartbeat, and for each unit the `seq` of the last report about it in this epoch.
+///
+/// # Errors
+/// If a number in the state has no canonical form.
+pub fn digest(state: &Value, units: &BTreeMap<UnitName, u64>) -> Result<Digest, CanonicalError> {
+    #[derive(Serialize)]
+    struct Told<'a> {
+        state: &'a Value,
+        units: &'a BTreeMap<UnitName, u64>,
+    }
+    canonical::digest(&Told { state, units })
 }
 
 /// What a host says of itself.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::{Numbered, ReportAck},
-    heartbeat::{Heartbeat, HostState},
+    heartbeat::{self, Heartbeat, HostState},
     name::{CommandId, HostId, UnitName},
     outcome::{Content, Report, Stream},
     presence::{Presence, PresenceState},
@@ -131,6 +131,15 @@ impl Batch {
             Verdict::Known { seq } => self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
             Verdict::Old => (),
             Verdict::Gap => drop(self.effects.refresh.insert(id)),
+            Verdict::Digest { state, digest } => {
+                let units = host::last_reports(db, id, epoch).await?;
+                let same =
+                    units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));
+                if !same {
+                    tracing::warn!(host.id = %id, "what is held of a host is not what it has told; it is asked to tell all anew");
+                    self.effects.refresh.insert(id);
+                }
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use muster_topics::{
     V1,
     heartbeat::{Content, Heartbeat, HostState},
+    name::Digest,
     presence::{Presence, PresenceState},
 };
 use serde_json::Value;
@@ -54,19 +55,23 @@ pub(super) enum Verdict {
     Old,
     /// It says what changed since a heartbeat that is not held: the whole is needed.
     Gap,
+    /// It is a digest of what is held: this one, with what is held of the host's units.
+    Digest {
+        /// The state that is held.
+        state: Value,
+        /// What it should come to.
+        digest: Digest,
+    },
 }
 
 /// Applies a heartbeat to what is held of its host.
 pub(super) fn heartbeat(held: Option<Held>, heartbeat: Heartbeat) -> Result<Verdict, Faulty> {
     let Heartbeat { epoch, seq, content, .. } = heartbeat;
-    match &held {
-        Some(held) if held.epoch > epoch => return Ok(Verdict::Old),
-        Some(held) if held.epoch == epoch && held.seq >= seq => return Ok(Verdict::Known { seq: held.seq }),
-        _ => (),
-    }
-    let (state, base) = match content {
-        Content::Full { state } => (serde_json::to_value(state)?, None),
-        Content::Delta { base_seq, patch } => {
+    let (state, base) = match (content, passed(held.as_ref(), epoch, seq)) {
+        (Content::Digest { digest }, _) => return Ok(compared(held, epoch, seq, digest)),
+        (_, Some(passed)) => return Ok(passed),
+        (Content::Full { state }, None) => (serde_json::to_value(state)?, None),
+        (Content::Delta { base_seq, patch }, None) => {
             let Some(base) = base_of(held, epoch, base_seq) else { return Ok(Verdict::Gap) };
             let mut state = base.clone();
             merge(&mut state, patch);
@@ -79,6 +84,24 @@ pub(super) fn heartbeat(held: Option<Held>, heartbeat: Heartbeat) -> Result<Verd
         return Err(Faulty::Content("its hostname is empty, too long or has control characters"));
     }
     Ok(Verdict::Store { held: Held { epoch, seq, state, base }, state: Box::new(parsed) })
+}
+
+/// The verdict on a state that is no news.
+fn passed(held: Option<&Held>, epoch: u64, seq: u64) -> Option<Verdict> {
+    match held? {
+        held if held.epoch > epoch => Some(Verdict::Old),
+        held if held.epoch == epoch && held.seq >= seq => Some(Verdict::Known { seq: held.seq }),
+        _ => None,
+    }
+}
+
+/// The verdict on a digest of the heartbeat `seq`.
+fn compared(held: Option<Held>, epoch: u64, seq: u64, digest: Digest) -> Verdict {
+    match held {
+        Some(held) if (held.epoch, held.seq) > (epoch, seq) => Verdict::Old,
+        Some(held) if (held.epoch, held.seq) == (epoch, seq) => Verdict::Digest { state: held.state, digest },
+        _ => Verdict::Gap,
+    }
 }
 
 /// The state as of `base_seq`, if it is still held.
@@ -176,6 +199,23 @@ mod tests {
         .unwrap()
     }
 
+    #[test]
+    fn a_digest_is_compared_with_the_heartbeat_that_it_is_about() {
+        let digest = Digest::of(b"");
+        let content = || Content::Digest { digest: digest.clone() };
+        let about = |epoch, seq| Heartbeat { content: content(), ..full(epoch, seq, json!({})) };
+        let held = || Some(Held { epoch: 2, seq: 7, state: json!({"a": 1}), base: None });
+        assert!(
+            matches!(heartbeat(held(), about(2, 7)), Ok(Verdict::Digest { state, digest: of }) if state == json!({"a": 1}) && of == digest)
+        );
+        for (held, epoch, seq) in [(None, 1, 1), (held(), 2, 8), (held(), 3, 1)] {
+            assert!(matches!(heartbeat(held, about(epoch, seq)), Ok(Verdict::Gap)), "{epoch} {seq}");
+        }
+        for (epoch, seq) in [(2, 6), (1, 9)] {
+            assert!(matches!(heartbeat(held(), about(epoch, seq)), Ok(Verdict::Old)), "{epoch} {seq}");
+        }
+    }
+
     /// Applies heartbeats one after the other, and tells each verdict in a word.
     fn run(heartbeats: Vec<Heartbeat>) -> (Vec<&'static str>, Option<Held>) {
         let mut held = None;
@@ -192,6 +232,7 @@ mod tests {
                 }
                 Ok(Verdict::Old) => "old",
                 Ok(Verdict::Gap) => "gap",
+                Ok(Verdict::Digest { .. }) => "digest",
                 Err(_) => "faulty",
             });
         }

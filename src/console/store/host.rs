@@ -1,6 +1,6 @@
 //! Hosts: who joined, with which certificates, and what they say of themselves.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use muster_topics::{
     Millis,
@@ -542,6 +542,23 @@ pub async fn remove_unit(db: &mut SqliteConnection, host: HostId, unit: &UnitNam
         .execute(db)
         .await?;
     Ok(gone.rows_affected() > 0)
+}
+
+/// The number of the last report about each unit of a host; nothing if one of them is not of this epoch.
+pub async fn last_reports(
+    db: &mut SqliteConnection,
+    host: HostId,
+    epoch: u64,
+) -> Result<Option<BTreeMap<UnitName, u64>>> {
+    let rows: Vec<(String, i64, i64)> = sqlx::query_as("SELECT unit, epoch, seq FROM unit WHERE host = $1")
+        .bind(host.to_string())
+        .fetch_all(db)
+        .await?;
+    if rows.iter().any(|(_, of, _)| *of != signed(epoch)) {
+        return Ok(None);
+    }
+    let seq = |(unit, _, seq): &(String, i64, i64)| Ok((parsed("unit", unit)?, unsigned("seq", *seq)?));
+    rows.iter().map(seq).collect::<Result<_>>().map(Some)
 }
 
 /// Units that were reported before a heartbeat of `epoch` was made, at `made_ms` by the host's
