@@ -130,6 +130,12 @@ impl Agent {
         order.into_iter().map(|name| (name.to_owned(), counts[name])).collect()
     }
 
+    /// How often each of these places was passed so far.
+    fn passed(&self, names: &[&str]) -> Vec<usize> {
+        let places: BTreeMap<String, usize> = self.places().into_iter().collect();
+        names.iter().map(|name| places.get(*name).copied().unwrap_or(0)).collect()
+    }
+
     /// Ends the agent in order; it is started again, to be killed at the next place.
     fn restart(&self) {
         let pid = self.shared.child.lock().unwrap().as_ref().unwrap().id();
@@ -199,6 +205,17 @@ impl Operator {
         pid as i32
     }
 
+    /// Has another revision take the place of the one that runs; who runs then.
+    fn replaced(&self) -> i32 {
+        self.roles.ok(&["yuno", "restart", "default/till"]);
+        let unit = self.unit("the replacement", |unit| {
+            let (desired, observed) = (&unit["desired"], &unit["observed"]);
+            desired["generation"] == observed["generation"] && desired["revision"] == observed["revision"]
+        });
+        assert_eq!(unit["observed"]["beside"], Value::Null);
+        self.runs_once("the life after a replacement")
+    }
+
     /// The whole round; `wait_s` is how long a command of it takes.
     fn round(&mut self, wait_s: u32) {
         self.rounds += 1;
@@ -248,13 +265,8 @@ impl Operator {
         let first = ["yuno", "create", "default/till", "--artifact", "server", "--run", "--replace", "start-first"];
         self.roles.ok(&first);
         let old = self.runs_once("a change in place");
-        self.roles.ok(&["yuno", "restart", "default/till"]);
-        let unit = self.unit("the replacement", |unit| {
-            let (desired, observed) = (&unit["desired"], &unit["observed"]);
-            desired["generation"] == observed["generation"] && desired["revision"] == observed["revision"]
-        });
-        assert_eq!((&unit["observed"]["beside"], self.starts()), (&Value::Null, before + 2));
-        assert_ne!(self.runs_once("the life after a replacement"), old);
+        assert_ne!(self.replaced(), old);
+        assert_eq!(self.starts(), before + 2);
         self.roles.ok(&["yuno", "stop", "default/till"]);
         self.unit("the stop", |unit| unit["observed"]["phase"] == "stopped" && unit["observed"]["exit"].is_object());
         assert_eq!(copies(&self.work()), [0_i32; 0]);
@@ -364,4 +376,76 @@ fn killed_at_any_place_the_agent_comes_back_whole() {
         operator.rounds
     );
     assert_eq!(killed + out_of_reach, all);
+}
+
+/// Where a replacement can be interrupted: at each commit of what is kept of the unit, and around the start.
+const OF_REPLACEMENT: [&str; 5] = [
+    "keep unit/before commit",
+    "keep unit/after commit",
+    "steps/before they begin",
+    "start/before its revision is noted",
+    "start beside/before it is seen",
+];
+
+#[test]
+fn killed_at_any_place_of_a_replacement_the_agent_goes_on_with_it() {
+    let roles = Arc::new(Roles::start());
+    let path = file(&roles.home, "server", SERVER);
+    roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
+    let agent = Agent::start(&roles);
+    roles.wait_for_host("online");
+    let operator = Operator { roles, rounds: 0 };
+    let create = ["yuno", "create", "default/till", "--artifact", "server", "--run", "--replace", "start-first"];
+    operator.roles.ok(&create);
+    let mut pid = operator.runs_once("the first start");
+    let mut starts = operator.starts();
+
+    // A first life tells how often each place is passed before the replacement, and in it.
+    let at_first = agent.passed(&OF_REPLACEMENT);
+    agent.restart();
+    operator.runs_once("the life with another agent");
+    let before = agent.passed(&OF_REPLACEMENT);
+    pid = watched(&operator, pid, || operator.replaced());
+    starts += 1;
+    let after = agent.passed(&OF_REPLACEMENT);
+    let counts = |index: usize| before[index] - at_first[index] + 1..=after[index] - at_first[index];
+    let names = OF_REPLACEMENT.iter().enumerate();
+    let points: Vec<Point> =
+        names.flat_map(|(index, name)| counts(index).map(|count| ((*name).to_owned(), count))).collect();
+    assert!(points.len() >= 6, "{points:?}");
+    for point in &points {
+        *agent.shared.points.lock().unwrap() = [point.clone()].into();
+        agent.restart();
+        pid = watched(&operator, pid, || operator.replaced());
+        starts += 1;
+        assert_eq!(operator.starts(), starts, "started once, killed at {point:?}");
+        agent.shared.points.lock().unwrap().clear();
+    }
+    let killed = agent.shared.killed.lock().unwrap().len();
+    eprintln!("killed at {killed} of {} places of a replacement", points.len());
+    // How often a place is passed varies a little with time.
+    assert!(killed * 10 >= points.len() * 7, "killed at {killed} of {points:?}");
+}
+
+/// Watches, while something is done, that there is always a copy of the yuno, and never a third one; who runs then, which
+/// is another one than `before`.
+fn watched(operator: &Operator, before: i32, work: impl FnOnce() -> i32) -> i32 {
+    let (folder, stop) = (operator.work(), AtomicBool::new(false));
+    let after = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut seen = BTreeSet::new();
+            while !stop.load(Ordering::Relaxed) {
+                seen.insert(copies(&folder).len());
+                thread::sleep(Duration::from_millis(5));
+            }
+            seen
+        });
+        let after = work();
+        stop.store(true, Ordering::Relaxed);
+        let seen = watch.join().unwrap();
+        assert!(seen.iter().all(|count| (1..=2).contains(count)), "so many copies: {seen:?}");
+        after
+    });
+    assert_ne!(after, before);
+    after
 }

@@ -395,6 +395,32 @@ fn a_program_that_says_nothing_is_up_when_it_has_stayed_up() {
 }
 
 #[test]
+fn what_plays_plays_again_once_the_old_one_has_ended() {
+    let fleet = Fleet::start();
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/yuno.py");
+    // It notes whenever it is told to play, and takes its time to end.
+    let note = |what: &str| format!("open('trail', 'a').write(f'{what} {{os.getpid()}}\\n')");
+    let program = fs::read_to_string(sample).unwrap();
+    let program = program.replace("print(name, flush=True)", &note("{name}"));
+    let program =
+        program.replace("lambda *_: sys.exit(0)", &format!("lambda *_: (time.sleep(1), {}, sys.exit(0))", note("end")));
+    let path = file(&fleet.home, "sample", &program);
+    fleet.ok(&["artifact", "add", &path, "--role", "sample", "--version", "1"]);
+    let create =
+        ["yuno", "create", "default/till", "--artifact", "sample", "--lines", "--replace", "start-first", "--run"];
+    fleet.ok(&create);
+    fleet.ok(&["yuno", "play", "default/till"]);
+    let before = fleet.unit_in_phase("default/till", "playing");
+    fleet.ok(&["yuno", "restart", "default/till"]);
+    let after = fleet.unit_in_phase("default/till", "playing");
+    let (old, new) = (pid(&before), pid(&after));
+    assert_ne!(old, new);
+    let trail = fs::read_to_string(work(&fleet).join("trail")).unwrap();
+    assert_eq!(trail, format!("play {old}\nend {old}\nplay {new}\n"));
+    assert_eq!(fleet.json(&["yuno", "stats", "default/till"])["default/till"]["ok"]["playing"], true);
+}
+
+#[test]
 fn what_cannot_work_is_refused() {
     let fleet = Fleet::start();
     let path = file(&fleet.home, "till", MARKER);

@@ -280,6 +280,42 @@ mod tests {
     }
 
     #[test]
+    fn what_two_instances_say_is_told_in_the_order_of_their_files() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folders = [one.path(), two.path()];
+        let write = |folder: &Path, number: u32, content: &str, at_s: u64| {
+            let path = file(folder, number);
+            std::fs::write(&path, content).unwrap();
+            let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(at_s);
+            File::options().write(true).open(path).unwrap().set_modified(at).unwrap();
+        };
+        let tail = |lines| String::from_utf8(tail(&folders, lines, 100).unwrap()).unwrap();
+        assert_eq!(tail(10), "");
+        write(one.path(), 0, "1\n", 1);
+        assert_eq!(tail(10), "1\n");
+        // The second takes the first one's place, without an end to its last line, and is itself replaced.
+        write(two.path(), 0, "2\n2", 2);
+        begin_anew(one.path(), 3).unwrap();
+        write(one.path(), 0, "3\n", 3);
+        assert_eq!((tail(10), tail(2)), ("1\n2\n2\n3\n".to_owned(), "2\n3\n".to_owned()));
+        assert_eq!(tail(1), "3\n");
+        // Whoever follows reads of both only what is new.
+        let (_, place) = tail_to(&folders, 1, 100).unwrap();
+        write(two.path(), 0, "2\n2!\n", 4);
+        write(one.path(), 0, "3\n3\n", 4);
+        let (content, place) = since(&folders, place, 100).unwrap();
+        assert_eq!(String::from_utf8(content).unwrap(), "3\n!\n");
+        assert_eq!(since(&folders, place, 100).unwrap().0, b"");
+        // As many old ones are kept as may be.
+        begin_anew(one.path(), 1).unwrap();
+        assert_eq!(std::fs::read(file(one.path(), 1)).unwrap(), b"3\n3\n");
+        begin_anew(two.path(), 0).unwrap();
+        assert!(!file(two.path(), 0).exists() && !file(one.path(), 0).exists());
+        begin_anew(one.path(), 1).unwrap();
+        assert!(file(one.path(), 1).exists());
+    }
+
+    #[test]
     fn no_more_is_read_than_the_limit() {
         check(&["aaaa\nbbbb\ncccc\n"], 10, 12, "bbbb\ncccc\n");
         check(&["cccc\n", "aaaa\nbbbb\n"], 10, 12, "bbbb\ncccc\n");
