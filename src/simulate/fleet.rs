@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     host::{Host, Leave, Manner, Parts},
     hostname,
-    store::{Journal, Left, Life, Outbox, Row, Unfinished},
+    store::{Left, Life, Outbox, Row, Unfinished},
     tally::Tally,
+    writer::Journal,
 };
 use crate::{
     agent::{

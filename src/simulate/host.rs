@@ -2,7 +2,7 @@
 //! store that it shares with others. What it is told to run it pretends to.
 //!
 //! **Invariant: record, then act**, as an agent has it: a command is in the journal before the broker hears that it
-//! arrived and before it takes effect; its answer is stored before it is said.
+//! arrived and before it takes effect; its answer is stored before it is said. ([`super::road`] does that.)
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -13,21 +13,18 @@ use std::{
 
 use muster_topics::{
     Millis, V1,
-    ack::Ack,
-    command::{Command, LIFETIME_MAX_MS, Refresh, Verb},
-    envelope::{self, Kind, Verified},
-    name::{CommandId, Digest, Name},
-    outcome::{Content, Outcome, Output, RefusalCode, Report, Status},
+    name::{CommandId, Name},
+    outcome::{Content, Report, Status},
     presence::{Presence, PresenceState},
     topic::{HostTopic, Topic},
-    unit::Exit,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    store::{Answer, Entry, Journal, Number, Outbox, Unfinished, key},
+    store::{Number, Outbox, Unfinished},
     tally::Tally,
+    writer::Journal,
 };
 use crate::{
     agent::{
@@ -35,20 +32,12 @@ use crate::{
         link::{Connection, Link, LinkEvent, Me, Message},
         voice::Voice,
     },
-    chance, clock,
-    rules::{
-        Refusal,
-        authorise::{self, Channel, Head, Judge, Policy, Verdict as Judgement},
-        backoff,
-        presence::Verdict,
-        time::KnownTime,
-    },
+    clock,
+    rules::{authorise::Policy, presence::Verdict, time::KnownTime},
 };
 
 /// As an agent: messages that are held back while it is not clear whether this host may work.
 const HELD_MAX: usize = 64;
-/// As an agent: the longest time that a refresh may be put off.
-const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
 /// As an agent: `running` is told only of a command that takes longer than this.
 const QUIET_MS: Millis = 1_000;
 /// As an agent: how long a goodbye may take.
@@ -93,21 +82,21 @@ pub(super) struct Parts {
 
 /// A command that takes its time.
 #[derive(Clone, Copy, Debug)]
-struct Running {
-    since_ms: Millis,
-    end_ms: Millis,
-    received_ms: Millis,
+pub(super) struct Running {
+    pub(super) since_ms: Millis,
+    pub(super) end_ms: Millis,
+    pub(super) received_ms: Millis,
     /// After how long it is ended, by its own time limit.
-    late_ms: Millis,
-    told: bool,
+    pub(super) late_ms: Millis,
+    pub(super) told: bool,
 }
 
 /// See the module.
 pub(super) struct Host {
-    parts: Parts,
-    running: BTreeMap<CommandId, Running>,
-    refreshed_ms: Millis,
-    refresh_due_ms: Option<Millis>,
+    pub(super) parts: Parts,
+    pub(super) running: BTreeMap<CommandId, Running>,
+    pub(super) refreshed_ms: Millis,
+    pub(super) refresh_due_ms: Option<Millis>,
     held: VecDeque<Message>,
     sole: bool,
     began: Instant,
@@ -115,9 +104,9 @@ pub(super) struct Host {
 
 /// The writer has ended: so does everything.
 #[derive(Debug)]
-struct Ended;
+pub(super) struct Ended;
 
-type Done = Result<(), Ended>;
+pub(super) type Done = Result<(), Ended>;
 
 impl Host {
     pub(super) fn new(parts: Parts) -> Self {
@@ -133,7 +122,7 @@ impl Host {
     }
 
     /// Milliseconds of this life, by a clock that only goes forward.
-    fn now_ms(&self) -> Millis {
+    pub(super) fn now_ms(&self) -> Millis {
         Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX)
     }
 
@@ -272,232 +261,6 @@ impl Host {
         }
     }
 
-    /// A message on a topic of signed ones.
-    async fn order(&mut self, message: Message) -> Done {
-        let channel = match &message.topic {
-            Topic::CommandAll | Topic::CommandGroup(_) => Channel::Broadcast,
-            _ => Channel::Own,
-        };
-        match envelope::open(message.payload(), &self.parts.identity.membership.command_keys) {
-            Ok(verified) => self.signed(&verified, channel, message).await,
-            Err(error) => {
-                tracing::debug!(%error, "a message is rejected");
-                self.parts.tally.rejected.fetch_add(1, Ordering::Relaxed);
-                self.parts.voice.done(message);
-                Ok(())
-            }
-        }
-    }
-
-    async fn signed(&mut self, verified: &Verified, channel: Channel, message: Message) -> Done {
-        match verified.kind() {
-            Kind::Command => return self.command(verified, channel, message).await,
-            Kind::Ack => {
-                if let Ok(ack) = verified.body::<Ack>() {
-                    self.ack(ack).await?;
-                }
-            }
-            Kind::Refresh => {
-                if let Ok(refresh) = verified.body::<Refresh>() {
-                    self.refresh(&refresh);
-                }
-            }
-        }
-        self.parts.voice.done(message);
-        Ok(())
-    }
-
-    async fn ack(&mut self, ack: Ack) -> Done {
-        if ack.host != self.parts.me.host {
-            return Ok(());
-        }
-        self.parts.time.saw(ack.issued_ms, clock::now_ms());
-        if !ack.reports.is_empty() {
-            let signed_ms = self.parts.time.signed_ms();
-            self.parts.journal.acknowledge(self.parts.n, ack.reports.clone(), signed_ms).await.ok_or(Ended)?;
-            self.parts.outbox.remove(&ack.reports);
-            self.parts.tally.acknowledged.fetch_add(ack.reports.len() as u64, Ordering::Relaxed);
-        }
-        self.parts.voice.acknowledged(&ack);
-        Ok(())
-    }
-
-    fn refresh(&mut self, refresh: &Refresh) {
-        // Each is good once, as with an agent.
-        if refresh.issued_ms <= self.refreshed_ms {
-            return;
-        }
-        self.refreshed_ms = refresh.issued_ms;
-        self.parts.time.saw(refresh.issued_ms, clock::now_ms());
-        let within_ms = Millis::try_from(refresh.within_ms.min(REFRESH_WITHIN_MAX_MS)).unwrap_or_default();
-        let due_ms = self.now_ms() + backoff::share(within_ms, chance::random());
-        self.refresh_due_ms = Some(self.refresh_due_ms.map_or(due_ms, |already_ms| already_ms.min(due_ms)));
-    }
-
-    async fn command(&mut self, verified: &Verified, channel: Channel, message: Message) -> Done {
-        let clock_ms = clock::now_ms();
-        let command = match verified.body::<Command>() {
-            Ok(command) => command,
-            Err(error) => {
-                if let Ok(head) = verified.body::<Head>()
-                    && head.target.includes(self.parts.me.host)
-                {
-                    let text = format!("this host does not understand the command: {error}");
-                    self.refuse(head.id, head.expires_ms, Refusal::new(RefusalCode::Invalid, text)).await?;
-                }
-                self.parts.voice.done(message);
-                return Ok(());
-            }
-        };
-        let judge = Judge {
-            host: self.parts.me.host,
-            realms: &self.parts.manner.realms,
-            policy: &self.parts.manner.policy,
-            user: &self.parts.manner.user,
-            created_ms: self.parts.created_ms,
-            time: self.parts.time,
-            clock_ms,
-        };
-        let issued_ms = command.issued_ms;
-        let verdict = authorise::check(command, channel, &judge);
-        self.parts.time.saw(issued_ms, clock_ms);
-        match verdict {
-            Judgement::NotMine => {}
-            Judgement::Refused(command, refusal) => self.refuse(command.id, command.expires_ms, refusal).await?,
-            Judgement::Granted(command) => return self.granted(command.into_inner(), message).await,
-        }
-        self.parts.voice.done(message);
-        Ok(())
-    }
-
-    async fn granted(&mut self, command: Command, message: Message) -> Done {
-        let id = command.id;
-        match &command.verb {
-            Verb::Exec(exec) => {
-                let late_ms = Millis::try_from(exec.timeout_ms).unwrap_or(Millis::MAX);
-                if !self.enter(&command).await? {
-                    self.repeated(id).await?;
-                    self.parts.voice.done(message);
-                    return Ok(());
-                }
-                // It is recorded: now the broker may forget it, and it may be acted on.
-                self.parts.voice.done(message);
-                return self.launch(id, clock::now_ms(), late_ms).await;
-            }
-            Verb::Cancel { command: which } => self.cancel(&command, *which).await?,
-            other => {
-                let text = format!(
-                    "a simulated host does not do {}: it has no units. hint: exec and cancel work",
-                    other.name()
-                );
-                self.refuse(id, command.expires_ms, Refusal::new(RefusalCode::Unsupported, text)).await?;
-            }
-        }
-        self.parts.voice.done(message);
-        Ok(())
-    }
-
-    async fn enter(&self, command: &Command) -> Result<bool, Ended> {
-        // Made of texts and numbers, it serialises, as it did when it was signed.
-        let body = serde_json::to_string(command).unwrap_or_default().into();
-        let entry = Entry { id: command.id, body, expires_ms: command.expires_ms, received_ms: clock::now_ms() };
-        let new = self.parts.journal.enter(self.parts.n, entry, None).await.ok_or(Ended)?;
-        if new {
-            self.parts.tally.commands.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(new)
-    }
-
-    /// Pretends to run a program.
-    async fn launch(&mut self, id: CommandId, received_ms: Millis, late_ms: Millis) -> Done {
-        let takes_ms = self.parts.manner.takes_ms;
-        if takes_ms == 0 {
-            return self.finish(id, Status::Exited { exit: self.exit(id) }, Some(received_ms)).await;
-        }
-        let since_ms = self.now_ms();
-        let end_ms = since_ms.saturating_add(takes_ms.min(late_ms));
-        self.running.insert(id, Running { since_ms, end_ms, received_ms, late_ms, told: false });
-        Ok(())
-    }
-
-    /// Takes up what an earlier life left: these programs went on without it, as under an agent's shim.
-    fn resume(&mut self, unfinished: Vec<Unfinished>) {
-        let (now_ms, clock_ms) = (self.now_ms(), clock::now_ms());
-        for Unfinished { id, received_ms, late_ms } in unfinished {
-            let gone_ms = clock_ms.saturating_sub(received_ms).max(0);
-            let end_ms = now_ms + self.parts.manner.takes_ms.min(late_ms).saturating_sub(gone_ms).max(0);
-            self.running.insert(id, Running { since_ms: now_ms, end_ms, received_ms, late_ms, told: false });
-        }
-    }
-
-    /// How a program ends: by lot, the same however often it is asked.
-    fn exit(&self, id: CommandId) -> Exit {
-        let lot = Digest::of(format!("{} {id}", self.parts.me.host).as_bytes());
-        let lot = u32::from_str_radix(&lot.as_str()[..8], 16).unwrap_or(u32::MAX);
-        Exit::Code(i32::from(f64::from(lot) < self.parts.manner.fail * f64::from(u32::MAX)))
-    }
-
-    /// A command takes effect: in the one transaction in which it is answered.
-    async fn finish(&mut self, id: CommandId, status: Status, started_ms: Option<Millis>) -> Done {
-        let answer = answer(id, status, started_ms);
-        self.parts.journal.finish(self.parts.n, id, answer.clone()).await.ok_or(Ended)?;
-        self.say(id, answer.payload);
-        Ok(())
-    }
-
-    /// Puts what was committed where the voice finds it.
-    fn say(&mut self, id: CommandId, payload: Vec<u8>) {
-        let now_ms = self.now_ms();
-        self.parts.outbox.put(key(id), payload);
-        self.parts.tally.outcomes.fetch_add(1, Ordering::Relaxed);
-        self.parts.voice.queue(key(id), now_ms);
-    }
-
-    /// Answers a command about which nothing is done.
-    async fn refuse(&mut self, id: CommandId, expires_ms: Millis, refusal: Refusal) -> Done {
-        self.parts.tally.refused.fetch_add(1, Ordering::Relaxed);
-        self.answer_now(id, expires_ms, refusal.into()).await
-    }
-
-    async fn answer_now(&mut self, id: CommandId, expires_ms: Millis, status: Status) -> Done {
-        let answer = answer(id, status, None);
-        // What is refused is never taken up again, so its text is of no use.
-        let entry = Entry { id, body: "{}".into(), expires_ms, received_ms: clock::now_ms() };
-        let new = self.parts.journal.enter(self.parts.n, entry, Some(answer.clone())).await.ok_or(Ended)?;
-        if !new {
-            return self.repeated(id).await;
-        }
-        self.say(id, answer.payload);
-        Ok(())
-    }
-
-    /// A command that the journal has already: if it has its answer, that is said again.
-    async fn repeated(&mut self, id: CommandId) -> Done {
-        self.parts.tally.repeated.fetch_add(1, Ordering::Relaxed);
-        if let Some(payload) = self.parts.journal.again(self.parts.n, id).await.ok_or(Ended)? {
-            let now_ms = self.now_ms();
-            self.parts.outbox.put(key(id), payload);
-            self.parts.voice.queue(key(id), now_ms);
-        } else if let Some(one) = self.running.get_mut(&id) {
-            one.told = false;
-        }
-        Ok(())
-    }
-
-    /// Ends another command. One that has not come yet is refused when it does.
-    async fn cancel(&mut self, command: &Command, which: CommandId) -> Done {
-        if let Some(one) = self.running.remove(&which) {
-            let ended = Status::Exited { exit: Exit::Signal(nix::sys::signal::Signal::SIGTERM as i32) };
-            self.finish(which, ended, Some(one.received_ms)).await?;
-        } else {
-            // It cannot have been issued later than this one, and no command lives longer.
-            let expires_ms = command.issued_ms.saturating_add(LIFETIME_MAX_MS);
-            let refusal = Refusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
-            self.answer_now(which, expires_ms, refusal.into()).await?;
-        }
-        self.answer_now(command.id, command.expires_ms, Status::Completed).await
-    }
-
     /// Says goodbye and waits, a little, until the broker has heard it.
     async fn farewell(&mut self, link: &mut Link) {
         let Some(connection) = self.parts.voice.farewell() else { return };
@@ -526,17 +289,6 @@ fn is_echo(message: &Message, instance: Uuid) -> bool {
     matches!(&message.topic, Topic::Host(_, HostTopic::Presence))
         && serde_json::from_slice::<Presence>(message.payload())
             .is_ok_and(|presence| presence.instance == instance && presence.state == PresenceState::Stopped)
-}
-
-/// An answer as it is said, and kept.
-fn answer(id: CommandId, status: Status, started_ms: Option<Millis>) -> Answer {
-    let at_ms = clock::now_ms();
-    let (stdout, stderr) = (Output::default(), Output::default());
-    let outcome = Outcome { status, started_ms, finished_ms: at_ms, stdout, stderr };
-    let key = key(id);
-    let report = Report { v: V1, command: id, seq: key.seq, at_ms, content: Content::Done { outcome } };
-    // Made of texts and numbers, it serialises.
-    Answer { at_ms, payload: serde_json::to_vec(&report).unwrap_or_default() }
 }
 
 async fn until(deadline: Option<Instant>) {

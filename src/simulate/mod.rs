@@ -6,8 +6,8 @@
 //! says where), over one store with commits that many hosts share ([`store`]). What is not: programs, units and
 //! measurements. A command `exec` takes as long as it is told, and exits 0 or 1; verbs about units are refused by name.
 //!
-//! Modules, in reading order: [`enrol`] (hosts become members), [`fleet`] (lives of hosts), [`host`] (one life),
-//! [`store`], [`tally`] (what is counted, and told).
+//! Modules, in reading order: [`enrol`] (hosts become members), [`fleet`] (lives of hosts), [`host`] (one life), [`road`] (a message's way through it),
+//! [`store`] and its [`writer`], [`tally`] (what is counted, and told).
 //!
 //! # Tasks
 //!
@@ -18,8 +18,10 @@
 mod enrol;
 mod fleet;
 mod host;
+mod road;
 mod store;
 mod tally;
+mod writer;
 
 use std::{
     env,

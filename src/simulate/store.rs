@@ -1,16 +1,12 @@
 //! The store of all simulated hosts: one SQLite file, one writer, and commits that many hosts share.
 //!
-//! Each host asks for what an agent asks of its own store, and waits until it is committed (`synchronous=FULL`). The
-//! writer takes all that waits, from whichever hosts, into one transaction.
-//!
-//! **Invariant: nobody hears that something was written before it was committed.** What the store does not take is tried
-//! again until it does, so that a full disk delays an answer and loses none.
+//! Each host asks for what an agent asks of its own store, and waits until it is committed (`synchronous=FULL`): see
+//! [`writer`], which takes what waits, from whichever hosts, into one transaction. The rest is here.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use muster_topics::{
@@ -21,28 +17,21 @@ use muster_topics::{
     name::{CommandId, HostId},
 };
 use sqlx::{
-    AssertSqlSafe, SqliteConnection, SqlitePool,
+    SqliteConnection, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use super::writer::{self, Journal};
 use crate::{
     agent::{
         store::{StoreError, journal::KEPT_AFTER_EXPIRY_MS},
         voice::Kept,
     },
     files,
-    rows::{parameters, pieces},
 };
 
-/// The most that one transaction takes in. A row is some 5 µs and a sync of the disk some milliseconds, so larger ones
-/// gain nothing, and the first in them would wait for the last.
-const GROUP_MAX: usize = 2_048;
-/// What waits for the writer: hosts wait for their answers, so there is at most one of each.
-const WRITES: usize = 4_096;
-/// How long to wait before what the store did not take is tried again.
-const RETRY: Duration = Duration::from_secs(1);
 /// Earlier lives that a host remembers, as an agent does.
 const FORMER_MAX: usize = 16;
 
@@ -122,74 +111,6 @@ impl Left {
 pub(super) struct Answer {
     pub(super) at_ms: Millis,
     pub(super) payload: Vec<u8>,
-}
-
-/// What is to be written, and who waits for it.
-enum Write {
-    /// A command arrives; with an answer if it is refused. True: it is new.
-    Enter { host: Number, entry: Entry, answer: Option<Answer>, done: oneshot::Sender<bool> },
-    /// A command takes effect and is answered.
-    Finish { host: Number, id: CommandId, answer: Answer, done: oneshot::Sender<()> },
-    /// A command came again: its answer goes into the outbox again, if it has one.
-    Again { host: Number, id: CommandId, done: oneshot::Sender<Option<Vec<u8>>> },
-    /// The console has stored these.
-    Acknowledge { host: Number, keys: Vec<ReportAck>, signed_ms: Millis, done: oneshot::Sender<()> },
-    /// A host begins a new life.
-    Live { host: Number, life: Life, done: oneshot::Sender<()> },
-}
-
-/// A command on its way into the journal.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) id: CommandId,
-    pub(super) body: Arc<str>,
-    pub(super) expires_ms: Millis,
-    pub(super) received_ms: Millis,
-}
-
-/// What hosts write with; can be cloned. Its methods give nothing once the writer has ended, which it does last.
-#[derive(Clone, Debug)]
-pub(super) struct Journal {
-    writes: mpsc::Sender<Write>,
-}
-
-impl std::fmt::Debug for Write {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Write")
-    }
-}
-
-impl Journal {
-    async fn ask<T>(&self, write: impl FnOnce(oneshot::Sender<T>) -> Write) -> Option<T> {
-        let (done, answer) = oneshot::channel();
-        self.writes.send(write(done)).await.ok()?;
-        answer.await.ok()
-    }
-
-    /// Enters a command, and its answer if there is one already. True if it is new.
-    pub(super) async fn enter(&self, host: Number, entry: Entry, answer: Option<Answer>) -> Option<bool> {
-        self.ask(|done| Write::Enter { host, entry, answer, done }).await
-    }
-
-    /// A command takes effect, and is answered.
-    pub(super) async fn finish(&self, host: Number, id: CommandId, answer: Answer) -> Option<()> {
-        self.ask(|done| Write::Finish { host, id, answer, done }).await
-    }
-
-    /// The answer of a command that is here already, which waits for the console again. Nothing inside if it has none yet.
-    pub(super) async fn again(&self, host: Number, id: CommandId) -> Option<Option<Vec<u8>>> {
-        self.ask(|done| Write::Again { host, id, done }).await
-    }
-
-    /// The console has these.
-    pub(super) async fn acknowledge(&self, host: Number, keys: Vec<ReportAck>, signed_ms: Millis) -> Option<()> {
-        self.ask(|done| Write::Acknowledge { host, keys, signed_ms, done }).await
-    }
-
-    /// A host begins a new life.
-    pub(super) async fn live(&self, host: Number, life: Life) -> Option<()> {
-        self.ask(|done| Write::Live { host, life, done }).await
-    }
 }
 
 /// A host's answers that the console does not have yet. They are in the store as well; this is how they are found
@@ -375,9 +296,8 @@ impl Store {
     }
 
     /// Starts the writer; it ends when the last [`Journal`] is gone.
-    pub(super) fn start_writer(&self) -> (Journal, tokio::task::JoinHandle<()>) {
-        let (writes, queue) = mpsc::channel(WRITES);
-        (Journal { writes }, tokio::spawn(write_all(self.pool.clone(), queue)))
+    pub(super) fn start_writer(&self) -> (Journal, JoinHandle<()>) {
+        writer::start(self.pool.clone())
     }
 
     /// Closes the store: the write-ahead log goes into the file.
@@ -391,184 +311,7 @@ pub(super) fn key(command: CommandId) -> ReportAck {
     ReportAck { command, seq: 1 }
 }
 
-async fn write_all(pool: SqlitePool, mut queue: mpsc::Receiver<Write>) {
-    let mut waiting = Vec::with_capacity(GROUP_MAX);
-    while queue.recv_many(&mut waiting, GROUP_MAX).await > 0 {
-        let group = Group::new(std::mem::take(&mut waiting));
-        let written = loop {
-            match group.commit(&pool).await {
-                Ok(written) => break written,
-                Err(error) => {
-                    tracing::error!(%error, "the simulation's store takes nothing; trying again. hint: is the disk full?");
-                    tokio::time::sleep(RETRY).await;
-                }
-            }
-        };
-        group.tell(written);
-    }
-}
-
-/// What one transaction writes.
-#[derive(Default)]
-struct Group {
-    enters: Vec<(Number, Entry, Option<Answer>)>,
-    finishes: Vec<(Number, CommandId, Answer)>,
-    agains: Vec<(Number, CommandId)>,
-    acknowledged: Vec<(Number, CommandId, Millis)>,
-    lives: Vec<(Number, Life)>,
-    // Who waits for them, in the same order.
-    entered: Vec<oneshot::Sender<bool>>,
-    answered: Vec<oneshot::Sender<Option<Vec<u8>>>>,
-    done: Vec<oneshot::Sender<()>>,
-}
-
-/// What came of a group.
-struct Written {
-    new: BTreeSet<(CommandId, Number)>,
-    answers: Vec<Option<Vec<u8>>>,
-}
-
-impl Group {
-    fn new(writes: Vec<Write>) -> Self {
-        let mut group = Self::default();
-        for write in writes {
-            match write {
-                Write::Enter { host, entry, answer, done } => {
-                    group.enters.push((host, entry, answer));
-                    group.entered.push(done);
-                }
-                Write::Finish { host, id, answer, done } => {
-                    group.finishes.push((host, id, answer));
-                    group.done.push(done);
-                }
-                Write::Again { host, id, done } => {
-                    group.agains.push((host, id));
-                    group.answered.push(done);
-                }
-                Write::Acknowledge { host, keys, signed_ms, done } => {
-                    group.acknowledged.extend(keys.into_iter().map(|key| (host, key.command, signed_ms)));
-                    group.done.push(done);
-                }
-                Write::Live { host, life, done } => {
-                    group.lives.push((host, life));
-                    group.done.push(done);
-                }
-            }
-        }
-        group
-    }
-
-    /// A host waits for each answer before it asks for the next, so their order among kinds does not matter.
-    async fn commit(&self, pool: &SqlitePool) -> Result<Written, sqlx::Error> {
-        let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-        let new = self.enter(&mut transaction).await?;
-        self.finish(&mut transaction).await?;
-        self.acknowledge(&mut transaction).await?;
-        let mut answers = Vec::with_capacity(self.agains.len());
-        for (host, id) in &self.agains {
-            answers.push(again(&mut transaction, *host, *id).await?);
-        }
-        for (host, life) in &self.lives {
-            live(&mut transaction, *host, life).await?;
-        }
-        transaction.commit().await?;
-        Ok(Written { new, answers })
-    }
-
-    async fn enter(&self, db: &mut SqliteConnection) -> Result<BTreeSet<(CommandId, Number)>, sqlx::Error> {
-        let texts: BTreeMap<CommandId, &Entry> = self.enters.iter().map(|(_, entry, _)| (entry.id, entry)).collect();
-        for (id, entry) in texts {
-            sqlx::query("INSERT INTO command (id, body, expires_ms) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
-                .bind(blob(id))
-                .bind(&*entry.body)
-                .bind(entry.expires_ms)
-                .execute(&mut *db)
-                .await?;
-        }
-        let mut new = BTreeSet::new();
-        for piece in pieces(&self.enters) {
-            let sql = format!(
-                "INSERT INTO journal (command, host, received_ms, finished_ms, answer) VALUES {}
-                 ON CONFLICT DO NOTHING RETURNING command, host",
-                parameters(piece.len(), 5)
-            );
-            let mut query = sqlx::query_as(AssertSqlSafe(sql));
-            for (host, entry, answer) in piece {
-                query = query
-                    .bind(blob(entry.id))
-                    .bind(i64::from(*host))
-                    .bind(entry.received_ms)
-                    .bind(answer.as_ref().map(|answer| answer.at_ms))
-                    .bind(answer.as_ref().map(|answer| answer.payload.clone()));
-            }
-            let rows: Vec<(Vec<u8>, i64)> = query.fetch_all(&mut *db).await?;
-            for (id, host) in rows {
-                new.insert((CommandId(uuid(&id)?), number(host)));
-            }
-        }
-        Ok(new)
-    }
-
-    async fn finish(&self, db: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        for piece in pieces(&self.finishes) {
-            let sql = format!(
-                "WITH came (command, host, at_ms, answer) AS (VALUES {})
-                 UPDATE journal SET effects = effects + 1, finished_ms = coalesce(finished_ms, came.at_ms),
-                     answer = coalesce(journal.answer, came.answer)
-                 FROM came WHERE journal.command = came.command AND journal.host = came.host",
-                parameters(piece.len(), 4)
-            );
-            let mut query = sqlx::query(AssertSqlSafe(sql));
-            for (host, id, answer) in piece {
-                query = query.bind(blob(*id)).bind(i64::from(*host)).bind(answer.at_ms).bind(answer.payload.as_slice());
-            }
-            query.execute(&mut *db).await?;
-        }
-        Ok(())
-    }
-
-    async fn acknowledge(&self, db: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        for piece in pieces(&self.acknowledged) {
-            let sql = format!(
-                "WITH came (command, host, at_ms) AS (VALUES {})
-                 UPDATE journal SET acknowledged_ms = came.at_ms
-                 FROM came WHERE journal.command = came.command AND journal.host = came.host AND answer IS NOT NULL",
-                parameters(piece.len(), 3)
-            );
-            let mut query = sqlx::query(AssertSqlSafe(sql));
-            for (host, id, signed_ms) in piece {
-                query = query.bind(blob(*id)).bind(i64::from(*host)).bind(*signed_ms);
-            }
-            query.execute(&mut *db).await?;
-        }
-        Ok(())
-    }
-
-    /// Tells everybody. Who is gone meanwhile does not need it.
-    fn tell(self, written: Written) {
-        for ((host, entry, _), done) in self.enters.iter().zip(self.entered) {
-            let _ = done.send(written.new.contains(&(entry.id, *host)));
-        }
-        for (answer, done) in written.answers.into_iter().zip(self.answered) {
-            let _ = done.send(answer);
-        }
-        for done in self.done {
-            let _ = done.send(());
-        }
-    }
-}
-
-async fn again(db: &mut SqliteConnection, host: Number, id: CommandId) -> Result<Option<Vec<u8>>, sqlx::Error> {
-    let row: Option<(Option<Vec<u8>>,)> =
-        sqlx::query_as("UPDATE journal SET acknowledged_ms = NULL WHERE command = $1 AND host = $2 RETURNING answer")
-            .bind(blob(id))
-            .bind(i64::from(host))
-            .fetch_optional(db)
-            .await?;
-    Ok(row.and_then(|(answer,)| answer))
-}
-
-async fn live(db: &mut SqliteConnection, host: Number, life: &Life) -> Result<(), sqlx::Error> {
+pub(super) async fn live(db: &mut SqliteConnection, host: Number, life: &Life) -> Result<(), sqlx::Error> {
     sqlx::query("UPDATE host SET epoch = $2, instances = $3 WHERE n = $1")
         .bind(i64::from(host))
         .bind(to_sql(life.epoch))
@@ -578,15 +321,15 @@ async fn live(db: &mut SqliteConnection, host: Number, life: &Life) -> Result<()
     Ok(())
 }
 
-fn blob(id: CommandId) -> Vec<u8> {
+pub(super) fn blob(id: CommandId) -> Vec<u8> {
     id.0.as_bytes().to_vec()
 }
 
-fn uuid(bytes: &[u8]) -> Result<Uuid, sqlx::Error> {
+pub(super) fn uuid(bytes: &[u8]) -> Result<Uuid, sqlx::Error> {
     Uuid::from_slice(bytes).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
-fn number(n: i64) -> Number {
+pub(super) fn number(n: i64) -> Number {
     Number::try_from(n).unwrap_or(Number::MAX)
 }
 

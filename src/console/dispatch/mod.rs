@@ -230,19 +230,18 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             [schedule.next_ms(), roll_call.map(|RollCall { until_ms, .. }| until_ms)].into_iter().flatten().min();
         let wake = next_ms
             .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX));
-        let mut actions = Vec::new();
+        let (mut actions, mut taken) = (Vec::new(), Vec::new());
         tokio::select! {
-            // Cancel-safe: an event is taken or it stays.
-            event = events.recv() => match event {
-                Some(Event::Connected) => {
-                    roll_call = refresh_all(&shared).await;
-                    schedule.connected(now_ms());
-                }
-                Some(event) => actions.extend(take(&mut schedule, event)),
-                None => return,
-            },
+            // Cancel-safe: events are taken or they stay. Many hosts say much at once.
+            count = events.recv_many(&mut taken, EVENTS) => if count == 0 { return },
             () = tokio::time::sleep(wake) => (),
             () = shutdown.cancelled() => return,
+        }
+        for event in taken {
+            if matches!(event, Event::Connected) {
+                roll_call = refresh_all(&shared).await;
+            }
+            actions.extend(take(&mut schedule, event));
         }
         if let Some(called) = roll_call.take_if(|called| called.until_ms <= now_ms()) {
             roll_call = close_roll_call(&shared, &mut schedule, called).await;
