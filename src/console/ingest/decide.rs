@@ -203,7 +203,7 @@ mod tests {
     fn a_digest_is_compared_with_the_heartbeat_that_it_is_about() {
         let digest = Digest::of(b"");
         let content = || Content::Digest { digest: digest.clone() };
-        let about = |epoch, seq| Heartbeat { content: content(), ..full(epoch, seq, json!({})) };
+        let about = |epoch, seq| Heartbeat { content: content(), ..delta(epoch, seq, 0, json!({})) };
         let held = || Some(Held { epoch: 2, seq: 7, state: json!({"a": 1}), base: None });
         assert!(
             matches!(heartbeat(held(), about(2, 7)), Ok(Verdict::Digest { state, digest: of }) if state == json!({"a": 1}) && of == digest)
