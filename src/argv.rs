@@ -8,7 +8,7 @@
 /// The rule, as the form tells it.
 pub const RULE: &str = "One line is split at blanks; quotes '…' or \"…\" keep words together, and a backslash takes \
                                the next character as it is. Of several lines, each is one argument, exactly as it \
-                               stands. No shell is involved: for one, write sh -c '…'.";
+                               stands. No shell is involved unless it is asked for.";
 
 /// Why a text is no command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,6 +9,8 @@
 //!   hold no processes of its own, and a service manager could not start the agent in it again. An agent in the
 //!   root of what it can see (as in a container) makes its cgroups there, and moves aside if it has to.
 //!
+//! A command that has limits is in `muster-<agent>-exec/default/<command>`, in the same places.
+//!
 //! What cannot be had (the agent is not root, nothing was delegated to it, there is no such controller) is
 //! missing, with the reason, and the unit runs without.
 //!
@@ -98,6 +100,11 @@ impl Tree {
             pids: folder("pids").map(|(_, folder)| folder),
             freezer: folder("freezer").map(|(_, folder)| folder),
         }
+    }
+
+    /// The same for what is no unit: names below it cannot be those of units.
+    pub(super) fn of_commands(&self) -> Self {
+        Self { name: format!("{}-exec", self.name), ..self.clone() }
     }
 
     /// Makes the cgroup of a unit in which nothing runs, with its limits.

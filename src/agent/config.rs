@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_topics::{join::JoinToken, name::Name};
+use muster_topics::{join::JoinToken, name::Name, process::Limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -76,13 +76,18 @@ impl Default for Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecConfig {
-    /// How many commands may run at once; one more is refused as `busy`.
+    /// How many commands may run at once; more have to wait.
     pub parallel_max: usize,
+    /// How many may wait; one more is refused as `busy`.
+    pub queue_max: usize,
+    /// What each may use, with everything that it forks: `memory_bytes`, `cpu`, `pids`. A command may ask for less.
+    pub limits: Limits,
 }
 
 impl Default for ExecConfig {
     fn default() -> Self {
-        Self { parallel_max: 16 }
+        // Four turns of all that run: who is behind more than that had better hear of it.
+        Self { parallel_max: 16, queue_max: 64, limits: Limits::default() }
     }
 }
 
@@ -311,7 +316,13 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_refused_everywhere() {
-        for text in ["dat_dir = 'x'", "[exec]\nparallel = 1", "[policy]\ndeny = []", "[metrics]\nsample_s = 1"] {
+        for text in [
+            "dat_dir = 'x'",
+            "[exec]\nparallel = 1",
+            "[exec.limits]\nprocesses = 1",
+            "[policy]\ndeny = []",
+            "[metrics]\nsample_s = 1",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

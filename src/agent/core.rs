@@ -444,6 +444,7 @@ impl Agent {
             self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
             let forgotten = journal::prune(&self.store, self.time.signed_ms()).await?;
             tracing::debug!(forgotten, "commands that expired long ago were forgotten");
+            self.forget_daemons(crate::clock::now_ms()).await?;
         }
         Ok(())
     }

@@ -10,12 +10,14 @@ use muster_topics::{
 
 use super::{
     core::Agent,
-    execute::ExecEvent,
+    daemon::{self, Daemon},
+    execute::{ExecEvent, Place},
     road::Work,
     store::{
         self, StoreError,
         journal::{self, Ending},
     },
+    turn::Program,
 };
 use crate::clock;
 
@@ -29,6 +31,10 @@ pub(super) enum Fact {
     Exec(ExecEvent),
     /// A command ends without a program.
     Ended(CommandId, Status),
+    /// A program that waited is about to be started.
+    Turn(Program, Place),
+    /// A transient unit is to be.
+    Daemon(Box<Daemon>),
     /// A log was read, and that was all.
     Read(CommandId, Vec<u8>),
 }
@@ -52,7 +58,16 @@ impl Agent {
         for fact in std::mem::take(&mut self.facts) {
             let (id, files) = match fact {
                 Fact::Exec(ExecEvent::Output { .. }) => continue,
+                Fact::Turn(program, place) => {
+                    self.start_program(program, place);
+                    continue;
+                }
                 Fact::Exec(ExecEvent::Ended { id, .. }) => (id, true),
+                Fact::Daemon(daemon) => {
+                    self.units.desired_changed();
+                    self.voice.beats.hasten();
+                    (daemon.id, false)
+                }
                 Fact::Ended(id, _) | Fact::Read(id, _) => (id, false),
             };
             self.running.remove(&id);
@@ -88,6 +103,11 @@ async fn enter_fact(
             keys.extend(journal::finish(tx, *id, ending, now_ms).await?);
         }
         Fact::Ended(id, status) => keys.extend(journal::finish(tx, *id, status.clone().into(), now_ms).await?),
+        Fact::Daemon(daemon) => {
+            let status = daemon::apply(tx, daemon, now_ms).await?;
+            keys.extend(journal::finish(tx, daemon.id, status.into(), now_ms).await?);
+        }
+        Fact::Turn(program, _) => journal::set_queued(tx, program.id, false).await?,
         Fact::Read(id, log) => answer_with(tx, *id, log, now_ms, keys).await?,
     }
     Ok(())

@@ -5,8 +5,8 @@
 //! - [`config`]: what an agent can be told
 //! - [`join`], `pin`, `renew`: who this host is, and how it stays a member of its fleet
 //! - [`store`]: what must be known again after the agent was killed
-//! - `core`: the loop, which owns all state; `road`: the way of a command through it (`fact`: what it comes to; `estate`: verbs about realms and
-//!   snapshots)
+//! - `core`: the loop, which owns all state; `road`: the way of a command through it (`fact`: what it comes to; `turn`: that of a program; `daemon`: of one that stays; `estate`:
+//!   verbs about realms and snapshots)
 //! - [`link`]: the connection to the broker; `voice`: what there is to say, and whether it was heard
 //!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most
@@ -29,6 +29,7 @@ mod cgroup;
 pub mod config;
 mod core;
 mod crash;
+mod daemon;
 mod estate;
 pub mod execute;
 mod fact;
@@ -48,6 +49,7 @@ pub mod shim;
 pub mod store;
 #[cfg(test)]
 mod testing;
+mod turn;
 pub mod unit;
 mod unit_topics;
 pub(crate) mod voice;
@@ -291,7 +293,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         tasks.clone(),
     );
     let (exec_sender, exec) = mpsc::channel(EXEC_EVENTS);
-    let executor = Executor::new(folder.join("exec"), shims, config.exec.parallel_max, exec_sender);
+    let executor = Executor::new(folder.clone(), shims, &config.exec, exec_sender);
     let unfinished = journal::unfinished(&store).await?;
 
     let config::HeartbeatConfig { period_ms, gap_ms, digest_ms } = config.heartbeat;

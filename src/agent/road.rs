@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_topics::{
     Millis, V1,
     ack::{Ack, ReportAck},
-    command::{Command, Exec, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LIFETIME_MAX_MS, Refresh, Verb},
+    command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LIFETIME_MAX_MS, Refresh, Verb},
     envelope::{self, Kind, Verified},
     name::{CommandId, UnitName},
     outcome::{Content, RefusalCode, Report, Status},
@@ -22,7 +22,8 @@ use muster_topics::{
 
 use super::{
     core::Agent,
-    execute::Sent,
+    daemon::Daemon,
+    execute::Turn,
     fact::Fact,
     follow::Wanted,
     link::Message,
@@ -31,6 +32,7 @@ use super::{
         journal::{self, Entry, Known},
         metric, outbox, realm, unit,
     },
+    turn::{Program, What},
     unit::Ask,
 };
 use crate::{
@@ -74,6 +76,10 @@ enum Told {
 /// What a task of the agent's has come to.
 #[derive(Debug)]
 pub(super) enum Work {
+    /// The unit of a program that stays is prepared, or cannot be.
+    Daemon(CommandId, Result<Daemon, Refusal>),
+    /// A program has waited for its turn.
+    Turn(Program, Turn),
     /// A program was started, or could not be.
     Begun(CommandId, Result<(), Refusal>),
     /// A unit's log was read, or units have answered.
@@ -198,8 +204,8 @@ impl Agent {
         tracing::info!(command.id = %id, operator = %command.get().operator, verb = verb.name(), "command");
         match verb {
             Verb::Cancel { command: which } => self.cancel(command.get(), *which).await,
-            Verb::Exec(_)
-            | Verb::UnitLogs { .. }
+            Verb::Exec(_) | Verb::Batch(_) => self.order_program(command).await,
+            Verb::UnitLogs { .. }
             | Verb::UnitFollow { .. }
             | Verb::UnitConfig { .. }
             | Verb::UnitSignal { .. }
@@ -349,19 +355,15 @@ impl Agent {
     /// Starts what takes its time.
     fn launch(&mut self, command: Authorised<Command>) {
         let Command { id, verb, .. } = command.into_inner();
-        self.running.insert(id, Running { since_ms: self.now_ms(), begun: false, told: Told::Nothing });
+        self.running.insert(id, Running::since(self.now_ms()));
         match verb {
-            Verb::Exec(exec) => {
-                let executor = self.executor.clone();
-                self.work.spawn(async move { Work::Begun(id, executor.run(id, &exec).await) });
-            }
             Verb::UnitLogs { unit, lines } => self.read_log(id, unit, lines),
             Verb::UnitConfig { unit } => self.read_config(id, unit),
             Verb::UnitFollow { unit, lines, for_ms } => {
                 let (units, executor) = (self.units.clone(), self.executor.clone());
                 let wanted = Wanted { id, unit, lines, for_ms: for_ms.min(FOLLOW_MAX_MS) };
                 // It begins at once, and its end is an event.
-                self.running.insert(id, Running { since_ms: self.now_ms(), begun: true, told: Told::Nothing });
+                self.running.insert(id, Running::begun_since(self.now_ms()));
                 self.work.spawn(async move {
                     match executor.follow_log(wanted, units).await {
                         Ok(()) => Work::Done,
@@ -403,10 +405,22 @@ impl Agent {
 
     /// Takes up what an earlier life of the agent left unfinished.
     pub(super) fn resume(&mut self, unfinished: Vec<journal::Unfinished>) {
-        for journal::Unfinished { id, command, stdout_bytes, stderr_bytes } in unfinished {
+        let (waiting, begun): (Vec<_>, Vec<_>) = unfinished.into_iter().partition(|one| one.queued);
+        for mut unfinished in begun.into_iter().chain(waiting) {
+            let id = unfinished.id;
             tracing::info!(command.id = %id, "an earlier life of the agent left a command unfinished");
+            let command = unfinished.command.take();
+            let expires_ms = command.as_ref().map_or(Millis::MIN, |command| command.expires_ms);
+            let operator = command.as_ref().map(|command| command.operator.clone());
             match command.map(|command| command.verb) {
-                Some(Verb::Exec(exec)) => self.resume_exec(id, exec, Sent { stdout_bytes, stderr_bytes }),
+                // Nothing of it was begun before its answer was stored.
+                Some(Verb::Exec(exec)) if exec.daemon => {
+                    if let Some(operator) = operator {
+                        self.prepare_daemon(id, operator, exec);
+                    }
+                }
+                Some(Verb::Exec(exec)) => self.resume_program(unfinished, expires_ms, What::One(Box::new(exec))),
+                Some(Verb::Batch(batch)) => self.resume_program(unfinished, expires_ms, What::Several(batch)),
                 // A question changes nothing, so it may be asked again.
                 Some(Verb::UnitLogs { unit, lines }) => self.read_log(id, unit, lines),
                 Some(Verb::UnitConfig { unit }) => self.read_config(id, unit),
@@ -421,18 +435,11 @@ impl Agent {
         }
     }
 
-    fn resume_exec(&mut self, id: CommandId, exec: Exec, sent: Sent) {
-        self.running.insert(id, Running { since_ms: self.now_ms(), begun: true, told: Told::Nothing });
-        let executor = self.executor.clone();
-        self.work.spawn(async move {
-            executor.resume(id, &exec, sent).await;
-            Work::Done
-        });
-    }
-
     /// A task has ended.
     pub(super) fn worked(&mut self, work: Work) {
         match work {
+            Work::Daemon(id, prepared) => self.daemon_prepared(id, prepared),
+            Work::Turn(program, turn) => self.turn_came(program, turn),
             Work::Begun(id, Ok(())) => {
                 if let Some(running) = self.running.get_mut(&id) {
                     running.begun = true;
@@ -472,6 +479,16 @@ fn next_slow_ms(running: &BTreeMap<CommandId, Running>) -> Option<Millis> {
 }
 
 impl Running {
+    /// One that waits, or is being started.
+    pub(super) fn since(since_ms: Millis) -> Self {
+        Self { since_ms, begun: false, told: Told::Nothing }
+    }
+
+    /// One that runs.
+    pub(super) fn begun_since(since_ms: Millis) -> Self {
+        Self { begun: true, ..Self::since(since_ms) }
+    }
+
     fn stage(self) -> Told {
         if self.begun { Told::Running } else { Told::Accepted }
     }

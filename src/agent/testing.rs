@@ -210,14 +210,7 @@ impl Fleet {
     }
 
     pub(super) fn exec(&self, argv: &[&str]) -> Command {
-        let exec = Exec {
-            argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
-            cwd: None,
-            env: Default::default(),
-            user: None,
-            timeout_ms: 60_000,
-            output_max_bytes: 1024 * 1024,
-        };
+        let exec = Exec::new(argv.iter().map(|arg| (*arg).to_owned()).collect(), 60_000);
         let issued_ms = clock::now_ms();
         Command {
             v: V1,

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Read as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -131,7 +131,7 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<ApplyDocument>, Failure> {
     Ok(documents)
 }
 
-fn read_file(file: &PathBuf) -> Result<String, String> {
+pub(super) fn read_file(file: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     let read = if file.as_os_str() == "-" {
         std::io::stdin().lock().take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes)
@@ -146,7 +146,7 @@ fn read_file(file: &PathBuf) -> Result<String, String> {
 }
 
 /// The documents in a text: JSON, or YAML with `---` between them. One that is empty is none.
-fn parse(text: &str) -> Result<Vec<Value>, String> {
+pub(super) fn parse(text: &str) -> Result<Vec<Value>, String> {
     // This type takes no key twice, whichever form it comes in.
     let mut documents: Vec<serde_norway::Value> = Vec::new();
     // Nearly all JSON is YAML, but its errors are better told by its own reader.

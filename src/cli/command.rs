@@ -90,7 +90,11 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 #[must_use]
 pub fn asked(verb: &Asked) -> String {
     match verb {
-        Asked::Exec(exec) => format!("exec {}", exec.argv.join(" ")),
+        Asked::Exec(exec) => match &exec.shell {
+            Some(line) => format!("exec --shell {}", crate::argv::join(std::slice::from_ref(line))),
+            None => format!("exec {}", exec.argv.join(" ")),
+        },
+        Asked::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
         Asked::UnitApply { unit, .. } => format!("apply {unit}"),
         Asked::UnitRun { unit } => format!("run {unit}"),
         Asked::UnitStop { unit } => format!("stop {unit}"),
@@ -157,7 +161,7 @@ fn state(host: &CommandHost) -> String {
     match (&host.outcome, host.state) {
         (Some(outcome), _) => exec::status(&outcome.value.status),
         (None, CommandState::Waiting) => "waiting for the host".to_owned(),
-        (None, CommandState::Accepted) => "accepted".to_owned(),
+        (None, CommandState::Accepted) => "queued on the host".to_owned(),
         (None, CommandState::Running) => "running".to_owned(),
         (None, CommandState::Done | CommandState::Missing) => "missing: it expired without an answer".to_owned(),
     }

@@ -1,29 +1,36 @@
 //! `muster exec`: run a program on hosts, and see what it prints.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 use muster_topics::{
-    command::{Exec as ExecVerb, Verb, output_max_bytes},
+    command::{Batch, Exec as ExecVerb, Keep, STDIN_MAX_BYTES, Verb},
     name::HostId,
-    outcome::{Outcome, RefusalCode, Status, Stream},
+    outcome::{Data, RefusalCode, Status},
+    process::{Cores, Limits},
     select::Select,
     unit::Exit,
 };
 
-use super::{Session, host, print, target};
+use self::printed::Printed;
+use super::{Session, host, print, process::parse_bytes, target};
 use crate::{
     api::{Command, CommandEvent, CommandHost, CommandState, Host, NewCommand, NewTarget},
     failure::{Failure, Kind},
 };
 
+mod batch;
+mod printed;
+
 /// Run a program on one, several or all hosts.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  muster exec -- uname -a\n  muster exec --all --timeout 10s -- df -h\n  \
-                        muster exec --select 'label.site=north' -- uptime\n  \
-                        muster exec --host shop-7 -- sh -c 'journalctl -n 20 | grep error'\n\nNo shell is involved \
-                        unless you name one. Exit codes: 0 every host's program succeeded, 1 one did not, \
-                        3 refused, 4 the console cannot be reached.")]
+#[command(after_help = EXAMPLES)]
 pub struct Exec {
     /// A host, by id or hostname; may be given several times
     #[arg(long = "host", value_name = "HOST")]
@@ -34,30 +41,116 @@ pub struct Exec {
     /// The hosts that this picks, such as 'realm=prod and label.tier=gold'; fields are host, realm and label.NAME
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["hosts", "all"])]
     pub select: Option<Select>,
-    /// How long it may run before it is ended with everything that it started
+    /// How long it may run before it is ended with everything that it started; time in a host's queue does not count
     #[arg(long, default_value = "60s", value_name = "TIME")]
     pub timeout: humantime::Duration,
-    /// How long the command may wait for a host that is away
+    /// How long the command may wait for a host that is away, and there for its turn
     #[arg(long, default_value = "10m", value_name = "TIME")]
     pub expires: humantime::Duration,
-    /// The user that it runs as
+    /// The user that it runs as, with all groups of that user
     #[arg(long)]
     pub user: Option<String>,
     /// Working directory
     #[arg(long, value_name = "DIR")]
     pub cwd: Option<String>,
-    /// A variable of its environment; may be given several times
+    /// A variable of its environment; may be given several times. Not with --all, for every host would read it
     #[arg(long = "env", value_name = "K=V", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
+    /// What it reads as standard input, up to 32 KiB; `-` for what this command reads itself. Not with --all
+    #[arg(long, value_name = "FILE")]
+    pub stdin: Option<PathBuf>,
+    /// What is given is one line for /bin/sh -c, with pipes, wildcards and all
+    #[arg(long)]
+    pub shell: bool,
+    /// What becomes of what it prints
+    #[arg(long, value_enum, default_value_t = KeepArg::Stream, value_name = "WHAT")]
+    pub stdout: KeepArg,
+    /// What becomes of its complaints
+    #[arg(long, value_enum, default_value_t = KeepArg::Stream, value_name = "WHAT")]
+    pub stderr: KeepArg,
+    /// How much of each stream is kept, such as 64K; the rest is dropped, and counted
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = parse_bytes)]
+    pub output_max: u64,
+    /// How much of standard error is kept, if not as much
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub stderr_max: Option<u64>,
+    /// The most memory, with everything that it forks, such as 64M; what takes more is killed
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+    /// The most time of processors, such as 0.5
+    #[arg(long, value_name = "CORES")]
+    pub cpu: Option<Cores>,
+    /// The most processes and threads
+    #[arg(long, value_name = "COUNT")]
+    pub pids: Option<u32>,
     /// End with the exit code of the one host's program
     #[arg(long)]
     pub passthrough: bool,
     /// Print the command's id and do not wait
     #[arg(long, conflicts_with = "passthrough")]
     pub no_wait: bool,
-    /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "ARGV")]
+    /// It is to stay: make a unit of it that is never timed out, print the unit's name, and do not wait
+    #[arg(long, conflicts_with_all = ["batch", "passthrough", "stdin"])]
+    pub daemon: bool,
+    /// Run the steps of this file, one after the other, until one does not succeed; `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["argv", "shell", "stdin", "passthrough"])]
+    pub batch: Option<PathBuf>,
+    /// With --batch: go on after a step that does not succeed
+    #[arg(long)]
+    pub keep_going: bool,
+    /// The program and its arguments, or with --shell one line
+    #[arg(last = true, required_unless_present = "batch", value_name = "ARGV")]
     pub argv: Vec<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  muster exec -- uname -a
+  muster exec --all --timeout 10s -- df -h
+  muster exec --select 'label.site=north' -- uptime
+  muster exec --shell --host shop-7 -- 'journalctl -n 20 | grep error'
+  muster exec --host shop-7 --user www-data --cwd /srv/www --env STAGE=test -- ./check.sh
+  muster exec --host shop-7 --stdin new.conf --stdout drop -- tee /etc/shop.conf
+  muster exec --batch update.yaml --host shop-7 --timeout 5m
+  muster exec --daemon --host shop-7 -- tcpdump -i eth0 -w /tmp/trace
+  muster exec --passthrough --host shop-7 -- test -e /etc/shop.conf && echo it is there
+
+No shell is involved without --shell: each word reaches the program as it stands, and a `*` stays a `*`.
+Of what it prints, `stream` shows what comes as it comes, `capture` all of it when the program has ended (fewer
+messages), `drop` nothing: the program writes to /dev/null.
+A batch is a list in YAML or JSON, at most 32 steps, each with `argv` or `shell`, and as needed cwd, env, user, stdin,
+timeout and limits; what a step does not say is as on the command line:
+  - argv: [systemctl, stop, shop]
+  - shell: cp -a /srv/shop /srv/shop.$(date +%s)
+    timeout: 10m
+  - argv: [systemctl, start, shop]
+    env: {STAGE: test}
+What --daemon leaves running is a unit, default/exec-ID: `muster unit ls`, `muster yuno logs` and `muster yuno stop` know
+it. It does not come back with its host, and is forgotten a day after it ended, or with `muster unit rm`.
+A host runs only so many commands at once; more wait there for their turn, and `muster command ls` shows them as
+queued. `muster command cancel ID` ends one, whether it waits or runs.
+Exit codes: 0 every host's program succeeded, 1 one did not, 2 the command makes no sense, 3 refused, 4 the console
+cannot be reached.";
+
+/// What becomes of an output stream.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum KeepArg {
+    /// Show it as it comes
+    Stream,
+    /// Show it when the program has ended
+    Capture,
+    /// Nobody wants it
+    Drop,
+}
+
+impl From<KeepArg> for Keep {
+    fn from(arg: KeepArg) -> Self {
+        match arg {
+            KeepArg::Stream => Self::Stream,
+            KeepArg::Capture => Self::Capture,
+            KeepArg::Drop => Self::Drop,
+        }
+    }
 }
 
 /// `K=V`, as in an environment.
@@ -76,6 +169,17 @@ pub fn parse_variable(text: &str) -> Result<(String, String), String> {
 /// # Errors
 /// If it cannot be done, or a program did not succeed.
 pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
+    let verb = match &exec.batch {
+        // The parser does not see it: a batch is in conflict with what is given.
+        None if exec.keep_going => {
+            return Err(Failure::new(Kind::Usage, "--keep-going is about the steps of a --batch"));
+        }
+        None => Verb::Exec(wanted(&exec)?),
+        Some(file) => {
+            let steps = batch::read(file, &wanted(&exec)?)?;
+            Verb::Batch(Batch { steps, keep_going: exec.keep_going })
+        }
+    };
     let target = match (&exec.select, exec.all, exec.hosts.is_empty()) {
         (Some(select), ..) => {
             let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
@@ -88,22 +192,63 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
     if exec.passthrough && matches!(&target, NewTarget::Hosts(hosts) if hosts.len() > 1) {
         return Err(Failure::new(Kind::Usage, "--passthrough needs exactly one host"));
     }
-    let verb = Verb::Exec(ExecVerb {
-        argv: exec.argv,
-        cwd: exec.cwd,
-        env: exec.env.into_iter().collect(),
-        user: exec.user,
-        timeout_ms: millis(exec.timeout.into()),
-        output_max_bytes: output_max_bytes(),
-    });
     let wanted = NewCommand { target, expires_in_ms: Some(millis(exec.expires.into())), verb };
     let command: Command = session.client.post("commands", &wanted).await?;
     if exec.no_wait {
         return print::write_out(&format!("{}\n", command.id));
     }
     let hosts = follow(session, &command).await?;
+    if exec.daemon && hosts.iter().any(is_success) {
+        print::write_out(&format!("default/exec-{}\n", command.id))?;
+    }
+    for lines in hosts.iter().filter_map(|host| batch::lines(host, command.verb.execs())) {
+        print::say(lines.trim_end());
+    }
     summarise(&hosts);
     verdict(&hosts, exec.passthrough)
+}
+
+/// What is to be run.
+fn wanted(exec: &Exec) -> Result<ExecVerb, Failure> {
+    let (argv, shell) = match (exec.shell, &exec.argv[..]) {
+        (false, argv) => (argv.to_vec(), None),
+        (true, [line]) => (Vec::new(), Some(line.clone())),
+        (true, _) => {
+            let message = "--shell takes one line, and there are several words";
+            return Err(Failure::new(Kind::Usage, message).hint("put the whole line into quotes: -- 'a | b'"));
+        }
+    };
+    Ok(ExecVerb {
+        shell,
+        cwd: exec.cwd.clone(),
+        env: exec.env.iter().cloned().collect(),
+        user: exec.user.clone(),
+        stdin: exec.stdin.as_deref().map(stdin).transpose()?,
+        limits: Limits { memory_bytes: exec.memory, cpu: exec.cpu, pids: exec.pids },
+        stdout: exec.stdout.into(),
+        stderr: exec.stderr.into(),
+        output_max_bytes: exec.output_max,
+        stderr_max_bytes: exec.stderr_max,
+        daemon: exec.daemon,
+        ..ExecVerb::new(argv, if exec.daemon { 0 } else { millis(exec.timeout.into()) })
+    })
+}
+
+/// What a program is to read. No more is read here than a command can bring, however long the file is.
+fn stdin(path: &Path) -> Result<Data, Failure> {
+    let failed = |error: io::Error| Failure::new(Kind::Usage, format!("{} cannot be read: {error}", path.display()));
+    let source: Box<dyn Read> = match path.to_str() {
+        Some("-") => Box::new(io::stdin().lock()),
+        _ => Box::new(File::open(path).map_err(failed)?),
+    };
+    let mut bytes = Vec::new();
+    source.take(STDIN_MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > STDIN_MAX_BYTES {
+        let limit = print::bytes(STDIN_MAX_BYTES as u64);
+        let message = format!("{} has more than the {limit} that a command can bring", path.display());
+        return Err(Failure::new(Kind::Usage, message).hint("put what is large into an artifact, or onto the host"));
+    }
+    Ok(Data::signed(&bytes))
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -198,97 +343,6 @@ fn tell_waiting<'a>(command: &Command, hosts: impl Iterator<Item = &'a CommandHo
     print::say(format_args!("waiting for {named}{more}; the command expires {until} (Ctrl-C leaves it to wait)"));
 }
 
-/// What has been printed of each stream. Pieces come in any order, and more than once.
-struct Printed {
-    /// Names before lines, where there is more than one host.
-    names: BTreeMap<HostId, String>,
-    streams: BTreeMap<(HostId, Stream), Position>,
-    /// Standard output that is not to be printed.
-    kept: Option<Vec<u8>>,
-}
-
-#[derive(Default)]
-struct Position {
-    /// Up to here everything has come.
-    at_bytes: u64,
-    /// Pieces that came before those that stand before them.
-    early: BTreeMap<u64, Vec<u8>>,
-    /// A line whose end has not come yet, where lines have names before them.
-    line: Vec<u8>,
-}
-
-impl Printed {
-    fn new(hosts: &[CommandHost]) -> Self {
-        let several = hosts.len() > 1;
-        let width = hosts.iter().map(|host| host.hostname.len()).max().unwrap_or(0);
-        let name = |host: &CommandHost| (host.host, format!("{:width$} | ", host.hostname));
-        Self { names: hosts.iter().filter(|_| several).map(name).collect(), streams: BTreeMap::new(), kept: None }
-    }
-
-    fn take(&mut self, host: HostId, stream: Stream, offset_bytes: u64, bytes: Vec<u8>) -> Result<(), Failure> {
-        let position = self.streams.entry((host, stream)).or_default();
-        position.early.insert(offset_bytes, bytes);
-        while let Some(entry) = position.early.first_entry() {
-            if *entry.key() > position.at_bytes {
-                break;
-            }
-            let (start, bytes) = entry.remove_entry();
-            let known = usize::try_from(position.at_bytes - start).unwrap_or(usize::MAX);
-            if let Some(fresh) = bytes.get(known..) {
-                position.at_bytes += fresh.len() as u64;
-                match &mut self.kept {
-                    Some(kept) if stream == Stream::Stdout => kept.extend_from_slice(fresh),
-                    _ => write(self.names.get(&host), stream, &mut position.line, fresh)?,
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn rest(&mut self, host: HostId, outcome: &Outcome) -> Result<(), Failure> {
-        for (stream, output) in [(Stream::Stdout, &outcome.stdout), (Stream::Stderr, &outcome.stderr)] {
-            if let Some(rest) = &output.rest {
-                self.take(host, stream, output.sent_bytes, rest.to_bytes().unwrap_or_default())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Prints lines that had no end.
-    fn end(&mut self) -> Result<(), Failure> {
-        for ((host, stream), position) in &mut self.streams {
-            if !position.line.is_empty() {
-                position.line.push(b'\n');
-                let line = std::mem::take(&mut position.line);
-                write(self.names.get(host), *stream, &mut position.line, &line)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Writes bytes as they are, or line by line with a name before each.
-fn write(name: Option<&String>, stream: Stream, line: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Failure> {
-    let Some(name) = name else { return write_stream(stream, bytes) };
-    line.extend_from_slice(bytes);
-    let Some(end) = line.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
-    let whole: Vec<u8> = line.drain(..=end).collect();
-    let named = whole.split_inclusive(|byte| *byte == b'\n').flat_map(|line| [name.as_bytes(), line]).flatten();
-    write_stream(stream, &named.copied().collect::<Vec<u8>>())
-}
-
-fn write_stream(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
-    use std::io::Write;
-    match stream {
-        Stream::Stdout => print::write_bytes(bytes),
-        Stream::Stderr => {
-            // If standard error is gone there is nobody to tell.
-            let _ = std::io::stderr().lock().write_all(bytes);
-            Ok(())
-        }
-    }
-}
-
 /// Says what did not go well, and, of several hosts, how many did.
 fn summarise(hosts: &[CommandHost]) {
     for host in hosts {
@@ -318,8 +372,12 @@ pub fn complaint(host: &CommandHost) -> Option<String> {
         return Some("no answer before the command expired".to_owned());
     };
     let outcome = &received.value;
-    let dropped = outcome.stdout.dropped_bytes + outcome.stderr.dropped_bytes;
-    let cut = (dropped > 0).then(|| format!("output was cut: {} were dropped", print::bytes(dropped)));
+    let cut: Vec<String> = [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)]
+        .into_iter()
+        .filter(|(_, output)| output.dropped_bytes > 0)
+        .map(|(word, output)| format!("{word} was cut: {} more were dropped", print::bytes(output.dropped_bytes)))
+        .collect();
+    let cut = (!cut.is_empty()).then(|| cut.join("; "));
     let status = (!outcome.status.is_success()).then(|| status(&outcome.status));
     match (status, cut) {
         (Some(status), Some(cut)) => Some(format!("{status}; {cut}")),
@@ -334,6 +392,11 @@ pub fn status(status: &Status) -> String {
         Status::Exited { exit: Exit::Unknown } => "ended, and nobody saw how".to_owned(),
         Status::Exited { exit } => format!("ended with {exit}"),
         Status::TimedOut => "timed out and was ended".to_owned(),
+        Status::Batch { steps } => match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
+            Some((number, step)) => format!("step {number}: {}", self::status(&step.status)),
+            None => format!("{} steps done", steps.len()),
+        },
+        Status::Cancelled => "cancelled".to_owned(),
         Status::Applied { generation, .. } => format!("generation {generation} is desired"),
         Status::Completed => "done".to_owned(),
         Status::Refused { message, .. } => format!("refused: {message}"),
@@ -375,7 +438,7 @@ pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> 
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::outcome::Output;
+    use muster_topics::outcome::{Outcome, Output};
 
     use super::*;
     use crate::api::Received;
@@ -416,15 +479,41 @@ mod tests {
         check(vec![exited(0), None], false, 1);
     }
 
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        exec: Exec,
+    }
+
+    fn parsed(words: &[&str]) -> Result<ExecVerb, Failure> {
+        wanted(&<Line as clap::Parser>::try_parse_from([&["exec"], words].concat()).unwrap().exec)
+    }
+
     #[test]
-    fn pieces_find_their_order() {
-        let one = host(1, None);
-        let mut printed = Printed::new(std::slice::from_ref(&one));
-        for (offset, piece) in [(2, "cd"), (2, "cd"), (0, "ab"), (3, "de")] {
-            printed.take(one.host, Stream::Stderr, offset, piece.into()).unwrap();
+    fn options_are_what_the_host_is_asked_for() {
+        let plain = parsed(&["--", "a", "b c"]).unwrap();
+        assert_eq!(plain, ExecVerb::new(vec!["a".to_owned(), "b c".to_owned()], 60_000));
+        let shell = parsed(&["--shell", "--stdout", "capture", "--stderr", "drop", "--", "a | b"]).unwrap();
+        assert_eq!((shell.shell.as_deref(), shell.argv.len()), (Some("a | b"), 0));
+        assert_eq!((shell.stdout, shell.stderr), (Keep::Capture, Keep::Drop));
+        let limits = parsed(&["--output-max", "2K", "--stderr-max", "5", "--", "a"]).unwrap();
+        assert_eq!((limits.output_max_bytes, limits.stderr_max_bytes), (2_048, Some(5)));
+        let words = parsed(&["--shell", "--", "a", "b"]).unwrap_err();
+        assert_eq!(words.kind.code(), 2);
+    }
+
+    #[test]
+    fn what_is_read_is_bounded() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        std::fs::write(path, vec![b'\n'; STDIN_MAX_BYTES]).unwrap();
+        let data = parsed(&["--stdin", path, "--", "cat"]).unwrap().stdin.unwrap();
+        assert_eq!(data.to_bytes().unwrap().len(), STDIN_MAX_BYTES);
+        std::fs::write(path, vec![b'\n'; STDIN_MAX_BYTES + 1]).unwrap();
+        for path in [path, "/dev/zero", "/no/such/file"] {
+            let failure = parsed(&["--stdin", path, "--", "cat"]).unwrap_err();
+            assert!(failure.kind == Kind::Usage && failure.message.as_ref().unwrap().contains(path), "{failure:?}");
         }
-        let position = &printed.streams[&(one.host, Stream::Stderr)];
-        assert_eq!((position.at_bytes, position.early.len()), (5, 0));
     }
 
     #[test]

@@ -105,14 +105,7 @@ pub(super) fn admin() -> Name {
 }
 
 pub(super) fn exec(argv: &[&str]) -> Verb {
-    Verb::Exec(Exec {
-        argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-        cwd: None,
-        env: [].into(),
-        user: None,
-        timeout_ms: 1_000,
-        output_max_bytes: 1024,
-    })
+    Verb::Exec(Exec::new(argv.iter().map(|word| (*word).to_owned()).collect(), 1_000))
 }
 
 pub(super) fn facts() -> Facts {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use muster_topics::{
     Millis,
-    command::{Command, LIFETIME_MAX_MS, Target, Verb},
+    command::{Command, Exec, LIFETIME_MAX_MS, Target, Verb},
     name::{HostId, Name, UnitName},
     outcome::RefusalCode,
     unit::Spec,
@@ -18,6 +18,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Refusal, time::KnownTime};
+
+mod environment;
+
+pub use environment::{DANGEROUS, Variables};
 
 /// Something that [`check`] has let through.
 #[derive(Debug)]
@@ -48,15 +52,21 @@ pub struct Policy {
     /// Users that no program may run as, by name. The agent's own user counts where a command names none.
     /// With any of them, no command may give a user as a number: nobody can tell here whose that is.
     pub deny_users: BTreeSet<String>,
+    /// Variables that no command may set, beside those of [`DANGEROUS`], which none may set anyway.
+    pub deny_env: BTreeSet<Variables>,
+    /// Variables that commands may set although they are of [`DANGEROUS`]. What is denied is denied all the same.
+    pub allow_env: BTreeSet<Variables>,
 }
 
 impl Policy {
-    /// Forbids what either forbids.
+    /// Forbids what either forbids by name, and of [`DANGEROUS`] what neither allows.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.deny_verbs.extend(other.deny_verbs);
         self.deny_realms.extend(other.deny_realms);
         self.deny_users.extend(other.deny_users);
+        self.deny_env.extend(other.deny_env);
+        self.allow_env.extend(other.allow_env);
         self
     }
 
@@ -125,7 +135,8 @@ pub enum VerbName {
 impl From<&Verb> for VerbName {
     fn from(verb: &Verb) -> Self {
         match verb {
-            Verb::Exec(_) => Self::Exec,
+            // Who forbids programs does not mean one by one.
+            Verb::Exec(_) | Verb::Batch(_) => Self::Exec,
             Verb::UnitApply { .. } => Self::UnitApply,
             Verb::UnitRun { .. } => Self::UnitRun,
             Verb::UnitStop { .. } => Self::UnitStop,
@@ -240,7 +251,7 @@ fn wrong_host(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
     if command.target.includes(judge.host) {
         return None;
     }
-    refuse(RefusalCode::Invalid, "the command is for other hosts, and came on this host's topic")
+    refuse(RefusalCode::WrongHost, "the command is for other hosts, and came on this host's topic")
 }
 
 fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
@@ -276,20 +287,18 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
 /// What many read must not carry what may be secret.
 fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
     let broadcast = channel == Channel::Broadcast || command.target == Target::All;
-    let env = match &command.verb {
-        Verb::Exec(exec) => Some(&exec.env),
+    let secret = match &command.verb {
+        Verb::Exec(_) | Verb::Batch(_) => command.verb.execs().iter().find_map(Exec::secret),
         Verb::UnitApply { spec, .. } => match &**spec {
-            Spec::Yuno(spec) => Some(&spec.env),
+            Spec::Yuno(spec) => (!spec.env.is_empty()).then_some("environment"),
         },
         _ => None,
     };
-    if broadcast && env.is_some_and(|env| !env.is_empty()) {
-        return refuse(
-            RefusalCode::Invalid,
-            "a broadcast carries no environment, for every host reads it. hint: name the hosts one by one",
-        );
-    }
-    None
+    let secret = secret.filter(|_| broadcast)?;
+    refuse(
+        RefusalCode::Invalid,
+        format!("a broadcast carries no {secret}, for every host reads it. hint: name the hosts one by one"),
+    )
 }
 
 fn forbidden(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
@@ -313,25 +322,29 @@ fn forbidden(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
             );
         }
     }
-    policy.forbids_user(user(verb)?.unwrap_or(judge.user))
+    let mut environments = verb.execs().iter().map(|exec| &exec.env);
+    environments
+        .find_map(|env| policy.forbids_environment(env))
+        .or_else(|| users(verb).into_iter().find_map(|user| policy.forbids_user(user.unwrap_or(judge.user))))
 }
 
 /// The realms that a verb is about.
 fn realms(verb: &Verb) -> Vec<Name> {
     match verb {
         Verb::RealmSet { realm } | Verb::RealmRm { realm } => vec![realm.clone()],
+        // Its unit will be there.
+        Verb::Exec(exec) if exec.daemon => vec![Name::default_realm()],
         other => other.units().iter().map(UnitName::realm).collect(),
     }
 }
 
-/// The user that a verb makes something run as, if it makes anything run; nothing inside for the agent's own.
-fn user(verb: &Verb) -> Option<Option<&str>> {
+/// The users that a verb makes something run as; nothing for the agent's own.
+fn users(verb: &Verb) -> Vec<Option<&str>> {
     match verb {
-        Verb::Exec(exec) => Some(exec.user.as_deref()),
         Verb::UnitApply { spec, .. } => match &**spec {
-            Spec::Yuno(spec) => Some(spec.user.as_deref()),
+            Spec::Yuno(spec) => vec![spec.user.as_deref()],
         },
-        _ => None,
+        other => other.execs().iter().map(|exec| exec.user.as_deref()).collect(),
     }
 }
 

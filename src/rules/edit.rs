@@ -349,14 +349,17 @@ fn restart(desired: &Desired) -> Result<Edit, Refusal> {
 
 fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
     let conflict = |message| Err(Refusal::new(RefusalCode::Conflict, message));
-    if current.desired.run != Run::Stopped {
+    let Spec::Yuno(spec) = &current.desired.spec;
+    let has_ended = spec.transient && matches!(current.observed.phase, Phase::Stopped | Phase::Failed);
+    if current.desired.run != Run::Stopped && !has_ended {
         return conflict(format!("{unit} should run. hint: `muster unit retire {unit}` stops and holds it"));
     }
     let ends = matches!(current.observed.phase, Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping);
     if ends || current.observed.pid.is_some() {
         return conflict(format!("{unit} has not stopped yet. hint: wait until its phase is stopped"));
     }
-    if !current.is_held(HoldReason::Operator) {
+    // One that is there for one run is not started again by itself.
+    if !spec.transient && !current.is_held(HoldReason::Operator) {
         return conflict(format!(
             "{unit} is stopped, but nobody holds it, so it could be started at any moment. hint: `muster unit retire {unit}`"
         ));

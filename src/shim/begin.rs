@@ -118,6 +118,7 @@ impl Shim {
             began: Instant::now(),
             lock: Some(lock),
             quit: false,
+            asked_to_stop: false,
             notify: None,
             lines: None,
             complained: false,

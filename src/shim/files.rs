@@ -7,6 +7,7 @@
 //! | `state.json` | what has become of the program; always whole |
 //! | `boot.<id>` | empty: in which boot `state.json` was begun |
 //! | `socket` | where the shim listens |
+//! | `stdin` | what a command reads, if it brought something, written by the agent before it starts the shim |
 //! | `stdout`, `stderr` | the output of a captured program |
 //! | `log`, `log.1`, … | the output of a logged one; a higher number is older |
 //! | `*.fifo` | where the program writes its output to |
@@ -36,6 +37,8 @@ pub const LOCK: &str = "lock";
 pub const STATE: &str = "state.json";
 /// Where the shim listens.
 pub const SOCKET: &str = "socket";
+/// What a command reads.
+pub const STDIN: &str = "stdin";
 /// Standard output of a captured program.
 pub const STDOUT: &str = "stdout";
 /// Standard error of a captured program.

@@ -216,10 +216,41 @@ pub enum Output {
     /// what it leaves behind has the grace as well. If it ends by itself, what it started in the
     /// background stays, as after `ssh`, and the shim stays with it for as long as that holds the
     /// output, only to drain it.
-    Capture {
-        /// The most of each stream.
-        max_bytes: u64,
-    },
+    Capture(Capture),
+}
+
+/// What becomes of a command's streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// The most of each stream.
+    pub max_bytes: u64,
+    /// The most of standard error, if that is not the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_max_bytes: Option<u64>,
+    /// Nobody wants its standard output: it goes to `/dev/null`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drop_stdout: bool,
+    /// Nobody wants its standard error.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drop_stderr: bool,
+    /// It reads the file [`files::STDIN`], which the agent has put there, rather than nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdin: bool,
+}
+
+impl Capture {
+    /// Both streams, up to a limit.
+    #[must_use]
+    pub fn of(max_bytes: u64) -> Self {
+        Self { max_bytes, ..Self::default() }
+    }
+
+    /// The most of standard output, and of standard error; nothing for one that nobody wants.
+    #[must_use]
+    pub fn limits_bytes(&self) -> [Option<u64>; 2] {
+        let stderr = self.stderr_max_bytes.unwrap_or(self.max_bytes);
+        [(!self.drop_stdout).then_some(self.max_bytes), (!self.drop_stderr).then_some(stderr)]
+    }
 }
 
 /// How often a shim may start its program again at once. What is beyond that the agent decides.
@@ -418,13 +449,25 @@ pub struct Ended {
     /// It was ended because it had not said in time that it is up, or alive.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// The agent had asked for its end, by [`Request::Stop`]. (Shims of before do not say so.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
 }
 
 impl Ended {
     /// An end of which nothing more is known.
     #[must_use]
     pub fn new(exit: Exit, started_ms: Option<i64>, at_ms: i64) -> Self {
-        Self { exit, started_ms, at_ms, timed_out: false, core_dumped: false, oom_killed: false, silent: false }
+        Self {
+            exit,
+            started_ms,
+            at_ms,
+            timed_out: false,
+            core_dumped: false,
+            oom_killed: false,
+            silent: false,
+            stopped: false,
+        }
     }
 }
 

@@ -130,7 +130,7 @@ impl Life {
 
     /// Whether it is a command rather than a service; see [`Output`].
     pub(crate) fn is_command(&self) -> bool {
-        matches!(self.launch.output, Output::Capture { .. })
+        matches!(self.launch.output, Output::Capture(_))
     }
 
     /// Whether the program's time has run out.
@@ -315,7 +315,7 @@ impl Life {
 
 #[cfg(test)]
 mod tests {
-    use muster_shim::Restart;
+    use muster_shim::{Capture, Restart};
 
     use super::*;
 
@@ -341,7 +341,7 @@ mod tests {
     }
 
     fn command() -> Life {
-        let launch = Launch { timeout_ms: Some(10_000), ..launch(Output::Capture { max_bytes: 10 }, NEVER) };
+        let launch = Launch { timeout_ms: Some(10_000), ..launch(Output::Capture(Capture::of(10)), NEVER) };
         Life::new(launch, 0, 0, false)
     }
 

@@ -57,9 +57,9 @@ pub(crate) struct Outputs {
 impl Outputs {
     /// New FIFOs; captured output begins anew, a log goes on.
     pub(crate) fn create(launch: &Launch) -> io::Result<Self> {
-        for name in names(&launch.output) {
+        for (name, _) in sources(&launch.output) {
             remove_if_there(&fifo_path(name))?;
-            if matches!(launch.output, Output::Capture { .. }) {
+            if matches!(launch.output, Output::Capture(_)) {
                 remove_if_there(Path::new(name))?;
             }
         }
@@ -69,11 +69,15 @@ impl Outputs {
     /// The FIFOs of another shim, whose output goes on.
     pub(crate) fn open(launch: &Launch, dropped_bytes: (u64, u64)) -> io::Result<Self> {
         let mut streams = Vec::new();
-        for (name, dropped_bytes) in names(&launch.output).iter().zip([dropped_bytes.0, dropped_bytes.1]) {
+        for ((name, to), dropped_bytes) in sources(&launch.output).into_iter().zip([dropped_bytes.0, dropped_bytes.1]) {
+            let Some(to) = to else {
+                streams.push(Stream::to_nowhere()?);
+                continue;
+            };
             let path = fifo_path(name);
             let owner = launch.user.as_ref().map(|user| Uid::from_raw(user.uid));
             let fifo = open_fifo(&path, owner)?;
-            let sink = Sink::open(Path::new(name), &launch.output)?;
+            let sink = Sink::open(Path::new(name), to)?;
             streams.push(Stream { path, fifo, sink, ended: false, dropped_bytes });
         }
         Ok(Self { streams, piece: vec![0; PIECE_BYTES].into_boxed_slice() })
@@ -158,6 +162,13 @@ impl Outputs {
 }
 
 impl Stream {
+    /// One that nobody wants: the program writes to what is at its end for whoever reads it.
+    fn to_nowhere() -> io::Result<Self> {
+        let path = PathBuf::from("/dev/null");
+        let fifo = File::open(&path)?;
+        Ok(Self { path, fifo, sink: Sink::Nowhere, ended: false, dropped_bytes: 0 })
+    }
+
     /// Reads a piece; nothing if there is none now.
     fn pump(&mut self, piece: &mut [u8]) -> Option<usize> {
         if self.ended {
@@ -178,10 +189,10 @@ impl Stream {
 }
 
 impl Sink {
-    fn open(path: &Path, output: &Output) -> io::Result<Self> {
-        match *output {
-            Output::Log { max_bytes, keep, max_age_ms } => Ok(Self::Log(Log::open(path, max_bytes, keep, max_age_ms)?)),
-            Output::Capture { max_bytes } => {
+    fn open(path: &Path, to: To) -> io::Result<Self> {
+        match to {
+            To::Log { max_bytes, keep, max_age_ms } => Ok(Self::Log(Log::open(path, max_bytes, keep, max_age_ms)?)),
+            To::File { max_bytes } => {
                 let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
                 let len_bytes = file.metadata()?.len();
                 Ok(Self::Capture { file, len_bytes, max_bytes })
@@ -218,10 +229,23 @@ impl Sink {
     }
 }
 
-fn names(output: &Output) -> &'static [&'static str] {
-    match output {
-        Output::Log { .. } => &[files::LOG],
-        Output::Capture { .. } => &[files::STDOUT, files::STDERR],
+/// What kind of file a stream goes into.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    Log { max_bytes: u64, keep: u32, max_age_ms: Option<u64> },
+    File { max_bytes: u64 },
+}
+
+/// The streams of a program by the names of their files; without a kind of file those that nobody wants.
+fn sources(output: &Output) -> Vec<(&'static str, Option<To>)> {
+    match *output {
+        Output::Log { max_bytes, keep, max_age_ms } => {
+            vec![(files::LOG, Some(To::Log { max_bytes, keep, max_age_ms }))]
+        }
+        Output::Capture(capture) => {
+            let to = capture.limits_bytes().map(|limit| limit.map(|max_bytes| To::File { max_bytes }));
+            [files::STDOUT, files::STDERR].into_iter().zip(to).collect()
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use muster_shim::{
-    Launch, Main, Step,
+    Capture, Launch, Main, Output, Step, files,
     proc::{self, Stat},
 };
 use nix::{
@@ -73,10 +73,20 @@ pub(crate) struct Pending {
     failure: File,
 }
 
+/// What a program is to read in the place of nothing, if it brought something.
+fn with_stdin(launch: &Launch, [nothing, stdout, stderr]: Stdio) -> io::Result<Stdio> {
+    let stdin = match launch.output {
+        Output::Capture(Capture { stdin: true, .. }) => File::open(files::STDIN)?,
+        _ => nothing,
+    };
+    Ok([stdin, stdout, stderr])
+}
+
 impl Pending {
     /// Forks a child for a program, which finds a `token` of its own in its environment.
     pub(crate) fn fork(launch: &Launch, token: Option<&str>, stdio: Stdio) -> Result<Self, Failure> {
         let prepared = child::Prepared::new(launch, token)?;
+        let stdio = with_stdin(launch, stdio)?;
         let (leave_theirs, leave) = pipe2(OFlag::O_CLOEXEC)?;
         let (failure, failure_theirs) = pipe2(OFlag::O_CLOEXEC)?;
         match sys::fork_process()? {

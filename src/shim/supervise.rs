@@ -64,6 +64,8 @@ pub(crate) struct Shim {
     pub(crate) lock: Option<File>,
     /// It was told to end itself.
     pub(crate) quit: bool,
+    /// The agent has asked for the program's end.
+    pub(crate) asked_to_stop: bool,
     /// When memory was last given back.
     pub(crate) shrunk_at: Option<Instant>,
     /// Where the program speaks, if it does.
@@ -235,6 +237,7 @@ impl Shim {
             timed_out: self.life.timed_out(),
             core_dumped,
             silent: self.life.was_silent(),
+            stopped: self.asked_to_stop,
             // A program that coped with the loss of a process did not end of it.
             oom_killed: some_killed && exit != Exit::Code(0),
             ..Ended::new(exit, started_ms, now_ms())
@@ -375,7 +378,10 @@ impl Shim {
         match request {
             Request::Stop { signal, .. } | Request::Signal { signal } if !(1..=sys::signal_max()).contains(&signal) => {
             }
-            Request::Stop { signal, grace_ms } => self.feed(Input::Stop { signal, grace_ms }),
+            Request::Stop { signal, grace_ms } => {
+                self.asked_to_stop = true;
+                self.feed(Input::Stop { signal, grace_ms });
+            }
             Request::Signal { signal } => {
                 let delivered = self.body.signal(signal);
                 self.tell(|agent, _| agent.signalled(signal, delivered));

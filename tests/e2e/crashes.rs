@@ -32,8 +32,11 @@ use crate::{
 };
 
 /// Places that no operator can bring about in a short time, each with the reason.
-const NOT_HERE: [(&str, &str); 2] =
-    [("prune", "about commands that expired a day ago"), ("trim metrics", "about measurements that are a week old")];
+const NOT_HERE: [(&str, &str); 3] = [
+    ("prune", "about commands that expired a day ago"),
+    ("trim metrics", "about measurements that are a week old"),
+    ("forget transient", "about units that ended a day ago"),
+];
 
 /// A yuno that notes each of its starts, ends with 3 when it is told to, and with 0 when it is asked.
 const SERVER: &str = "#!/bin/sh

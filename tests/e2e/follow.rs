@@ -1,7 +1,6 @@
 //! What goes on until somebody has seen enough: logs that are followed, commands that are cancelled.
 
 use nix::sys::signal::Signal;
-use serde_json::json;
 
 use crate::fleet::{Fleet, Running, eventually, file};
 
@@ -79,7 +78,7 @@ fn a_command_that_is_cancelled_ends() {
     shown("running");
     fleet.ok(&["command", "cancel", id]);
     let host = shown("done");
-    assert_eq!(host["outcome"]["value"]["exit"], json!({"signal": 15}), "{host}");
+    assert_eq!(host["outcome"]["value"]["status"], "cancelled", "{host}");
     // What is over stays as it is.
     fleet.ok(&["command", "cancel", id]);
     assert_eq!(shown("done"), host);

@@ -85,6 +85,13 @@ impl Roles {
         self.console = Some(console);
     }
 
+    /// Adds lines to the agent's configuration; gives its path.
+    pub(crate) fn agent_config_with(&self, more: &str) -> String {
+        let path = self.agent_config();
+        let text = fs::read_to_string(&path).unwrap();
+        write(&self.home, "agent.toml", &format!("{text}{more}\n"))
+    }
+
     /// Writes the configuration of an agent that measures often; gives its path.
     pub(crate) fn agent_config(&self) -> String {
         let data = self.home.path().join("agent");

@@ -12,8 +12,10 @@ use crate::{
     name::{CommandId, Digest, HostId, LabelValue, Name, UnitName},
     realm::Realm,
     signal::Signal,
-    unit::{ArtifactRef, ConfigRef, Run, Spec, mask},
+    unit::{ArtifactRef, ConfigRef, Run, Spec},
 };
+
+pub use crate::exec::{BATCH_MAX, Batch, Exec, Keep, STDIN_MAX_BYTES, output_max_bytes};
 
 /// The longest time between a command's issue and its expiry: seven days.
 pub const LIFETIME_MAX_MS: Millis = 7 * 24 * 3_600_000;
@@ -77,6 +79,8 @@ impl Target {
 pub enum Verb {
     /// Run a program once.
     Exec(Exec),
+    /// Run several programs, one after the other. To a host's policy it is an `exec`.
+    Batch(Batch),
     /// Make a unit what `spec` says: a new unit, or a change of one.
     UnitApply {
         /// The unit.
@@ -287,15 +291,28 @@ pub struct Forward {
 pub const FOLLOW_MAX_MS: u64 = 3_600_000;
 
 impl Verb {
-    /// The same with the values of environments hidden, for listings.
+    /// The same with the values of environments, and what a program reads, hidden, for listings.
     #[must_use]
     pub fn masked(&self) -> Self {
         match self {
-            Self::Exec(exec) => Self::Exec(Exec { env: mask(&exec.env), ..exec.clone() }),
+            Self::Exec(exec) => Self::Exec(exec.masked()),
+            Self::Batch(batch) => {
+                Self::Batch(Batch { steps: batch.steps.iter().map(Exec::masked).collect(), ..batch.clone() })
+            }
             Self::UnitApply { unit, spec, run } => {
                 Self::UnitApply { unit: unit.clone(), spec: Box::new(spec.masked()), run: *run }
             }
             other => other.clone(),
+        }
+    }
+
+    /// The programs that it runs.
+    #[must_use]
+    pub fn execs(&self) -> &[Exec] {
+        match self {
+            Self::Exec(exec) => std::slice::from_ref(exec),
+            Self::Batch(batch) => &batch.steps,
+            _ => &[],
         }
     }
 
@@ -304,6 +321,7 @@ impl Verb {
     pub fn units(&self) -> &[UnitName] {
         match self {
             Self::Exec(_)
+            | Self::Batch(_)
             | Self::Cancel { .. }
             | Self::RealmSet { .. }
             | Self::RealmRm { .. }
@@ -340,6 +358,7 @@ impl Verb {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Exec(_) => "exec",
+            Self::Batch(_) => "batch",
             Self::UnitApply { .. } => "unit_apply",
             Self::UnitRun { .. } => "unit_run",
             Self::UnitStop { .. } => "unit_stop",
@@ -371,34 +390,6 @@ impl Verb {
             Self::SnapshotRm { .. } => "snapshot_rm",
         }
     }
-}
-
-/// A program to run once. No shell is involved unless `argv` names one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Exec {
-    /// The program, by path or by a name on the agent's search path, and its arguments.
-    pub argv: Vec<String>,
-    /// Working directory; `/` if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-    /// Environment, beside the few variables that the agent sets. Never in a broadcast: every host reads those.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
-    /// The user that it runs as; the agent's own if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    /// After this it is asked to end (SIGTERM), and soon after killed, with everything that it forked.
-    pub timeout_ms: u64,
-    /// How much of stdout, and as much again of stderr, is kept; the rest is dropped and counted.
-    #[serde(default = "output_max_bytes")]
-    pub output_max_bytes: u64,
-}
-
-/// Default of [`Exec::output_max_bytes`]: 1 MiB.
-#[must_use]
-pub fn output_max_bytes() -> u64 {
-    1024 * 1024
 }
 
 /// A signed body on `h/<host>/cmd` and `cmd/all`: send a full heartbeat, publish the retained state

@@ -15,8 +15,8 @@
 //!   unit's process is given; [`effective`]: what it reads as its configuration; [`reload`]: and when that changes; [`probe`]: whether it
 //!   is well
 //! - [`manifest`]: what an artifact's author says of it
-//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`signal`]: what may
-//!   be sent to a unit's process
+//! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`exec`]: a program to
+//!   run once; [`signal`]: what may be sent to a unit's process
 //! - [`select`]: expressions that pick units
 //! - [`channel`]: what a yuno and its agent say to each other, on their host
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: what they should have been
@@ -36,6 +36,7 @@ pub mod command;
 pub mod effective;
 pub mod endpoint;
 pub mod envelope;
+pub mod exec;
 pub mod heartbeat;
 pub mod join;
 pub mod manifest;

@@ -82,13 +82,27 @@ impl Data {
     /// than base64 is. So [`CHUNK_MAX_BYTES`] holds for a stream of zeros, too.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
-        let escaped = |byte: &u8| match byte {
+        Self::shorter(bytes, |byte| match byte {
             b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
             0..0x20 => 6,
             _ => 1,
-        };
+        })
+    }
+
+    /// The same inside of a signed body, which is itself a text in JSON: there each escape is escaped once more.
+    #[must_use]
+    pub fn signed(bytes: &[u8]) -> Self {
+        Self::shorter(bytes, |byte| match byte {
+            b'"' | b'\\' => 4,
+            b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 3,
+            0..0x20 => 7,
+            _ => 1,
+        })
+    }
+
+    fn shorter(bytes: &[u8], escaped: impl Fn(&u8) -> usize) -> Self {
         match std::str::from_utf8(bytes) {
-            Ok(text) if bytes.iter().map(escaped).sum::<usize>() <= bytes.len().div_ceil(3) * 4 => {
+            Ok(text) if bytes.iter().map(&escaped).sum::<usize>() <= bytes.len().div_ceil(3) * 4 => {
                 Self::Text(text.to_owned())
             }
             _ => Self::Base64(BASE64.encode(bytes)),
@@ -163,6 +177,13 @@ pub enum Status {
     },
     /// A program ran out of time and was ended.
     TimedOut,
+    /// Somebody cancelled it: a program was ended, or not begun.
+    Cancelled,
+    /// Programs ran one after the other, the last of them to its end.
+    Batch {
+        /// What became of each. Those that were not begun, because one before did not succeed, are not here.
+        steps: Vec<StepOutcome>,
+    },
     /// Desired state was changed; done when observed state reaches this generation.
     Applied {
         /// The generation.
@@ -197,8 +218,50 @@ impl Status {
     pub fn is_success(&self) -> bool {
         match self {
             Self::Exited { exit } => exit.is_success(),
+            Self::Batch { steps } => steps.iter().all(|step| step.status.is_success()),
             Self::Applied { .. } | Self::Completed => true,
-            Self::TimedOut | Self::Refused { .. } | Self::Failed { .. } | Self::Lost => false,
+            Self::TimedOut | Self::Cancelled | Self::Refused { .. } | Self::Failed { .. } | Self::Lost => false,
+        }
+    }
+}
+
+/// What became of one step of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StepOutcome {
+    /// How it ended; never a batch.
+    #[serde(flatten)]
+    pub status: Status,
+    /// When it began, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_ms: Option<Millis>,
+    /// When it was over.
+    pub finished_ms: Millis,
+    /// How much of the batch's standard output is this step's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stdout_bytes: u64,
+    /// How much of its standard error.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stderr_bytes: u64,
+    /// How much of its standard output was dropped because it was over the limit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stdout_dropped_bytes: u64,
+    /// How much of its standard error.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stderr_dropped_bytes: u64,
+}
+
+impl StepOutcome {
+    /// A step that has printed nothing.
+    #[must_use]
+    pub fn of(status: Status, finished_ms: Millis) -> Self {
+        Self {
+            status,
+            started_ms: None,
+            finished_ms,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            stdout_dropped_bytes: 0,
+            stderr_dropped_bytes: 0,
         }
     }
 }
@@ -215,8 +278,18 @@ pub enum RefusalCode {
     Invalid,
     /// The agent's own policy forbids it.
     Denied,
-    /// There is no such unit, user, program or file.
+    /// It is for other hosts, and came to this one.
+    WrongHost,
+    /// There is no such unit, or none of what it names otherwise.
     NotFound,
+    /// There is no such user to run as.
+    UnknownUser,
+    /// There is no such program.
+    NoSuchFile,
+    /// There is such a file, and it cannot be executed.
+    NotExecutable,
+    /// There is no such folder to work in, or it cannot be entered.
+    NoSuchFolder,
     /// It contradicts what is (such as forgetting a unit that runs).
     Conflict,
     /// As many commands run as may run at once.
@@ -249,6 +322,22 @@ mod tests {
         assert_eq!(data.to_bytes().unwrap(), bytes);
         let json = serde_json::to_vec(&data).unwrap();
         assert!(json.len() <= bytes.len().div_ceil(3) * 4 + 20, "{} bytes became {}", bytes.len(), json.len());
+    }
+
+    #[test]
+    fn in_a_signed_body_escapes_count_twice() {
+        for (bytes, text) in [
+            (&b"a plain text, of words"[..], true),
+            (b"\"quoted\" and \"quoted\"", false),
+            (&[b'\n'; 100], false),
+            (b"\xff", false),
+        ] {
+            let data = Data::signed(bytes);
+            assert_eq!(matches!(data, Data::Text(_)), text, "{data:?}");
+            assert_eq!(data.to_bytes().unwrap(), bytes);
+            let twice = serde_json::to_string(&serde_json::to_string(&data).unwrap()).unwrap();
+            assert!(twice.len() <= bytes.len().div_ceil(3) * 4 + 30, "{twice}");
+        }
     }
 
     #[test]

@@ -23,6 +23,19 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// What both allow: of each limit the smaller one.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        Self {
+            memory_bytes: least(self.memory_bytes, other.memory_bytes),
+            cpu: least(self.cpu, other.cpu),
+            pids: least(self.pids, other.pids),
+        }
+    }
+
     /// Whether nothing is limited.
     #[must_use]
     pub fn is_none(&self) -> bool {
@@ -391,6 +404,14 @@ mod tests {
         }
         assert_eq!(Cores::new(f64::NAN), None);
         assert_eq!("1.5".parse::<Cores>().unwrap().millis(), 1_500);
+    }
+
+    #[test]
+    fn of_two_limits_the_smaller_one_holds() {
+        let limits = |json: &str| serde_json::from_str::<Limits>(json).unwrap();
+        let both = limits(r#"{"memory_bytes":5,"cpu":2}"#).and(limits(r#"{"memory_bytes":7,"cpu":0.5,"pids":3}"#));
+        assert_eq!(both, limits(r#"{"memory_bytes":5,"cpu":0.5,"pids":3}"#));
+        assert!(Limits::default().and(Limits::default()).is_none());
     }
 
     #[test]

@@ -254,6 +254,9 @@ pub struct YunoSpec {
     /// Which of those that start at the same time go first, from 0 to [`PRIORITY_MAX`]: the lower numbers.
     #[serde(default = "priority", skip_serializing_if = "is_priority")]
     pub priority: u8,
+    /// It is there for one run: it does not come back with the host, and a while after it ended its host forgets it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transient: bool,
 }
 
 /// The most units that one may come after, and as many again that it may require: what people can keep in mind.
@@ -322,6 +325,7 @@ impl YunoSpec {
             after: Vec::new(),
             requires: Vec::new(),
             priority: priority(),
+            transient: false,
         }
     }
 

@@ -19,7 +19,7 @@ use super::error::{ArtifactError, transport, write_error};
 use crate::files::sync_folder;
 
 /// Readable and executable by all, writable by nobody.
-const INSTALLED_MODE: u32 = 0o555;
+pub(super) const INSTALLED_MODE: u32 = 0o555;
 
 /// An artifact on its way to the disk.
 pub(super) struct Receiving {

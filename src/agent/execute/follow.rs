@@ -1,6 +1,6 @@
 //! Following one command: what it prints, and how it ends.
 //!
-//! Output lies in files, which the shim fills. What is told of it as it comes is told in pieces, none
+//! Output lies in files, which the shim fills. What is told of it as it comes, if that is wanted, is told in pieces, none
 //! of them before the command has run for a second or printed more than one piece: the output of a
 //! short command then travels with its outcome, in one message.
 
@@ -17,6 +17,7 @@ use muster_shim::{
     files::{self, Found},
 };
 use muster_topics::{
+    command::{Exec, Keep},
     name::CommandId,
     outcome::{CHUNK_MAX_BYTES, Status, Stream},
     unit,
@@ -33,7 +34,7 @@ use super::{ExecEvent, Sent, piece::whole_characters};
 use crate::agent::shim::{Adopted, Shim, Shims};
 
 /// How long a command runs before its output is told as it comes.
-const STREAM_AFTER: Duration = Duration::from_secs(1);
+pub(super) const STREAM_AFTER: Duration = Duration::from_secs(1);
 /// How long output that fills no piece may wait for more: each piece is a message and a row in the
 /// outbox. Somebody who watches hardly sees the difference.
 const GATHER: Duration = Duration::from_millis(250);
@@ -52,6 +53,8 @@ struct Cursor {
     sent_bytes: u64,
     /// How long its file is, as far as is known.
     len_bytes: u64,
+    /// It is told as it comes, and not only at the end.
+    streamed: bool,
 }
 
 impl Cursor {
@@ -108,13 +111,11 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// The command.
-    pub(super) fn id(&self) -> CommandId {
-        self.id
-    }
-
-    pub(super) fn new(id: CommandId, folder: PathBuf, sent: Sent) -> Self {
-        let cursor = |stream, sent_bytes| Cursor { stream, sent_bytes, len_bytes: sent_bytes };
+    pub(super) fn new(id: CommandId, folder: PathBuf, exec: &Exec, sent: Sent) -> Self {
+        let cursor = |stream, sent_bytes| {
+            let streamed = exec.keep(stream) == Keep::Stream;
+            Cursor { stream, sent_bytes, len_bytes: sent_bytes, streamed }
+        };
         let cursors = [cursor(Stream::Stdout, sent.stdout_bytes), cursor(Stream::Stderr, sent.stderr_bytes)];
         let delay = if sent == Sent::default() { STREAM_AFTER } else { Duration::ZERO };
         let cancelled = CancellationToken::new();
@@ -220,10 +221,10 @@ impl Follower {
         }
     }
 
-    /// There is more output: whole pieces are told at once, the rest in a moment.
+    /// There is more output: whole pieces of what is streamed are told at once, the rest in a moment.
     async fn grown(&mut self, events: &mpsc::Sender<ExecEvent>) -> Result<(), Deaf> {
         self.tell_pieces(CHUNK_MAX_BYTES as u64, events).await?;
-        if self.tell_at.is_none() && self.cursors.iter().any(|cursor| cursor.unsent_bytes() > 0) {
+        if self.tell_at.is_none() && self.cursors.iter().any(|cursor| cursor.streamed && cursor.unsent_bytes() > 0) {
             self.tell_at = Some((Instant::now() + GATHER).max(self.stream_from));
         }
         Ok(())
@@ -231,7 +232,7 @@ impl Follower {
 
     /// Tells pieces for as long as there is more than `keep_bytes` untold.
     async fn tell_pieces(&mut self, keep_bytes: u64, events: &mpsc::Sender<ExecEvent>) -> Result<(), Deaf> {
-        for cursor in &mut self.cursors {
+        for cursor in self.cursors.iter_mut().filter(|cursor| cursor.streamed) {
             while cursor.unsent_bytes() > keep_bytes {
                 let mut bytes = cursor.next_piece(&self.folder).unwrap_or_default();
                 bytes.truncate(whole_characters(&bytes));
@@ -253,6 +254,8 @@ impl Follower {
         for cursor in &mut self.cursors {
             let path = self.folder.join(cursor.file_name());
             cursor.len_bytes = path.metadata().map_or(0, |metadata| metadata.len());
+            // All of it is there now.
+            cursor.streamed = true;
         }
         self.tell_pieces(CHUNK_MAX_BYTES as u64, events).await?;
         let [stdout, stderr] =
@@ -276,8 +279,10 @@ impl Follower {
 fn status(ended: &Ended) -> Status {
     match ended.exit {
         _ if ended.timed_out => Status::TimedOut,
+        Exit::Unknown => Status::Lost,
+        // However it took that.
+        _ if ended.stopped => Status::Cancelled,
         Exit::Code(code) => Status::Exited { exit: unit::Exit::Code(code) },
         Exit::Signal(signal) => Status::Exited { exit: unit::Exit::Signal(signal) },
-        Exit::Unknown => Status::Lost,
     }
 }

@@ -5,40 +5,48 @@
 //! journal has as running either has a folder that tells what became of it, or was not begun, and
 //! nobody can know which; [`Executor::resume`] finds out, and starts nothing.
 //!
-//! Modules, in reading order: [`prepare`] (what exactly to run), [`follow`] (telling what it prints and
-//! how it ends), [`piece`] (cutting output between characters).
+//! Modules, in reading order: [`admit`] (which run now, and which wait), [`prepare`] (what exactly to run), [`launch`]
+//! (its folder, its limits, its start), [`follow`] (telling what it prints and how it ends), [`batch`] (several
+//! programs, one after the other), [`piece`] (cutting output between characters).
 //!
 //! **Invariant: a command is launched at most once**: only [`Executor::run`] launches, and only in a
 //! folder that it has just made.
 
+mod admit;
+mod batch;
 mod follow;
+mod launch;
 mod piece;
 mod prepare;
 
 use std::{
-    fs::DirBuilder,
-    io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use muster_topics::{
     Millis,
-    command::Exec,
+    command::{Batch, Exec},
     name::CommandId,
-    outcome::{RefusalCode, Status, Stream},
+    outcome::{Status, Stream},
+    process::Limits,
 };
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    task::spawn_blocking,
-};
+use tokio::sync::mpsc;
 
-use self::follow::Follower;
-pub(super) use self::prepare::{SEARCH_PATH, find_program};
+pub use self::admit::{Admitted, Place, Queued, Turn};
+pub(super) use self::prepare::{SEARCH_PATH, find_program, launch as daemon_launch};
+use self::{
+    admit::Places,
+    batch::{Runner, Told},
+    follow::Follower,
+    launch::{Begun, Launcher},
+};
 use super::{
+    cgroup::Tree,
+    config::ExecConfig,
     follow::{Cancels, Wanted},
-    shim::{Adopted, ShimError, Shims},
+    shim::{Adopted, Shims},
     unit::Units,
 };
 use crate::rules::Refusal;
@@ -70,7 +78,7 @@ pub enum ExecEvent {
     Ended {
         /// The command.
         id: CommandId,
-        /// `Exited`, `TimedOut`, `Failed` or `Lost`.
+        /// `Exited`, `TimedOut`, `Cancelled`, `Failed` or `Lost`.
         status: Status,
         /// When it began, if it did.
         started_ms: Option<Millis>,
@@ -84,10 +92,9 @@ pub enum ExecEvent {
 /// Runs commands; a handle that can be cloned.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    folder: Arc<Path>,
-    shims: Shims,
-    places: Arc<Semaphore>,
-    parallel_max: usize,
+    data_dir: Arc<Path>,
+    launcher: Launcher,
+    places: Places,
     events: mpsc::Sender<ExecEvent>,
     /// Programs that run, and logs that are followed.
     cancels: Cancels,
@@ -95,12 +102,44 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor that keeps its commands' files in `folder`, runs at most `parallel_max` at once, and tells `events`.
+    /// An executor that keeps its commands' files in `<data_dir>/exec`, runs as many at once as it is told, and tells
+    /// `events`.
     #[must_use]
-    pub fn new(folder: PathBuf, shims: Shims, parallel_max: usize, events: mpsc::Sender<ExecEvent>) -> Self {
-        let places = Arc::new(Semaphore::new(parallel_max.min(Semaphore::MAX_PERMITS)));
+    pub fn new(data_dir: PathBuf, shims: Shims, config: &ExecConfig, events: mpsc::Sender<ExecEvent>) -> Self {
+        let places = Places::new(config.parallel_max, config.queue_max);
+        let tree = Tree::detect(&data_dir).of_commands();
+        let launcher = Launcher { shims, limits: config.limits, tree: Arc::new(tree) };
         let (cancels, follows) = (Cancels::default(), Cancels::default());
-        Self { folder: folder.into(), shims, places, parallel_max, events, cancels, follows }
+        Self { data_dir: data_dir.into(), launcher, places, events, cancels, follows }
+    }
+
+    /// The agent's folder.
+    pub(super) fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// What each program may use at most.
+    pub(super) fn limits(&self) -> Limits {
+        self.launcher.limits
+    }
+
+    /// A place for a command that has just come, to run in or to wait in. From here on it can be cancelled.
+    ///
+    /// # Errors
+    /// If as many run and wait as may.
+    pub fn admit(&self, id: CommandId) -> Result<Admitted, Refusal> {
+        self.places.admit(id, &self.cancels)
+    }
+
+    /// The place of one that waited before the agent was started.
+    #[must_use]
+    pub fn admit_again(&self, id: CommandId) -> Queued {
+        self.places.waiting(id, &self.cancels)
+    }
+
+    /// Waits for the turn of a command, at most so long.
+    pub async fn wait(&self, queued: Queued, limit: Duration) -> Turn {
+        self.places.wait(queued, limit).await
     }
 
     /// Starts a command. Events follow, the last of them `Ended`; where the host itself failed (a full
@@ -111,50 +150,54 @@ impl Executor {
     /// own. Beside that it gets `HOME`, `USER` and `LOGNAME` of its user, and `LANG=C.UTF-8`.
     ///
     /// # Errors
-    /// If it cannot be started: busy, no such program, user or folder. No event follows then.
-    pub async fn run(&self, id: CommandId, exec: &Exec) -> Result<(), Refusal> {
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            let message = format!("{} commands run already, as many as may at once", self.parallel_max);
-            return Err(Refusal::new(RefusalCode::Busy, message));
-        };
-        let folder = self.folder_of(id);
-        let (wanted, at) = (exec.clone(), folder.clone());
-        // Who a user is may be asked of a directory far away.
-        let prepared = spawn_blocking(move || {
-            let launch = prepare::launch(&wanted)?;
-            Ok((launch, make_folder(&at)))
-        });
-        let (launch, made) = match prepared.await {
-            Ok(prepared) => prepared?,
-            Err(error) => return self.end(id, failed(&error)).await,
-        };
-        match made {
-            Ok(true) => {}
-            Ok(false) => return Err(Refusal::new(RefusalCode::Conflict, "this command was begun before")),
-            Err(error) => return self.end(id, failed(&format!("{}: {error}", folder.display()))).await,
+    /// If it cannot be started: no such program, user or folder. No event follows then.
+    pub async fn run(&self, id: CommandId, exec: &Exec, place: Place) -> Result<(), Refusal> {
+        if place.entered.cancelled().is_cancelled() {
+            self.end(id, Status::Cancelled).await;
+            return Ok(());
         }
-        match self.shims.launch(&folder, &launch).await {
-            Ok(shim) => {
-                self.follow(Follower::new(id, folder, Sent::default()), Some(Adopted::Alive(shim)), Some(place));
-            }
-            Err(ShimError::Start { program, source, .. } | ShimError::Cgroup { program, source }) => {
-                self.forget(id).await;
-                return Err(refusal(exec, &program, &source));
-            }
-            Err(error @ ShimError::Io { .. }) => return self.find_out(id, folder, &error, place).await,
+        let folder = self.folder_of(id);
+        match self.launcher.begin(&folder, &id.to_string(), exec).await? {
+            Begun::Runs(found) => self.follow(Follower::new(id, folder, exec, Sent::default()), Some(found), place),
+            Begun::Over(status) => self.end(id, status).await,
         }
         Ok(())
     }
 
-    /// Takes up a command that an earlier life of the agent started, or was about to. Events follow
-    /// from `sent` on; one whose fate cannot be known ends as `Lost`.
-    pub async fn resume(&self, id: CommandId, _exec: &Exec, sent: Sent) {
-        // It runs whether there is a place or not; but while it does, it takes one.
-        let place = Arc::clone(&self.places).try_acquire_owned().ok();
-        self.follow(Follower::new(id, self.folder_of(id), sent), None, place);
+    /// Runs several programs, one after the other, from the start or from where an earlier life of the agent was.
+    /// Events follow from `sent` on, the last of them `Ended`.
+    pub fn run_batch(&self, id: CommandId, batch: Batch, place: Place) {
+        self.follow_batch(id, batch, None, place);
     }
 
-    /// Brings a command to its end: a program is asked to end and soon killed, a log is followed no more.
+    /// Takes up a batch that an earlier life of the agent began, or was about to.
+    pub fn resume_batch(&self, id: CommandId, batch: Batch, sent: Sent) {
+        self.follow_batch(id, batch, Some(sent), self.places.taken(id, &self.cancels));
+    }
+
+    fn follow_batch(&self, id: CommandId, batch: Batch, again: Option<Sent>, place: Place) {
+        let runner = Runner {
+            id,
+            folder: self.folder_of(id),
+            launcher: self.launcher.clone(),
+            cancelled: place.entered.cancelled(),
+            told: Told::new(id, self.events.clone(), again.unwrap_or_default()),
+        };
+        tokio::spawn(async move {
+            runner.run(&batch, again.is_some()).await;
+            drop(place);
+        });
+    }
+
+    /// Takes up a command that an earlier life of the agent started, or was about to. Events follow
+    /// from `sent` on; one whose fate cannot be known ends as `Lost`.
+    pub async fn resume(&self, id: CommandId, exec: &Exec, sent: Sent) {
+        let place = self.places.taken(id, &self.cancels);
+        self.follow(Follower::new(id, self.folder_of(id), exec, sent), None, place);
+    }
+
+    /// Brings a command to its end: a program is asked to end and soon killed, one that waits does not begin, a log is
+    /// followed no more.
     pub fn cancel(&self, id: CommandId) {
         self.cancels.cancel(id);
         self.follows.cancel(id);
@@ -170,97 +213,28 @@ impl Executor {
 
     /// Deletes the files of a command whose outcome is stored.
     pub async fn forget(&self, id: CommandId) {
-        let folder = self.folder_of(id);
-        match tokio::fs::remove_dir_all(&folder).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(command.id = %id, %error, "cannot delete {}", folder.display());
-            }
-            _ => {}
-        }
+        self.launcher.remove(&self.folder_of(id), &id.to_string()).await;
     }
 
     fn folder_of(&self, id: CommandId) -> PathBuf {
-        self.folder.join(id.to_string())
+        self.data_dir.join("exec").join(id.to_string())
     }
 
     /// Tells of a command from here on, in a task of its own.
-    fn follow(&self, follower: Follower, found: Option<Adopted>, place: Option<OwnedSemaphorePermit>) {
-        let (shims, events, cancels, id) =
-            (self.shims.clone(), self.events.clone(), self.cancels.clone(), follower.id());
-        // As many as there are places, and those that an earlier life has started.
-        let cancelled = cancels.enter(id, usize::MAX).unwrap_or_default();
+    fn follow(&self, follower: Follower, found: Option<Adopted>, place: Place) {
+        let (shims, events) = (self.launcher.shims.clone(), self.events.clone());
         tokio::spawn(async move {
-            follower.run(&shims, found, &events, cancelled).await;
-            cancels.leave(id);
+            follower.run(&shims, found, &events, place.entered.cancelled()).await;
             drop(place);
         });
     }
 
-    /// A launch went wrong so that it is not certain that nothing was started.
-    async fn find_out(
-        &self,
-        id: CommandId,
-        folder: PathBuf,
-        error: &ShimError,
-        place: OwnedSemaphorePermit,
-    ) -> Result<(), Refusal> {
-        match self.shims.adopt(&folder).await {
-            Ok(Adopted::Nothing) => {
-                self.forget(id).await;
-                self.end(id, failed(error)).await
-            }
-            Ok(found) => {
-                self.follow(Follower::new(id, folder, Sent::default()), Some(found), Some(place));
-                Ok(())
-            }
-            Err(_) => self.end(id, Status::Lost).await,
-        }
-    }
-
     /// Tells the end of a command that never ran, or nobody knows.
-    async fn end(&self, id: CommandId, status: Status) -> Result<(), Refusal> {
+    async fn end(&self, id: CommandId, status: Status) {
         let rest = (Vec::new(), Vec::new());
         let ended = ExecEvent::Ended { id, status, started_ms: None, rest, dropped_bytes: (0, 0) };
         // Nobody listens any more only if the agent is about to end.
         let _ = self.events.send(ended).await;
-        Ok(())
-    }
-}
-
-/// Makes the folder of a command, and tells whether it is new.
-fn make_folder(folder: &Path) -> io::Result<bool> {
-    let mut builder = DirBuilder::new();
-    builder.mode(0o700);
-    if let Some(parent) = folder.parent() {
-        builder.recursive(true).create(parent)?;
-    }
-    match builder.recursive(false).create(folder) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        made => made.map(|()| true),
-    }
-}
-
-fn failed(why: &dyn std::fmt::Display) -> Status {
-    Status::Failed { message: why.to_string() }
-}
-
-/// Why a program was not started, in words of the command.
-fn refusal(exec: &Exec, program: &str, source: &io::Error) -> Refusal {
-    let asked = exec.argv.first().map_or(program, String::as_str);
-    match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            Refusal::new(RefusalCode::NotFound, format!("{asked}: {source}"))
-        }
-        // The system's own answer is about the program; others name the user or folder that they are about.
-        io::ErrorKind::PermissionDenied if source.raw_os_error().is_some() => Refusal::new(
-            RefusalCode::NotFound,
-            format!("{asked} cannot be run: {source}\nhint: is it executable, for the user that is to run it?"),
-        ),
-        io::ErrorKind::PermissionDenied => Refusal::new(
-            RefusalCode::Denied,
-            format!("{asked} cannot be run: {source}\nhint: only an agent that runs as root can become another user"),
-        ),
-        _ => Refusal::new(RefusalCode::Invalid, format!("{asked} cannot be run: {source}")),
     }
 }
 

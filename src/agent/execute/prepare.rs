@@ -7,8 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_shim::{Launch, Output, Restart, RestartOn, User, VERSION};
-use muster_topics::{command::Exec, outcome::RefusalCode};
+use muster_shim::{Capture, Launch, Output, Restart, RestartOn, User, VERSION};
+use muster_topics::{
+    command::{Exec, Keep, STDIN_MAX_BYTES},
+    outcome::{RefusalCode, Stream},
+};
 use nix::{
     sys::signal::Signal,
     unistd::{self, Uid, getgrouplist},
@@ -24,15 +27,41 @@ pub(in crate::agent) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/
 const GRACE_MS: u64 = 5_000;
 
 /// What to run for a command.
-pub(super) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) launch: Launch,
+    /// What it reads.
+    pub(super) stdin: Option<Vec<u8>>,
+}
+
+/// From a command to what to run for it.
+pub(super) fn prepare(exec: &Exec) -> Result<Prepared, Refusal> {
+    let stdin = stdin(exec)?;
+    Ok(Prepared { launch: launch(exec)?, stdin })
+}
+
+fn stdin(exec: &Exec) -> Result<Option<Vec<u8>>, Refusal> {
+    let Some(data) = &exec.stdin else { return Ok(None) };
+    let invalid = |message: String| Refusal::new(RefusalCode::Invalid, message);
+    let bytes = data.to_bytes().map_err(|error| invalid(format!("its standard input is no base64: {error}")))?;
+    if bytes.len() > STDIN_MAX_BYTES {
+        return Err(invalid(format!(
+            "its standard input has {} bytes, and {STDIN_MAX_BYTES} are allowed",
+            bytes.len()
+        )));
+    }
+    Ok(Some(bytes))
+}
+
+/// How a program would be launched, its standard input aside.
+pub(in crate::agent) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
     check_texts(exec)?;
     let user = find_user(exec.user.as_deref())?;
     let cwd = exec.cwd.clone().unwrap_or_else(|| "/".into());
-    let mut argv = exec.argv.clone();
-    let Some(program) = argv.first_mut() else {
-        return Err(Refusal::new(RefusalCode::Invalid, "there is no program to run"));
-    };
-    *program = find_program(program, Path::new(&cwd))?;
+    let mut argv = exec.words().map_err(|error| Refusal::new(RefusalCode::Invalid, error.to_string()))?;
+    if let Some(program) = argv.first_mut() {
+        *program = find_program(program, Path::new(&cwd))?;
+    }
     Ok(Launch {
         v: VERSION,
         argv,
@@ -43,7 +72,13 @@ pub(super) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
         attributes: muster_shim::Attributes::default(),
         cgroup: muster_shim::cgroup::Cgroup::default(),
         notify: None,
-        output: Output::Capture { max_bytes: exec.output_max_bytes },
+        output: Output::Capture(Capture {
+            max_bytes: exec.max_bytes(Stream::Stdout),
+            stderr_max_bytes: exec.stderr_max_bytes,
+            drop_stdout: exec.stdout == Keep::Drop,
+            drop_stderr: exec.stderr == Keep::Drop,
+            stdin: exec.stdin.is_some(),
+        }),
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
         timeout_ms: Some(exec.timeout_ms),
         stop_signal: Signal::SIGTERM as i32,
@@ -55,7 +90,15 @@ pub(super) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
 fn check_texts(exec: &Exec) -> Result<(), Refusal> {
     let invalid = |what: &str| Refusal::new(RefusalCode::Invalid, format!("{what} is not possible on this system"));
     let pairs = exec.env.iter().flat_map(|(name, value)| [name, value]);
-    if exec.argv.iter().chain(&exec.cwd).chain(pairs).any(|text| text.contains('\0')) {
+    if exec
+        .argv
+        .iter()
+        .chain(&exec.shell)
+        .chain(&exec.cwd)
+        .chain(&exec.user)
+        .chain(pairs)
+        .any(|text| text.contains('\0'))
+    {
         return Err(invalid("a NUL character in argument, folder or environment"));
     }
     if let Some(name) = exec.env.keys().find(|name| name.is_empty() || name.contains('=')) {
@@ -75,12 +118,14 @@ fn find_user(name: Option<&str>) -> Result<unistd::User, Refusal> {
     };
     match (found, name) {
         (Ok(Some(user)), _) => Ok(user),
-        (Ok(None), Some(name)) => Err(Refusal::new(RefusalCode::NotFound, format!("there is no user {name:?} here"))),
+        (Ok(None), Some(name)) => {
+            Err(Refusal::new(RefusalCode::UnknownUser, format!("there is no user {name:?} here")))
+        }
         // In a container the agent's user may well have no entry.
         (Ok(None), None) => Ok(nameless()),
         (Err(error), _) => {
             let name = name.unwrap_or("the agent's own");
-            Err(Refusal::new(RefusalCode::NotFound, format!("user {name:?} cannot be looked up: {error}")))
+            Err(Refusal::new(RefusalCode::UnknownUser, format!("user {name:?} cannot be looked up: {error}")))
         }
     }
 }
@@ -102,7 +147,7 @@ fn shim_user(user: &unistd::User) -> Result<User, Refusal> {
         .map_err(|_| nix::Error::EINVAL)
         .and_then(|name| getgrouplist(&name, user.gid))
         .map_err(|error| {
-            Refusal::new(RefusalCode::NotFound, format!("the groups of {} cannot be looked up: {error}", user.name))
+            Refusal::new(RefusalCode::UnknownUser, format!("the groups of {} cannot be looked up: {error}", user.name))
         })?;
     Ok(User {
         uid: user.uid.as_raw(),
@@ -125,7 +170,7 @@ pub(in crate::agent) fn find_program(program: &str, cwd: &Path) -> Result<String
             let message = format!(
                 "there is no program {program:?} in {SEARCH_PATH}\nhint: give its whole path, or run a shell if it is one of its words"
             );
-            Refusal::new(RefusalCode::NotFound, message)
+            Refusal::new(RefusalCode::NoSuchFile, message)
         })
 }
 
@@ -150,14 +195,7 @@ mod tests {
     use super::*;
 
     fn exec(argv: &[&str]) -> Exec {
-        Exec {
-            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-            cwd: None,
-            env: BTreeMap::new(),
-            user: None,
-            timeout_ms: 1_000,
-            output_max_bytes: 10,
-        }
+        Exec::new(argv.iter().map(|word| (*word).to_owned()).collect(), 1_000)
     }
 
     #[test]
@@ -183,18 +221,40 @@ mod tests {
         let env = |name: &str, value: &str| Exec { env: [(name.into(), value.into())].into(), ..exec(&["sh"]) };
         for (exec, code) in [
             (exec(&[]), RefusalCode::Invalid),
-            (exec(&[""]), RefusalCode::NotFound),
-            (exec(&["no-such-program"]), RefusalCode::NotFound),
+            (exec(&[""]), RefusalCode::Invalid),
+            (Exec { shell: Some("true".into()), ..exec(&["sh"]) }, RefusalCode::Invalid),
+            (Exec { shell: Some("\0".into()), ..exec(&[]) }, RefusalCode::Invalid),
+            (exec(&["no-such-program"]), RefusalCode::NoSuchFile),
             (exec(&["sh", "a\0b"]), RefusalCode::Invalid),
             (Exec { cwd: Some("/\0".into()), ..exec(&["sh"]) }, RefusalCode::Invalid),
-            (Exec { user: Some("no-such-user".into()), ..exec(&["sh"]) }, RefusalCode::NotFound),
-            (Exec { user: Some("4294967294".into()), ..exec(&["sh"]) }, RefusalCode::NotFound),
+            (Exec { user: Some("no-such-user".into()), ..exec(&["sh"]) }, RefusalCode::UnknownUser),
+            (Exec { user: Some("4294967294".into()), ..exec(&["sh"]) }, RefusalCode::UnknownUser),
             (env("", "1"), RefusalCode::Invalid),
             (env("A=B", "1"), RefusalCode::Invalid),
             (env("A", "\0"), RefusalCode::Invalid),
         ] {
             assert_eq!(launch(&exec).unwrap_err().code, code, "{exec:?}");
         }
+    }
+
+    #[test]
+    fn a_shell_runs_where_it_is_asked_for() {
+        let launch = launch(&Exec { shell: Some("echo $HOME | cat".into()), ..exec(&[]) }).unwrap();
+        assert_eq!(launch.argv, ["/bin/sh", "-c", "echo $HOME | cat"]);
+    }
+
+    #[test]
+    fn standard_input_is_bounded_and_read_before_anything_is_begun() {
+        use muster_topics::outcome::Data;
+        let prepared = |data| prepare(&Exec { stdin: Some(data), ..exec(&["sh"]) });
+        let good = prepared(Data::new(&[0; STDIN_MAX_BYTES])).unwrap();
+        assert_eq!(good.stdin.unwrap().len(), STDIN_MAX_BYTES);
+        assert!(matches!(good.launch.output, Output::Capture(Capture { stdin: true, .. })));
+        for wrong in [Data::new(&[0; STDIN_MAX_BYTES + 1]), Data::Base64("?".to_owned())] {
+            assert_eq!(prepared(wrong).unwrap_err().code, RefusalCode::Invalid);
+        }
+        let none = prepare(&exec(&["sh"])).unwrap();
+        assert!(none.stdin.is_none() && matches!(none.launch.output, Output::Capture(Capture { stdin: false, .. })));
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! With real commands under real shims.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
-use muster_topics::{outcome::CHUNK_MAX_BYTES, unit::Exit};
+use muster_topics::{
+    command::Keep,
+    outcome::{CHUNK_MAX_BYTES, Data, RefusalCode},
+    unit::Exit,
+};
 use tokio::time::timeout;
 
 use super::*;
@@ -34,20 +38,25 @@ impl Rig {
     fn new(parallel_max: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (sender, events) = mpsc::channel(4);
-        let executor = Executor::new(folder.path().join("exec"), shims(), parallel_max, sender);
+        let executor = Executor::new(folder.path().to_owned(), shims(), &config(parallel_max), sender);
         Self { folder, executor, events }
     }
 
     /// The same folder after the agent was started again.
     fn again(self) -> Self {
         let (sender, events) = mpsc::channel(4);
-        let executor = Executor::new(self.folder.path().join("exec"), shims(), 4, sender);
+        let executor = Executor::new(self.folder.path().to_owned(), shims(), &config(4), sender);
         Self { folder: self.folder, executor, events }
+    }
+
+    async fn try_run(&self, id: CommandId, exec: &Exec) -> Result<(), Refusal> {
+        let Admitted::Now(place) = self.executor.admit(id)? else { panic!("there is no place") };
+        self.executor.run(id, exec, place).await
     }
 
     async fn run(&self, exec: &Exec) -> CommandId {
         let id = CommandId::new();
-        self.executor.run(id, exec).await.unwrap();
+        self.try_run(id, exec).await.unwrap();
         id
     }
 
@@ -88,15 +97,12 @@ impl Rig {
     }
 }
 
+fn config(parallel_max: usize) -> ExecConfig {
+    ExecConfig { parallel_max, queue_max: 0, ..ExecConfig::default() }
+}
+
 fn exec(argv: &[&str]) -> Exec {
-    Exec {
-        argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-        cwd: None,
-        env: BTreeMap::new(),
-        user: None,
-        timeout_ms: 60_000,
-        output_max_bytes: 1024 * 1024,
-    }
+    Exec::new(argv.iter().map(|word| (*word).to_owned()).collect(), 60_000)
 }
 
 fn sh(script: &str) -> Exec {
@@ -165,15 +171,23 @@ async fn endless_output_ends_with_the_time() {
 #[tokio::test]
 async fn what_cannot_be_begun_is_refused_and_nothing_is_left() {
     let mut rig = Rig::new(4);
+    let binary = rig.path("binary").display().to_string();
+    fs::write(&binary, b"\x7fELF and nothing that runs").unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     for (exec, code, told) in [
-        (exec(&["no-such-program"]), RefusalCode::NotFound, "no-such-program"),
-        (exec(&["/no/such/program"]), RefusalCode::NotFound, "/no/such/program: No such file"),
-        (exec(&["/etc/passwd"]), RefusalCode::NotFound, "is it executable"),
-        (Exec { cwd: Some("/no/such".into()), ..sh("") }, RefusalCode::NotFound, "working directory /no/such"),
-        (Exec { user: Some("no-such-user".into()), ..sh("") }, RefusalCode::NotFound, "no-such-user"),
-        (exec(&[]), RefusalCode::Invalid, "no program"),
+        (exec(&["no-such-program"]), RefusalCode::NoSuchFile, "no-such-program"),
+        (exec(&["/no/such/program"]), RefusalCode::NoSuchFile, "/no/such/program: No such file"),
+        (exec(&["/etc/passwd/program"]), RefusalCode::NoSuchFile, "Not a directory"),
+        (exec(&["/etc/passwd"]), RefusalCode::NotExecutable, "is it executable"),
+        (exec(&["/etc"]), RefusalCode::NotExecutable, "is it executable"),
+        (exec(&[&binary]), RefusalCode::NotExecutable, "format error"),
+        (Exec { cwd: Some("/no/such".into()), ..sh("x") }, RefusalCode::NoSuchFolder, "working directory /no/such"),
+        (Exec { cwd: Some("/etc/passwd".into()), ..sh("x") }, RefusalCode::NoSuchFolder, "Not a directory"),
+        (Exec { user: Some("no-such-user".into()), ..sh("x") }, RefusalCode::UnknownUser, "no-such-user"),
+        (Exec { stdin: Some(Data::Base64("?".into())), ..sh("x") }, RefusalCode::Invalid, "base64"),
+        (exec(&[]), RefusalCode::Invalid, "either `argv`"),
     ] {
-        let refusal = rig.executor.run(CommandId::new(), &exec).await.unwrap_err();
+        let refusal = rig.try_run(CommandId::new(), &exec).await.unwrap_err();
         assert_eq!(refusal.code, code, "{refusal:?}");
         assert!(refusal.message.contains(told), "{refusal:?}");
     }
@@ -195,9 +209,79 @@ async fn a_command_has_its_folder_user_and_environment() {
         fs::set_permissions(rig.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let cwd = Some(rig.path("").display().to_string());
         let exec = Exec { user: Some("nobody".into()), cwd, ..sh("exit 0") };
-        let refusal = rig.executor.run(CommandId::new(), &exec).await.unwrap_err();
-        assert_eq!(refusal.code, RefusalCode::Denied, "{refusal:?}");
+        let refusal = rig.try_run(CommandId::new(), &exec).await.unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::NoSuchFolder, "{refusal:?}");
     }
+}
+
+#[tokio::test]
+async fn a_shell_line_reads_what_came_with_it() {
+    let mut rig = Rig::new(4);
+    let stdin = Some(Data::new(b"b\na\n"));
+    let exec = Exec { shell: Some("sort | tr a-z A-Z".into()), stdin, ..exec(&[]) };
+    assert_eq!(rig.outcome(&exec).await.stdout(), b"A\nB\n");
+    if nix::unistd::geteuid().is_root() {
+        let exec = Exec { user: Some("nobody".into()), shell: Some("cat < /dev/stdin".into()), ..exec };
+        assert_eq!(rig.outcome(&exec).await.stdout(), b"b\na\n");
+    }
+}
+
+#[tokio::test]
+async fn another_user_has_all_its_groups() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let mut rig = Rig::new(4);
+    // A user of the system that has more groups than one, if there is one; nobody otherwise.
+    let groups = fs::read_to_string("/etc/group").unwrap();
+    let member = groups
+        .lines()
+        .filter_map(|line| line.rsplit(':').next()?.split(',').next())
+        .find(|user| !user.is_empty() && *user != "root" && matches!(nix::unistd::User::from_name(user), Ok(Some(_))));
+    let user = member.unwrap_or("nobody");
+    let ids = std::process::Command::new("id").args(["-G", user]).output().unwrap().stdout;
+    let told = rig.outcome(&Exec { user: Some(user.into()), ..exec(&["id", "-G"]) }).await;
+    let sorted = |bytes: &[u8]| {
+        let mut ids: Vec<String> = String::from_utf8_lossy(bytes).split_whitespace().map(str::to_owned).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(sorted(&told.stdout()), sorted(&ids), "{user}");
+}
+
+#[tokio::test]
+async fn what_is_captured_comes_with_the_end_and_what_is_dropped_never() {
+    let mut rig = Rig::new(4);
+    let go = rig.path("go");
+    let script = format!(
+        "head -c 40000 /dev/zero; echo err >&2; while ! [ -e {} ]; do sleep 0.02; done; echo last",
+        go.display()
+    );
+    let id = rig.run(&Exec { stdout: Keep::Capture, ..sh(&script) }).await;
+    // Of standard output nothing comes before what is streamed.
+    let ExecEvent::Output { stream, bytes, .. } = rig.event().await else { panic!("output") };
+    assert_eq!((stream, bytes), (Stream::Stderr, b"err\n".to_vec()));
+    fs::write(&go, "").unwrap();
+    let told = rig.told(id, Sent { stdout_bytes: 0, stderr_bytes: 4 }).await;
+    assert_eq!((told.status.clone(), told.stdout().len()), (exited(0), 40_005));
+    let told = rig.outcome(&Exec { stdout: Keep::Drop, ..sh("echo out; echo err >&2") }).await;
+    assert_eq!((told.rest, told.dropped_bytes), ((vec![], b"err\n".to_vec()), (0, 0)));
+}
+
+#[tokio::test]
+async fn a_cancelled_command_says_so_and_leaves_nothing() {
+    let mut rig = Rig::new(4);
+    let pids = rig.path("pids");
+    let script = format!("(setsid sh -c 'echo $$ > {0}; sleep 1000' &); while :; do sleep 0.02; done", pids.display());
+    let id = rig.run(&sh(&script)).await;
+    let read = || fs::read_to_string(&pids).unwrap_or_default();
+    while !read().ends_with('\n') {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    rig.executor.cancel(id);
+    assert_eq!(rig.told(id, Sent::default()).await.status, Status::Cancelled);
+    let left = muster_shim::proc::stat(read().trim().parse().unwrap());
+    assert!(left.is_none_or(|left| left.is_dead()), "it lives on: {left:?}");
 }
 
 #[tokio::test]
@@ -206,12 +290,12 @@ async fn only_so_many_at_once() {
     let go = rig.path("go");
     let script = format!("while ! [ -e {} ]; do sleep 0.02; done", go.display());
     let id = rig.run(&sh(&script)).await;
-    let refusal = rig.executor.run(CommandId::new(), &sh("exit 0")).await.unwrap_err();
+    let refusal = rig.try_run(CommandId::new(), &sh("exit 0")).await.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Busy);
     fs::write(go, "").unwrap();
     rig.told(id, Sent::default()).await;
     // The place is free a moment after the end is told.
-    while rig.executor.places.available_permits() == 0 {
+    while rig.executor.places.free() == 0 {
         tokio::task::yield_now().await;
     }
     assert_eq!(rig.outcome(&sh("exit 4")).await.status, exited(4));
@@ -224,7 +308,7 @@ async fn a_command_is_never_begun_twice() {
     let exec = sh(&format!("echo x >> {}", once.display()));
     let id = rig.run(&exec).await;
     assert_eq!(rig.told(id, Sent::default()).await.status, exited(0));
-    assert_eq!(rig.executor.run(id, &exec).await.unwrap_err().code, RefusalCode::Conflict);
+    assert_eq!(rig.try_run(id, &exec).await.unwrap_err().code, RefusalCode::Conflict);
     assert_eq!(fs::read_to_string(once).unwrap(), "x\n");
 }
 

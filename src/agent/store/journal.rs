@@ -43,6 +43,8 @@ pub struct Unfinished {
     pub stdout_bytes: u64,
     /// The same for standard error.
     pub stderr_bytes: u64,
+    /// It waited for its turn, and nothing of it was begun.
+    pub queued: bool,
 }
 
 /// What the journal knows of a command that came again.
@@ -95,6 +97,16 @@ pub async fn insert(
     .await?;
     remember_signed_time(tx, signed_ms).await?;
     Ok(done.rows_affected() == 1)
+}
+
+/// Says whether a command waits for its turn.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn set_queued(tx: &mut SqliteConnection, command: CommandId, queued: bool) -> Result<(), StoreError> {
+    let id = command.to_string();
+    sqlx::query!("UPDATE journal SET queued = ? WHERE id = ?", queued, id).execute(tx).await?;
+    Ok(())
 }
 
 /// Puts a piece of a command's output into the outbox. Nothing if the command has its answer, or
@@ -199,7 +211,8 @@ pub async fn answer_again(
 /// If the database refuses.
 pub async fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
     let rows = sqlx::query!(
-        "SELECT id, body, stdout_bytes, stderr_bytes FROM journal WHERE finished_ms IS NULL ORDER BY received_ms, id"
+        "SELECT id, body, stdout_bytes, stderr_bytes, queued FROM journal
+         WHERE finished_ms IS NULL ORDER BY received_ms, id"
     )
     .fetch_all(&store.pool)
     .await?;
@@ -210,6 +223,7 @@ pub async fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
                 command: serde_json::from_str(&row.body).ok(),
                 stdout_bytes: from_sql(row.stdout_bytes),
                 stderr_bytes: from_sql(row.stderr_bytes),
+                queued: row.queued != 0,
             })
         })
         .collect()
@@ -389,6 +403,26 @@ mod tests {
         assert_eq!((outcome.stdout.sent_bytes, outcome.stderr.dropped_bytes), (6, 9));
         assert_eq!(outcome.stdout.rest.unwrap().to_bytes().unwrap(), b"end");
         assert_eq!(super::unfinished(&bench.store).await.unwrap().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn that_a_command_waits_is_known_after_a_crash() {
+        let bench = Bench::new().await;
+        let (waits, began) = (CommandId::new(), CommandId::new());
+        for id in [waits, began] {
+            bench.insert(id).await;
+            let mut tx = bench.store.begin().await.unwrap();
+            set_queued(&mut tx, id, true).await.unwrap();
+            if id == began {
+                set_queued(&mut tx, id, false).await.unwrap();
+            }
+            tx.commit().await.unwrap();
+        }
+        let bench = bench.reopened().await;
+        let mut queued: Vec<_> =
+            super::unfinished(&bench.store).await.unwrap().iter().map(|row| (row.id, row.queued)).collect();
+        queued.sort_by_key(|(_, queued)| *queued);
+        assert_eq!(queued, [(began, false), (waits, true)]);
     }
 
     #[tokio::test]

@@ -295,6 +295,23 @@ pub async fn edit(
     }
 }
 
+/// Forgets a transient unit of which nothing runs, if nothing else is desired of it meanwhile and no snapshot needs it.
+/// Says whether it is forgotten.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn forget_transient(store: &Store, unit: &UnitName, generation: u64) -> Result<bool, StoreError> {
+    let mut tx = store.begin().await?;
+    if snapshot::needs(&mut tx, unit).await?.is_some() {
+        return Ok(false);
+    }
+    let (name, generation) = (unit.as_str(), to_sql(generation));
+    let done =
+        sqlx::query!("DELETE FROM unit WHERE name = ? AND generation = ?", name, generation).execute(&mut *tx).await?;
+    super::commit(tx, "forget transient").await?;
+    Ok(done.rows_affected() == 1)
+}
+
 /// What a unit is leased from now on; nothing if that stays as it is.
 async fn new_leases(
     connection: &mut SqliteConnection,

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use axum::http::StatusCode;
 use muster_topics::{
     Millis,
     command::{
-        Exec, FOLLOW_MAX_MS, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX, Forward,
-        LIFETIME_MAX_MS, TARGET_HOSTS_MAX, Target, Verb,
+        BATCH_MAX, Batch, Exec, FOLLOW_MAX_MS, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX,
+        Forward, Keep, LIFETIME_MAX_MS, STDIN_MAX_BYTES, TARGET_HOSTS_MAX, Target, Verb,
     },
     name::{HostId, UnitName},
+    outcome::{Data, Stream},
     unit::{NOTE_MAX_CHARS, Spec},
 };
 
@@ -97,9 +99,10 @@ pub(super) fn expiry(now: Millis, expires_in_ms: Option<u64>) -> Result<Millis, 
 pub(in crate::console) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
     match verb {
         Verb::Exec(exec) => check_exec(exec, broadcast),
+        Verb::Batch(batch) => check_batch(batch, broadcast),
         Verb::UnitApply { spec, .. } => {
             let Spec::Yuno(spec) = &**spec;
-            no_secrets(&spec.env, broadcast)?;
+            no_secrets((!spec.env.is_empty()).then_some("environment"), broadcast)?;
             no_nul(spec.args.iter().chain(&spec.user))?;
             environment(&spec.env)?;
             match &lease::check(spec)[..] {
@@ -175,27 +178,82 @@ fn check_question(units: &[UnitName], timeout_ms: u64) -> Result<(), Error> {
 }
 
 fn check_exec(exec: &Exec, broadcast: bool) -> Result<(), Error> {
-    if exec.argv.first().is_none_or(String::is_empty) {
-        return Err(Error::invalid("no_program", "there is no program to run"));
+    if let Err(error) = exec.words() {
+        return Err(Error::invalid("no_program", error.to_string()));
     }
-    if !(1..=TIMEOUT_MAX_MS).contains(&exec.timeout_ms) {
+    if exec.daemon {
+        check_daemon(exec)?;
+    } else if !(1..=TIMEOUT_MAX_MS).contains(&exec.timeout_ms) {
         return Err(Error::invalid("bad_timeout", "a program may run from one millisecond to seven days"));
     }
-    if exec.output_max_bytes > OUTPUT_MAX_BYTES {
-        return Err(Error::invalid("bad_output_max", format!("at most {OUTPUT_MAX_BYTES} bytes of output are kept")));
+    if exec.max_bytes(Stream::Stdout).max(exec.max_bytes(Stream::Stderr)) > OUTPUT_MAX_BYTES {
+        return Err(Error::invalid(
+            "bad_output_max",
+            format!("at most {OUTPUT_MAX_BYTES} bytes of an output stream are kept"),
+        ));
     }
-    no_secrets(&exec.env, broadcast)?;
-    no_nul(exec.argv.iter().chain(&exec.cwd).chain(&exec.user))?;
+    no_secrets(exec.secret(), broadcast)?;
+    check_stdin(exec.stdin.as_ref())?;
+    no_nul(exec.argv.iter().chain(&exec.shell).chain(&exec.cwd).chain(&exec.user))?;
     environment(&exec.env)
 }
 
-/// Every host reads a broadcast, and environments are where people put their secrets.
-fn no_secrets(env: &BTreeMap<String, String>, broadcast: bool) -> Result<(), Error> {
-    if broadcast && !env.is_empty() {
-        return Err(Error::invalid("env_in_broadcast", "a command to all hosts carries no environment")
-            .hint("every host can read it; name the hosts instead"));
+/// What stays is a unit, and has what units have.
+fn check_daemon(exec: &Exec) -> Result<(), Error> {
+    let wrong = |message| Err(Error::invalid("bad_daemon", message));
+    if exec.timeout_ms != 0 {
+        return wrong("a daemon has no time limit: its `timeout_ms` is 0");
+    }
+    if exec.stdin.is_some() {
+        return wrong("a daemon reads no standard input");
+    }
+    if exec.stdout != Keep::Stream || exec.stderr != Keep::Stream {
+        return wrong("a daemon prints into its unit's log");
     }
     Ok(())
+}
+
+fn check_batch(batch: &Batch, broadcast: bool) -> Result<(), Error> {
+    if !(1..=BATCH_MAX).contains(&batch.steps.len()) {
+        let message = format!("a batch has from 1 to {BATCH_MAX} steps, and this one {}", batch.steps.len());
+        return Err(Error::invalid("bad_batch", message));
+    }
+    if batch.steps.iter().any(|exec| exec.daemon) {
+        return Err(Error::invalid("bad_batch", "no step of a batch is a daemon"));
+    }
+    for (index, exec) in batch.steps.iter().enumerate() {
+        check_exec(exec, broadcast).map_err(|mut error| {
+            error.problem.message = format!("step {}: {}", index + 1, error.problem.message);
+            error
+        })?;
+    }
+    let kept = |stream| batch.steps.iter().map(|exec| exec.max_bytes(stream)).fold(0, u64::saturating_add);
+    if kept(Stream::Stdout).max(kept(Stream::Stderr)) > OUTPUT_MAX_BYTES {
+        return Err(Error::invalid(
+            "bad_output_max",
+            format!("of all steps together at most {OUTPUT_MAX_BYTES} bytes of an output stream are kept"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_stdin(stdin: Option<&Data>) -> Result<(), Error> {
+    let Some(data) = stdin else { return Ok(()) };
+    let bytes = data.to_bytes().map_err(|error| Error::invalid("bad_stdin", format!("stdin is no base64: {error}")))?;
+    if bytes.len() > STDIN_MAX_BYTES {
+        let message = format!("stdin has {} bytes, and a command can bring {STDIN_MAX_BYTES}", bytes.len());
+        return Err(Error::new(StatusCode::PAYLOAD_TOO_LARGE, "stdin_too_large", message)
+            .hint("put what is large into an artifact, or onto the host"));
+    }
+    Ok(())
+}
+
+/// Every host reads a broadcast, and environments and what programs read are where people put their secrets.
+fn no_secrets(secret: Option<&str>, broadcast: bool) -> Result<(), Error> {
+    let Some(secret) = secret.filter(|_| broadcast) else { return Ok(()) };
+    let code = if secret == "environment" { "env_in_broadcast" } else { "stdin_in_broadcast" };
+    Err(Error::invalid(code, format!("a command to all hosts carries no {secret}"))
+        .hint("every host can read it; name the hosts instead"))
 }
 
 fn no_nul<'a>(mut texts: impl Iterator<Item = &'a String>) -> Result<(), Error> {
@@ -261,12 +319,42 @@ mod tests {
         check(r#"{"exec":{"argv":[],"timeout_ms":1}}"#, false, Some("no_program"));
         check(r#"{"exec":{"argv":[""],"timeout_ms":1}}"#, false, Some("no_program"));
         check(r#"{"exec":{"argv":["a\u0000"],"timeout_ms":1}}"#, false, Some("nul_byte"));
+        check(r#"{"exec":{"shell":"a | b","timeout_ms":1}}"#, true, None);
+        check(r#"{"exec":{"shell":"a","argv":["b"],"timeout_ms":1}}"#, false, Some("no_program"));
+        check(r#"{"exec":{"shell":"a\u0000","timeout_ms":1}}"#, false, Some("nul_byte"));
+        check(r#"{"exec":{"argv":["cat"],"timeout_ms":1,"stdin":{"text":"a"}}}"#, false, None);
+        check(r#"{"exec":{"argv":["cat"],"timeout_ms":1,"stdin":{"text":"a"}}}"#, true, Some("stdin_in_broadcast"));
+        check(r#"{"exec":{"argv":["cat"],"timeout_ms":1,"stdin":{"base64":"?"}}}"#, false, Some("bad_stdin"));
+        let large = "x".repeat(STDIN_MAX_BYTES + 1);
+        let large = format!(r#"{{"exec":{{"argv":["cat"],"timeout_ms":1,"stdin":{{"text":"{large}"}}}}}}"#);
+        check(&large, false, Some("stdin_too_large"));
+        check(
+            r#"{"exec":{"argv":["true"],"timeout_ms":1,"stderr_max_bytes":99999999}}"#,
+            false,
+            Some("bad_output_max"),
+        );
         check(r#"{"exec":{"argv":["true"],"timeout_ms":0}}"#, false, Some("bad_timeout"));
         check(
             r#"{"exec":{"argv":["true"],"timeout_ms":1,"output_max_bytes":99999999}}"#,
             false,
             Some("bad_output_max"),
         );
+        check(r#"{"exec":{"argv":["top"],"timeout_ms":0,"daemon":true}}"#, true, None);
+        check(r#"{"exec":{"argv":["top"],"timeout_ms":5,"daemon":true}}"#, true, Some("bad_daemon"));
+        check(r#"{"exec":{"argv":["top"],"timeout_ms":0,"daemon":true,"stdout":"drop"}}"#, true, Some("bad_daemon"));
+        check(r#"{"batch":{"steps":[{"argv":["top"],"timeout_ms":0,"daemon":true}]}}"#, true, Some("bad_batch"));
+        let batch = |steps: &[&str]| format!(r#"{{"batch":{{"steps":[{}]}}}}"#, steps.join(","));
+        let step = r#"{"argv":["true"],"timeout_ms":1,"output_max_bytes":9}"#;
+        check(&batch(&[step]), true, None);
+        check(&batch(&[]), true, Some("bad_batch"));
+        check(&batch(&[step; BATCH_MAX + 1]), true, Some("bad_batch"));
+        check(&batch(&[step, r#"{"timeout_ms":1}"#]), true, Some("no_program"));
+        check(
+            &batch(&[step, r#"{"argv":["cat"],"timeout_ms":1,"stdin":{"text":"a"}}"#]),
+            true,
+            Some("stdin_in_broadcast"),
+        );
+        check(&batch(&[r#"{"argv":["true"],"timeout_ms":1}"#; 17]), true, Some("bad_output_max"));
         check(r#"{"unit_logs":{"unit":"a/b","lines":0}}"#, false, Some("bad_lines"));
         check(r#"{"unit_command":{"units":["a/b"],"name":"level","timeout_ms":1}}"#, true, None);
         check(r#"{"unit_command":{"units":["a/b"],"name":"","timeout_ms":1}}"#, true, Some("bad_name"));

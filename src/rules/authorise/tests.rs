@@ -12,14 +12,7 @@ fn host() -> HostId {
 }
 
 fn exec() -> Command {
-    let exec = Exec {
-        argv: vec!["true".to_owned()],
-        cwd: None,
-        env: Default::default(),
-        user: None,
-        timeout_ms: 1_000,
-        output_max_bytes: 1_000,
-    };
+    let exec = Exec::new(vec!["true".to_owned()], 1_000);
     Command {
         v: V1,
         id: CommandId::new(),
@@ -108,7 +101,7 @@ fn a_clock_that_was_never_set_expires_by_signed_time() {
 #[test]
 fn targets() {
     let others = || Command { target: Target::Hosts(vec![HostId(uuid::Uuid::from_u128(2))]), ..exec() };
-    check_own(others(), Some(RefusalCode::Invalid));
+    check_own(others(), Some(RefusalCode::WrongHost));
     let (realms, policy) = Default::default();
     let judge = Judge {
         host: host(),
@@ -123,6 +116,51 @@ fn targets() {
     // Nothing about a foreign command is worth an answer.
     let expired = Command { expires_ms: 0, ..others() };
     assert!(matches!(check(expired, Channel::Broadcast, &judge), Verdict::NotMine));
+}
+
+#[test]
+fn a_broadcast_carries_no_standard_input() {
+    let with_stdin = |target| {
+        let mut command = Command { target, ..exec() };
+        let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
+        exec.stdin = Some(muster_topics::outcome::Data::new(b"secret"));
+        command
+    };
+    let mine = || Target::Hosts(vec![host()]);
+    check_own(with_stdin(mine()), None);
+    check_own(with_stdin(Target::All), Some(RefusalCode::Invalid));
+    let judged = |channel| judged(with_stdin(mine()), channel, KnownTime::new(0), NOW);
+    assert_eq!((judged(Channel::Own), judged(Channel::Broadcast)), (None, Some(RefusalCode::Invalid)));
+}
+
+#[test]
+fn a_batch_may_what_each_of_its_steps_may() {
+    use muster_topics::command::Batch;
+    let batch = |change: fn(&mut Exec)| {
+        let plain = Exec::new(vec!["true".to_owned()], 1_000);
+        let mut last = plain.clone();
+        change(&mut last);
+        of(Verb::Batch(Batch { steps: vec![plain, last], keep_going: false }))
+    };
+    let env = |exec: &mut Exec| drop(exec.env.insert("COLOUR".to_owned(), "x".to_owned()));
+    check_own(batch(|_| ()), None);
+    check_own(batch(env), None);
+    check_own(Command { target: Target::All, ..batch(env) }, Some(RefusalCode::Invalid));
+    check_own(batch(|exec| drop(exec.env.insert("LD_AUDIT".to_owned(), "x".to_owned()))), Some(RefusalCode::Denied));
+    check_own(batch(|exec| exec.user = Some("nobody".to_owned())), Some(RefusalCode::Denied));
+    assert_eq!(VerbName::from(&batch(|_| ()).verb), VerbName::Exec);
+}
+
+#[test]
+fn an_environment_that_is_dangerous_is_refused() {
+    let with = |name: &str| {
+        let mut command = exec();
+        let Verb::Exec(exec) = &mut command.verb else { panic!("an exec") };
+        exec.env.insert(name.to_owned(), "x".to_owned());
+        command
+    };
+    check_own(with("COLOUR"), None);
+    check_own(with("LD_PRELOAD"), Some(RefusalCode::Denied));
 }
 
 #[test]

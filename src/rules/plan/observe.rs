@@ -346,7 +346,7 @@ impl Unit {
             return;
         }
         // Nothing of it went wrong: it comes back with the host, whatever its spec says of restarts.
-        if ended.with_host {
+        if ended.with_host && !self.policy.transient {
             return;
         }
         if was_good(ended) {

@@ -11,6 +11,8 @@ use super::{health::Has, to_millis};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) restart: Restart,
+    /// It is there for one run.
+    pub(super) transient: bool,
     pub(super) started_after_ms: Millis,
     /// It says itself when it is up.
     pub(super) says_ready: bool,
@@ -36,6 +38,7 @@ impl Policy {
         match spec {
             Spec::Yuno(spec) => Self {
                 restart: spec.restart,
+                transient: spec.transient,
                 started_after_ms: to_millis(spec.started_after_ms),
                 says_ready: !spec.channel.is_none(),
                 speaks: spec.channel == Channel::Lines,
@@ -58,6 +61,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             restart: Restart::default(),
+            transient: false,
             started_after_ms: to_millis(started_after_ms()),
             says_ready: false,
             reloads: false,

@@ -2,8 +2,9 @@
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use muster_topics::{
-    command::{Exec, Verb, output_max_bytes},
+    command::{Exec, Keep, Verb},
     name::{CommandId, HostId},
+    outcome::Data,
 };
 use serde::Deserialize;
 
@@ -51,13 +52,16 @@ pub(in crate::console::web) async fn show(
     answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
 }
 
-/// The same as an earlier command. Its environment is not in the form, and so is left out.
+/// The same as an earlier command. Its environment and what it read are not in the form, and so are left out.
 async fn again(console: &Console, id: CommandId) -> Result<Input, Error> {
     let command = console.command(id).await?;
     let Verb::Exec(exec) = command.verb else { return Ok(Input::default()) };
     Ok(Input {
         ticked: command.hosts.iter().map(|line| line.host.to_string()).collect(),
-        command: argv::join(&exec.argv),
+        command: exec.shell.clone().unwrap_or_else(|| argv::join(&exec.argv)),
+        shell: exec.shell.is_some(),
+        no_stdout: exec.stdout == Keep::Drop,
+        no_stderr: exec.stderr == Keep::Drop,
         timeout_s: exec.timeout_ms.div_ceil(1000).to_string(),
         user: exec.user.unwrap_or_default(),
         cwd: exec.cwd.unwrap_or_default(),
@@ -105,6 +109,10 @@ fn input(fields: &Fields) -> Input {
         ticked: fields.all("host").map(str::to_owned).collect(),
         named: text("named"),
         command: fields.raw("command").to_owned(),
+        shell: fields.one("shell") == "yes",
+        stdin: fields.raw("stdin").to_owned(),
+        no_stdout: fields.one("no_stdout") == "yes",
+        no_stderr: fields.one("no_stderr") == "yes",
         timeout_s: text("timeout_s"),
         expires_min: text("expires_min"),
         user: text("user"),
@@ -114,8 +122,12 @@ fn input(fields: &Fields) -> Input {
 
 /// What was typed, as a command.
 fn new_command(input: &Input) -> Result<NewCommand, Error> {
-    let argv = argv::split(&input.command)
-        .map_err(|error| Error::invalid("bad_command", error.to_string()).hint(argv::RULE))?;
+    let bad_command = |error: argv::ArgvError| Error::invalid("bad_command", error.to_string()).hint(argv::RULE);
+    let (argv, shell) = match input.shell {
+        // What browsers send for the end of a line no shell understands.
+        true => (Vec::new(), Some(input.command.replace("\r\n", "\n"))),
+        false => (argv::split(&input.command).map_err(bad_command)?, None),
+    };
     let hosts: Vec<String> =
         input.ticked.iter().cloned().chain(input.named.split_whitespace().map(str::to_owned)).collect();
     let target = match (input.all, hosts.is_empty()) {
@@ -124,13 +136,16 @@ fn new_command(input: &Input) -> Result<NewCommand, Error> {
         (false, false) => NewTarget::Hosts(hosts),
     };
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let timeout_ms = number("the time limit", &input.timeout_s)?.saturating_mul(1000);
+    let keep = |dropped| if dropped { Keep::Drop } else { Keep::Stream };
     let exec = Exec {
-        argv,
+        shell,
         cwd: given(&input.cwd),
-        env: [].into(),
         user: given(&input.user),
-        timeout_ms: number("the time limit", &input.timeout_s)?.saturating_mul(1000),
-        output_max_bytes: output_max_bytes(),
+        stdin: given(&input.stdin).map(|text| Data::signed(text.replace("\r\n", "\n").as_bytes())),
+        stdout: keep(input.no_stdout),
+        stderr: keep(input.no_stderr),
+        ..Exec::new(argv, timeout_ms)
     };
     let expires_in_ms = Some(number("the time until it expires", &input.expires_min)?.saturating_mul(60_000));
     Ok(NewCommand { target, expires_in_ms, verb: Verb::Exec(exec) })
@@ -159,6 +174,17 @@ mod tests {
         let Verb::Exec(exec) = command.verb else { panic!("{:?}", command.verb) };
         assert_eq!((exec.argv.as_slice(), exec.timeout_ms), (&["uname".to_owned(), "-a".to_owned()][..], 60_000));
         assert_eq!((exec.user.as_deref(), exec.cwd), (Some("nobody"), None));
+        let input = Input {
+            shell: true,
+            command: "a |\r\n b".to_owned(),
+            stdin: "x\r\n".to_owned(),
+            no_stderr: true,
+            ..filled()
+        };
+        let Verb::Exec(exec) = new_command(&input).unwrap().verb else { panic!("an exec") };
+        assert_eq!((exec.argv.len(), exec.shell.as_deref()), (0, Some("a |\n b")));
+        assert_eq!(exec.stdin.unwrap().to_bytes().unwrap(), b"x\n");
+        assert_eq!((exec.stdout, exec.stderr), (Keep::Stream, Keep::Drop));
         let all = new_command(&Input { all: true, ..filled() }).unwrap();
         assert_eq!(all.target, NewTarget::All);
     }

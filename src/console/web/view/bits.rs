@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use muster_topics::{
     Millis,
     name::HostId,
-    outcome::Status,
+    outcome::{Status, StepOutcome},
     presence::PresenceState,
     unit::{Hold, HoldReason, Phase, Run},
 };
@@ -183,17 +183,19 @@ pub(in crate::console::web) fn progress(line: &CommandHost) -> (Tone, String) {
         (CommandState::Done, Some(outcome)) => outcome_words(&outcome.value.status),
         (CommandState::Done, None) => (Tone::Good, "done".to_owned()),
         (CommandState::Waiting, _) => (Tone::Busy, "waiting".to_owned()),
-        (CommandState::Accepted, _) => (Tone::Busy, "accepted".to_owned()),
+        (CommandState::Accepted, _) => (Tone::Busy, "queued".to_owned()),
         (CommandState::Running, _) => (Tone::Busy, "running".to_owned()),
         (CommandState::Missing, _) => (Tone::Bad, "no answer".to_owned()),
     }
 }
 
-fn outcome_words(status: &Status) -> (Tone, String) {
+pub(in crate::console::web) fn outcome_words(status: &Status) -> (Tone, String) {
     let tone = if status.is_success() { Tone::Good } else { Tone::Bad };
     let words = match status {
         Status::Exited { exit } => exit.to_string(),
         Status::TimedOut => "timed out".to_owned(),
+        Status::Cancelled => "cancelled".to_owned(),
+        Status::Batch { steps } => batch_words(steps),
         Status::Applied { generation, .. } => format!("applied (generation {generation})"),
         Status::Completed => "done".to_owned(),
         Status::Refused { .. } => "refused".to_owned(),
@@ -201,6 +203,14 @@ fn outcome_words(status: &Status) -> (Tone, String) {
         Status::Lost => "lost".to_owned(),
     };
     (tone, words)
+}
+
+/// How far a batch came, or what stopped it.
+fn batch_words(steps: &[StepOutcome]) -> String {
+    match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
+        Some((number, step)) => format!("step {number}: {}", outcome_words(&step.status).1),
+        None => format!("{} steps done", steps.len()),
+    }
 }
 
 /// What an outcome says beyond its state.

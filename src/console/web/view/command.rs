@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 use muster_topics::{
-    command::Verb,
+    command::{Exec, Keep, Verb},
     name::{CommandId, HostId},
-    outcome::Stream,
+    outcome::{Status, Stream},
 };
 
 use super::{
@@ -148,6 +148,7 @@ impl CommandView {
                 @if line.state == CommandState::Waiting {
                     p.note { "It goes out as soon as the host is there, until it expires." }
                 }
+                (steps(line, self.command.verb.execs()))
                 (stream(self.command.id, line, Stream::Stdout, stdout))
                 (stream(self.command.id, line, Stream::Stderr, stderr))
                 @if stdout.whole_bytes + stderr.whole_bytes == 0 {
@@ -200,16 +201,36 @@ fn full_text(verb: &Verb) -> Markup {
     html! {
         @match verb {
             Verb::Exec(exec) => {
-                pre.command tabindex="0" { code { (argv::join(&exec.argv)) } }
+                pre.command tabindex="0" { code { (argv::join(&exec.shown())) } }
                 p.note {
                     "up to " (bits::span(exec.timeout_ms))
                     @if let Some(user) = &exec.user { ", as user " code { (user) } }
                     @if let Some(cwd) = &exec.cwd { ", in " code { (cwd) } }
+                    @if !exec.env.is_empty() { ", with " (names(exec.env.keys())) }
+                    @if exec.stdin.is_some() { ", with standard input" }
+                    @for (word, keep) in [("stdout", exec.stdout), ("stderr", exec.stderr)] {
+                        @match keep {
+                            Keep::Stream => {}
+                            Keep::Capture => { ", " (word) " at the end" }
+                            Keep::Drop => { ", " (word) " dropped" }
+                        }
+                    }
                 }
+            }
+            Verb::Batch(batch) => {
+                ol.steps {
+                    @for exec in &batch.steps { li { pre.command tabindex="0" { code { (argv::join(&exec.shown())) } } } }
+                }
+                @if batch.keep_going { p.note { "goes on after a step that does not succeed" } }
             }
             other => pre.command { code { (what(other)) } },
         }
     }
+}
+
+/// Names of variables; their values are nobody's business.
+fn names<'a>(names: impl Iterator<Item = &'a String>) -> Markup {
+    html! { @for (index, name) in names.enumerate() { @if index > 0 { ", " } code { (name) } } }
 }
 
 /// A state, and how long it took or since when.
@@ -224,6 +245,32 @@ fn outcome(line: &CommandHost, frame: &Frame) -> Markup {
                     "took " (bits::took(outcome.value.finished_ms.saturating_sub(started_ms))) ", "
                 }
                 (ago(outcome.at_ms, frame.now_ms))
+            }
+        }
+    }
+}
+
+/// What became of each step of a batch.
+fn steps(line: &CommandHost, asked: &[Exec]) -> Markup {
+    let Some(Status::Batch { steps }) = line.outcome.as_ref().map(|outcome| &outcome.value.status) else {
+        return html! {};
+    };
+    html! {
+        ol.steps {
+            @for (index, exec) in asked.iter().enumerate() {
+                li {
+                    code { (argv::join(&exec.shown())) } " "
+                    @match steps.get(index) {
+                        Some(step) => {
+                            @let (tone, words) = bits::outcome_words(&step.status);
+                            (state(tone, &words))
+                            @if let Some(started_ms) = step.started_ms {
+                                " " span.age { "took " (bits::took(step.finished_ms.saturating_sub(started_ms))) }
+                            }
+                        }
+                        None => span.age { "not begun" },
+                    }
+                }
             }
         }
     }

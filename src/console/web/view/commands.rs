@@ -112,7 +112,8 @@ fn names(units: &[UnitName]) -> String {
 /// What a command does, on one line.
 pub(in crate::console::web) fn what(verb: &Verb) -> String {
     let text = match verb {
-        Verb::Exec(exec) => argv::join(&exec.argv).replace('\n', "⏎"),
+        Verb::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
+        Verb::Exec(exec) => argv::join(&exec.shown()).replace('\n', "⏎"),
         Verb::UnitApply { unit, .. } => format!("change {unit}"),
         Verb::UnitRun { unit } => format!("start {unit}"),
         Verb::UnitStop { unit } => format!("stop {unit}"),

@@ -1,7 +1,7 @@
 //! Running a command: the form.
 
 use maud::{Markup, html};
-use muster_topics::name::HostId;
+use muster_topics::{command::STDIN_MAX_BYTES, name::HostId};
 
 use super::{
     Frame, Section, View,
@@ -25,8 +25,16 @@ pub(in crate::console::web) struct Input {
     pub(in crate::console::web) ticked: Vec<String>,
     /// Hosts that are named.
     pub(in crate::console::web) named: String,
-    /// Program and arguments.
+    /// Program and arguments, or a line for a shell.
     pub(in crate::console::web) command: String,
+    /// It is for a shell.
+    pub(in crate::console::web) shell: bool,
+    /// What it is to read.
+    pub(in crate::console::web) stdin: String,
+    /// Nobody wants its standard output.
+    pub(in crate::console::web) no_stdout: bool,
+    /// Nobody wants its standard error.
+    pub(in crate::console::web) no_stderr: bool,
     /// Seconds.
     pub(in crate::console::web) timeout_s: String,
     /// Minutes.
@@ -44,6 +52,10 @@ impl Default for Input {
             ticked: Vec::new(),
             named: String::new(),
             command: String::new(),
+            shell: false,
+            stdin: String::new(),
+            no_stdout: false,
+            no_stderr: false,
             timeout_s: "60".to_owned(),
             expires_min: "10".to_owned(),
             user: String::new(),
@@ -102,6 +114,7 @@ impl RunView {
                 textarea #command name="command" rows="3" required autofocus spellcheck="false" autocapitalize="none"
                     autocomplete="off" aria-describedby="command-rule" placeholder="uname -a" { (self.input.command) }
                 p #command-rule .note { (argv::RULE) }
+                label.choice { input type="checkbox" name="shell" value="yes" checked[self.input.shell]; " as it stands, for " code { "/bin/sh -c" } }
             }
         }
     }
@@ -148,7 +161,7 @@ impl RunView {
     }
 
     fn options(&self) -> Markup {
-        let Input { timeout_s, expires_min, user, cwd, .. } = &self.input;
+        let Input { timeout_s, expires_min, user, cwd, stdin, no_stdout, no_stderr, .. } = &self.input;
         html! {
             div.options {
                 div.field {
@@ -167,6 +180,17 @@ impl RunView {
                     label for="cwd" { "In folder" }
                     input #cwd type="text" name="cwd" value=(cwd) placeholder="/" autocapitalize="none" autocomplete="off" spellcheck="false";
                 }
+            }
+            details open[!stdin.is_empty() || *no_stdout || *no_stderr] {
+                summary { "Input and output" }
+                div.field {
+                    label for="stdin" { "Reads (standard input)" }
+                    textarea #stdin name="stdin" rows="3" spellcheck="false" autocapitalize="none" autocomplete="off"
+                        aria-describedby="stdin-rule" { (stdin) }
+                    p #stdin-rule .note { "Up to " (bits::bytes(STDIN_MAX_BYTES as u64)) ", and not for every host of the fleet at once." }
+                }
+                label.choice { input type="checkbox" name="no_stdout" value="yes" checked[*no_stdout]; " drop what it prints" }
+                label.choice { input type="checkbox" name="no_stderr" value="yes" checked[*no_stderr]; " drop what it complains (standard error)" }
             }
         }
     }

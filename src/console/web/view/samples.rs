@@ -7,7 +7,7 @@ use maud::Markup;
 use muster_topics::{
     Millis,
     channel::{Ability, ToldStats},
-    command::{Exec, Verb, output_max_bytes},
+    command::{Exec, Verb},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,
     name::{CommandId, Digest, HostId, UnitName},
@@ -358,12 +358,9 @@ fn line(hostname: &str, index: usize) -> CommandHost {
 fn command(program: &str, hostname: &str, hosts: usize) -> Command {
     let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
     let exec = Exec {
-        argv: vec![program.to_owned(), text("two words")],
         cwd: Some(text("/srv")),
-        env: BTreeMap::new(),
         user: Some(text("nobody")),
-        timeout_ms: 60_000,
-        output_max_bytes: output_max_bytes(),
+        ..Exec::new(vec![program.to_owned(), text("two words")], 60_000)
     };
     Command {
         id: CommandId::new(),

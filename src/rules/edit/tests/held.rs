@@ -25,6 +25,22 @@ fn only_what_is_stopped_and_held_is_removed() {
 }
 
 #[test]
+fn what_is_there_for_one_run_is_removed_once_that_is_over() {
+    for (run, phase, outcome) in [
+        (Run::Running, Phase::Stopped, "forget"),
+        (Run::Running, Phase::Failed, "forget"),
+        (Run::Stopped, Phase::Stopped, "forget"),
+        (Run::Running, Phase::Absent, "Conflict"),
+        (Run::Running, Phase::Running, "Conflict"),
+        (Run::Stopped, Phase::Stopping, "Conflict"),
+    ] {
+        let (desired, observed) = (desired(run, |spec| spec.transient = true), seen(phase));
+        let current = Current { desired: &desired, hold: None, observed: &observed };
+        assert_eq!(word(&edit(&unit(), Some(current), &rm())), outcome, "{run:?} {phase:?}");
+    }
+}
+
+#[test]
 fn a_hold_is_kept_until_somebody_ends_it() {
     let (operator, broken) = (Some(HoldReason::Operator), Some(HoldReason::Broken));
     for (run, phase) in [(Run::Running, Phase::Running), (Run::Stopped, Phase::Stopped), (Run::Running, Phase::Failed)]

@@ -80,6 +80,13 @@ fn after_a_restart_of_the_agent_it_goes_on_where_it_was() {
         check_restored(bench, desired, Found::Ended(Over { restarts: 0, last }), "start 2, STARTING", 2);
     }
 
+    // One that is there for one run does not.
+    let for_one_run = spec("a", |spec| (spec.restart, spec.transient) = (Restart::Never, true));
+    let bench = Bench::running();
+    let last = Ended { with_host: true, ..bench.ended(Exit::Unknown, 0) };
+    let found = Found::Ended(Over { restarts: 0, last });
+    check_restored(bench, desired(1, for_one_run, Run::Running), found, "FAILED", 0);
+
     // It waits, and goes on waiting.
     let mut bench = Bench::running();
     bench.unit.observed.attempts = 5;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use muster_shim::{Event, Exit, Launch, Output, proc};
+use muster_shim::{Capture, Event, Exit, Launch, Output, files, proc};
 
 use crate::rig::{Rig, TERM, argv, command, eventually, is_alive, pids_in, service, with_folder};
 
@@ -26,7 +26,7 @@ fn both_streams_are_kept_apart_and_told() {
 #[test]
 fn what_is_over_the_limit_is_dropped_and_counted() {
     let mut rig = Rig::new();
-    let output = Output::Capture { max_bytes: 1_000 };
+    let output = Output::Capture(Capture::of(1_000));
     rig.launch(&Launch { output, ..command("head -c 300000 /dev/zero; head -c 1001 /dev/zero >&2; echo end >&2") });
     let over = rig.over();
     assert_eq!(over.last.unwrap().exit, Exit::Code(0));
@@ -35,9 +35,43 @@ fn what_is_over_the_limit_is_dropped_and_counted() {
 }
 
 #[test]
+fn each_stream_has_its_own_limit_and_may_go_nowhere() {
+    let mut rig = Rig::new();
+    let script = "echo 1234567890; echo 1234567890 >&2; at=$(readlink /proc/$$/fd/1); echo $at >&2";
+    let output = Output::Capture(Capture { max_bytes: 5, stderr_max_bytes: Some(8), ..Capture::default() });
+    rig.launch(&Launch { output, ..command(script) });
+    let over = rig.over();
+    assert_eq!((rig.text("stdout").as_str(), rig.text("stderr").as_str()), ("12345", "12345678"));
+    assert!(over.dropped_bytes.0 == 6 && over.dropped_bytes.1 > 3, "{over:?}");
+
+    let mut rig = Rig::new();
+    let output = Output::Capture(Capture { drop_stdout: true, ..Capture::of(1_000) });
+    rig.launch(&Launch { output, ..command(script) });
+    let over = rig.over();
+    assert_eq!(over.last.unwrap().exit, Exit::Code(0));
+    assert_eq!(rig.text("stderr"), "1234567890\n/dev/null\n");
+    assert!(!rig.folder.path().join("stdout").exists() && over.dropped_bytes == (0, 0));
+}
+
+#[test]
+fn a_command_reads_what_it_was_given_and_otherwise_nothing() {
+    let mut rig = Rig::new();
+    fs::write(rig.folder.path().join(files::STDIN), "from the file").unwrap();
+    let output = Output::Capture(Capture { stdin: true, ..Capture::of(1_000) });
+    rig.launch(&Launch { output, ..command("cat; cat < /dev/stdin") });
+    rig.over();
+    assert_eq!(rig.text("stdout"), "from the filefrom the file");
+
+    let mut rig = Rig::new();
+    rig.launch(&command("cat; echo end"));
+    rig.over();
+    assert_eq!(rig.text("stdout"), "end\n");
+}
+
+#[test]
 fn endless_output_ends_with_the_time() {
     let mut rig = Rig::new();
-    rig.launch(&Launch { timeout_ms: Some(300), output: Output::Capture { max_bytes: 100 }, ..command("exec yes") });
+    rig.launch(&Launch { timeout_ms: Some(300), output: Output::Capture(Capture::of(100)), ..command("exec yes") });
     let over = rig.over();
     let last = over.last.clone().unwrap();
     assert!(last.timed_out);

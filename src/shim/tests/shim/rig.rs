@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_shim::{
-    Event, Exit, Launch, Output, Report, Request, Restart, RestartOn, State, VERSION,
+    Capture, Event, Exit, Launch, Output, Report, Request, Restart, RestartOn, State, VERSION,
     files::{self, Found},
     proc,
 };
@@ -188,7 +188,7 @@ pub(crate) fn command(script: &str) -> Launch {
         attributes: muster_shim::Attributes::default(),
         cgroup: muster_shim::cgroup::Cgroup::default(),
         notify: None,
-        output: Output::Capture { max_bytes: 1024 * 1024 },
+        output: Output::Capture(Capture::of(1024 * 1024)),
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },
         timeout_ms: Some(60_000),
         stop_signal: TERM,

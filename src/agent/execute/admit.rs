@@ -1,0 +1,265 @@
+//! Which commands run now, and which wait: so many at once, so many behind them in their order, and one more is
+//! refused as busy.
+//!
+//! How long a command waits is its expiry's business, and not its time limit's, which begins with the program.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_topics::{name::CommandId, outcome::RefusalCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::{agent::follow::Cancels, rules::Refusal};
+
+/// A command that can be cancelled, from the moment on at which it was let in until this is dropped.
+#[derive(Debug)]
+pub(super) struct Entered {
+    cancels: Cancels,
+    id: CommandId,
+    cancelled: CancellationToken,
+}
+
+impl Entered {
+    fn new(cancels: &Cancels, id: CommandId) -> Self {
+        // Their number is bounded by places and queue, and by what an earlier life has left.
+        let cancelled = cancels.enter(id, usize::MAX).unwrap_or_default();
+        Self { cancels: cancels.clone(), id, cancelled }
+    }
+
+    /// Cancelled once somebody wants the command to end.
+    pub(super) fn cancelled(&self) -> CancellationToken {
+        self.cancelled.clone()
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.cancels.leave(self.id);
+    }
+}
+
+/// A place to run in, until this is dropped.
+#[derive(Debug)]
+pub struct Place {
+    pub(super) entered: Entered,
+    /// Nothing if more were running already, when the agent was started, than may.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A place in the queue, until this is dropped.
+#[derive(Debug)]
+pub struct Queued {
+    entered: Entered,
+    /// Nothing if more were waiting already, when the agent was started, than may.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A command that was let in.
+#[derive(Debug)]
+pub enum Admitted {
+    /// It can run at once.
+    Now(Place),
+    /// It has to wait for its turn.
+    Later(Queued),
+}
+
+/// What waiting has come to.
+#[derive(Debug)]
+pub enum Turn {
+    /// It can run.
+    Come(Place),
+    /// Somebody does not want it any more.
+    Cancelled,
+    /// It has expired.
+    Expired,
+}
+
+/// The places.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    parallel: Arc<Semaphore>,
+    parallel_max: usize,
+    queue: Arc<Semaphore>,
+    queue_max: usize,
+}
+
+impl Places {
+    pub(super) fn new(parallel_max: usize, queue_max: usize) -> Self {
+        let semaphore = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
+        Self { parallel: semaphore(parallel_max), parallel_max, queue: semaphore(queue_max), queue_max }
+    }
+
+    /// A place to run in, or one in the queue. Who waits is served first, for a semaphore that somebody waits for
+    /// has no permit to be had at once.
+    pub(super) fn admit(&self, id: CommandId, cancels: &Cancels) -> Result<Admitted, Refusal> {
+        let permit = |of: &Arc<Semaphore>| Arc::clone(of).try_acquire_owned().ok();
+        if let Some(permit) = permit(&self.parallel) {
+            return Ok(Admitted::Now(Place { entered: Entered::new(cancels, id), _permit: Some(permit) }));
+        }
+        if let Some(permit) = permit(&self.queue) {
+            return Ok(Admitted::Later(Queued { entered: Entered::new(cancels, id), _permit: Some(permit) }));
+        }
+        let Self { parallel_max, queue_max, .. } = self;
+        let message = match queue_max {
+            0 => format!("{parallel_max} commands run already, as many as may at once"),
+            _ => format!(
+                "{parallel_max} commands run already and {queue_max} wait, as many as may. hint: try again later"
+            ),
+        };
+        Err(Refusal::new(RefusalCode::Busy, message))
+    }
+
+    /// A place for one that runs already.
+    pub(super) fn taken(&self, id: CommandId, cancels: &Cancels) -> Place {
+        // It runs whether there is a place or not; but while it does, it takes one.
+        Place { entered: Entered::new(cancels, id), _permit: Arc::clone(&self.parallel).try_acquire_owned().ok() }
+    }
+
+    /// A place in the queue for one that had one before the agent was started.
+    pub(super) fn waiting(&self, id: CommandId, cancels: &Cancels) -> Queued {
+        Queued { entered: Entered::new(cancels, id), _permit: Arc::clone(&self.queue).try_acquire_owned().ok() }
+    }
+
+    /// Waits for the turn of a command.
+    pub(super) async fn wait(&self, queued: Queued, limit: Duration) -> Turn {
+        let Queued { entered, _permit } = queued;
+        let cancelled = entered.cancelled();
+        tokio::select! {
+            biased;
+            () = cancelled.cancelled() => Turn::Cancelled,
+            permit = Arc::clone(&self.parallel).acquire_owned() => match permit {
+                Ok(permit) => Turn::Come(Place { entered, _permit: Some(permit) }),
+                // Nobody closes it.
+                Err(_) => Turn::Cancelled,
+            },
+            () = tokio::time::sleep(limit) => Turn::Expired,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        self.parallel.available_permits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    struct Rig {
+        places: Places,
+        cancels: Cancels,
+    }
+
+    impl Rig {
+        fn new(parallel_max: usize, queue_max: usize) -> Self {
+            Self { places: Places::new(parallel_max, queue_max), cancels: Cancels::default() }
+        }
+
+        fn admit(&self) -> Result<Admitted, Refusal> {
+            self.places.admit(CommandId::new(), &self.cancels)
+        }
+
+        fn now(&self) -> Place {
+            let Ok(Admitted::Now(place)) = self.admit() else { panic!("no place") };
+            place
+        }
+
+        fn later(&self, id: CommandId) -> Queued {
+            let Ok(Admitted::Later(queued)) = self.places.admit(id, &self.cancels) else { panic!("no queue") };
+            queued
+        }
+
+        fn busy(&self) {
+            assert_eq!(self.admit().unwrap_err().code, RefusalCode::Busy);
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_run_so_many_wait_and_more_are_refused() {
+        let rig = Rig::new(2, 1);
+        let (first, _second) = (rig.now(), rig.now());
+        let third = rig.later(CommandId::new());
+        rig.busy();
+        drop(first);
+        let Turn::Come(_third) = rig.places.wait(third, LONG).await else { panic!("its turn") };
+        let fourth = rig.later(CommandId::new());
+        rig.busy();
+        drop(fourth);
+        let _fifth = rig.later(CommandId::new());
+    }
+
+    #[tokio::test]
+    async fn without_a_queue_it_is_refused_at_once() {
+        let rig = Rig::new(1, 0);
+        let _first = rig.now();
+        rig.busy();
+    }
+
+    #[tokio::test]
+    async fn who_waits_too_long_expires() {
+        let rig = Rig::new(1, 1);
+        let _first = rig.now();
+        let waiting = rig.later(CommandId::new());
+        assert!(matches!(rig.places.wait(waiting, Duration::from_millis(1)).await, Turn::Expired));
+        let _next = rig.later(CommandId::new());
+    }
+
+    #[tokio::test]
+    async fn who_waits_can_be_cancelled_before_and_while_it_does() {
+        let rig = Rig::new(1, 1);
+        let first = rig.now();
+        let id = CommandId::new();
+        let waiting = rig.later(id);
+        rig.cancels.cancel(id);
+        assert!(matches!(rig.places.wait(waiting, LONG).await, Turn::Cancelled));
+        let waiting = rig.later(id);
+        let (turn, ()) = tokio::join!(rig.places.wait(waiting, LONG), async {
+            tokio::task::yield_now().await;
+            rig.cancels.cancel(id);
+        });
+        assert!(matches!(turn, Turn::Cancelled));
+        drop(first);
+        let _next = rig.now();
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_served_first_and_in_order() {
+        let rig = Rig::new(1, 3);
+        let first = rig.now();
+        let (one, two) = (rig.later(CommandId::new()), rig.later(CommandId::new()));
+        let (one, two) = (rig.places.wait(one, LONG), rig.places.wait(two, LONG));
+        tokio::pin!(one, two);
+        // Both wait.
+        tokio::select! {
+            biased;
+            _ = &mut one => panic!("no place yet"),
+            _ = &mut two => panic!("no place yet"),
+            () = std::future::ready(()) => {}
+        }
+        drop(first);
+        assert!(matches!(rig.admit(), Ok(Admitted::Later(_))), "nobody passes those who wait");
+        let Turn::Come(one) = one.await else { panic!("its turn") };
+        tokio::select! {
+            biased;
+            _ = &mut two => panic!("no place yet"),
+            () = std::future::ready(()) => {}
+        }
+        drop(one);
+        assert!(matches!(two.await, Turn::Come(_)));
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_life_left_has_its_places() {
+        let rig = Rig::new(1, 1);
+        let running =
+            [rig.places.taken(CommandId::new(), &rig.cancels), rig.places.taken(CommandId::new(), &rig.cancels)];
+        let waiting = [0, 1].map(|_| rig.places.waiting(CommandId::new(), &rig.cancels));
+        rig.busy();
+        drop(waiting);
+        drop(running);
+        let _place = rig.now();
+    }
+}

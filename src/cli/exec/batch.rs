@@ -1,0 +1,196 @@
+//! `muster exec --batch FILE`: a list of programs from a file, and what became of each.
+
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+
+use muster_topics::{
+    command::{BATCH_MAX, Exec},
+    outcome::{Data, Status},
+    process::Limits,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::status;
+use crate::{
+    api::CommandHost,
+    cli::apply,
+    failure::{Failure, Kind},
+    rules::keys,
+};
+
+/// One program, as people write it down. What is left out is as on the command line.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    /// The program and its arguments.
+    #[serde(default)]
+    argv: Vec<String>,
+    /// A line for `/bin/sh -c`, in place of that.
+    shell: Option<String>,
+    /// Working directory.
+    cwd: Option<String>,
+    /// Environment.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// The user that it runs as.
+    user: Option<String>,
+    /// What it reads.
+    stdin: Option<String>,
+    /// How long it may run, such as `90s`.
+    timeout: Option<String>,
+    /// What it may use.
+    #[serde(default)]
+    limits: Limits,
+}
+
+/// Reads the steps of a file: everything that is wrong with it is told at once. What a step does not say is as in
+/// `usual`.
+pub(super) fn read(file: &Path, usual: &Exec) -> Result<Vec<Exec>, Failure> {
+    let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
+    let wrong = |message: String| Failure::new(Kind::Usage, message).hint("`muster exec --help` shows such a file");
+    let documents = apply::read_file(file).and_then(|text| apply::parse(&text));
+    let documents = documents.map_err(|message| wrong(format!("{name}: {message}")))?;
+    let [Value::Array(listed)] = &documents[..] else {
+        return Err(wrong(format!("{name}: one list of steps is wanted")));
+    };
+    if !(1..=BATCH_MAX).contains(&listed.len()) {
+        return Err(wrong(format!("{name}: it has {} steps, and a batch has from 1 to {BATCH_MAX}", listed.len())));
+    }
+    let (mut steps, mut faults) = (Vec::new(), Vec::new());
+    for (index, step) in listed.iter().enumerate() {
+        match parse(step, usual) {
+            Ok(step) => steps.push(step),
+            Err(found) => faults.extend(found.into_iter().map(|fault| format!("{name}: step {}: {fault}", index + 1))),
+        }
+    }
+    if faults.is_empty() { Ok(steps) } else { Err(wrong(faults.join("\n"))) }
+}
+
+fn parse(step: &Value, usual: &Exec) -> Result<Exec, Vec<String>> {
+    let Value::Object(_) = step else { return Err(vec!["an object with `argv` or `shell` is wanted".to_owned()]) };
+    let (mut known, mut faults) = (step.clone(), Vec::new());
+    for key in keys::take_unknown(&mut known, &schemars::schema_for!(Step).to_value()) {
+        faults.push(format!("{}: there is no such key; {}", key.at, key.hint));
+    }
+    // Each key by itself, so that one mistake does not hide the next.
+    for (key, value) in known.as_object().into_iter().flatten() {
+        let alone = serde_json::json!({ key: value });
+        if let Err(error) = serde_json::from_value::<Step>(alone) {
+            faults.push(format!("{key}: {error}"));
+        }
+    }
+    let step = match serde_json::from_value::<Step>(known) {
+        Ok(step) => step,
+        Err(_) if !faults.is_empty() => return Err(faults),
+        Err(error) => return Err(vec![error.to_string()]),
+    };
+    let timeout_ms = match step.timeout.as_deref().map(str::parse::<humantime::Duration>) {
+        None => usual.timeout_ms,
+        Some(Ok(timeout)) => super::millis(timeout.into()),
+        Some(Err(error)) => {
+            faults.push(format!("timeout: {error}"));
+            0
+        }
+    };
+    let env = usual.env.clone().into_iter().chain(step.env).collect();
+    let exec = Exec {
+        shell: step.shell,
+        cwd: step.cwd.or_else(|| usual.cwd.clone()),
+        env,
+        user: step.user.or_else(|| usual.user.clone()),
+        stdin: step.stdin.map(|text| Data::signed(text.as_bytes())),
+        limits: step.limits.and(usual.limits),
+        argv: step.argv,
+        timeout_ms,
+        ..usual.clone()
+    };
+    if let Err(error) = exec.words() {
+        faults.push(error.to_string());
+    }
+    if faults.is_empty() { Ok(exec) } else { Err(faults) }
+}
+
+/// What became of each step of a batch on a host, a line each; nothing if it is no batch's outcome.
+pub(super) fn lines(host: &CommandHost, asked: &[Exec]) -> Option<String> {
+    let Status::Batch { steps } = &host.outcome.as_ref()?.value.status else { return None };
+    let mut text = String::new();
+    for (index, exec) in asked.iter().enumerate() {
+        let words = steps.get(index).map_or_else(
+            || "not begun".to_owned(),
+            |step| match &step.status {
+                success if success.is_success() => "ok".to_owned(),
+                other => status(other),
+            },
+        );
+        let _ = writeln!(text, "{}: step {} ({}): {words}", host.hostname, index + 1, crate::argv::join(&exec.shown()));
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual() -> Exec {
+        Exec { user: Some("nobody".to_owned()), ..Exec::new(Vec::new(), 60_000) }
+    }
+
+    fn read_text(text: &str) -> Result<Vec<Exec>, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        read(file.path(), &usual()).map_err(|failure| {
+            assert_eq!(failure.kind, Kind::Usage);
+            failure.message.unwrap()
+        })
+    }
+
+    #[test]
+    fn a_file_is_yaml_or_json_and_says_what_differs() {
+        let yaml = "- argv: [echo, a b]\n- shell: echo $A\n  env: {A: x}\n  timeout: 5s\n  cwd: /usr\n  user: root\n";
+        let json = r#"[{"argv":["echo","a b"]},
+                       {"shell":"echo $A","env":{"A":"x"},"timeout":"5s","cwd":"/usr","user":"root"}]"#;
+        let steps = read_text(yaml).unwrap();
+        assert_eq!(steps, read_text(json).unwrap());
+        assert_eq!(
+            (steps[0].argv[1].as_str(), steps[0].user.as_deref(), steps[0].timeout_ms),
+            ("a b", Some("nobody"), 60_000)
+        );
+        assert_eq!(
+            (steps[1].shell.as_deref(), steps[1].user.as_deref(), steps[1].timeout_ms),
+            (Some("echo $A"), Some("root"), 5_000)
+        );
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        let wrong = "- argv: [echo]\n  cwdd: /usr\n  timeout: soon\n- {}\n- argv: [a]\n  shell: b\n- echo\n- argv: echo\n  user: 5\n";
+        let told = read_text(wrong).unwrap_err();
+        for words in [
+            "step 1: cwdd",
+            "did you mean `cwd`",
+            "step 1: timeout",
+            "step 2: ",
+            "step 3: ",
+            "step 4: an object",
+            "step 5: argv",
+            "step 5: user",
+        ] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+        for (text, words) in [
+            ("", "one list"),
+            ("argv: [a]", "one list"),
+            ("[]", "from 1 to"),
+            ("- argv: [a]\n  argv: [b]\n", "argv"),
+            (r#"[{"argv":["a"],"argv":["b"]}]"#, "argv"),
+            ("- [", ""),
+            ("[{]", ""),
+        ] {
+            let told = read_text(text).unwrap_err();
+            assert!(told.contains(words), "{text}: {told}");
+        }
+        let many = "- argv: [a]\n".repeat(BATCH_MAX + 1);
+        assert!(read_text(&many).unwrap_err().contains("from 1 to"));
+    }
+}

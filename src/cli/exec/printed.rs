@@ -1,0 +1,129 @@
+//! Printing what comes of many streams, each in its order, and each line whole.
+
+use std::collections::BTreeMap;
+
+use muster_topics::{
+    name::HostId,
+    outcome::{Outcome, Stream},
+};
+
+use crate::{api::CommandHost, cli::print, failure::Failure};
+
+/// What has been printed of each stream. Pieces come in any order, and more than once.
+pub(super) struct Printed {
+    /// Names before lines, where there is more than one host.
+    pub(super) names: BTreeMap<HostId, String>,
+    pub(super) streams: BTreeMap<(HostId, Stream), Position>,
+    /// Standard output that is not to be printed.
+    pub(super) kept: Option<Vec<u8>>,
+}
+
+#[derive(Default)]
+pub(super) struct Position {
+    /// Up to here everything has come.
+    at_bytes: u64,
+    /// Pieces that came before those that stand before them.
+    early: BTreeMap<u64, Vec<u8>>,
+    /// A line whose end has not come yet, where lines have names before them.
+    line: Vec<u8>,
+}
+
+impl Printed {
+    pub(super) fn new(hosts: &[CommandHost]) -> Self {
+        let several = hosts.len() > 1;
+        let width = hosts.iter().map(|host| host.hostname.len()).max().unwrap_or(0);
+        let name = |host: &CommandHost| (host.host, format!("{:width$} | ", host.hostname));
+        Self { names: hosts.iter().filter(|_| several).map(name).collect(), streams: BTreeMap::new(), kept: None }
+    }
+
+    pub(super) fn take(
+        &mut self,
+        host: HostId,
+        stream: Stream,
+        offset_bytes: u64,
+        bytes: Vec<u8>,
+    ) -> Result<(), Failure> {
+        let position = self.streams.entry((host, stream)).or_default();
+        position.early.insert(offset_bytes, bytes);
+        while let Some(entry) = position.early.first_entry() {
+            if *entry.key() > position.at_bytes {
+                break;
+            }
+            let (start, bytes) = entry.remove_entry();
+            let known = usize::try_from(position.at_bytes - start).unwrap_or(usize::MAX);
+            if let Some(fresh) = bytes.get(known..) {
+                position.at_bytes += fresh.len() as u64;
+                match &mut self.kept {
+                    Some(kept) if stream == Stream::Stdout => kept.extend_from_slice(fresh),
+                    _ => write(self.names.get(&host), stream, &mut position.line, fresh)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn rest(&mut self, host: HostId, outcome: &Outcome) -> Result<(), Failure> {
+        for (stream, output) in [(Stream::Stdout, &outcome.stdout), (Stream::Stderr, &outcome.stderr)] {
+            if let Some(rest) = &output.rest {
+                self.take(host, stream, output.sent_bytes, rest.to_bytes().unwrap_or_default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints lines that had no end.
+    pub(super) fn end(&mut self) -> Result<(), Failure> {
+        for ((host, stream), position) in &mut self.streams {
+            if !position.line.is_empty() {
+                position.line.push(b'\n');
+                let line = std::mem::take(&mut position.line);
+                write(self.names.get(host), *stream, &mut position.line, &line)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes bytes as they are, or line by line with a name before each.
+fn write(name: Option<&String>, stream: Stream, line: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Failure> {
+    let Some(name) = name else { return write_stream(stream, bytes) };
+    line.extend_from_slice(bytes);
+    let Some(end) = line.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
+    let whole: Vec<u8> = line.drain(..=end).collect();
+    let named = whole.split_inclusive(|byte| *byte == b'\n').flat_map(|line| [name.as_bytes(), line]).flatten();
+    write_stream(stream, &named.copied().collect::<Vec<u8>>())
+}
+
+fn write_stream(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
+    use std::io::Write;
+    match stream {
+        Stream::Stdout => print::write_bytes(bytes),
+        Stream::Stderr => {
+            // If standard error is gone there is nobody to tell.
+            let _ = std::io::stderr().lock().write_all(bytes);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::CommandState;
+
+    #[test]
+    fn pieces_find_their_order() {
+        let one = CommandHost {
+            host: HostId(uuid::Uuid::from_u128(1)),
+            hostname: "host-1".to_owned(),
+            state: CommandState::Running,
+            outcome: None,
+        };
+        let mut printed = Printed::new(std::slice::from_ref(&one));
+        for (offset, piece) in [(2, "cd"), (2, "cd"), (0, "ab"), (3, "de")] {
+            printed.take(one.host, Stream::Stderr, offset, piece.into()).unwrap();
+        }
+        let position = &printed.streams[&(one.host, Stream::Stderr)];
+        assert_eq!((position.at_bytes, position.early.len()), (5, 0));
+    }
+}
