@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::{
     Subject,
-    fleet::{Fleet, Home, Running},
+    fleet::{Fleet, Home, Running, waits},
 };
 
 /// Everything is there within this, or something is wrong.
@@ -129,8 +129,6 @@ impl Subject for Muster {
     }
 
     fn supervisor_of(&self, name: &str) -> Result<i32> {
-        let waits =
-            |pid: i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "muster-next\n");
         let found = self.shims().into_iter().find(|(unit, pid)| unit == name && !waits(*pid));
         found.map(|(_, pid)| pid).with_context(|| format!("the shim of {name}"))
     }

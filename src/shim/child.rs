@@ -5,13 +5,13 @@
 
 use std::{
     convert::Infallible,
-    ffi::{CStr, CString},
+    ffi::CString,
     fs::File,
     io::{self, Read, Write},
     os::fd::AsRawFd,
 };
 
-use muster_shim::{Attributes, Launch, Step, TOKEN_VARIABLE, User, attributes};
+use muster_shim::{Attributes, Launch, NEXT, Step, TOKEN_VARIABLE, User, attributes};
 use nix::{
     errno::Errno,
     sys::{
@@ -34,9 +34,6 @@ const STEPS: [Step; 8] =
 /// What a child says whose failure does not concern one of several. There are fewer limits and capabilities.
 const NONE: u8 = u8::MAX;
 
-/// What `ps` calls a process that waits, which has the shim's command line.
-const NAME: &CStr = c"muster-next";
-
 /// What a child says if it fails: step, which one, and error number.
 pub(crate) type Answer = [u8; 6];
 
@@ -48,6 +45,8 @@ pub(crate) fn failure([step, which, errno @ ..]: Answer) -> Failure {
 
 /// Everything that a child needs, made before the fork.
 pub(crate) struct Prepared<'a> {
+    /// What it is called until then.
+    name: CString,
     argv: Vec<CString>,
     env: Vec<CString>,
     cwd: CString,
@@ -69,6 +68,7 @@ impl<'a> Prepared<'a> {
         let gids = |user: &User| user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         let attributes = &launch.attributes;
         Ok(Self {
+            name: text(NEXT)?,
             argv: launch.argv.iter().map(|word| text(word)).collect::<Result<_, _>>()?,
             env: launch
                 .env
@@ -89,7 +89,7 @@ impl<'a> Prepared<'a> {
     pub(crate) fn run(&self, mut leave: File, mut failure: File, stdio: &Stdio) -> ! {
         let Err(failed) = self.take_place(stdio).and_then(|()| {
             // It may wait for long, and hold nothing of the shim's meanwhile: neither its lock nor a connection.
-            let _ = prctl::set_name(NAME);
+            let _ = prctl::set_name(&self.name);
             sys::close_all_but([leave.as_raw_fd(), failure.as_raw_fd()]);
             if leave.read_exact(&mut [0]).is_err() {
                 sys::exit_now(0);

@@ -38,6 +38,9 @@ use cgroup::Cgroup;
 /// Version of this protocol and of the files.
 pub const VERSION: u32 = 1;
 
+/// What a process is called that waits to be a program's next one. It has the shim's command line.
+pub const NEXT: &str = "muster-next";
+
 /// The longest line of a program's channel, either way: what one message on the bus may have, so that nothing that fits
 /// there has to be cut here.
 pub const SAID_MAX_BYTES: usize = 64 * 1024;

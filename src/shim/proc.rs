@@ -48,6 +48,12 @@ pub fn is_alive(main: &Main) -> bool {
     stat(main.pid).is_some_and(|stat| stat.start_ticks == main.start_ticks && !stat.is_dead())
 }
 
+/// What a process is called, which is the beginning of its program's name or what it has called itself.
+#[must_use]
+pub fn name(pid: i32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
+}
+
 /// The children of this process, which has one thread; nothing if this kernel does not tell.
 #[must_use]
 pub fn children() -> Option<Vec<i32>> {

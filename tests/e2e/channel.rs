@@ -17,7 +17,7 @@ use nix::{
 };
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, eventually, file};
+use crate::fleet::{Fleet, eventually, file, waits};
 
 /// The sample in Rust, which cargo builds when a test wants it.
 fn rust_sample() -> String {
@@ -67,7 +67,7 @@ fn shim(fleet: &Fleet, unit: &str) -> Pid {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
         let is_shim = words.first().is_some_and(|word| String::from_utf8_lossy(word).contains("/shim-"));
-        is_shim && words.get(1) == Some(&folder.as_os_str().as_encoded_bytes())
+        is_shim && !waits(*pid) && words.get(1) == Some(&folder.as_os_str().as_encoded_bytes())
     };
     let entries = fs::read_dir("/proc").unwrap();
     let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());

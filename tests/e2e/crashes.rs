@@ -27,7 +27,7 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
-    fleet::{Home, eventually, file},
+    fleet::{Home, eventually, file, waits},
     roles::Roles,
 };
 
@@ -297,13 +297,14 @@ fn copies(work: &Path) -> Vec<i32> {
     all.iter().copied().filter(|pid| is_alive(pid) && !has_parent(pid)).collect()
 }
 
-/// Shims of units of the agent below a home.
+/// Shims of units of the agent below a home, without what waits to be a program's next process.
 fn shims(home: &Path) -> Vec<i32> {
     let units = home.join("agent/units");
     let is_one = |pid: &i32| {
         fs::read_link(format!("/proc/{pid}/cwd"))
             .is_ok_and(|cwd| cwd.starts_with(&units) && (cwd.ends_with("run") || cwd.ends_with("run.2")))
             && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().contains("/shim-"))
+            && !waits(*pid)
     };
     proc::pids().unwrap().into_iter().filter(is_one).collect()
 }

@@ -394,6 +394,11 @@ impl Fleet {
     }
 }
 
+/// Whether a process, which looks like a shim, waits to be the next one of the shim's program.
+pub(crate) fn waits(pid: i32) -> bool {
+    muster_shim::proc::name(pid).is_some_and(|name| name == muster_shim::NEXT)
+}
+
 /// Writes a file below a home and gives its path.
 pub(crate) fn file(home: &Home, name: &str, content: &str) -> String {
     use std::os::unix::fs::PermissionsExt;

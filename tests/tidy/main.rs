@@ -83,7 +83,8 @@ fn topics_are_made_in_one_place() {
             "topics are formatted and parsed in topics/src/topic.rs alone",
             folder,
             &["\"h/", "\"cmd/", "/presence\"", "/heartbeat\"", "/outcome\""],
-            &[],
+            // It has a path of HTTP with such a name.
+            &["src/agent/local.rs"],
         );
     }
 }

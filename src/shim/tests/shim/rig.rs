@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_shim::{
-    Capture, Event, Exit, Launch, Output, Report, Request, Restart, RestartOn, State, VERSION,
+    Capture, Event, Exit, Launch, NEXT, Output, Report, Request, Restart, RestartOn, State, VERSION,
     files::{self, Found},
     proc,
 };
@@ -33,12 +33,12 @@ impl Rig {
 
     /// The shim's process id.
     pub(crate) fn shim(&self) -> Option<i32> {
-        self.own_processes().into_iter().find(|pid| name(*pid) != NEXT)
+        self.own_processes().into_iter().find(|pid| !waits(*pid))
     }
 
     /// The process that waits to be the next main one, if there is one.
     pub(crate) fn next(&self) -> Option<i32> {
-        self.own_processes().into_iter().find(|pid| name(*pid) == NEXT)
+        self.own_processes().into_iter().find(|pid| waits(*pid))
     }
 
     /// Only their command line names the folder.
@@ -168,10 +168,8 @@ impl Drop for Rig {
     }
 }
 
-const NEXT: &str = "muster-next";
-
-fn name(pid: i32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+fn waits(pid: i32) -> bool {
+    proc::name(pid).is_some_and(|name| name == NEXT)
 }
 
 pub(crate) fn argv(words: &[&str]) -> Vec<String> {
