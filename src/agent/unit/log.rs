@@ -87,16 +87,19 @@ impl<'a> Backwards<'a> {
 
     /// Looks what the next file is. Who follows goes on at the end of the first.
     fn look(&mut self) -> io::Result<()> {
-        self.written = match fs::metadata(file(self.folder, self.number)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            metadata => {
-                let metadata = metadata?;
-                if self.number == 0 {
-                    *self.spot = Spot { inode: metadata.ino(), at_bytes: metadata.len() };
-                }
-                Some(metadata.modified()?)
+        self.written = None;
+        // While the log is rotated one number is missing for a moment, at any place.
+        for number in [self.number, self.number + 1] {
+            let metadata = match fs::metadata(file(self.folder, number)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
+            if number == 0 {
+                *self.spot = Spot { inode: metadata.ino(), at_bytes: metadata.len() };
             }
-        };
+            (self.number, self.written) = (number, Some(metadata.modified()?));
+            break;
+        }
         Ok(())
     }
 
@@ -238,6 +241,20 @@ mod tests {
         check(&["", "a\nb\n"], 1, 100, "b\n");
         // A line that was written across a rotation is one line.
         check(&["b\nc\n", "a"], 2, 100, "ab\nc\n");
+    }
+
+    #[test]
+    fn a_log_that_is_being_rotated_is_not_empty() {
+        for missing in 0..3 {
+            let folder = tempfile::tempdir().unwrap();
+            for number in (0..4).filter(|number| *number != missing) {
+                std::fs::write(file(folder.path(), number), format!("{number}\n")).unwrap();
+            }
+            let all: String =
+                (0..4).rev().filter(|number| *number != missing).map(|number| format!("{number}\n")).collect();
+            let content = tail(&[folder.path()], 10, 100).unwrap();
+            assert_eq!(String::from_utf8(content).unwrap(), all, "without {missing}");
+        }
     }
 
     #[test]
