@@ -284,14 +284,12 @@ impl Agent {
                 drop(answer.send(Box::new(state)));
             }
             Question::Beat(answer) => {
-                self.portrait.look();
-                self.observe_units();
+                self.look();
                 self.voice.beat(now_ms);
                 let _ = answer.send(self.voice.is_sole());
             }
             Question::Trigger(answer) => {
-                self.portrait.look();
-                self.observe_units();
+                self.look();
                 self.units.look();
                 self.voice.refresh(now_ms);
                 let _ = answer.send(self.voice.is_sole());
@@ -417,6 +415,12 @@ impl Agent {
         Ok(())
     }
 
+    /// Looks at the machine and its units again.
+    fn look(&mut self) {
+        self.portrait.look();
+        self.observe_units();
+    }
+
     pub(super) fn observe_units(&mut self) {
         let states = self.inputs.units.borrow_and_update().clone();
         self.voice.units.observe(&states);
@@ -427,8 +431,7 @@ impl Agent {
         let now_ms = self.now_ms();
         if now_ms >= self.look_ms {
             self.look_ms = now_ms + jittered(LOOK_MS, chance::random());
-            self.portrait.look();
-            self.observe_units();
+            self.look();
         }
         if self.refresh_due_ms.is_some_and(|due_ms| now_ms >= due_ms) {
             self.refresh_due_ms = None;

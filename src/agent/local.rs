@@ -209,13 +209,10 @@ fn bind(path: &Path) -> io::Result<Socket> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Nobody can connect before it listens, and then its mode is what it should be: the mask is every thread's, so the
-    // folder, which others may pass through, is no place to rely on it.
-    let listener = std::os::unix::net::UnixListener::bind(path)?;
-    let socket = |listener| Socket { path: path.to_owned(), listener };
+    let socket = Socket { path: path.to_owned(), listener: UnixListener::bind(path)? };
+    // Until here the process's mask counts. Whoever came in that moment can ask what everybody may on loopback.
     fs::set_permissions(path, fs::Permissions::from_mode(files::SECRET_MODE))?;
-    listener.set_nonblocking(true)?;
-    Ok(socket(UnixListener::from_std(listener)?))
+    Ok(socket)
 }
 
 async fn connection(

@@ -123,7 +123,6 @@ impl Shim {
             lines: None,
             complained: false,
             tell_at_ms: None,
-            next: None,
             next_at_ms: None,
             shrunk_at: None,
         })

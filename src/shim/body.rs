@@ -6,6 +6,7 @@ use muster_shim::{Main, cgroup::Cgroup, proc};
 use nix::unistd::getpid;
 
 use crate::{
+    next::Next,
     program::{self, Program},
     sys::{self, Waited},
 };
@@ -33,7 +34,7 @@ pub(crate) struct Body {
     others: Vec<OwnedFd>,
     cgroup: Cgroup,
     /// What waits there to be the next main process. It counts as nothing that is alive.
-    waiting: Option<i32>,
+    pub(crate) next: Option<Next>,
     /// How many processes had been killed for their memory before this main process.
     oom_kills_before: u64,
 }
@@ -41,7 +42,7 @@ pub(crate) struct Body {
 impl Body {
     /// Nothing yet, in a cgroup that the agent has made.
     pub(crate) fn new(cgroup: Cgroup) -> Self {
-        Self { program: None, others: Vec::new(), oom_kills_before: cgroup.oom_kills(), cgroup, waiting: None }
+        Self { program: None, others: Vec::new(), oom_kills_before: cgroup.oom_kills(), cgroup, next: None }
     }
 
     /// Whether a process may wait in the cgroup to be the next main one: there is one, a further process is within
@@ -50,9 +51,9 @@ impl Body {
         !self.cgroup.is_none() && !self.cgroup.limits_processes() && proc::children().is_some()
     }
 
-    /// This process waits to be the next main one; or none does.
-    pub(crate) fn set_waiting(&mut self, pid: Option<i32>) {
-        self.waiting = pid;
+    /// The process that waits to be the next main one.
+    fn waiting(&self) -> Option<i32> {
+        self.next.as_ref().map(Next::pid)
     }
 
     /// The main process is about to run.
@@ -96,7 +97,7 @@ impl Body {
     /// Kills everything.
     pub(crate) fn kill(&mut self) {
         // The kernel would spare nobody.
-        if self.waiting.is_some() || !self.cgroup.kill() {
+        if self.next.is_some() || !self.cgroup.kill() {
             self.kill_members();
         }
         if let Some(program) = &mut self.program {
@@ -104,7 +105,7 @@ impl Body {
         }
         program::kill_others(&mut self.others);
         if self.has_children() {
-            program::kill_children(self.waiting);
+            program::kill_children(self.waiting());
         }
     }
 
@@ -141,13 +142,13 @@ impl Body {
     /// The processes in the cgroup.
     fn members(&self) -> Vec<i32> {
         let mut members = self.cgroup.members();
-        members.retain(|pid| Some(*pid) != self.waiting);
+        members.retain(|pid| Some(*pid) != self.waiting());
         members
     }
 
     /// Whether anything else than what waits is a child of ours.
     fn has_children(&self) -> bool {
-        match self.waiting {
+        match self.waiting() {
             None => !matches!(sys::peek(), Ok(Waited::NoChildren)),
             Some(waiting) => proc::children().is_none_or(|children| children.into_iter().any(|pid| pid != waiting)),
         }
@@ -194,7 +195,7 @@ impl Body {
             // The shim is the subreaper of all of them, and has no other children but the one that waits.
             None => {
                 let mut family = program::descendants(getpid().as_raw(), 0);
-                family.retain(|(pid, _)| Some(*pid) != self.waiting);
+                family.retain(|(pid, _)| Some(*pid) != self.waiting());
                 family
             }
         }

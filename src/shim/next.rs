@@ -24,10 +24,17 @@ pub(crate) struct Next {
     token: Option<Token>,
 }
 
+impl Next {
+    /// Its process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pending.main().pid
+    }
+}
+
 impl Shim {
     /// Starts the program, which runs only once it is recorded.
     pub(crate) fn start(&mut self) -> Result<(), Failure> {
-        let waited = self.next.is_some();
+        let waited = self.body.next.is_some();
         match self.start_one() {
             // It may have been killed while it waited.
             Err(_) if waited => self.start_one(),
@@ -37,8 +44,7 @@ impl Shim {
 
     fn start_one(&mut self) -> Result<(), Failure> {
         self.body.begin();
-        self.body.set_waiting(None);
-        let Next { mut pending, token } = self.next.take().map_or_else(|| self.fork(), Ok)?;
+        let Next { mut pending, token } = self.body.next.take().map_or_else(|| self.fork(), Ok)?;
         pending.begin();
         self.renew_channel(token);
         self.state.main = Some(pending.main().clone());
@@ -73,7 +79,7 @@ impl Shim {
 
     /// A next process will be wanted, but not yet.
     pub(crate) fn want_next(&mut self) {
-        let wanted = self.next.is_none() && self.life.starts_again() && self.body.has_room_to_wait();
+        let wanted = self.body.next.is_none() && self.life.starts_again() && self.body.has_room_to_wait();
         self.next_at_ms = wanted.then(|| self.now_ms() + AFTER_MS);
     }
 
@@ -81,9 +87,8 @@ impl Shim {
     pub(crate) fn prepare_next(&mut self) {
         self.next_at_ms = None;
         // What is frozen would not get anywhere. It is wanted again when it is thawed.
-        if self.life.is_up() && self.life.starts_again() && !self.state.frozen && self.next.is_none() {
-            self.next = self.fork().ok();
-            self.body.set_waiting(self.next.as_ref().map(|next| next.pending.main().pid));
+        if self.life.is_up() && self.life.starts_again() && !self.state.frozen && self.body.next.is_none() {
+            self.body.next = self.fork().ok();
         }
     }
 
@@ -91,17 +96,13 @@ impl Shim {
     pub(crate) fn dismiss_next(&mut self) {
         self.next_at_ms = None;
         // From here on it is a child like any other, which is gone before the program is.
-        self.body.set_waiting(None);
-        if let Some(next) = self.next.take() {
+        if let Some(next) = self.body.next.take() {
             next.pending.dismiss();
         }
     }
 
     /// A child has been reaped, which may have been that one.
     pub(crate) fn reaped_next(&mut self, pid: i32) {
-        if self.next.as_ref().is_some_and(|next| next.pending.main().pid == pid) {
-            self.next = None;
-            self.body.set_waiting(None);
-        }
+        self.body.next.take_if(|next| next.pid() == pid);
     }
 }

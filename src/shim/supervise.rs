@@ -20,7 +20,6 @@ use crate::{
     body::Body,
     life::{Input, Life, Step},
     lines::Lines,
-    next::Next,
     notify::{Notify, Word},
     output::Outputs,
     peer::{Gone, Peer},
@@ -76,9 +75,7 @@ pub(crate) struct Shim {
     pub(crate) complained: bool,
     /// When the agent is told what is not urgent.
     pub(crate) tell_at_ms: Option<u64>,
-    /// What waits to be the program's next process.
-    pub(crate) next: Option<Next>,
-    /// When there is to be one.
+    /// When the program's next process is to be made.
     pub(crate) next_at_ms: Option<u64>,
 }
 
