@@ -11,7 +11,7 @@ use muster_topics::{join::JoinToken, name::Name, process::Limits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::authorise::Policy;
+use crate::rules::{authorise::Policy, heartbeat::Periods};
 
 /// The most labels that a host may carry: a whole heartbeat has to fit into one message, and labels
 /// take at most 10 of its 64 KiB.
@@ -115,6 +115,14 @@ pub struct HeartbeatConfig {
 impl Default for HeartbeatConfig {
     fn default() -> Self {
         Self { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 }
+    }
+}
+
+impl HeartbeatConfig {
+    /// The same, as heartbeats are made with.
+    pub(crate) fn periods(&self) -> Periods {
+        let &Self { period_ms, gap_ms, digest_ms } = self;
+        Periods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() }
     }
 }
 

@@ -89,10 +89,7 @@ use self::{
 };
 use crate::{
     clock, files,
-    rules::{
-        heartbeat::{Beats, Periods},
-        time::KnownTime,
-    },
+    rules::{heartbeat::Beats, time::KnownTime},
 };
 
 /// Output and ends of commands that the loop has not stored yet. Each piece is at most 16 KiB, so
@@ -296,9 +293,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let executor = Executor::new(folder.clone(), shims, &config.exec, exec_sender);
     let unfinished = journal::unfinished(&store).await?;
 
-    let config::HeartbeatConfig { period_ms, gap_ms, digest_ms } = config.heartbeat;
-    let periods = Periods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() };
-    let beats = Beats::new(life.epoch, periods, portrait.with(&units.states().borrow()));
+    let beats = Beats::new(life.epoch, config.heartbeat.periods(), portrait.with(&units.states().borrow()));
     let voice = Voice::new(me.clone(), store.clone(), beats);
     let (ready_sender, ready) = watch::channel(false);
     let (asker, asked) = Asker::new();

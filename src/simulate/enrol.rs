@@ -46,9 +46,7 @@ pub(super) fn missing(count: Number, rows: &[Row], membership: Option<&Membershi
 }
 
 fn is_good(row: &Row, membership: &Membership, now_ms: Millis) -> bool {
-    let membership = Membership { host: row.id, certificate: row.certificate.clone(), ..membership.clone() };
-    let identity = Identity { membership, key: row.key.clone() };
-    identity.validity_ms().is_ok_and(|(_, ends_ms)| ends_ms > now_ms + GOOD_FOR_MS)
+    row.identity(membership).validity_ms().is_ok_and(|(_, ends_ms)| ends_ms > now_ms + GOOD_FOR_MS)
 }
 
 /// Tokens from a file (`-` is standard input), one in each line.

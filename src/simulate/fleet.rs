@@ -23,20 +23,14 @@ use super::{
 };
 use crate::{
     agent::{
+        config::Config,
         join::Identity,
         link::{Link, Me},
         voice::Voice,
     },
     chance,
-    rules::{
-        heartbeat::{Beats, Periods},
-        time::KnownTime,
-    },
+    rules::{heartbeat::Beats, time::KnownTime},
 };
-
-/// As agents have them by default.
-const KEEP_ALIVE_S: u16 = 30;
-const PERIODS: Periods = Periods { period_ms: 30_000, gap_ms: 5_000, digest_ms: 600_000 };
 
 /// How long a host that has left stays away at most.
 const AWAY_MAX: Duration = Duration::from_secs(30);
@@ -80,7 +74,7 @@ impl Fleet {
             let unfinished = left.unfinished.remove(&row.n).unwrap_or_default();
             let outbox = left.outboxes.remove(&row.n).unwrap_or_default();
             let keeper = Keeper {
-                identity: identity(&common.membership, &row),
+                identity: Arc::new(row.identity(&common.membership)),
                 common: Arc::clone(&common),
                 row,
                 outbox,
@@ -100,11 +94,6 @@ impl Fleet {
             tracing::warn!("some hosts could not say goodbye in time; their last wills will");
         }
     }
-}
-
-fn identity(membership: &Membership, row: &Row) -> Arc<Identity> {
-    let membership = Membership { host: row.id, certificate: row.certificate.clone(), ..membership.clone() };
-    Arc::new(Identity { membership, key: row.key.clone() })
 }
 
 /// One host through all its lives.
@@ -148,12 +137,14 @@ impl Keeper {
     }
 
     async fn live(&self, life: &Life, unfinished: Vec<Unfinished>) -> Vec<Unfinished> {
+        // As agents have it by default.
+        let config = Config::default();
         let mut instances = life.instances.iter().copied();
         let me = Me {
             host: self.row.id,
             instance: instances.next().unwrap_or_default(),
             epoch: life.epoch,
-            keep_alive_s: KEEP_ALIVE_S,
+            keep_alive_s: config.keep_alive_s,
         };
         let shutdown = CancellationToken::new();
         // Whatever ends this ends the connection.
@@ -161,7 +152,7 @@ impl Keeper {
         let (_identity, identity) = watch::channel(Arc::clone(&self.identity));
         let meter = Arc::clone(&self.common.tally.meter);
         let link = Link::start_metered(me.clone(), identity, meter, shutdown);
-        let beats = Beats::new(life.epoch, PERIODS, self.state());
+        let beats = Beats::new(life.epoch, config.heartbeat.periods(), self.state());
         let host = Host::new(Parts {
             n: self.row.n,
             voice: Voice::new(me.clone(), self.outbox.clone(), beats),

@@ -26,6 +26,7 @@ use uuid::Uuid;
 use super::writer::{self, Journal};
 use crate::{
     agent::{
+        join::Identity,
         store::{StoreError, journal::KEPT_AFTER_EXPIRY_MS},
         voice::Kept,
     },
@@ -47,6 +48,14 @@ pub(super) struct Row {
     pub(super) key: String,
     pub(super) created_ms: Millis,
     pub(super) life: Life,
+}
+
+impl Row {
+    /// Who it is in the fleet that all of them are members of.
+    pub(super) fn identity(&self, fleet: &Membership) -> Identity {
+        let membership = Membership { host: self.id, certificate: self.certificate.clone(), ..fleet.clone() };
+        Identity { membership, key: self.key.clone() }
+    }
 }
 
 /// One life of a host.
