@@ -3,9 +3,9 @@
 //!
 //! Statements are made for few numbers of rows, so that each is prepared once: a database keeps the plans of a hundred.
 
-/// The numbers of rows that statements are made for, each at most a tenth of the one before: whatever comes is a few
-/// statements. The largest stays far below SQLite's 32,766 parameters with any table of ours.
-const SIZES: [usize; 4] = [512, 64, 8, 1];
+/// The numbers of rows that statements are made for, an eighth of the one before each. Larger ones cost more: SQLite goes through the
+/// names of all parameters to find that of one.
+const SIZES: [usize; 3] = [64, 8, 1];
 
 /// Cuts items into pieces, each of one of few sizes.
 pub fn pieces<T>(items: &[T]) -> impl Iterator<Item = &[T]> {

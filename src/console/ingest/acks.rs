@@ -1,8 +1,8 @@
 //! What hosts may forget: gathered for a moment, then said with one signed message to each.
 //!
 //! A signature costs as much as storing what it acknowledges, and hosts that have been answered are in no hurry: they
-//! repeat themselves after 5 s. So what is stored of a host within [`GATHER`] is acknowledged together, and while a
-//! burst of answers comes, its acknowledgements do not get into its way.
+//! repeat themselves after 5 s. So acknowledgements wait until nothing has been stored for [`GATHER`], but no longer than
+//! [`GATHER_MAX`]: while a burst of answers comes, they do not get into its way.
 //!
 //! **Invariant: what is in here is committed.**
 
@@ -18,13 +18,18 @@ use muster_topics::{
     name::HostId,
     topic::{HostTopic, Topic},
 };
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{clock::now_ms, console::Shared};
 
-/// How long acknowledgements are gathered: a twentieth of the time after which a host repeats itself.
+/// How long nothing has to be stored before acknowledgements go out: a twentieth of the time after which a host repeats itself.
 const GATHER: Duration = Duration::from_millis(250);
+/// The longest that acknowledgements wait: about half of the shortest time after which a host repeats itself (5 s less a quarter).
+const GATHER_MAX: Duration = Duration::from_secs(2);
 /// The most answers that one acknowledgement names: 90 bytes each, quoted, stay well below 64 KiB.
 const REPORTS_MAX: usize = 400;
 
@@ -75,7 +80,11 @@ pub(in crate::console) async fn run(shared: Arc<Shared>, shutdown: CancellationT
     let all = async {
         loop {
             shared.owed.more.notified().await;
-            tokio::time::sleep(GATHER).await;
+            let latest = Instant::now() + GATHER_MAX;
+            // Cancel-safe: a notice that is not taken stays.
+            while let Ok(()) = timeout(GATHER, shared.owed.more.notified()).await
+                && Instant::now() < latest
+            {}
             say(&shared).await;
         }
     };
