@@ -1,4 +1,5 @@
-//! Bare MQTT: clients of the same library that answer a request of QoS 1 with one. The floor under everything.
+//! Bare MQTT: clients of the same library that answer a request of QoS 1 with one, to a collector that subscribes at QoS 0, as a console does: at QoS 1 Mosquitto
+//! would drop nine tenths of ten thousand answers. The floor under everything.
 //!
 //! The clients are a child process, which is the bench itself, started with [`ROLE`] in its environment.
 
@@ -100,7 +101,7 @@ pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize) -> Result<Bare
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let result = runtime.block_on(async {
         let (client, mut events) = connection("bare-collector".to_owned(), broker.address());
-        client.subscribe(ANSWERS, QoS::AtLeastOnce).await?;
+        client.subscribe(ANSWERS, QoS::AtMostOnce).await?;
         while !matches!(events.poll().await?, Event::Incoming(Incoming::SubAck(_))) {}
         let (mut times, mut lost) = (Vec::new(), 0);
         for _ in 0..rounds {

@@ -165,7 +165,7 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
     };
     if let Some(bare) = &bare {
         let lost = if bare.lost == 0 { String::new() } else { format!("{} answers never came", bare.lost) };
-        print("bare", seconds(bare.time), format!("{:.0}/s  {lost}", rate(hosts, bare.time)));
+        print("bare", seconds(bare.time), format!("{:.0}/s  {lost}", rate(hosts - bare.lost, bare.time)));
     }
     let console = place.console(&broker)?;
     let mut fleet = place.fleet(hosts)?;
@@ -200,7 +200,7 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
         );
         times.sort_unstable();
         let time = times[times.len() / 2];
-        let share = bare.as_ref().map(|bare| bare.time.as_secs_f64() / time.as_secs_f64());
+        let share = bare.as_ref().map(|bare| rate(hosts, time) / rate(hosts - bare.lost, bare.time));
         let of_bare = share.map_or(String::new(), |share| format!(", {:.2} of bare", share));
         let span = format!("{} to {}", seconds(times[0]), seconds(*times.last().expect("a round")));
         print("command", seconds(time), format!("{:.0}/s{of_bare}; {span}; {cpu}", rate(hosts, time)));

@@ -1,0 +1,174 @@
+//! A command to many real agents, beside Salt on the same machine in the same run.
+//!
+//!     cargo bench --bench exec -- [--check] [--hosts N] [--rounds N] [--only muster|salt]
+//!
+//! Both with their own command line, from its start to its end with every result: `muster exec --all -- true` beside `salt '*' cmd.run true`, and beside
+//! `salt '*' test.ping`, which starts no program. Memory (PSS) is that of all processes of all hosts, and of what is central.
+//!
+//! muster is a `muster up` with its own agent, and agents of the package's build (profile `dist`), each a process with its own data folder, certificate and TLS
+//! connection. Salt comes from PyPI into `target/salt`, once; its master and minions are as they are without a configuration, but for ports, folders and names, and the
+//! master accepts every key.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::allow_attributes,
+    reason = "a program to be run by hand"
+)]
+
+#[path = "../../tests/fleet/mod.rs"]
+mod fleet;
+mod salt;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fleet::{Fleet, Home, Running, eventually};
+
+/// How many times faster than Salt, and the share of its memory, of DESIGN.md section 10.
+const FASTER: f64 = 10.0;
+const MEMORY_SHARE: f64 = 0.2;
+
+struct Options {
+    check: bool,
+    hosts: usize,
+    rounds: usize,
+    only: Option<String>,
+}
+
+/// What was measured of one of the two.
+pub(crate) struct Measured {
+    /// Median time of a command that starts a program, and of one that starts none, where there is such a thing.
+    pub(crate) run: Duration,
+    pub(crate) ping: Option<Duration>,
+    /// All hosts together, and what is central.
+    pub(crate) hosts_bytes: u64,
+    pub(crate) central_bytes: u64,
+}
+
+fn main() -> ExitCode {
+    let options = options();
+    let wants = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
+    println!("{} hosts on this machine, {} rounds\n", options.hosts, options.rounds);
+    println!("{:<8} {:>14} {:>14} {:>16} {:>16}", "", "run true, s", "ping, s", "a host, MB", "central, MB");
+    let print = |name: &str, measured: &Measured| {
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        println!(
+            "{name:<8} {:>14.3} {:>14} {:>16.2} {:>16.1}",
+            measured.run.as_secs_f64(),
+            measured.ping.map_or(String::new(), |ping| format!("{:.3}", ping.as_secs_f64())),
+            mb(measured.hosts_bytes) / options.hosts as f64,
+            mb(measured.central_bytes)
+        );
+    };
+    let muster = wants("muster").then(|| muster(&options));
+    muster.iter().for_each(|measured| print("muster", measured));
+    let salt = wants("salt").then(|| salt::measure(options.hosts, options.rounds));
+    salt.iter().for_each(|measured| print("salt", measured));
+    let (Some(muster), Some(salt)) = (muster, salt) else { return ExitCode::SUCCESS };
+    let faster = salt.run.as_secs_f64() / muster.run.as_secs_f64();
+    let memory = |measured: &Measured| (measured.hosts_bytes + measured.central_bytes) as f64;
+    let share = memory(&muster) / memory(&salt);
+    println!(
+        "\nrun true: {faster:.1} times faster (at least {FASTER}); memory of all: {share:.3} of it (at most {MEMORY_SHARE})"
+    );
+    if options.check && (faster < FASTER || share > MEMORY_SHARE) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn options() -> Options {
+    let mut options = Options { check: false, hosts: 50, rounds: 7, only: None };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().expect("a value is wanted");
+        match arg.as_str() {
+            "--check" => options.check = true,
+            "--hosts" => options.hosts = value().parse().expect("a number of hosts is wanted"),
+            "--rounds" => options.rounds = value().parse().expect("a number of rounds is wanted"),
+            "--only" => options.only = Some(value()),
+            // Cargo's own.
+            "--bench" => {}
+            other => panic!("unknown argument {other}"),
+        }
+    }
+    assert!(options.hosts > 1 && options.rounds > 0, "at least two hosts and one round are wanted");
+    options
+}
+
+/// The agent as packages ship it; `cargo bench --bench footprint` builds the same.
+fn build_agent() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--profile", "dist", "--no-default-features", "--features", "agent"])
+        .args(["--target-dir", "target/footprint"])
+        .current_dir(root)
+        .env("SQLX_OFFLINE", "true")
+        .status()
+        .unwrap();
+    assert!(status.success(), "the agent does not build");
+    root.join("target/footprint/dist/muster")
+}
+
+fn muster(options: &Options) -> Measured {
+    let program = build_agent();
+    let mut fleet = Fleet::start();
+    let more = (options.hosts - 1).to_string();
+    let tokens = fleet.json(&["token", "create", "--count", &more]);
+    let tokens: Vec<String> =
+        tokens.as_array().unwrap().iter().map(|made| made["token"].as_str().unwrap().to_owned()).collect();
+    let homes: Vec<Home> = tokens.iter().map(|_| Home::new()).collect();
+    let agents: Vec<Running> = homes
+        .iter()
+        .zip(&tokens)
+        .map(|(home, token)| {
+            let mut command = Command::new(&program);
+            home.dress(&mut command);
+            command.args(["agent", "--data-dir"]).arg(home.path().join("agent")).args(["--join", token]);
+            Running::start(&mut command)
+        })
+        .collect();
+    eventually("every host to be online", || {
+        let hosts = fleet.json(&["host", "ls"]);
+        let online = hosts.as_array().unwrap().iter().filter(|host| host["presence"]["state"] == "online").count();
+        if online == options.hosts { Ok(()) } else { Err(format!("{online} are online")) }
+    });
+    // What a start leads to is over.
+    thread::sleep(Duration::from_secs(10));
+    let hosts = options.hosts.to_string();
+    let run = median(options.rounds, || {
+        let ran = fleet.muster(&["exec", "--all", "--", "true"]).expect_code(0);
+        assert!(ran.stderr.contains(&hosts), "{}", ran.stderr);
+    });
+    let hosts_bytes = agents.iter().map(|agent| pss_bytes(agent.pid().as_raw())).sum();
+    // The agent of `muster up` is in what is central.
+    Measured { run, ping: None, hosts_bytes, central_bytes: pss_bytes(fleet.up().pid().as_raw()) }
+}
+
+/// The median time of so many runs, after one that does not count.
+pub(crate) fn median(rounds: usize, mut run: impl FnMut()) -> Duration {
+    run();
+    let mut times: Vec<Duration> = (0..rounds)
+        .map(|_| {
+            let began = Instant::now();
+            run();
+            began.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// The memory that is a process's own, and its share of what it has in common with others; 0 if it has ended.
+pub(crate) fn pss_bytes(pid: i32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024)
+}

@@ -1,0 +1,107 @@
+//! A Salt master and its minions, on this machine.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Deserializer, Value};
+
+use crate::{
+    Measured,
+    fleet::{Home, Run, Running, eventually},
+    median, pss_bytes,
+};
+
+/// The last release of the branch with long support that PyPI has.
+const VERSION: &str = "3006.9";
+
+/// Installs Salt from PyPI, once; the folder of its programs.
+fn install() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/salt");
+    let programs = folder.join("bin");
+    if !programs.join("salt-minion").exists() {
+        eprintln!("Salt {VERSION} is installed into {}", folder.display());
+        let made = Command::new("python3").args(["-m", "venv"]).arg(&folder).status().expect("python3 is wanted");
+        assert!(made.success(), "no virtual environment could be made");
+        let wanted = format!("salt=={VERSION}");
+        let installed = Command::new(programs.join("pip")).args(["install", "--quiet", &wanted]).status().unwrap();
+        assert!(installed.success(), "Salt could not be installed");
+    }
+    programs
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+pub(crate) fn measure(hosts: usize, rounds: usize) -> Measured {
+    let programs = install();
+    let home = Home::new();
+    let (publish, answers) = (free_port(), free_port());
+    let folder = |name: &str| {
+        let folder = home.path().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    };
+    let central = folder("master");
+    let text = format!(
+        "interface: 127.0.0.1\npublish_port: {publish}\nret_port: {answers}\nroot_dir: {}\nauto_accept: true\nuser: root\n",
+        central.display()
+    );
+    fs::write(central.join("master"), text).unwrap();
+    let start = |program: &str, folder: &Path| {
+        let mut command = Command::new(programs.join(program));
+        home.dress(&mut command);
+        Running::start(command.arg("-c").arg(folder).args(["-l", "error"]))
+    };
+    let master = start("salt-master", &central);
+    let minions: Vec<Running> = (0..hosts)
+        .map(|n| {
+            let folder = folder(&format!("minion{n}"));
+            let text = format!(
+                "master: 127.0.0.1\nmaster_port: {answers}\npublish_port: {publish}\nid: minion{n}\nroot_dir: {}\nuser: root\n",
+                folder.display()
+            );
+            fs::write(folder.join("minion"), text).unwrap();
+            start("salt-minion", &folder)
+        })
+        .collect();
+    let ask = |function: &[&str]| {
+        let mut command = Command::new(programs.join("salt"));
+        home.dress(&mut command);
+        command.arg("-c").arg(&central).args(["--out", "json", "--static", "-t", "60", "*"]).args(function);
+        let ran = Run::of(function, &mut command);
+        let answered: Option<Value> = Deserializer::from_str(&ran.stdout).into_iter().next().and_then(Result::ok);
+        let answers = answered.as_ref().and_then(Value::as_object);
+        answers.map_or(0, |answers| answers.values().filter(|answer| **answer == true || **answer == "").count())
+    };
+    eprintln!("{hosts} minions begin");
+    eventually("every minion to answer", || match ask(&["test.ping"]) {
+        came if came == hosts => Ok(()),
+        came => Err(format!("{came} answered")),
+    });
+    thread::sleep(Duration::from_secs(10));
+    let all = |function: &[&str]| assert_eq!(ask(function), hosts, "answers to {function:?}");
+    let run = median(rounds, || all(&["cmd.run", "true"]));
+    let ping = Some(median(rounds, || all(&["test.ping"])));
+    let hosts_bytes = minions.iter().map(|minion| with_children(minion.pid().as_raw())).sum();
+    let measured = Measured { run, ping, hosts_bytes, central_bytes: with_children(master.pid().as_raw()) };
+    minions.into_iter().chain([master]).for_each(|running| drop(running.stop()));
+    measured
+}
+
+/// Memory of a process and of all that it has started.
+fn with_children(pid: i32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<i32> = children
+        .flat_map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    pss_bytes(pid) + children.into_iter().map(with_children).sum::<u64>()
+}
