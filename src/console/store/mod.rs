@@ -22,7 +22,7 @@ pub mod token;
 use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
 
 use sqlx::{
-    Sqlite, SqlitePool, Transaction,
+    Connection, Sqlite, SqlitePool, Transaction,
     migrate::Migrator,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
@@ -54,6 +54,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether there is no room for more.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        // The low byte of SQLite's extended code: 13 is SQLITE_FULL.
+        let code = |error: &dyn sqlx::error::DatabaseError| error.code().and_then(|code| code.parse::<u32>().ok());
+        matches!(self, Self::Sql(sqlx::Error::Database(error)) if code(&**error).is_some_and(|code| code & 0xff == 13))
+    }
+
     /// Whether the same statement may well succeed later (a full disk, a busy file), as opposed to
     /// one that the tables' own rules refuse.
     #[must_use]
@@ -90,8 +98,14 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(10));
-        let writer =
-            SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_with(options.clone()).await?;
+        let writer = SqlitePoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(ACQUIRE)
+            // A transaction that SQLite itself has rolled back (a full disk) leaves a connection that counts it for ever.
+            // What is begun in such a one would not last.
+            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
+            .connect_with(options.clone())
+            .await?;
         MIGRATOR.run(&writer).await?;
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
@@ -210,6 +224,24 @@ pub(crate) mod tests {
                 .await
                 .unwrap();
         assert_eq!(loose, []);
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_was_full_leaves_nothing_behind() {
+        let (_dir, store) = temporary().await;
+        // No more room than is taken.
+        sqlx::query("PRAGMA max_page_count = 1").execute(store.write()).await.unwrap();
+        let mut transaction = store.begin().await.unwrap();
+        let large = "INSERT INTO meta (key, value) VALUES (hex(zeroblob(1000000)), 1)";
+        let error = StoreError::from(sqlx::query(large).execute(&mut *transaction).await.unwrap_err());
+        assert!(error.is_full() && error.is_passing(), "{error}");
+        drop(transaction);
+        let mut transaction = store.begin().await.unwrap();
+        sqlx::query("INSERT INTO meta (key, value) VALUES ('a', 1)").execute(&mut *transaction).await.unwrap();
+        transaction.commit().await.unwrap();
+        let (value,): (i64,) =
+            sqlx::query_as("SELECT value FROM meta WHERE key = 'a'").fetch_one(store.read()).await.unwrap();
+        assert_eq!(value, 1);
     }
 
     #[tokio::test]
