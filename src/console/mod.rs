@@ -29,6 +29,7 @@ mod apply;
 pub mod authority;
 pub mod config;
 mod content;
+mod dated;
 mod dispatch;
 mod enrol;
 mod error;
@@ -109,6 +110,7 @@ struct Shared {
     link: LinkHandle,
     owed: ingest::Owed,
     dispatch: mpsc::Sender<dispatch::Event>,
+    dated: dated::Dated,
     changes: broadcast::Sender<Change>,
     /// Something was revoked: the list is to be made anew.
     revoked: Notify,

@@ -24,7 +24,9 @@ use super::{
     Console, Error, Shared, Urls, api,
     authority::{Authority, AuthorityError},
     config::Config,
-    content, dispatch, enrol, ingest,
+    content,
+    dated::Dated,
+    dispatch, enrol, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
     operator,
     revocation::{self, RevocationError},
@@ -235,6 +237,7 @@ impl Prepared {
             tls: Arc::new(tls),
             epoch: self.store.next_epoch().await?,
         };
+        let dated = Dated::new(self.store.signed_ms().await?);
         let shutdown = CancellationToken::new();
         let shared = Arc::new(Shared {
             config: self.config,
@@ -247,6 +250,7 @@ impl Prepared {
             link: handle,
             owed: ingest::Owed::default(),
             dispatch,
+            dated,
             changes: broadcast::channel(CHANGES).0,
             revoked: Notify::new(),
             revocations: self.revocations.list(),

@@ -21,6 +21,7 @@ pub mod token;
 
 use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
 
+use muster_topics::Millis;
 use sqlx::{
     Connection, Sqlite, SqlitePool, Transaction,
     migrate::Migrator,
@@ -149,6 +150,35 @@ impl Store {
         .fetch_one(&self.writer)
         .await?;
         unsigned("epoch", epoch)
+    }
+
+    /// The latest date that was signed, as far as it was remembered.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn signed_ms(&self) -> Result<Millis> {
+        let (latest_ms,): (i64,) = sqlx::query_as(
+            "SELECT coalesce(max(at_ms), 0) FROM (
+               SELECT issued_ms AS at_ms FROM command UNION ALL SELECT value FROM meta WHERE key = 'signed_ms'
+             ) AS dates",
+        )
+        .fetch_one(&self.reader)
+        .await?;
+        Ok(latest_ms)
+    }
+
+    /// Remembers the latest date that was signed.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn set_signed_ms(&self, latest_ms: Millis) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO meta (key, value) VALUES ('signed_ms', $1) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        )
+        .bind(latest_ms)
+        .execute(&self.writer)
+        .await?;
+        Ok(())
     }
 
     /// Closes all connections; what is under way is waited for.
