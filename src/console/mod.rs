@@ -6,7 +6,7 @@
 //! - [`config`]; [`start`]: everything is opened and bound before anything is said to be ready
 //! - [`authority`]: the root certificate and the key for commands
 //! - [`store`]: what is remembered
-//! - [`revocation`]: the list of certificates that are good no more
+//! - [`revocation`]: the list of certificates that are good no more; [`register`]: of all that were given, for a lost store
 //! - [`enrol`]: the interface for hosts (HTTPS): join, renew, fetch content
 //! - [`link`]: the connection to the broker
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
@@ -37,6 +37,7 @@ mod ingest;
 mod link;
 mod operator;
 mod realm;
+pub mod register;
 pub mod revocation;
 pub mod series;
 mod server;

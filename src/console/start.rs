@@ -28,7 +28,7 @@ use super::{
     dated::Dated,
     dispatch, enrol, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
-    operator,
+    operator, register,
     revocation::{self, RevocationError},
     series::{SeriesError, SeriesStore},
     server::Server,
@@ -146,6 +146,7 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let artifacts = dir.join("artifacts");
     content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open(&dir.join("console.db")).await?;
+    register::restore(&dir, &store).await.map_err(RevocationError::from)?;
     let series = SeriesStore::open(&dir.join("series.db")).await?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;

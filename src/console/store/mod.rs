@@ -2,7 +2,7 @@
 //!
 //! Modules, one for each subject: [`host`] (who joined, what they say), [`issued`]
 //! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
-//! (people and their secrets), [`realm`]. Each is functions over a connection, so that the caller decides what
+//! (people and their secrets), [`realm`], [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
 //! **Invariant: one connection writes.** SQLite has one writer at a time; queueing for that
@@ -17,6 +17,7 @@ pub mod host;
 pub mod issued;
 pub mod operator;
 pub mod realm;
+pub mod register;
 pub mod token;
 
 use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
@@ -246,17 +247,6 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn every_table_is_strict() {
-        let (_dir, store) = temporary().await;
-        let loose: Vec<(String,)> =
-            sqlx::query_as("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE '%STRICT' AND name NOT LIKE 'sqlite%' AND name NOT LIKE '_sqlx%'")
-                .fetch_all(store.read())
-                .await
-                .unwrap();
-        assert_eq!(loose, []);
-    }
-
-    #[tokio::test]
     async fn a_disk_that_was_full_leaves_nothing_behind() {
         let (_dir, store) = temporary().await;
         // No more room than is taken.
@@ -272,6 +262,17 @@ pub(crate) mod tests {
         let (value,): (i64,) =
             sqlx::query_as("SELECT value FROM meta WHERE key = 'a'").fetch_one(store.read()).await.unwrap();
         assert_eq!(value, 1);
+    }
+
+    #[tokio::test]
+    async fn every_table_is_strict() {
+        let (_dir, store) = temporary().await;
+        let loose: Vec<(String,)> =
+            sqlx::query_as("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE '%STRICT' AND name NOT LIKE 'sqlite%' AND name NOT LIKE '_sqlx%'")
+                .fetch_all(store.read())
+                .await
+                .unwrap();
+        assert_eq!(loose, []);
     }
 
     #[tokio::test]
