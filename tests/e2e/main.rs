@@ -27,6 +27,7 @@ mod exec;
 mod exec_options;
 mod first_run;
 mod follow;
+mod forged;
 mod holds;
 mod limits;
 mod local;
