@@ -30,6 +30,7 @@ mod follow;
 mod forged;
 mod holds;
 mod limits;
+mod links;
 mod local;
 mod metric;
 mod order;
