@@ -20,7 +20,7 @@ use crate::{
     console::{
         authority::{Authority, serial_and_end},
         config::Config,
-        revocation,
+        register, revocation,
         store::{Store, host, issued},
     },
     failure::{Context as _, Failure, Kind},
@@ -144,6 +144,7 @@ pub async fn issue(wanted: Issue) -> Result<(), Failure> {
         .ok_or_else(|| Failure::new(Kind::Failed, "the certificate that was made cannot be read"))?;
     let row = issued::Issued { serial, role, name: wanted.name, issued_ms: now_ms(), expires_ms, revoked_ms: None };
     issued::add(store.write(), &row).await.trying("remembering the certificate")?;
+    register::keep(&folder, &store).await.trying("the register")?;
     let list = match wanted.role {
         IssueRole::Broker => Some(revocation::write(&folder, &authority, &store).await.trying("the revocation list")?),
         _ => None,
@@ -157,6 +158,9 @@ async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
     let authority = Authority::open_or_create(&folder.join("authority"))
         .map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
     let store = Store::open(&folder.join(STORE))
+        .await
+        .map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
+    register::restore(folder, &store)
         .await
         .map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
     Ok((authority, store))

@@ -5,9 +5,13 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, RootCertStore,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 
 /// Why a certificate or key cannot be used.
@@ -69,6 +73,65 @@ pub fn roots(authority_pem: &str) -> Result<RootCertStore, PkiError> {
     Ok(roots)
 }
 
+/// Judges servers by their certificates, as rustls does, for a machine whose clock may be behind: see
+/// [`ForgivingClock`].
+///
+/// # Errors
+/// If there is no authority to trust.
+pub fn server_verifier(roots: RootCertStore) -> Result<Arc<dyn ServerCertVerifier>, PkiError> {
+    let what = "the authority's certificate";
+    let inner = WebPkiServerVerifier::builder_with_provider(roots.into(), provider())
+        .build()
+        .map_err(|error| PkiError::Tls { what, source: Error::General(error.to_string()) })?;
+    Ok(Arc::new(ForgivingClock(inner)))
+}
+
+/// A certificate that begins later than the clock shows says that the clock is behind, for the fleet's authority makes
+/// none for the future. A host without a clock battery starts in 1970, and would otherwise never hear from anybody what
+/// time it is. Whether a certificate has ended is judged by the clock, and for such a host by the certificate's own
+/// beginning.
+#[derive(Debug)]
+struct ForgivingClock(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for ForgivingClock {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let at = |now| self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match at(now) {
+            Err(Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => at(not_before),
+            judged => judged,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
 /// A client that trusts one authority and shows its own certificate.
 ///
 /// # Errors
@@ -80,7 +143,40 @@ pub fn client(authority_pem: &str, certificate_pem: &str, key_pem: &str) -> Resu
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|source| PkiError::Tls { what, source })?
-        .with_root_certificates(roots(authority_pem)?)
+        .dangerous()
+        .with_custom_certificate_verifier(server_verifier(roots(authority_pem)?)?)
         .with_client_auth_cert(chain, key)
         .map_err(|source| PkiError::Tls { what, source })
+}
+
+#[cfg(all(test, feature = "console"))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::console::authority::Authority;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn a_clock_that_is_behind_keeps_no_server_out_and_one_that_is_ahead_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::open_or_create(&folder.path().join("authority")).unwrap();
+        let other = Authority::open_or_create(&folder.path().join("other")).unwrap();
+        let (server, _) = authority.issue_server(&["localhost".to_owned()]).unwrap();
+        let chain = certificates("test", &server).unwrap();
+        let judge = |authority: &Authority, name: &'static str, since_epoch: Duration| {
+            let verifier = server_verifier(roots(authority.certificate_pem()).unwrap()).unwrap();
+            let (name, now) = (ServerName::try_from(name).unwrap(), UnixTime::since_unix_epoch(since_epoch));
+            verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], now).is_ok()
+        };
+        let now = Duration::from_millis(crate::clock::now_ms().unsigned_abs());
+        for (at, good) in [(now, true), (Duration::ZERO, true), (now - 400 * DAY, true), (now + 400 * DAY, false)] {
+            assert_eq!(judge(&authority, "localhost", at), good, "{at:?}");
+        }
+        for at in [now, Duration::ZERO] {
+            assert!(!judge(&other, "localhost", at), "another authority's");
+            assert!(!judge(&authority, "elsewhere", at), "another server's");
+        }
+    }
 }

@@ -38,6 +38,8 @@ pub struct Config {
     pub keep_alive_s: u16,
     /// Running commands.
     pub exec: ExecConfig,
+    /// What is remembered of commands, and what waits of their answers.
+    pub journal: JournalConfig,
     /// Getting artifacts.
     pub artifacts: ArtifactsConfig,
     /// Heartbeats.
@@ -62,6 +64,7 @@ impl Default for Config {
             realms: BTreeSet::new(),
             keep_alive_s: 30,
             exec: ExecConfig::default(),
+            journal: JournalConfig::default(),
             artifacts: ArtifactsConfig::default(),
             heartbeat: HeartbeatConfig::default(),
             metrics: MetricsConfig::default(),
@@ -88,6 +91,37 @@ impl Default for ExecConfig {
     fn default() -> Self {
         // Four turns of all that run: who is behind more than that had better hear of it.
         Self { parallel_max: 16, queue_max: 64, limits: Limits::default() }
+    }
+}
+
+/// What is remembered of commands, and what waits of their answers. Outcomes wait until the console has them, however
+/// long that takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct JournalConfig {
+    /// How long a command is remembered after its expiry, in seconds, so that a repetition is known as one. It must be
+    /// longer than a message can be under way; at least two hours.
+    pub kept_after_expiry_s: u32,
+    /// How many commands are remembered. When there are as many, and none has expired long enough ago to be forgotten, no
+    /// more is taken in: what comes is sent again by the console until it expires.
+    pub commands_max: u64,
+    /// How much of what programs print may wait for the console, in bytes. Beyond it the rest stays in the programs'
+    /// own files, each as long as its command allows, until the console has acknowledged some.
+    pub output_max_bytes: u64,
+}
+
+/// The least value of [`JournalConfig::kept_after_expiry_s`]: the signed time that is stored lags behind by up to an hour.
+const KEPT_MIN_S: u32 = 2 * 3_600;
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self {
+            kept_after_expiry_s: 24 * 3_600,
+            // Eight days of a command every seven seconds; 100 MB of a disk.
+            commands_max: 100_000,
+            // What sixteen programs print at the default limit, twice.
+            output_max_bytes: 32 * 1024 * 1024,
+        }
     }
 }
 
@@ -218,6 +252,12 @@ impl Config {
                 return wrong(format!("`{key}` must be above 0"));
             }
         }
+        if self.journal.kept_after_expiry_s < KEPT_MIN_S {
+            return wrong(format!("`journal.kept_after_expiry_s` must be at least {KEPT_MIN_S}"));
+        }
+        if self.journal.commands_max < 2 || self.journal.output_max_bytes == 0 {
+            return wrong("`journal.commands_max` must be at least 2, `journal.output_max_bytes` above 0".to_owned());
+        }
         if self.artifacts.rate_bytes_per_s == Some(0) {
             return wrong("`artifacts.rate_bytes_per_s` must be above 0".to_owned());
         }
@@ -341,6 +381,9 @@ mod tests {
             ("keep_alive_s = 0", "keep_alive_s"),
             ("[exec]\nparallel_max = 0", "exec.parallel_max"),
             ("[artifacts]\nrate_bytes_per_s = 0", "artifacts.rate_bytes_per_s"),
+            ("[journal]\nkept_after_expiry_s = 60", "journal.kept_after_expiry_s"),
+            ("[journal]\ncommands_max = 1", "journal.commands_max"),
+            ("[journal]\noutput_max_bytes = 0", "journal.output_max_bytes"),
             ("[heartbeat]\ngap_ms = 0", "heartbeat.gap_ms"),
             ("[metrics]\nsample_ms = 40000", "metrics.publish_ms"),
             ("[local]\nlisten = '0.0.0.0:7070'", "local.listen"),

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
+    bounds::Bounds,
     execute::{ExecEvent, Executor},
     fact::Fact,
     join::Identity,
@@ -101,6 +102,7 @@ pub(super) struct Agent {
     /// Commands that are being worked on.
     pub(super) running: BTreeMap<CommandId, Running>,
     pub(super) work: JoinSet<Work>,
+    pub(super) bounds: Bounds,
     /// What must get into the store. While there is any, no more is taken in.
     pub(super) facts: VecDeque<Fact>,
     /// The signed time that is stored.
@@ -145,6 +147,7 @@ pub(super) struct Parts {
     pub(super) units: Units,
     pub(super) voice: Voice,
     pub(super) portrait: Portrait,
+    pub(super) bounds: Bounds,
     pub(super) former: Vec<Uuid>,
     pub(super) ready: watch::Sender<bool>,
     pub(super) inputs: Inputs,
@@ -169,6 +172,7 @@ impl Agent {
             rejected: Rejected::default(),
             running: BTreeMap::new(),
             work: JoinSet::new(),
+            bounds: parts.bounds,
             facts: VecDeque::new(),
             kept_signed_ms: time.signed_ms(),
             refreshed_ms: Millis::MIN,
@@ -227,7 +231,7 @@ impl Agent {
         let inputs = &mut self.inputs;
         tokio::select! {
             () = inputs.stop.cancelled() => Event::Stop,
-            events = some(&mut inputs.exec), if free => Event::Exec(events),
+            events = some(&mut inputs.exec), if free && self.bounds.has_output_room => Event::Exec(events),
             Some(Ok(work)) = self.work.join_next(), if free && !self.work.is_empty() => Event::Work(work),
             event = inputs.link.events.recv() => event.map_or(Event::Stop, Event::Link),
             () = changed(&mut inputs.units) => Event::Units,
@@ -445,7 +449,7 @@ impl Agent {
         }
         if now_ms >= self.prune_ms {
             self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
-            let forgotten = journal::prune(&self.store, self.time.signed_ms()).await?;
+            let forgotten = journal::prune(&self.store, self.time.signed_ms(), self.bounds.kept_ms()).await?;
             tracing::debug!(forgotten, "commands that expired long ago were forgotten");
             self.forget_daemons(crate::clock::now_ms()).await?;
         }

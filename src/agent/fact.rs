@@ -52,6 +52,9 @@ impl Agent {
             enter_fact(&mut tx, fact, now_ms, &mut keys).await?;
         }
         store::commit(tx, "record facts").await?;
+        if !keys.is_empty() {
+            self.weigh_output().await?;
+        }
         for key in keys {
             self.queue(Some(key));
         }

@@ -6,7 +6,7 @@
 //! - [`join`], `pin`, `renew`: who this host is, and how it stays a member of its fleet
 //! - [`store`]: what must be known again after the agent was killed
 //! - `core`: the loop, which owns all state; `road`: the way of a command through it (`fact`: what it comes to; `turn`: that of a program; `daemon`: of one that stays; `estate`:
-//!   verbs about realms and snapshots)
+//!   verbs about realms and snapshots); `bounds`: how much is kept of all that
 //! - [`link`]: the connection to the broker; `voice`: what there is to say, and whether it was heard
 //!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most
@@ -23,6 +23,7 @@
 //! **Invariant: nothing that runs for a unit or a command is ended because the agent ends.**
 
 pub mod artifact;
+mod bounds;
 #[cfg(test)]
 mod bus_tests;
 mod cgroup;
@@ -73,6 +74,7 @@ use uuid::Uuid;
 
 use self::{
     artifact::Artifacts,
+    bounds::Bounds,
     config::{Config, ConfigError, LocalConfig},
     core::{Agent, Inputs, Parts},
     execute::Executor,
@@ -322,6 +324,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         units: units.clone(),
         voice,
         portrait,
+        bounds: Bounds::new(config.journal.clone()),
         former,
         ready: ready_sender,
         inputs,

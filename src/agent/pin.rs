@@ -11,10 +11,7 @@ use std::sync::{
 use muster_topics::name::Digest;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-    client::{
-        WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
@@ -68,8 +65,7 @@ impl ServerCertVerifier for Pinned {
             .ok_or_else(|| stranger(Error::InvalidCertificate(CertificateError::UnknownIssuer)))?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
-        WebPkiServerVerifier::builder_with_provider(roots.into(), self.provider.clone())
-            .build()
+        pki::server_verifier(roots)
             .map_err(|error| Error::General(error.to_string()))?
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
             .map_err(|error| match error {

@@ -52,7 +52,7 @@ const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
 
 /// How far the signed time that is stored may lag behind the one that was seen. A quiet host hears
 /// an acknowledgement every half minute, and should not write for each; what it forgets of a day is
-/// far less than what the journal keeps beyond expiry ([`journal::KEPT_AFTER_EXPIRY_MS`]).
+/// far less than what the journal keeps beyond expiry (`journal.kept_after_expiry_s`).
 const KEEP_SIGNED_MS: Millis = 3_600_000;
 
 /// The longest text of an answer that somebody else wrote.
@@ -136,6 +136,9 @@ impl Agent {
             outbox::acknowledge(&self.store, &ack.reports, signed_ms).await?;
             self.kept_signed_ms = signed_ms;
         }
+        if !ack.reports.is_empty() {
+            self.weigh_output().await?;
+        }
         if !ack.metrics.is_empty() {
             metric::delete(&self.store, &ack.metrics).await?;
         }
@@ -160,6 +163,10 @@ impl Agent {
             Ok(command) => command,
             Err(error) => return self.not_understood(verified, &error.to_string()).await,
         };
+        if !self.has_room_for(command.id).await? {
+            self.reject("command", "the journal has no room (`journal.commands_max`); it is taken in once it has");
+            return Ok(());
+        }
         let clock_ms = clock::now_ms();
         let judge = Judge {
             host: self.me.host,

@@ -86,6 +86,15 @@ impl std::error::Error for Error {}
 
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
+        if error.is_full() {
+            tracing::error!(%error, "the console's store has no room");
+            return Self::new(
+                StatusCode::INSUFFICIENT_STORAGE,
+                "store_full",
+                "the console's store has no room: its disk is full, and nothing of this was done",
+            )
+            .hint("make room on the disk of the console's folder (data_dir), and try again");
+        }
         Self::internal("the console's store", &error)
     }
 }

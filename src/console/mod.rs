@@ -6,7 +6,7 @@
 //! - [`config`]; [`start`]: everything is opened and bound before anything is said to be ready
 //! - [`authority`]: the root certificate and the key for commands
 //! - [`store`]: what is remembered
-//! - [`revocation`]: the list of certificates that are good no more
+//! - [`revocation`]: the list of certificates that are good no more; [`register`]: of all that were given, for a lost store
 //! - [`enrol`]: the interface for hosts (HTTPS): join, renew, fetch content
 //! - [`link`]: the connection to the broker
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
@@ -29,6 +29,7 @@ mod apply;
 pub mod authority;
 pub mod config;
 mod content;
+mod dated;
 mod dispatch;
 mod enrol;
 mod error;
@@ -36,6 +37,7 @@ mod ingest;
 mod link;
 mod operator;
 mod realm;
+pub mod register;
 pub mod revocation;
 pub mod series;
 mod server;
@@ -109,6 +111,7 @@ struct Shared {
     link: LinkHandle,
     owed: ingest::Owed,
     dispatch: mpsc::Sender<dispatch::Event>,
+    dated: dated::Dated,
     changes: broadcast::Sender<Change>,
     /// Something was revoked: the list is to be made anew.
     revoked: Notify,

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Shared,
     authority::{Authority, AuthorityError},
+    register::{self, RegisterError},
     store::{
         Store, StoreError,
         issued::{self, Revoked},
@@ -45,6 +46,9 @@ pub enum RevocationError {
     /// The store does not say what is revoked.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What the list goes by could not be kept safe.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
     /// It could not be signed.
     #[error("the revocation list: {0}")]
     Sign(#[from] AuthorityError),
@@ -68,15 +72,18 @@ pub(super) struct Keeper {
     made_ms: Millis,
     of: Vec<Revoked>,
     list: watch::Sender<Arc<str>>,
+    register: register::Keeper,
 }
 
 impl Keeper {
-    /// Makes the list, and its file in `folder`.
+    /// Makes the list, and its file in `folder`, and the register.
     pub(super) async fn open(folder: &Path, authority: &Authority, store: &Store) -> Result<Self, RevocationError> {
         let now = now_ms();
+        let mut register = register::Keeper::new(folder);
+        register.look(store).await?;
         let of = issued::revoked(store.read(), now).await?;
         let pem = authority.revocation_list(&of, LIFETIME, now)?;
-        let keeper = Self { path: folder.join(FILE), made_ms: now, of, list: watch::Sender::new(pem.into()) };
+        let keeper = Self { path: folder.join(FILE), made_ms: now, of, list: watch::Sender::new(pem.into()), register };
         keeper.write()?;
         Ok(keeper)
     }
@@ -94,6 +101,7 @@ impl Keeper {
 
     /// Makes the list anew if the store says something else by now, or if it grows old. Says whether it did.
     async fn look(&mut self, authority: &Authority, store: &Store, now: Millis) -> Result<bool, RevocationError> {
+        self.register.look(store).await?;
         let of = issued::revoked(store.read(), now).await?;
         // A clock that was set back makes it new as well: that one's time may seem to lie ahead.
         if of == self.of && (0..RENEWAL_MS).contains(&(now - self.made_ms)) {

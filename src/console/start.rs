@@ -24,9 +24,11 @@ use super::{
     Console, Error, Shared, Urls, api,
     authority::{Authority, AuthorityError},
     config::Config,
-    content, dispatch, enrol, ingest,
+    content,
+    dated::Dated,
+    dispatch, enrol, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
-    operator,
+    operator, register,
     revocation::{self, RevocationError},
     series::{SeriesError, SeriesStore},
     server::Server,
@@ -144,6 +146,7 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let artifacts = dir.join("artifacts");
     content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open(&dir.join("console.db")).await?;
+    register::restore(&dir, &store).await.map_err(RevocationError::from)?;
     let series = SeriesStore::open(&dir.join("series.db")).await?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;
@@ -235,6 +238,7 @@ impl Prepared {
             tls: Arc::new(tls),
             epoch: self.store.next_epoch().await?,
         };
+        let dated = Dated::new(self.store.signed_ms().await?);
         let shutdown = CancellationToken::new();
         let shared = Arc::new(Shared {
             config: self.config,
@@ -247,6 +251,7 @@ impl Prepared {
             link: handle,
             owed: ingest::Owed::default(),
             dispatch,
+            dated,
             changes: broadcast::channel(CHANGES).0,
             revoked: Notify::new(),
             revocations: self.revocations.list(),

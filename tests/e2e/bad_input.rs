@@ -1,4 +1,30 @@
 //! What an operator or a host may get wrong: one clear answer, nothing half made, and the right thing works afterwards.
+//!
+//! What comes from outside and is bad, and which tests have it (of the files in this folder, unless a path is given):
+//!
+//! | what comes | tests |
+//! |---|---|
+//! | a command that is unsigned, or signed with another key, or with another's under this one's name | `forged::what_nobody_has_signed_so…`; `topics/src/envelope.rs` |
+//! | one of a key or certificate that is revoked | `revoke`, `doors::who_is_revoked…`, `delivery::stores::who_was_revoked…`; `broker/tests/broker/revoked.rs`, `broker/tests/configs` (Mosquitto) |
+//! | altered after it was signed, or signed as something else | `forged::what_nobody_has_signed_so…`, `wire::a_repeated_command…`; `topics/src/envelope.rs` |
+//! | keys that stand twice | `forged::what_nobody_has_signed_so…`, `documents_and_artifacts…` below; `topics/src/canonical.rs` |
+//! | another host's | `forged::what_is_signed_and_wrong…`; `src/rules/authorise/tests.rs` |
+//! | another fleet's | `forged::another_fleets_console…`, `wire::nobody_gets_in…`, `a_wrong_token…` below |
+//! | expired | `forged::what_is_signed_and_wrong…`, `delivery::scenarios::gone_without_a_word…` over each broker, `delivery::clocks` |
+//! | not yet valid | `forged::what_is_signed_and_wrong…`; `src/rules/time.rs` |
+//! | repeated at once | `delivery::scenarios::delivered_often…` over each broker, `wire::a_repeated_command…` |
+//! | repeated after a restart, or after the store was lost | `forged::what_was_done_is_not_done_again…` |
+//! | a host that publishes as another | `forged::a_host_can_say_nothing…`; each broker in `broker/tests/configs`, `broker/tests/broker/identity.rs` |
+//! | a forged last will | `forged::a_host_can_say_nothing…`; `broker/tests/broker/identity.rs`, `src/agent/bus_tests.rs`, `src/rules/presence.rs` |
+//! | a forged outcome, or a second one | `forged::a_host_can_say_nothing…`; `src/console/ingest/tests.rs` |
+//! | 256 MB in one message | `forged::what_is_too_long…`; `broker/tests/broker/hostile.rs` |
+//! | a batch of measurements that unpacks to a thousand times its size | `forged::what_is_too_long…`; `topics/src/metric.rs` |
+//! | nesting of a million | `forged::what_is_too_long…`, `forged::what_nobody_has_signed_so…` (signed) |
+//! | a flood of commands | `queue` (good ones), `forged::a_flood…` (bad ones) |
+//! | standard output without an end | `exec::a_program_that_prints_without_end…`, `exec_options::a_cut_is_of_one_stream…` |
+//! | a fork bomb | `exec_options::a_fork_bomb…`; `src/shim/tests/shim/cgroups.rs` |
+//! | `..` and symbolic links in names and paths | `forged::no_path_leads_out…`, `forged::what_nobody_has_signed_so…` (signed); `topics/src/name.rs`, `topics/src/topic.rs` |
+//! | a disk without room | `a_full_disk…` below, `delivery::disks` |
 
 use std::{fs, io::Write, path::Path, process::Command};
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fleet::{Fleet, Run, Running, eventually};
 
 /// A stock MQTT client with the certificate in `folder`.
-fn mosquitto(program: &str, fleet: &Fleet, folder: &Path) -> Command {
+pub(crate) fn mosquitto(program: &str, fleet: &Fleet, folder: &Path) -> Command {
     let address = fleet.address("mqtts://");
     let (host, port) = address.trim_start_matches("mqtts://").rsplit_once(':').unwrap();
     let mut command = Command::new(program);
@@ -18,12 +18,12 @@ fn mosquitto(program: &str, fleet: &Fleet, folder: &Path) -> Command {
     command
 }
 
-fn publish(fleet: &Fleet, folder: &Path, topic: &str, payload: &str) -> Run {
+pub(crate) fn publish(fleet: &Fleet, folder: &Path, topic: &str, payload: &str) -> Run {
     Run::of(&["mosquitto_pub", topic], mosquitto("mosquitto_pub", fleet, folder).args(["-t", topic, "-m", payload]))
 }
 
 /// The payloads that a subscriber printed (`-v`) for a topic.
-fn payloads(printed: &str, topic: &str) -> Vec<Value> {
+pub(crate) fn payloads(printed: &str, topic: &str) -> Vec<Value> {
     let of_topic = |line: &str| serde_json::from_str(line.strip_prefix(topic)?.strip_prefix(' ')?).ok();
     printed.lines().filter_map(of_topic).collect()
 }

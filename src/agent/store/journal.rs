@@ -18,7 +18,8 @@ use sqlx::SqliteConnection;
 
 use super::{Store, StoreError, from_sql, outbox, remember_signed_time, to_sql};
 
-/// How long a row outlives the expiry of its command: longer than any message stays under way.
+/// How long a row outlives the expiry of its command, unless somebody wants it otherwise: longer than any message stays
+/// under way.
 pub const KEPT_AFTER_EXPIRY_MS: Millis = 24 * 3_600_000;
 
 /// What a command is journalled with.
@@ -229,12 +230,30 @@ pub async fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
         .collect()
 }
 
-/// Forgets commands that expired long before `signed_ms` and whose messages the console has.
+/// How many commands there are.
 ///
 /// # Errors
 /// If the database refuses.
-pub async fn prune(store: &Store, signed_ms: Millis) -> Result<u64, StoreError> {
-    let before_ms = signed_ms.saturating_sub(KEPT_AFTER_EXPIRY_MS);
+pub async fn count(store: &Store) -> Result<u64, StoreError> {
+    Ok(from_sql(sqlx::query_scalar!("SELECT count(*) FROM journal").fetch_one(&store.pool).await?))
+}
+
+/// Whether a command is there.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn knows(store: &Store, command: CommandId) -> Result<bool, StoreError> {
+    let id = command.to_string();
+    let found = sqlx::query_scalar!("SELECT count(*) FROM journal WHERE id = ?", id).fetch_one(&store.pool).await?;
+    Ok(found > 0)
+}
+
+/// Forgets commands that expired `kept_ms` before `signed_ms` and whose messages the console has.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn prune(store: &Store, signed_ms: Millis, kept_ms: Millis) -> Result<u64, StoreError> {
+    let before_ms = signed_ms.saturating_sub(kept_ms);
     let mut tx = store.begin().await?;
     let done = sqlx::query!(
         "DELETE FROM journal WHERE finished_ms IS NOT NULL AND expires_ms < ?
@@ -435,9 +454,14 @@ mod tests {
         let key = bench.finish(answered, 0).await.unwrap();
         bench.finish(waiting, 0).await.unwrap();
         outbox::acknowledge(&bench.store, &[key], 9).await.unwrap();
-        let late_ms = EXPIRES + KEPT_AFTER_EXPIRY_MS;
-        assert_eq!(prune(&bench.store, late_ms).await.unwrap(), 0);
-        assert_eq!(prune(&bench.store, late_ms + 1).await.unwrap(), 1);
+        let kept_ms = KEPT_AFTER_EXPIRY_MS;
+        let late_ms = EXPIRES + kept_ms;
+        assert_eq!(count(&bench.store).await.unwrap(), 3);
+        assert_eq!(prune(&bench.store, late_ms, kept_ms).await.unwrap(), 0);
+        assert_eq!(prune(&bench.store, late_ms + 1, kept_ms).await.unwrap(), 1);
+        assert_eq!(count(&bench.store).await.unwrap(), 2);
+        assert!(!knows(&bench.store, answered).await.unwrap() && knows(&bench.store, waiting).await.unwrap());
+        assert!(outbox::bytes(&bench.store).await.unwrap() > 50);
         assert_eq!(bench.again(answered).await, None);
         assert!(bench.again(waiting).await.is_some() && bench.again(unfinished).await.is_some());
     }

@@ -107,7 +107,13 @@ impl Store {
             .foreign_keys(true)
             // The agent's budget is small, and so are its tables: 512 KiB of pages is plenty.
             .pragma("cache_size", "-512");
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            // A transaction that SQLite itself has rolled back (a full disk) leaves a connection that counts it for ever.
+            // What is begun in such a one would not last.
+            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
+            .connect_with(options)
+            .await?;
         if let Err(error) = sqlx::migrate!("src/agent/store/migrations").run(&pool).await {
             pool.close().await;
             return Err(error.into());

@@ -40,6 +40,15 @@ pub async fn first(store: &Store, limit: usize) -> Result<Vec<ReportAck>, StoreE
     rows.into_iter().map(|row| Ok(ReportAck { command: id(&row.command)?, seq: from_sql(row.seq) })).collect()
 }
 
+/// How long all messages together are.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn bytes(store: &Store) -> Result<u64, StoreError> {
+    let bytes = sqlx::query_scalar!("SELECT coalesce(sum(length(payload)), 0) AS 'bytes!: i64' FROM outbox");
+    Ok(from_sql(bytes.fetch_one(&store.pool).await?))
+}
+
 /// One message, if it still waits.
 ///
 /// # Errors

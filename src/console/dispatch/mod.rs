@@ -161,7 +161,7 @@ async fn make_ready(console: &Console, Authorised { operator, command }: Authori
     let (target, hosts) = check::target(&command.target, &candidates(shared, &command.target).await?)?;
     check::verb(&command.verb, target == Target::All)?;
     check_content(console, &command.verb).await?;
-    let issued_ms = now_ms();
+    let issued_ms = shared.dated.ms(now_ms());
     let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
     let (id, verb) = (CommandId::new(), command.verb);
     let realms = realm::chain(shared, &verb).await?;
@@ -225,6 +225,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
         }
     };
     let mut roll_call = None;
+    let mut remembered_ms = shared.dated.latest_ms();
     loop {
         let next_ms =
             [schedule.next_ms(), roll_call.map(|RollCall { until_ms, .. }| until_ms)].into_iter().flatten().min();
@@ -251,6 +252,20 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             // What went out unsent goes out again later; what is missing is found at the next start.
             tracing::error!(%error, "commands cannot be sent");
         }
+        remember_date(&shared, &mut remembered_ms).await;
+    }
+}
+
+/// Stores the latest date that was signed, now and then. What is forgotten of it by a crash is less than any command
+/// usually lives.
+async fn remember_date(shared: &Shared, remembered_ms: &mut Millis) {
+    let latest_ms = shared.dated.latest_ms();
+    if (latest_ms - *remembered_ms).abs() < to_ms(SLEEP_MAX) {
+        return;
+    }
+    match shared.store.set_signed_ms(latest_ms).await {
+        Ok(()) => *remembered_ms = latest_ms,
+        Err(error) => tracing::error!(%error, "the latest date that was signed cannot be stored"),
     }
 }
 
@@ -294,7 +309,7 @@ async fn refresh_all(shared: &Shared) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
     let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
     let since_ms = now_ms();
-    let refresh = Refresh { v: V1, issued_ms: since_ms, within_ms };
+    let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(since_ms), within_ms };
     match shared.authority.signer().sign(&refresh) {
         Ok(bytes) => shared.link.publish(Topic::CommandAll, bytes).then(|| RollCall {
             since_ms,
@@ -335,7 +350,7 @@ async fn close_roll_call(shared: &Shared, schedule: &mut Schedule, called: RollC
 /// everything when it comes back, unasked.
 pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> Result<(), Error> {
     shared.check_operator(operator).await?;
-    let refresh = Refresh { v: V1, issued_ms: now_ms(), within_ms: 0 };
+    let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(now_ms()), within_ms: 0 };
     let bytes =
         shared.authority.signer().sign(&refresh).map_err(|error| Error::internal("signing a message", &error))?;
     if shared.link.publish(Topic::Host(host, HostTopic::Command), bytes) {

@@ -96,7 +96,7 @@ pub(in crate::console) async fn run(shared: Arc<Shared>, shutdown: CancellationT
 
 async fn say(shared: &Shared) {
     for (host, acks) in shared.owed.take() {
-        for ack in messages(host, acks, now_ms()) {
+        for ack in messages(host, acks, shared.dated.ms(now_ms())) {
             match shared.authority.signer().sign(&ack) {
                 Ok(bytes) => shared.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await,
                 Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),

@@ -57,7 +57,7 @@ impl Effects {
         for host in self.refresh {
             if refreshes.may_ask(host, now) {
                 tracing::info!(host.id = %host, "asks a host for its whole state");
-                let refresh = Refresh { v: V1, issued_ms: now, within_ms: 0 };
+                let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(now), within_ms: 0 };
                 match shared.authority.signer().sign(&refresh) {
                     Ok(bytes) => drop(shared.link.publish(Topic::Host(host, HostTopic::Command), bytes)),
                     Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),

@@ -2,7 +2,7 @@
 //!
 //! Modules, one for each subject: [`host`] (who joined, what they say), [`issued`]
 //! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
-//! (people and their secrets), [`realm`]. Each is functions over a connection, so that the caller decides what
+//! (people and their secrets), [`realm`], [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
 //! **Invariant: one connection writes.** SQLite has one writer at a time; queueing for that
@@ -17,12 +17,14 @@ pub mod host;
 pub mod issued;
 pub mod operator;
 pub mod realm;
+pub mod register;
 pub mod token;
 
 use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
 
+use muster_topics::Millis;
 use sqlx::{
-    Sqlite, SqlitePool, Transaction,
+    Connection, Sqlite, SqlitePool, Transaction,
     migrate::Migrator,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
@@ -54,6 +56,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether there is no room for more.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        // The low byte of SQLite's extended code: 13 is SQLITE_FULL.
+        let code = |error: &dyn sqlx::error::DatabaseError| error.code().and_then(|code| code.parse::<u32>().ok());
+        matches!(self, Self::Sql(sqlx::Error::Database(error)) if code(&**error).is_some_and(|code| code & 0xff == 13))
+    }
+
     /// Whether the same statement may well succeed later (a full disk, a busy file), as opposed to
     /// one that the tables' own rules refuse.
     #[must_use]
@@ -90,8 +100,14 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(10));
-        let writer =
-            SqlitePoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE).connect_with(options.clone()).await?;
+        let writer = SqlitePoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(ACQUIRE)
+            // A transaction that SQLite itself has rolled back (a full disk) leaves a connection that counts it for ever.
+            // What is begun in such a one would not last.
+            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
+            .connect_with(options.clone())
+            .await?;
         MIGRATOR.run(&writer).await?;
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
@@ -135,6 +151,35 @@ impl Store {
         .fetch_one(&self.writer)
         .await?;
         unsigned("epoch", epoch)
+    }
+
+    /// The latest date that was signed, as far as it was remembered.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn signed_ms(&self) -> Result<Millis> {
+        let (latest_ms,): (i64,) = sqlx::query_as(
+            "SELECT coalesce(max(at_ms), 0) FROM (
+               SELECT issued_ms AS at_ms FROM command UNION ALL SELECT value FROM meta WHERE key = 'signed_ms'
+             ) AS dates",
+        )
+        .fetch_one(&self.reader)
+        .await?;
+        Ok(latest_ms)
+    }
+
+    /// Remembers the latest date that was signed.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn set_signed_ms(&self, latest_ms: Millis) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO meta (key, value) VALUES ('signed_ms', $1) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        )
+        .bind(latest_ms)
+        .execute(&self.writer)
+        .await?;
+        Ok(())
     }
 
     /// Closes all connections; what is under way is waited for.
@@ -199,6 +244,24 @@ pub(crate) mod tests {
         store.close().await;
         let store = Store::open(&dir.path().join("console.db")).await.unwrap();
         assert_eq!(store.next_epoch().await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_was_full_leaves_nothing_behind() {
+        let (_dir, store) = temporary().await;
+        // No more room than is taken.
+        sqlx::query("PRAGMA max_page_count = 1").execute(store.write()).await.unwrap();
+        let mut transaction = store.begin().await.unwrap();
+        let large = "INSERT INTO meta (key, value) VALUES (hex(zeroblob(1000000)), 1)";
+        let error = StoreError::from(sqlx::query(large).execute(&mut *transaction).await.unwrap_err());
+        assert!(error.is_full() && error.is_passing(), "{error}");
+        drop(transaction);
+        let mut transaction = store.begin().await.unwrap();
+        sqlx::query("INSERT INTO meta (key, value) VALUES ('a', 1)").execute(&mut *transaction).await.unwrap();
+        transaction.commit().await.unwrap();
+        let (value,): (i64,) =
+            sqlx::query_as("SELECT value FROM meta WHERE key = 'a'").fetch_one(store.read()).await.unwrap();
+        assert_eq!(value, 1);
     }
 
     #[tokio::test]

@@ -1,0 +1,71 @@
+//! How much is kept of commands and their answers, and what goes first.
+//!
+//! | what | how much | when there is more |
+//! |---|---|---|
+//! | commands that are over | until `journal.kept_after_expiry_s` after their expiry, by signed time | the oldest go |
+//! | commands in all | `journal.commands_max` | what has expired long enough goes; then none is taken in: the console sends it again, and if there is no room until it expires, it is missing |
+//! | what programs print, and the console has not acknowledged | `journal.output_max_bytes` | it stays in the programs' own files, and they wait at the bound of those |
+//! | outcomes | as many as commands | none goes, ever |
+//! | measurements | `metrics.buffer_max_bytes`, `metrics.buffer_max_age_s` | the oldest go |
+//!
+//! **Invariant: a command that is not taken in leaves no trace**, so that it can be taken in later.
+
+use muster_topics::{Millis, name::CommandId};
+
+use super::{
+    config::JournalConfig,
+    core::Agent,
+    store::{StoreError, journal, outbox},
+};
+
+/// How full the store is.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    config: JournalConfig,
+    /// Commands in the journal, at most.
+    commands: u64,
+    /// Whether more of what programs print may be taken in.
+    pub(super) has_output_room: bool,
+}
+
+impl Bounds {
+    pub(super) fn new(config: JournalConfig) -> Self {
+        // It is counted before the first command.
+        Self { config, commands: u64::MAX, has_output_room: true }
+    }
+
+    /// How long a command is remembered after it has expired.
+    pub(super) fn kept_ms(&self) -> Millis {
+        Millis::from(self.config.kept_after_expiry_s) * 1000
+    }
+}
+
+impl Agent {
+    /// Whether a command may be taken in: there is room for one more, or it has been here before.
+    pub(super) async fn has_room_for(&mut self, id: CommandId) -> Result<bool, StoreError> {
+        // Each is counted as a new one; when there seem to be too many it is looked at again. One that cancels another
+        // may make two.
+        self.bounds.commands = self.bounds.commands.saturating_add(2);
+        if self.bounds.commands <= self.bounds.config.commands_max {
+            return Ok(true);
+        }
+        journal::prune(&self.store, self.time.signed_ms(), self.bounds.kept_ms()).await?;
+        self.bounds.commands = journal::count(&self.store).await?;
+        if self.bounds.commands < self.bounds.config.commands_max {
+            self.bounds.commands += 2;
+            return Ok(true);
+        }
+        journal::knows(&self.store, id).await
+    }
+
+    /// Looks how much of what programs print waits for the console.
+    pub(super) async fn weigh_output(&mut self) -> Result<(), StoreError> {
+        let waiting = outbox::bytes(&self.store).await?;
+        let has_room = waiting < self.bounds.config.output_max_bytes;
+        if has_room != self.bounds.has_output_room {
+            tracing::info!(waiting_bytes = waiting, has_room, "output that the console has not acknowledged");
+        }
+        self.bounds.has_output_room = has_room;
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! Clocks that are wrong, jump both ways, and a week in which a host is away.
+
+use std::{thread, time::Duration};
+
+use serde_json::json;
+
+use super::{
+    bus::Kind,
+    stage::{Party, Special, Stage, shell},
+};
+
+fn stage() -> Stage {
+    Stage::start_special(Kind::Own, Special { clocks: true, ..Special::default() })
+}
+
+/// Orders something that has an effect; whether it was done, which nothing does twice.
+#[track_caller]
+fn done(stage: &Stage, name: &str) -> Result<(), String> {
+    let outcome = stage.outcome(&stage.exec(&stage.note(name)));
+    match (outcome["exit"]["code"].as_i64(), stage.effects(name)) {
+        (Some(0), 1) => Ok(()),
+        (None, 0) => Err(format!("{}: {}", outcome["code"], outcome["message"])),
+        other => panic!("{name}: {other:?}: {outcome}"),
+    }
+}
+
+#[test]
+fn an_agents_clock_that_jumps_keeps_nothing_from_being_done_once() {
+    let mut stage = stage();
+    done(&stage, "at-first").unwrap();
+    // Back, as after an empty battery: what was signed says what time it is.
+    for (name, to) in [("an-hour-behind", "-1h"), ("a-week-behind", "-8d"), ("in-1970", "@1970-01-02 00:00:00")] {
+        stage.set_clock(Party::Agent, to);
+        done(&stage, name).unwrap();
+        // And a start with such a clock.
+        stage.kill(Party::Agent);
+        stage.start_party(Party::Agent);
+        done(&stage, &format!("{name}-again")).unwrap();
+    }
+    // Somebody keeps a command back until it has expired: a clock that is behind does not bring it back to life.
+    let late = stage.order(&shell(&stage.note("late")), 1_000);
+    let first = stage.outcome(&late);
+    thread::sleep(Duration::from_millis(1_100));
+    done(&stage, "later").unwrap();
+    stage.bus.publish(&stage.topic("cmd"), &stage.signed(&late), 3);
+    done(&stage, "at-last").unwrap();
+    assert_eq!((stage.outcome(&late), stage.effects("late")), (first, 1));
+
+    // Ahead: by that clock everything has expired, and who orders it hears that.
+    stage.set_clock(Party::Agent, "+8d");
+    let refused = done(&stage, "a-week-ahead").unwrap_err();
+    assert!(refused.contains("expired"), "{refused}");
+    stage.set_clock(Party::Agent, "+0");
+    done(&stage, "right-again").unwrap();
+    assert!(!stage.printed(Party::Agent).contains("panicked"));
+}
+
+#[test]
+fn a_consoles_clock_that_jumps_stops_nobody_for_good() {
+    let mut stage = stage();
+    done(&stage, "at-first").unwrap();
+    stage.set_clock(Party::Console, "+2h");
+    done(&stage, "ahead").unwrap();
+    // What it has signed is dated ahead, and nothing that it signs from now on is older.
+    stage.set_clock(Party::Console, "+0");
+    done(&stage, "right-again").unwrap();
+    stage.kill(Party::Console);
+    stage.start_party(Party::Console);
+    done(&stage, "after-a-restart").unwrap();
+    stage.set_clock(Party::Console, "-1h");
+    done(&stage, "behind").unwrap();
+    // So far ahead that no agent believes it: refused, with the reason, and no harm is left of it.
+    stage.set_clock(Party::Console, "+3d");
+    let refused = done(&stage, "days-ahead").unwrap_err();
+    assert!(refused.contains("compare the clocks"), "{refused}");
+    stage.set_clock(Party::Console, "+0");
+    stage.kill(Party::Console);
+    stage.start_party(Party::Console);
+}
+
+#[test]
+fn a_host_that_was_away_for_a_week_is_owed_what_has_not_expired_and_owes_its_answers() {
+    let mut stage = stage();
+    let hours = |hours: u64| hours * 3_600_000;
+    // An answer that the console has not heard yet when both go away.
+    let owed = stage.exec(&format!("{}; sleep 1; echo told", stage.note("owed")));
+    stage.wait_for_effect("owed");
+    stage.kill(Party::Console);
+    let waiting = "SELECT count(*) FROM outbox";
+    crate::fleet::eventually("an answer that waits", || match stage.query::<i64>("agent/agent.db", waiting) {
+        0 => Err("none".to_owned()),
+        _ => Ok(()),
+    });
+    stage.kill(Party::Agent);
+    stage.start_party(Party::Console);
+    stage.wait_for_presence("offline");
+    let week = stage.order(&shell(&stage.note("a-week")), hours(7 * 24));
+    let day = stage.order(&shell(&stage.note("a-day")), hours(24));
+    stage.kill(Party::Console);
+
+    stage.restart_broker_at("+167h");
+    for party in [Party::Console, Party::Agent] {
+        stage.set_clock(party, "+167h");
+        stage.start_party(party);
+    }
+    stage.succeeds(&week);
+    stage.succeeds(&owed);
+    assert_eq!(stage.progress(&day)["state"], "missing");
+    stage.bus.publish(&stage.topic("cmd"), &stage.signed(&day), 1);
+    assert_eq!(stage.outcome(&day)["code"], json!("expired"));
+    let effects = ["owed", "a-week", "a-day"].map(|name| stage.effects(name));
+    assert_eq!(effects, [1, 1, 0]);
+    done(&stage, "again").unwrap();
+}

@@ -1,0 +1,59 @@
+//! The delivery suite: the promises about commands and their outcomes, about presence and heartbeats, kept in the same
+//! scenarios over each broker, with real processes that are killed. (What each broker permits is tried in
+//! `broker/tests/configs`; each instant at which an agent can be killed in `crashes`.)
+//!
+//! Modules: [`bus`] (the brokers), [`stage`] (a fleet over one), [`scenarios`]; and over our own broker alone: [`clocks`]
+//! that are wrong, full [`disks`], [`bounds`] of what is kept, and the console's [`stores`].
+//!
+//! `TESTS_LONG=1` has more rounds of each. What took how long is printed.
+
+mod bounds;
+mod bus;
+mod clocks;
+mod disks;
+mod scenarios;
+mod stage;
+mod stores;
+
+use bus::Kind;
+use stage::Stage;
+
+/// Runs every scenario over a broker, one after the other in one fleet.
+fn keeps_its_promises_over(kind: Kind) {
+    let mut stage = Stage::start(kind);
+    let told = scenarios::Told::listen(&stage);
+    scenarios::delivered_often_done_once(&mut stage);
+    scenarios::killed_at_several_instants(&mut stage);
+    scenarios::the_broker_comes_back_empty(&mut stage);
+    scenarios::many_outcomes_while_the_console_is_slow(&mut stage);
+    scenarios::everything_is_told_anew_when_asked(&mut stage);
+    scenarios::gone_without_a_word_and_back(&mut stage);
+    scenarios::gone_in_order(&mut stage);
+    told.each_command_had_one_outcome();
+    eprintln!("{stage}");
+}
+
+#[test]
+fn over_mosquitto_as_installed() {
+    keeps_its_promises_over(Kind::Installed);
+}
+
+#[test]
+fn over_mosquitto() {
+    keeps_its_promises_over(Kind::Mosquitto);
+}
+
+#[test]
+fn over_rabbitmq() {
+    keeps_its_promises_over(Kind::RabbitMq);
+}
+
+#[test]
+fn over_nats() {
+    keeps_its_promises_over(Kind::Nats);
+}
+
+#[test]
+fn over_the_own_broker() {
+    keeps_its_promises_over(Kind::Own);
+}

@@ -1,0 +1,421 @@
+//! A fleet of one host over a broker: a console and an agent as processes that can be killed, and what tells how often
+//! something was done: a file that commands write to.
+
+use std::{
+    fmt, fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use muster_topics::name::HostId;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::bus::{Bus, Kind, free_address};
+use crate::fleet::{Home, MUSTER, Run, Running, eventually, file};
+
+/// Who can be killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Party {
+    /// The agent.
+    Agent,
+    /// The console.
+    Console,
+    /// The broker, which comes back empty.
+    Broker,
+}
+
+/// What is special about a stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Special {
+    /// Clocks of agent and console can be set: see [`Stage::set_clock`].
+    pub(super) clocks: bool,
+    /// The console's folder is a disk of its own of so many MiB, which is gone with the console.
+    pub(super) console_disk_mib: Option<u32>,
+    /// More of the agent's configuration.
+    pub(super) agent_config: &'static str,
+}
+
+/// See the module.
+pub(super) struct Stage {
+    // Ended in this order, and all before the home goes away.
+    agent: Option<Running>,
+    console: Option<Running>,
+    pub(super) bus: Bus,
+    pub(super) host: HostId,
+    web: SocketAddr,
+    token: String,
+    began: Instant,
+    times: Vec<(&'static str, Duration)>,
+    special: Special,
+    pub(super) home: Home,
+}
+
+/// Puts a small disk in the place of a folder, with what is in it, and a console on it.
+const SMALL_DISK: &str = r#"cp -a "$1" "$1.before"
+mount -t tmpfs -o "size=$2,mode=0700" muster-test "$1"
+cp -a "$1.before/." "$1"
+exec "$3" console --config "$4""#;
+
+/// The library that sets a process's clock.
+fn faketime() -> PathBuf {
+    let libraries = fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path());
+    let mut found = libraries.map(|folder| folder.join("faketime/libfaketime.so.1")).filter(|path| path.exists());
+    found.next().expect("Debian's package libfaketime is missing; tests/run installs it")
+}
+
+/// A unit that runs until somebody ends it.
+const SLEEPER: &str = "#!/bin/sh\nexec sleep 100000\n";
+
+/// The unit of every stage.
+pub(super) const UNIT: &str = "default/till";
+
+impl Stage {
+    /// Starts broker, console and agent, and has a unit run.
+    pub(super) fn start(kind: Kind) -> Self {
+        Self::start_special(kind, Special::default())
+    }
+
+    /// The same, with something special.
+    pub(super) fn start_special(kind: Kind, special: Special) -> Self {
+        let began = Instant::now();
+        let (home, host) = (Home::new(), HostId::random());
+        let bus = Bus::start(kind, &home, host);
+        let web = free_address();
+        let text = format!(
+            "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"{web}\"\nhosts_listen = \"{}\"\n",
+            home.path().join("console").display(),
+            bus.url(),
+            free_address(),
+        );
+        file(&home, "console.toml", &text);
+        let data = home.path().join("agent");
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join("host"), format!("{host}\n")).unwrap();
+        // All that a scenario orders at once may wait.
+        let text = format!("data_dir = \"{}\"\n[exec]\nqueue_max = 10000\n", data.display());
+        file(&home, "agent.toml", &(text + special.agent_config));
+        let (token, times) = (String::new(), Vec::new());
+        let mut stage = Self { agent: None, console: None, bus, host, web, token, began, times, special, home };
+        if special.clocks {
+            stage.set_clock(Party::Console, "+0");
+            stage.set_clock(Party::Agent, "+0");
+        }
+        stage.start_party(Party::Console);
+        stage.sign_in();
+        stage.join();
+        let program = file(&stage.home, "till", SLEEPER);
+        stage.ok(&["artifact", "add", &program, "--role", "till", "--version", "1"]);
+        stage.ok(&["yuno", "create", UNIT, "--artifact", "till", "--restart", "never", "--run"]);
+        stage.lap("start");
+        stage
+    }
+
+    /// Takes the sign-in link that the console has printed.
+    pub(super) fn sign_in(&mut self) {
+        let link = self.console.as_mut().unwrap().wait_for("the sign-in link", |printed| {
+            let from = &printed[printed.find("sign in, once")?..];
+            let link = from.split_whitespace().find(|word| word.contains("code="))?;
+            from.contains('\n').then(|| link.to_owned())
+        });
+        self.home.muster(&["login", &link]).expect_code(0);
+        let context = fs::read_to_string(self.home.path().join("config/muster/context.toml")).unwrap();
+        let token = context.lines().find_map(|line| line.strip_prefix("token = ")).unwrap();
+        self.token = token.trim_matches('"').to_owned();
+    }
+
+    fn join(&mut self) {
+        let token = self.request("POST", "/tokens", Some(&json!({})))["token"].as_str().unwrap().to_owned();
+        let mut agent = self.role("agent");
+        self.agent = Some(Running::start(agent.args(["--join", &token])));
+        self.wait_for_presence("online");
+    }
+
+    /// The command that runs a role.
+    fn role(&self, role: &str) -> Command {
+        let config = self.home.path().join(format!("{role}.toml"));
+        let mut command = match self.special.console_disk_mib.filter(|_| role == "console") {
+            None => {
+                let mut command = self.home.command();
+                command.arg(role).arg("--config").arg(config);
+                command
+            }
+            Some(size_mib) => {
+                let mut command = Command::new("unshare");
+                self.home.dress(&mut command);
+                command.args(["--mount", "--propagation", "private", "sh", "-ec", SMALL_DISK, "sh"]);
+                command.arg(self.home.path().join("console")).arg(format!("{size_mib}m")).arg(MUSTER).arg(config);
+                command
+            }
+        };
+        if self.special.clocks {
+            command
+                .env("LD_PRELOAD", faketime())
+                .env("FAKETIME_TIMESTAMP_FILE", self.clock(role))
+                .env("FAKETIME_NO_CACHE", "1")
+                // Clocks are set, time goes on.
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
+        command
+    }
+
+    fn clock(&self, role: &str) -> PathBuf {
+        self.home.path().join(format!("{role}.clock"))
+    }
+
+    /// Starts the broker anew with another clock.
+    pub(super) fn restart_broker_at(&mut self, to: &str) {
+        self.bus.kill();
+        self.bus.env = vec![("LD_PRELOAD", faketime().display().to_string()), ("FAKETIME", to.to_owned())];
+        self.bus.env.push(("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()));
+        self.bus.again();
+    }
+
+    /// Sets the clock of a party, while it runs or before it does: `+7d`, `-2h`, `@1970-01-02 00:00:00`, `+0` for what
+    /// everybody else has.
+    pub(super) fn set_clock(&self, party: Party, to: &str) {
+        assert!(self.special.clocks);
+        let role = if party == Party::Agent { "agent" } else { "console" };
+        // In one step: it is read again and again.
+        let new = self.clock(&format!("{role}.new"));
+        fs::write(&new, format!("{to}\n")).unwrap();
+        fs::rename(new, self.clock(role)).unwrap();
+    }
+
+    /// What a party has printed since it was started.
+    pub(super) fn printed(&self, party: Party) -> String {
+        match party {
+            Party::Agent => self.agent.as_ref().unwrap().printed(),
+            Party::Console => self.console.as_ref().unwrap().printed(),
+            Party::Broker => panic!("what a broker prints is its own affair"),
+        }
+    }
+
+    /// A path below the console's folder, as the console sees it.
+    pub(super) fn in_console(&self, name: &str) -> PathBuf {
+        let inside = self.home.path().join("console").join(name);
+        let pid = self.console.as_ref().unwrap().pid();
+        PathBuf::from(format!("/proc/{pid}/root{}", inside.display()))
+    }
+
+    /// Notes how long what was done since the last note has taken.
+    pub(super) fn lap(&mut self, what: &'static str) {
+        self.times.push((what, self.began.elapsed()));
+        self.began = Instant::now();
+    }
+
+    /// Runs a verb that must succeed.
+    #[track_caller]
+    pub(super) fn ok(&self, args: &[&str]) -> String {
+        self.home.muster(args).expect_code(0).stdout
+    }
+
+    /// Asks the API; the answer must be one of success.
+    #[track_caller]
+    pub(super) fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
+        self.ask(method, path, body).unwrap()
+    }
+
+    /// Asks the API; what is wrong if there is no answer of success.
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let mut stream = TcpStream::connect(self.web).map_err(|error| error.to_string())?;
+        write!(
+            stream,
+            "{method} /api/v1{path} HTTP/1.0\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            self.web,
+            self.token,
+            body.len(),
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer}"));
+        if !head.starts_with("HTTP/1.0 2") {
+            return Err(format!("{method} {path}: {answer}"));
+        }
+        Ok(serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    /// Orders something of the host; gives the command's id.
+    #[track_caller]
+    pub(super) fn order(&self, verb: &Value, expires_in_ms: u64) -> String {
+        let command = json!({ "target": {"hosts": [self.host]}, "expires_in_ms": expires_in_ms, "verb": verb });
+        self.request("POST", "/commands", Some(&command))["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Orders a line of shell.
+    #[track_caller]
+    pub(super) fn exec(&self, line: &str) -> String {
+        self.order(&shell(line), 600_000)
+    }
+
+    /// How far a command has come.
+    pub(super) fn progress(&self, id: &str) -> Value {
+        self.request("GET", &format!("/commands/{id}"), None)["hosts"][0].clone()
+    }
+
+    /// Waits for the outcome of a command.
+    #[track_caller]
+    pub(super) fn outcome(&self, id: &str) -> Value {
+        eventually("an outcome", || {
+            let progress = self.progress(id);
+            if progress["state"] == "done" {
+                Ok(progress["outcome"]["value"].clone())
+            } else {
+                Err(progress.to_string())
+            }
+        })
+    }
+
+    /// Waits for the outcome of a command that must have ended well.
+    #[track_caller]
+    pub(super) fn succeeds(&self, id: &str) {
+        let outcome = self.outcome(id);
+        assert_eq!(outcome["exit"]["code"], 0, "{id}: {outcome}");
+    }
+
+    /// How much a command has printed that is in the console's store: all of it, from its beginning to its end.
+    #[track_caller]
+    pub(super) fn stored_output(&self, id: &str) -> usize {
+        let stdout = self.outcome(id)["stdout"].clone();
+        let question = format!("SELECT coalesce(sum(length(data)), 0) FROM output WHERE command = '{id}'");
+        // A piece may come after the outcome, where some had to be said again.
+        let stored = eventually("all output", || match self.count_in_console(&question) {
+            stored if stored == stdout["sent_bytes"].as_i64().unwrap_or(0) => Ok(stored),
+            stored => Err(format!("{stored} of {}", stdout["sent_bytes"])),
+        });
+        stored as usize + stdout["rest"]["text"].as_str().map_or(0, str::len)
+    }
+
+    /// The number that a question to the console's store gives, which may be on a disk that the console alone sees.
+    fn count_in_console(&self, question: &str) -> i64 {
+        let pid = self.console.as_ref().unwrap().pid().to_string();
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", &pid, "sqlite3", "-readonly"]);
+        command.arg(self.home.path().join("console/console.db")).arg(question);
+        Run::of(&["sqlite3"], &mut command).expect_code(0).stdout.trim().parse().unwrap()
+    }
+
+    fn effects_of(&self, name: &str) -> PathBuf {
+        self.home.path().join(format!("effect-{name}"))
+    }
+
+    /// A line of shell that has an effect that can be counted.
+    pub(super) fn note(&self, name: &str) -> String {
+        format!("echo {name} >> {}", self.effects_of(name).display())
+    }
+
+    /// How often it has had it.
+    pub(super) fn effects(&self, name: &str) -> usize {
+        fs::read_to_string(self.effects_of(name)).unwrap_or_default().lines().count()
+    }
+
+    /// Waits until it has had it.
+    #[track_caller]
+    pub(super) fn wait_for_effect(&self, name: &str) {
+        eventually(name, || if self.effects(name) > 0 { Ok(()) } else { Err("nothing was done".to_owned()) });
+    }
+
+    /// The bytes of a command as they were signed.
+    pub(super) fn signed(&self, id: &str) -> String {
+        let bytes: Vec<u8> = self.query("console/console.db", &format!("SELECT signed FROM command WHERE id = '{id}'"));
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// The one value that a question to a store gives. (Read as a file: its owner has it open.)
+    #[track_caller]
+    pub(super) fn query<T>(&self, store: &str, question: &str) -> T
+    where
+        T: Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+    {
+        use sqlx::Connection;
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(self.home.path().join(store)).read_only(true);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+            sqlx::query_scalar(sqlx::AssertSqlSafe(question)).fetch_one(&mut connection).await.unwrap()
+        })
+    }
+
+    /// A topic of the host.
+    pub(super) fn topic(&self, name: &str) -> String {
+        format!("muster/h/{}/{name}", self.host)
+    }
+
+    /// Waits until the console shows the host so.
+    #[track_caller]
+    pub(super) fn wait_for_presence(&self, state: &str) {
+        eventually(state, || {
+            let host = self.ask("GET", &format!("/hosts/{}", self.host), None)?;
+            if host["presence"]["state"] == state { Ok(()) } else { Err(host["presence"].to_string()) }
+        });
+    }
+
+    /// Waits until the console shows the unit so; gives what it shows.
+    #[track_caller]
+    pub(super) fn wait_for_unit(&self, phase: &str) -> Value {
+        eventually(phase, || {
+            let unit = self.ask("GET", &format!("/hosts/{}/units/{UNIT}", self.host), None)?;
+            if unit["observed"]["phase"] == phase { Ok(unit) } else { Err(unit.to_string()) }
+        })
+    }
+
+    /// Sends a party a signal.
+    pub(super) fn signal(&self, party: Party, signal: Signal) {
+        match party {
+            Party::Agent => self.agent.as_ref().unwrap().signal(signal),
+            Party::Console => self.console.as_ref().unwrap().signal(signal),
+            Party::Broker => panic!("a broker is not signalled here"),
+        }
+    }
+
+    /// Kills a party; a broker loses all that it knew.
+    pub(super) fn kill(&mut self, party: Party) {
+        match party {
+            Party::Agent => self.agent.take().unwrap().kill(),
+            Party::Console => self.console.take().unwrap().kill(),
+            Party::Broker => {
+                self.bus.kill();
+                self.bus.forget();
+            }
+        }
+    }
+
+    /// Ends the agent in order.
+    pub(super) fn stop_agent(&mut self) {
+        let (code, printed) = self.agent.take().unwrap().stop();
+        assert_eq!(code, 0, "{printed}");
+    }
+
+    /// Starts a party; a console, too, takes requests then.
+    pub(super) fn start_party(&mut self, party: Party) {
+        match party {
+            Party::Agent => self.agent = Some(Running::start(&mut self.role("agent"))),
+            Party::Console => {
+                let (mut console, web) = (Running::start(&mut self.role("console")), self.web);
+                console.wait_for("a console that answers", |_| TcpStream::connect(web).is_ok().then_some(()));
+                self.console = Some(console);
+            }
+            Party::Broker => self.bus.again(),
+        }
+    }
+}
+
+/// The verb that runs a line of shell.
+pub(super) fn shell(line: &str) -> Value {
+    json!({ "exec": { "shell": line, "timeout_ms": 60_000 } })
+}
+
+/// What took how long.
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total: Duration = self.times.iter().map(|(_, time)| *time).sum();
+        write!(f, "{:?}: {:.1} s", self.bus.kind, total.as_secs_f64())?;
+        self.times.iter().try_for_each(|(what, time)| write!(f, ", {what} {:.1}", time.as_secs_f64()))
+    }
+}
