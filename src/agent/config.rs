@@ -7,11 +7,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_topics::{join::JoinToken, name::Name, process::Limits};
+use muster_topics::{
+    alert::{RULES_MAX, Rule},
+    join::JoinToken,
+    name::Name,
+    process::Limits,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{authorise::Policy, heartbeat::Periods};
+use crate::rules::{alert::defaults, authorise::Policy, heartbeat::Periods};
 
 /// The most labels that a host may carry: a whole heartbeat has to fit into one message, and labels
 /// take at most 10 of its 64 KiB.
@@ -46,6 +51,8 @@ pub struct Config {
     pub heartbeat: HeartbeatConfig,
     /// Measurements.
     pub metrics: MetricsConfig,
+    /// When somebody should look at this host.
+    pub alerts: AlertsConfig,
     /// What can be asked of the agent on its own host.
     pub local: LocalConfig,
     /// What is forbidden on this host whatever the console says.
@@ -68,6 +75,7 @@ impl Default for Config {
             artifacts: ArtifactsConfig::default(),
             heartbeat: HeartbeatConfig::default(),
             metrics: MetricsConfig::default(),
+            alerts: AlertsConfig::default(),
             local: LocalConfig::default(),
             policy: Policy::default(),
             policy_file: None,
@@ -189,6 +197,31 @@ impl Default for MetricsConfig {
     }
 }
 
+/// When somebody should look at this host. Rules of the console stand before these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlertsConfig {
+    /// Whether the rules hold that the agent brings along; `muster alert rules` lists them.
+    pub defaults: bool,
+    /// Rules of this host, by name; one of the name of a default takes its place.
+    pub rules: BTreeMap<Name, Rule>,
+}
+
+impl Default for AlertsConfig {
+    fn default() -> Self {
+        Self { defaults: true, rules: BTreeMap::new() }
+    }
+}
+
+impl AlertsConfig {
+    /// All rules that hold if the console says nothing.
+    pub(super) fn all_rules(&self) -> BTreeMap<Name, Rule> {
+        let mut rules = if self.defaults { defaults::rules() } else { BTreeMap::new() };
+        rules.extend(self.rules.clone());
+        rules
+    }
+}
+
 /// What can be asked of the agent on its own host: `GET /ping`, `GET` and `POST /heartbeat`, `POST /trigger`, by HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -260,6 +293,17 @@ impl Config {
         }
         if self.artifacts.rate_bytes_per_s == Some(0) {
             return wrong("`artifacts.rate_bytes_per_s` must be above 0".to_owned());
+        }
+        if self.alerts.rules.len() > RULES_MAX {
+            return wrong(format!(
+                "`alerts.rules` has {} entries; at most {RULES_MAX} are possible",
+                self.alerts.rules.len()
+            ));
+        }
+        for (name, rule) in &self.alerts.rules {
+            if let Err(problem) = rule.check() {
+                return wrong(format!("`alerts.rules.{name}`: {problem}"));
+            }
         }
         if let Some(address) = self.local.listen.filter(|address| !address.ip().is_loopback()) {
             return wrong(format!(

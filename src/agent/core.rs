@@ -13,6 +13,7 @@ use std::{
 
 use muster_topics::{
     Millis, V1,
+    metric::Point,
     name::{CommandId, Name},
     presence::{Presence, PresenceState},
     topic::{HostTopic, Topic},
@@ -27,6 +28,7 @@ use uuid::Uuid;
 
 use super::{
     bounds::Bounds,
+    alert::Lookout,
     execute::{ExecEvent, Executor},
     fact::Fact,
     join::Identity,
@@ -74,6 +76,8 @@ enum Event {
     Units,
     /// Batches were stored.
     Metrics,
+    /// A sample was taken.
+    Sampled,
     /// Somebody on the host has a question.
     Asked(Question),
     /// A time has come.
@@ -110,7 +114,8 @@ pub(super) struct Agent {
     /// The latest request for a refresh, and when it is to be done.
     pub(super) refreshed_ms: Millis,
     pub(super) refresh_due_ms: Option<Millis>,
-    inputs: Inputs,
+    pub(super) inputs: Inputs,
+    pub(super) lookout: Lookout,
     former: Vec<Uuid>,
     pub(super) portrait: Portrait,
     held: VecDeque<Message>,
@@ -129,6 +134,7 @@ pub(super) struct Inputs {
     pub(super) exec: mpsc::Receiver<ExecEvent>,
     pub(super) units: watch::Receiver<UnitStates>,
     pub(super) metrics: watch::Receiver<u64>,
+    pub(super) samples: watch::Receiver<Arc<[Point]>>,
     pub(super) asked: mpsc::Receiver<Question>,
     pub(super) stop: CancellationToken,
 }
@@ -148,6 +154,7 @@ pub(super) struct Parts {
     pub(super) voice: Voice,
     pub(super) portrait: Portrait,
     pub(super) bounds: Bounds,
+    pub(super) lookout: Lookout,
     pub(super) former: Vec<Uuid>,
     pub(super) ready: watch::Sender<bool>,
     pub(super) inputs: Inputs,
@@ -178,6 +185,7 @@ impl Agent {
             refreshed_ms: Millis::MIN,
             refresh_due_ms: None,
             inputs: parts.inputs,
+            lookout: parts.lookout,
             former: parts.former,
             portrait: parts.portrait,
             held: VecDeque::new(),
@@ -236,6 +244,7 @@ impl Agent {
             event = inputs.link.events.recv() => event.map_or(Event::Stop, Event::Link),
             () = changed(&mut inputs.units) => Event::Units,
             () = changed(&mut inputs.metrics) => Event::Metrics,
+            () = changed(&mut inputs.samples) => Event::Sampled,
             Some(question) = inputs.asked.recv() => Event::Asked(question),
             () = until(deadline) => Event::Time,
         }
@@ -264,7 +273,11 @@ impl Agent {
             Event::Link(LinkEvent::Message(message)) => return self.message(message).await,
             Event::Exec(events) => self.facts.extend(events.into_iter().map(Fact::Exec)),
             Event::Work(work) => self.worked(work),
-            Event::Units => self.observe_units(),
+            Event::Units => {
+                self.observe_units();
+                return self.look_out_for_units().await;
+            }
+            Event::Sampled => return self.sampled().await,
             Event::Metrics => {
                 self.voice.metrics_stored();
                 // Told as often as measurements are, however often a unit has something to tell.
@@ -342,9 +355,11 @@ impl Agent {
     async fn message(&mut self, message: Message) -> Result<(), StoreError> {
         if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
             let now_ms = self.now_ms();
+            let twin = self.voice.is_twin(message.payload());
             let verdict = self.voice.heard_presence(message.payload(), now_ms);
             self.voice.done(message);
-            return self.stand(verdict).await;
+            let seen = if twin { self.saw_twin().await } else { Ok(()) };
+            return self.stand(verdict).await.and(seen);
         }
         // What came before and still waits comes first.
         if !self.voice.is_sole() || !self.held.is_empty() {
@@ -428,6 +443,7 @@ impl Agent {
     pub(super) fn observe_units(&mut self) {
         let states = self.inputs.units.borrow_and_update().clone();
         self.voice.units.observe(&states);
+        self.portrait.warn(self.voice.alerts.active(), self.lookout.generation());
         self.voice.beats.observe(self.portrait.with(&states));
     }
 

@@ -8,11 +8,11 @@
 //! - `core`: the loop, which owns all state; `road`: the way of a command through it (`fact`: what it comes to; `turn`: that of a program; `daemon`: of one that stays; `estate`:
 //!   verbs about realms and snapshots); `bounds`: how much is kept of all that
 //! - [`link`]: the connection to the broker; `voice`: what there is to say, and whether it was heard
-//!   (`portrait` and `facts`: the host's state; `unit_topics`: the retained topics of units)
+//!   (`portrait` and `facts`: the host's state; `unit_topics` and `alert_topics`: the retained topics)
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most
 //! - [`unit`], [`artifact`]: units, and where their programs come from
 //! - [`local`]: what can be asked on the host itself
-//! - [`metric`]: measurements; [`lean`]: giving memory back; [`manager`]: what the service manager is told;
+//! - [`metric`]: measurements; `alert`: what somebody should look at; [`lean`]: giving memory back; [`manager`]: what the service manager is told;
 //!   `crash`: places at which tests have it killed
 //!
 //! # Tasks
@@ -22,6 +22,8 @@
 //!
 //! **Invariant: nothing that runs for a unit or a command is ended because the agent ends.**
 
+mod alert;
+mod alert_topics;
 pub mod artifact;
 mod bounds;
 #[cfg(test)]
@@ -73,6 +75,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::{
+    alert::{About, Lookout},
     artifact::Artifacts,
     bounds::Bounds,
     config::{Config, ConfigError, LocalConfig},
@@ -296,7 +299,8 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let unfinished = journal::unfinished(&store).await?;
 
     let beats = Beats::new(life.epoch, config.heartbeat.periods(), portrait.with(&units.states().borrow()));
-    let voice = Voice::new(me.clone(), store.clone(), beats);
+    let mut voice = Voice::new(me.clone(), store.clone(), beats);
+    let lookout = lookout(&config, &store, &portrait, &mut voice).await?;
     let (ready_sender, ready) = watch::channel(false);
     let (asker, asked) = Asker::new();
     let LocalConfig { socket, listen } = config.local;
@@ -308,6 +312,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         exec,
         units: units.states(),
         metrics: metrics.stored(),
+        samples: metrics.samples(),
         asked,
         stop: stop.clone(),
     };
@@ -325,6 +330,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         voice,
         portrait,
         bounds: Bounds::new(config.journal.clone()),
+        lookout,
         former,
         ready: ready_sender,
         inputs,
@@ -332,6 +338,22 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let core = tokio::spawn(agent.run(unfinished));
     guard.disarm();
     Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, asker, core, _lock: lock })
+}
+
+/// The alerts of the host: those of earlier lives hold on, or are over and wait to be acknowledged.
+async fn lookout(
+    config: &Config,
+    store: &Store,
+    portrait: &Portrait,
+    voice: &mut Voice,
+) -> Result<Lookout, StoreError> {
+    let (held, ended) = store::alert::all(store).await?;
+    for alert in held.iter().chain(&ended) {
+        voice.alerts.say(alert.clone(), 0);
+    }
+    let sample_ms = Millis::from(config.metrics.sample_ms);
+    let about = About { folder: &config.data_dir, cpus: portrait.facts.cpus, sample_ms };
+    Ok(Lookout::new(config.alerts.all_rules(), store::alert::central(store).await?, held, &about))
 }
 
 fn metric_settings(config: &Config) -> metric::Settings {

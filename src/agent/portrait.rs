@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
+    alert::AlertSummary,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     name::Name,
     unit::Hold,
@@ -22,6 +23,8 @@ pub(super) struct Portrait {
     interfaces: BTreeMap<String, Interface>,
     labels: BTreeMap<Name, String>,
     realms: Vec<Name>,
+    alerts: BTreeMap<Name, AlertSummary>,
+    alert_rules: Option<u64>,
 }
 
 impl Portrait {
@@ -32,7 +35,14 @@ impl Portrait {
             interfaces: facts::interfaces(),
             labels,
             realms: realms.iter().cloned().collect(),
+            alerts: BTreeMap::new(),
+            alert_rules: None,
         }
+    }
+
+    /// These alerts hold from now on, by the console's rules of this generation and the host's own.
+    pub(super) fn warn(&mut self, alerts: BTreeMap<Name, AlertSummary>, rules: Option<u64>) {
+        (self.alerts, self.alert_rules) = (alerts, rules);
     }
 
     /// The host carries these realms from now on.
@@ -61,13 +71,15 @@ impl Portrait {
             interfaces: self.interfaces.clone(),
             labels: self.labels.clone(),
             realms: self.realms.clone(),
+            alerts: self.alerts.clone(),
+            alert_rules: self.alert_rules,
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
         })
     }
 }
 
 /// Leaves out what does not fit into one message: first the units, which are on topics of their own
-/// (there is room for about 300), then the interfaces. Labels and realms always fit.
+/// (there is room for about 300), then the interfaces. Labels, realms and alerts always fit.
 fn fitted(mut state: HostState) -> HostState {
     let fits = |state: &HostState| serde_json::to_vec(state).is_ok_and(|json| json.len() <= STATE_MAX_BYTES);
     if !fits(&state) {

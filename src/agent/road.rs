@@ -14,6 +14,7 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_topics::{
     Millis, V1,
     ack::{Ack, ReportAck},
+    alert::AlertRules,
     command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LIFETIME_MAX_MS, Refresh, Verb},
     envelope::{self, Kind, Verified},
     name::{CommandId, UnitName},
@@ -28,7 +29,7 @@ use super::{
     follow::Wanted,
     link::Message,
     store::{
-        self, StoreError,
+        self, StoreError, alert,
         journal::{self, Entry, Known},
         metric, outbox, realm, unit,
     },
@@ -114,12 +115,16 @@ impl Agent {
                 Ok(refresh) => self.refresh(&refresh),
                 Err(error) => self.reject("refresh", &error.to_string()),
             },
+            Kind::AlertRules => match verified.body::<AlertRules>() {
+                Ok(rules) => return self.alert_rules(rules).await,
+                Err(error) => self.reject("alert_rules", &error.to_string()),
+            },
         }
         Ok(())
     }
 
     /// A message that deserves no answer: it is counted, and told now and then.
-    fn reject(&mut self, what: &str, reason: &str) {
+    pub(super) fn reject(&mut self, what: &str, reason: &str) {
         if let Some(rejected) = self.rejected.count(self.now_ms()) {
             tracing::warn!(what, reason, rejected, "messages were rejected");
         }
@@ -130,7 +135,11 @@ impl Agent {
             self.reject("ack", "it is for another host");
             return Ok(());
         }
-        self.time.saw(ack.issued_ms, clock::now_ms());
+        let clock_ms = clock::now_ms();
+        if ack.issued_ms > self.time.signed_ms() {
+            self.lookout.heard_time(ack.issued_ms, clock_ms);
+        }
+        self.time.saw(ack.issued_ms, clock_ms);
         let signed_ms = self.time.signed_ms();
         if !ack.reports.is_empty() || signed_ms - self.kept_signed_ms > KEEP_SIGNED_MS {
             outbox::acknowledge(&self.store, &ack.reports, signed_ms).await?;
@@ -141,6 +150,9 @@ impl Agent {
         }
         if !ack.metrics.is_empty() {
             metric::delete(&self.store, &ack.metrics).await?;
+        }
+        if !ack.alerts.is_empty() {
+            alert::acknowledge(&self.store, &ack.alerts).await?;
         }
         self.voice.acknowledged(&ack);
         Ok(())

@@ -226,7 +226,7 @@ impl Fleet {
 
     fn ack(&self) -> Ack {
         let issued_ms = clock::now_ms();
-        Ack { v: V1, host: self.host, issued_ms, reports: vec![], heartbeat: None, metrics: vec![] }
+        Ack { v: V1, host: self.host, issued_ms, reports: vec![], heartbeat: None, metrics: vec![], alerts: vec![] }
     }
 
     pub(super) async fn acknowledge_report(&self, console: &Console, report: &Report) {

@@ -1,7 +1,7 @@
 //! What the agent has to say, and whether it was heard.
 //!
 //! Nothing waits here in a queue of messages. Each kind knows what of it is due (a presence, a
-//! heartbeat, unit topics that changed, rows of the outbox, metric batches), and [`Voice::pump`] says as
+//! heartbeat, unit topics that changed, alerts, rows of the outbox, metric batches), and [`Voice::pump`] says as
 //! much of it as the connection takes. So a connection that breaks, or is slow, costs nothing but
 //! time, and nothing piles up.
 //!
@@ -21,6 +21,7 @@ use muster_topics::{
 };
 
 use super::{
+    alert_topics::AlertTopics,
     link::{Connection, Me, Message},
     store::{Store, StoreError, metric, outbox},
     unit_topics::UnitTopics,
@@ -81,6 +82,7 @@ pub(crate) struct Voice<K = Store> {
     line: Option<Line>,
     pub(crate) beats: Beats,
     pub(super) units: UnitTopics,
+    pub(super) alerts: AlertTopics,
     /// A heartbeat that the connection did not take yet.
     beat: Option<Vec<u8>>,
     notes: VecDeque<Report>,
@@ -105,13 +107,14 @@ struct Line {
 
 impl<K: Kept> Voice<K> {
     pub(crate) fn new(me: Me, kept: K, beats: Beats) -> Self {
-        let units = UnitTopics::new(me.epoch);
+        let (units, alerts) = (UnitTopics::new(me.epoch), AlertTopics::new(me.epoch));
         Self {
             me,
             kept,
             line: None,
             beats,
             units,
+            alerts,
             beat: None,
             notes: VecDeque::new(),
             outbox: Resend::new(OUTBOX_MAX),
@@ -158,6 +161,12 @@ impl<K: Kept> Voice<K> {
         verdict
     }
 
+    /// Whether this shows a twin of this agent, which works: another one that claims the host.
+    pub(super) fn is_twin(&self, payload: &[u8]) -> bool {
+        let presence: Option<Presence> = serde_json::from_slice(payload).ok();
+        self.line.as_ref().zip(presence).is_some_and(|(line, presence)| line.standing.is_twin(&presence))
+    }
+
     /// Time has passed for a claim.
     pub(crate) fn tick(&mut self, now_ms: Millis) -> Verdict {
         self.line.as_mut().map_or(Verdict::Ignore, |line| line.standing.tick(now_ms))
@@ -187,6 +196,7 @@ impl<K: Kept> Voice<K> {
     fn repeat_all(&mut self, now_ms: Millis) {
         self.beat = None;
         self.units.all();
+        self.alerts.all(now_ms);
         self.outbox.reset(now_ms);
         self.metrics.reset(now_ms);
     }
@@ -228,6 +238,9 @@ impl<K: Kept> Voice<K> {
         for id in &ack.metrics {
             self.metrics.remove(id);
         }
+        for key in &ack.alerts {
+            self.alerts.acknowledged(key);
+        }
         if let Some(heartbeat) = ack.heartbeat {
             self.beats.acknowledge(heartbeat);
         }
@@ -241,7 +254,10 @@ impl<K: Kept> Voice<K> {
             line.assert_ms,
             (!line.acks.is_empty()).then_some(now_ms),
             self.when_sole(|voice| {
-                [voice.beats.next_ms(), voice.outbox.next_ms(), voice.metrics.next_ms()].into_iter().flatten().min()
+                [voice.beats.next_ms(), voice.outbox.next_ms(), voice.metrics.next_ms(), voice.alerts.next_ms(now_ms)]
+                    .into_iter()
+                    .flatten()
+                    .min()
             }),
             self.when_sole(|voice| {
                 let more = voice.beat.is_some() || !voice.notes.is_empty() || voice.units.is_due();
@@ -283,6 +299,7 @@ impl<K: Kept> Voice<K> {
         }
         Ok(self.say_beat(now_ms)
             && self.say_notes()
+            && self.say_alerts(now_ms)
             && self.say_outbox(now_ms).await?
             && self.say_units()
             && self.say_metrics(now_ms).await?)
@@ -335,6 +352,17 @@ impl<K: Kept> Voice<K> {
                 return false;
             }
             self.notes.pop_front();
+        }
+        true
+    }
+
+    fn say_alerts(&mut self, now_ms: Millis) -> bool {
+        while let Some(mut saying) = self.alerts.next(now_ms) {
+            let payload = std::mem::take(&mut saying.payload);
+            if !self.publish(HostTopic::Alert(saying.id.clone()), saying.retain, payload) {
+                return false;
+            }
+            self.alerts.said(&saying, now_ms, chance::random());
         }
         true
     }

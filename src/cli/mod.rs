@@ -9,10 +9,11 @@
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
 //!   and its options in [`process`] and [`endpoint`]), [`snapshot`],
-//!   [`metric`], [`login`]
+//!   [`alert`], [`metric`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
+pub mod alert;
 pub mod apply;
 pub mod artifact;
 pub mod ask;
@@ -96,6 +97,9 @@ pub enum Verb {
     /// Snapshots: what the units of a host should be, to go back to
     #[command(subcommand)]
     Snapshot(snapshot::Verb),
+    /// Alerts: what somebody should look at, and when
+    #[command(subcommand)]
+    Alert(alert::Verb),
     /// Measurements
     #[command(subcommand)]
     Metric(metric::Verb),
@@ -158,6 +162,7 @@ async fn perform_one(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Snapshot(verb) => snapshot::run(verb, session).await,
         Verb::Unit(verb) => unit::run(verb, session).await,
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
+        Verb::Alert(verb) => alert::run(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,
         // They are done where the session is made.
         Verb::Login(_) | Verb::Ycommand(_) => Ok(()),

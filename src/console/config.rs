@@ -40,6 +40,45 @@ pub struct Config {
     pub command_retention_days: u32,
     /// The largest artifact that may be added, in bytes.
     pub artifact_max_bytes: u64,
+    /// Whom to tell of alerts.
+    pub alert_outlets: Vec<OutletConfig>,
+}
+
+/// Somebody who is told of alerts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OutletConfig {
+    /// What it is: `webhook` or `alertmanager`.
+    pub kind: OutletKind,
+    /// Where it is reached: of a webhook all of it, of Alertmanager what stands before `/api/v2/alerts`.
+    pub url: String,
+    /// A file with a secret, by which a webhook can tell that it is the console that speaks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_file: Option<PathBuf>,
+    /// A PEM file with the authorities that its certificate may be of, for `https://`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority_file: Option<PathBuf>,
+}
+
+/// The kinds of outlets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OutletKind {
+    /// Anything that takes a `POST` with JSON.
+    Webhook,
+    /// Prometheus's Alertmanager, by its API version 2.
+    Alertmanager,
+}
+
+impl OutletKind {
+    /// The kind in a word, as in configurations.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Webhook => "webhook",
+            Self::Alertmanager => "alertmanager",
+        }
+    }
 }
 
 impl Default for Config {
@@ -57,6 +96,7 @@ impl Default for Config {
             host_certificate_days: 30,
             command_retention_days: 30,
             artifact_max_bytes: 4 * 1024 * 1024 * 1024,
+            alert_outlets: Vec::new(),
         }
     }
 }

@@ -11,12 +11,12 @@
 //! - [`link`]: the connection to the broker
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
-//! - `apply`: units become what documents say; `realm`: what realms are; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
+//! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - [`series`]: measurements over time
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
-//! through a bounded queue and stores in batches), who acknowledges what is stored, dispatch (owns the open commands), the two
+//! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules, dispatch (owns the open commands), the two
 //! listeners, the keeper of the revocation list, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
 //!
 //! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
@@ -24,6 +24,7 @@
 //! **Invariant: what a host says is attributed to the host whose topic it came on**, never to a name
 //! in the payload.
 
+pub mod alert;
 mod api;
 mod apply;
 pub mod authority;
@@ -89,6 +90,8 @@ pub enum Change {
     Command(CommandId),
     /// New measurements of a host.
     Metrics(HostId),
+    /// Alerts of a host, or silences of all.
+    Alert(Option<HostId>),
 }
 
 /// The running console; a handle that can be cloned.
@@ -110,6 +113,7 @@ struct Shared {
     content: tokio::sync::Mutex<()>,
     link: LinkHandle,
     owed: ingest::Owed,
+    tellings: alert::Tellings,
     dispatch: mpsc::Sender<dispatch::Event>,
     dated: dated::Dated,
     changes: broadcast::Sender<Change>,

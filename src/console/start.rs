@@ -21,7 +21,12 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Console, Error, Shared, Urls, api,
+    Console, Error, Shared, Urls,
+    alert::{
+        self,
+        outlet::{Outlet, OutletError},
+    },
+    api,
     authority::{Authority, AuthorityError},
     config::Config,
     content,
@@ -41,6 +46,8 @@ use crate::{clock::now_ms, files, pki};
 const CHANGES: usize = 1_024;
 /// How often what is over is swept away.
 const SWEEP: Duration = Duration::from_secs(3600);
+/// How long alerts are remembered once they are over: a quarter of a year, to compare it with the one before.
+const ALERTS_KEPT: Duration = Duration::from_secs(92 * 24 * 3600);
 /// How long the console's own certificate for the broker is valid; it is made at each start.
 const CLIENT_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
 /// How long everything may take to end.
@@ -94,6 +101,9 @@ pub enum StartError {
     /// The revocation list cannot be made.
     #[error(transparent)]
     Revocation(#[from] RevocationError),
+    /// Somebody who is to be told of alerts cannot be.
+    #[error("{0}\nhint: alert_outlets in the console's configuration says who is told of alerts")]
+    Outlet(#[from] OutletError),
     /// The broker's address is none.
     #[error("{0}\nhint: broker_url in the console's configuration says where the broker is")]
     BrokerUrl(#[from] BrokerUrlError),
@@ -126,6 +136,7 @@ pub struct Prepared {
     hosts: TcpListener,
     web_addr: SocketAddr,
     hosts_addr: SocketAddr,
+    outlets: Vec<Outlet>,
     /// Held for as long as the console lives.
     lock: File,
 }
@@ -135,6 +146,7 @@ pub struct Prepared {
 /// # Errors
 /// If something of it cannot be used; nothing runs then, and nothing is held.
 pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
+    let outlets = config.alert_outlets.iter().map(Outlet::open).collect::<Result<Vec<_>, _>>()?;
     let dir = config.data_dir.clone();
     let folder = |source| StartError::Folder { path: dir.clone(), source };
     files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
@@ -150,7 +162,20 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let series = SeriesStore::open(&dir.join("series.db")).await?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;
-    Ok(Prepared { config, authority, store, series, revocations, artifacts, web, hosts, web_addr, hosts_addr, lock })
+    Ok(Prepared {
+        config,
+        authority,
+        store,
+        series,
+        revocations,
+        artifacts,
+        web,
+        hosts,
+        web_addr,
+        hosts_addr,
+        outlets,
+        lock,
+    })
 }
 
 /// Takes the lock that a second console on the same data would need.
@@ -240,6 +265,7 @@ impl Prepared {
         };
         let dated = Dated::new(self.store.signed_ms().await?);
         let shutdown = CancellationToken::new();
+        let generations = store::alert::generations(self.store.read()).await?;
         let shared = Arc::new(Shared {
             config: self.config,
             urls,
@@ -250,6 +276,7 @@ impl Prepared {
             content: tokio::sync::Mutex::default(),
             link: handle,
             owed: ingest::Owed::default(),
+            tellings: alert::Tellings::new(generations),
             dispatch,
             dated,
             changes: broadcast::channel(CHANGES).0,
@@ -262,6 +289,10 @@ impl Prepared {
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
         tasks.spawn(ingest::run(Arc::clone(&shared), queues.ingest, shutdown.clone()));
         tasks.spawn(ingest::acknowledge(Arc::clone(&shared), shutdown.clone()));
+        tasks.spawn(alert::run(Arc::clone(&shared), shutdown.clone()));
+        for outlet in self.outlets {
+            tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
+        }
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));
@@ -318,12 +349,13 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
             let tokens = store::token::sweep(store.write(), before).await?;
             let secrets = store::operator::sweep(store.write(), now).await?;
             let issued = store::issued::sweep(store.write(), before).await?;
-            Ok::<_, StoreError>((commands, tokens, secrets, issued))
+            let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
+            Ok::<_, StoreError>((commands, tokens, secrets, issued, alerts))
         };
         match swept.await {
-            Ok((0, 0, 0, 0)) => (),
-            Ok((commands, tokens, secrets, issued)) => {
-                tracing::info!(commands, tokens, secrets, issued, "swept away what is over");
+            Ok((0, 0, 0, 0, 0)) => (),
+            Ok((commands, tokens, secrets, issued, alerts)) => {
+                tracing::info!(commands, tokens, secrets, issued, alerts, "swept away what is over");
             }
             Err(error) => tracing::error!(%error, "what is over cannot be swept away"),
         }

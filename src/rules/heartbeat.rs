@@ -298,6 +298,8 @@ mod tests {
             labels: [("n".parse().unwrap(), label.to_string())].into(),
             realms: vec!["default".parse().unwrap()],
             units: Default::default(),
+            alerts: Default::default(),
+            alert_rules: None,
         }
     }
 

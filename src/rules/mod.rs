@@ -5,6 +5,7 @@
 //! - [`authorise`]: whether a command may be done on this host
 //! - [`presence`]: whether this agent is the only one of its host
 //! - [`heartbeat`]: what to say of the host's state, and when
+//! - [`alert`]: which alerts hold
 //! - [`resend`]: when to say something again that nobody has acknowledged
 //! - [`config`]: how configs become one, and what of them is secret; [`schema`]: whether that is what is wanted
 //! - [`order`]: whose turn it is among the units of a host
@@ -17,6 +18,7 @@
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
 //! numbers come in as parameters.
 
+pub mod alert;
 pub mod authorise;
 pub mod backoff;
 pub mod config;

@@ -7,7 +7,8 @@
 //! nobody objects; an agent that works objects to every claim.
 //!
 //! Earlier lives of the same store are no twins: the store's lock says that they are over. That is
-//! why their instances are remembered, and why a start after a crash need not wait.
+//! why their instances are remembered, and why a start after a crash need not wait. If one of them speaks up all the
+//! same, the store is the copy of one that lives on, and its agent leaves the host to that.
 
 use muster_topics::{
     Millis,
@@ -36,6 +37,8 @@ pub struct Standing {
     former: Vec<Uuid>,
     wait_ms: Millis,
     stage: Stage,
+    /// An earlier life has spoken up.
+    doubt: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +56,19 @@ impl Standing {
     /// instances of earlier lives, `wait_ms` how long to wait for an objection.
     #[must_use]
     pub fn new(instance: Uuid, session: u64, former: Vec<Uuid>, wait_ms: Millis) -> Self {
-        Self { instance, session, former, wait_ms, stage: Stage::Asking { other: false } }
+        Self { instance, session, former, wait_ms, stage: Stage::Asking { other: false }, doubt: false }
     }
 
     /// Whether this agent works.
     #[must_use]
     pub fn is_sole(&self) -> bool {
         self.stage == Stage::Sole
+    }
+
+    /// Whether this agent works, and this is the presence of another one that would: a twin of it.
+    #[must_use]
+    pub fn is_twin(&self, presence: &Presence) -> bool {
+        self.is_sole() && presence.state == PresenceState::Online && presence.instance != self.instance
     }
 
     /// When to call [`Standing::tick`].
@@ -83,7 +92,17 @@ impl Standing {
                 && presence.instance != self.instance
                 && !self.former.contains(&presence.instance)
         });
+        // An earlier life of this store says nothing more, but for what was still under way. One that objects again was never
+        // over: this one is the copy of it.
+        let original = presence.is_some_and(|presence| {
+            presence.state == PresenceState::Online && self.former.contains(&presence.instance)
+        });
         match self.stage {
+            Stage::Claiming { .. } | Stage::Sole if original && self.doubt => Verdict::Withdraw,
+            Stage::Claiming { .. } | Stage::Sole if original => {
+                self.doubt = true;
+                Verdict::Assert
+            }
             Stage::Asking { other: true } if mine => {
                 self.stage = Stage::Claiming { until_ms: now_ms + self.wait_ms };
                 Verdict::Ignore
@@ -173,6 +192,22 @@ mod tests {
         let mut claiming = check(&[(TWIN, 1, Online)], false);
         assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Offline)), 5), Verdict::Assert);
         assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Online)), 6), Verdict::Withdraw);
+    }
+
+    #[test]
+    fn a_copy_that_remembers_its_original_withdraws() {
+        let mut copy = check(&[(FORMER, 1, Online)], true);
+        // The first time it may be what was still under way.
+        for wanted in [Verdict::Assert, Verdict::Withdraw] {
+            assert_eq!(copy.heard(Some(&presence(FORMER, 1, Online)), 0), wanted);
+        }
+        assert_eq!(check(&[], true).heard(Some(&presence(FORMER, 1, Offline)), 0), Verdict::Assert);
+        // The original does not know it, and stays.
+        let mut original = Standing::new(FORMER, 1, vec![], 45_000);
+        assert_eq!(original.heard(Some(&presence(FORMER, 1, Online)), 0), Verdict::Settled);
+        let (twin, own) = (presence(ME, 2, Online), presence(FORMER, 1, Online));
+        assert_eq!((original.is_twin(&twin), original.is_twin(&own)), (true, false));
+        assert_eq!(original.heard(Some(&twin), 0), Verdict::Assert);
     }
 
     #[test]

@@ -189,6 +189,8 @@ impl Keeper {
             labels: simulated.into_iter().collect(),
             realms: self.common.manner.realms.iter().cloned().collect(),
             units: Default::default(),
+            alerts: Default::default(),
+            alert_rules: None,
         }
     }
 }

@@ -63,6 +63,8 @@ impl Host {
                     self.refresh(&refresh);
                 }
             }
+            // What is not measured raises no alert.
+            Kind::AlertRules => {}
         }
         self.parts.voice.done(message);
         Ok(())

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Millis, V1,
+    alert::AlertAck,
     envelope::{Body, Kind},
     name::{CommandId, HostId},
 };
@@ -29,6 +30,9 @@ pub struct Ack {
     /// Stored metric batches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Numbered>,
+    /// Stored messages about alerts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alerts: Vec<AlertAck>,
 }
 
 impl Body for Ack {

@@ -38,6 +38,8 @@ pub enum Kind {
     Refresh,
     /// An [`crate::ack::Ack`].
     Ack,
+    /// [`crate::alert::AlertRules`].
+    AlertRules,
 }
 
 impl Kind {
@@ -46,6 +48,7 @@ impl Kind {
             Self::Command => "command",
             Self::Refresh => "refresh",
             Self::Ack => "ack",
+            Self::AlertRules => "alert_rules",
         }
     }
 }

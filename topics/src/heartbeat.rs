@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::{
     Millis, V1,
+    alert::AlertSummary,
     canonical::{self, CanonicalError},
     name::{Digest, Name, UnitName},
     unit::{Hold, Phase, Run},
@@ -93,6 +94,12 @@ pub struct HostState {
     pub realms: Vec<Name>,
     /// Every unit, in short; `h/<host>/unit/…` has each in full.
     pub units: BTreeMap<UnitName, UnitSummary>,
+    /// Every alert that holds, in short.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub alerts: BTreeMap<Name, AlertSummary>,
+    /// The generation of the console's rules for alerts that the host goes by; nothing if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alert_rules: Option<u64>,
 }
 
 /// Slowly changing properties of the machine.

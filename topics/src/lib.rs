@@ -20,7 +20,7 @@
 //! - [`select`]: expressions that pick units
 //! - [`channel`]: what a yuno and its agent say to each other, on their host
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: what they should have been
-//! - [`metric`]: batches of measurements in line protocol
+//! - [`metric`]: batches of measurements in line protocol; [`alert`]: what somebody should look at, and when
 //! - [`join`]: the HTTPS exchange by which a host gets its certificate, and later renews it
 //! - [`schema`]: JSON Schema and AsyncAPI documents of all of the above
 //!
@@ -29,6 +29,7 @@
 //! **Invariant: topics are built and taken apart in [`topic`] alone.**
 
 pub mod ack;
+pub mod alert;
 pub mod canonical;
 pub mod capability;
 pub mod channel;

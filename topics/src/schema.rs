@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     ack::Ack,
+    alert::{Alert, AlertRules},
     channel::{FromYuno, ToYuno},
     command::{Command, Refresh},
     effective::Effective,
@@ -61,6 +62,13 @@ const CHANNELS: &[Channel] = &[
         about: "Desired and observed state of one unit, on change; an empty payload once the unit is gone.",
     },
     Channel {
+        id: "alert",
+        address: "h/{host}/alert/{alert}",
+        payload: Some("Alert"),
+        retained: true,
+        about: "One alert: retained while it holds, then `cleared` until that is acknowledged, then an empty payload.",
+    },
+    Channel {
         id: "metric",
         address: "h/{host}/metric",
         payload: None,
@@ -80,7 +88,8 @@ const CHANNELS: &[Channel] = &[
         address: "h/{host}/cmd",
         payload: Some("Envelope"),
         retained: false,
-        about: "A signed Command or Refresh for one host. Repeated until there is an outcome.",
+        about: "A signed Command, Refresh or AlertRules for one host. A command is repeated until there is an outcome, rules until \
+                a heartbeat says that the host has them.",
     },
     Channel {
         id: "commandAll",
@@ -118,6 +127,8 @@ pub fn documents() -> Vec<(String, String)> {
         schema::<Command>("Command"),
         schema::<Refresh>("Refresh"),
         schema::<Ack>("Ack"),
+        schema::<Alert>("Alert"),
+        schema::<AlertRules>("AlertRules"),
         schema::<Effective>("Effective"),
         schema::<Manifest>("Manifest"),
         schema::<Snapshots>("Snapshots"),
@@ -239,7 +250,8 @@ mod tests {
                 .replace("{host}", "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52")
                 .replace("{realm}", "default")
                 .replace("{unit}", "hello")
-                .replace("{console}", "main");
+                .replace("{console}", "main")
+                .replace("{alert}", "disk");
             assert!(topic.parse::<Topic>().is_ok(), "{topic}");
         }
     }

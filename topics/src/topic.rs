@@ -246,6 +246,8 @@ pub enum HostTopicKind {
     Metric,
     /// [`HostTopic::Outcome`]
     Outcome,
+    /// [`HostTopic::Alert`]
+    Alert,
 }
 
 impl fmt::Display for Filter {
@@ -258,6 +260,7 @@ impl fmt::Display for Filter {
                 HostTopicKind::Unit => "h/+/unit/+/+",
                 HostTopicKind::Metric => "h/+/metric",
                 HostTopicKind::Outcome => "h/+/outcome",
+                HostTopicKind::Alert => "h/+/alert/+",
             }),
         }
     }
@@ -270,7 +273,7 @@ impl HostTopicKind {
     #[must_use]
     pub fn is_repeated(self) -> bool {
         match self {
-            Self::Heartbeat | Self::Metric | Self::Outcome => true,
+            Self::Heartbeat | Self::Metric | Self::Outcome | Self::Alert => true,
             Self::Presence | Self::Unit => false,
         }
     }
@@ -287,8 +290,8 @@ impl Filter {
     /// What a console subscribes to. A few, stable filters: some brokers keep a log for each.
     #[must_use]
     pub fn of_console() -> Vec<Self> {
-        use HostTopicKind::{Heartbeat, Metric, Outcome, Presence, Unit};
-        [Presence, Heartbeat, Unit, Outcome, Metric].into_iter().map(Self::EveryHost).collect()
+        use HostTopicKind::{Alert, Heartbeat, Metric, Outcome, Presence, Unit};
+        [Presence, Heartbeat, Unit, Outcome, Metric, Alert].into_iter().map(Self::EveryHost).collect()
     }
 }
 

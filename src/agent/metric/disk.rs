@@ -1,4 +1,4 @@
-//! How full file systems are.
+//! How full file systems are; and, asked along with them, how warm the machine is.
 //!
 //! **Invariant: a file system that does not answer holds up only this.** Asking one may take for ever (a lost
 //! network mount, a broken disk), so a short-lived thread asks, and as long as it has not come back
@@ -8,6 +8,8 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use sysinfo::{DiskRefreshKind, Disks};
 use tokio::sync::oneshot;
+
+use super::heat;
 
 /// How long a sample waits for the answer; usually it takes less than a thousandth of that.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -26,41 +28,49 @@ pub(super) struct Disk {
     pub(super) used_bytes: u64,
 }
 
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Found {
+    pub(super) disks: Vec<Disk>,
+    /// The warmest sensor, if there is any.
+    pub(super) celsius: Option<f64>,
+}
+
 /// Asks, and remembers whether there is an answer to come.
 #[derive(Debug, Default)]
 pub(super) struct DiskWatch {
-    asked: Option<oneshot::Receiver<Vec<Disk>>>,
+    asked: Option<oneshot::Receiver<Found>>,
 }
 
 impl DiskWatch {
     /// How full file systems are now; nothing if one of them does not answer.
-    pub(super) async fn measure(&mut self) -> Vec<Disk> {
+    pub(super) async fn measure(&mut self) -> Found {
         let mut answer = match self.asked.take() {
             Some(mut asked) => match asked.try_recv() {
                 Err(oneshot::error::TryRecvError::Empty) => {
                     self.asked = Some(asked);
-                    return Vec::new();
+                    return Found::default();
                 }
                 // It came too late, and is old by now.
                 _ => ask(),
             },
             None => ask(),
         };
-        if let Ok(disks) = tokio::time::timeout(PATIENCE, &mut answer).await {
-            disks.unwrap_or_default()
+        if let Ok(found) = tokio::time::timeout(PATIENCE, &mut answer).await {
+            found.unwrap_or_default()
         } else {
             tracing::warn!("a file system does not answer. hint: look for mounts that hang, with `df`");
             self.asked = Some(answer);
-            Vec::new()
+            Found::default()
         }
     }
 }
 
-fn ask() -> oneshot::Receiver<Vec<Disk>> {
+fn ask() -> oneshot::Receiver<Found> {
     let (answer, asked) = oneshot::channel();
     let list = move || {
         // Nobody waits any more if the agent ends.
-        let _ = answer.send(list());
+        let _ = answer.send(Found { disks: list(), celsius: heat::warmest() });
     };
     // The smallest stack that is sure to do: paths of mounts lie on the heap.
     let thread = std::thread::Builder::new().name("disks".to_owned()).stack_size(128 * 1024).spawn(list);
@@ -107,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn the_disks_of_this_machine_are_plausible() {
         let mut watch = DiskWatch::default();
-        let disks = watch.measure().await;
+        let Found { disks, .. } = watch.measure().await;
         let root = disks.iter().find(|disk| disk.mount == "/").expect("the root");
         assert!(root.total_bytes > 1 << 20 && root.used_bytes > 0 && root.used_bytes <= root.total_bytes, "{root:?}");
         assert!(disks.iter().all(|disk| !disk.mount.starts_with("/proc") && !disk.mount.starts_with("/dev")));
@@ -118,10 +128,11 @@ mod tests {
         let (late, asked) = oneshot::channel();
         let mut watch = DiskWatch { asked: Some(asked) };
         for _ in 0..3 {
-            assert_eq!(watch.measure().await, [], "the first question is still open");
+            assert_eq!(watch.measure().await, Found::default(), "the first question is still open");
         }
-        late.send(vec![Disk { mount: "old".into(), total_bytes: 1, used_bytes: 1 }]).unwrap();
-        let disks = watch.measure().await;
+        let old = Disk { mount: "old".into(), total_bytes: 1, used_bytes: 1 };
+        late.send(Found { disks: vec![old], celsius: None }).unwrap();
+        let Found { disks, .. } = watch.measure().await;
         assert!(disks.iter().all(|disk| disk.mount != "old") && !disks.is_empty(), "{disks:?}");
     }
 }

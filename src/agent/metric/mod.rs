@@ -7,7 +7,7 @@
 //! Modules, in reading order:
 //!
 //! - `sample`: the host, its units and the agent itself as points
-//! - `procfs`: what is read from `/proc` for that; `disk`: file systems, asked from beside
+//! - `procfs`: what is read from `/proc` for that; `disk`: file systems, asked from beside, with `heat`
 //! - `batch`: points as messages; pure
 //!
 //! **Invariant: a measurement is in the store before anybody is told of it**, so no restart of anything loses a message.
@@ -17,10 +17,11 @@
 
 mod batch;
 mod disk;
+mod heat;
 mod procfs;
 mod sample;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use muster_topics::{ack::Numbered, metric::Point, name::HostId};
 use tokio::{
@@ -29,7 +30,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{disk::DiskWatch, sample::Sampler};
+use self::{
+    disk::{DiskWatch, Found},
+    sample::Sampler,
+};
 use super::{
     store::{
         Store, StoreError,
@@ -91,6 +95,7 @@ pub struct Labels {
 #[derive(Clone, Debug)]
 pub struct MetricsTask {
     stored: watch::Receiver<u64>,
+    samples: watch::Receiver<Arc<[Point]>>,
 }
 
 impl MetricsTask {
@@ -106,9 +111,9 @@ impl MetricsTask {
     ) -> Self {
         let phase = phase(labels.host);
         let task = Task::new(store, settings, &labels, epoch, units);
-        let stored = task.told.subscribe();
+        let (stored, samples) = (task.told.subscribe(), task.newest.subscribe());
         tokio::spawn(task.run(phase, shutdown));
-        Self { stored }
+        Self { stored, samples }
     }
 
     /// Counts the messages that were stored in this life of the agent, and changes with each. It closes
@@ -116,6 +121,12 @@ impl MetricsTask {
     #[must_use]
     pub fn stored(&self) -> watch::Receiver<u64> {
         self.stored.clone()
+    }
+
+    /// The newest sample.
+    #[must_use]
+    pub fn samples(&self) -> watch::Receiver<Arc<[Point]>> {
+        self.samples.clone()
     }
 
     /// Waits until the task has ended, and everything is stored.
@@ -147,6 +158,7 @@ struct Task {
     /// The number of the last message, once it is known.
     last_seq: Option<u64>,
     told: watch::Sender<u64>,
+    newest: watch::Sender<Arc<[Point]>>,
 }
 
 impl Task {
@@ -162,6 +174,7 @@ impl Task {
             settings,
             units,
             told: watch::Sender::new(0),
+            newest: watch::Sender::new(Arc::default()),
         }
     }
 
@@ -195,14 +208,17 @@ impl Task {
     }
 
     async fn sample(&mut self) {
-        let disks = if Instant::now() >= self.disks_at {
+        let found = if Instant::now() >= self.disks_at {
             self.disks_at = Instant::now() + DISKS;
             self.disks.measure().await
         } else {
-            Vec::new()
+            Found::default()
         };
         let units = self.units.borrow().clone();
-        let points = self.sampler.sample(&units, &disks, clock::now_ms());
+        let at_ms = clock::now_ms();
+        let mut points = self.sampler.sample(&units, &found.disks, at_ms);
+        points.extend(found.celsius.map(|celsius| self.sampler.heat(celsius, at_ms)));
+        self.newest.send_replace(points.as_slice().into());
         self.points.extend(points);
         let surplus = self.points.len().saturating_sub(POINTS_MAX);
         if surplus > 0 {

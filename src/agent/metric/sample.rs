@@ -88,6 +88,11 @@ impl Sampler {
         points
     }
 
+    /// The warmest sensor, which is asked for less often.
+    pub(super) fn heat(&self, celsius: f64, at_ms: Millis) -> Point {
+        self.point("muster_host_temperature", &[], at_ms).field("celsius", celsius)
+    }
+
     /// The size of the agent's store, which is asked for less often.
     pub(super) fn store(&self, size_bytes: u64, at_ms: Millis) -> Point {
         bytes(self.point("muster_agent_store", &[], at_ms), &[("size_bytes", size_bytes)])

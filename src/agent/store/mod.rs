@@ -2,12 +2,13 @@
 //!
 //! Modules, in reading order: [`journal`] and [`outbox`] (commands and their answers), [`unit`]
 //! (what units should be; [`lease`]: their ports; [`realm`]; [`snapshot`]: what they should have been;
-//! `verified`: what they go back to), [`metric`] (measurements that wait for the console).
+//! `verified`: what they go back to), [`metric`] (measurements that wait for the console), [`alert`].
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` writes anew from the migrations.
 //!
 //! **Invariant: a store is never silently emptied.** A damaged one is set aside under another name.
 
+pub mod alert;
 pub mod journal;
 pub mod lease;
 pub mod metric;

@@ -1,13 +1,14 @@
 //! The REST API: one table of routes, from which both the router and the OpenAPI document are made,
 //! so that neither has what the other has not.
 //!
-//! Modules: [`extract`] (what comes in, each fault a problem with its reason), [`handlers`] and [`content`] (one
+//! Modules: [`extract`] (what comes in, each fault a problem with its reason), [`handlers`], [`content`] and [`alerts`] (one
 //! function for each route), [`events`] (what becomes of a command, as it happens), [`openapi`] (the
 //! document, held true by a test).
 //!
 //! **Invariant: a route that the table does not mark as open is asked for its operator before
 //! anything else of the request is looked at.**
 
+mod alerts;
 mod content;
 mod events;
 pub(super) mod extract;
@@ -98,6 +99,7 @@ fn routes() -> Vec<Route> {
     routes.extend(realm_routes());
     routes.extend(content_routes());
     routes.extend(series_routes());
+    routes.extend(alert_routes());
     routes
 }
 
@@ -286,6 +288,46 @@ fn series_routes() -> Vec<Route> {
             },
         ])
         .gives(Shape::of::<api::SeriesAnswer>()),
+    ]
+}
+
+/// Alerts, rules and silences.
+fn alert_routes() -> Vec<Route> {
+    use Method::{Delete, Get, Post};
+    use alerts as h;
+    const RULE: Parameter = Parameter { name: "rule", about: "Those of this rule.", whole: false };
+    const LIMIT: Parameter =
+        Parameter { name: "limit", about: "How many at most; 500 if left out, and up to 1,000.", whole: true };
+    vec![
+        Route::new(Get, "/v1/alerts", "Alerts that hold, those that began last first.", get(h::alerts))
+            .query(&[HOST, RULE, LIMIT])
+            .gives(Shape::list::<api::Alert>()),
+        Route::new(
+            Get,
+            "/v1/alerts/history",
+            "Alerts that hold and those that are over, those that began last first.",
+            get(h::history),
+        )
+        .query(&[HOST, RULE, LIMIT])
+        .gives(Shape::list::<api::Alert>()),
+        Route::new(Get, "/v1/alert-rules", "The console's rules for alerts, those for all hosts first.", get(h::rules))
+            .gives(Shape::list::<api::AlertRule>()),
+        Route::new(Post, "/v1/alert-rules", "Sets a rule, for one host or for all.", post(h::set_rule))
+            .takes(Shape::of::<api::NewAlertRule>())
+            .gives(Shape::of::<api::AlertRule>()),
+        Route::new(
+            Delete,
+            "/v1/alert-rules/{rule}",
+            "Removes a rule: what hosts have of their own under this name holds again.",
+            delete(h::remove_rule),
+        )
+        .query(&[HOST]),
+        Route::new(Get, "/v1/alert-silences", "Silences that are not over.", get(h::silences))
+            .gives(Shape::list::<api::AlertSilence>()),
+        Route::new(Post, "/v1/alert-silences", "Keeps alerts quiet for a while.", post(h::silence))
+            .takes(Shape::of::<api::NewAlertSilence>())
+            .gives(Shape::of::<api::AlertSilence>()),
+        Route::new(Delete, "/v1/alert-silences/{id}", "Ends a silence.", delete(h::end_silence)),
     ]
 }
 

@@ -15,6 +15,7 @@ use std::{
 use muster_topics::{
     Millis, V1,
     ack::{Ack, Numbered, ReportAck},
+    alert::AlertAck,
     name::HostId,
     topic::{HostTopic, Topic},
 };
@@ -32,6 +33,8 @@ const GATHER: Duration = Duration::from_millis(250);
 const GATHER_MAX: Duration = Duration::from_secs(2);
 /// The most answers that one acknowledgement names: 90 bytes each, quoted, stay well below 64 KiB.
 const REPORTS_MAX: usize = 400;
+/// The same of alerts: 150 bytes each.
+const ALERTS_MAX: usize = 300;
 
 /// What one host may forget.
 #[derive(Debug, Default)]
@@ -39,6 +42,7 @@ pub(super) struct HostAcks {
     pub(super) reports: BTreeSet<ReportAck>,
     pub(super) heartbeat: Option<Numbered>,
     pub(super) metrics: BTreeSet<Numbered>,
+    pub(super) alerts: BTreeSet<AlertAck>,
 }
 
 impl HostAcks {
@@ -46,6 +50,7 @@ impl HostAcks {
     pub(super) fn extend(&mut self, later: Self) {
         self.reports.extend(later.reports);
         self.metrics.extend(later.metrics);
+        self.alerts.extend(later.alerts);
         self.heartbeat = later.heartbeat.or(self.heartbeat);
     }
 }
@@ -107,9 +112,10 @@ async fn say(shared: &Shared) {
 
 /// What a host may forget, in as many messages as it takes.
 fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
-    let HostAcks { reports, heartbeat, metrics } = acks;
+    let HostAcks { reports, heartbeat, metrics, alerts } = acks;
+    let alerts: Vec<_> = alerts.into_iter().collect();
     let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());
-    let count = reports.len().div_ceil(REPORTS_MAX).max(metrics.len().div_ceil(REPORTS_MAX)).max(1);
+    let count = reports.len().max(metrics.len()).div_ceil(REPORTS_MAX).max(usize::from(heartbeat.is_some()));
     let part = |index: usize, length: usize| (index * REPORTS_MAX).min(length)..((index + 1) * REPORTS_MAX).min(length);
     (0..count)
         .map(|index| Ack {
@@ -119,13 +125,24 @@ fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
             reports: reports[part(index, reports.len())].to_vec(),
             heartbeat: heartbeat.filter(|_| index == 0),
             metrics: metrics[part(index, metrics.len())].to_vec(),
+            alerts: Vec::new(),
         })
+        // They are rare, and long.
+        .chain(alerts.chunks(ALERTS_MAX).map(|part| Ack {
+            v: V1,
+            host,
+            issued_ms: now,
+            reports: Vec::new(),
+            heartbeat: None,
+            metrics: Vec::new(),
+            alerts: part.to_vec(),
+        }))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::{envelope::Signer, name::CommandId};
+    use muster_topics::{alert::AlertState, envelope::Signer, name::CommandId};
 
     use super::*;
 
@@ -136,14 +153,25 @@ mod tests {
             (0..1000).map(|_| ReportAck { command: CommandId::new(), seq: u64::from(u32::MAX) }).collect();
         let metrics: BTreeSet<_> = (0..500).map(|seq| Numbered { epoch: u64::from(u32::MAX), seq }).collect();
         let heartbeat = Some(Numbered { epoch: 1, seq: 1 });
+        let id = |index: i64| AlertAck {
+            id: format!("{index:0>63}").parse().unwrap(),
+            since_ms: i64::MAX >> 10,
+            state: AlertState::Cleared,
+        };
+        let alerts: BTreeSet<_> = (0..700).map(id).collect();
         let host = HostId::random();
-        let acks = messages(host, HostAcks { reports: reports.clone(), heartbeat, metrics: metrics.clone() }, 0);
+        let acks = messages(
+            host,
+            HostAcks { reports: reports.clone(), heartbeat, metrics: metrics.clone(), alerts: alerts.clone() },
+            0,
+        );
         for ack in &acks {
             signer.sign(ack).unwrap();
         }
         let sent: BTreeSet<_> = acks.iter().flat_map(|ack| ack.reports.clone()).collect();
         let sent_metrics: BTreeSet<_> = acks.iter().flat_map(|ack| ack.metrics.clone()).collect();
-        assert_eq!((sent, sent_metrics), (reports, metrics));
+        let sent_alerts: BTreeSet<_> = acks.iter().flat_map(|ack| ack.alerts.clone()).collect();
+        assert_eq!((sent, sent_metrics, sent_alerts), (reports, metrics, alerts));
         assert_eq!(acks.iter().filter(|ack| ack.heartbeat.is_some()).count(), 1);
     }
 

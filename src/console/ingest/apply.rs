@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::{Numbered, ReportAck},
+    alert::Alert,
     heartbeat::{self, Heartbeat, HostState},
-    name::{CommandId, HostId, UnitName},
+    name::{CommandId, HostId, Name, UnitName},
     outcome::{Content, Report, Stream},
     presence::{Presence, PresenceState},
     topic::{HostTopic, Topic},
@@ -25,6 +26,7 @@ use crate::{
         Change,
         store::{
             StoreError,
+            alert::{self, Put},
             command::{self, Settled},
             host::{self, Known, NewState},
         },
@@ -34,6 +36,9 @@ use crate::{
 /// The most output of one stream of a command that is kept: far above what a command may ask for,
 /// and a bound for a host that does not keep to it.
 const OUTPUT_MAX_BYTES: u64 = 64 * 1024 * 1024;
+
+/// The longest texts of an alert: the longest path, and a message around it.
+const ALERT_MAX_BYTES: usize = 8 * 1024;
 
 type Result<T> = std::result::Result<T, ApplyError>;
 
@@ -94,6 +99,9 @@ impl Batch {
                 unit_report(db, *host, unit, &parse(payload)?, self.now, &mut self.effects).await
             }
             HostTopic::Outcome => self.report(db, *host, parse(payload)?).await,
+            // It has ended, which was told before.
+            HostTopic::Alert(_) if payload.is_empty() => Ok(()),
+            HostTopic::Alert(id) => self.alert(db, *host, id, &parse(payload)?).await,
             _ => Err(Faulty::Topic.into()),
         }
     }
@@ -122,6 +130,13 @@ impl Batch {
                 }
                 self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq: held.seq });
                 self.effects.changes.push(Change::Host(id));
+                if self.known.alerted.contains(&id) || !state.alerts.is_empty() {
+                    let made = (epoch, made_ms);
+                    if alert::reconcile(db, id, made, &state.alerts).await? {
+                        self.effects.changes.push(Change::Alert(Some(id)));
+                    }
+                }
+                self.effects.rules.insert(id, state.alert_rules);
                 if !is_final {
                     self.lives(id, epoch, &state);
                 }
@@ -132,6 +147,8 @@ impl Batch {
             Verdict::Old => (),
             Verdict::Gap => drop(self.effects.refresh.insert(id)),
             Verdict::Digest { state, digest } => {
+                let rules = state.get("alert_rules").and_then(serde_json::Value::as_u64);
+                self.effects.rules.insert(id, rules);
                 let units = host::last_reports(db, id, epoch).await?;
                 let same =
                     units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));
@@ -141,6 +158,26 @@ impl Batch {
                 }
             }
         }
+        Ok(())
+    }
+
+    async fn alert(&mut self, db: &mut SqliteConnection, host: HostId, id: &Name, alert: &Alert) -> Result<()> {
+        if alert.id != *id {
+            return Err(Faulty::Content("it is about another alert than its topic says").into());
+        }
+        let texts = alert.message.len() + alert.mount.as_ref().map_or(0, String::len);
+        if texts > ALERT_MAX_BYTES {
+            return Err(Faulty::Content("its texts are longer than anybody reads").into());
+        }
+        match alert::put(db, host, alert, self.now).await? {
+            Put::New => {
+                self.known.alerted.insert(host);
+                self.effects.changes.push(Change::Alert(Some(host)));
+            }
+            Put::Known => {}
+            Put::TooMany => return Err(Faulty::Content("more alerts hold than a host may have").into()),
+        }
+        self.effects.acks(host).alerts.insert(alert.key());
         Ok(())
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Effects {
     pub(super) answered: Vec<(CommandId, HostId)>,
     /// Hosts that are done with a command.
     pub(super) settled: Vec<(CommandId, HostId)>,
+    /// Which rules for alerts hosts say that they have.
+    pub(super) rules: BTreeMap<HostId, Option<u64>>,
     /// News for pages.
     pub(super) changes: Vec<Change>,
 }
@@ -48,12 +50,16 @@ impl Effects {
         self.presences.extend(more.presences);
         self.answered.extend(more.answered);
         self.settled.extend(more.settled);
+        self.rules.extend(more.rules);
         self.changes.extend(more.changes);
     }
 
     /// Tells everybody.
     pub(super) async fn perform(self, shared: &Shared, refreshes: &mut Refreshes, now: Millis) {
         shared.owed.add(self.acks);
+        for (host, has) in self.rules {
+            shared.tellings.heard(host, has, now);
+        }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {
                 tracing::info!(host.id = %host, "asks a host for its whole state");

@@ -16,6 +16,8 @@ use crate::{
     },
 };
 
+mod alerts;
+
 fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
     let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
     Inbound { topic: Topic::Host(host, topic), payload, receipt: Receipt::none(), _room: None }

@@ -1,6 +1,6 @@
 //! Hosts: who joined, with which certificates, and what they say of themselves.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use muster_topics::{
     Millis,
@@ -62,6 +62,7 @@ pub async fn join(db: &mut SqliteConnection, host: &Joining, certificate: &Certi
         ] {
             sqlx::query(forget).bind(&id).execute(&mut *db).await?;
         }
+        super::alert::forget(db, host.host, now).await?;
     }
     add_certificate(db, host.host, certificate, now).await
 }
@@ -414,6 +415,8 @@ pub struct Known {
     pub held: HashMap<HostId, Held>,
     /// Those of them that have units.
     pub with_units: HashSet<HostId>,
+    /// Hosts of which alerts hold, if any state was asked for.
+    pub alerted: BTreeSet<HostId>,
 }
 
 /// Reads what is known of `hosts`, and the states of `beating`.
@@ -432,6 +435,9 @@ pub async fn known(db: &mut SqliteConnection, hosts: &[HostId], beating: &[HostI
             let order = (unsigned("epoch", epoch)?, unsigned("session", session)?, state != "online");
             known.presences.insert(parsed("host id", &id)?, order);
         }
+    }
+    if !beating.is_empty() {
+        known.alerted = super::alert::alerted(db).await?;
     }
     for piece in pieces(beating) {
         let rows: States =

@@ -2,7 +2,7 @@
 //!
 //! Modules, one for each subject: [`host`] (who joined, what they say), [`issued`]
 //! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
-//! (people and their secrets), [`realm`], [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
+//! (people and their secrets), [`realm`], [`alert`], [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
 //! **Invariant: one connection writes.** SQLite has one writer at a time; queueing for that
@@ -11,6 +11,7 @@
 //! **Invariant: what is committed survives a power cut** (`synchronous = FULL`): hosts forget what
 //! the console acknowledges.
 
+pub mod alert;
 pub mod command;
 pub mod content;
 pub mod host;

@@ -109,6 +109,8 @@ pub(super) struct Session {
     pub(super) operator: Name,
     /// The cookie's content.
     secret: String,
+    /// How many alerts held when it asked.
+    alerts: u64,
 }
 
 impl Session {
@@ -136,7 +138,8 @@ impl Session {
 
     /// What every page of this session has around it.
     pub(super) fn frame(&self) -> Frame {
-        Frame { operator: Some(self.operator.clone()), token: self.token(), now_ms: now_ms() }
+        let (token, alerts) = (self.token(), self.alerts);
+        Frame { operator: Some(self.operator.clone()), token, alerts, now_ms: now_ms() }
     }
 }
 
@@ -157,7 +160,9 @@ pub(super) async fn signed_in(State(web): State<Web>, mut request: Request, next
     };
     match web.console.session(&secret).await {
         Ok(Some(operator)) => {
-            request.extensions_mut().insert(Session { operator, secret });
+            // A page is worth more than its count.
+            let alerts = web.console.alert_count(None).await.unwrap_or_default();
+            request.extensions_mut().insert(Session { operator, secret, alerts });
             next.run(request).await
         }
         Ok(None) => answer::sign_in_first(),

@@ -1,6 +1,6 @@
 //! Server-sent events: what changed, so that a page fetches the regions that show it.
 //!
-//! An event has a name (`host`, `unit`, `command`, `metrics`) and says nothing more; what is to be
+//! An event has a name (`host`, `unit`, `command`, `metrics`, `alert`) and says nothing more; what is to be
 //! seen comes from the page itself. Each connection begins with `sync`, on which every region is
 //! fetched: what changed between the page and the connection, or while it was interrupted, is then
 //! there too. (It costs one fetch; a command that seems to run for ever would cost more.)
@@ -52,6 +52,7 @@ enum Kind {
     Unit,
     Command,
     Metrics,
+    Alert,
 }
 
 impl Kind {
@@ -62,6 +63,7 @@ impl Kind {
             Self::Unit => "unit",
             Self::Command => "command",
             Self::Metrics => "metrics",
+            Self::Alert => "alert",
         }
     }
 
@@ -73,6 +75,10 @@ impl Kind {
             Change::Unit(host, _) => this_host(host).then_some(Self::Unit),
             // Nobody shows the measurements of a whole fleet.
             Change::Metrics(host) => (watch.host == Some(*host)).then_some(Self::Metrics),
+            Change::Alert(host) => {
+                let concerns = watch.host.is_none_or(|watched| host.is_none_or(|host| host == watched));
+                (concerns && watch.command.is_none()).then_some(Self::Alert)
+            }
             Change::Command(id) => watch.command.is_none_or(|watched| watched == *id).then_some(Self::Command),
         }
     }
@@ -224,6 +230,9 @@ mod tests {
             (Change::Unit(host, unit), [Some(Kind::Unit), Some(Kind::Unit), None]),
             (Change::Metrics(host), [None, Some(Kind::Metrics), None]),
             (Change::Metrics(other), [None, None, None]),
+            (Change::Alert(Some(host)), [Some(Kind::Alert), Some(Kind::Alert), None]),
+            (Change::Alert(Some(other)), [Some(Kind::Alert), None, None]),
+            (Change::Alert(None), [Some(Kind::Alert), Some(Kind::Alert), None]),
             (Change::Command(command), [Some(Kind::Command), Some(Kind::Command), Some(Kind::Command)]),
             (Change::Command(another), [Some(Kind::Command), Some(Kind::Command), None]),
         ];

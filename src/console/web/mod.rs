@@ -44,7 +44,7 @@ use tokio::sync::Semaphore;
 
 use self::{
     guard::Cookie,
-    page::{command, commands, content, host, hosts, join, run, sign_in, unit},
+    page::{alerts, command, commands, content, host, hosts, join, run, sign_in, unit},
 };
 use super::Console;
 
@@ -80,6 +80,9 @@ pub fn router(console: Console) -> Router {
         .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
         .route("/host/{host}/unit/{realm}/{name}/series", get(chart::unit))
         .route("/host/{host}/unit/{realm}/{name}/{action}", post(unit::act))
+        .route("/alerts", get(alerts::show))
+        .route("/alerts/silence", post(alerts::silence))
+        .route("/alerts/silence/{id}/end", post(alerts::end))
         .route("/commands", get(commands::show))
         .route("/command/{id}", get(command::show))
         .route("/command/{id}/host/{host}/{stream}", get(command::download))

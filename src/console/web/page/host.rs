@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use crate::console::{
     Console, Error,
+    store::alert::Which,
     web::{
         answer,
         chart::{self, Range},
@@ -16,6 +17,9 @@ use crate::console::{
         },
     },
 };
+
+/// What a host may have at a time.
+const ALERTS: u32 = muster_topics::alert::ALERTS_MAX as u32;
 
 /// What of it.
 #[derive(Debug, Deserialize)]
@@ -44,8 +48,9 @@ pub(in crate::console::web) async fn show(
 
 async fn view(console: &Console, name: &str, range: Range) -> Result<HostView, Error> {
     let host = console.host(name).await?;
+    let alerts = console.alerts(Which { host: Some(host.id), limit: ALERTS, ..Which::default() }).await?;
     let units = console.units(Some(host.id)).await?;
     let commands = console.commands(Some(host.id), RECENT).await?;
     let latest = chart::latest(console, host.id, None).await?;
-    Ok(HostView { host, units, commands, latest, range })
+    Ok(HostView { host, alerts, units, commands, latest, range })
 }

@@ -1,6 +1,7 @@
 //! Handlers, one module for each page: each reads through [`Console`](crate::console::Console), fills
 //! a view, and draws it.
 
+pub(super) mod alerts;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;

@@ -319,3 +319,31 @@ async fn changes_are_told_and_end_with_the_session() {
     browser.fixture.running.stop().await;
     while let Ok(Some(_)) = live.chunk().await {}
 }
+
+#[tokio::test]
+async fn alerts_are_silenced_from_their_page() {
+    let browser = Browser::new().await;
+    let token = browser.token().await;
+    let filled = browser.page("/alerts?host=till-7&rule=disk").await;
+    assert!(filled.contains("value=\"till-7\"") && filled.contains("Nothing is wrong"), "{filled}");
+    let fields =
+        [("csrf", token.as_str()), ("rule", "disk"), ("host", ""), ("for_s", "7200"), ("reason", "it is a test")];
+    let answer = browser.post("/alerts/silence", &fields, &[]).await;
+    assert_eq!((answer.status(), location(&answer)), (StatusCode::SEE_OTHER, "/alerts"));
+    let id = browser.fixture.console.alert_silences().await.unwrap()[0].id.to_string();
+    let page = browser.page("/alerts").await;
+    let end = format!("/alerts/silence/{id}/end");
+    assert!(page.contains("it is a test") && page.contains(&end), "{page}");
+    // What cannot be done is told, with the form as it was.
+    for (field, value) in [("rule", "No Name"), ("for_s", "soon"), ("reason", ""), ("host", "nobody")] {
+        let wrong = fields.map(|(key, was)| (key, if key == field { value } else { was }));
+        let answer = browser.post("/alerts/silence", &wrong, &[]).await;
+        assert!(answer.status().is_client_error(), "{field}: {}", answer.status());
+        assert!(answer.text().await.unwrap().contains("role=\"alert\""), "{field}");
+    }
+    let answer = browser.post(&end, &[("csrf", &token)], &[]).await;
+    assert_eq!((answer.status(), location(&answer)), (StatusCode::SEE_OTHER, "/alerts"));
+    assert!(browser.fixture.console.alert_silences().await.unwrap().is_empty());
+    let answer = browser.post("/alerts/silence", &[("rule", "disk")], &[]).await;
+    assert_eq!(answer.status(), StatusCode::FORBIDDEN, "a form without its token");
+}

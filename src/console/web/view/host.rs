@@ -3,12 +3,12 @@
 use maud::{Markup, html};
 
 use super::{
-    Frame, Section, View, Watch,
+    Frame, Section, View, Watch, alerts,
     bits::{self, Tone, ago, bytes, empty, presence_since, state},
     commands, region, unit,
 };
 use crate::{
-    api::{Command, Host, Unit},
+    api::{Alert, Command, Host, Unit},
     console::web::chart::{Latest, Panel, Range},
 };
 
@@ -20,6 +20,8 @@ pub(in crate::console::web) const RECENT: u32 = 10;
 pub(in crate::console::web) struct HostView {
     /// The host.
     pub(in crate::console::web) host: Host,
+    /// Its alerts that hold.
+    pub(in crate::console::web) alerts: Vec<Alert>,
     /// Its units.
     pub(in crate::console::web) units: Vec<Unit>,
     /// The newest commands for it.
@@ -51,6 +53,7 @@ impl View for HostView {
                 a.button href={ "/run?host=" (self.host.id) } { "Run a command" }
             }
             (region(&url, "facts", &["host"], self.facts(frame)))
+            (region(&url, "alerts", &["alert"], self.alerts(frame)))
             section {
                 h2 { "Units" }
                 (region(&url, "units", &["unit"], self.units(frame)))
@@ -73,6 +76,7 @@ impl View for HostView {
     fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
         match name {
             "facts" => Some(self.facts(frame)),
+            "alerts" => Some(self.alerts(frame)),
             "units" => Some(self.units(frame)),
             "latest" => Some(latest(&self.latest, frame)),
             "recent" => Some(self.recent(frame)),
@@ -106,6 +110,17 @@ impl HostView {
             }
             @if host.presence.is_none() {
                 p.note { "It joined, and its agent has never connected to the broker. On the host, its log says why." }
+            }
+        }
+    }
+
+    fn alerts(&self, frame: &Frame) -> Markup {
+        html! {
+            @if !self.alerts.is_empty() {
+                section {
+                    h2 { (bits::count(self.alerts.len() as u64, "alert", "alerts")) }
+                    (alerts::table(&self.alerts, frame))
+                }
             }
         }
     }

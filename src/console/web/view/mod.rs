@@ -9,6 +9,7 @@
 //!
 //! **Invariant: forms lie outside of regions**, so that what somebody types is never replaced.
 
+pub(super) mod alerts;
 pub(super) mod bits;
 pub(super) mod command;
 pub(super) mod commands;
@@ -84,6 +85,8 @@ impl Watch {
 pub(super) enum Section {
     /// Hosts, and everything on one.
     Hosts,
+    /// What somebody should look at.
+    Alerts,
     /// The ledger.
     Commands,
     /// A new command.
@@ -97,11 +100,13 @@ pub(super) enum Section {
 }
 
 impl Section {
-    const ALL: [Self; 6] = [Self::Hosts, Self::Commands, Self::Run, Self::Join, Self::Artifacts, Self::Configs];
+    const ALL: [Self; 7] =
+        [Self::Hosts, Self::Alerts, Self::Commands, Self::Run, Self::Join, Self::Artifacts, Self::Configs];
 
     fn word_and_path(self) -> (&'static str, &'static str) {
         match self {
             Self::Hosts => ("Hosts", "/"),
+            Self::Alerts => ("Alerts", "/alerts"),
             Self::Commands => ("Commands", "/commands"),
             Self::Run => ("Run", "/run"),
             Self::Join => ("Join", "/join"),
@@ -118,6 +123,8 @@ pub(super) struct Frame {
     pub(super) operator: Option<Name>,
     /// What forms have to carry.
     pub(super) token: String,
+    /// How many alerts hold that nobody has silenced.
+    pub(super) alerts: u64,
     /// The time that ages are told by.
     pub(super) now_ms: Millis,
 }
@@ -125,7 +132,7 @@ pub(super) struct Frame {
 impl Frame {
     /// The frame of a page for somebody who is not signed in.
     pub(super) fn stranger(now_ms: Millis) -> Self {
-        Self { operator: None, token: String::new(), now_ms }
+        Self { operator: None, token: String::new(), alerts: 0, now_ms }
     }
 
     /// A whole document.
@@ -140,7 +147,7 @@ impl Frame {
                     header.top {
                         a.brand href="/" { "muster" }
                         @if let Some(operator) = &self.operator {
-                            (menu(view.section()))
+                            (menu(view.section(), self.alerts))
                             div.who {
                                 @if watch.is_some() {
                                     span #live .live hidden { "live" }
@@ -187,13 +194,18 @@ fn head(title: &str) -> Markup {
     }
 }
 
-fn menu(here: Option<Section>) -> Markup {
+fn menu(here: Option<Section>, alerts: u64) -> Markup {
     html! {
         nav aria-label="Pages" {
             ul {
                 @for section in Section::ALL {
                     @let (word, path) = section.word_and_path();
-                    li { a href=(path) aria-current=[(here == Some(section)).then_some("page")] { (word) } }
+                    li { a href=(path) aria-current=[(here == Some(section)).then_some("page")] {
+                        (word)
+                        @if section == Section::Alerts && alerts > 0 {
+                            " " span.count { (bits::grouped(alerts)) span.visually-hidden { " active" } }
+                        }
+                    } }
                 }
             }
         }

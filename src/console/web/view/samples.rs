@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use maud::Markup;
 use muster_topics::{
     Millis,
+    alert::{AlertState, Metric, Rule, Severity},
     channel::{Ability, ToldStats},
     command::{Exec, Verb},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
@@ -22,6 +23,7 @@ use muster_topics::{
 
 use super::{
     Frame, View,
+    alerts::{AlertsView, SilenceForm},
     command::{CommandView, Shown as Text},
     commands::CommandsView,
     content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
@@ -35,8 +37,8 @@ use super::{
 };
 use crate::{
     api::{
-        Artifact, Command, CommandHost, CommandState, Config, CreatedToken, Host, HostPresence, Problem, Received,
-        Status, Token, Unit,
+        Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config,
+        CreatedToken, Host, HostPresence, Problem, Received, Status, Token, Unit,
     },
     console::web::chart::{Latest, Range},
     rules::upgrade::{Offer, Upgrade, upgrade},
@@ -52,7 +54,7 @@ fn ago(seconds: i64) -> Millis {
 }
 
 fn frame() -> Frame {
-    Frame { operator: Some("admin".parse().unwrap()), token: "00ff".repeat(16), now_ms: NOW }
+    Frame { operator: Some("admin".parse().unwrap()), token: "00ff".repeat(16), alerts: 3, now_ms: NOW }
 }
 
 /// Every page, drawn.
@@ -73,7 +75,8 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("host", &|| frame().page(&host_view("shop-7.example", 2)));
     add("host-empty", &|| {
         let host = Host { presence: None, state: None, ..host("fresh", 0) };
-        let empty = HostView { host, units: vec![], commands: vec![], latest: vec![], range: Range::Hour };
+        let empty =
+            HostView { host, alerts: vec![], units: vec![], commands: vec![], latest: vec![], range: Range::Hour };
         frame().page(&empty)
     });
     add("host-hostile", &|| frame().page(&host_view(HOSTILE, 2)));
@@ -106,6 +109,14 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
         frame().page(&run(HOSTILE, input, Some(problem(HOSTILE))))
     });
     add("run-nowhere", &|| frame().page(&RunView { hosts: vec![], found: 0, input: Input::default(), problem: None }));
+    add("alerts", &|| frame().page(&alerts("shop-7", "disk /: 93 %")));
+    add("alerts-empty", &|| {
+        let empty = AlertsView { raised: vec![], over: vec![], silences: vec![], ..alerts("", "") };
+        frame().page(&AlertsView { rules: vec![], form: SilenceForm::default(), ..empty })
+    });
+    add("alerts-hostile", &|| {
+        frame().page(&AlertsView { problem: Some(problem(HOSTILE)), ..alerts(HOSTILE, HOSTILE) })
+    });
     add("join", &|| frame().page(&JoinView { tokens: tokens(), created: None, problem: None }));
     add("join-made", &|| {
         frame().page(&JoinView { tokens: tokens(), created: Some(created()), problem: Some(problem("x")) })
@@ -132,7 +143,8 @@ pub(in crate::console::web) fn parts() -> Vec<(&'static str, Regions)> {
     }
     vec![
         ("hosts", each(&hosts("shop-7", 3), &["fleet"])),
-        ("host", each(&host_view("shop-7", 2), &["facts", "units", "latest", "recent"])),
+        ("host", each(&host_view("shop-7", 2), &["facts", "alerts", "units", "latest", "recent"])),
+        ("alerts", each(&alerts("shop-7", "disk"), &["raised", "over"])),
         ("unit", each(&unit_view("shop-7", "line\n"), &["asked", "state", "log", "latest"])),
         ("commands", each(&CommandsView { commands: commands("shop-7") }, &["commands"])),
         ("command", each(&command_view("shop-7", "x"), &["progress"])),
@@ -180,6 +192,8 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
         labels: BTreeMap::from([("site".parse().unwrap(), hostname.to_owned())]),
         realms: vec!["default".parse().unwrap(), "shop".parse().unwrap()],
         units: if index % 4 == 1 { units } else { BTreeMap::new() },
+        alerts: BTreeMap::new(),
+        alert_rules: None,
     };
     Host {
         id: HostId::random(),
@@ -305,6 +319,7 @@ fn latest(label: &str) -> Vec<Latest> {
 fn host_view(hostname: &str, units: usize) -> HostView {
     HostView {
         host: host(hostname, 1),
+        alerts: vec![alert(hostname, hostname, AlertStanding::Raised, 1)],
         units: (0..units).map(|index| unit(hostname, index)).collect(),
         commands: commands(hostname),
         latest: latest(if hostname == HOSTILE { HOSTILE } else { "Memory" }),
@@ -388,6 +403,69 @@ fn run(hostname: &str, mut input: Input, problem: Option<Problem>) -> RunView {
     let hosts: Vec<_> = (0..6).map(|index| host(&format!("{hostname}{index}"), index)).collect();
     input.ticked = vec![hosts[1].id.to_string()];
     RunView { hosts, found: 60, input, problem }
+}
+
+fn alert(hostname: &str, message: &str, standing: AlertStanding, number: i64) -> Alert {
+    let (unit, mount) = if number % 2 == 0 { (None, Some("/".to_owned())) } else { (Some(name(1)), None) };
+    let is_raised = standing == AlertStanding::Raised;
+    Alert {
+        host: HostId::random(),
+        hostname: hostname.to_owned(),
+        standing,
+        ended_ms: (!is_raised).then(|| ago(90 * number)),
+        received_ms: ago(500 * number),
+        silence: None,
+        alert: muster_topics::alert::Alert {
+            v: muster_topics::V1,
+            epoch: 1,
+            seq: 1,
+            id: "disk-1".parse().unwrap(),
+            rule: "disk".parse().unwrap(),
+            severity: if number % 3 == 0 { Severity::Warning } else { Severity::Critical },
+            unit,
+            mount,
+            metric: Metric::DiskUsed,
+            value: 0.93,
+            threshold: 0.9,
+            clear: 0.85,
+            since_ms: ago(600 * number),
+            at_ms: ago(5 * number),
+            state: if is_raised { AlertState::Raised } else { AlertState::Cleared },
+            message: message.to_owned(),
+        },
+    }
+}
+
+fn alerts(hostname: &str, message: &str) -> AlertsView {
+    let one = |standing, number| alert(hostname, message, standing, number);
+    let raised = one(AlertStanding::Raised, 2);
+    let silence = AlertSilence {
+        id: "0a1b2c3d4e".parse().unwrap(),
+        host: Some(raised.host),
+        rule: Some("disk".parse().unwrap()),
+        reason: format!("moving to a larger disk {message}"),
+        operator: "admin".parse().unwrap(),
+        created_ms: ago(700),
+        until_ms: ago(-7_000),
+    };
+    let rule = |threshold, disabled| Rule {
+        metric: Metric::DiskUsed,
+        of: Some(message.to_owned()),
+        threshold,
+        clear: Some(0.7),
+        for_ms: 600_000,
+        severity: Severity::Critical,
+        disabled,
+    };
+    let set = |host, rule| AlertRule { name: "disk".parse().unwrap(), host, rule };
+    AlertsView {
+        rules: vec![set(None, rule(0.8, false)), set(Some(raised.host), rule(0.8, true))],
+        silences: vec![silence.clone(), AlertSilence { host: None, rule: None, ..silence.clone() }],
+        raised: vec![one(AlertStanding::Raised, 1), Alert { silence: Some(silence), ..raised }],
+        over: vec![one(AlertStanding::Cleared, 3), one(AlertStanding::Gone, 4)],
+        form: SilenceForm { host: hostname.to_owned(), rule: hostname.to_owned(), reason: message.to_owned() },
+        problem: None,
+    }
 }
 
 fn tokens() -> Vec<Token> {

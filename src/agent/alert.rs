@@ -1,0 +1,295 @@
+//! What the agent looks at for alerts, and what it does about what it finds: it is written down, and then said.
+//!
+//! Each sample of the measurements is looked at when it is taken, connected or not; units also when they change, and a twin when it
+//! shows. What an alert is, and when it is over, [`crate::rules::alert`] decides.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use muster_topics::{
+    Millis,
+    alert::{Alert, AlertRules, Metric, RULES_MAX, Rule},
+    metric::Point,
+    name::{Name, UnitName},
+    unit::HoldReason,
+};
+
+use super::{
+    core::Agent,
+    store::{
+        StoreError,
+        alert::{self as kept, Central},
+    },
+    unit::UnitStates,
+};
+use crate::{
+    clock,
+    rules::alert::{Alerts, Change, Now, Reading, Subject},
+};
+
+/// How long a twin counts as there: one that has withdrawn looks again every five minutes.
+const TWIN_MS: Millis = 15 * 60_000;
+
+/// What an agent knows of its alerts.
+#[derive(Debug)]
+pub(super) struct Lookout {
+    alerts: Alerts,
+    /// The rules of this host's own configuration, and those that come with the agent.
+    own: BTreeMap<Name, Rule>,
+    /// Those of the console, which stand before them.
+    central: Central,
+    folder: PathBuf,
+    cpus: u32,
+    /// When a twin last showed, by the agent's own clock.
+    twin_ms: Option<Millis>,
+    /// How far the clock is from the console's, as of a message since the last sample.
+    clock_off_s: Option<f64>,
+}
+
+impl Lookout {
+    /// With the alerts that held in an earlier life of the agent.
+    pub(super) fn new(own: BTreeMap<Name, Rule>, central: Central, held: Vec<Alert>, about: &About<'_>) -> Self {
+        let rules = together(&own, &central);
+        let now = Now { steady_ms: 0, wall_ms: clock::now_ms() };
+        Self {
+            alerts: Alerts::new(rules, about.sample_ms, held, now),
+            own,
+            central,
+            folder: about.folder.to_owned(),
+            cpus: about.cpus,
+            twin_ms: None,
+            clock_off_s: None,
+        }
+    }
+
+    /// The generation of the console's rules; nothing if there are none.
+    pub(super) fn generation(&self) -> Option<u64> {
+        (self.central.generation > 0).then_some(self.central.generation)
+    }
+
+    /// A signed message of the console came, which is newer than any before.
+    pub(super) fn heard_time(&mut self, issued_ms: Millis, clock_ms: Millis) {
+        let off_ms = clock_ms.saturating_sub(issued_ms);
+        self.clock_off_s = Some(off_ms.unsigned_abs() as f64 / 1000.0);
+    }
+
+    /// What there is to be read beside measurements.
+    fn readings(&mut self, agent_ms: Millis) -> Vec<Reading> {
+        let host = |metric, value| Reading { subject: Subject::host(metric), value };
+        // Who has just started does not know yet whether there is a twin.
+        let twin = match self.twin_ms {
+            Some(seen_ms) => Some(agent_ms - seen_ms < TWIN_MS),
+            None => (agent_ms >= TWIN_MS).then_some(false),
+        };
+        let twin = twin.map(|is_there| host(Metric::Duplicate, f64::from(u8::from(is_there))));
+        let clock = self.clock_off_s.take().map(|off_s| host(Metric::ClockOff, off_s));
+        let store = used(&self.folder).map(|share| host(Metric::StoreUsed, share));
+        twin.into_iter().chain(clock).chain(store).collect()
+    }
+}
+
+/// What else a [`Lookout`] is made with.
+pub(super) struct About<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) cpus: u32,
+    pub(super) sample_ms: Millis,
+}
+
+/// All rules: the console's stand before the host's own of the same name.
+fn together(own: &BTreeMap<Name, Rule>, central: &Central) -> BTreeMap<Name, Rule> {
+    own.iter().chain(&central.rules).map(|(name, rule)| (name.clone(), rule.clone())).collect()
+}
+
+/// The share of a file system that is used. The store lies there, so if it did not answer, nothing here would.
+fn used(folder: &Path) -> Option<f64> {
+    let about = nix::sys::statvfs::statvfs(folder).ok()?;
+    let (blocks, available) = (about.blocks() as f64, about.blocks_available() as f64);
+    (blocks > 0.0).then(|| 1.0 - available / blocks)
+}
+
+impl Agent {
+    /// A sample was taken.
+    pub(super) async fn sampled(&mut self) -> Result<(), StoreError> {
+        let points = self.inputs.samples.borrow_and_update().clone();
+        let mut readings = measured(&points, self.lookout.cpus);
+        readings.extend(units(&self.inputs.units.borrow()));
+        readings.extend(self.lookout.readings(self.now_ms()));
+        readings.extend(self.certificate_left());
+        self.look_out(&readings).await
+    }
+
+    /// Units have changed.
+    pub(super) async fn look_out_for_units(&mut self) -> Result<(), StoreError> {
+        let states = self.inputs.units.borrow().clone();
+        let gone = self.lookout.alerts.unit_gone(|unit| states.contains_key(unit), self.both_clocks());
+        self.tell_alerts(gone).await?;
+        self.look_out(&units(&states)).await
+    }
+
+    /// Another agent says that it is this host.
+    pub(super) async fn saw_twin(&mut self) -> Result<(), StoreError> {
+        self.lookout.twin_ms = Some(self.now_ms());
+        self.look_out(&[Reading { subject: Subject::host(Metric::Duplicate), value: 1.0 }]).await
+    }
+
+    /// The console's rules. What is not newer than what is there changes nothing, however often somebody repeats it.
+    pub(super) async fn alert_rules(&mut self, told: AlertRules) -> Result<(), StoreError> {
+        if told.host != self.me.host {
+            self.reject("alert_rules", "they are for another host");
+            return Ok(());
+        }
+        if told.generation <= self.lookout.central.generation {
+            return Ok(());
+        }
+        self.time.saw(told.issued_ms, clock::now_ms());
+        let (good, bad): (Vec<_>, Vec<_>) =
+            told.rules.into_iter().take(RULES_MAX).partition(|(_, rule)| rule.check().is_ok());
+        for (name, rule) in bad {
+            let problem = rule.check().err().unwrap_or_default();
+            tracing::warn!(rule = %name, problem, "a rule for alerts cannot be followed here");
+        }
+        let central = Central { generation: told.generation, rules: good.into_iter().collect() };
+        kept::set_central(&self.store, &central).await?;
+        tracing::info!(generation = central.generation, rules = central.rules.len(), "new rules for alerts");
+        self.lookout.alerts.set_rules(together(&self.lookout.own, &central));
+        self.lookout.central = central;
+        self.look_out(&[]).await?;
+        self.voice.beats.hasten();
+        self.observe_units();
+        Ok(())
+    }
+
+    async fn look_out(&mut self, readings: &[Reading]) -> Result<(), StoreError> {
+        let changes = self.lookout.alerts.observe(readings, self.both_clocks());
+        self.tell_alerts(changes).await
+    }
+
+    /// Writes down what has become of alerts, and says it. What the store does not take is said all the same: somebody should
+    /// look at this host.
+    async fn tell_alerts(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let kept = kept::record(&self.store, &changes).await;
+        let now_ms = self.now_ms();
+        for change in changes {
+            match &change {
+                Change::Raised(alert) => {
+                    tracing::warn!(alert = %alert.id, severity = alert.severity.as_str(), "alert: {}", alert.message);
+                }
+                Change::Cleared(alert) => tracing::info!(alert = %alert.id, "cleared: {}", alert.message),
+                Change::Repeated(_) => {}
+            }
+            if !matches!(change, Change::Repeated(_)) {
+                self.voice.beats.hasten();
+            }
+            self.voice.alerts.say(change.alert().clone(), now_ms);
+        }
+        self.observe_units();
+        kept
+    }
+
+    fn both_clocks(&self) -> Now {
+        Now { steady_ms: self.now_ms(), wall_ms: clock::now_ms() }
+    }
+
+    /// The share of the life of the host's certificate that is left.
+    fn certificate_left(&self) -> Option<Reading> {
+        let (begins_ms, ends_ms) = self.identity.borrow().validity_ms().ok()?;
+        let (left_ms, all_ms) = (ends_ms - self.time.now_ms(clock::now_ms()), ends_ms - begins_ms);
+        let value = left_ms.max(0) as f64 / all_ms as f64;
+        (all_ms > 0).then(|| Reading { subject: Subject::host(Metric::CertificateLeft), value })
+    }
+}
+
+/// What measurements say to rules.
+fn measured(points: &[Point], cpus: u32) -> Vec<Reading> {
+    points.iter().filter_map(|point| reading(point, cpus)).collect()
+}
+
+fn reading(point: &Point, cpus: u32) -> Option<Reading> {
+    let field = |name: &str| point.fields.iter().find(|(field, _)| field == name).map(|(_, value)| *value);
+    let tag = |name: &str| point.tags.iter().find(|(tag, _)| tag == name).map(|(_, value)| value.as_str());
+    let share = || field("used_bytes").zip(field("total_bytes")).map(|(used, total)| used / total);
+    let unit = |metric| {
+        let unit: UnitName = format!("{}/{}", tag("realm")?, tag("unit")?).parse().ok()?;
+        Some(Subject::unit(metric, &unit))
+    };
+    let (subject, value) = match point.measurement.as_str() {
+        "muster_host_cpu" => (Subject::host(Metric::CpuBusy), field("busy_ratio")?),
+        "muster_host_memory" => (Subject::host(Metric::MemoryUsed), share()?),
+        "muster_host_disk" => (Subject::mount(tag("mount")?), share()?),
+        "muster_host_load" => (Subject::host(Metric::LoadPerCore), field("5m")? / f64::from(cpus.max(1))),
+        "muster_host_temperature" => (Subject::host(Metric::Temperature), field("celsius")?),
+        "muster_unit_cpu" => (unit(Metric::UnitCpuBusy)?, field("busy_ratio")?),
+        "muster_unit_memory" => (unit(Metric::UnitMemory)?, field("resident_bytes")?),
+        _ => return None,
+    };
+    Some(Reading { subject, value })
+}
+
+/// What happens to units, as readings.
+fn units(states: &UnitStates) -> Vec<Reading> {
+    let flag = |is_so: bool| f64::from(u8::from(is_so));
+    let of_unit = |(unit, state): (&UnitName, &super::unit::UnitState)| {
+        let broken = state.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken);
+        [
+            (Metric::UnitBroken, flag(broken)),
+            (Metric::UnitRestarts, f64::from(state.observed.attempts)),
+            (Metric::UnitRolledBack, flag(state.observed.rolled_back.is_some())),
+        ]
+        .map(|(metric, value)| Reading { subject: Subject::unit(metric, unit), value })
+    };
+    states.iter().flat_map(of_unit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measurements_become_readings() {
+        let point = |measurement: &str, tags: &[(&str, &str)], fields: &[(&str, f64)]| {
+            fields.iter().fold(Point::new(measurement, tags, 1), |point, (name, value)| point.field(name, *value))
+        };
+        let of_unit = [("realm", "default"), ("unit", "till")];
+        let points = [
+            point("muster_host_cpu", &[], &[("user_ratio", 0.1), ("busy_ratio", 0.4)]),
+            point("muster_host_memory", &[], &[("total_bytes", 200.0), ("used_bytes", 50.0)]),
+            point("muster_host_disk", &[("mount", "/data")], &[("total_bytes", 100.0), ("used_bytes", 93.0)]),
+            point("muster_host_load", &[], &[("1m", 9.0), ("5m", 6.0)]),
+            point("muster_unit_cpu", &of_unit, &[("busy_ratio", 0.2)]),
+            point("muster_unit_memory", &of_unit, &[("resident_bytes", 4096.0)]),
+            point("muster_host_uptime", &[], &[("seconds", 5.0)]),
+            // What is not whole is no reading.
+            point("muster_host_disk", &[], &[("total_bytes", 100.0), ("used_bytes", 93.0)]),
+            point("muster_host_cpu", &[], &[]),
+            point("muster_unit_cpu", &[("realm", "default")], &[("busy_ratio", 0.2)]),
+        ];
+        let unit: UnitName = "default/till".parse().unwrap();
+        let wanted = [
+            (Subject::host(Metric::CpuBusy), 0.4),
+            (Subject::host(Metric::MemoryUsed), 0.25),
+            (Subject::mount("/data"), 0.93),
+            (Subject::host(Metric::LoadPerCore), 3.0),
+            (Subject::unit(Metric::UnitCpuBusy, &unit), 0.2),
+            (Subject::unit(Metric::UnitMemory, &unit), 4096.0),
+        ];
+        assert_eq!(measured(&points, 2), wanted.map(|(subject, value)| Reading { subject, value }));
+        // A size of nothing makes no number, and so no reading that counts.
+        let nothing = point("muster_host_memory", &[], &[("total_bytes", 0.0), ("used_bytes", 0.0)]);
+        assert!(measured(&[nothing], 2).iter().all(|reading| !reading.value.is_finite()));
+    }
+
+    #[test]
+    fn the_console_stands_before_the_host_itself() {
+        let own = crate::rules::alert::defaults::rules();
+        let disk: Name = "disk".parse().unwrap();
+        let other = Rule { threshold: 0.5, clear: None, ..own[&disk].clone() };
+        let rules = together(&own, &Central { generation: 1, rules: [(disk.clone(), other.clone())].into() });
+        assert_eq!((rules.len(), &rules[&disk]), (own.len(), &other));
+        assert!(used(Path::new("/")).is_some_and(|share| (0.0..=1.0).contains(&share)));
+    }
+}

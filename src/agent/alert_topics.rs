@@ -1,0 +1,233 @@
+//! What is to be said of alerts, and whether the console has it.
+//!
+//! An alert that holds is retained on its topic. One that is over is said to be, retained too, until the console has
+//! acknowledged that; then an empty message clears the topic. What a reader finds there is so at any time true, and
+//! nothing is lost to one that was away. Of an earlier occurrence, while a later one of the same id is there, it is said
+//! without being retained.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_topics::{
+    Millis,
+    alert::{Alert, AlertAck, AlertState, AlertSummary},
+    name::Name,
+};
+
+use crate::rules::resend::REPEAT;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct AlertTopics {
+    epoch: u64,
+    seq: u64,
+    items: BTreeMap<AlertAck, Item>,
+    /// Topics that are to be cleared.
+    empty: BTreeSet<Name>,
+}
+
+#[derive(Debug)]
+struct Item {
+    alert: Alert,
+    attempts: u32,
+    /// Nothing: it holds, and the console knows.
+    due_ms: Option<Millis>,
+}
+
+/// A message.
+#[derive(Debug, PartialEq)]
+pub(super) struct Saying {
+    pub(super) id: Name,
+    pub(super) retain: bool,
+    pub(super) payload: Vec<u8>,
+    key: Option<AlertAck>,
+}
+
+impl AlertTopics {
+    pub(super) fn new(epoch: u64) -> Self {
+        Self { epoch, seq: 0, items: BTreeMap::new(), empty: BTreeSet::new() }
+    }
+
+    /// This is to be said.
+    pub(super) fn say(&mut self, alert: Alert, now_ms: Millis) {
+        let raised = AlertAck { state: AlertState::Raised, ..alert.key() };
+        self.items.remove(&raised);
+        self.empty.remove(&alert.id);
+        self.items.insert(alert.key(), Item { alert, attempts: 0, due_ms: Some(now_ms) });
+    }
+
+    /// Everything is due: the broker may have forgotten all of it.
+    pub(super) fn all(&mut self, now_ms: Millis) {
+        for item in self.items.values_mut() {
+            (item.attempts, item.due_ms) = (0, Some(now_ms));
+        }
+    }
+
+    /// The console has this.
+    pub(super) fn acknowledged(&mut self, key: &AlertAck) {
+        match key.state {
+            AlertState::Raised => {
+                if let Some(item) = self.items.get_mut(key) {
+                    item.due_ms = None;
+                }
+            }
+            // Also of one that is not known here any more: it was retained when its console came back.
+            AlertState::Cleared => {
+                self.items.remove(key);
+                if self.last(&key.id).is_none() {
+                    self.empty.insert(key.id.clone());
+                }
+            }
+        }
+    }
+
+    /// When there is something to say.
+    pub(super) fn next_ms(&self, now_ms: Millis) -> Option<Millis> {
+        let clear = (!self.empty.is_empty()).then_some(now_ms);
+        self.items.values().filter_map(|item| item.due_ms).chain(clear).min()
+    }
+
+    /// The next message, if one is due.
+    pub(super) fn next(&self, now_ms: Millis) -> Option<Saying> {
+        if let Some(id) = self.empty.first() {
+            return Some(Saying { id: id.clone(), retain: true, payload: Vec::new(), key: None });
+        }
+        let is_due = |item: &Item| item.due_ms.is_some_and(|due_ms| due_ms <= now_ms);
+        let (key, item) = self.items.iter().find(|(_, item)| is_due(item))?;
+        let alert = Alert { epoch: self.epoch, seq: self.seq + 1, ..item.alert.clone() };
+        // Texts and finite numbers always serialise.
+        let payload = serde_json::to_vec(&alert).unwrap_or_default();
+        Some(Saying { id: key.id.clone(), retain: self.last(&key.id) == Some(key), payload, key: Some(key.clone()) })
+    }
+
+    /// That was published.
+    pub(super) fn said(&mut self, saying: &Saying, now_ms: Millis, random: f64) {
+        let Some(key) = &saying.key else {
+            self.empty.remove(&saying.id);
+            return;
+        };
+        self.seq += 1;
+        if let Some(item) = self.items.get_mut(key) {
+            item.due_ms = Some(now_ms + REPEAT.jittered_ms(item.attempts, random));
+            item.attempts = item.attempts.saturating_add(1);
+        }
+    }
+
+    /// The alerts that hold, in short.
+    pub(super) fn active(&self) -> BTreeMap<Name, AlertSummary> {
+        let holds = self.items.values().filter(|item| item.alert.state == AlertState::Raised);
+        holds.map(|item| (item.alert.id.clone(), item.alert.summary())).collect()
+    }
+
+    /// What there is to say of an id that is not superseded: one that holds, or else the one that began last.
+    fn last(&self, id: &Name) -> Option<&AlertAck> {
+        let of_id = self.items.keys().filter(|key| key.id == *id);
+        of_id.max_by_key(|key| (key.state == AlertState::Raised, key.since_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        V1,
+        alert::{Metric, Severity},
+    };
+
+    use super::*;
+    use AlertState::{Cleared, Raised};
+
+    fn alert(id: &str, since_ms: Millis, state: AlertState) -> Alert {
+        Alert {
+            v: V1,
+            epoch: 0,
+            seq: 0,
+            id: id.parse().unwrap(),
+            rule: id.parse().unwrap(),
+            severity: Severity::Critical,
+            unit: None,
+            mount: None,
+            metric: Metric::CpuBusy,
+            value: 1.0,
+            threshold: 0.9,
+            clear: 0.8,
+            since_ms,
+            at_ms: since_ms,
+            state,
+            message: String::new(),
+        }
+    }
+
+    type Said = (String, Option<(Millis, AlertState)>, bool);
+
+    /// Everything that is due: id, beginning, state, whether it is retained.
+    fn drain(topics: &mut AlertTopics, now_ms: Millis) -> Vec<Said> {
+        let mut said = vec![];
+        while let Some(saying) = topics.next(now_ms) {
+            topics.said(&saying, now_ms, 0.5);
+            let alert: Option<Alert> = serde_json::from_slice(&saying.payload).ok();
+            said.push((saying.id.to_string(), alert.map(|alert| (alert.since_ms, alert.state)), saying.retain));
+        }
+        said
+    }
+
+    fn one(id: &str, what: Option<(Millis, AlertState)>, retain: bool) -> Said {
+        (id.to_owned(), what, retain)
+    }
+
+    #[test]
+    fn what_holds_is_said_until_it_is_known_and_again_on_connect() {
+        let mut topics = AlertTopics::new(7);
+        topics.say(alert("a", 1, Raised), 0);
+        assert_eq!(topics.next_ms(0), Some(0));
+        assert_eq!(drain(&mut topics, 0), [one("a", Some((1, Raised)), true)]);
+        assert_eq!((topics.next_ms(0), drain(&mut topics, 4_999)), (Some(5_000), vec![]));
+        assert_eq!(drain(&mut topics, 5_000).len(), 1);
+        topics.acknowledged(&alert("a", 1, Raised).key());
+        assert_eq!((topics.next_ms(0), drain(&mut topics, 900_000)), (None, vec![]));
+        topics.all(900_000);
+        let saying = topics.next(900_000).unwrap();
+        let told: Alert = serde_json::from_slice(&saying.payload).unwrap();
+        assert_eq!((told.epoch, told.seq), (7, 3));
+        assert_eq!(topics.active().keys().map(Name::as_str).collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn what_is_over_is_said_until_it_is_known_and_then_the_topic_is_cleared() {
+        let mut topics = AlertTopics::new(1);
+        topics.say(alert("a", 1, Raised), 0);
+        topics.say(alert("a", 1, Cleared), 0);
+        assert!(topics.active().is_empty());
+        assert_eq!(drain(&mut topics, 0), [one("a", Some((1, Cleared)), true)]);
+        // What was said before is acknowledged late: that is not the end.
+        topics.acknowledged(&alert("a", 1, Raised).key());
+        assert_eq!(drain(&mut topics, 5_000), [one("a", Some((1, Cleared)), true)]);
+        topics.acknowledged(&alert("a", 1, Cleared).key());
+        assert_eq!(drain(&mut topics, 5_000), [one("a", None, true)]);
+        topics.all(6_000);
+        assert_eq!(drain(&mut topics, 6_000), []);
+        // A console that found it retained acknowledges it once more.
+        topics.acknowledged(&alert("a", 1, Cleared).key());
+        assert_eq!(drain(&mut topics, 6_000), [one("a", None, true)]);
+    }
+
+    #[test]
+    fn an_earlier_occurrence_never_takes_the_place_of_a_later_one() {
+        let mut topics = AlertTopics::new(1);
+        topics.say(alert("a", 1, Cleared), 0);
+        topics.say(alert("a", 5, Cleared), 0);
+        assert_eq!(drain(&mut topics, 0), [one("a", Some((1, Cleared)), false), one("a", Some((5, Cleared)), true)]);
+        topics.say(alert("a", 9, Raised), 10);
+        topics.all(10);
+        let all = [(1, Cleared, false), (5, Cleared, false), (9, Raised, true)];
+        assert_eq!(drain(&mut topics, 10), all.map(|(since, state, retain)| one("a", Some((since, state)), retain)));
+        for since_ms in [5, 1] {
+            topics.acknowledged(&alert("a", since_ms, Cleared).key());
+        }
+        // It holds: nothing is cleared.
+        assert_eq!(drain(&mut topics, 11), []);
+        // One that begins where the topic was to be cleared is not wiped away.
+        topics.say(alert("a", 9, Cleared), 20);
+        topics.acknowledged(&alert("a", 9, Cleared).key());
+        topics.say(alert("a", 30, Raised), 30);
+        assert_eq!(drain(&mut topics, 30), [one("a", Some((30, Raised)), true)]);
+    }
+}

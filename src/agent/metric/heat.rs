@@ -1,0 +1,57 @@
+//! How warm the machine is: its warmest sensor, as the kernel tells of it.
+//!
+//! Reading a sensor may take some milliseconds, and a broken one may take for ever, so [`super::disk`]'s thread asks.
+
+use std::{fs, path::Path};
+
+/// The most files that are read; a machine with more has them from many alike.
+const SENSORS_MAX: usize = 64;
+/// What no sensor of a machine that runs tells in earnest, in thousandths of a degree.
+const PLAUSIBLE: std::ops::RangeInclusive<i64> = -40_000..=150_000;
+
+/// The warmest sensor in degrees Celsius; nothing on a machine that has none, as most virtual ones.
+pub(super) fn warmest() -> Option<f64> {
+    warmest_below(Path::new("/sys/class"))
+}
+
+fn warmest_below(class: &Path) -> Option<f64> {
+    let chips = entries(&class.join("hwmon"), |_| true);
+    let inputs =
+        chips.iter().flat_map(|chip| entries(chip, |name| name.starts_with("temp") && name.ends_with("_input")));
+    let zones = entries(&class.join("thermal"), |name| name.starts_with("thermal_zone"));
+    let files = inputs.chain(zones.iter().map(|zone| zone.join("temp"))).take(SENSORS_MAX);
+    let values = files.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<i64>().ok());
+    // Thousandths of degrees stay far below what a float keeps exactly.
+    values.filter(|value| PLAUSIBLE.contains(value)).max().map(|value| value as f64 / 1000.0)
+}
+
+fn entries(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(&wanted)).map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warmest_sensor_counts_and_nonsense_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert_eq!(warmest_below(folder.path()), None);
+        write("hwmon/hwmon0/temp1_input", "45000\n");
+        write("hwmon/hwmon0/temp1_max", "90000\n");
+        write("hwmon/hwmon1/temp2_input", "61500\n");
+        write("hwmon/hwmon1/temp3_input", "-274000\n");
+        write("hwmon/hwmon1/temp4_input", "much\n");
+        write("thermal/thermal_zone0/temp", "58000\n");
+        write("thermal/cooling_device0/temp", "99000\n");
+        assert_eq!(warmest_below(folder.path()), Some(61.5));
+        write("thermal/thermal_zone1/temp", "72000");
+        assert_eq!(warmest_below(folder.path()), Some(72.0));
+    }
+}

@@ -1,0 +1,374 @@
+//! `muster alert`: what somebody should look at on hosts, and when.
+
+use clap::{Args, Subcommand, ValueEnum};
+use muster_topics::{
+    Millis,
+    alert::{Metric, Rule, Severity},
+    name::Name,
+};
+use reqwest::Method;
+
+use super::{Session, print};
+use crate::{
+    api::{Alert, AlertRule, AlertSilence, AlertStanding, Host, NewAlertRule, NewAlertSilence},
+    clock,
+    failure::{Failure, Kind},
+    rules::alert::{defaults, words},
+};
+
+/// Verbs on alerts.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// List alerts that hold
+    #[command(alias = "list")]
+    Ls(Which),
+    /// List alerts that hold and those that are over, those that began last first
+    History {
+        /// Which ones
+        #[command(flatten)]
+        which: Which,
+        /// How many at most
+        #[arg(long, default_value_t = 100, value_name = "N")]
+        limit: u32,
+    },
+    /// List rules: those that are set on the console, and those that agents bring along
+    Rules,
+    /// Set a rule, for all hosts or for one
+    #[command(
+        after_help = "A rule stands before one of the same name that agents bring along, and one for a host before \
+                            one for all. What is not named stays as it is in the rule before, or as agents have it.\n\n\
+                            Examples:\n  muster alert set disk --above 80% --clear 75% --for 10m\n  \
+                            muster alert set till-memory --metric unit_memory --of shop/till --above 512MiB\n  \
+                            muster alert set cpu --host shop-7 --off"
+    )]
+    Set(Set),
+    /// Remove a rule: what agents bring along under this name holds again
+    Rm {
+        /// Its name
+        rule: Name,
+        /// The one that is for this host
+        #[arg(long, value_name = "HOST")]
+        host: Option<String>,
+    },
+    /// Keep alerts quiet for a while: they are kept and shown, and told to nobody
+    Silence {
+        /// Of this host; of all, if left out
+        #[arg(long, value_name = "HOST")]
+        host: Option<String>,
+        /// Of this rule; of all, if left out
+        #[arg(long, value_name = "RULE")]
+        rule: Option<Name>,
+        /// For how long
+        #[arg(long = "for", value_name = "TIME", default_value = "2h")]
+        time: humantime::Duration,
+        /// Why
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+    /// List silences that are not over
+    Silences,
+    /// End a silence
+    Unsilence {
+        /// Its id, as `muster alert silences` shows it
+        id: Name,
+    },
+}
+
+/// Which alerts.
+#[derive(Args, Clone, Debug)]
+pub struct Which {
+    /// Those of this host
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Those of this rule
+    #[arg(long, value_name = "RULE")]
+    rule: Option<Name>,
+}
+
+/// A rule, or what is to change of one.
+#[derive(Args, Clone, Debug)]
+pub struct Set {
+    /// Its name
+    rule: Name,
+    /// The one host that it is for; all, if left out
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// What is looked at: disk_used, memory_used, cpu_busy, load_per_core, temperature, unit_cpu_busy, unit_memory,
+    /// unit_restarts, unit_broken, unit_rolled_back, certificate_left, store_used, clock_off, duplicate
+    #[arg(long, value_parser = metric, value_name = "METRIC")]
+    metric: Option<Metric>,
+    /// The one file system (by where it is mounted) or unit (REALM/NAME) that is meant
+    #[arg(long, value_name = "MOUNT|UNIT")]
+    of: Option<String>,
+    /// Beyond this an alert is raised: a share such as 90%, a size such as 512MiB, or a number
+    #[arg(long, value_parser = level, value_name = "LEVEL", visible_alias = "below", allow_negative_numbers = true)]
+    above: Option<f64>,
+    /// Back at this it is cleared; at the other level if nothing says so
+    #[arg(long, value_parser = level, value_name = "LEVEL", allow_negative_numbers = true)]
+    clear: Option<f64>,
+    /// For how long it has to be so
+    #[arg(long = "for", value_name = "TIME")]
+    time: Option<humantime::Duration>,
+    /// How bad it is
+    #[arg(long, value_enum)]
+    severity: Option<HowBad>,
+    /// Do not look at it at all
+    #[arg(long)]
+    off: bool,
+}
+
+/// How bad an alert is.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum HowBad {
+    /// Good to know
+    Info,
+    /// Somebody should look today
+    Warning,
+    /// Somebody should look now
+    Critical,
+}
+
+impl From<HowBad> for Severity {
+    fn from(how: HowBad) -> Self {
+        match how {
+            HowBad::Info => Self::Info,
+            HowBad::Warning => Self::Warning,
+            HowBad::Critical => Self::Critical,
+        }
+    }
+}
+
+fn metric(text: &str) -> Result<Metric, String> {
+    Metric::ALL.into_iter().find(|metric| metric.as_str() == text).ok_or_else(|| {
+        let known: Vec<&str> = Metric::ALL.iter().map(|metric| metric.as_str()).collect();
+        format!("there is no metric of this name. hint: it is one of {}", known.join(", "))
+    })
+}
+
+/// A level as people write it.
+fn level(text: &str) -> Result<f64, String> {
+    const KIB: f64 = 1024.0;
+    let units = [("%", 0.01), ("KiB", KIB), ("MiB", KIB * KIB), ("GiB", KIB * KIB * KIB), ("s", 1.0)];
+    let (number, factor) =
+        units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor))).unwrap_or((text, 1.0));
+    let number: f64 = number.trim().parse().map_err(|_| {
+        format!("{text:?} is no level: a number is wanted, with %, KiB, MiB, GiB or s behind it where that fits")
+    })?;
+    let level = number * factor;
+    // 80 % is 0.8, and not 0.8000000000000000444.
+    if level.is_finite() { Ok((level * 1e9).round() / 1e9) } else { Err(format!("{text:?} is no finite number")) }
+}
+
+/// Does it.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+    match verb {
+        Verb::Ls(which) => list(session, "alerts", which, None).await,
+        Verb::History { which, limit } => list(session, "alerts/history", which, Some(limit)).await,
+        Verb::Rules => rules(session).await,
+        Verb::Set(wanted) => set(session, wanted).await,
+        Verb::Rm { rule, host } => {
+            let query = match host {
+                Some(host) => {
+                    let host: Host = session.client.get(&format!("hosts/{host}"), &[]).await?;
+                    format!("?host={}", host.id)
+                }
+                None => String::new(),
+            };
+            session.client.order(Method::DELETE, &format!("alert-rules/{rule}{query}")).await?;
+            print::say(format_args!("rule {rule} is removed"));
+            Ok(())
+        }
+        Verb::Silence { host, rule, time, reason } => {
+            let wanted = NewAlertSilence { host, rule, reason, for_s: time.as_secs() };
+            let silence: AlertSilence = session.client.post("alert-silences", &wanted).await?;
+            let ends = print::age(silence.until_ms, clock::now_ms());
+            print::say(format_args!("silence {} ends {ends}; `muster alert unsilence {0}` ends it now", silence.id));
+            session.printer.data(&[silence])
+        }
+        Verb::Silences => silences(session).await,
+        Verb::Unsilence { id } => {
+            session.client.order(Method::DELETE, &format!("alert-silences/{id}")).await?;
+            print::say(format_args!("silence {id} is ended"));
+            Ok(())
+        }
+    }
+}
+
+async fn list(session: &Session, path: &str, which: Which, limit: Option<u32>) -> Result<(), Failure> {
+    let query: Vec<(&str, String)> = [
+        which.host.map(|host| ("host", host)),
+        which.rule.map(|rule| ("rule", rule.to_string())),
+        limit.map(|limit| ("limit", limit.to_string())),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let alerts: Vec<Alert> = session.client.get(path, &query).await?;
+    let now_ms = clock::now_ms();
+    let row = |one: &Alert| {
+        vec![
+            one.alert.severity.as_str().to_owned(),
+            one.hostname.clone(),
+            one.alert.rule.to_string(),
+            print::age(one.alert.since_ms, now_ms),
+            standing(one, now_ms),
+            one.alert.message.clone(),
+        ]
+    };
+    let header = ["SEVERITY", "HOST", "RULE", "SINCE", "STATE", "WHAT"];
+    session.printer.list(&alerts, &header, row, "no alerts")
+}
+
+fn standing(one: &Alert, now_ms: Millis) -> String {
+    let ended = one.ended_ms.map(|ended_ms| print::age(ended_ms, now_ms)).unwrap_or_default();
+    match (one.standing, &one.silence) {
+        (AlertStanding::Raised, None) => "active".to_owned(),
+        (AlertStanding::Raised, Some(silence)) => format!("silenced: {}", silence.reason),
+        (AlertStanding::Cleared, _) => format!("cleared {ended}"),
+        (AlertStanding::Gone, _) => format!("over {ended}"),
+    }
+}
+
+async fn rules(session: &Session) -> Result<(), Failure> {
+    let set: Vec<AlertRule> = session.client.get("alert-rules", &[]).await?;
+    let hosts: Vec<Host> =
+        if set.iter().any(|one| one.host.is_some()) { session.client.get("hosts", &[]).await? } else { Vec::new() };
+    let hostname = |one: &AlertRule| match one.host {
+        None => "all".to_owned(),
+        Some(id) => {
+            hosts.iter().find(|host| host.id == id).map_or_else(|| id.to_string(), |host| host.hostname.clone())
+        }
+    };
+    let row = |name: &Name, whom: String, from: &str, rule: &Rule| {
+        vec![name.to_string(), whom, from.to_owned(), rule.severity.as_str().to_owned(), words::rule(rule)]
+    };
+    let is_replaced = |name: &Name| set.iter().any(|one| one.name == *name && one.host.is_none());
+    let own = defaults::rules();
+    let own = own.iter().filter(|(name, _)| !is_replaced(name));
+    let rows = set.iter().map(|one| row(&one.name, hostname(one), "console", &one.rule));
+    let rows = rows.chain(own.map(|(name, rule)| row(name, "all".to_owned(), "agent", rule)));
+    session.printer.table(&set, &["RULE", "HOSTS", "FROM", "SEVERITY", "RAISED"], rows)
+}
+
+async fn set(session: &Session, wanted: Set) -> Result<(), Failure> {
+    let (name, host) = (wanted.rule.clone(), wanted.host.clone());
+    let of_host: Option<Host> = match &host {
+        Some(host) => Some(session.client.get(&format!("hosts/{host}"), &[]).await?),
+        None => None,
+    };
+    let rules: Vec<AlertRule> = session.client.get("alert-rules", &[]).await?;
+    let of = |id| rules.iter().find(|one| one.name == name && one.host == id).map(|one| one.rule.clone());
+    let own = of_host.as_ref().and_then(|host| of(Some(host.id)));
+    let before = own.or_else(|| of(None)).or_else(|| defaults::rules().remove(&name));
+    let rule = wanted.of(before)?;
+    let host = of_host.map(|host| host.id.to_string());
+    let rule: AlertRule = session.client.post("alert-rules", &NewAlertRule { name, host, rule }).await?;
+    print::say(format_args!("rule {}: {}", rule.name, words::rule(&rule.rule)));
+    session.printer.data(&[rule])
+}
+
+impl Set {
+    /// The rule that it comes to.
+    fn of(self, before: Option<Rule>) -> Result<Rule, Failure> {
+        let missing = |what: &str| {
+            Failure::new(Kind::Usage, format!("there is no rule {} yet, so it needs {what}", self.rule))
+                .hint(format!("muster alert set {} --metric disk_used --above 80%", self.rule))
+        };
+        let metric = self.metric.or(before.as_ref().map(|rule| rule.metric)).ok_or_else(|| missing("--metric"))?;
+        // Levels of another metric mean nothing.
+        let before = before.filter(|rule| rule.metric == metric);
+        let flag = (metric.measure() == muster_topics::alert::Measure::Flag).then_some(0.0);
+        let threshold = self.above.or(before.as_ref().map(|rule| rule.threshold)).or(flag);
+        let threshold = threshold.ok_or_else(|| missing("--above"))?;
+        let mut rule = Rule {
+            metric,
+            of: self.of.or(before.as_ref().and_then(|rule| rule.of.clone())),
+            threshold,
+            clear: self.clear.or(before.as_ref().and_then(|rule| rule.clear)),
+            for_ms: match self.time {
+                Some(time) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+                None => before.as_ref().map_or(0, |rule| rule.for_ms),
+            },
+            severity: self.severity.map(Into::into).or(before.map(|rule| rule.severity)).unwrap_or_default(),
+            disabled: self.off,
+        };
+        // A clear level of before that does not go with the new threshold.
+        if self.clear.is_none() && rule.check().is_err() {
+            rule.clear = None;
+        }
+        Ok(rule)
+    }
+}
+
+async fn silences(session: &Session) -> Result<(), Failure> {
+    let silences: Vec<AlertSilence> = session.client.get("alert-silences", &[]).await?;
+    let now_ms = clock::now_ms();
+    let row = |silence: &AlertSilence| {
+        vec![
+            silence.id.to_string(),
+            silence.host.map_or_else(|| "all".to_owned(), |host| host.to_string()),
+            silence.rule.as_ref().map_or_else(|| "all".to_owned(), ToString::to_string),
+            print::age(silence.until_ms, now_ms),
+            silence.operator.to_string(),
+            silence.reason.clone(),
+        ]
+    };
+    session.printer.list(&silences, &["ID", "HOST", "RULE", "ENDS", "BY", "REASON"], row, "no silences")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels() {
+        for (text, wanted) in [
+            ("90%", Some(0.9)),
+            ("80 %", Some(0.8)),
+            ("0.5", Some(0.5)),
+            ("512MiB", Some(536_870_912.0)),
+            ("1.5GiB", Some(1_610_612_736.0)),
+            ("30s", Some(30.0)),
+            ("-1", Some(-1.0)),
+            ("", None),
+            ("%", None),
+            ("NaN%", None),
+            ("inf", None),
+            ("much", None),
+        ] {
+            assert_eq!(level(text).ok(), wanted, "{text}");
+        }
+    }
+
+    fn set(arguments: &str) -> Set {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            set: Set,
+        }
+        let arguments = ["set"].into_iter().chain(arguments.split(' '));
+        <Line as clap::Parser>::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}")).set
+    }
+
+    #[test]
+    fn what_is_not_said_stays_as_it_was() {
+        let disk = defaults::rules().remove(&"disk".parse::<Name>().unwrap()).unwrap();
+        let of = |line: &str, before: Option<&Rule>| set(line).of(before.cloned());
+        let rule = of("disk --above 95%", Some(&disk)).unwrap();
+        assert_eq!((rule.threshold, rule.clear, rule.for_ms), (0.95, Some(0.85), 300_000));
+        let rule = of("disk --above 80% --for 90s --severity critical", Some(&disk)).unwrap();
+        assert_eq!((rule.clear, rule.for_ms, rule.severity), (None, 90_000, Severity::Critical));
+        let rule = of("disk --off", Some(&disk)).unwrap();
+        assert_eq!((rule.disabled, rule.check()), (true, Ok(())));
+        assert_eq!(of("disk", Some(&rule)).unwrap(), disk, "and on again");
+        let rule = of("disk --metric unit_memory --of shop/till --above 1GiB", Some(&disk)).unwrap();
+        assert_eq!((rule.for_ms, rule.clear, rule.check()), (0, None, Ok(())));
+        assert!(of("x --metric unit_broken", None).is_ok());
+        for line in ["x", "x --above 5%", "x --metric cpu_busy"] {
+            assert!(of(line, None).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Alerts: those that hosts tell, what they are to look at, and silences.
+//!
+//! Rules reach a host as one signed document with all of them. It has no outcome: a host says in its heartbeats which
+//! generation it goes by, and whenever that is another than it should be, it is told again ([`Tellings`]). So it does not
+//! matter what is lost on the way, how long a host was away, or whether it has joined only now.
+//!
+//! **Invariant: rules are stored before any host hears of them**, and what a host hears is always newer than all that it heard before.
+
+pub mod outlet;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use muster_topics::{
+    Millis, V1,
+    alert::{AlertRules, RULES_MAX, Rule},
+    name::{HostId, Name},
+    topic::{HostTopic, Topic},
+};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Change, Console, Error, Shared, operator,
+    store::{
+        StoreError,
+        alert::{self, Generations, Which},
+        host,
+    },
+};
+use crate::{api, clock::now_ms};
+
+/// The most rules for all hosts, and for each: together what a host may have.
+const SCOPE_MAX: usize = RULES_MAX / 2;
+/// The most alerts that one listing gives.
+const ALERTS_MAX: u32 = 1_000;
+/// The longest silence: whoever wants longer wants another rule.
+const SILENCE_MAX_S: u64 = 366 * 24 * 3600;
+/// The longest reason of a silence.
+const REASON_MAX_BYTES: usize = 1_000;
+/// A host that does not take its rules (an older agent) is told them no more often than this.
+const TELL_EVERY_MS: Millis = 60_000;
+/// Hosts that are remembered for that; beyond it the memory begins anew.
+const TOLD_MAX: usize = 100_000;
+
+impl Console {
+    /// Alerts that hold, or all that are remembered; of one host or of all; those that began last first.
+    pub async fn alerts(&self, which: Which<'_>) -> Result<Vec<api::Alert>, Error> {
+        let which = Which { limit: which.limit.min(ALERTS_MAX), ..which };
+        Ok(alert::list(self.shared.store.read(), which, now_ms()).await?)
+    }
+
+    /// How many alerts hold that no silence covers, of one host or of all.
+    pub async fn alert_count(&self, host: Option<HostId>) -> Result<u64, Error> {
+        Ok(alert::count(self.shared.store.read(), host, now_ms()).await?)
+    }
+
+    /// All rules of the console.
+    pub async fn alert_rules(&self) -> Result<Vec<api::AlertRule>, Error> {
+        Ok(alert::rules(self.shared.store.read()).await?)
+    }
+
+    /// Sets a rule, and tells the hosts that it is for.
+    pub async fn set_alert_rule(&self, operator: &Name, new: api::NewAlertRule) -> Result<api::AlertRule, Error> {
+        self.shared.check_operator(operator).await?;
+        let api::NewAlertRule { name, host, rule } = new;
+        if let Err(problem) = rule.check() {
+            return Err(Error::invalid("bad_rule", format!("rule {name}: {problem}")));
+        }
+        let host = self.scope(host.as_deref()).await?;
+        let mut transaction = self.shared.store.begin().await?;
+        let mut of_scope = alert::rules(&mut *transaction).await?;
+        of_scope.retain(|one| one.host == host);
+        match of_scope.iter().find(|one| one.name == name) {
+            Some(before) if before.rule == rule => return Ok(api::AlertRule { name, host, rule }),
+            None if of_scope.len() >= SCOPE_MAX => {
+                return Err(Error::conflict("too_many_rules", format!("there are {SCOPE_MAX} rules already")));
+            }
+            _ => {}
+        }
+        alert::set_rule(&mut transaction, host, &name, &rule).await?;
+        self.changed_rules(transaction, host).await?;
+        tracing::info!(rule = %name, %operator, "a rule for alerts is set");
+        Ok(api::AlertRule { name, host, rule })
+    }
+
+    /// Removes a rule: what hosts have of their own under this name holds again.
+    pub async fn remove_alert_rule(&self, operator: &Name, name: &Name, host: Option<&str>) -> Result<(), Error> {
+        self.shared.check_operator(operator).await?;
+        let host = self.scope(host).await?;
+        let mut transaction = self.shared.store.begin().await?;
+        if !alert::remove_rule(&mut transaction, host, name).await? {
+            let whom = host.map_or_else(|| "all hosts".to_owned(), |host| format!("host {host}"));
+            return Err(Error::not_found("unknown_rule", format!("there is no rule {name} for {whom}"))
+                .hint("`muster alert rules` lists those that there are; one that agents bring along is switched off with `muster alert set NAME --off`"));
+        }
+        self.changed_rules(transaction, host).await?;
+        tracing::info!(rule = %name, %operator, "a rule for alerts is removed");
+        Ok(())
+    }
+
+    async fn scope(&self, host: Option<&str>) -> Result<Option<HostId>, Error> {
+        match host {
+            Some(host) => self.resolve_host(host).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes a change of rules last, and tells whom it concerns.
+    async fn changed_rules(
+        &self,
+        mut transaction: sqlx::Transaction<'static, sqlx::Sqlite>,
+        host: Option<HostId>,
+    ) -> Result<(), Error> {
+        let shared = &self.shared;
+        let generation = alert::next_generation(&mut transaction, host, 0, now_ms()).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        shared.tellings.set_generation(host, generation);
+        let hosts = match host {
+            Some(host) => vec![host],
+            None => host::online(shared.store.read()).await?,
+        };
+        shared.tellings.owe(hosts);
+        Ok(())
+    }
+
+    /// Silences that are not over.
+    pub async fn alert_silences(&self) -> Result<Vec<api::AlertSilence>, Error> {
+        Ok(alert::silences(self.shared.store.read(), now_ms()).await?)
+    }
+
+    /// Keeps alerts quiet for a while.
+    pub async fn silence_alerts(&self, operator: &Name, new: api::NewAlertSilence) -> Result<api::AlertSilence, Error> {
+        self.shared.check_operator(operator).await?;
+        let api::NewAlertSilence { host, rule, reason, for_s } = new;
+        let reason = reason.trim();
+        if reason.is_empty() || reason.len() > REASON_MAX_BYTES {
+            return Err(Error::invalid("bad_reason", format!("a reason has 1 to {REASON_MAX_BYTES} bytes"))
+                .hint("who finds the silence next week wants to know why"));
+        }
+        if !(1..=SILENCE_MAX_S).contains(&for_s) {
+            return Err(Error::invalid("bad_time", format!("a silence lasts from 1 s to {SILENCE_MAX_S} s")));
+        }
+        let now = now_ms();
+        let silence = api::AlertSilence {
+            id: operator::new_id()?,
+            host: self.scope(host.as_deref()).await?,
+            rule,
+            reason: reason.to_owned(),
+            operator: operator.clone(),
+            created_ms: now,
+            until_ms: now.saturating_add(i64::try_from(for_s).unwrap_or(i64::MAX).saturating_mul(1000)),
+        };
+        alert::add_silence(self.shared.store.write(), &silence).await?;
+        tracing::info!(silence.id = %silence.id, %operator, reason, "alerts are silenced");
+        self.shared.changed(Change::Alert(silence.host));
+        Ok(silence)
+    }
+
+    /// Ends a silence.
+    pub async fn end_alert_silence(&self, operator: &Name, id: &Name) -> Result<(), Error> {
+        self.shared.check_operator(operator).await?;
+        if !alert::end_silence(self.shared.store.write(), id, now_ms()).await? {
+            return Err(Error::not_found("unknown_silence", format!("there is no silence {id}, or it is over"))
+                .hint("`muster alert silences` lists those that there are"));
+        }
+        tracing::info!(silence.id = %id, %operator, "a silence is ended");
+        self.shared.changed(Change::Alert(None));
+        Ok(())
+    }
+}
+
+/// Which rules hosts should have, and who is to be told.
+#[derive(Debug)]
+pub(super) struct Tellings {
+    generations: Mutex<Generations>,
+    owed: Mutex<Owed>,
+    more: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Owed {
+    /// Hosts that are to be told, and the generation that they say they have, if it is newer than it should be.
+    hosts: BTreeMap<HostId, u64>,
+    /// When each was last told.
+    told: HashMap<HostId, Millis>,
+}
+
+impl Tellings {
+    pub(super) fn new(generations: Generations) -> Self {
+        Self { generations: Mutex::new(generations), owed: Mutex::default(), more: Notify::new() }
+    }
+
+    fn of(&self, host: HostId) -> u64 {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner).of(host)
+    }
+
+    /// This is the part of one host's generation, or of all.
+    fn set_generation(&self, host: Option<HostId>, generation: u64) {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        match host {
+            Some(host) => drop(generations.hosts.insert(host, generation)),
+            None => generations.all = generation,
+        }
+    }
+
+    /// A host has said which generation it has.
+    pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
+        let (has, wanted) = (has.unwrap_or_default(), self.of(host));
+        if has == wanted {
+            return;
+        }
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        // A clock that was set back must not silence us for as long as it was ahead.
+        let recent = owed.told.get(&host).is_some_and(|told| now >= *told && now - told < TELL_EVERY_MS);
+        if !recent {
+            owed.hosts.insert(host, if has > wanted { has } else { 0 });
+            self.more.notify_one();
+        }
+    }
+
+    /// These are to be told, whenever they last were.
+    fn owe(&self, hosts: Vec<HostId>) {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        for host in hosts {
+            owed.hosts.entry(host).or_default();
+        }
+        self.more.notify_one();
+    }
+
+    fn take(&self, now: Millis) -> BTreeMap<HostId, u64> {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        let hosts = std::mem::take(&mut owed.hosts);
+        if owed.told.len() >= TOLD_MAX {
+            owed.told.clear();
+        }
+        owed.told.extend(hosts.keys().map(|host| (*host, now)));
+        hosts
+    }
+}
+
+/// Tells hosts their rules until the console stops. What finds no connection is dropped: the host's next heartbeat, or its next digest,
+/// shows that it has not heard.
+pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let all = async {
+        loop {
+            shared.tellings.more.notified().await;
+            for (host, ahead) in shared.tellings.take(now_ms()) {
+                if let Err(error) = tell(&shared, host, ahead).await {
+                    tracing::error!(host.id = %host, %error, "a host's rules for alerts cannot be told now");
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = all => (),
+        () = shutdown.cancelled() => (),
+    }
+}
+
+/// Tells one host its rules. One that has newer ones than there are heard them from a store that was lost since: it gets still
+/// newer ones.
+async fn tell(shared: &Shared, host: HostId, ahead: u64) -> Result<(), Error> {
+    if ahead >= shared.tellings.of(host) {
+        let mut transaction = shared.store.begin().await?;
+        let least = ahead.saturating_add(1);
+        let generation = alert::next_generation(&mut transaction, Some(host), least, now_ms()).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        shared.tellings.set_generation(Some(host), generation);
+    }
+    // In this order: rules that change meanwhile are told again, as newer ones.
+    let generation = shared.tellings.of(host);
+    let rules: BTreeMap<Name, Rule> = alert::rules_for(shared.store.read(), host).await?;
+    let body = AlertRules { v: V1, host, issued_ms: now_ms(), generation, rules };
+    match shared.authority.signer().sign(&body) {
+        Ok(bytes) => shared.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await,
+        Err(error) => return Err(Error::internal("signing rules for alerts", &error)),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Where alerts are told to others: webhooks, and Alertmanager's API.
+//!
+//! Nothing waits here in a queue of messages. An outlet is told what holds and what it has not been told of, and what is over and
+//! it was told to hold; the store knows both. So an outlet that is away for a day loses nothing, is not flooded with what came and went
+//! meanwhile, and a restart of the console changes nothing. What waits is bounded by the alerts that there may be.
+//!
+//! - A **webhook** gets one `POST` for each, with JSON: `event` is `raised` or `cleared`, `alert` is as in `GET /api/v1/alerts`. With a secret,
+//!   `X-Muster-Signature: sha256=…` is the HMAC of the header `X-Muster-Timestamp` (seconds since 1970), a dot and the body. A silence keeps what is
+//!   raised from being told; what was told before is cleared as ever.
+//! - **Alertmanager** gets all that holds with `POST /api/v2/alerts`, again each minute, as it wants it, and what is over or silenced with the time of its end.
+//!
+//! An outlet that does not answer, or answers 408, 429 or 5xx, is tried again, later and later; with any other answer what was told is taken for
+//! told, for it would be refused for ever.
+
+use std::{sync::Arc, time::Duration};
+
+use muster_topics::Millis;
+use reqwest::{Client, StatusCode};
+use ring::hmac;
+use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::{self, AlertStanding},
+    chance,
+    clock::now_ms,
+    console::{
+        Change, Shared,
+        config::{OutletConfig, OutletKind},
+        store::{StoreError, alert},
+    },
+    failure::with_causes,
+    pki,
+    rules::backoff::Growth,
+};
+
+/// Between attempts that fail.
+const RETRY: Growth = Growth { first_ms: 1_000, max_ms: 300_000 };
+/// How long an outlet may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How often everything is looked at again: silences end without a word, and Alertmanager wants to hear of what holds.
+const LOOK: Duration = Duration::from_secs(60);
+/// How long Alertmanager takes an alert to hold unless it hears of it again: four times that, as Prometheus has it.
+const HOLDS_MS: Millis = 4 * 60_000;
+/// The most alerts that are told at once. What is more follows at once.
+const ROUND_MAX: u32 = 100;
+
+/// Why an outlet cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the alert outlet {url}: {reason}")]
+pub struct OutletError {
+    url: String,
+    reason: String,
+}
+
+/// One outlet.
+#[derive(Debug)]
+pub(in crate::console) struct Outlet {
+    /// What it is known by in the store.
+    name: String,
+    kind: OutletKind,
+    url: String,
+    key: Option<hmac::Key>,
+    client: Client,
+}
+
+/// What is to be told.
+#[derive(Debug, Default)]
+struct Round {
+    raised: Vec<api::Alert>,
+    over: Vec<api::Alert>,
+}
+
+/// Why a telling did not succeed.
+#[derive(Debug, thiserror::Error)]
+enum Untold {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("it answers {0}")]
+    Answer(StatusCode),
+}
+
+impl Outlet {
+    /// Reads all that an outlet needs.
+    pub(in crate::console) fn open(config: &OutletConfig) -> Result<Self, OutletError> {
+        let failed = |reason: String| OutletError { url: config.url.clone(), reason };
+        let url: reqwest::Url =
+            config.url.parse().map_err(|error| failed(format!("that is no URL: {error}. hint: https://…")))?;
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+            return Err(failed("its URL has to begin with http:// or https://".to_owned()));
+        }
+        let read = |path: &std::path::Path| {
+            std::fs::read_to_string(path).map_err(|error| failed(format!("{}: {error}", path.display())))
+        };
+        let secret = config.secret_file.as_deref().map(read).transpose()?;
+        let key = match secret.as_deref().map(str::trim) {
+            Some("") => return Err(failed("its secret file is empty".to_owned())),
+            Some(secret) => Some(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())),
+            None => None,
+        };
+        let roots = match &config.authority_file {
+            Some(path) => pki::roots(&read(path)?).map_err(|error| failed(with_causes(&error)))?,
+            // Nothing of a fleet trusts whomever the system trusts, unless it is told to.
+            None if url.scheme() == "https" => {
+                return Err(failed(
+                    "it has no `authority_file`. hint: a PEM file with the authorities that its certificate may be of; \
+                     Debian has the public ones in /etc/ssl/certs/ca-certificates.crt"
+                        .to_owned(),
+                ));
+            }
+            None => rustls::RootCertStore::empty(),
+        };
+        let tls = rustls::ClientConfig::builder_with_provider(pki::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| failed(error.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(ANSWER)
+            .build()
+            .map_err(|error| failed(with_causes(&error)))?;
+        let (kind, name) = (config.kind, format!("{} {}", config.kind.as_str(), config.url));
+        Ok(Self { name, kind, url: config.url.trim_end_matches('/').to_owned(), key, client })
+    }
+
+    /// Tells what is to be told now. Says whether there is more.
+    async fn tell(&self, shared: &Shared, now: Millis) -> Result<bool, Untold> {
+        let round = self.round(shared, now).await?;
+        let more = round.raised.len().max(round.over.len()) >= ROUND_MAX as usize;
+        match self.kind {
+            OutletKind::Webhook => {
+                let events = round.raised.iter().map(|one| ("raised", one));
+                for (event, one) in events.chain(round.over.iter().map(|one| ("cleared", one))) {
+                    self.post(&self.url, webhook_body(event, one), now).await?;
+                    self.note(shared, one, event == "raised").await?;
+                }
+            }
+            OutletKind::Alertmanager => {
+                let again = alert::list(shared.store.read(), alert::Which { limit: 1_000, ..Default::default() }, now);
+                let holds: Vec<api::Alert> = again.await?.into_iter().filter(|one| one.silence.is_none()).collect();
+                let alerts: Vec<Value> = holds
+                    .iter()
+                    .map(|one| (one, now + HOLDS_MS))
+                    .chain(round.over.iter().map(|one| (one, one.ended_ms.unwrap_or(now).min(now))))
+                    .map(|(one, ends_ms)| alertmanager_body(one, ends_ms, &shared.urls.web))
+                    .collect();
+                if !alerts.is_empty() {
+                    self.post(&format!("{}/api/v2/alerts", self.url), Value::Array(alerts), now).await?;
+                }
+                for (one, holds) in holds.iter().map(|one| (one, true)).chain(round.over.iter().map(|one| (one, false)))
+                {
+                    self.note(shared, one, holds).await?;
+                }
+            }
+        }
+        Ok(more)
+    }
+
+    async fn round(&self, shared: &Shared, now: Millis) -> Result<Round, StoreError> {
+        let db = shared.store.read();
+        let with_silenced = self.kind == OutletKind::Alertmanager;
+        Ok(Round {
+            raised: alert::untold(db, &self.name, now, ROUND_MAX).await?,
+            over: alert::told_and_over(db, &self.name, with_silenced, now, ROUND_MAX).await?,
+        })
+    }
+
+    async fn note(&self, shared: &Shared, one: &api::Alert, holds: bool) -> Result<(), StoreError> {
+        alert::note_told(shared.store.write(), &self.name, one, holds).await
+    }
+
+    async fn post(&self, url: &str, body: Value, now: Millis) -> Result<(), Untold> {
+        let body = body.to_string();
+        let mut request = self.client.post(url).header("content-type", "application/json");
+        if let Some(key) = &self.key {
+            let seconds = (now / 1000).to_string();
+            request = request.header("x-muster-signature", signature(key, &seconds, &body));
+            request = request.header("x-muster-timestamp", seconds);
+        }
+        let answer = request.body(body).send().await.map_err(|error| Untold::Unreachable(with_causes(&error)))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        if status.is_server_error() || matches!(status.as_u16(), 408 | 429) {
+            return Err(Untold::Answer(status));
+        }
+        tracing::error!(outlet = self.name, %status, "an alert outlet refuses what it is told, and is not told again");
+        Ok(())
+    }
+}
+
+/// Tells an outlet until the console stops.
+pub(in crate::console) async fn run(shared: Arc<Shared>, outlet: Outlet, shutdown: CancellationToken) {
+    let mut changes = shared.changes.subscribe();
+    let mut attempts = 0;
+    let all = async {
+        loop {
+            match outlet.tell(&shared, now_ms()).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    if attempts > 0 {
+                        tracing::info!(outlet = outlet.name, "an alert outlet is told again");
+                        attempts = 0;
+                    }
+                    let something = async {
+                        // So much changed that some of it was not heard of: that is news enough.
+                        while !matches!(
+                            changes.recv().await,
+                            Ok(Change::Alert(_)) | Err(RecvError::Lagged(_) | RecvError::Closed)
+                        ) {}
+                    };
+                    let _ = tokio::time::timeout(LOOK, something).await;
+                }
+                Err(error) => {
+                    let wait_ms = RETRY.jittered_ms(attempts, chance::random());
+                    tracing::warn!(outlet = outlet.name, %error, wait_ms, "an alert outlet is not told; again in a while");
+                    attempts = attempts.saturating_add(1);
+                    tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = all => (),
+        () = shutdown.cancelled() => (),
+    }
+}
+
+/// What a webhook is sent.
+fn webhook_body(event: &str, one: &api::Alert) -> Value {
+    json!({ "v": 1, "event": event, "alert": one })
+}
+
+/// `sha256=…` over time and body.
+fn signature(key: &hmac::Key, seconds: &str, body: &str) -> String {
+    let tag = hmac::sign(key, format!("{seconds}.{body}").as_bytes());
+    let hex: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256={hex}")
+}
+
+/// An alert as Alertmanager's API version 2 has it. Labels tell alerts apart, so nothing that changes while one holds stands in them.
+fn alertmanager_body(one: &api::Alert, ends_ms: Millis, console: &str) -> Value {
+    let alert = &one.alert;
+    let mut labels = json!({
+        "alertname": alert.rule,
+        "severity": alert.severity,
+        "host": one.host,
+        "hostname": one.hostname,
+        "metric": alert.metric,
+        "alert": alert.id,
+    });
+    if let Some(unit) = &alert.unit {
+        labels["realm"] = json!(unit.realm());
+        labels["unit"] = json!(unit.name());
+    }
+    if let Some(mount) = &alert.mount {
+        labels["mount"] = json!(mount);
+    }
+    let is_over = one.standing != AlertStanding::Raised;
+    json!({
+        "labels": labels,
+        "annotations": { "summary": alert.message, "value": alert.value.to_string() },
+        "startsAt": rfc3339(alert.since_ms),
+        "endsAt": rfc3339(if is_over { ends_ms.max(alert.since_ms + 1) } else { ends_ms }),
+        "generatorURL": format!("{console}/alerts#alert-{}-{}-{}", one.host, alert.id, alert.since_ms),
+    })
+}
+
+fn rfc3339(at_ms: Millis) -> String {
+    let time = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at_ms) * 1_000_000);
+    time.ok().and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| "1970-01-01T00:00:00Z".to_owned())
+}
+
+#[cfg(test)]
+mod tests;

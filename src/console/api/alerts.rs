@@ -1,0 +1,95 @@
+//! Alerts, rules and silences: one function for each route, each a thin layer over [`Console`].
+
+use axum::{Extension, Json, extract::State, http::StatusCode};
+use muster_topics::name::Name;
+use serde::Deserialize;
+
+use super::{
+    AskedBy, Asker,
+    extract::{Document, Params, Segments},
+};
+use crate::{
+    api,
+    console::{Console, Error, store::alert::Which},
+};
+
+type Answer<T> = Result<Json<T>, Error>;
+
+/// Alerts of one listing, unless it is said.
+const LIMIT: u32 = 500;
+
+/// Which alerts.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    host: Option<String>,
+    rule: Option<Name>,
+    limit: Option<u32>,
+}
+
+async fn listed(console: &Console, asked: &Asked, history: bool) -> Answer<Vec<api::Alert>> {
+    let host = match &asked.host {
+        Some(host) => Some(console.resolve_host(host).await?),
+        None => None,
+    };
+    let which = Which { history, host, rule: asked.rule.as_ref(), limit: asked.limit.unwrap_or(LIMIT) };
+    Ok(Json(console.alerts(which).await?))
+}
+
+pub(super) async fn alerts(State(console): State<Console>, Params(asked): Params<Asked>) -> Answer<Vec<api::Alert>> {
+    listed(&console, &asked, false).await
+}
+
+pub(super) async fn history(State(console): State<Console>, Params(asked): Params<Asked>) -> Answer<Vec<api::Alert>> {
+    listed(&console, &asked, true).await
+}
+
+pub(super) async fn rules(State(console): State<Console>) -> Answer<Vec<api::AlertRule>> {
+    Ok(Json(console.alert_rules().await?))
+}
+
+pub(super) async fn set_rule(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(rule): Document<api::NewAlertRule>,
+) -> Answer<api::AlertRule> {
+    Ok(Json(console.set_alert_rule(&operator, rule).await?))
+}
+
+/// Which host.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfHost {
+    host: Option<String>,
+}
+
+pub(super) async fn remove_rule(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Segments(name): Segments<Name>,
+    Params(of): Params<OfHost>,
+) -> Result<StatusCode, Error> {
+    console.remove_alert_rule(&operator, &name, of.host.as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn silences(State(console): State<Console>) -> Answer<Vec<api::AlertSilence>> {
+    Ok(Json(console.alert_silences().await?))
+}
+
+pub(super) async fn silence(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Document(silence): Document<api::NewAlertSilence>,
+) -> Answer<api::AlertSilence> {
+    Ok(Json(console.silence_alerts(&operator, silence).await?))
+}
+
+pub(super) async fn end_silence(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Segments(id): Segments<Name>,
+) -> Result<StatusCode, Error> {
+    console.end_alert_silence(&operator, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,486 @@
+//! Alerts that hosts tell, the rules that they are told, and silences.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use muster_topics::{
+    Millis,
+    alert::{ALERTS_MAX, Alert, AlertState, AlertSummary, Rule},
+    name::{HostId, Name},
+};
+use sqlx::{FromRow, SqliteConnection, SqlitePool};
+
+use super::{Result, from_word, json, parsed, signed, to_json, unsigned};
+use crate::api::{self, AlertSilence};
+
+/// The most alerts of one host that are remembered once they are over; beyond it the oldest go. One that flaps all day, every
+/// ten minutes, has its last week.
+const OVER_MAX: i64 = 1_000;
+
+/// The scope of rules for all hosts.
+const ALL: &str = "";
+
+/// What has become of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It says something new.
+    New,
+    /// It says nothing new.
+    Known,
+    /// A host has no more alerts than so many.
+    TooMany,
+}
+
+/// Stores what a host says of an alert.
+pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Millis) -> Result<Put> {
+    let id = host.to_string();
+    let held: Option<(String, i64, i64)> =
+        sqlx::query_as("SELECT state, epoch, seq FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3")
+            .bind(&id)
+            .bind(alert.id.as_str())
+            .bind(alert.since_ms)
+            .fetch_optional(&mut *db)
+            .await?;
+    let is_over = alert.state == AlertState::Cleared;
+    if let Some((state, epoch, seq)) = &held {
+        let newer = (signed(alert.epoch), signed(alert.seq)) > (*epoch, *seq);
+        // What is cleared stays so, whatever comes late.
+        if state == "cleared" || (!is_over && !newer) {
+            return Ok(Put::Known);
+        }
+    }
+    if !is_over && held.is_none() {
+        // An id holds once: of what was before its end was never told.
+        sqlx::query(
+            "UPDATE alert SET state = 'gone', ended_ms = $3
+             WHERE host = $1 AND id = $2 AND state = 'raised' AND (epoch, seq) < ($4, $5)",
+        )
+        .bind(&id)
+        .bind(alert.id.as_str())
+        .bind(alert.since_ms)
+        .bind(signed(alert.epoch))
+        .bind(signed(alert.seq))
+        .execute(&mut *db)
+        .await?;
+        let (raised,): (i64,) = sqlx::query_as("SELECT count(*) FROM alert WHERE host = $1 AND state = 'raised'")
+            .bind(&id)
+            .fetch_one(&mut *db)
+            .await?;
+        if unsigned("count", raised)? >= ALERTS_MAX as u64 {
+            return Ok(Put::TooMany);
+        }
+    }
+    sqlx::query(
+        "INSERT INTO alert (host, id, since_ms, state, rule, epoch, seq, at_ms, ended_ms, body, received_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+         ON CONFLICT (host, id, since_ms) DO UPDATE SET state = excluded.state, rule = excluded.rule,
+             epoch = excluded.epoch, seq = excluded.seq, at_ms = excluded.at_ms, ended_ms = excluded.ended_ms,
+             body = excluded.body",
+    )
+    .bind(&id)
+    .bind(alert.id.as_str())
+    .bind(alert.since_ms)
+    .bind(if is_over { "cleared" } else { "raised" })
+    .bind(alert.rule.as_str())
+    .bind(signed(alert.epoch))
+    .bind(signed(alert.seq))
+    .bind(alert.at_ms)
+    .bind(is_over.then_some(alert.at_ms))
+    .bind(to_json("alert", alert)?)
+    .bind(now)
+    .execute(&mut *db)
+    .await?;
+    if held.is_none() {
+        trim(db, &id).await?;
+    }
+    Ok(Put::New)
+}
+
+/// Forgets the oldest of what is over, of a host that has too much of it.
+async fn trim(db: &mut SqliteConnection, host: &str) -> Result<()> {
+    sqlx::query(
+        "DELETE FROM alert WHERE host = $1 AND state <> 'raised' AND since_ms < (
+             SELECT since_ms FROM alert WHERE host = $1 AND state <> 'raised' ORDER BY since_ms DESC LIMIT 1 OFFSET $2
+         )",
+    )
+    .bind(host)
+    .bind(OVER_MAX - 1)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Hosts of which alerts hold.
+pub async fn alerted(db: &mut SqliteConnection) -> Result<BTreeSet<HostId>> {
+    let rows: Vec<(String,)> =
+        sqlx::query_as("SELECT DISTINCT host FROM alert WHERE state = 'raised'").fetch_all(db).await?;
+    rows.iter().map(|(id,)| parsed("host id", id)).collect()
+}
+
+/// Takes in which alerts hold on a host, as of a heartbeat that was made at `made_ms` by its clock. Those that were told before
+/// and are not among them are over; of one that is, it was a mistake to think so. Says whether anything changed.
+pub async fn reconcile(
+    db: &mut SqliteConnection,
+    host: HostId,
+    (epoch, made_ms): (u64, Millis),
+    holding: &BTreeMap<Name, AlertSummary>,
+) -> Result<bool> {
+    let id = host.to_string();
+    let raised: Vec<(String, Millis)> = sqlx::query_as(
+        "SELECT id, since_ms FROM alert
+         WHERE host = $1 AND state = 'raised' AND (epoch < $2 OR (epoch = $2 AND at_ms <= $3))",
+    )
+    .bind(&id)
+    .bind(signed(epoch))
+    .bind(made_ms)
+    .fetch_all(&mut *db)
+    .await?;
+    let mut changed = 0;
+    let holds = |alert: &str, since_ms: Millis| {
+        holding.iter().any(|(held, summary)| held.as_str() == alert && summary.since_ms == since_ms)
+    };
+    for (alert, since_ms) in raised.iter().filter(|(alert, since_ms)| !holds(alert, *since_ms)) {
+        changed +=
+            sqlx::query("UPDATE alert SET state = 'gone', ended_ms = $4 WHERE host = $1 AND id = $2 AND since_ms = $3")
+                .bind(&id)
+                .bind(alert)
+                .bind(since_ms)
+                .bind(made_ms)
+                .execute(&mut *db)
+                .await?
+                .rows_affected();
+    }
+    for (alert, summary) in holding {
+        changed += sqlx::query(
+            "UPDATE alert SET state = 'raised', ended_ms = NULL
+             WHERE host = $1 AND id = $2 AND since_ms = $3 AND state = 'gone'",
+        )
+        .bind(&id)
+        .bind(alert.as_str())
+        .bind(summary.since_ms)
+        .execute(&mut *db)
+        .await?
+        .rows_affected();
+    }
+    Ok(changed > 0)
+}
+
+/// Ends what a host is said to hold: it begins a new life, and tells it again if it is so.
+pub async fn forget(db: &mut SqliteConnection, host: HostId, now: Millis) -> Result<()> {
+    sqlx::query("UPDATE alert SET state = 'gone', ended_ms = $2 WHERE host = $1 AND state = 'raised'")
+        .bind(host.to_string())
+        .bind(now)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+/// Which alerts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Which<'a> {
+    /// Those that hold, or all that are remembered.
+    pub history: bool,
+    /// Of this host.
+    pub host: Option<HostId>,
+    /// Of this rule.
+    pub rule: Option<&'a Name>,
+    /// How many at most.
+    pub limit: u32,
+}
+
+#[derive(FromRow)]
+struct AlertRow {
+    host: String,
+    hostname: String,
+    state: String,
+    ended_ms: Option<i64>,
+    body: String,
+    received_ms: i64,
+}
+
+/// Alerts, those that began last first.
+pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> Result<Vec<api::Alert>> {
+    let rows: Vec<AlertRow> = sqlx::query_as(
+        "SELECT alert.host, host.hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
+         FROM alert JOIN host ON host.id = alert.host
+         WHERE ($1 OR alert.state = 'raised') AND ($2 IS NULL OR alert.host = $2) AND ($3 IS NULL OR alert.rule = $3)
+         ORDER BY alert.since_ms DESC, alert.host, alert.id LIMIT $4",
+    )
+    .bind(which.history)
+    .bind(which.host.map(|host| host.to_string()))
+    .bind(which.rule.map(Name::as_str))
+    .bind(i64::from(which.limit))
+    .fetch_all(db)
+    .await?;
+    read(db, rows, now).await
+}
+
+async fn read(db: &SqlitePool, rows: Vec<AlertRow>, now: Millis) -> Result<Vec<api::Alert>> {
+    let silences = silences(db, now).await?;
+    let read = |row: AlertRow| {
+        let (host, alert): (HostId, Alert) = (parsed("host id", &row.host)?, json("alert", &row.body)?);
+        let standing: api::AlertStanding = from_word("alert's state", &row.state)?;
+        let silence = silences.iter().find(|silence| silence.covers(host, &alert.rule)).cloned();
+        Ok(api::Alert {
+            host,
+            hostname: row.hostname,
+            silence: silence.filter(|_| standing == api::AlertStanding::Raised),
+            standing,
+            ended_ms: row.ended_ms,
+            received_ms: row.received_ms,
+            alert,
+        })
+    };
+    rows.into_iter().map(read).collect()
+}
+
+/// Alerts that hold, that no silence covers, and that an outlet was not told of; the oldest first.
+pub async fn untold(db: &SqlitePool, outlet: &str, now: Millis, limit: u32) -> Result<Vec<api::Alert>> {
+    let rows: Vec<AlertRow> = sqlx::query_as(
+        "SELECT alert.host, host.hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
+         FROM alert JOIN host ON host.id = alert.host
+         WHERE alert.state = 'raised'
+           AND NOT EXISTS (
+             SELECT 1 FROM alert_told AS told WHERE told.outlet = $1 AND told.host = alert.host
+               AND told.id = alert.id AND told.since_ms = alert.since_ms)
+           AND NOT EXISTS (
+             SELECT 1 FROM alert_silence AS silence
+             WHERE silence.until_ms > $2 AND (silence.host IS NULL OR silence.host = alert.host)
+               AND (silence.rule IS NULL OR silence.rule = alert.rule))
+         ORDER BY alert.since_ms, alert.host, alert.id LIMIT $3",
+    )
+    .bind(outlet)
+    .bind(now)
+    .bind(i64::from(limit))
+    .fetch_all(db)
+    .await?;
+    read(db, rows, now).await
+}
+
+/// Alerts that an outlet was told of and that are over (or silenced, if those count as well); the oldest first.
+pub async fn told_and_over(
+    db: &SqlitePool,
+    outlet: &str,
+    with_silenced: bool,
+    now: Millis,
+    limit: u32,
+) -> Result<Vec<api::Alert>> {
+    let rows: Vec<AlertRow> = sqlx::query_as(
+        "SELECT alert.host, host.hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
+         FROM alert_told AS told
+         JOIN alert ON alert.host = told.host AND alert.id = told.id AND alert.since_ms = told.since_ms
+         JOIN host ON host.id = alert.host
+         WHERE told.outlet = $1 AND (alert.state <> 'raised' OR ($2 AND EXISTS (
+             SELECT 1 FROM alert_silence AS silence
+             WHERE silence.until_ms > $3 AND (silence.host IS NULL OR silence.host = alert.host)
+               AND (silence.rule IS NULL OR silence.rule = alert.rule))))
+         ORDER BY alert.since_ms, alert.host, alert.id LIMIT $4",
+    )
+    .bind(outlet)
+    .bind(with_silenced)
+    .bind(now)
+    .bind(i64::from(limit))
+    .fetch_all(db)
+    .await?;
+    read(db, rows, now).await
+}
+
+/// An outlet was told that an alert holds, or that it does no more.
+pub async fn note_told(db: &SqlitePool, outlet: &str, one: &api::Alert, holds: bool) -> Result<()> {
+    let sql = if holds {
+        "INSERT INTO alert_told (outlet, host, id, since_ms)
+         SELECT $1, host, id, since_ms FROM alert WHERE host = $2 AND id = $3 AND since_ms = $4
+         ON CONFLICT DO NOTHING"
+    } else {
+        "DELETE FROM alert_told WHERE outlet = $1 AND host = $2 AND id = $3 AND since_ms = $4"
+    };
+    sqlx::query(sql)
+        .bind(outlet)
+        .bind(one.host.to_string())
+        .bind(one.alert.id.as_str())
+        .bind(one.alert.since_ms)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+/// How many alerts hold that no silence covers, of one host or of all.
+pub async fn count(db: &SqlitePool, host: Option<HostId>, now: Millis) -> Result<u64> {
+    let (count,): (i64,) = sqlx::query_as(
+        "SELECT count(*) FROM alert
+         WHERE state = 'raised' AND ($1 IS NULL OR host = $1) AND NOT EXISTS (
+             SELECT 1 FROM alert_silence AS silence
+             WHERE silence.until_ms > $2 AND (silence.host IS NULL OR silence.host = alert.host)
+               AND (silence.rule IS NULL OR silence.rule = alert.rule))",
+    )
+    .bind(host.map(|host| host.to_string()))
+    .bind(now)
+    .fetch_one(db)
+    .await?;
+    unsigned("count", count)
+}
+
+/// Forgets what has been over since `before`.
+pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+    let alerts = sqlx::query("DELETE FROM alert WHERE ended_ms < $1").bind(before).execute(db).await?;
+    let silences = sqlx::query("DELETE FROM alert_silence WHERE until_ms < $1").bind(before).execute(db).await?;
+    Ok(alerts.rows_affected() + silences.rows_affected())
+}
+
+fn scope(host: Option<HostId>) -> String {
+    host.map_or_else(|| ALL.to_owned(), |host| host.to_string())
+}
+
+/// All rules of the console, those for all hosts first.
+pub async fn rules(db: impl sqlx::SqliteExecutor<'_>) -> Result<Vec<api::AlertRule>> {
+    let rows: Vec<(String, String, String)> =
+        sqlx::query_as("SELECT host, name, rule FROM alert_rule ORDER BY host, name").fetch_all(db).await?;
+    let read = |(host, name, rule): (String, String, String)| {
+        let host = if host == ALL { None } else { Some(parsed("host id", &host)?) };
+        Ok(api::AlertRule { name: parsed("name", &name)?, host, rule: json("rule", &rule)? })
+    };
+    rows.into_iter().map(read).collect()
+}
+
+/// The rules for one host: those for all, and before these its own.
+pub async fn rules_for(db: &SqlitePool, host: HostId) -> Result<BTreeMap<Name, Rule>> {
+    let rows: Vec<(String, String)> =
+        sqlx::query_as("SELECT name, rule FROM alert_rule WHERE host IN ('', $1) ORDER BY host, name")
+            .bind(host.to_string())
+            .fetch_all(db)
+            .await?;
+    rows.into_iter().map(|(name, rule)| Ok((parsed("name", &name)?, json::<Rule>("rule", &rule)?))).collect()
+}
+
+/// Sets a rule, for one host or for all.
+pub async fn set_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name, rule: &Rule) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO alert_rule (host, name, rule) VALUES ($1, $2, $3)
+         ON CONFLICT (host, name) DO UPDATE SET rule = excluded.rule",
+    )
+    .bind(scope(host))
+    .bind(name.as_str())
+    .bind(to_json("rule", rule)?)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Removes a rule. Says whether there was one.
+pub async fn remove_rule(db: &mut SqliteConnection, host: Option<HostId>, name: &Name) -> Result<bool> {
+    let gone = sqlx::query("DELETE FROM alert_rule WHERE host = $1 AND name = $2")
+        .bind(scope(host))
+        .bind(name.as_str())
+        .execute(db)
+        .await?;
+    Ok(gone.rows_affected() > 0)
+}
+
+/// The order in time of what is said to hosts: a part for all, and one for each. Their sum is the generation of a host's rules, so
+/// that a change of either makes it newer, and no host can move what is said to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Generations {
+    /// The part of all.
+    pub all: u64,
+    /// The parts of single ones.
+    pub hosts: HashMap<HostId, u64>,
+}
+
+impl Generations {
+    /// What a host should have.
+    #[must_use]
+    pub fn of(&self, host: HostId) -> u64 {
+        self.hosts.get(&host).copied().unwrap_or_default().saturating_add(self.all)
+    }
+}
+
+/// All generations.
+pub async fn generations(db: impl sqlx::SqliteExecutor<'_>) -> Result<Generations> {
+    let rows: Vec<(String, i64)> =
+        sqlx::query_as("SELECT host, generation FROM alert_generation").fetch_all(db).await?;
+    let mut generations = Generations::default();
+    for (host, generation) in rows {
+        let generation = unsigned("generation", generation)?;
+        if host == ALL {
+            generations.all = generation;
+        } else {
+            generations.hosts.insert(parsed("host id", &host)?, generation);
+        }
+    }
+    Ok(generations)
+}
+
+/// What is said to a host, or to all, is something else from now on: gives its part of the generation, with which that of a host
+/// becomes `least` or more. It becomes the time at least, so that rules of a store that was made anew are newer than all of before.
+pub async fn next_generation(db: &mut SqliteConnection, host: Option<HostId>, least: u64, now: Millis) -> Result<u64> {
+    let before = generations(&mut *db).await?;
+    let now = u64::try_from(now).unwrap_or_default();
+    let part = match host {
+        None => before.all.saturating_add(1).max(now),
+        Some(host) => {
+            let own = before.hosts.get(&host).copied().unwrap_or_default();
+            own.saturating_add(1).max(now.max(least).saturating_sub(before.all))
+        }
+    };
+    let part = signed(part);
+    sqlx::query(
+        "INSERT INTO alert_generation (host, generation) VALUES ($1, $2)
+         ON CONFLICT (host) DO UPDATE SET generation = excluded.generation",
+    )
+    .bind(scope(host))
+    .bind(part)
+    .execute(db)
+    .await?;
+    unsigned("generation", part)
+}
+
+/// Adds a silence.
+pub async fn add_silence(db: &SqlitePool, silence: &AlertSilence) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO alert_silence (id, host, rule, reason, operator, created_ms, until_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    )
+    .bind(silence.id.as_str())
+    .bind(silence.host.map(|host| host.to_string()))
+    .bind(silence.rule.as_ref().map(Name::as_str))
+    .bind(&silence.reason)
+    .bind(silence.operator.as_str())
+    .bind(silence.created_ms)
+    .bind(silence.until_ms)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Ends a silence. Says whether there was one.
+pub async fn end_silence(db: &SqlitePool, id: &Name, now: Millis) -> Result<bool> {
+    let ended = sqlx::query("UPDATE alert_silence SET until_ms = $2 WHERE id = $1 AND until_ms > $2")
+        .bind(id.as_str())
+        .bind(now)
+        .execute(db)
+        .await?;
+    Ok(ended.rows_affected() > 0)
+}
+
+/// Silences that are not over, those that end first first.
+pub async fn silences(db: impl sqlx::SqliteExecutor<'_>, now: Millis) -> Result<Vec<AlertSilence>> {
+    type Row = (String, Option<String>, Option<String>, String, String, i64, i64);
+    let rows: Vec<Row> = sqlx::query_as(
+        "SELECT id, host, rule, reason, operator, created_ms, until_ms FROM alert_silence
+         WHERE until_ms > $1 ORDER BY until_ms, id",
+    )
+    .bind(now)
+    .fetch_all(db)
+    .await?;
+    let read = |(id, host, rule, reason, operator, created_ms, until_ms): Row| {
+        Ok(AlertSilence {
+            id: parsed("id", &id)?,
+            host: host.map(|host| parsed("host id", &host)).transpose()?,
+            rule: rule.map(|rule| parsed("name", &rule)).transpose()?,
+            reason,
+            operator: parsed("operator", &operator)?,
+            created_ms,
+            until_ms,
+        })
+    };
+    rows.into_iter().map(read).collect()
+}

@@ -1,0 +1,105 @@
+//! Alerts.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use muster_topics::name::Name;
+use serde::Deserialize;
+
+use crate::{
+    api::{AlertStanding, NewAlertSilence, Problem},
+    console::{
+        Console, Error,
+        store::alert::Which,
+        web::{
+            answer,
+            extract::{Params, Segments},
+            guard::{Fields, Session},
+            view::alerts::{AlertsView, SilenceForm},
+        },
+    },
+};
+
+/// Alerts that hold and are listed: more than anybody reads, and what a browser draws at once.
+const RAISED_MAX: u32 = 500;
+/// Alerts that are over and are listed, together with those that hold: a screen or two.
+const OVER_MAX: u32 = 100;
+
+/// What the form is filled with.
+#[derive(Debug, Deserialize)]
+pub(in crate::console::web) struct Asked {
+    #[serde(default)]
+    host: String,
+    #[serde(default)]
+    rule: String,
+    part: Option<String>,
+}
+
+async fn view(console: &Console, form: SilenceForm, problem: Option<Problem>) -> Result<AlertsView, Error> {
+    let raised = console.alerts(Which { limit: RAISED_MAX, ..Which::default() }).await?;
+    let mut over = console.alerts(Which { history: true, limit: OVER_MAX, ..Which::default() }).await?;
+    over.retain(|alert| alert.standing != AlertStanding::Raised);
+    let (silences, rules) = (console.alert_silences().await?, console.alert_rules().await?);
+    Ok(AlertsView { raised, over, silences, rules, form, problem })
+}
+
+/// The page.
+pub(in crate::console::web) async fn show(
+    State(console): State<Console>,
+    session: Session,
+    Params(asked): Params<Asked>,
+) -> Response {
+    let form = SilenceForm { host: asked.host, rule: asked.rule, reason: String::new() };
+    let view = view(&console, form, None).await;
+    answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
+}
+
+/// Keeps alerts quiet; what cannot be done is told with the form as it was.
+pub(in crate::console::web) async fn silence(
+    State(console): State<Console>,
+    session: Session,
+    fields: Fields,
+) -> Response {
+    let form = SilenceForm {
+        host: fields.one("host").trim().to_owned(),
+        rule: fields.one("rule").trim().to_owned(),
+        reason: fields.one("reason").to_owned(),
+    };
+    let answer = async {
+        match wanted(&form, fields.one("for_s")) {
+            Ok(wanted) => match console.silence_alerts(&session.operator, wanted).await {
+                Ok(_) => Ok(answer::see("/alerts")),
+                Err(error) => refused(&console, &session, form, error).await,
+            },
+            Err(error) => refused(&console, &session, form, error).await,
+        }
+    };
+    answer::or_problem(&session, answer.await)
+}
+
+fn wanted(form: &SilenceForm, for_s: &str) -> Result<NewAlertSilence, Error> {
+    let named = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let rule: Option<Name> = named(&form.rule)
+        .map(|rule| rule.parse())
+        .transpose()
+        .map_err(|error: muster_topics::name::NameError| Error::invalid("bad_rule", error.to_string()))?;
+    let for_s = for_s.parse().map_err(|_| Error::invalid("bad_time", format!("{for_s:?} is no number of seconds")))?;
+    Ok(NewAlertSilence { host: named(&form.host), rule, reason: form.reason.clone(), for_s })
+}
+
+async fn refused(console: &Console, session: &Session, form: SilenceForm, error: Error) -> Result<Response, Error> {
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let view = view(console, form, Some(error.problem)).await?;
+    Ok(answer::html(status, session.frame().page(&view)))
+}
+
+/// Ends a silence.
+pub(in crate::console::web) async fn end(
+    State(console): State<Console>,
+    session: Session,
+    Segments(id): Segments<Name>,
+) -> Response {
+    let answer = async {
+        console.end_alert_silence(&session.operator, &id).await?;
+        Ok(answer::see("/alerts"))
+    };
+    answer::or_problem(&session, answer.await)
+}

@@ -1,0 +1,262 @@
+//! Alerts: those that hold, silences, those that are over, and the console's rules.
+
+use maud::{Markup, html};
+use muster_topics::alert::{AlertState, Severity};
+
+use super::{
+    Frame, Section, View, Watch,
+    bits::{self, Tone, ago, count, empty, state},
+    encoded,
+    problem::notice,
+    region,
+};
+use crate::{
+    api::{Alert, AlertRule, AlertSilence, AlertStanding, Problem},
+    rules::alert::words,
+};
+
+/// How long a silence may last: the choices, in seconds.
+pub(in crate::console::web) const TIMES: [(u64, &str); 5] =
+    [(1_800, "30 minutes"), (7_200, "2 hours"), (28_800, "8 hours"), (86_400, "1 day"), (604_800, "7 days")];
+
+/// What the form for silences is filled with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::console::web) struct SilenceForm {
+    /// A host, by id or name.
+    pub(in crate::console::web) host: String,
+    /// A rule.
+    pub(in crate::console::web) rule: String,
+    /// Why.
+    pub(in crate::console::web) reason: String,
+}
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct AlertsView {
+    /// Those that hold.
+    pub(in crate::console::web) raised: Vec<Alert>,
+    /// Those that were over last.
+    pub(in crate::console::web) over: Vec<Alert>,
+    /// Silences that are not over.
+    pub(in crate::console::web) silences: Vec<AlertSilence>,
+    /// The console's rules.
+    pub(in crate::console::web) rules: Vec<AlertRule>,
+    /// What the form is filled with.
+    pub(in crate::console::web) form: SilenceForm,
+    /// Why something was not done.
+    pub(in crate::console::web) problem: Option<Problem>,
+}
+
+impl View for AlertsView {
+    fn title(&self) -> String {
+        "Alerts".to_owned()
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Alerts)
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        Some(Watch::default())
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        html! {
+            h1 { "Alerts" }
+            @if let Some(problem) = &self.problem { (notice(problem)) }
+            (region("/alerts", "raised", &["alert"], self.raised(frame)))
+            section #silence {
+                h2 { "Silences" }
+                p { "An alert that is silenced is kept and shown, and told to nobody. What is left empty means all." }
+                (self.silence_form(frame))
+                @if !self.silences.is_empty() { (self.silences(frame)) }
+            }
+            section {
+                h2 { "Over" }
+                (region("/alerts", "over", &["alert"], self.over(frame)))
+            }
+            section {
+                h2 { "Rules" }
+                (self.rules())
+            }
+        }
+    }
+
+    fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
+        match name {
+            "raised" => Some(self.raised(frame)),
+            "over" => Some(self.over(frame)),
+            _ => None,
+        }
+    }
+}
+
+impl AlertsView {
+    fn raised(&self, frame: &Frame) -> Markup {
+        html! {
+            @if self.raised.is_empty() {
+                div.empty { p { strong { "Nothing is wrong, as far as any host can tell." } } }
+            } @else { (table(&self.raised, frame)) }
+        }
+    }
+
+    fn over(&self, frame: &Frame) -> Markup {
+        html! {
+            @if self.over.is_empty() { p.note { "No alert has ended within the last three months." } }
+            @else { (table(&self.over, frame)) }
+        }
+    }
+
+    fn silence_form(&self, frame: &Frame) -> Markup {
+        let SilenceForm { host, rule, reason } = &self.form;
+        frame.form("/alerts/silence", html! {
+            div.row {
+                label for="host" { "Host" }
+                input #host name="host" value=(host) placeholder="all hosts" autocapitalize="none" spellcheck="false";
+                label for="rule" { "Rule" }
+                input #rule name="rule" value=(rule) placeholder="all rules" autocapitalize="none" spellcheck="false";
+                label for="for" { "For" }
+                select #for name="for_s" {
+                    @for (seconds, words) in TIMES { option value=(seconds) selected[seconds == 7_200] { (words) } }
+                }
+                label for="reason" { "Reason" }
+                input #reason name="reason" value=(reason) required maxlength="1000";
+                button.primary type="submit" { "Silence" }
+            }
+        })
+    }
+
+    fn silences(&self, frame: &Frame) -> Markup {
+        html! {
+            table.cards {
+                caption.visually-hidden { "Silences" }
+                thead {
+                    tr { th scope="col" { "Of" } th scope="col" { "Ends" } th scope="col" { "Reason" } th scope="col" { "By" } th scope="col" { "End" } }
+                }
+                tbody {
+                    @for silence in &self.silences {
+                        tr {
+                            th scope="row" {
+                                @match &silence.rule { Some(rule) => { (rule) } None => { "all rules" } }
+                                " on "
+                                @match silence.host {
+                                    Some(host) => { a href=(bits::host_url(host)) { (self.hostname(host)) } }
+                                    None => { "all hosts" }
+                                }
+                            }
+                            td data-label="Ends" { (ago(silence.until_ms, frame.now_ms)) }
+                            td data-label="Reason" { (silence.reason) }
+                            td data-label="By" { (silence.operator) " " (ago(silence.created_ms, frame.now_ms)) }
+                            td data-label="End" {
+                                (frame.form(&format!("/alerts/silence/{}/end", silence.id), html! {
+                                    button type="submit" aria-label={ "End silence " (silence.id) } { "End" }
+                                }))
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A host's name, if an alert of it is shown; its id otherwise.
+    fn hostname(&self, host: muster_topics::name::HostId) -> String {
+        let shown = self.raised.iter().chain(&self.over).find(|alert| alert.host == host);
+        shown.map_or_else(|| host.to_string(), |alert| alert.hostname.clone())
+    }
+
+    fn rules(&self) -> Markup {
+        html! {
+            p { "Agents bring rules along, for disks, memory, processors, units and more; " code { "muster alert rules" }
+                " lists them. A rule that is set here stands before theirs of the same name." }
+            @if self.rules.is_empty() {
+                (empty("No rule is set here.", "To be told earlier of full disks, on all hosts:",
+                       "muster alert set disk --above 80% --clear 75% --for 10m"))
+            } @else {
+                table.cards {
+                    caption.visually-hidden { "Rules" }
+                    thead {
+                        tr { th scope="col" { "Rule" } th scope="col" { "Hosts" } th scope="col" { "Raised" } th scope="col" { "Severity" } }
+                    }
+                    tbody {
+                        @for one in &self.rules {
+                            tr {
+                                th scope="row" { (one.name) }
+                                td data-label="Hosts" {
+                                    @match one.host {
+                                        Some(host) => { a href=(bits::host_url(host)) { (self.hostname(host)) } }
+                                        None => { "all" }
+                                    }
+                                }
+                                td data-label="Raised" { (words::rule(&one.rule)) }
+                                td data-label="Severity" { (severity(one.rule.severity, true)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn severity(severity: Severity, quiet: bool) -> Markup {
+    let tone = match severity {
+        _ if quiet => Tone::Idle,
+        Severity::Critical => Tone::Bad,
+        Severity::Warning => Tone::Busy,
+        Severity::Info => Tone::Idle,
+    };
+    state(tone, severity.as_str())
+}
+
+/// Alerts, with what may be done about them.
+pub(in crate::console::web) fn table(alerts: &[Alert], frame: &Frame) -> Markup {
+    let is_raised = |alert: &Alert| alert.standing == AlertStanding::Raised;
+    html! {
+        table.cards {
+            caption.visually-hidden { (count(alerts.len() as u64, "alert", "alerts")) }
+            thead {
+                tr { th scope="col" { "Severity" } th scope="col" { "What" } th scope="col" { "Where" } th scope="col" { "Since" }
+                     th scope="col" { "State" } }
+            }
+            tbody {
+                @for one in alerts {
+                    tr id={ "alert-" (one.host) "-" (one.alert.id) "-" (one.alert.since_ms) } {
+                        td data-label="Severity" { (severity(one.alert.severity, !is_raised(one) || one.silence.is_some())) }
+                        th scope="row" { (one.alert.message) " " span.note { (one.alert.rule) } }
+                        td data-label="Where" {
+                            a href=(bits::host_url(one.host)) { (one.hostname) }
+                            @if let Some(unit) = &one.alert.unit { " " a href=(super::unit::url(one.host, unit)) { (unit) } }
+                        }
+                        td data-label="Since" { (ago(one.alert.since_ms, frame.now_ms)) }
+                        td data-label="State" { (standing(one, frame)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn standing(one: &Alert, frame: &Frame) -> Markup {
+    html! {
+        @match (one.standing, &one.silence) {
+            (AlertStanding::Raised, Some(silence)) => {
+                (state(Tone::Idle, "silenced")) " ends " (ago(silence.until_ms, frame.now_ms)) ": " (silence.reason)
+            }
+            (AlertStanding::Raised, None) => {
+                (state(Tone::Bad, "active")) " "
+                a href={ "/alerts?host=" (one.host) "&rule=" (encoded(one.alert.rule.as_str())) "#silence" } { "silence" }
+            }
+            (AlertStanding::Cleared, _) => { (state(Tone::Good, "cleared")) " " (ended(one, frame)) }
+            (AlertStanding::Gone, _) => { (state(Tone::Idle, "over")) " " (ended(one, frame)) }
+        }
+    }
+}
+
+fn ended(one: &Alert, frame: &Frame) -> Markup {
+    let took_ms = one.ended_ms.map(|ended_ms| ended_ms.saturating_sub(one.alert.since_ms));
+    html! {
+        @if let Some(ended_ms) = one.ended_ms { (ago(ended_ms, frame.now_ms)) }
+        @if let Some(took_ms) = took_ms.filter(|_| one.alert.state == AlertState::Cleared) { ", after " (bits::span(took_ms.unsigned_abs())) }
+    }
+}
