@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
-    bounds::Bounds,
     alert::Lookout,
+    bounds::Bounds,
     execute::{ExecEvent, Executor},
     fact::Fact,
     join::Identity,

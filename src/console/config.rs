@@ -42,6 +42,14 @@ pub struct Config {
     pub artifact_max_bytes: u64,
     /// Whom to tell of alerts.
     pub alert_outlets: Vec<OutletConfig>,
+    /// How many days measurements are kept as they came.
+    pub metric_days: u32,
+    /// How many days summaries of five minutes of them are kept; not fewer than `metric_days`.
+    pub metric_five_minutes_days: u32,
+    /// How many days summaries of an hour are kept; not fewer than those of five minutes.
+    pub metric_hours_days: u32,
+    /// How large the time-series store may get, in bytes, before the oldest measurements make place, down to a day.
+    pub metric_store_max_bytes: u64,
 }
 
 /// Somebody who is told of alerts.
@@ -97,6 +105,10 @@ impl Default for Config {
             command_retention_days: 30,
             artifact_max_bytes: 4 * 1024 * 1024 * 1024,
             alert_outlets: Vec::new(),
+            metric_days: 14,
+            metric_five_minutes_days: 90,
+            metric_hours_days: 730,
+            metric_store_max_bytes: 32 * 1024 * 1024 * 1024,
         }
     }
 }
@@ -121,6 +133,17 @@ impl Config {
     #[must_use]
     pub fn command_retention(&self) -> Duration {
         DAY * self.command_retention_days.max(8)
+    }
+
+    /// What is kept of measurements, and how long: at least a day.
+    #[must_use]
+    pub fn series(&self) -> muster_series::Settings {
+        muster_series::Settings {
+            raw: DAY * self.metric_days.max(1),
+            five_minutes: DAY * self.metric_five_minutes_days.max(1),
+            hours: DAY * self.metric_hours_days.max(1),
+            size_max_bytes: self.metric_store_max_bytes,
+        }
     }
 
     /// The broker as hosts are told to reach it.
@@ -179,6 +202,7 @@ mod tests {
         let config: Config = toml::from_str("").unwrap();
         assert_eq!(config, Config::default());
         assert_eq!(config.id.as_str(), "main");
+        assert_eq!(config.series(), muster_series::Settings::default());
     }
 
     #[test]

@@ -5,8 +5,9 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use muster_series::SeriesError;
 
-use super::{series::SeriesError, store::StoreError};
+use super::store::StoreError;
 use crate::api::Problem;
 
 /// A request that was not granted: an HTTP status and the reason.

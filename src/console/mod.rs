@@ -12,7 +12,7 @@
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
 //! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
-//! - [`series`]: measurements over time
+//! - `muster_series`, a crate of its own: measurements over time
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
@@ -40,7 +40,6 @@ mod operator;
 mod realm;
 pub mod register;
 pub mod revocation;
-pub mod series;
 mod server;
 mod start;
 pub mod store;
@@ -51,6 +50,7 @@ pub mod web;
 use std::{path::PathBuf, sync::Arc};
 
 use axum::http::StatusCode;
+use muster_series::SeriesStore;
 use muster_topics::{
     Millis,
     name::{CommandId, Digest, HostId, Name, UnitName},
@@ -62,7 +62,6 @@ use self::{
     authority::Authority,
     config::Config,
     link::LinkHandle,
-    series::SeriesStore,
     store::{Store, command::Which, host},
 };
 pub use self::{
@@ -298,7 +297,20 @@ impl Console {
             return Err(Error::invalid("bad_range", "the range ends before it starts"));
         }
         let points_max = points_max.clamp(1, POINTS_MAX);
-        Ok(types::SeriesAnswer { series: self.shared.series.query(selector, range, points_max).await? })
+        let series = self.shared.series.query(selector, range, points_max).await?;
+        let series =
+            series.into_iter().map(|one| types::Series { name: one.name, labels: one.labels, points: one.points });
+        Ok(types::SeriesAnswer { series: series.collect() })
+    }
+
+    /// Measurements as text, piece by piece.
+    pub async fn export_series(
+        &self,
+        selector: &str,
+        range: (Millis, Millis),
+        format: muster_series::Format,
+    ) -> Result<mpsc::Receiver<Result<String, muster_series::SeriesError>>, Error> {
+        Ok(self.shared.series.export(selector, range, format).await?)
     }
 
     /// What changes from now on.

@@ -11,6 +11,7 @@ use std::{
 };
 
 use axum::Router;
+use muster_series::{SeriesError, SeriesStore};
 use muster_topics::role::Identity;
 use rustls::{ServerConfig, server::WebPkiClientVerifier};
 use tokio::{
@@ -35,7 +36,6 @@ use super::{
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
     operator, register,
     revocation::{self, RevocationError},
-    series::{SeriesError, SeriesStore},
     server::Server,
     store::{self, Store, StoreError},
     web,
@@ -159,7 +159,7 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open(&dir.join("console.db")).await?;
     register::restore(&dir, &store).await.map_err(RevocationError::from)?;
-    let series = SeriesStore::open(&dir.join("series.db")).await?;
+    let series = SeriesStore::open_with(&dir.join("series.db"), &config.series()).await?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;
     Ok(Prepared {

@@ -4,25 +4,35 @@
 //! companions, said so in the log and in [`super::SeriesStore::set_aside`], and only then a new one is made.
 
 use std::{
-    fs, io,
+    fs::{self, File, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
 use muster_topics::Millis;
 use sqlx::{
     ConnectOptions, Connection, SqliteConnection, SqlitePool,
-    migrate::MigrateError,
+    migrate::{MigrateError, Migrator},
     sqlite::{SqliteConnectOptions, SqlitePoolOptions},
 };
 
 use super::SeriesError;
-use crate::files;
 
 /// A store up to this size is read whole when it is opened, a tenth of a second or so. A larger one is
 /// only if damage was met while it was used.
 const CHECKED_MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// Mode of what only its owner may read: names of hosts and units are nobody else's business.
+const PRIVATE_MODE: u32 = 0o600;
 /// Connections that answer queries: as many as would keep the smallest machine's processors busy.
 const READERS: u32 = 2;
+
+/// Rows that may wait to be taken from SQLite's thread: what one hour of points comes to, so that the two threads seldom wait
+/// for each other.
+const ROWS_AHEAD: usize = 512;
+
+/// What makes the tables what they are now.
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
 /// An open store: the one connection that writes, and those that answer queries.
 pub(super) struct Opened {
@@ -54,7 +64,7 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<Opened, SeriesEr
 
 async fn open_writer(path: &Path) -> Result<SqliteConnection, SeriesError> {
     let to_check = suspicion(path).exists() || fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_MAX_BYTES);
-    files::make_private(path).map_err(sqlx::Error::Io)?;
+    make_private(path).map_err(sqlx::Error::Io)?;
     let mut writer = options(path).connect().await?;
     match prepare(&mut writer, to_check).await {
         Ok(()) => Ok(writer),
@@ -88,11 +98,11 @@ async fn prepare(writer: &mut SqliteConnection, to_check: bool) -> Result<(), Se
             return Err(SeriesError::Damaged(found));
         }
     }
-    Ok(sqlx::migrate!("src/console/series/migrations").run(writer).await?)
+    Ok(MIGRATIONS.run(writer).await?)
 }
 
 fn options(path: &Path) -> SqliteConnectOptions {
-    SqliteConnectOptions::new().filename(path).disable_statement_logging()
+    SqliteConnectOptions::new().filename(path).row_buffer_size(ROWS_AHEAD).disable_statement_logging()
 }
 
 /// Whether the file itself is at fault, so that no retry can help.
@@ -117,7 +127,7 @@ pub(super) fn remember_damage(path: &Path) {
         store = %path.display(),
         "the time-series store is damaged. hint: start the console again; it sets the file aside and makes a new one"
     );
-    if let Err(error) = files::write_atomically(&suspicion(path), b"", files::SECRET_MODE) {
+    if let Err(error) = make_private(&suspicion(path)).and_then(|()| sync_folder(path)) {
         tracing::warn!(store = %path.display(), %error, "the damage could not be noted for the next start");
     }
 }
@@ -147,6 +157,22 @@ fn set_aside(path: &Path, now_ms: Millis) -> io::Result<PathBuf> {
         }
     }
     fs::rename(path, &aside)?;
-    files::sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+    sync_folder(path)?;
     Ok(aside)
+}
+
+/// Makes a file that only its owner may read, if there is none, and sees to that if there is one: SQLite makes its
+/// files readable by all, and gives those beside a store the mode of the store.
+fn make_private(path: &Path) -> io::Result<()> {
+    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE_MODE).open(path);
+    made.and_then(|file| {
+        let mode = file.metadata()?.permissions().mode();
+        if mode & 0o077 == 0 { Ok(()) } else { file.set_permissions(Permissions::from_mode(PRIVATE_MODE)) }
+    })
+    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// Makes renames and new files beside `path` last.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -10,12 +10,21 @@ use std::{
 
 use muster_topics::{Millis, metric::Point};
 
-use super::key;
+use super::{
+    Column, chunk,
+    key::{self, Hour},
+    span,
+    summary::Summary,
+    thin,
+};
 
 /// The label that stands for the name in selectors, so no tag may be called so.
 pub(super) const NAME_LABEL: &str = "__name__";
 /// The most labels of a series: agents set five, and hosts' own labels come beside them.
 const LABELS_MAX: usize = 32;
+/// So many points of a series in one hour are made a chunk at once, and not rows first: fewer would make a chunk that is
+/// mostly header.
+const RUN_MIN: usize = 32;
 /// The longest name or label, in bytes: a path may be a label.
 const TEXT_MAX_BYTES: usize = 1024;
 
@@ -39,6 +48,21 @@ pub(super) struct Sample {
     pub(super) value: f64,
 }
 
+/// Many points of a series in one hour, sealed already.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// Which of the batch's series.
+    pub(super) series: usize,
+    /// Which hour.
+    pub(super) hour: Hour,
+    /// The points, sorted by time: for an hour of which something is there already.
+    pub(super) samples: Vec<thin::Sample>,
+    /// Where each chunk begins, and its body.
+    pub(super) chunks: Vec<(u16, Vec<u8>)>,
+    /// The body of the hour's summary.
+    pub(super) summary: Vec<u8>,
+}
+
 /// Points, ready to be written.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -46,6 +70,8 @@ pub(super) struct Batch {
     pub(super) series: Vec<Identity>,
     /// Their values.
     pub(super) samples: Vec<Sample>,
+    /// Those of them that are many in one hour. No series has the same hour here and there.
+    pub(super) runs: Vec<Run>,
     /// How many values were left out because their time is not one that is kept.
     pub(super) untimely: usize,
     /// How many values were left out because their names or labels are not fit.
@@ -66,7 +92,83 @@ impl Batch {
                 batch.unfit += point.fields.len();
             }
         }
+        batch.gather();
         batch
+    }
+
+    /// The same of columns.
+    pub(super) fn of_columns(columns: Vec<Column>, accepted: &RangeInclusive<Millis>) -> Self {
+        let mut batch = Self::default();
+        let mut numbers = HashMap::new();
+        for Column { name, labels, mut samples } in columns {
+            let count = samples.len();
+            samples.retain(|(at_ms, value)| accepted.contains(at_ms) && key::has_key(*at_ms) && value.is_finite());
+            batch.untimely += count - samples.len();
+            let Some(labels) = canonical(&labels).filter(|_| name.len() <= TEXT_MAX_BYTES) else {
+                batch.unfit += samples.len();
+                continue;
+            };
+            let series = batch.series_of(Identity { name, labels }, &mut numbers);
+            batch.gather_series(series, samples);
+        }
+        batch
+    }
+
+    /// How many values there are.
+    pub(super) fn len(&self) -> usize {
+        self.samples.len() + self.runs.iter().map(|run| run.samples.len()).sum::<usize>()
+    }
+
+    /// Finds what is many in one hour.
+    fn gather(&mut self) {
+        let mut counts = vec![0_usize; self.series.len()];
+        for sample in &self.samples {
+            counts[sample.series] += 1;
+        }
+        if counts.iter().all(|count| *count < RUN_MIN) {
+            return;
+        }
+        let mut dense: BTreeMap<usize, Vec<thin::Sample>> = BTreeMap::new();
+        self.samples.retain(|sample| {
+            let many = counts[sample.series] >= RUN_MIN;
+            if many {
+                dense.entry(sample.series).or_default().push((sample.at_ms, sample.value));
+            }
+            !many
+        });
+        for (series, samples) in dense {
+            self.gather_series(series, samples);
+        }
+    }
+
+    /// Takes points of one series, in the order in which they were written.
+    fn gather_series(&mut self, series: usize, mut samples: Vec<thin::Sample>) {
+        chunk::settle(&mut samples);
+        for samples in samples.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
+            let summary = Summary::over(samples.iter().map(|sample| sample.1));
+            let hour = samples.first().map_or(Hour(0), |first| Hour::of(first.0));
+            match summary.filter(|_| samples.len() >= RUN_MIN) {
+                Some(summary) => self.runs.push(Run {
+                    series,
+                    hour,
+                    samples: samples.to_vec(),
+                    chunks: chunk::encode_hour(hour, samples),
+                    summary: span::encode(&[(0, summary)].into()),
+                }),
+                None => self.samples.extend(samples.iter().map(|(at_ms, value)| Sample {
+                    series,
+                    at_ms: *at_ms,
+                    value: *value,
+                })),
+            }
+        }
+    }
+
+    fn series_of(&mut self, identity: Identity, numbers: &mut HashMap<Identity, usize>) -> usize {
+        *numbers.entry(identity).or_insert_with_key(|identity| {
+            self.series.push(identity.clone());
+            self.series.len() - 1
+        })
     }
 
     fn take(&mut self, point: &Point, labels: &str, numbers: &mut HashMap<Identity, usize>) {
@@ -77,10 +179,7 @@ impl Batch {
                 continue;
             }
             let identity = Identity { name, labels: labels.to_owned() };
-            let series = *numbers.entry(identity).or_insert_with_key(|identity| {
-                self.series.push(identity.clone());
-                self.series.len() - 1
-            });
+            let series = self.series_of(identity, numbers);
             self.samples.push(Sample { series, at_ms: point.at_ms, value: *value });
         }
     }
@@ -130,6 +229,30 @@ mod tests {
         let samples: Vec<_> = batch.samples.iter().map(|s| (s.series, s.at_ms, s.value)).collect();
         assert_eq!(samples, [(0, NOW, 1.0), (1, NOW, 2.0), (0, NOW + 1, 1.0), (1, NOW + 1, 2.0)]);
         assert_eq!((batch.untimely, batch.unfit), (0, 0));
+    }
+
+    #[test]
+    fn what_is_many_in_one_hour_is_sealed_at_once() {
+        let hour = Hour::of(NOW);
+        let labels = vec![("a".to_owned(), "1".to_owned())];
+        let column = |first: i64, count: i64| Column {
+            name: "m".to_owned(),
+            labels: labels.clone(),
+            samples: (0..count).map(|i| (hour.start_ms() + (first + i) * 1_000, i as f64)).collect(),
+        };
+        let all = Millis::MIN..=Millis::MAX;
+        let batch = Batch::of_columns(vec![column(0, 32), column(3_590, 20)], &all);
+        assert_eq!((batch.series.len(), batch.runs.len(), batch.samples.len(), batch.len()), (1, 1, 20, 52));
+        assert_eq!((batch.runs[0].hour, batch.runs[0].samples.len(), batch.runs[0].chunks.len()), (hour, 32, 1));
+
+        // The same as points; one of them twice, and the second counts.
+        let point = |i: i64, value| Point::new("m", &[("a", "1")], hour.start_ms() + i * 1_000).field("f", value);
+        let mut points: Vec<_> = (0..40).map(|i| point(39 - i, 0.5)).collect();
+        points.push(point(0, 7.0));
+        let batch = Batch::new(&points, &all);
+        assert_eq!((batch.runs.len(), batch.samples.len()), (1, 0));
+        assert_eq!(batch.runs[0].samples.len(), 40);
+        assert_eq!(batch.runs[0].samples[0], (hour.start_ms(), 7.0));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The one task that writes: commits batches, and deletes what is too old.
+//! The one task that writes: commits batches, and keeps up what is there.
 //!
 //! Batches of many hosts come through one queue, and whatever waits is committed together, so that the
 //! cost of a sync is shared and falls, batch by batch, as load grows.
@@ -8,7 +8,7 @@
 //! **Invariant: series are made and deleted here alone**, so the numbers that this task remembers are true.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{BuildHasher, RandomState},
     io,
     path::PathBuf,
@@ -24,12 +24,12 @@ use tokio::{
 
 use super::{
     SeriesError, Settings,
-    batch::{Batch, Identity, NAME_LABEL},
-    file,
-    key::{ID_MAX, Key, SeriesId},
-    retention::Sweep,
+    batch::{Batch, Identity, NAME_LABEL, Run},
+    blobs::{self, Faults, Table},
+    change, clock, file,
+    key::{self, ChunkKey, HOUR_MS, ID_MAX, Key, SLOTS, SeriesId},
+    upkeep::{self, Upkeep},
 };
-use crate::clock;
 
 /// Requests that may wait: sixty-four batches are what a thousand hosts send in two seconds. Beyond that the
 /// console's ingest waits, and behind it the agents' batches, which they keep.
@@ -45,6 +45,10 @@ const ROWS: [usize; 2] = [128, 16];
 pub(super) enum Request {
     /// Commit this, then answer.
     Append(Batch, oneshot::Sender<Result<(), sqlx::Error>>),
+    /// Look at these again, and set them aside.
+    Damaged(Faults),
+    /// Do at once what would be done by and by, then answer.
+    Settle(oneshot::Sender<()>),
     /// Commit what waits, close the file, then answer.
     Stop(oneshot::Sender<()>),
 }
@@ -64,7 +68,7 @@ pub(super) struct Writer {
     inserts: [(usize, Arc<str>); 2],
     /// The latest time of a point that came since the start.
     newest_ms: Option<Millis>,
-    sweep: Sweep,
+    upkeep: Upkeep,
 }
 
 impl Writer {
@@ -75,6 +79,7 @@ impl Writer {
         settings: &Settings,
     ) -> Result<Self, SeriesError> {
         let (count, last_id) = census(&mut connection).await?;
+        let kept = upkeep::kept(&mut connection).await?;
         Ok(Self {
             path,
             connection,
@@ -84,20 +89,20 @@ impl Writer {
             last_id,
             inserts: ROWS.map(|rows| (rows, insert_statement(rows))),
             newest_ms: None,
-            sweep: Sweep::new(settings.retention),
+            upkeep: Upkeep::new(settings, kept),
         })
     }
 
     /// Runs until it is told to stop or nobody is left who could ask, and everything is committed.
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let mut stopping = None;
-        let mut sweep_at = Instant::now() + self.sweep.pause();
+        let mut upkeep_at = Instant::now() + self.upkeep.pause();
         loop {
             // Both arms are cancel-safe: `recv` takes nothing until it is ready, and a sleep has no effect.
             let request = tokio::select! {
                 request = requests.recv() => request,
-                () = tokio::time::sleep_until(sweep_at), if stopping.is_none() => {
-                    sweep_at = Instant::now() + self.sweep_once().await;
+                () = tokio::time::sleep_until(upkeep_at), if stopping.is_none() => {
+                    upkeep_at = Instant::now() + self.keep_up().await;
                     continue;
                 }
             };
@@ -119,17 +124,34 @@ impl Writer {
     /// Takes what waits behind the first request, and commits it together. Gives who asked to stop.
     async fn serve(&mut self, first: Request, requests: &mut mpsc::Receiver<Request>) -> Option<oneshot::Sender<()>> {
         let (mut group, mut stopping, mut next) = (Group::new(), None, Some(first));
-        let mut waiting = 0;
+        let (mut waiting, mut faults, mut settling) = (0, Faults::new(), Vec::new());
         while let Some(request) = next {
             match request {
                 Request::Append(batch, reply) => {
-                    waiting += batch.samples.len();
+                    waiting += batch.len();
                     group.push((batch, reply));
                 }
+                Request::Damaged(found) => faults.extend(found),
+                Request::Settle(reply) => settling.push(reply),
                 Request::Stop(reply) => stopping = Some(reply),
             }
             next = if waiting < GROUP_MAX { requests.try_recv().ok() } else { None };
         }
+        if !group.is_empty() {
+            self.answer(group).await;
+        }
+        if !faults.is_empty() {
+            self.set_aside(faults).await;
+        }
+        for reply in settling {
+            self.settle().await;
+            let _ = reply.send(());
+        }
+        stopping
+    }
+
+    /// Commits batches, and tells those who wait.
+    async fn answer(&mut self, group: Group) {
         let count = self.count;
         let mut result = self.commit(&group).await;
         if let Err(error) = &result {
@@ -144,12 +166,21 @@ impl Writer {
             // Whoever gave up waiting is not told.
             let _ = reply.send(std::mem::replace(&mut result, copy));
         }
-        stopping
     }
 
     async fn commit(&mut self, group: &Group) -> Result<(), sqlx::Error> {
+        change::begin(&mut self.connection).await?;
+        let written = self.write(group).await;
+        let newest_ms = change::end(&mut self.connection, written).await?;
+        self.newest_ms = self.newest_ms.max(newest_ms);
+        Ok(())
+    }
+
+    /// Writes points, within a transaction; gives the latest time of one.
+    async fn write(&mut self, group: &Group) -> Result<Option<Millis>, sqlx::Error> {
+        let from_ms = self.upkeep.taken_from_ms();
         let mut rows = Vec::with_capacity(group.iter().map(|(batch, _)| batch.samples.len()).sum());
-        let mut tx = self.connection.begin_with("BEGIN IMMEDIATE").await?;
+        let tx = &mut self.connection;
         let mut series = Numbers {
             known: &mut self.known,
             hashers: &self.hashers,
@@ -157,15 +188,41 @@ impl Writer {
             last_id: &mut self.last_id,
             refused: 0,
         };
+        let (mut newest_ms, mut late) = (None, 0);
         for (batch, _) in group {
             let mut ids = Vec::with_capacity(batch.series.len());
             for identity in &batch.series {
-                ids.push(series.number(&mut tx, identity).await?);
+                ids.push(series.number(tx, identity).await?);
             }
-            rows.extend(batch.samples.iter().filter_map(|sample| {
-                let series = (*ids.get(sample.series)?)?;
-                Some((Key::new(series, sample.at_ms).to_sql(), sample.value))
-            }));
+            for sample in &batch.samples {
+                let Some(series) = ids.get(sample.series).copied().flatten() else { continue };
+                if sample.at_ms < from_ms {
+                    late += 1;
+                    continue;
+                }
+                newest_ms = newest_ms.max(Some(sample.at_ms));
+                rows.push((Key::new(series, sample.at_ms).to_sql(), sample.value));
+            }
+            let runs: Vec<(SeriesId, &Run)> = batch
+                .runs
+                .iter()
+                .filter_map(|run| Some(((*ids.get(run.series)?)?, run)))
+                .filter(|(_, run)| run.hour.start_ms() >= from_ms)
+                .collect();
+            if batch.runs.is_empty() {
+                continue;
+            }
+            late += batch
+                .runs
+                .iter()
+                .filter(|run| run.hour.start_ms() < from_ms)
+                .map(|run| run.samples.len())
+                .sum::<usize>();
+            newest_ms = newest_ms.max(runs.iter().filter_map(|(_, run)| Some(run.samples.last()?.0)).max());
+            // In the order in which they were written: rows of an hour count more than its chunk, so they come first
+            // only if they came first.
+            insert(tx, &self.inserts, &mut rows).await?;
+            put_runs(tx, &runs, &mut rows).await?;
         }
         if series.refused > 0 {
             tracing::warn!(
@@ -173,30 +230,62 @@ impl Writer {
                 "no new series: there are {SERIES_MAX}. hint: shorten the retention"
             );
         }
-        // Neighbours in the file one after the other; of a point that comes twice the first counts, here as there.
-        rows.sort_by_key(|(key, _)| *key);
-        insert(&mut tx, &self.inserts, &rows).await?;
-        tx.commit().await?;
-        let newest_ms = group.iter().flat_map(|(batch, _)| &batch.samples).map(|sample| sample.at_ms).max();
-        self.newest_ms = self.newest_ms.max(newest_ms);
-        Ok(())
+        if late > 0 {
+            tracing::warn!(
+                points = late,
+                from_ms,
+                "measurements were left out: older ones than these have been deleted"
+            );
+        }
+        insert(tx, &self.inserts, &mut rows).await?;
+        Ok(newest_ms)
     }
 
-    /// One step of deleting what is too old; how long to wait before the next.
-    async fn sweep_once(&mut self) -> std::time::Duration {
-        let now_ms = self.newest_ms.map_or(0, |newest_ms| newest_ms.min(clock::now_ms()));
-        match self.sweep.step(&mut self.connection, now_ms).await {
+    /// What time it is, as far as points and clock agree.
+    fn now_ms(&self) -> Millis {
+        self.newest_ms.map_or(0, |newest_ms| newest_ms.min(clock::now_ms()))
+    }
+
+    /// One step of upkeep; how long to wait before the next.
+    async fn keep_up(&mut self) -> std::time::Duration {
+        let now_ms = self.now_ms();
+        match self.upkeep.step(&mut self.connection, now_ms).await {
             Ok(gone) if gone.is_empty() => {}
             Ok(gone) => {
                 self.known.retain(|_, id| !gone.contains(id));
                 self.count = self.count.saturating_sub(gone.len());
             }
             Err(error) => {
-                tracing::warn!(store = %self.path.display(), %error, "old measurements could not be deleted");
+                tracing::warn!(store = %self.path.display(), %error, "measurements could not be sealed, rolled up or deleted");
                 self.note_damage(&error);
             }
         }
-        self.sweep.pause()
+        self.upkeep.pause()
+    }
+
+    /// Goes through a whole round at once, after what is left of the one that is under way.
+    async fn settle(&mut self) {
+        while !self.upkeep.rests() {
+            self.keep_up().await;
+        }
+        self.keep_up().await;
+        while !self.upkeep.rests() {
+            self.keep_up().await;
+        }
+    }
+
+    /// Sets aside what a reader has found to be damaged.
+    async fn set_aside(&mut self, faults: Faults) {
+        let connection = &mut self.connection;
+        let moved = async {
+            change::begin(connection).await?;
+            let moved = blobs::set_aside(connection, faults, clock::now_ms()).await;
+            change::end(connection, moved).await
+        };
+        if let Err(error) = moved.await {
+            tracing::warn!(store = %self.path.display(), %error, "damaged measurements could not be set aside");
+            self.note_damage(&error);
+        }
     }
 
     fn note_damage(&self, error: &sqlx::Error) {
@@ -299,27 +388,86 @@ impl Numbers<'_> {
 
 fn insert_statement(rows: usize) -> Arc<str> {
     let values: Vec<_> = (0..rows).map(|row| format!("(${}, ${})", 2 * row + 1, 2 * row + 2)).collect();
-    format!("INSERT INTO head (key, value) VALUES {} ON CONFLICT DO NOTHING", values.join(", ")).into()
+    format!(
+        "INSERT INTO head (key, value) VALUES {}
+         ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value IS NOT excluded.value",
+        values.join(", ")
+    )
+    .into()
 }
 
-/// Inserts rows, of which those that are there already stay as they are. A statement that is not full is filled up
-/// with its last row, which changes nothing: so two statements, prepared once, are enough.
+/// Inserts rows, of which those that are there already stay as they are, or get the new value. A statement that is not
+/// full is filled up with its last row, which changes nothing: so two statements, prepared once, are enough.
 async fn insert(
     tx: &mut SqliteConnection,
     statements: &[(usize, Arc<str>); 2],
-    mut rows: &[(i64, f64)],
+    rows: &mut Vec<(i64, f64)>,
 ) -> Result<(), sqlx::Error> {
+    // Neighbours in the file one after the other; of a point that comes twice the last counts, here as there.
+    rows.sort_by_key(|(key, _)| *key);
+    let mut rest = &rows[..];
     let [large, small] = statements;
-    while let Some(last) = rows.last() {
-        let (size, statement) = if rows.len() >= large.0 { large } else { small };
-        let (now, later) = rows.split_at(rows.len().min(*size));
+    while let Some(last) = rest.last() {
+        let (size, statement) = if rest.len() >= large.0 { large } else { small };
+        let (now, later) = rest.split_at(rest.len().min(*size));
         let filling = std::iter::repeat_n(now.last().unwrap_or(last), size - now.len());
         let mut query = sqlx::query(AssertSqlSafe(statement.clone()));
         for (key, value) in now.iter().chain(filling) {
             query = query.bind(*key).bind(*value);
         }
         query.execute(&mut *tx).await?;
-        rows = later;
+        rest = later;
     }
+    rows.clear();
     Ok(())
+}
+
+/// Writes chunks for hours of which nothing is there; the points of other hours become rows, to be merged.
+async fn put_runs(
+    tx: &mut SqliteConnection,
+    runs: &[(SeriesId, &Run)],
+    rows: &mut Vec<(i64, f64)>,
+) -> Result<(), sqlx::Error> {
+    let list = |of: fn(SeriesId, &Run) -> i64| {
+        serde_json::Value::from_iter(runs.iter().map(|(series, run)| of(*series, run))).to_string()
+    };
+    let mut taken = vec![false; runs.len()];
+    for (statement, firsts, width) in [
+        (
+            "SELECT hour.key FROM json_each($1) AS hour
+             WHERE EXISTS (SELECT 1 FROM chunk WHERE chunk.key BETWEEN hour.value AND hour.value + $2)",
+            list(|series, run| key::chunks_of(series, run.hour).0),
+            i64::from(SLOTS) - 1,
+        ),
+        (
+            "SELECT hour.key FROM json_each($1) AS hour
+             WHERE EXISTS (SELECT 1 FROM head WHERE head.key BETWEEN hour.value AND hour.value + $2)",
+            list(|series, run| key::stretch(series, run.hour.times()).0),
+            HOUR_MS - 1,
+        ),
+    ] {
+        let found: Vec<i64> = sqlx::query_scalar(statement).bind(firsts).bind(width).fetch_all(&mut *tx).await?;
+        for index in found {
+            if let Some(taken) = usize::try_from(index).ok().and_then(|index| taken.get_mut(index)) {
+                *taken = true;
+            }
+        }
+    }
+    let (mut chunks, mut summaries) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
+    let mut seen = HashSet::with_capacity(runs.len());
+    for ((series, run), taken) in runs.iter().zip(taken) {
+        if taken || !seen.insert((*series, run.hour)) {
+            rows.extend(run.samples.iter().map(|(at_ms, value)| (Key::new(*series, *at_ms).to_sql(), *value)));
+            continue;
+        }
+        for (slot, body) in &run.chunks {
+            chunks.push((ChunkKey { hour: run.hour, series: *series, slot: *slot }.to_sql(), body.clone()));
+        }
+        summaries.push((key::series_first(*series, run.hour.0), run.summary.clone()));
+    }
+    // Neighbours in the file one after the other.
+    chunks.sort_by_key(|(key, _)| *key);
+    summaries.sort_by_key(|(key, _)| *key);
+    blobs::put(tx, Table::Chunk, &chunks).await?;
+    blobs::put(tx, Table::Summary, &summaries).await
 }

@@ -10,10 +10,10 @@
 use muster_topics::Millis;
 
 /// One time and value.
-pub(super) type Sample = (Millis, f64);
+pub(crate) type Sample = (Millis, f64);
 
 /// The least that a series can be thinned to: least, greatest and last of one bucket, and one to spare.
-pub(super) const THIN_MIN: usize = 4;
+pub(crate) const THIN_MIN: usize = 4;
 
 /// The least and the greatest point of a stretch of time.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl Bucket {
 
 /// Takes points in the order of time, and gives back at most as many as it was told.
 #[derive(Debug)]
-pub(super) struct Thinner {
+pub(crate) struct Thinner {
     samples_max: usize,
     width_ms: Millis,
     buckets: Vec<Bucket>,
@@ -61,12 +61,12 @@ pub(super) struct Thinner {
 
 impl Thinner {
     /// At most `samples_max` points, but never fewer than [`THIN_MIN`].
-    pub(super) fn new(samples_max: usize) -> Self {
+    pub(crate) fn new(samples_max: usize) -> Self {
         Self { samples_max: samples_max.max(THIN_MIN), width_ms: 1, buckets: Vec::new(), kept: 0, last: None }
     }
 
     /// Takes the next point.
-    pub(super) fn push(&mut self, sample: Sample) {
+    pub(crate) fn push(&mut self, sample: Sample) {
         self.last = Some(sample);
         let bucket = Bucket::of(sample);
         match self.buckets.last_mut() {
@@ -88,7 +88,7 @@ impl Thinner {
     }
 
     /// What is left, oldest first.
-    pub(super) fn finish(self) -> Vec<Sample> {
+    pub(crate) fn finish(self) -> Vec<Sample> {
         let mut samples: Vec<_> = self.buckets.iter().flat_map(|bucket| bucket.samples()).collect();
         if let Some(last) = self.last
             && samples.last().is_none_or(|sample| sample.0 < last.0)

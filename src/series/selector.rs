@@ -41,7 +41,7 @@ pub struct SelectorError {
 
 /// Which series are meant.
 #[derive(Debug)]
-pub(super) struct Selector {
+pub struct Selector {
     matchers: Vec<Matcher>,
 }
 
@@ -68,9 +68,48 @@ struct Pattern {
     cache: Cache,
 }
 
+/// How a label is compared, as in PromQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// `=`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `=~`
+    Match,
+    /// `!~`
+    NotMatch,
+}
+
 impl Selector {
+    /// Of matchers, each a label, how it is compared, and with what. The name is the label `__name__`.
+    ///
+    /// # Errors
+    /// If an expression is none, or if there are too many. The position of an error is which matcher it is.
+    pub fn of<'a>(matchers: impl IntoIterator<Item = (&'a str, Operator, &'a str)>) -> Result<Self, SelectorError> {
+        let mut selector = Self { matchers: Vec::new() };
+        for (index, (label, operator, value)) in matchers.into_iter().enumerate() {
+            let error = |problem| SelectorError { position: index + 1, problem };
+            if index == MATCHERS_MAX || value.len() > SELECTOR_MAX_BYTES {
+                let problem = format!("at most {MATCHERS_MAX} matchers of {SELECTOR_MAX_BYTES} bytes are possible");
+                return Err(error(problem));
+            }
+            let test = match operator {
+                Operator::Equal => Test::Equal(value.to_owned()),
+                Operator::NotEqual => Test::NotEqual(value.to_owned()),
+                Operator::Match => Test::Match(Pattern::new(value).map_err(error)?),
+                Operator::NotMatch => Test::NotMatch(Pattern::new(value).map_err(error)?),
+            };
+            selector.matchers.push(Matcher { label: label.to_owned(), test });
+        }
+        Ok(selector)
+    }
+
     /// Reads a selector.
-    pub(super) fn parse(text: &str) -> Result<Self, SelectorError> {
+    ///
+    /// # Errors
+    /// If the text is not one, or means everything.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
         if text.len() > SELECTOR_MAX_BYTES {
             let problem = format!("a selector may have at most {SELECTOR_MAX_BYTES} bytes");
             return Err(SelectorError { position: 1, problem });
@@ -85,7 +124,7 @@ impl Selector {
     }
 
     /// Labels that must have this very value: any of them leads to the series.
-    pub(super) fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
         self.matchers.iter().filter_map(|matcher| match &matcher.test {
             Test::Equal(value) if !value.is_empty() => Some((matcher.label.as_str(), value.as_str())),
             _ => None,
@@ -93,7 +132,7 @@ impl Selector {
     }
 
     /// Whether a series is meant.
-    pub(super) fn accepts(&mut self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    pub fn accepts(&mut self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         self.matchers.iter_mut().all(|matcher| {
             let value = match matcher.label.as_str() {
                 NAME_LABEL => name,
@@ -444,6 +483,17 @@ mod tests {
     fn only_equalities_lead_to_series() {
         let selector = Selector::parse("m{a='1',b='',c!='2',d=~'3'}").unwrap();
         assert_eq!(selector.equalities().collect::<Vec<_>>(), [(NAME_LABEL, "m"), ("a", "1")]);
+    }
+
+    #[test]
+    fn matchers_make_the_same_selector() {
+        use Operator::{Equal, Match, NotEqual, NotMatch};
+        let matchers = [(NAME_LABEL, Equal, "m"), ("a", NotEqual, "1"), ("b", Match, "2|3"), ("c", NotMatch, "4")];
+        let selector = Selector::of(matchers).unwrap();
+        assert_eq!(selector.to_string(), Selector::parse(r#"m{a!="1",b=~"2|3",c!~"4"}"#).unwrap().to_string());
+        let error = Selector::of([("a", Equal, "b"), ("c", Match, "(")]).unwrap_err();
+        assert_eq!(error.position, 2);
+        assert!(Selector::of([("a", Equal, "b"); MATCHERS_MAX + 1]).is_err());
     }
 
     proptest! {

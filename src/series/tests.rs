@@ -1,15 +1,14 @@
 //! The store as a whole, on real files.
 
-use std::{
-    io::{BufRead, BufReader},
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use super::{retention::Sweep, *};
+use super::*;
+
+mod damage;
+mod kept;
+mod model;
 
 const MINUTE_MS: Millis = 60_000;
-const CHILD_STORE: &str = "MUSTER_TEST_SERIES_STORE";
 
 struct Scratch {
     folder: tempfile::TempDir,
@@ -65,7 +64,7 @@ async fn points_are_there_after_opening_again_and_only_once() {
     let again = [scratch.point("a", 15, 2.0), scratch.point("a", 20, 1.0), scratch.point("a", 10, 9.0)];
     store.append(&again).await.unwrap();
     store.append(&again).await.unwrap();
-    assert_eq!(values(&store, "m_f", scratch.day()).await, [1.0, 2.0, 3.0]);
+    assert_eq!(values(&store, "m_f", scratch.day()).await, [1.0, 2.0, 9.0], "what was written last counts");
     store.append(&[]).await.unwrap();
     store.stop().await;
     assert_eq!(scratch.files(), ["series.db"], "the write-ahead log is in the file");
@@ -220,139 +219,6 @@ async fn every_commit_is_synced() {
     assert_eq!(mode, "wal");
     let write = sqlx::query("DELETE FROM head").execute(&opened.readers).await;
     assert!(write.is_err(), "readers only read");
-}
-
-/// Appends, and says of each point that it is committed, until it is killed.
-#[tokio::test]
-#[ignore = "a part of what_was_acknowledged_outlives_a_kill, which runs it in a process of its own"]
-async fn append_until_killed() {
-    let store = SeriesStore::open(Path::new(&std::env::var_os(CHILD_STORE).unwrap())).await.unwrap();
-    for number in 0_i32.. {
-        let point = Point::new("m", &[], clock::now_ms() + Millis::from(number)).field("f", f64::from(number));
-        store.append(&[point]).await.unwrap();
-        println!("committed {number}");
-    }
-}
-
-#[tokio::test]
-async fn what_was_acknowledged_outlives_a_kill() {
-    let scratch = Scratch::new();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "console::series::tests::append_until_killed", "--ignored", "--nocapture"])
-        .env(CHILD_STORE, scratch.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let mut committed = Vec::new();
-    for line in lines {
-        let number = line.split_once("committed ").and_then(|(_, number)| number.parse::<f64>().ok());
-        committed.extend(number);
-        if committed.len() == 100 {
-            // What it says before it dies is still read.
-            child.kill().unwrap();
-        }
-    }
-    child.wait().unwrap();
-    assert!(committed.len() >= 100, "it ended early");
-    let store = scratch.open().await;
-    assert_eq!(store.set_aside(), None);
-    let kept = store.query("m_f", Some((0, Millis::MAX)), usize::MAX).await.unwrap();
-    let kept: Vec<f64> = kept[0].points.iter().map(|point| point.1).collect();
-    assert!(committed.iter().all(|number| kept.contains(number)), "{committed:?} {kept:?}");
-}
-
-#[tokio::test]
-async fn old_points_go_in_small_steps_and_empty_series_with_them() {
-    let scratch = Scratch::new();
-    let store = scratch.open().await;
-    let mut points: Vec<_> = (0..12_000).map(|i| scratch.point("long", i, 1.0)).collect();
-    points.extend((0..10_000).map(|i| scratch.point("gone", 10_000 + i, 1.0)));
-    points.extend((0..100).map(|i| scratch.point(&format!("h{i}"), 10 + i % 2 * 20_000, 1.0)));
-    store.append(&points).await.unwrap();
-    store.stop().await;
-
-    let mut opened = file::open(&scratch.path(), 0).await.unwrap();
-    let mut sweep = Sweep::new(Duration::from_secs(1_000 * 60));
-    let (mut steps, mut gone) = (1, sweep.step(&mut opened.writer, scratch.now_ms).await.unwrap().len());
-    while sweep.pause() < Duration::from_secs(1) {
-        gone += sweep.step(&mut opened.writer, scratch.now_ms).await.unwrap().len();
-        steps += 1;
-    }
-    assert_eq!(gone, 51);
-    assert!(steps >= 5, "{steps}: more than 20,000 points in steps of 5,000");
-    for (table, left) in [("head", 1_001 + 50), ("series", 51), ("label", 102)] {
-        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT COUNT(*) FROM {table}")))
-            .fetch_one(&mut opened.writer)
-            .await
-            .unwrap();
-        assert_eq!(count, left, "{table}");
-    }
-    let again = sweep.step(&mut opened.writer, 0).await.unwrap();
-    assert!(again.is_empty(), "a clock that stands before everything deletes nothing");
-    drop(opened);
-    // A series comes back under another number.
-    let store = scratch.open().await;
-    store.append(&[scratch.point("gone", 1, 7.0)]).await.unwrap();
-    assert_eq!(values(&store, "m_f{host='gone'}", scratch.day()).await, [7.0]);
-}
-
-#[tokio::test]
-async fn a_damaged_file_is_set_aside() {
-    type Damage = fn(&mut Vec<u8>);
-    let damages: [(&str, Damage); 3] = [
-        ("not a database", |bytes| bytes[..16].copy_from_slice(b"something else!!")),
-        ("a page in the middle", |bytes| {
-            let middle = bytes.len() / 2 / 4096 * 4096;
-            bytes[middle..middle + 4096].fill(0xa5);
-        }),
-        ("cut short", |bytes| bytes.truncate(bytes.len() / 2)),
-    ];
-    for (damage, inflict) in damages {
-        let scratch = Scratch::new();
-        let store = scratch.open().await;
-        let points: Vec<_> = (0..5_000).map(|i| scratch.point("a", i, 1.0)).collect();
-        store.append(&points).await.unwrap();
-        store.stop().await;
-        let mut bytes = std::fs::read(scratch.path()).unwrap();
-        inflict(&mut bytes);
-        std::fs::write(scratch.path(), &bytes).unwrap();
-
-        let store = scratch.open().await;
-        let aside = store.set_aside().unwrap_or_else(|| panic!("{damage}: not noticed")).to_owned();
-        assert_eq!(std::fs::read(&aside).unwrap(), bytes, "{damage}: what was there is kept as it was");
-        assert_eq!(values(&store, "m_f", scratch.day()).await, [0.0; 0]);
-        store.append(&points[..1]).await.unwrap();
-        store.stop().await;
-
-        let store = scratch.open().await;
-        assert_eq!(store.set_aside(), None, "{damage}: the new one is sound");
-        assert_eq!(values(&store, "m_f", scratch.day()).await, [1.0]);
-        store.stop().await;
-        assert_eq!(scratch.files().len(), 2, "{damage}: {:?}", scratch.files());
-    }
-}
-
-#[tokio::test]
-async fn damage_met_while_running_is_found_at_the_next_start() {
-    let scratch = Scratch::new();
-    scratch.open().await.stop().await;
-    file::remember_damage(&scratch.path());
-    assert_eq!(scratch.files(), ["series.db", "series.db.suspect"]);
-    let store = scratch.open().await;
-    assert_eq!(store.set_aside(), None, "it was sound after all");
-    store.stop().await;
-    assert_eq!(scratch.files(), ["series.db"]);
-}
-
-#[tokio::test]
-async fn what_is_not_damage_sets_nothing_aside() {
-    let scratch = Scratch::new();
-    std::fs::create_dir(scratch.path()).unwrap();
-    assert!(matches!(SeriesStore::open(&scratch.path()).await, Err(SeriesError::Sql(_))));
-    assert_eq!(scratch.files(), ["series.db"]);
-    let nowhere = scratch.folder.path().join("none/series.db");
-    assert!(SeriesStore::open(&nowhere).await.is_err());
 }
 
 /// Prints what a build without optimisation makes of bulk data; its limits are those of patience.

@@ -1,0 +1,115 @@
+//! The embedded time-series store against VictoriaMetrics and Prometheus, in the same run, on this machine.
+//!
+//!     cargo bench -p muster-series --bench timeseries -- [--check] [--quick] [--only SUBJECT]…
+//!
+//! `--quick` takes a tenth of the data and a shorter load; `--only` takes a subject (muster, victoria-metrics, prometheus);
+//! `--check` ends with exit code 1 if a budget of DESIGN.md section 10 is missed. Peers that are not installed (Debian
+//! packages `victoria-metrics` and `prometheus`) are left out.
+//!
+//! How it measures: all take the same series, 50 of each host, every ten seconds for a day: a quarter each of counters,
+//! percents with two decimals that walk, memory in pages, and what stands still (`data.rs`). **Bulk** is an hour of all series at a
+//! time, from two senders; what makes the data is not in the time. The embedded store is called as the console calls it, in this process,
+//! and each call ends with a commit that is synced; VictoriaMetrics takes `/api/v1/import` over
+//! loopback, and syncs later; Prometheus has its blocks made by `promtool tsdb create-blocks-from openmetrics`, the only way in
+//! for what is older. **Bytes** are those of all files once everything is sealed, rolled up or merged: for the embedded store
+//! with its summaries of five minutes and hours. **Memory** is what is resident after the bulk, for the embedded store of this whole process.
+//! **Slow** is the load of hosts: 20 batches a second of 50 points each, each committed by itself; processor time is that of the whole process, with
+//! what makes the batches. **Questions** are asked of a second set, 200 series with a point a minute for a day: medians; the embedded store
+//! gives numbers to its caller, its peers JSON over loopback, so figures of the two kinds are not of the same work.
+//! `avg by (host)` is here computed by this program, from what the embedded store gives.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_precision_loss,
+    clippy::allow_attributes,
+    reason = "a program to be run by hand"
+)]
+
+mod data;
+mod ours;
+mod peers;
+mod table;
+
+use std::{process::ExitCode, time::Duration};
+
+use data::Plan;
+use table::{Subject, Table};
+
+struct Options {
+    check: bool,
+    quick: bool,
+    subjects: Vec<Subject>,
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(missed) if options.check && missed => ExitCode::FAILURE,
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { check: false, quick: false, subjects: Vec::new() };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--check" => options.check = true,
+            "--quick" => options.quick = true,
+            "--only" => {
+                let name = args.next().unwrap_or_default();
+                let subject = Subject::ALL.into_iter().find(|subject| subject.name() == name);
+                options.subjects.push(subject.ok_or_else(|| format!("{name:?} is no subject of this bench"))?);
+            }
+            // Cargo's own.
+            "--bench" => {}
+            other => return Err(format!("unknown argument {other}")),
+        }
+    }
+    if options.subjects.is_empty() {
+        options.subjects = Subject::ALL.to_vec();
+    }
+    Ok(options)
+}
+
+/// Measures everything and prints it; whether a budget was missed.
+fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
+    let plan = if options.quick {
+        Plan { series: 100, hours: 24, slow: Duration::from_secs(10) }
+    } else {
+        Plan { series: 1_000, hours: 24, slow: Duration::from_secs(60) }
+    };
+    let mut table = Table::default();
+    // The embedded store first: its memory is that of this process.
+    for subject in &options.subjects {
+        match subject {
+            Subject::Muster => ours::measure(&plan, &mut table)?,
+            Subject::VictoriaMetrics => peers::victoria_metrics(&plan, &mut table)?,
+            Subject::Prometheus => peers::prometheus(&plan, &mut table)?,
+        }
+    }
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    println!(
+        "\n{} series every 10 s for {} hours, {} points; {cores} cores{}\n",
+        plan.series,
+        plan.hours,
+        plan.points(),
+        if cfg!(debug_assertions) { "; NOT AN OPTIMISED BUILD" } else { "" },
+    );
+    Ok(table.print())
+}

@@ -1,0 +1,172 @@
+//! The embedded store.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use muster_series::{Column, Operator, Resolution, Selector, SeriesStore, Settings};
+use muster_topics::metric::Point;
+
+use crate::{
+    data::{self, BASE_MS, HOUR_MS, Piece, Plan},
+    peers::{processor, resident_mb, size_bytes},
+    table::{Row, Subject, Table},
+};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+/// Measures everything.
+pub(crate) fn measure(plan: &Plan, table: &mut Table) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        bulk(plan, table).await?;
+        slow(plan, table).await?;
+        questions(table).await
+    })
+}
+
+async fn open(folder: &Path) -> Result<SeriesStore> {
+    // Long ago is not too old here.
+    let settings = Settings { raw: Duration::from_secs(3650 * 24 * 3600), ..Settings::default() };
+    Ok(SeriesStore::open_with(&folder.join("series.db"), &settings).await?)
+}
+
+fn columns(piece: Piece) -> Vec<Column> {
+    piece.into_iter().map(|(name, labels, samples)| Column { name, labels, samples }).collect()
+}
+
+async fn bulk(plan: &Plan, table: &mut Table) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = open(folder.path()).await?;
+    let mut took = Duration::ZERO;
+    for [one, other] in data::hours(plan) {
+        let (one, other) = (columns(one), columns(other));
+        let start = Instant::now();
+        let (one, other) = tokio::join!(store.append_columns(one), store.append_columns(other));
+        one.and(other)?;
+        took += start.elapsed();
+    }
+    table.put(Subject::Muster, Row::Bulk, plan.points() as f64 / took.as_secs_f64());
+    table.put(Subject::Muster, Row::Memory, resident_mb(std::process::id())?);
+    let raw = used(folder.path(), &store).await?;
+    let start = Instant::now();
+    store.settle().await;
+    table.put(Subject::Muster, Row::Settle, start.elapsed().as_secs_f64());
+    let ids: Vec<_> =
+        store.select(Selector::parse("{realm='shop'}")?, plan.series).await?.iter().map(|series| series.id).collect();
+    let mut count = 0;
+    for ids in ids.chunks(20) {
+        count += store.points(ids, (0, i64::MAX)).await?.iter().map(Vec::len).sum::<usize>();
+    }
+    assert_eq!(count, plan.points(), "all that went in comes out");
+    store.stop().await;
+    table.put(Subject::Muster, Row::Bytes, size_bytes(folder.path())? as f64 / plan.points() as f64);
+    table.put(Subject::Muster, Row::Raw, raw / plan.points() as f64);
+    Ok(())
+}
+
+/// What the file takes before anything is rolled up: its log is put into it by closing the store.
+async fn used(folder: &Path, store: &SeriesStore) -> Result<f64> {
+    let copy = tempfile::tempdir()?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name() != "series.db-shm" {
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name()))?;
+        }
+    }
+    // Nobody writes meanwhile: nothing is in the queue, and upkeep begins later.
+    let _ = store;
+    open(copy.path()).await?.stop().await;
+    Ok(size_bytes(copy.path())? as f64)
+}
+
+async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = open(folder.path()).await?;
+    let (mut used, begin) = (processor(std::process::id())?, Instant::now());
+    let (mut batches, mut measured) = (0_u32, 0_u32);
+    while begin.elapsed() < plan.slow {
+        // Twenty a second, each another host's.
+        tokio::time::sleep_until((begin + Duration::from_millis(50) * batches).into()).await;
+        let host = format!("host-{}", batches % 400);
+        let at_ms = BASE_MS + begin.elapsed().as_millis() as i64;
+        let points: Vec<Point> = (0..50)
+            .map(|i| {
+                Point::new("slow", &[("host", &host), ("unit", &format!("u{i}"))], at_ms)
+                    .field("v", f64::from(batches + i))
+            })
+            .collect();
+        store.append(&points).await?;
+        batches += 1;
+        measured += 1;
+        // Series are made once: the first round of hosts is not what is meant.
+        if batches == 100 {
+            (used, measured) = (processor(std::process::id())?, 0);
+        }
+    }
+    let seconds = f64::from(measured.max(1)) / 20.0;
+    let share = (processor(std::process::id())? - used).as_secs_f64() / seconds;
+    table.put(Subject::Muster, Row::Slow, share * 100.0);
+    table.put(Subject::Muster, Row::SlowMemory, resident_mb(std::process::id())?);
+    store.stop().await;
+    Ok(())
+}
+
+async fn questions(table: &mut Table) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = open(folder.path()).await?;
+    store.append_columns(columns(data::asked())).await?;
+    // A point the day after, so that the day is over.
+    let later = Point::new("later", &[], BASE_MS + DAY_MS + HOUR_MS).field("v", 0.0);
+    store.append(&[later]).await?;
+    store.settle().await;
+    let all = || Selector::of([("__name__", Operator::Equal, "asked_busy_percent")]);
+    let chosen = store.select(all()?, data::ASKED).await?;
+    let mut times = Vec::new();
+    for i in 0..500 {
+        let (id, hour) = (chosen[i * 7 % chosen.len()].id, i as i64 * 5 % 24);
+        let range = (BASE_MS + hour * HOUR_MS, BASE_MS + (hour + 1) * HOUR_MS - 1);
+        let start = Instant::now();
+        let points = store.points(&[id], range).await?;
+        times.push(start.elapsed());
+        assert_eq!(points[0].len(), 60);
+    }
+    table.put(Subject::Muster, Row::Hour, data::median(times).as_secs_f64() * 1e6);
+
+    let (mut days, mut averages, mut fives) = (Vec::new(), Vec::new(), Vec::new());
+    let range = (BASE_MS, BASE_MS + DAY_MS - 1);
+    for _ in 0..21 {
+        let start = Instant::now();
+        let chosen = store.select(all()?, data::ASKED).await?;
+        let ids: Vec<_> = chosen.iter().map(|series| series.id).collect();
+        let points = store.points(&ids, range).await?;
+        days.push(start.elapsed());
+        assert_eq!(points.iter().map(Vec::len).sum::<usize>(), data::ASKED * 1_440);
+        let mut hosts: HashMap<&str, BTreeMap<i64, (f64, u32)>> = HashMap::new();
+        for (series, points) in chosen.iter().zip(&points) {
+            let host = hosts.entry(series.labels["host"].as_str()).or_default();
+            for (at_ms, value) in points {
+                let (sum, count) = host.entry(*at_ms).or_default();
+                *sum += value;
+                *count += 1;
+            }
+        }
+        let averaged: f64 = hosts.values().flat_map(BTreeMap::values).map(|(sum, count)| sum / f64::from(*count)).sum();
+        averages.push(start.elapsed());
+        assert!(averaged > 0.0);
+        let start = Instant::now();
+        let buckets = store.buckets(&ids, range, Resolution::FiveMinutes).await?;
+        let averaged: f64 = buckets.iter().flatten().map(|bucket| bucket.summary.average()).sum();
+        fives.push(start.elapsed());
+        assert!(averaged > 0.0 && buckets.iter().all(|buckets| buckets.len() == 288));
+    }
+    for (row, times) in [(Row::Day, days), (Row::Average, averages), (Row::Fives, fives)] {
+        table.put(Subject::Muster, row, data::median(times).as_secs_f64() * 1e3);
+    }
+    store.stop().await;
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! What was measured, beside what it should be.
+
+use std::collections::BTreeMap;
+
+/// Whose figures.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Subject {
+    Muster,
+    VictoriaMetrics,
+    Prometheus,
+}
+
+impl Subject {
+    pub(crate) const ALL: [Self; 3] = [Self::Muster, Self::VictoriaMetrics, Self::Prometheus];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Muster => "muster",
+            Self::VictoriaMetrics => "victoria-metrics",
+            Self::Prometheus => "prometheus",
+        }
+    }
+}
+
+/// A line of the table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Row {
+    Bulk,
+    Settle,
+    Bytes,
+    Raw,
+    Memory,
+    Slow,
+    SlowMemory,
+    Hour,
+    Day,
+    Average,
+    Fives,
+}
+
+impl Row {
+    const ALL: [Self; 11] = [
+        Self::Bulk,
+        Self::Settle,
+        Self::Bytes,
+        Self::Raw,
+        Self::Memory,
+        Self::Slow,
+        Self::SlowMemory,
+        Self::Hour,
+        Self::Day,
+        Self::Average,
+        Self::Fives,
+    ];
+
+    fn what(self) -> &'static str {
+        match self {
+            Self::Bulk => "bulk, points/s",
+            Self::Settle => "  rolling up or merging that, s",
+            Self::Bytes => "bytes a point, everything",
+            Self::Raw => "  without summaries",
+            Self::Memory => "resident after that, MB",
+            Self::Slow => "1,000 points/s in 20 batches, % of a core",
+            Self::SlowMemory => "  resident then, MB",
+            Self::Hour => "an hour of one series, us",
+            Self::Day => "200 series x 24 h at 1 min, ms",
+            Self::Average => "avg by (host) over that, ms",
+            Self::Fives => "the same by five minutes, from summaries, ms",
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Self::Bulk | Self::Hour => format!("{value:.0}"),
+            Self::Memory | Self::SlowMemory => format!("{value:.1}"),
+            _ => format!("{value:.2}"),
+        }
+    }
+
+    /// What DESIGN.md section 10 wants of the embedded store: at least, or at most.
+    fn budget(self) -> Option<(bool, f64)> {
+        match self {
+            Self::Bulk => Some((true, 2e6)),
+            Self::Bytes => Some((false, 1.4)),
+            Self::Memory => Some((false, 50.0)),
+            Self::Slow => Some((false, 2.0)),
+            _ => None,
+        }
+    }
+}
+
+/// Everything that was measured.
+#[derive(Default, Debug)]
+pub(crate) struct Table(BTreeMap<(Row, Subject), f64>);
+
+impl Table {
+    pub(crate) fn put(&mut self, subject: Subject, row: Row, value: f64) {
+        eprintln!("{:18} {:48} {}", subject.name(), row.what(), row.show(value));
+        self.0.insert((row, subject), value);
+    }
+
+    /// Prints it; whether a budget was missed.
+    pub(crate) fn print(&self) -> bool {
+        let mut missed = false;
+        println!("{:48} {:>14} {:>18} {:>14}  budget", "", "muster", "victoria-metrics", "prometheus");
+        for row in Row::ALL {
+            let cell = |subject| self.0.get(&(row, subject)).map_or("-".to_owned(), |value| row.show(*value));
+            let [ours, one, other] = Subject::ALL.map(cell);
+            let verdict = match (row.budget(), self.0.get(&(row, Subject::Muster))) {
+                (Some((at_least, wanted)), Some(found)) => {
+                    let met = if at_least { *found >= wanted } else { *found <= wanted };
+                    missed |= !met;
+                    let sign = if at_least { ">=" } else { "<=" };
+                    format!("{sign} {}{}", row.show(wanted), if met { "" } else { "  MISSED" })
+                }
+                _ => String::new(),
+            };
+            println!("{:48} {ours:>14} {one:>18} {other:>14}  {verdict}", row.what());
+        }
+        missed
+    }
+}

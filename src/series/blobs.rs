@@ -1,0 +1,215 @@
+//! The tables of blobs: reading and writing them, and setting aside what is damaged.
+//!
+//! **Invariant: a damaged blob is never deleted.** It is moved to the table `damaged`, with its reason, and said so in
+//! the log; everything else stays readable.
+
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use muster_topics::Millis;
+use sqlx::{AssertSqlSafe, SqliteConnection};
+
+use super::{
+    chunk,
+    key::{self, CHUNK_STRIDE, ChunkKey, Hour, SeriesId},
+    numbers::{self, Fault},
+    span::{self, Span},
+    thin::Sample,
+};
+
+/// What is set aside at most: enough to see what happened, and to try to save the latest of it. Blobs have some
+/// hundred bytes each.
+const DAMAGED_MAX: i64 = 10_000;
+/// Rows per statement, where there are many.
+pub(crate) const ROWS: usize = 16;
+
+/// A table of blobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Table {
+    Chunk,
+    Summary,
+    Five,
+    Hourly,
+}
+
+impl Table {
+    /// Its name in the database.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Chunk => "chunk",
+            Self::Summary => "summary",
+            Self::Five => "five",
+            Self::Hourly => "hourly",
+        }
+    }
+
+    /// Which series and which time a key of it means, for people.
+    fn describe(self, key: i64) -> (Option<i64>, Millis) {
+        let (series, hour) = match self {
+            Self::Chunk => ChunkKey::from_sql(key).map_or((None, 0), |key| (Some(key.series), key.hour.0)),
+            Self::Summary => key::of_series_first(key),
+            Self::Five => {
+                let (series, day) = key::of_time_first(key);
+                (series, day.saturating_mul(key::DAY_HOURS))
+            }
+            Self::Hourly => {
+                let (series, span) = key::of_series_first(key);
+                (series, span.saturating_mul(span::SPAN_HOURS))
+            }
+        };
+        (series.map(SeriesId::to_sql), Hour(hour).start_ms())
+    }
+
+    /// Whether a blob of it can be read.
+    fn check(self, key: i64, data: &[u8]) -> Result<(), Fault> {
+        match self {
+            Self::Chunk => {
+                let hour = ChunkKey::from_sql(key).ok_or(Fault::Content("its key"))?.hour;
+                chunk::decode(key, hour, data).map(drop)
+            }
+            _ => span::decode(key, data).map(drop),
+        }
+    }
+}
+
+/// Blobs that could not be read.
+pub(crate) type Faults = Vec<(Table, i64, Fault)>;
+
+/// Reads all blobs from one key to another.
+pub(crate) async fn range(
+    connection: &mut SqliteConnection,
+    table: Table,
+    (first, last): (i64, i64),
+) -> Result<Vec<(i64, Vec<u8>)>, sqlx::Error> {
+    let statement = match table {
+        Table::Chunk => "SELECT key, data FROM chunk WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        Table::Summary => "SELECT key, data FROM summary WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        Table::Five => "SELECT key, data FROM five WHERE key BETWEEN $1 AND $2 ORDER BY key",
+        Table::Hourly => "SELECT key, data FROM hourly WHERE key BETWEEN $1 AND $2 ORDER BY key",
+    };
+    sqlx::query_as(statement).bind(first).bind(last).fetch_all(connection).await
+}
+
+/// Reads a span of summaries; an empty one if there is none, or none that can be read.
+pub(crate) async fn span(
+    connection: &mut SqliteConnection,
+    table: Table,
+    key: i64,
+    faults: &mut Faults,
+) -> Result<Span, sqlx::Error> {
+    let mut span = Span::new();
+    for (key, data) in range(connection, table, (key, key)).await? {
+        match span::decode(key, &data) {
+            Ok(found) => span = found,
+            Err(fault) => faults.push((table, key, fault)),
+        }
+    }
+    Ok(span)
+}
+
+/// Reads the points of a series in some hours that follow each other, by the hour, sorted by time.
+pub(crate) async fn points(
+    connection: &mut SqliteConnection,
+    series: SeriesId,
+    hours: std::ops::Range<u32>,
+    faults: &mut Faults,
+) -> Result<Vec<(Hour, Vec<Sample>)>, sqlx::Error> {
+    let mut found: Vec<(Hour, Vec<Sample>)> = Vec::new();
+    if hours.is_empty() {
+        return Ok(found);
+    }
+    // One step of the recursion is one search in the table: its keys begin with the hour.
+    let mut rows = sqlx::query_as(
+        "WITH RECURSIVE hour(first) AS (SELECT $1 UNION ALL SELECT first + $3 FROM hour WHERE first + $3 <= $2)
+         SELECT chunk.key, chunk.data FROM hour CROSS JOIN chunk ON chunk.key BETWEEN hour.first AND hour.first + $4",
+    )
+    .bind(key::chunks_of(series, Hour(hours.start)).0)
+    .bind(key::chunks_of(series, Hour(hours.end - 1)).0)
+    .bind(CHUNK_STRIDE)
+    .bind(i64::from(key::SLOTS - 1))
+    .fetch(connection);
+    while let Some((key, data)) = rows.try_next().await? {
+        let (key, data): (i64, Vec<u8>) = (key, data);
+        let Some(hour) = ChunkKey::from_sql(key).map(|key| key.hour) else { continue };
+        match chunk::decode(key, hour, &data) {
+            Ok(samples) => match found.last_mut() {
+                Some((last, before)) if *last == hour => before.extend(samples),
+                _ => found.push((hour, samples)),
+            },
+            Err(fault) => faults.push((Table::Chunk, key, fault)),
+        }
+    }
+    Ok(found)
+}
+
+/// Writes bodies, each in the place of what is there under its key.
+pub(crate) async fn put(
+    connection: &mut SqliteConnection,
+    table: Table,
+    bodies: &[(i64, Vec<u8>)],
+) -> Result<(), sqlx::Error> {
+    for some in bodies.chunks(ROWS) {
+        let rows = if some.len() == ROWS { ROWS } else { 1 };
+        for few in some.chunks(rows) {
+            let mut query = sqlx::query(AssertSqlSafe(put_statement(table, rows)));
+            for (key, body) in few {
+                query = query.bind(*key).bind(numbers::sealed(body, *key));
+            }
+            query.execute(&mut *connection).await?;
+        }
+    }
+    Ok(())
+}
+
+fn put_statement(table: Table, rows: usize) -> Arc<str> {
+    let values: Vec<_> = (0..rows).map(|row| format!("(${}, ${})", 2 * row + 1, 2 * row + 2)).collect();
+    format!("INSERT OR REPLACE INTO {} (key, data) VALUES {}", table.name(), values.join(", ")).into()
+}
+
+/// Deletes what lies between two keys.
+pub(crate) async fn delete(
+    connection: &mut SqliteConnection,
+    table: Table,
+    (first, last): (i64, i64),
+) -> Result<u64, sqlx::Error> {
+    let statement = match table {
+        Table::Chunk => "DELETE FROM chunk WHERE key BETWEEN $1 AND $2",
+        Table::Summary => "DELETE FROM summary WHERE key BETWEEN $1 AND $2",
+        Table::Five => "DELETE FROM five WHERE key BETWEEN $1 AND $2",
+        Table::Hourly => "DELETE FROM hourly WHERE key BETWEEN $1 AND $2",
+    };
+    Ok(sqlx::query(statement).bind(first).bind(last).execute(connection).await?.rows_affected())
+}
+
+/// Moves blobs to where the damaged ones are, if they are still as they were found.
+pub(crate) async fn set_aside(
+    connection: &mut SqliteConnection,
+    faults: Faults,
+    now_ms: Millis,
+) -> Result<(), sqlx::Error> {
+    for (table, key, _) in faults {
+        for (key, data) in range(connection, table, (key, key)).await? {
+            let Err(fault) = table.check(key, &data) else { continue };
+            let (series, from_ms) = table.describe(key);
+            tracing::error!(
+                place = table.name(), key, series, from_ms, bytes = data.len(), reason = %fault,
+                "a damaged piece of the time-series store was set aside, in its table `damaged`; the rest is as it was. \
+                 hint: check this machine's disk and memory"
+            );
+            sqlx::query("INSERT INTO damaged (place, key, found_ms, reason, data) VALUES ($1, $2, $3, $4, $5)")
+                .bind(table.name())
+                .bind(key)
+                .bind(now_ms)
+                .bind(fault.to_string())
+                .bind(data)
+                .execute(&mut *connection)
+                .await?;
+            delete(connection, table, (key, key)).await?;
+        }
+        sqlx::query("DELETE FROM damaged WHERE id <= (SELECT MAX(id) FROM damaged) - $1")
+            .bind(DAMAGED_MAX)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}

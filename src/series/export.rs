@@ -1,0 +1,151 @@
+//! Writing measurements out as text: line protocol, which other databases take, or CSV, which people do.
+//!
+//! A day of one series is written at a time, and waits until it was taken: memory is bounded, whatever the range.
+
+use std::fmt::Write as _;
+
+use muster_topics::{
+    Millis,
+    ack::Numbered,
+    metric::{self, Point},
+};
+use sqlx::SqlitePool;
+use tokio::sync::mpsc;
+
+use super::{
+    SeriesError,
+    blobs::Faults,
+    reader::{self, Chosen, DAY_MS},
+    selector::{Selector, quoted},
+    view::View,
+};
+
+/// The most series of one export: what a thousand hosts have, and their units.
+const SERIES_MAX: usize = 200_000;
+/// Pieces that may wait to be taken.
+const WAITING: usize = 2;
+
+/// How measurements are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// InfluxDB's line protocol, with times in milliseconds. A name is divided into measurement and field at its last
+    /// `_`: whoever joins the two with `_`, as VictoriaMetrics and this store do, has the same name again.
+    Lines,
+    /// `series,time_ms,value`, with a first line that says so.
+    Csv,
+}
+
+/// Begins to write; gives where the text comes out, and what could not be read at its end.
+pub(crate) async fn export(
+    readers: SqlitePool,
+    selector: Selector,
+    (start_ms, end_ms): (Millis, Millis),
+    format: Format,
+    damaged: impl Fn(Faults) + Send + 'static,
+) -> Result<mpsc::Receiver<Result<String, SeriesError>>, SeriesError> {
+    if start_ms > end_ms {
+        return Err(SeriesError::Range { start_ms, end_ms });
+    }
+    let chosen = reader::within_deadline(reader::choose(&readers, selector, SERIES_MAX)).await?;
+    let (sender, receiver) = mpsc::channel(WAITING);
+    tokio::spawn(async move {
+        if format == Format::Csv && sender.send(Ok("series,time_ms,value\n".to_owned())).await.is_err() {
+            return;
+        }
+        for series in chosen {
+            match one(&readers, &series, (start_ms, end_ms), format, &sender).await {
+                Ok(Some(faults)) if faults.is_empty() => {}
+                Ok(Some(faults)) => damaged(faults),
+                // Whoever asked has gone.
+                Ok(None) => return,
+                Err(error) => {
+                    let _ = sender.send(Err(error)).await;
+                    return;
+                }
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// Writes one series; gives nothing if nobody takes it any more.
+async fn one(
+    readers: &SqlitePool,
+    series: &Chosen,
+    (start_ms, end_ms): (Millis, Millis),
+    format: Format,
+    sender: &mpsc::Sender<Result<String, SeriesError>>,
+) -> Result<Option<Faults>, SeriesError> {
+    let mut faults = Faults::new();
+    // Each look is short: a long one would keep SQLite from shortening its log.
+    let Some(extent) = View::new(readers).await?.extent(series.id).await? else { return Ok(Some(faults)) };
+    let prefix = prefix(series, format);
+    for (from_ms, to_ms) in reader::windows(start_ms.max(*extent.start()), end_ms.min(*extent.end()), DAY_MS) {
+        let mut view = View::new(readers).await?;
+        let points = view.points(series.id, from_ms..=to_ms).await?;
+        faults.append(&mut view.faults);
+        drop(view);
+        if points.is_empty() {
+            continue;
+        }
+        let mut text = String::with_capacity(points.len() * (prefix.len() + 24));
+        for (at_ms, value) in points {
+            // Writing to a String cannot fail.
+            let _ = match format {
+                Format::Lines => writeln!(text, "{prefix}{value} {at_ms}"),
+                Format::Csv => writeln!(text, "{prefix},{at_ms},{value}"),
+            };
+        }
+        if sender.send(Ok(text)).await.is_err() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(faults))
+}
+
+/// What stands before each value of a series.
+fn prefix(series: &Chosen, format: Format) -> String {
+    match format {
+        Format::Lines => {
+            let (measurement, field) = match series.name.rsplit_once('_') {
+                Some((measurement, field)) if !measurement.is_empty() && !field.is_empty() => (measurement, field),
+                _ => (series.name.as_str(), "value"),
+            };
+            let labels: Vec<_> = series.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let point = Point::new(measurement, &labels, 0).field(field, 0.0);
+            let text = metric::encode(Numbered { epoch: 0, seq: 0 }, &[point]);
+            let line = text.lines().nth(1).unwrap_or_default();
+            line.strip_suffix("0 0").unwrap_or(line).to_owned()
+        }
+        Format::Csv => {
+            let labels: Vec<String> =
+                series.labels.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+            let series = format!("{}{{{}}}", series.name, labels.join(","));
+            format!("\"{}\"", series.replace('"', "\"\""))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::SeriesId;
+
+    #[test]
+    fn a_series_is_written_so_that_it_is_read_back() {
+        let labels = [("host", "a b"), ("mount", "/x,\"y\"")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let series =
+            |name: &str| Chosen { id: SeriesId::new(1).unwrap(), name: name.to_owned(), labels: labels.clone().into() };
+        let lines = |name| prefix(&series(name), Format::Lines);
+        assert_eq!(lines("muster_cpu_busy_ratio"), "muster_cpu_busy,host=a\\ b,mount=/x\\,\"y\" ratio=");
+        assert_eq!(lines("up"), "up,host=a\\ b,mount=/x\\,\"y\" value=");
+        assert_eq!(lines("up_"), "up_,host=a\\ b,mount=/x\\,\"y\" value=");
+        let line = format!("# v=1 epoch=0 seq=0\n{}0.5 7\n", lines("a_b"));
+        let (_, points) = metric::decode(line.as_bytes()).unwrap();
+        assert_eq!(
+            points,
+            [Point { measurement: "a".into(), tags: labels.to_vec(), fields: vec![("b".into(), 0.5)], at_ms: 7 }]
+        );
+        assert_eq!(prefix(&series("up"), Format::Csv), r#""up{host=""a b"",mount=""/x,\""y\""""}""#);
+    }
+}

@@ -1,0 +1,258 @@
+//! Keys: a series' number and a time, packed into one integer. SQLite finds an integer key faster than any
+//! other, and keeps rows in the order of their keys.
+//!
+//! - of a point ([`Key`]): series, then time, so that an hour of a series is one range of `head`
+//! - of a chunk ([`ChunkKey`]): hour, then series, then the part of the hour. Sealing appends to the table, whose pages
+//!   are so filled to the brim, and deleting what is oldest gives whole pages back.
+//! - of an hour's summary and of a span of hours ([`series_first`]): series, then time
+//! - of a day of five minutes ([`time_first`]): day, then series, for the same reasons as chunks
+
+use std::ops::{Range, RangeInclusive};
+
+use muster_topics::Millis;
+
+/// Bits of the time, in milliseconds: enough for 69 years.
+const TIME_BITS: u32 = 41;
+/// The first time that has a key: 2020-01-01, before the first agent was built.
+pub(crate) const TIME_FIRST_MS: Millis = 1_577_836_800_000;
+/// The last time that has a key, in 2089.
+pub(crate) const TIME_LAST_MS: Millis = TIME_FIRST_MS + (1 << TIME_BITS) - 1;
+/// The largest number of a series: what the 22 bits beside the time and the sign hold.
+pub(crate) const ID_MAX: u32 = (1 << (63 - TIME_BITS)) - 1;
+
+/// A series' number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeriesId(u32);
+
+impl SeriesId {
+    /// A number that came out of the store.
+    pub(crate) fn new(id: i64) -> Option<Self> {
+        u32::try_from(id).ok().filter(|id| (1..=ID_MAX).contains(id)).map(Self)
+    }
+
+    /// For the store.
+    pub(crate) fn to_sql(self) -> i64 {
+        i64::from(self.0)
+    }
+}
+
+/// Where a point lies: a series and a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key(i64);
+
+impl Key {
+    /// The key of a point. Times without a key take the nearest that has one.
+    pub(crate) fn new(series: SeriesId, at_ms: Millis) -> Self {
+        let time = at_ms.clamp(TIME_FIRST_MS, TIME_LAST_MS) - TIME_FIRST_MS;
+        Self((series.to_sql() << TIME_BITS) | time)
+    }
+
+    /// A key that came out of the store.
+    pub(crate) fn from_sql(key: i64) -> Self {
+        Self(key)
+    }
+
+    /// For the store.
+    pub(crate) fn to_sql(self) -> i64 {
+        self.0
+    }
+
+    /// The time.
+    pub(crate) fn at_ms(self) -> Millis {
+        (self.0 & ((1 << TIME_BITS) - 1)) + TIME_FIRST_MS
+    }
+}
+
+/// The keys of a series from one time to another, both included; none of them can belong to another series.
+pub(crate) fn stretch(series: SeriesId, times: RangeInclusive<Millis>) -> (i64, i64) {
+    (Key::new(series, *times.start()).to_sql(), Key::new(series, *times.end()).to_sql())
+}
+
+/// An hour, in milliseconds: what is sealed together.
+pub(crate) const HOUR_MS: Millis = 3_600_000;
+/// Hours of a day.
+pub(crate) const DAY_HOURS: u32 = 24;
+/// Parts of an hour that a chunk can begin at. One has at most 7,032 points, for times are whole milliseconds.
+pub(crate) const SLOTS: u16 = 512;
+const SLOT_BITS: u32 = 9;
+const SERIES_BITS: u32 = 63 - TIME_BITS;
+/// Bits of an hour, beside a series: those of all times that have keys fit.
+const HOUR_BITS: u32 = 20;
+
+/// An hour since 2020-01-01 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Hour(pub(crate) u32);
+
+impl Hour {
+    /// The hour of a time; times without a key take the nearest that has one.
+    pub(crate) fn of(at_ms: Millis) -> Self {
+        let since = at_ms.clamp(TIME_FIRST_MS, TIME_LAST_MS) - TIME_FIRST_MS;
+        Self(u32::try_from(since / HOUR_MS).unwrap_or(u32::MAX >> (u32::BITS - HOUR_BITS)))
+    }
+
+    /// Its first millisecond.
+    pub(crate) fn start_ms(self) -> Millis {
+        TIME_FIRST_MS + Millis::from(self.0) * HOUR_MS
+    }
+
+    /// Its first and its last millisecond.
+    pub(crate) fn times(self) -> RangeInclusive<Millis> {
+        self.start_ms()..=self.start_ms() + HOUR_MS - 1
+    }
+
+    /// Its day, since 2020-01-01 UTC.
+    pub(crate) fn day(self) -> u32 {
+        self.0 / DAY_HOURS
+    }
+
+    /// The part of the hour in which a time of it lies.
+    pub(crate) fn slot(self, at_ms: Millis) -> u16 {
+        let within = (at_ms - self.start_ms()).clamp(0, HOUR_MS - 1);
+        u16::try_from(within * Millis::from(SLOTS) / HOUR_MS).unwrap_or(SLOTS - 1)
+    }
+}
+
+/// Where a chunk lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ChunkKey {
+    pub(crate) hour: Hour,
+    pub(crate) series: SeriesId,
+    /// The first part of the hour that is meant to be in it; it goes up to the next chunk of the hour.
+    pub(crate) slot: u16,
+}
+
+impl ChunkKey {
+    /// For the store.
+    pub(crate) fn to_sql(self) -> i64 {
+        i64::from(self.hour.0) << (SERIES_BITS + SLOT_BITS) | self.series.to_sql() << SLOT_BITS | i64::from(self.slot)
+    }
+
+    /// A key that came out of the store.
+    pub(crate) fn from_sql(key: i64) -> Option<Self> {
+        let hour = Hour(u32::try_from(key >> (SERIES_BITS + SLOT_BITS)).ok()?);
+        let series = SeriesId::new(key >> SLOT_BITS & i64::from(ID_MAX))?;
+        let slot = u16::try_from(key & i64::from(SLOTS - 1)).ok()?;
+        Some(Self { hour, series, slot })
+    }
+}
+
+/// The keys that the chunks of a series' hour can have, first and last.
+pub(crate) fn chunks_of(series: SeriesId, hour: Hour) -> (i64, i64) {
+    let key = |slot| ChunkKey { hour, series, slot }.to_sql();
+    (key(0), key(SLOTS - 1))
+}
+
+/// The first key that a chunk of an hour can have; from one hour to the next it is always as far.
+pub(crate) fn chunks_from(hour: Hour) -> i64 {
+    i64::from(hour.0) << (SERIES_BITS + SLOT_BITS)
+}
+
+/// From one series to the next, in keys of points.
+pub(crate) const POINT_STRIDE: i64 = 1 << TIME_BITS;
+/// From one series to the next, in keys of stretches where those of one series lie side by side.
+pub(crate) const HOUR_STRIDE: i64 = 1 << HOUR_BITS;
+
+/// From a chunk of a series to that of its next hour.
+pub(crate) const CHUNK_STRIDE: i64 = 1 << (SERIES_BITS + SLOT_BITS);
+
+/// The key of a stretch of time of a series, where those of one series lie side by side.
+pub(crate) fn series_first(series: SeriesId, stretch: u32) -> i64 {
+    series.to_sql() << HOUR_BITS | i64::from(stretch)
+}
+
+/// Which stretch such a key means.
+pub(crate) fn of_series_first(key: i64) -> (Option<SeriesId>, u32) {
+    let stretch = u32::try_from(key & ((1 << HOUR_BITS) - 1)).unwrap_or_default();
+    (SeriesId::new(key >> HOUR_BITS), stretch)
+}
+
+/// The key of a stretch of time of a series, where those of one time lie side by side.
+pub(crate) fn time_first(series: SeriesId, stretch: u32) -> i64 {
+    i64::from(stretch) << SERIES_BITS | series.to_sql()
+}
+
+/// The first key of a stretch of time, whatever the series.
+pub(crate) fn time_from(stretch: i64) -> i64 {
+    stretch << SERIES_BITS
+}
+
+/// Which stretch such a key means.
+pub(crate) fn of_time_first(key: i64) -> (Option<SeriesId>, u32) {
+    (SeriesId::new(key & i64::from(ID_MAX)), u32::try_from(key >> SERIES_BITS).unwrap_or_default())
+}
+
+/// Times up to the end of the hour that the last of them lies in, by the hour.
+pub(crate) fn hours(times: &RangeInclusive<Millis>) -> Range<u32> {
+    Hour::of(*times.start()).0..Hour::of(*times.end()).0 + 1
+}
+
+/// Whether any of these times has a key.
+pub(crate) fn overlaps(times: &RangeInclusive<Millis>) -> bool {
+    *times.start() <= TIME_LAST_MS && *times.end() >= TIME_FIRST_MS
+}
+
+/// Whether points of this time can be kept.
+pub(crate) fn has_key(at_ms: Millis) -> bool {
+    (TIME_FIRST_MS..=TIME_LAST_MS).contains(&at_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_are_bounded() {
+        for (id, good) in [(-1, false), (0, false), (1, true), (4_194_303, true), (4_194_304, false), (i64::MAX, false)]
+        {
+            assert_eq!(SeriesId::new(id).is_some(), good, "{id}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn keys_sort_by_series_and_time(
+            a in 1..=i64::from(ID_MAX), b in 1..=i64::from(ID_MAX),
+            s in TIME_FIRST_MS..=TIME_LAST_MS, t in TIME_FIRST_MS..=TIME_LAST_MS,
+        ) {
+            let (first, second) = (Key::new(SeriesId::new(a).unwrap(), s), Key::new(SeriesId::new(b).unwrap(), t));
+            prop_assert_eq!(first.cmp(&second), (a, s).cmp(&(b, t)));
+            prop_assert_eq!(Key::from_sql(first.to_sql()).at_ms(), s);
+            prop_assert!(first.to_sql() > 0);
+        }
+
+        #[test]
+        fn chunks_sort_by_hour_series_and_part(
+            a in 1..=i64::from(ID_MAX), s in TIME_FIRST_MS..=TIME_LAST_MS, b in 1..=i64::from(ID_MAX),
+            t in TIME_FIRST_MS..=TIME_LAST_MS,
+        ) {
+            let key = |id, at_ms| {
+                let hour = Hour::of(at_ms);
+                ChunkKey { hour, series: SeriesId::new(id).unwrap(), slot: hour.slot(at_ms) }
+            };
+            let (one, other) = (key(a, s), key(b, t));
+            prop_assert_eq!(one.cmp(&other), one.to_sql().cmp(&other.to_sql()));
+            prop_assert_eq!(ChunkKey::from_sql(one.to_sql()), Some(one));
+            prop_assert!(one.hour.times().contains(&s) && one.slot < SLOTS);
+            let (first, last) = chunks_of(one.series, one.hour);
+            prop_assert!((first..=last).contains(&one.to_sql()));
+            let next = chunks_of(one.series, Hour(one.hour.0 + 1)).0;
+            prop_assert_eq!(next - first, CHUNK_STRIDE);
+            prop_assert!(chunks_from(one.hour) <= first && chunks_from(Hour(one.hour.0 + 1)) > last);
+            for (key, back) in [
+                (series_first(one.series, one.hour.0), of_series_first as fn(i64) -> _),
+                (time_first(one.series, one.hour.0), of_time_first),
+            ] {
+                prop_assert_eq!(back(key), (Some(one.series), one.hour.0));
+            }
+        }
+
+        #[test]
+        fn a_stretch_stays_within_its_series(id in 1..i64::from(ID_MAX), s in any::<i64>(), t in any::<i64>()) {
+            let (first, last) = stretch(SeriesId::new(id).unwrap(), s..=t);
+            let next = Key::new(SeriesId::new(id + 1).unwrap(), TIME_FIRST_MS).to_sql();
+            prop_assert!(first < next && last < next);
+            prop_assert!(first >> TIME_BITS == id && last >> TIME_BITS == id);
+        }
+    }
+}

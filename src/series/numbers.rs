@@ -1,0 +1,303 @@
+//! Columns of numbers as few bytes, and back again, bit by bit the same. Pure.
+//!
+//! Most of what is measured is a whole number or has few decimals; such a column is kept as whole numbers
+//! without their common divisor (memory comes in pages) and packed by `pco`. A column that stands still is
+//! one number. Everything else is given to `pco` as it is.
+
+use pco::{
+    ChunkConfig, ModeSpec,
+    standalone::{simple_compress, simple_decompress_into},
+};
+
+/// Columns shorter than this are not worth `pco`'s header of about twenty bytes.
+const PACKED_MIN: usize = 16;
+/// How hard `pco` tries: beyond 4 columns of an hour hardly get smaller, and take longer.
+const LEVEL: usize = 4;
+/// Numbers up to this size are whole in a float: 2^53.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+/// The scales that are tried, as powers of ten.
+const SCALES: [f64; 5] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0];
+
+/// How a column is written.
+const PLAIN: u8 = 0;
+const CONSTANT: u8 = 1;
+const FLOATS: u8 = 2;
+/// From here on: whole numbers, times the scale of this index.
+const WHOLE: u8 = 3;
+
+/// Why bytes cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    /// They are not what was written.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// They are what was written, but nothing that this program writes.
+    #[error("its content makes no sense: {0}")]
+    Content(&'static str),
+}
+
+/// Writes a column behind what is there.
+pub(crate) fn put(out: &mut Vec<u8>, values: &[f64]) {
+    let Some(first) = values.first() else { return };
+    if values.iter().all(|value| value.to_bits() == first.to_bits()) {
+        out.push(CONSTANT);
+        out.extend(first.to_le_bytes());
+    } else if let Some((scale, whole)) = wholes(values) {
+        out.push(WHOLE + scale);
+        put_wholes(out, &whole);
+    } else if let Some(packed) = (values.len() >= PACKED_MIN).then(|| pack(values, ModeSpec::Auto)).flatten() {
+        out.push(FLOATS);
+        put_bytes(out, &packed);
+    } else {
+        out.push(PLAIN);
+        out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+}
+
+/// Reads a column of so many numbers, and leaves what stands behind it.
+pub(crate) fn take(input: &mut &[u8], count: usize) -> Result<Vec<f64>, Fault> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    match take_byte(input)? {
+        PLAIN => (0..count).map(|_| take_float(input)).collect(),
+        CONSTANT => Ok(vec![take_float(input)?; count]),
+        FLOATS => unpack(take_bytes(input)?, count),
+        kind => {
+            let scale = SCALES.get(usize::from(kind - WHOLE)).ok_or(Fault::Content("a column of no known kind"))?;
+            Ok(take_wholes(input, count)?.into_iter().map(|whole| from_whole(whole, *scale)).collect())
+        }
+    }
+}
+
+/// Writes whole numbers.
+pub(crate) fn put_wholes(out: &mut Vec<u8>, values: &[i64]) {
+    let divisor = values.iter().fold(0, |divisor, value| gcd(divisor, value.unsigned_abs())).max(1);
+    let divisor = i64::try_from(divisor).unwrap_or(1);
+    put_varint(out, divisor.unsigned_abs());
+    let reduced: Vec<i64> = values.iter().map(|value| value / divisor).collect();
+    let packed = if values.len() < PACKED_MIN { None } else { pack(&reduced, ModeSpec::Classic) };
+    match packed {
+        Some(packed) => put_bytes(out, &packed),
+        None => {
+            put_varint(out, 0);
+            let mut last = 0_i64;
+            for value in reduced {
+                put_varint(out, zigzag(value.wrapping_sub(last)));
+                last = value;
+            }
+        }
+    }
+}
+
+/// Reads so many whole numbers.
+pub(crate) fn take_wholes(input: &mut &[u8], count: usize) -> Result<Vec<i64>, Fault> {
+    let divisor = i64::try_from(take_varint(input)?).map_err(|_| Fault::Content("a divisor"))?;
+    let packed = take_bytes(input)?;
+    let mut values = if packed.is_empty() {
+        let mut last = 0_i64;
+        let mut next = || {
+            last = last.wrapping_add(unzigzag(take_varint(input)?));
+            Ok(last)
+        };
+        (0..count).map(|_| next()).collect::<Result<Vec<_>, _>>()?
+    } else {
+        unpack(packed, count)?
+    };
+    if divisor != 1 {
+        values.iter_mut().for_each(|value| *value = value.wrapping_mul(divisor));
+    }
+    Ok(values)
+}
+
+/// The column as whole numbers, and with which scale; nothing if some number has too many decimals.
+fn wholes(values: &[f64]) -> Option<(u8, Vec<i64>)> {
+    for (index, scale) in (0_u8..).zip(SCALES) {
+        let whole: Option<Vec<i64>> = values.iter().map(|value| to_whole(*value, scale)).collect();
+        if let Some(whole) = whole {
+            return Some((index, whole));
+        }
+    }
+    None
+}
+
+fn to_whole(value: f64, scale: f64) -> Option<i64> {
+    let scaled = (value * scale).round();
+    if scaled.abs() >= WHOLE_MAX {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small enough")]
+    let whole = scaled as i64;
+    (from_whole(whole, scale).to_bits() == value.to_bits()).then_some(whole)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "what `to_whole` gives is exact")]
+fn from_whole(whole: i64, scale: f64) -> f64 {
+    whole as f64 / scale
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// A kind of number that `pco` packs.
+trait Packed: pco::data_types::Number {}
+impl Packed for f64 {}
+impl Packed for i64 {}
+
+fn pack<T: Packed>(values: &[T], mode: ModeSpec) -> Option<Vec<u8>> {
+    let config = ChunkConfig::default().with_compression_level(LEVEL).with_mode_spec(mode);
+    simple_compress(values, &config).ok()
+}
+
+fn unpack<T: Packed>(bytes: &[u8], count: usize) -> Result<Vec<T>, Fault> {
+    let mut values = vec![T::default(); count];
+    let progress = simple_decompress_into(bytes, &mut values).map_err(|_| Fault::Content("a packed column"))?;
+    if progress.n_processed == count { Ok(values) } else { Err(Fault::Content("a column that is too short")) }
+}
+
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        #[expect(clippy::cast_possible_truncation, reason = "its low seven bits are meant")]
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "it is less than 128")]
+    out.push(value as u8);
+}
+
+pub(crate) fn take_varint(input: &mut &[u8]) -> Result<u64, Fault> {
+    let mut value = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let byte = take_byte(input)?;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(Fault::Content("a number without an end"))
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend(bytes);
+}
+
+fn take_bytes<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
+    let length = usize::try_from(take_varint(input)?).unwrap_or(usize::MAX);
+    let (bytes, rest) = input.split_at_checked(length).ok_or(ENDS)?;
+    *input = rest;
+    Ok(bytes)
+}
+
+const ENDS: Fault = Fault::Content("it ends early");
+
+pub(crate) fn take_byte(input: &mut &[u8]) -> Result<u8, Fault> {
+    let (byte, rest) = input.split_first().ok_or(ENDS)?;
+    *input = rest;
+    Ok(*byte)
+}
+
+pub(crate) fn take_float(input: &mut &[u8]) -> Result<f64, Fault> {
+    let (bytes, rest) = input.split_first_chunk::<8>().ok_or(ENDS)?;
+    *input = rest;
+    Ok(f64::from_le_bytes(*bytes))
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)).cast_unsigned()
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
+}
+
+/// The checksum of a body. The key is part of it, so that nothing can be taken for what stands under another key.
+pub(crate) fn checksum(body: &[u8], key: i64) -> u32 {
+    crc32fast::hash(body) ^ crc32fast::hash(&key.to_le_bytes())
+}
+
+/// What stands behind its checksum.
+pub(crate) fn checked(bytes: &[u8], key: i64) -> Result<&[u8], Fault> {
+    let (found, body) = bytes.split_first_chunk::<4>().ok_or(Fault::Checksum)?;
+    if u32::from_le_bytes(*found) == checksum(body, key) { Ok(body) } else { Err(Fault::Checksum) }
+}
+
+/// A body behind its checksum.
+pub(crate) fn sealed(body: &[u8], key: i64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 + body.len());
+    bytes.extend(checksum(body, key).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn packed(values: &[f64]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put(&mut bytes, values);
+        let mut rest = &bytes[..];
+        let read = take(&mut rest, values.len()).unwrap();
+        assert_eq!(rest, b"");
+        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&read), bits(values));
+        bytes
+    }
+
+    #[test]
+    fn what_is_usual_becomes_small() {
+        let hour = |value: fn(u32) -> f64| (0..360).map(value).collect::<Vec<_>>();
+        assert_eq!(packed(&hour(|_| 0.1)).len(), 9);
+        for (what, values, bytes_max) in [
+            ("a counter", hour(|i| 1e9 + f64::from(i) * 10.0), 60),
+            ("memory in pages", hour(|i| 4096.0 * f64::from(100_000 + i * 7919 % 64)), 340),
+            ("percents", hour(|i| f64::from(i * 7919 % 100) / 100.0), 400),
+        ] {
+            let bytes = packed(&values).len();
+            assert!(bytes <= bytes_max, "{what}: {bytes}");
+        }
+    }
+
+    #[test]
+    fn extremes_come_back() {
+        for values in [
+            vec![0.0, -0.0],
+            vec![f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324],
+            vec![f64::INFINITY, f64::NEG_INFINITY, f64::NAN],
+            vec![9_007_199_254_740_991.0, -9_007_199_254_740_991.0],
+            [0.1 + 0.2, 1e300].repeat(40),
+            [-0.0, 0.0].repeat(40),
+        ] {
+            packed(&values);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_come_back(
+            values in proptest::collection::vec(any::<f64>(), 1..100),
+            whole in proptest::collection::vec(any::<i32>(), 1..100),
+            wholes in proptest::collection::vec(any::<i64>(), 1..100),
+            scale in 0..6_usize,
+        ) {
+            packed(&values);
+            packed(&whole.into_iter().map(|value| f64::from(value) / 10_f64.powi(scale as i32)).collect::<Vec<_>>());
+            let mut bytes = Vec::new();
+            put_wholes(&mut bytes, &wholes);
+            prop_assert_eq!(take_wholes(&mut &bytes[..], wholes.len()), Ok(wholes));
+        }
+
+        #[test]
+        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..100), count in 0..1_000_usize) {
+            let _ = take(&mut &bytes[..], count);
+            let _ = take_wholes(&mut &bytes[..], count);
+            let _ = checked(&bytes, 7);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Answering queries, on connections of their own, beside the writer.
+//!
+//! **Invariant: a query costs a bounded amount**, of series, of points in memory, and of time.
+
+use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+
+use futures_util::TryStreamExt;
+use muster_topics::Millis;
+use sqlx::SqlitePool;
+
+use super::{
+    Series, SeriesError,
+    batch::NAME_LABEL,
+    blobs::Faults,
+    key::{SeriesId, TIME_LAST_MS},
+    selector::Selector,
+    span::Resolution,
+    thin::{THIN_MIN, Thinner},
+    view::{Bucket, View},
+};
+
+/// The most series in one answer: more than a page or a person reads.
+const SERIES_MAX: usize = 1_000;
+/// The most points of one series, as Prometheus has it: more than a screen has columns.
+const POINTS_MAX: usize = 11_000;
+/// The most points in one answer, 8 MB of them: many series are thinned further.
+const ANSWER_POINTS_MAX: usize = 500_000;
+/// The most time for one answer; who waits longer has gone, or has asked for too much.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+/// How old a last value may be, as Prometheus has it.
+const LAST_MAX_AGE_MS: Millis = 300_000;
+/// Series with a label that are counted to find its rarest one.
+const RARITY_MAX: i64 = 1_000;
+/// Ranges up to this length are answered from points: those of a series fit into memory, and peaks keep their times.
+const POINTS_RANGE_MS: Millis = 2 * DAY_MS;
+/// Points are read by the day, so that memory is bounded.
+pub(crate) const DAY_MS: Millis = 24 * 3600 * 1000;
+/// Summaries are read by so many days.
+const BUCKETS_RANGE_MS: Millis = 64 * DAY_MS;
+/// The most names or values of labels in one answer.
+const LABELS_MAX: i64 = 100_000;
+
+/// A series that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// Its number, for reading its points.
+    pub id: SeriesId,
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Measurements that a selector chooses, sorted by name and labels; see [`super::SeriesStore::query`].
+pub(crate) async fn query(
+    readers: &SqlitePool,
+    selector: &str,
+    range: Option<(Millis, Millis)>,
+    points_max: usize,
+    now_ms: Millis,
+) -> Result<(Vec<Series>, Faults), SeriesError> {
+    let selector = Selector::parse(selector)?;
+    if let Some((start_ms, end_ms)) = range
+        && start_ms > end_ms
+    {
+        return Err(SeriesError::Range { start_ms, end_ms });
+    }
+    within_deadline(async {
+        let chosen = choose(readers, selector, SERIES_MAX).await?;
+        let points_max = points_max.min(POINTS_MAX).min(ANSWER_POINTS_MAX / chosen.len().max(1));
+        let mut answer = Vec::with_capacity(chosen.len());
+        let mut view = View::new(readers).await?;
+        for Chosen { id, name, labels } in chosen {
+            let points = match range {
+                Some((start_ms, end_ms)) => thinned(&mut view, id, start_ms..=end_ms, points_max).await?,
+                // Clocks of hosts may be ahead, so there is no upper end.
+                None => view.points(id, now_ms - LAST_MAX_AGE_MS..=TIME_LAST_MS).await?.pop().into_iter().collect(),
+            };
+            if !points.is_empty() {
+                answer.push(Series { name, labels, points });
+            }
+        }
+        Ok((answer, view.faults))
+    })
+    .await
+}
+
+/// What is asked for, or that it takes too long.
+pub(crate) async fn within_deadline<T>(answer: impl Future<Output = Result<T, SeriesError>>) -> Result<T, SeriesError> {
+    tokio::time::timeout(DEADLINE, answer).await.map_err(|_| SeriesError::Deadline(DEADLINE))?
+}
+
+/// The series that a selector means.
+pub(crate) async fn choose(
+    readers: &SqlitePool,
+    mut selector: Selector,
+    series_max: usize,
+) -> Result<Vec<Chosen>, SeriesError> {
+    let mut candidates = match rarest(readers, &selector).await? {
+        Some((name, value)) => sqlx::query_as(
+            "SELECT series.id, series.name, series.labels FROM label CROSS JOIN series ON series.id = label.series
+             WHERE label.name = $1 AND label.value = $2",
+        )
+        .bind(name)
+        .bind(value)
+        .fetch(readers),
+        None => sqlx::query_as("SELECT id, name, labels FROM series").fetch(readers),
+    };
+    let mut chosen = Vec::new();
+    while let Some((id, name, labels)) = candidates.try_next().await? {
+        let (id, name, labels): (i64, String, String) = (id, name, labels);
+        let labels =
+            serde_json::from_str(&labels).map_err(|_| SeriesError::Damaged(format!("labels of series {id}")))?;
+        let Some(id) = SeriesId::new(id) else { continue };
+        if selector.accepts(&name, &labels) {
+            if chosen.len() == series_max {
+                return Err(SeriesError::TooMany { series_max });
+            }
+            chosen.push(Chosen { id, name, labels });
+        }
+    }
+    chosen.sort_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
+    Ok(chosen)
+}
+
+/// Of the labels that must have a certain value, the one that the fewest series have.
+async fn rarest(readers: &SqlitePool, selector: &Selector) -> Result<Option<(String, String)>, SeriesError> {
+    let mut rarest = None;
+    for (name, value) in selector.equalities() {
+        let count: i64 = sqlx::query_scalar(
+            "SELECT COUNT(*) FROM (SELECT 1 FROM label WHERE name = $1 AND value = $2 LIMIT $3) AS counted",
+        )
+        .bind(name)
+        .bind(value)
+        .bind(RARITY_MAX)
+        .fetch_one(readers)
+        .await?;
+        if rarest.as_ref().is_none_or(|(least, _)| count < *least) {
+            rarest = Some((count, (name.to_owned(), value.to_owned())));
+        }
+    }
+    Ok(rarest.map(|(_, label)| label))
+}
+
+/// Names of labels that some series has.
+pub(crate) async fn label_names(readers: &SqlitePool) -> Result<Vec<String>, SeriesError> {
+    // One search for each name: there are few, and many series.
+    let names = sqlx::query_scalar(
+        "WITH RECURSIVE one(name) AS (
+             SELECT (SELECT name FROM label ORDER BY name LIMIT 1)
+             UNION ALL
+             SELECT (SELECT label.name FROM label WHERE label.name > one.name ORDER BY label.name LIMIT 1)
+             FROM one WHERE one.name IS NOT NULL LIMIT $1
+         ) SELECT name FROM one WHERE name IS NOT NULL",
+    )
+    .bind(LABELS_MAX);
+    Ok(names.fetch_all(readers).await?)
+}
+
+/// Values that a label has.
+pub(crate) async fn label_values(readers: &SqlitePool, name: &str) -> Result<Vec<String>, SeriesError> {
+    let values = sqlx::query_scalar(
+        "WITH RECURSIVE one(value) AS (
+             SELECT (SELECT value FROM label WHERE name = $1 ORDER BY value LIMIT 1)
+             UNION ALL
+             SELECT (SELECT label.value FROM label WHERE label.name = $1 AND label.value > one.value
+                     ORDER BY label.value LIMIT 1)
+             FROM one WHERE one.value IS NOT NULL LIMIT $2
+         ) SELECT value FROM one WHERE value IS NOT NULL",
+    )
+    .bind(if name.is_empty() { NAME_LABEL } else { name })
+    .bind(LABELS_MAX);
+    Ok(values.fetch_all(readers).await?)
+}
+
+/// The points of a series from one time to another, thinned while they are read: points where they are kept and the range
+/// is short, else summaries that are finer than the answer.
+async fn thinned(
+    view: &mut View,
+    series: SeriesId,
+    times: RangeInclusive<Millis>,
+    points_max: usize,
+) -> Result<Vec<(Millis, f64)>, SeriesError> {
+    let mut thinner = Thinner::new(points_max.max(THIN_MIN));
+    let Some(extent) = view.extent(series).await? else { return Ok(Vec::new()) };
+    let end_ms = (*times.end()).min(*extent.end());
+    let start_ms = (*times.start()).max(view.oldest_ms(*extent.start()));
+    if start_ms > end_ms {
+        return Ok(Vec::new());
+    }
+    let step_ms = (end_ms - start_ms) / Millis::try_from(points_max.max(1)).unwrap_or(Millis::MAX);
+    let short = end_ms - start_ms <= POINTS_RANGE_MS;
+    let resolution = if short { Resolution::Raw } else { Resolution::for_step(step_ms) };
+    let points_from_ms = if resolution == Resolution::Raw { start_ms.max(*extent.start()) } else { Millis::MAX };
+    for (from_ms, to_ms) in windows(start_ms, end_ms.min(points_from_ms.saturating_sub(1)), BUCKETS_RANGE_MS) {
+        for bucket in view.buckets(series, from_ms..=to_ms, resolution).await? {
+            // The widths of buckets divide those of windows, which begin anywhere: one may be met twice.
+            if bucket.start_ms >= from_ms || from_ms == start_ms {
+                outline(&bucket).for_each(|sample| thinner.push(sample));
+            }
+        }
+    }
+    for (from_ms, to_ms) in windows(points_from_ms, end_ms, DAY_MS) {
+        for sample in view.points(series, from_ms..=to_ms).await? {
+            thinner.push(sample);
+        }
+    }
+    Ok(thinner.finish())
+}
+
+/// A range in pieces.
+pub(crate) fn windows(start_ms: Millis, end_ms: Millis, width_ms: Millis) -> impl Iterator<Item = (Millis, Millis)> {
+    let mut next = Some(start_ms).filter(|start_ms| *start_ms <= end_ms);
+    std::iter::from_fn(move || {
+        let from_ms = next?;
+        let to_ms = from_ms.saturating_add(width_ms - 1).min(end_ms);
+        next = to_ms.checked_add(1).filter(|next| *next <= end_ms);
+        Some((from_ms, to_ms))
+    })
+}
+
+/// A summary as a chart shows it: it begins with its first value and ends with its last, and between them are the
+/// least and the greatest where those are others. A counter stays a counter.
+fn outline(bucket: &Bucket) -> impl Iterator<Item = (Millis, f64)> {
+    let Bucket { start_ms, width_ms, summary } = *bucket;
+    let ends = [summary.first, summary.last];
+    let inner = |value: f64| (!ends.contains(&value)).then_some(value);
+    [
+        Some((start_ms, summary.first)),
+        inner(summary.min).map(|value| (start_ms + width_ms / 3, value)),
+        inner(summary.max).map(|value| (start_ms + width_ms / 3 * 2, value)),
+        (summary.count > 1).then_some((start_ms + width_ms - 1, summary.last)),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::Summary;
+
+    #[test]
+    fn windows_cover_a_range() {
+        let of = |start, end, width| windows(start, end, width).collect::<Vec<_>>();
+        assert_eq!(of(5, 4, 10), []);
+        assert_eq!(of(5, 5, 10), [(5, 5)]);
+        assert_eq!(of(0, 25, 10), [(0, 9), (10, 19), (20, 25)]);
+        assert_eq!(
+            of(Millis::MAX - 1, Millis::MAX, 1),
+            [(Millis::MAX - 1, Millis::MAX - 1), (Millis::MAX, Millis::MAX)]
+        );
+    }
+
+    #[test]
+    fn a_summary_keeps_its_outline() {
+        let of = |values: &[f64]| {
+            let summary = Summary::over(values.iter().copied()).unwrap();
+            outline(&Bucket { start_ms: 0, width_ms: 300, summary }).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[1.0]), [(0, 1.0)]);
+        assert_eq!(of(&[1.0, 2.0, 3.0]), [(0, 1.0), (299, 3.0)], "a counter stays one");
+        assert_eq!(of(&[2.0, 9.0, 1.0, 3.0]), [(0, 2.0), (100, 1.0), (200, 9.0), (299, 3.0)]);
+    }
+}

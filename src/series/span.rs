@@ -1,0 +1,285 @@
+//! Rollups: summaries of a series by five minutes or by the hour, many in one blob. Pure.
+
+use std::collections::BTreeMap;
+
+use muster_topics::Millis;
+
+use super::{
+    key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId},
+    numbers::{self, Fault},
+    summary::Summary,
+};
+
+/// Five minutes.
+pub(crate) const FIVE_MS: Millis = 300_000;
+/// Five minutes in an hour.
+pub(crate) const FIVES: u16 = 12;
+/// Hours in one blob of them: sixteen days, as many numbers as an hour of points every ten seconds.
+pub(crate) const SPAN_HOURS: u32 = 16 * DAY_HOURS;
+/// The most summaries of one blob.
+const BUCKETS_MAX: usize = SPAN_HOURS as usize;
+
+/// Summaries by their place in a stretch of time.
+pub(crate) type Span = BTreeMap<u16, Summary>;
+
+/// How finely points are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resolution {
+    /// As they came.
+    Raw,
+    /// Summaries of five minutes.
+    FiveMinutes,
+    /// Summaries of an hour.
+    Hour,
+}
+
+impl Resolution {
+    /// The coarsest of which each step has at least one.
+    #[must_use]
+    pub fn for_step(step_ms: Millis) -> Self {
+        match step_ms {
+            HOUR_MS.. => Self::Hour,
+            FIVE_MS.. => Self::FiveMinutes,
+            _ => Self::Raw,
+        }
+    }
+
+    /// How long a summary is; nothing for points.
+    #[must_use]
+    pub fn width_ms(self) -> Option<Millis> {
+        match self {
+            Self::Raw => None,
+            Self::FiveMinutes => Some(FIVE_MS),
+            Self::Hour => Some(HOUR_MS),
+        }
+    }
+}
+
+/// Where a day by five minutes lies.
+pub(crate) fn day_key(series: SeriesId, day: u32) -> i64 {
+    key::time_first(series, day)
+}
+
+/// Where the sixteen days lie that an hour is in.
+pub(crate) fn hourly_key(series: SeriesId, hour: Hour) -> i64 {
+    key::series_first(series, hour.0 / SPAN_HOURS)
+}
+
+/// The place of an hour's first five minutes in its day.
+pub(crate) fn fives_of(hour: Hour) -> std::ops::Range<u16> {
+    let first = u16::try_from(hour.0 % DAY_HOURS).unwrap_or_default() * FIVES;
+    first..first + FIVES
+}
+
+/// The place of an hour in its sixteen days.
+pub(crate) fn place_of(hour: Hour) -> u16 {
+    u16::try_from(hour.0 % SPAN_HOURS).unwrap_or_default()
+}
+
+/// The points of an hour, sorted by time, by their place among its day's five minutes.
+pub(crate) fn by_fives(hour: Hour, samples: &[(Millis, f64)]) -> Span {
+    let first = fives_of(hour).start;
+    let mut span = Span::new();
+    for (at_ms, value) in samples {
+        let place = first + u16::try_from((at_ms - hour.start_ms()) / FIVE_MS).unwrap_or_default();
+        let summary = Summary::of(*value);
+        span.entry(place).and_modify(|before| *before = before.join(summary)).or_insert(summary);
+    }
+    span
+}
+
+/// How a column is written: as the first values, as the last ones, or by itself.
+const AS_FIRST: u8 = 0;
+const AS_LAST: u8 = 1;
+const ITSELF: u8 = 2;
+
+/// What a blob holds, before it gets its checksum.
+pub(crate) fn encode(span: &Span) -> Vec<u8> {
+    let mut body = Vec::with_capacity(128);
+    put_places(&mut body, span);
+    let counts: Vec<i64> = span.values().map(|summary| summary.count.cast_signed()).collect();
+    numbers::put_wholes(&mut body, &counts);
+    let column = |of: fn(&Summary) -> f64| span.values().map(of).collect::<Vec<f64>>();
+    let (first, last) = (column(|summary| summary.first), column(|summary| summary.last));
+    numbers::put(&mut body, &first);
+    put_column(&mut body, &last, &first, None);
+    for column in [
+        column(|summary| summary.min),
+        column(|summary| summary.max),
+        column(|summary| tidy(summary.sum, summary.count)),
+        column(|summary| tidy(summary.resets, summary.count)),
+    ] {
+        put_column(&mut body, &column, &first, Some(&last));
+    }
+    body
+}
+
+/// Reads a blob.
+pub(crate) fn decode(key: i64, bytes: &[u8]) -> Result<Span, Fault> {
+    let mut body = numbers::checked(bytes, key)?;
+    let input = &mut body;
+    let places = take_places(input)?;
+    let count = places.len();
+    let counts = numbers::take_wholes(input, count)?;
+    let first = numbers::take(input, count)?;
+    let last = take_column(input, &first, None)?;
+    let mut column = || take_column(input, &first, Some(&last));
+    let (min, max, sum, resets) = (column()?, column()?, column()?, column()?);
+    let summaries = (0..count).map(|i| Summary {
+        count: counts[i].cast_unsigned(),
+        min: min[i],
+        max: max[i],
+        sum: sum[i],
+        first: first[i],
+        last: last[i],
+        resets: resets[i],
+    });
+    Ok(places.into_iter().zip(summaries).collect())
+}
+
+/// Places that follow each other are one run: how many are left out before it, and how many it has.
+fn put_places(body: &mut Vec<u8>, span: &Span) {
+    let mut runs: Vec<(u16, u16)> = Vec::new();
+    for place in span.keys() {
+        match runs.last_mut() {
+            Some((first, length)) if *first + *length == *place => *length += 1,
+            _ => runs.push((*place, 1)),
+        }
+    }
+    numbers::put_varint(body, runs.len() as u64);
+    let mut end = 0;
+    for (first, length) in runs {
+        numbers::put_varint(body, u64::from(first - end));
+        numbers::put_varint(body, u64::from(length));
+        end = first + length;
+    }
+}
+
+fn take_places(input: &mut &[u8]) -> Result<Vec<u16>, Fault> {
+    let mut places = Vec::new();
+    let mut end = 0_u64;
+    for _ in 0..numbers::take_varint(input)? {
+        let first = end.saturating_add(numbers::take_varint(input)?);
+        end = first.saturating_add(numbers::take_varint(input)?);
+        if end > BUCKETS_MAX as u64 {
+            return Err(Fault::Content("a place outside its stretch"));
+        }
+        places.extend((first..end).filter_map(|place| u16::try_from(place).ok()));
+    }
+    Ok(places)
+}
+
+fn put_column(body: &mut Vec<u8>, column: &[f64], first: &[f64], last: Option<&[f64]>) {
+    if same(column, first) {
+        body.push(AS_FIRST);
+    } else if last.is_some_and(|last| same(column, last)) {
+        body.push(AS_LAST);
+    } else {
+        body.push(ITSELF);
+        numbers::put(body, column);
+    }
+}
+
+fn take_column(input: &mut &[u8], first: &[f64], last: Option<&[f64]>) -> Result<Vec<f64>, Fault> {
+    match (numbers::take_byte(input)?, last) {
+        (AS_FIRST, _) => Ok(first.to_vec()),
+        (AS_LAST, Some(last)) => Ok(last.to_vec()),
+        (ITSELF, _) => numbers::take(input, first.len()),
+        _ => Err(Fault::Content("a column of no known kind")),
+    }
+}
+
+fn same(one: &[f64], other: &[f64]) -> bool {
+    one.iter().map(|value| value.to_bits()).eq(other.iter().map(|value| value.to_bits()))
+}
+
+/// A sum of numbers with few decimals has few decimals: what it has beyond four is its rounding, which takes space.
+/// The result differs by less than the sum may be wrong anyhow.
+#[expect(clippy::cast_precision_loss, reason = "only its size matters")]
+fn tidy(sum: f64, count: u64) -> f64 {
+    const SCALE: f64 = 10_000.0;
+    let rounded = (sum * SCALE).round() / SCALE;
+    if (rounded - sum).abs() <= sum.abs() * f64::EPSILON * count as f64 { rounded } else { sum }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn whole(span: &Span) -> usize {
+        let bytes = numbers::sealed(&encode(span), 7);
+        let read = decode(7, &bytes).unwrap();
+        assert_eq!(read.keys().collect::<Vec<_>>(), span.keys().collect::<Vec<_>>());
+        for (one, other) in read.values().zip(span.values()) {
+            let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
+            assert!(near(one.sum, other.sum) && near(one.resets, other.resets), "{one:?} {other:?}");
+            assert_eq!(Summary { sum: other.sum, resets: other.resets, ..*one }, *other);
+        }
+        assert_eq!(decode(8, &bytes), Err(Fault::Checksum));
+        bytes.len()
+    }
+
+    #[test]
+    fn a_day_is_small() {
+        let day = |value: fn(u32) -> f64| -> Span {
+            (0..288_u16)
+                .map(|five| (five, Summary::over((0..30).map(|i| value(u32::from(five) * 30 + i))).unwrap()))
+                .collect()
+        };
+        for (what, span, bytes_max) in [
+            ("constant", day(|_| 4.0), 400),
+            ("counter", day(|i| f64::from(i) * 512.0), 800),
+            ("percents", day(|i| f64::from(i * 7919 % 100) / 100.0), 2_800),
+        ] {
+            let bytes = whole(&span);
+            assert!(bytes <= bytes_max, "{what}: {bytes}");
+        }
+        whole(&Span::new());
+        whole(&Span::from([(383, Summary::of(-0.5))]));
+    }
+
+    #[test]
+    fn steps_get_the_coarsest_that_is_fine_enough() {
+        for (step_ms, resolution) in [
+            (0, Resolution::Raw),
+            (FIVE_MS - 1, Resolution::Raw),
+            (FIVE_MS, Resolution::FiveMinutes),
+            (HOUR_MS - 1, Resolution::FiveMinutes),
+            (HOUR_MS, Resolution::Hour),
+            (Millis::MAX, Resolution::Hour),
+        ] {
+            assert_eq!(Resolution::for_step(step_ms), resolution, "{step_ms}");
+        }
+    }
+
+    #[test]
+    fn points_fall_into_their_five_minutes() {
+        let hour = Hour(24 * 100 + 5);
+        let at = |ms| hour.start_ms() + ms;
+        let span = by_fives(hour, &[(at(0), 1.0), (at(FIVE_MS - 1), 2.0), (at(FIVE_MS), 3.0), (at(HOUR_MS - 1), 4.0)]);
+        assert_eq!(span.keys().copied().collect::<Vec<_>>(), [60, 61, 71]);
+        assert_eq!(span[&60], Summary::of(1.0).join(Summary::of(2.0)));
+        assert_eq!(fives_of(hour), 60..72);
+    }
+
+    proptest! {
+        #[test]
+        fn spans_come_back(
+            places in proptest::collection::btree_set(0..384_u16, 0..50),
+            values in proptest::collection::vec(-1e6..1e6, 150),
+        ) {
+            let mut values = values.chunks(3);
+            let span: Span = places
+                .into_iter()
+                .map(|place| (place, Summary::over(values.next().unwrap().iter().copied()).unwrap()))
+                .collect();
+            whole(&span);
+        }
+
+        #[test]
+        fn nothing_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(7, &numbers::sealed(&body, 7));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What remains of a stretch of points: count, least, greatest, sum, first, last and increase. Pure.
+//!
+//! Stretches that follow each other are joined into one, and it makes no difference where they were cut
+//! (but for the rounding of sums).
+
+/// A stretch of points of one series in short.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// How many points.
+    pub count: u64,
+    /// The least value.
+    pub min: f64,
+    /// The greatest value.
+    pub max: f64,
+    /// All values together.
+    pub sum: f64,
+    /// The value of the earliest point.
+    pub first: f64,
+    /// The value of the latest point.
+    pub last: f64,
+    /// What a counter had reached each time before it began anew. Kept in the place of the increase, for it is 0 for most
+    /// counters, and nothing is rounded away.
+    pub resets: f64,
+}
+
+impl Summary {
+    /// Of one point.
+    #[must_use]
+    pub fn of(value: f64) -> Self {
+        Self { count: 1, min: value, max: value, sum: value, first: value, last: value, resets: 0.0 }
+    }
+
+    /// Of values in the order of time; nothing of none.
+    pub fn over(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        values.into_iter().map(Self::of).reduce(Self::join)
+    }
+
+    /// Of this stretch and one that comes after it.
+    #[must_use]
+    pub fn join(self, later: Self) -> Self {
+        let reset = if later.first < self.last { self.last } else { 0.0 };
+        Self {
+            count: self.count.saturating_add(later.count),
+            min: self.min.min(later.min),
+            max: self.max.max(later.max),
+            sum: self.sum + later.sum,
+            first: self.first,
+            last: later.last,
+            resets: self.resets + reset + later.resets,
+        }
+    }
+
+    /// The mean value.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "nobody counts to 2^53 points")]
+    pub fn average(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
+    }
+
+    /// By how much a counter has grown from the first point to the last; where it fell, it began anew at 0.
+    #[must_use]
+    pub fn increase(&self) -> f64 {
+        self.last - self.first + self.resets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_counter_that_begins_anew_has_increased() {
+        let summary = Summary::over([5.0, 8.0, 2.0, 4.0, 1.0]).unwrap();
+        assert_eq!(summary.increase(), 3.0 + 2.0 + 2.0 + 1.0);
+        assert_eq!((summary.count, summary.min, summary.max, summary.sum), (5, 1.0, 8.0, 20.0));
+        assert_eq!((summary.first, summary.last, summary.average()), (5.0, 1.0, 4.0));
+        assert_eq!(Summary::over([]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn where_a_stretch_is_cut_makes_no_difference(
+            values in proptest::collection::vec(-1_000_i32..1_000, 2..50), cut in 1..49_usize,
+        ) {
+            let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+            let (one, other) = values.split_at(cut.min(values.len() - 1));
+            let of = |values: &[f64]| Summary::over(values.iter().copied()).unwrap();
+            prop_assert_eq!(of(one).join(of(other)), of(&values));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Deleting series that have nothing left, and their oldest hours.
+
+use std::collections::HashSet;
+
+use muster_topics::Millis;
+use sqlx::SqliteConnection;
+
+use super::{
+    batch::NAME_LABEL,
+    key::{self, HOUR_STRIDE, Hour, POINT_STRIDE, SeriesId},
+    span::SPAN_HOURS,
+};
+
+/// Series that one step looks at, some milliseconds' work.
+const SERIES_MAX: i64 = 256;
+
+/// What a step has done.
+pub(crate) struct Swept {
+    /// The last series that was looked at; nothing if there are no more.
+    pub(crate) done: Option<i64>,
+    /// Series that are gone.
+    pub(crate) gone: HashSet<SeriesId>,
+}
+
+/// Goes on behind a series: deletes summaries of hours before a time, and series that have nothing any more.
+pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Millis) -> Result<Swept, sqlx::Error> {
+    let rows: Vec<(i64, bool)> = sqlx::query_as(
+        "SELECT id,
+             NOT EXISTS (SELECT 1 FROM head WHERE key BETWEEN id * $3 AND id * $3 + $3 - 1)
+             AND NOT EXISTS (SELECT 1 FROM summary WHERE key BETWEEN id * $4 AND id * $4 + $4 - 1)
+             AND NOT EXISTS (SELECT 1 FROM hourly WHERE key BETWEEN id * $4 + $5 AND id * $4 + $4 - 1)
+         FROM series WHERE id > $1 ORDER BY id LIMIT $2",
+    )
+    .bind(done)
+    .bind(SERIES_MAX)
+    .bind(POINT_STRIDE)
+    .bind(HOUR_STRIDE)
+    .bind(i64::from(Hour::of(hourly_ms).0 / SPAN_HOURS))
+    .fetch_all(&mut *tx)
+    .await?;
+    let Some(last) = rows.last().map(|row| row.0) else { return Ok(Swept { done: None, gone: HashSet::new() }) };
+    sqlx::query(
+        "DELETE FROM hourly WHERE key IN (
+             SELECT hourly.key FROM series CROSS JOIN hourly
+                 ON hourly.key BETWEEN series.id * $3 AND series.id * $3 + $4 - 1
+             WHERE series.id > $1 AND series.id <= $2)",
+    )
+    .bind(done)
+    .bind(last)
+    .bind(HOUR_STRIDE)
+    .bind(i64::from(Hour::of(hourly_ms).0 / SPAN_HOURS))
+    .execute(&mut *tx)
+    .await?;
+    let mut gone = HashSet::new();
+    for series in rows.iter().filter(|row| row.1).filter_map(|row| SeriesId::new(row.0)) {
+        if !has_chunks(tx, series).await? {
+            delete(tx, series).await?;
+            gone.insert(series);
+        }
+    }
+    let more = i64::try_from(rows.len()).is_ok_and(|count| count >= SERIES_MAX);
+    Ok(Swept { done: more.then_some(last), gone })
+}
+
+/// Whether a series whose summaries are gone still has points, as it may once a blob was damaged.
+async fn has_chunks(tx: &mut SqliteConnection, series: SeriesId) -> Result<bool, sqlx::Error> {
+    let bounds: (Option<i64>, Option<i64>) =
+        sqlx::query_as("SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk)").fetch_one(&mut *tx).await?;
+    let hour = |key: Option<i64>| key.and_then(key::ChunkKey::from_sql).map(|key| key.hour);
+    let (Some(first), Some(last)) = (hour(bounds.0), hour(bounds.1)) else { return Ok(false) };
+    let found: Option<i64> = sqlx::query_scalar(
+        "WITH RECURSIVE hour(first) AS (SELECT $1 UNION ALL SELECT first + $3 FROM hour WHERE first + $3 <= $2)
+         SELECT chunk.key FROM hour CROSS JOIN chunk ON chunk.key BETWEEN hour.first AND hour.first + $4 LIMIT 1",
+    )
+    .bind(key::chunks_of(series, first).0)
+    .bind(key::chunks_of(series, last).0)
+    .bind(key::CHUNK_STRIDE)
+    .bind(i64::from(key::SLOTS - 1))
+    .fetch_optional(tx)
+    .await?;
+    Ok(found.is_some())
+}
+
+async fn delete(tx: &mut SqliteConnection, series: SeriesId) -> Result<(), sqlx::Error> {
+    let labels: Option<(String, String)> = sqlx::query_as("SELECT name, labels FROM series WHERE id = $1")
+        .bind(series.to_sql())
+        .fetch_optional(&mut *tx)
+        .await?;
+    if let Some((name, labels)) = labels {
+        // By the whole key, one label at a time: there is no index that begins with the series.
+        sqlx::query(
+            "DELETE FROM label WHERE (name, value, series) IN
+             (SELECT $1, $2, $3 UNION ALL SELECT key, value, $3 FROM json_each($4))",
+        )
+        .bind(NAME_LABEL)
+        .bind(name)
+        .bind(series.to_sql())
+        .bind(labels)
+        .execute(&mut *tx)
+        .await?;
+    }
+    sqlx::query("DELETE FROM series WHERE id = $1").bind(series.to_sql()).execute(tx).await?;
+    Ok(())
+}

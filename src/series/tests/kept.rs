@@ -1,0 +1,173 @@
+//! How long what is kept, and what a store of an earlier version becomes.
+
+use sqlx::Connection;
+
+use super::*;
+
+/// 2024-01-01.
+const BASE_MS: Millis = 1_704_067_200_000;
+const HOUR_MS: Millis = 60 * MINUTE_MS;
+const DAY_MS: Millis = 24 * HOUR_MS;
+const ALL: (Millis, Millis) = (BASE_MS, BASE_MS + 3_000 * DAY_MS);
+
+fn settings() -> Settings {
+    let days = |days: u64| Duration::from_secs(days * 24 * 3600);
+    Settings { raw: days(2), five_minutes: days(5), hours: days(40), size_max_bytes: u64::MAX }
+}
+
+/// Points every five minutes.
+fn column(host: &str, from_ms: Millis, to_ms: Millis) -> Column {
+    let times = (from_ms..to_ms).step_by(5 * 60_000);
+    Column {
+        name: "m_f".to_owned(),
+        labels: vec![("host".to_owned(), host.to_owned())],
+        samples: times.map(|at_ms| (at_ms, (at_ms / 300_000 % 100) as f64)).collect(),
+    }
+}
+
+async fn count(path: &Path, table: &str) -> i64 {
+    let mut other = file::open(path, 0).await.unwrap().writer;
+    let count = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("SELECT COUNT(*) FROM {table}")));
+    let count = count.fetch_one(&mut other).await.unwrap();
+    other.close().await.unwrap();
+    count
+}
+
+#[tokio::test]
+async fn each_resolution_is_kept_as_long_as_it_should() {
+    let scratch = Scratch::new();
+    let store = SeriesStore::open_with(&scratch.path(), &settings()).await.unwrap();
+    store.append_columns(vec![column("long", BASE_MS, BASE_MS + 20 * DAY_MS)]).await.unwrap();
+    store.append_columns(vec![column("gone", BASE_MS, BASE_MS + DAY_MS)]).await.unwrap();
+    store.settle().await;
+    let series = store.select(Selector::parse("m_f").unwrap(), 10).await.unwrap();
+    let (gone, long) = (series[0].id, series[1].id);
+    let end_ms = BASE_MS + 20 * DAY_MS;
+
+    let points = store.points(&[gone, long], ALL).await.unwrap();
+    assert_eq!(points[0], []);
+    // Whole hours, from the newest point backwards.
+    let first_ms = end_ms - 2 * DAY_MS - HOUR_MS;
+    assert_eq!(points[1].first().unwrap().0, first_ms);
+    assert_eq!(points[1].len() as i64, (end_ms - first_ms) / 300_000);
+    let fives = store.buckets(&[gone, long], ALL, Resolution::FiveMinutes).await.unwrap();
+    assert_eq!(fives[0].len(), 24, "by the hour");
+    let coarse: Vec<_> = fives[1].iter().filter(|bucket| bucket.width_ms == HOUR_MS).collect();
+    assert_eq!(coarse.len(), 14 * 24, "whole days");
+    assert_eq!(fives[1].len() - coarse.len(), 6 * 288);
+    assert!(fives[1].is_sorted_by(|one, next| one.start_ms + one.width_ms == next.start_ms), "no gaps");
+    let total = |buckets: &[Bucket]| buckets.iter().map(|bucket| bucket.summary.count).sum::<u64>();
+    assert_eq!(total(&fives[1]), 20 * 288);
+    let hours = store.buckets(&[gone, long], ALL, Resolution::Hour).await.unwrap();
+    assert_eq!((total(&hours[0]), total(&hours[1]), hours[1].len()), (288, 20 * 288, 20 * 24));
+    let week = store.query("m_f{host='long'}", Some((BASE_MS, end_ms)), 200).await.unwrap();
+    assert!(week[0].points.len() > 50 && week[0].points[0].0 < BASE_MS + DAY_MS, "summaries fill charts");
+
+    // What comes for deleted hours is left out, and the rest of its batch is not.
+    store.append_columns(vec![column("long", BASE_MS, BASE_MS + HOUR_MS)]).await.unwrap();
+    let late = [BASE_MS, end_ms].map(|at_ms| Point::new("m", &[("host", "long")], at_ms).field("f", -1.0));
+    store.append(&late).await.unwrap();
+    assert_eq!(store.points(&[long], ALL).await.unwrap()[0].len(), points[1].len() + 1);
+
+    // Sixty days on, nothing of the old is left: neither points nor series.
+    store.append_columns(vec![column("new", end_ms + 60 * DAY_MS, end_ms + 61 * DAY_MS)]).await.unwrap();
+    store.settle().await;
+    store.stop().await;
+    let store = SeriesStore::open_with(&scratch.path(), &settings()).await.unwrap();
+    store.append_columns(vec![column("new", end_ms + 61 * DAY_MS, end_ms + 62 * DAY_MS)]).await.unwrap();
+    store.settle().await;
+    let left = store.select(Selector::parse("m_f").unwrap(), 10).await.unwrap();
+    assert_eq!(left.iter().map(|one| one.labels["host"].as_str()).collect::<Vec<_>>(), ["new"]);
+    store.append_columns(vec![column("gone", end_ms + 61 * DAY_MS, end_ms + 62 * DAY_MS)]).await.unwrap();
+    let day = Some((end_ms + 61 * DAY_MS, end_ms + 62 * DAY_MS));
+    assert_eq!(values(&store, "m_f{host='gone'}", day).await.len(), 288, "a series can come back");
+    store.stop().await;
+    assert_eq!(count(&scratch.path(), "damaged").await, 0);
+}
+
+#[tokio::test]
+async fn a_store_that_is_too_large_gives_its_oldest_points() {
+    let scratch = Scratch::new();
+    let days = |days: u64| Duration::from_secs(days * 24 * 3600);
+    let settings = Settings { raw: days(30), five_minutes: days(30), hours: days(40), size_max_bytes: 200_000 };
+    let store = SeriesStore::open_with(&scratch.path(), &settings).await.unwrap();
+    let mut noise = 1_u64;
+    for day in 0..6 {
+        let mut column = column("a", BASE_MS + day * DAY_MS, BASE_MS + (day + 1) * DAY_MS);
+        column.samples = (0..8_640)
+            .map(|i| {
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (BASE_MS + day * DAY_MS + i * 10_000, (noise >> 11) as f64 / 1e15)
+            })
+            .collect();
+        store.append_columns(vec![column]).await.unwrap();
+    }
+    for _ in 0..30 {
+        store.settle().await;
+    }
+    let id = store.select(Selector::parse("m_f").unwrap(), 1).await.unwrap()[0].id;
+    let points = store.points(&[id], ALL).await.unwrap().remove(0);
+    assert!(points.len() < 3 * 8_640, "{}", points.len());
+    assert!(points.len() >= 8_640, "the last day is never deleted");
+    let hours = store.buckets(&[id], ALL, Resolution::Hour).await.unwrap().remove(0);
+    assert_eq!(hours.iter().map(|bucket| bucket.summary.count).sum::<u64>(), 6 * 8_640, "summaries stay");
+    store.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_of_the_first_version_keeps_its_points() {
+    let scratch = Scratch::new();
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(scratch.path()).create_if_missing(true);
+    let mut first = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+    file::MIGRATIONS.run_to(1, &mut first).await.unwrap();
+    let labels = r#"{"host":"a"}"#;
+    sqlx::query("INSERT INTO series VALUES (7, 'm_f', $1)").bind(labels).execute(&mut first).await.unwrap();
+    sqlx::query("INSERT INTO label VALUES ('__name__', 'm_f', 7), ('host', 'a', 7)").execute(&mut first).await.unwrap();
+    let id = SeriesId::new(7).unwrap();
+    for i in 0..1_000_i64 {
+        let key = key::Key::new(id, BASE_MS + i * 10_000).to_sql();
+        let insert = sqlx::query("INSERT INTO head VALUES ($1, $2)").bind(key).bind(i as f64);
+        insert.execute(&mut first).await.unwrap();
+    }
+    first.close().await.unwrap();
+
+    let store = scratch.open().await;
+    let points = store.points(&[id], ALL).await.unwrap();
+    assert_eq!(points[0].len(), 1_000);
+    store.append(&[Point::new("m", &[("host", "a")], BASE_MS + DAY_MS).field("f", 5.0)]).await.unwrap();
+    store.settle().await;
+    assert_eq!(store.points(&[id], (0, BASE_MS + DAY_MS - 1)).await.unwrap(), points);
+    store.stop().await;
+    assert_eq!((count(&scratch.path(), "head").await, count(&scratch.path(), "chunk").await), (1, 3));
+}
+
+#[tokio::test]
+async fn text_is_written_piece_by_piece() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    store.append_columns(vec![column("a", BASE_MS, BASE_MS + 3 * DAY_MS)]).await.unwrap();
+    store.append_columns(vec![column("b", BASE_MS, BASE_MS + HOUR_MS)]).await.unwrap();
+    for (format, line, extra) in [
+        (Format::Lines, "m,host=a f=24 1704067200000", 0),
+        (Format::Csv, "\"m_f{host=\"\"a\"\"}\",1704067200000,24", 1),
+    ] {
+        let mut pieces = store.export("m_f", (BASE_MS, BASE_MS + 2 * DAY_MS - 1), format).await.unwrap();
+        let (mut text, mut count) = (String::new(), 0);
+        while let Some(piece) = pieces.recv().await {
+            let piece = piece.unwrap();
+            assert!(piece.ends_with('\n'));
+            text.push_str(&piece);
+            count += 1;
+        }
+        assert_eq!(count, 3 + extra, "{format:?}: a day of a series at a time");
+        assert_eq!(text.lines().count(), 2 * 288 + 12 + extra);
+        assert_eq!(text.lines().nth(extra), Some(line));
+    }
+    assert!(matches!(store.export("m{", ALL, Format::Csv).await, Err(SeriesError::Selector(_))));
+    assert!(matches!(store.export("m_f", (2, 1), Format::Csv).await, Err(SeriesError::Range { .. })));
+    let mut none = store.export("other", ALL, Format::Lines).await.unwrap();
+    assert!(none.recv().await.is_none());
+    assert_eq!(store.label_names().await.unwrap(), ["__name__", "host"]);
+    assert_eq!(store.label_values("host").await.unwrap(), ["a", "b"]);
+    assert_eq!(store.label_values("nothing").await.unwrap(), [""; 0]);
+}

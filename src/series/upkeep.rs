@@ -1,0 +1,336 @@
+//! What is done beside taking points in, in small steps: sealing hours that are over, rolling up days that are
+//! over, and deleting what is too old, or too much.
+//!
+//! A round goes through these one after the other. Each step is one short transaction, after which whoever waits to
+//! have points committed comes first.
+//!
+//! What "over" and "too old" mean counts from the newest point that came since the start, not from the clock alone: a
+//! console whose clock jumps ahead must not lose everything. SQLite takes freed pages for new points: the file stops
+//! growing, it does not shrink.
+//!
+//! **Invariant: points are deleted after their hours were rolled up.** From the beginning of a round on, points that it
+//! will delete are not taken any more ([`Upkeep::taken_from_ms`]).
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use muster_topics::Millis;
+use sqlx::SqliteConnection;
+
+use super::{
+    Settings, change,
+    key::{self, DAY_HOURS, HOUR_MS, Hour, Key, SeriesId, TIME_FIRST_MS},
+    rollup, seal,
+    span::SPAN_HOURS,
+    sweep,
+};
+
+/// Between two rounds: late points are sealed soon, and still many at once.
+const ROUND: Duration = Duration::from_secs(60);
+/// After the start, when there is more urgent work.
+const FIRST: Duration = Duration::from_secs(20);
+/// Between two steps of a round, so that whoever waits comes first.
+const STEP: Duration = Duration::from_millis(2);
+/// Between two searches for series without points.
+const SWEEP: Duration = Duration::from_secs(3600);
+/// An hour is sealed so long after its end: agents send what they have every half minute.
+const SEAL_AFTER_MS: Millis = 5 * 60 * 1000;
+/// A day is rolled up so long after its end, when its last hour has been sealed.
+const ROLL_AFTER_MS: Millis = 10 * 60 * 1000;
+/// Series that one step looks at, a millisecond's work.
+const LOOKED_AT: i64 = 512;
+/// Points that one step seals, about ten milliseconds' work.
+const SEALED: usize = 8_000;
+/// Hours that one step rolls up, about ten milliseconds' work.
+const ROLLED: usize = 8 * DAY_HOURS as usize;
+/// Chunks or days that one step deletes: some hundred pages.
+const DELETED: i64 = 1_000;
+/// Hours that make place when the file is too large.
+const PLACE_HOURS: u32 = 6;
+/// What is always kept, however large the file is: a file that small would be of no use to anybody.
+const LEAST_HOURS: u32 = DAY_HOURS;
+
+/// From when on there is anything, by resolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) raw_ms: Millis,
+    pub(crate) five_ms: Millis,
+    pub(crate) hourly_ms: Millis,
+}
+
+/// Reads it.
+pub(crate) async fn kept(connection: &mut SqliteConnection) -> Result<Kept, sqlx::Error> {
+    let mut kept = Kept { raw_ms: TIME_FIRST_MS, five_ms: TIME_FIRST_MS, hourly_ms: TIME_FIRST_MS };
+    let rows: Vec<(String, Millis)> =
+        sqlx::query_as("SELECT resolution, at_ms FROM kept_from").fetch_all(connection).await?;
+    for (resolution, at_ms) in rows {
+        match resolution.as_str() {
+            "raw" => kept.raw_ms = at_ms,
+            "five" => kept.five_ms = at_ms,
+            _ => kept.hourly_ms = at_ms,
+        }
+    }
+    Ok(kept)
+}
+
+/// How far a round has come.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Looking for hours to seal, in series from this key on; whether any was sealed on this way through.
+    Seal { from: i64, again: bool },
+    /// Looking for days to roll up.
+    Roll { from: i64, again: bool },
+    /// Deleting chunks and days.
+    Cut,
+    /// Deleting sixteen days, and series without points, behind this one.
+    Sweep { done: i64 },
+}
+
+const BEGIN: Phase = Phase::Seal { from: 0, again: false };
+
+/// What a round does, and how far it has come.
+#[derive(Debug)]
+pub(crate) struct Upkeep {
+    settings: Settings,
+    phase: Phase,
+    pause: Duration,
+    kept: Kept,
+    /// What this round will leave.
+    wanted: Kept,
+    swept: Option<Instant>,
+}
+
+impl Upkeep {
+    /// Before the first round.
+    pub(crate) fn new(settings: &Settings, kept: Kept) -> Self {
+        Self { settings: settings.clone(), phase: BEGIN, pause: FIRST, kept, wanted: kept, swept: None }
+    }
+
+    /// How long to wait before the next step.
+    pub(crate) fn pause(&self) -> Duration {
+        self.pause
+    }
+
+    /// Whether a round is over, and the next has not begun.
+    pub(crate) fn rests(&self) -> bool {
+        self.pause >= ROUND
+    }
+
+    /// Points before this are not taken any more.
+    pub(crate) fn taken_from_ms(&self) -> Millis {
+        self.wanted.raw_ms
+    }
+
+    /// Does one step, in one transaction; gives the series that are gone.
+    pub(crate) async fn step(
+        &mut self,
+        connection: &mut SqliteConnection,
+        now_ms: Millis,
+    ) -> Result<HashSet<SeriesId>, sqlx::Error> {
+        // Whatever goes wrong, the next try comes with the next round.
+        let phase = std::mem::replace(&mut self.phase, BEGIN);
+        self.pause = ROUND;
+        change::begin(connection).await?;
+        let done = self.perform(phase, connection, now_ms).await;
+        let (next, gone, kept) = change::end(connection, done).await?;
+        self.kept = kept;
+        match next {
+            Some(Phase::Sweep { done: 0 }) if self.swept.is_some_and(|swept| swept.elapsed() < SWEEP) => {}
+            Some(next) => {
+                self.phase = next;
+                self.pause = STEP;
+            }
+            None => self.swept = Some(Instant::now()),
+        }
+        Ok(gone)
+    }
+
+    /// What one step does, and what comes next.
+    async fn perform(
+        &mut self,
+        phase: Phase,
+        tx: &mut SqliteConnection,
+        now_ms: Millis,
+    ) -> Result<(Option<Phase>, HashSet<SeriesId>, Kept), sqlx::Error> {
+        let mut gone = HashSet::new();
+        let next = match phase {
+            Phase::Seal { from, again } => {
+                if from == 0 && !again {
+                    self.wanted = self.want(tx, now_ms).await?;
+                }
+                Some(seal_some(tx, from, again, now_ms).await?)
+            }
+            Phase::Roll { from, again } => Some(self.roll_some(tx, from, again, now_ms).await?),
+            Phase::Cut => Some(self.cut_some(tx).await?),
+            Phase::Sweep { done } => {
+                let swept = sweep::sweep(tx, done, self.kept.hourly_ms).await?;
+                gone = swept.gone;
+                swept.done.map(|done| Phase::Sweep { done })
+            }
+        };
+        Ok((next, gone, kept(tx).await?))
+    }
+
+    /// What a round that begins now shall leave.
+    async fn want(&self, tx: &mut SqliteConnection, now_ms: Millis) -> Result<Kept, sqlx::Error> {
+        let since = |kept: Duration| {
+            let kept_ms = Millis::try_from(kept.as_millis()).unwrap_or(Millis::MAX);
+            Hour::of(now_ms.saturating_sub(kept_ms))
+        };
+        let (raw, five) = (since(self.settings.raw), since(self.settings.five_minutes()));
+        let hourly = since(self.settings.hours());
+        let mut raw_ms = raw.start_ms();
+        // Before the first point it is not known what time it is.
+        if now_ms > 0 && used_bytes(tx).await? > self.settings.size_max_bytes {
+            let oldest: Option<i64> = sqlx::query_scalar("SELECT MIN(key) FROM chunk").fetch_one(&mut *tx).await?;
+            let place = oldest.and_then(key::ChunkKey::from_sql).map(|key| Hour(key.hour.0 + PLACE_HOURS).start_ms());
+            let last_ms = Hour::of(now_ms).start_ms() - Millis::from(LEAST_HOURS) * HOUR_MS;
+            raw_ms = raw_ms.max(place.unwrap_or(TIME_FIRST_MS).min(last_ms));
+        }
+        let floor = |hour: Hour, hours: u32| Hour(hour.0 / hours * hours).start_ms();
+        Ok(Kept {
+            raw_ms: raw_ms.max(self.wanted.raw_ms),
+            five_ms: floor(five, DAY_HOURS).max(self.kept.five_ms),
+            hourly_ms: floor(hourly, SPAN_HOURS).max(self.kept.hourly_ms),
+        })
+    }
+
+    /// Rolls up some days that are over, or about to lose their points.
+    async fn roll_some(
+        &self,
+        tx: &mut SqliteConnection,
+        from: i64,
+        mut again: bool,
+        now_ms: Millis,
+    ) -> Result<Phase, sqlx::Error> {
+        let keys = firsts(tx, SUMMARIES, from).await?;
+        let mut rolled = 0;
+        for key in &keys {
+            let (Some(series), hour) = key::of_series_first(*key) else { continue };
+            let day_end_ms = Hour((hour / DAY_HOURS + 1) * DAY_HOURS).start_ms();
+            if day_end_ms + ROLL_AFTER_MS <= now_ms || Hour(hour).start_ms() < self.wanted.raw_ms {
+                rolled += rollup::roll(tx, series, Hour(hour).day(), now_ms).await?;
+                again = true;
+            }
+            if rolled >= ROLLED {
+                return Ok(Phase::Roll { from: next_series(*key, SUMMARIES.1), again });
+            }
+        }
+        Ok(match next_from(&keys, SUMMARIES.1) {
+            Some(from) => Phase::Roll { from, again },
+            None if again => Phase::Roll { from: 0, again: false },
+            None => Phase::Cut,
+        })
+    }
+
+    /// Deletes some of what is too old.
+    async fn cut_some(&self, tx: &mut SqliteConnection) -> Result<Phase, sqlx::Error> {
+        for (resolution, wanted_ms, kept_ms) in [
+            ("raw", self.wanted.raw_ms, self.kept.raw_ms),
+            ("five", self.wanted.five_ms, self.kept.five_ms),
+            ("hourly", self.wanted.hourly_ms, self.kept.hourly_ms),
+        ] {
+            if wanted_ms > kept_ms {
+                sqlx::query("INSERT OR REPLACE INTO kept_from (resolution, at_ms) VALUES ($1, $2)")
+                    .bind(resolution)
+                    .bind(wanted_ms)
+                    .execute(&mut *tx)
+                    .await?;
+            }
+        }
+        let chunks = key::chunks_from(Hour::of(self.wanted.raw_ms));
+        let days = key::time_from(i64::from(Hour::of(self.wanted.five_ms).day()));
+        let mut deleted = 0;
+        for (statement, before) in [
+            ("DELETE FROM chunk WHERE key IN (SELECT key FROM chunk WHERE key < $1 ORDER BY key LIMIT $2)", chunks),
+            ("DELETE FROM five WHERE key IN (SELECT key FROM five WHERE key < $1 ORDER BY key LIMIT $2)", days),
+        ] {
+            let done = sqlx::query(statement).bind(before).bind(DELETED).execute(&mut *tx).await?;
+            deleted = deleted.max(done.rows_affected());
+        }
+        let more = i64::try_from(deleted).is_ok_and(|deleted| deleted >= DELETED);
+        Ok(if more { Phase::Cut } else { Phase::Sweep { done: 0 } })
+    }
+}
+
+/// Seals some hours that are over.
+async fn seal_some(
+    tx: &mut SqliteConnection,
+    from: i64,
+    mut again: bool,
+    now_ms: Millis,
+) -> Result<Phase, sqlx::Error> {
+    let keys = firsts(tx, HEADS, from).await?;
+    let mut sealed = 0;
+    for key in &keys {
+        let Some(series) = SeriesId::new(key / HEADS.1) else { continue };
+        let hour = Hour::of(Key::from_sql(*key).at_ms());
+        if hour.start_ms() + HOUR_MS + SEAL_AFTER_MS <= now_ms {
+            sealed += seal::seal(tx, series, hour, now_ms).await?;
+            again = true;
+        }
+        if sealed >= SEALED {
+            return Ok(Phase::Seal { from: next_series(*key, HEADS.1), again });
+        }
+    }
+    Ok(match next_from(&keys, HEADS.1) {
+        Some(from) => Phase::Seal { from, again },
+        // A series may have several hours that are over.
+        None if again => Phase::Seal { from: 1, again: false },
+        None => Phase::Roll { from: 0, again: false },
+    })
+}
+
+/// The first key of each series, and how far apart two series are.
+type Firsts = (&'static str, i64);
+
+const HEADS: Firsts = (
+    "WITH RECURSIVE first(key) AS (
+         SELECT (SELECT key FROM head WHERE key >= $1 ORDER BY key LIMIT 1)
+         UNION ALL
+         SELECT (SELECT head.key FROM head WHERE head.key >= (first.key / $2 + 1) * $2 ORDER BY head.key LIMIT 1)
+         FROM first WHERE first.key IS NOT NULL
+         LIMIT $3
+     ) SELECT key FROM first WHERE key IS NOT NULL",
+    key::POINT_STRIDE,
+);
+const SUMMARIES: Firsts = (
+    "WITH RECURSIVE first(key) AS (
+         SELECT (SELECT key FROM summary WHERE key >= $1 ORDER BY key LIMIT 1)
+         UNION ALL
+         SELECT (SELECT summary.key FROM summary WHERE summary.key >= (first.key / $2 + 1) * $2
+                 ORDER BY summary.key LIMIT 1)
+         FROM first WHERE first.key IS NOT NULL
+         LIMIT $3
+     ) SELECT key FROM first WHERE key IS NOT NULL",
+    key::HOUR_STRIDE,
+);
+
+/// The first key of each of some series.
+async fn firsts(tx: &mut SqliteConnection, (statement, stride): Firsts, from: i64) -> Result<Vec<i64>, sqlx::Error> {
+    sqlx::query_scalar(statement).bind(from).bind(stride).bind(LOOKED_AT).fetch_all(tx).await
+}
+
+/// Where to go on, if there may be more.
+fn next_from(keys: &[i64], stride: i64) -> Option<i64> {
+    let full = i64::try_from(keys.len()).is_ok_and(|count| count >= LOOKED_AT);
+    keys.last().filter(|_| full).map(|last| next_series(*last, stride))
+}
+
+/// The first key that the series after that of a key can have.
+fn next_series(key: i64, stride: i64) -> i64 {
+    (key / stride + 1).saturating_mul(stride)
+}
+
+/// How much of the file is in use.
+async fn used_bytes(tx: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
+    let used: i64 = sqlx::query_scalar(
+        "SELECT (pages.page_count - free.freelist_count) * size.page_size
+         FROM pragma_page_count AS pages, pragma_freelist_count AS free, pragma_page_size AS size",
+    )
+    .fetch_one(tx)
+    .await?;
+    Ok(used.unsigned_abs())
+}

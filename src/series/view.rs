@@ -1,0 +1,255 @@
+//! One look at the store: points and summaries of a series, from `head`, chunks and rollups, as if they lay in one
+//! place.
+//!
+//! A look is a transaction, in which sealing cannot move a point from one place to the other.
+//!
+//! # What summaries may be wrong by
+//!
+//! A summary is of all points in its five minutes or hour, whose ends are whole ones of UTC. So over a range that begins
+//! and ends with them summaries tell what points would: count, least, greatest, first, last and increase exactly, the
+//! sum but for its rounding (a relative error of 2^-52 for each point). Over any other range they tell what points would
+//! over the range widened to whole summaries, by less than one at each end; count and sum of
+//! non-negative values are then not less than the true ones, the greatest value is not less and the least is not greater.
+//! What is older than a resolution is kept is given by the next coarser one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
+
+use muster_topics::Millis;
+use sqlx::{Sqlite, SqlitePool, Transaction};
+
+use super::{
+    blobs::{self, Faults, Table},
+    chunk,
+    key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId},
+    seal::head,
+    span::{self, FIVE_MS, Resolution, SPAN_HOURS},
+    summary::Summary,
+    thin::Sample,
+    upkeep::{Kept, kept},
+};
+
+/// What a stretch of time of a series comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bucket {
+    /// When it begins.
+    pub start_ms: Millis,
+    /// How long it is.
+    pub width_ms: Millis,
+    /// What its points come to; there is at least one.
+    pub summary: Summary,
+}
+
+/// A look at the store.
+pub(crate) struct View {
+    tx: Transaction<'static, Sqlite>,
+    kept: Kept,
+    /// The first and the last hour that has chunks.
+    chunks: Option<(Hour, Hour)>,
+    /// What could not be read.
+    pub(crate) faults: Faults,
+}
+
+impl View {
+    /// Begins to look.
+    pub(crate) async fn new(readers: &SqlitePool) -> Result<Self, sqlx::Error> {
+        let mut tx = readers.begin().await?;
+        let kept = kept(&mut tx).await?;
+        let bounds: (Option<i64>, Option<i64>) =
+            sqlx::query_as("SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk)")
+                .fetch_one(&mut *tx)
+                .await?;
+        let hour = |key: Option<i64>| key.and_then(key::ChunkKey::from_sql).map(|key| key.hour);
+        let chunks = hour(bounds.0).zip(hour(bounds.1));
+        Ok(Self { tx, kept, chunks, faults: Faults::new() })
+    }
+
+    /// When the first point is of all that may be there, and the last.
+    pub(crate) async fn extent(&mut self, series: SeriesId) -> Result<Option<RangeInclusive<Millis>>, sqlx::Error> {
+        let all = key::stretch(series, key::TIME_FIRST_MS..=key::TIME_LAST_MS);
+        let head: (Option<i64>, Option<i64>) = sqlx::query_as(
+            "SELECT (SELECT MIN(key) FROM head WHERE key BETWEEN $1 AND $2),
+                    (SELECT MAX(key) FROM head WHERE key BETWEEN $1 AND $2)",
+        )
+        .bind(all.0)
+        .bind(all.1)
+        .fetch_one(&mut *self.tx)
+        .await?;
+        let head = head.0.zip(head.1).map(|(first, last)| (point_ms(first), point_ms(last)));
+        let chunks = self.chunks.map(|(first, last)| (first.start_ms(), *last.times().end()));
+        let first = head.iter().chain(&chunks).map(|(first, _)| *first).min();
+        let last = head.iter().chain(&chunks).map(|(_, last)| *last).max();
+        Ok(first.zip(last).map(|(first, last)| first.max(self.kept.raw_ms)..=last))
+    }
+
+    /// From when on there is anything at all of a series whose points begin at a time.
+    pub(crate) fn oldest_ms(&self, points_from_ms: Millis) -> Millis {
+        // As long as nothing was deleted, there are no summaries of what has no points.
+        if self.kept.raw_ms > key::TIME_FIRST_MS { self.kept.hourly_ms } else { points_from_ms }
+    }
+
+    /// Points of a series, sorted by time.
+    pub(crate) async fn points(
+        &mut self,
+        series: SeriesId,
+        times: RangeInclusive<Millis>,
+    ) -> Result<Vec<Sample>, sqlx::Error> {
+        let times = (*times.start()).max(self.kept.raw_ms)..=*times.end();
+        if !key::overlaps(&times) || times.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sealed = self.sealed(series, key::hours(&times)).await?;
+        let sealed: Vec<Sample> = sealed.into_values().flatten().filter(|sample| times.contains(&sample.0)).collect();
+        let came = head(&mut self.tx, series, times, usize::MAX).await?;
+        Ok(chunk::merge(sealed, came))
+    }
+
+    async fn sealed(
+        &mut self,
+        series: SeriesId,
+        hours: std::ops::Range<u32>,
+    ) -> Result<BTreeMap<Hour, Vec<Sample>>, sqlx::Error> {
+        let Some((first, last)) = self.chunks else { return Ok(BTreeMap::new()) };
+        let hours = hours.start.max(first.0)..hours.end.min(last.0 + 1);
+        Ok(blobs::points(&mut self.tx, series, hours, &mut self.faults).await?.into_iter().collect())
+    }
+
+    /// Summaries of a series whose stretches meet a range, in the order of time; where they are deleted already, coarser ones.
+    pub(crate) async fn buckets(
+        &mut self,
+        series: SeriesId,
+        times: RangeInclusive<Millis>,
+        resolution: Resolution,
+    ) -> Result<Vec<Bucket>, sqlx::Error> {
+        let times = (*times.start()).max(self.kept.hourly_ms)..=*times.end();
+        if !key::overlaps(&times) || times.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fine_ms = match resolution {
+            Resolution::Hour => Millis::MAX,
+            Resolution::FiveMinutes | Resolution::Raw => self.kept.five_ms,
+        };
+        let mut buckets = Vec::new();
+        if *times.start() < fine_ms {
+            let coarse = *times.start()..=(*times.end()).min(fine_ms.saturating_sub(1));
+            let hourly = self.hourly(series, &coarse).await?;
+            buckets.extend(hourly.into_iter().map(|(hour, summary)| Bucket {
+                start_ms: hour.start_ms(),
+                width_ms: HOUR_MS,
+                summary,
+            }));
+        }
+        if *times.end() >= fine_ms {
+            let fine = (*times.start()).max(fine_ms)..=*times.end();
+            buckets.extend(self.fives(series, &fine).await?.into_iter().map(|(start_ms, summary)| Bucket {
+                start_ms,
+                width_ms: FIVE_MS,
+                summary,
+            }));
+        }
+        buckets.retain(|bucket| bucket.start_ms + bucket.width_ms > *times.start() && bucket.start_ms <= *times.end());
+        Ok(buckets)
+    }
+
+    /// Hours of a range with points that are not sealed.
+    async fn fresh(&mut self, series: SeriesId, times: &RangeInclusive<Millis>) -> Result<BTreeSet<Hour>, sqlx::Error> {
+        let hours = key::hours(times);
+        let whole = Hour(hours.start).start_ms()..=*Hour(hours.end - 1).times().end();
+        let came = head(&mut self.tx, series, whole, usize::MAX).await?;
+        Ok(came.into_iter().map(|sample| Hour::of(sample.0)).collect())
+    }
+
+    /// By the hour: from the rollups, from what has been sealed since, and from what has not been sealed.
+    async fn hourly(
+        &mut self,
+        series: SeriesId,
+        times: &RangeInclusive<Millis>,
+    ) -> Result<BTreeMap<Hour, Summary>, sqlx::Error> {
+        let hours = key::hours(times);
+        let mut found = BTreeMap::new();
+        let spans = (span::hourly_key(series, Hour(hours.start)), span::hourly_key(series, Hour(hours.end - 1)));
+        for (key, span) in self.spans(Table::Hourly, spans).await? {
+            let first = key::of_series_first(key).1 * SPAN_HOURS;
+            found.extend(span.into_iter().map(|(place, summary)| (Hour(first + u32::from(place)), summary)));
+        }
+        let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
+        for (key, span) in self.spans(Table::Summary, stretch).await? {
+            let hour = Hour(key::of_series_first(key).1);
+            found.extend(span.into_values().reduce(Summary::join).map(|summary| (hour, summary)));
+        }
+        for hour in self.fresh(series, times).await? {
+            let points = self.points(series, hour.times()).await?;
+            found.extend(Summary::over(points.into_iter().map(|sample| sample.1)).map(|summary| (hour, summary)));
+        }
+        found.retain(|hour, _| hours.contains(&hour.0));
+        Ok(found)
+    }
+
+    /// By five minutes: from the rollups, and where they are behind, from points.
+    async fn fives(
+        &mut self,
+        series: SeriesId,
+        times: &RangeInclusive<Millis>,
+    ) -> Result<BTreeMap<Millis, Summary>, sqlx::Error> {
+        let hours = key::hours(times);
+        let start_ms = |day: u32, place: u16| Hour(day * DAY_HOURS).start_ms() + Millis::from(place) * FIVE_MS;
+        let mut found = BTreeMap::new();
+        let bounds: (Option<i64>, Option<i64>) =
+            sqlx::query_as("SELECT (SELECT MIN(key) FROM five), (SELECT MAX(key) FROM five)")
+                .fetch_one(&mut *self.tx)
+                .await?;
+        let day = |key: Option<i64>| key.map(|key| key::of_time_first(key).1);
+        // None of those that there are, if there are none.
+        let (first, last) = day(bounds.0).zip(day(bounds.1)).unwrap_or((1, 0));
+        for day in Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last) {
+            let key = span::day_key(series, day);
+            let span = blobs::span(&mut self.tx, Table::Five, key, &mut self.faults).await?;
+            found.extend(span.into_iter().map(|(place, summary)| (start_ms(day, place), summary)));
+        }
+        let mut behind = self.fresh(series, times).await?;
+        let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
+        let rows = blobs::range(&mut self.tx, Table::Summary, stretch).await?;
+        behind.extend(rows.iter().map(|(key, _)| Hour(key::of_series_first(*key).1)));
+        // One search for all that lie together: mostly today's.
+        for run in runs(&behind) {
+            let whole = Hour(run.start).start_ms()..=*Hour(run.end - 1).times().end();
+            for samples in self.points(series, whole).await?.chunk_by(|one, next| Hour::of(one.0) == Hour::of(next.0)) {
+                let hour = samples.first().map_or(Hour(0), |first| Hour::of(first.0));
+                found.retain(|start_ms, _| !hour.times().contains(start_ms));
+                let span = span::by_fives(hour, samples);
+                found.extend(span.into_iter().map(|(place, summary)| (start_ms(hour.day(), place), summary)));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn spans(&mut self, table: Table, keys: (i64, i64)) -> Result<Vec<(i64, span::Span)>, sqlx::Error> {
+        let rows = blobs::range(&mut self.tx, table, keys).await?;
+        let mut spans = Vec::with_capacity(rows.len());
+        for (key, data) in rows {
+            match span::decode(key, &data) {
+                Ok(span) => spans.push((key, span)),
+                Err(fault) => self.faults.push((table, key, fault)),
+            }
+        }
+        Ok(spans)
+    }
+}
+
+fn point_ms(key: i64) -> Millis {
+    key::Key::from_sql(key).at_ms()
+}
+
+/// Hours that follow each other, together.
+fn runs(hours: &BTreeSet<Hour>) -> Vec<std::ops::Range<u32>> {
+    let mut runs: Vec<std::ops::Range<u32>> = Vec::new();
+    for hour in hours {
+        match runs.last_mut() {
+            Some(run) if run.end == hour.0 => run.end += 1,
+            _ => runs.push(hour.0..hour.0 + 1),
+        }
+    }
+    runs
+}
