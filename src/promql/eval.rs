@@ -1,0 +1,472 @@
+//! A query's value at the steps of a range.
+//!
+//! A vector is kept by series, each with one value for each step, so that what depends on labels alone (groups, partners,
+//! new labels) is found once and not at each step. What can be taken one series after another is: an aggregation over a
+//! selector or over a function of windows holds the samples of one series at a time.
+//!
+//! **Invariant: no two series of a value have the same labels.**
+
+use std::collections::{HashMap, HashSet};
+
+use crate::{
+    Error, LOOKBACK_MS, Labels, Limits, Millis, Range, Sample, Source, SourceError,
+    over::{Over, Window},
+    tree::{At, Expr, Node, Ranged, Selector},
+};
+
+/// Stands where a series has no value at a step. It is Prometheus's mark of a series that has ended, and no arithmetic
+/// makes it.
+pub(crate) const ABSENT: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
+/// Between two windows more than this must lie for each to be read by itself: skipping less costs more than reading it.
+const APART_MS: Millis = 600_000;
+/// The latest time that can be asked for, in the year 9999, so that no sum of times overflows.
+const TIME_MAX_MS: Millis = 253_402_300_799_000;
+
+/// Whether a series has no value here.
+pub(crate) fn is_absent(value: f64) -> bool {
+    value.to_bits() == ABSENT.to_bits()
+}
+
+/// What two series with the same labels are.
+pub(crate) fn same_labels() -> Error {
+    Error::Execution("vector cannot contain metrics with the same labelset".to_owned())
+}
+
+/// A series and its value at each step.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    pub(crate) labels: Labels,
+    pub(crate) values: Vec<f64>,
+}
+
+/// What a node gives.
+#[derive(Debug)]
+pub(crate) enum Value {
+    Scalar(Vec<f64>),
+    Vector(Vec<Series>),
+}
+
+/// Times at which a node is evaluated; at least one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steps {
+    pub(crate) start_ms: Millis,
+    pub(crate) step_ms: Millis,
+    pub(crate) count: usize,
+}
+
+impl Steps {
+    pub(crate) fn time(&self, index: usize) -> Millis {
+        let index = Millis::try_from(index).unwrap_or(Millis::MAX);
+        self.start_ms.saturating_add(self.step_ms.saturating_mul(index))
+    }
+
+    fn last(&self) -> Millis {
+        self.time(self.count.saturating_sub(1))
+    }
+
+    /// Values with their times, without those that are absent.
+    pub(crate) fn samples(&self, values: &[f64]) -> Vec<Sample> {
+        let present = values.iter().enumerate().filter(|(_, value)| !is_absent(**value));
+        present.map(|(index, value)| (self.time(index), *value)).collect()
+    }
+}
+
+/// Whether a range can be asked for.
+pub(crate) fn check_range(range: Range, limits: &Limits) -> Result<(), Error> {
+    let Range { start_ms, end_ms, step_ms } = range;
+    if step_ms <= 0 {
+        return Err(Error::Query(
+            "zero or negative query resolution step widths are not accepted. Try a positive integer".to_owned(),
+        ));
+    }
+    if end_ms < start_ms {
+        return Err(Error::Query("end timestamp must not be before start time".to_owned()));
+    }
+    // As Prometheus counts: intervals, not their ends.
+    if usize::try_from(end_ms.saturating_sub(start_ms) / step_ms).is_ok_and(|steps| steps <= limits.steps_max) {
+        Ok(())
+    } else {
+        Err(Error::Query(format!(
+            "exceeded maximum resolution of {} points per timeseries. Try decreasing the query resolution (?step=XX)",
+            limits.steps_max
+        )))
+    }
+}
+
+pub(crate) type Sink<'s> = &'s mut dyn FnMut(Series) -> Result<(), Error>;
+/// The value of a window at a step, by its index.
+type Measure<'m> = &'m dyn Fn(usize, &Window<'_>) -> Option<f64>;
+
+pub(crate) struct Evaluator<'a> {
+    source: &'a dyn Source,
+    limits: &'a Limits,
+    range: Range,
+    samples: usize,
+}
+
+impl<'a> Evaluator<'a> {
+    pub(crate) fn new(source: &'a dyn Source, limits: &'a Limits, range: Range) -> Self {
+        Self { source, limits, range, samples: 0 }
+    }
+
+    /// The steps of the query as a whole.
+    pub(crate) fn steps(&self) -> Steps {
+        let Range { start_ms, end_ms, step_ms } = self.range;
+        let count = usize::try_from(end_ms.saturating_sub(start_ms) / step_ms.max(1)).unwrap_or(0) + 1;
+        Steps { start_ms, step_ms, count }
+    }
+
+    /// Whether to go on.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if (self.limits.enough)() { Err(Error::Enough) } else { Ok(()) }
+    }
+
+    /// The most values that a vector may have.
+    pub(crate) fn values_max(&self) -> usize {
+        self.limits.values_max
+    }
+
+    /// Whether a vector may be this large.
+    pub(crate) fn check_room(&self, series: usize, steps: Steps) -> Result<(), Error> {
+        if series.saturating_mul(steps.count) <= self.limits.values_max {
+            return self.check();
+        }
+        let most = self.limits.values_max;
+        Err(Error::Limit(format!(
+            "a part of the query has more than {most} values ({series} series at {} steps). hint: aggregate, or take longer steps",
+            steps.count
+        )))
+    }
+
+    /// A node's value at each step.
+    pub(crate) fn eval(&mut self, node: &Node, steps: Steps) -> Result<Value, Error> {
+        self.check()?;
+        if !node.fixed || steps.count == 1 {
+            return self.eval_each(node, steps);
+        }
+        // One value is enough.
+        let spread = |values: &[f64]| vec![values.first().copied().unwrap_or(ABSENT); steps.count];
+        Ok(match self.eval_each(node, Steps { count: 1, ..steps })? {
+            Value::Scalar(values) => Value::Scalar(spread(&values)),
+            Value::Vector(series) => {
+                self.check_room(series.len(), steps)?;
+                let wide = series.into_iter().map(|one| Series { values: spread(&one.values), labels: one.labels });
+                Value::Vector(wide.collect())
+            }
+        })
+    }
+
+    /// A node's value, which has to be a vector.
+    pub(crate) fn vector(&mut self, node: &Node, steps: Steps) -> Result<Vec<Series>, Error> {
+        Ok(match self.eval(node, steps)? {
+            Value::Vector(series) => series,
+            Value::Scalar(values) => vec![Series { labels: Labels::default(), values }],
+        })
+    }
+
+    /// A node's value, which has to be a number.
+    pub(crate) fn scalar(&mut self, node: &Node, steps: Steps) -> Result<Vec<f64>, Error> {
+        Ok(match self.eval(node, steps)? {
+            Value::Scalar(values) => values,
+            Value::Vector(_) => vec![f64::NAN; steps.count],
+        })
+    }
+
+    fn eval_each(&mut self, node: &Node, steps: Steps) -> Result<Value, Error> {
+        Ok(match &node.expr {
+            Expr::Number(number) => Value::Scalar(vec![*number; steps.count]),
+            Expr::Time => Value::Scalar((0..steps.count).map(|index| seconds(steps.time(index))).collect()),
+            Expr::Selector(_) | Expr::Over { .. } => {
+                let mut series = Vec::new();
+                let limits = Evaluator::new(self.source, self.limits, self.range);
+                self.stream_each(node, steps, &mut |one| {
+                    series.push(one);
+                    limits.check_room(series.len(), steps)
+                })?;
+                Value::Vector(series)
+            }
+            Expr::Negate(inner) => match self.eval(inner, steps)? {
+                Value::Scalar(values) => Value::Scalar(values.iter().map(|value| -value).collect()),
+                Value::Vector(series) => Value::Vector(negated(series)?),
+            },
+            Expr::Binary(binary) => self.binary(binary, steps)?,
+            Expr::Aggregate(aggregate) => Value::Vector(self.aggregate(aggregate, steps)?),
+            _ => self.call(node, steps)?,
+        })
+    }
+
+    /// Gives the series of a vector one after another.
+    pub(crate) fn stream(&mut self, node: &Node, steps: Steps, sink: Sink<'_>) -> Result<(), Error> {
+        if matches!(node.expr, Expr::Selector(_) | Expr::Over { .. }) && (!node.fixed || steps.count == 1) {
+            return self.stream_each(node, steps, sink);
+        }
+        self.vector(node, steps)?.into_iter().try_for_each(sink)
+    }
+
+    fn stream_each(&mut self, node: &Node, steps: Steps, sink: Sink<'_>) -> Result<(), Error> {
+        match &node.expr {
+            Expr::Selector(selector) => {
+                self.select(selector, steps, &|_, (_, value)| (!is_absent(value)).then_some(value), sink)
+            }
+            Expr::Over { function, ranged, parameter } => {
+                let parameter = match parameter {
+                    Some(parameter) => self.scalar(parameter, steps)?,
+                    None => Vec::new(),
+                };
+                self.over(*function, &parameter, ranged, steps, sink)
+            }
+            _ => self.vector(node, steps)?.into_iter().try_for_each(sink),
+        }
+    }
+
+    /// Gives what is made of the last sample of each series at each step, if it is fresh.
+    pub(crate) fn select(
+        &mut self,
+        selector: &Selector,
+        steps: Steps,
+        measure: &dyn Fn(usize, Sample) -> Option<f64>,
+        sink: Sink<'_>,
+    ) -> Result<(), Error> {
+        let last = |index, window: &Window<'_>| measure(index, *window.samples.last()?);
+        self.windows(selector, LOOKBACK_MS, true, steps, &last, sink)
+    }
+
+    fn over(
+        &mut self,
+        function: Over,
+        parameter: &[f64],
+        ranged: &Ranged,
+        steps: Steps,
+        sink: Sink<'_>,
+    ) -> Result<(), Error> {
+        let mut seen = HashSet::new();
+        let measure = |index: usize, window: &Window<'_>| {
+            function.apply(window, parameter.get(index).copied().unwrap_or(f64::NAN))
+        };
+        self.ranged(ranged, steps, &measure, &mut |mut series: Series| {
+            if !function.keeps_name() {
+                series.labels = series.labels.nameless();
+            }
+            if !seen.insert(series.labels.clone()) {
+                return Err(same_labels());
+            }
+            sink(series)
+        })
+    }
+
+    /// Gives what is made of the samples of each series in the window of each step.
+    pub(crate) fn ranged(
+        &mut self,
+        ranged: &Ranged,
+        steps: Steps,
+        measure: Measure<'_>,
+        sink: Sink<'_>,
+    ) -> Result<(), Error> {
+        let (node, range_ms) = match ranged {
+            Ranged::Selector { selector, range_ms } => {
+                return self.windows(selector, *range_ms, false, steps, measure, sink);
+            }
+            Ranged::Subquery { node, range_ms, .. } => (node, *range_ms),
+        };
+        let Some(inner) = self.substeps(ranged, steps)? else { return Ok(()) };
+        let range = self.range;
+        for series in self.vector(node, inner)? {
+            self.check()?;
+            let samples = inner.samples(&series.values);
+            let end = |index| reference(range, ranged.at(), ranged.offset_ms(), steps.time(index));
+            let values = slide(&samples, range_ms, steps, &end, measure);
+            if values.iter().any(|value| !is_absent(*value)) {
+                sink(Series { labels: series.labels, values })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The steps of a subquery: multiples of its own step that any window of it holds.
+    fn substeps(&self, ranged: &Ranged, steps: Steps) -> Result<Option<Steps>, Error> {
+        let Ranged::Subquery { range_ms, step_ms, at, offset_ms, .. } = ranged else { return Ok(None) };
+        let end = |now| reference(self.range, *at, *offset_ms, now);
+        let earliest = end(steps.time(0)).saturating_sub(*range_ms);
+        let mut start_ms = earliest / step_ms * step_ms;
+        if start_ms < earliest {
+            start_ms += step_ms;
+        }
+        let latest = end(steps.last());
+        if latest < start_ms {
+            return Ok(None);
+        }
+        let count = usize::try_from((latest - start_ms) / step_ms).unwrap_or(usize::MAX).saturating_add(1);
+        let inner = Steps { start_ms, step_ms: *step_ms, count };
+        self.check_room(1, inner)?;
+        Ok(Some(inner))
+    }
+
+    /// The windows of a selector. Of marks that a series has ended only the last sample of a window may be one, and only
+    /// if `marks`.
+    fn windows(
+        &mut self,
+        selector: &Selector,
+        range_ms: Millis,
+        marks: bool,
+        steps: Steps,
+        measure: Measure<'_>,
+        sink: Sink<'_>,
+    ) -> Result<(), Error> {
+        let range = self.range;
+        let end = |index| reference(range, selector.at, selector.offset_ms, steps.time(index));
+        let whole = end(0).saturating_sub(range_ms)..=end(steps.count.saturating_sub(1));
+        let apart = selector.at.is_none() && steps.count > 1 && steps.step_ms.saturating_sub(range_ms) > APART_MS;
+        let most = self.limits.series_max;
+        let chosen =
+            self.source.select(&selector.matchers, whole.clone(), most.saturating_add(1)).map_err(unreadable)?;
+        if chosen.len() > most {
+            let matchers = &selector.matchers;
+            return Err(Error::Limit(format!(
+                "{matchers} chooses more than {most} series. hint: name a host or a unit"
+            )));
+        }
+        let mut samples = Vec::new();
+        for (labels, id) in chosen {
+            self.check()?;
+            let values = if apart {
+                let mut values = vec![ABSENT; steps.count];
+                for (index, value) in values.iter_mut().enumerate() {
+                    let one = Steps { start_ms: steps.time(index), count: 1, ..steps };
+                    self.read(id, end(index).saturating_sub(range_ms)..=end(index), marks, &mut samples)?;
+                    let found = slide(&samples, range_ms, one, &|_| end(index), &|_, window| measure(index, window));
+                    *value = found.first().copied().unwrap_or(ABSENT);
+                }
+                values
+            } else {
+                self.read(id, whole.clone(), marks, &mut samples)?;
+                slide(&samples, range_ms, steps, &end, measure)
+            };
+            if values.iter().any(|value| !is_absent(*value)) {
+                sink(Series { labels, values })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        id: u64,
+        times: std::ops::RangeInclusive<Millis>,
+        marks: bool,
+        samples: &mut Vec<Sample>,
+    ) -> Result<(), Error> {
+        samples.clear();
+        let left = self.limits.samples_max.saturating_sub(self.samples);
+        self.source.read(id, times, left, samples).map_err(unreadable)?;
+        if samples.len() > left {
+            let most = self.limits.samples_max;
+            let hint = "hint: ask for a shorter range or fewer series";
+            return Err(Error::Limit(format!("the query reads more than {most} samples. {hint}")));
+        }
+        self.samples += samples.len();
+        if !marks {
+            samples.retain(|(_, value)| !is_absent(*value));
+        }
+        Ok(())
+    }
+
+    /// The samples of a range at the first step.
+    pub(crate) fn samples(&mut self, ranged: &Ranged) -> Result<Vec<(Labels, Vec<Sample>)>, Error> {
+        let steps = self.steps();
+        let all = std::cell::RefCell::new(Vec::new());
+        let mut labels = Vec::new();
+        let keep = |_: usize, window: &Window<'_>| {
+            all.borrow_mut().push(window.samples.to_vec());
+            Some(1.0)
+        };
+        self.ranged(ranged, Steps { count: 1, ..steps }, &keep, &mut |series| {
+            labels.push(series.labels);
+            Ok(())
+        })?;
+        Ok(labels.into_iter().zip(all.into_inner()).collect())
+    }
+}
+
+/// Why samples could not be had; a source may say that there was enough.
+fn unreadable(error: SourceError) -> Error {
+    error.downcast::<Error>().map_or_else(Error::Source, |error| *error)
+}
+
+/// When a selector is looked at, at a step.
+fn reference(range: Range, at: Option<At>, offset_ms: Millis, now_ms: Millis) -> Millis {
+    let base = match at {
+        None => now_ms,
+        Some(At::Start) => range.start_ms,
+        Some(At::End) => range.end_ms,
+        Some(At::Time(at_ms)) => at_ms,
+    };
+    base.saturating_sub(offset_ms).clamp(-TIME_MAX_MS, TIME_MAX_MS)
+}
+
+/// Moves a window over samples.
+fn slide(
+    samples: &[Sample],
+    range_ms: Millis,
+    steps: Steps,
+    end: &dyn Fn(usize) -> Millis,
+    measure: Measure<'_>,
+) -> Vec<f64> {
+    let mut values = vec![ABSENT; steps.count];
+    let (mut low, mut high) = (0, 0);
+    for (index, value) in values.iter_mut().enumerate() {
+        let end_ms = end(index);
+        let start_ms = end_ms.saturating_sub(range_ms);
+        while samples.get(high).is_some_and(|(at_ms, _)| *at_ms <= end_ms) {
+            high += 1;
+        }
+        while low < high && samples.get(low).is_some_and(|(at_ms, _)| *at_ms < start_ms) {
+            low += 1;
+        }
+        let Some(samples) = samples.get(low..high).filter(|samples| !samples.is_empty()) else { continue };
+        let window = Window { samples, start_ms, end_ms, now_ms: steps.time(index) };
+        if let Some(found) = measure(index, &window) {
+            *value = found;
+        }
+    }
+    values
+}
+
+pub(crate) fn seconds(at_ms: Millis) -> f64 {
+    at_ms as f64 / 1000.0
+}
+
+fn negated(series: Vec<Series>) -> Result<Vec<Series>, Error> {
+    let mut seen = HashSet::new();
+    series
+        .into_iter()
+        .map(|one| {
+            let labels = one.labels.nameless();
+            if !seen.insert(labels.clone()) {
+                return Err(same_labels());
+            }
+            let negate = |value: f64| if is_absent(value) { value } else { -value };
+            Ok(Series { labels, values: one.values.into_iter().map(negate).collect() })
+        })
+        .collect()
+}
+
+/// Makes one of series that have come to have the same labels; an error if two have a value at one step.
+pub(crate) fn merged(series: Vec<Series>) -> Result<Vec<Series>, Error> {
+    let mut places: HashMap<Labels, usize> = HashMap::with_capacity(series.len());
+    let mut merged: Vec<Series> = Vec::with_capacity(series.len());
+    for one in series {
+        let Some(place) = places.get(&one.labels).and_then(|place| merged.get_mut(*place)) else {
+            places.insert(one.labels.clone(), merged.len());
+            merged.push(one);
+            continue;
+        };
+        for (old, new) in place.values.iter_mut().zip(one.values) {
+            match (is_absent(*old), is_absent(new)) {
+                (_, true) => {}
+                (true, false) => *old = new,
+                (false, false) => return Err(same_labels()),
+            }
+        }
+    }
+    Ok(merged)
+}

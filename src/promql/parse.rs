@@ -1,0 +1,505 @@
+//! From text to a query. The `promql-parser` crate knows the grammar; here its tree is checked and made into one that can
+//! be evaluated, and what is missing is refused by name.
+//!
+//! **Invariant: a text from outside costs a bounded amount**, of memory and of stack: it is bounded before it is parsed,
+//! for the parser's tree is as deep as the text is nested or chained.
+
+use std::time::{Duration, SystemTime};
+
+use promql_parser::{
+    label::{MatchOp, Matcher as GivenMatcher},
+    parser::{self as given, AtModifier, Expr as Given, LabelModifier, Offset, VectorMatchCardinality},
+};
+
+use crate::{
+    Error, Matchers, Millis, SUBQUERY_STEP_MS,
+    date::Date,
+    labels::{NAME, is_label_name},
+    matcher::{Matcher, Pattern, Test},
+    math::Map,
+    over::Over,
+    tree::{
+        Aggregate, Aggregation, At, Binary, Expr, Grouping, Kind, Many, Matching, Node, Operator, Ranged, Selector, Top,
+    },
+};
+
+/// The longest query: a list of a few hundred hosts in one regular expression fits.
+const TEXT_MAX_BYTES: usize = 16 * 1024;
+/// The most operators and brackets; each can make the tree deeper by one. Dashboards have some dozens.
+const SIGNS_MAX: usize = 500;
+/// The deepest tree that is evaluated: far deeper than people write, and far within a thread's stack.
+const DEPTH_MAX: usize = 100;
+/// The most matchers in one selector.
+const MATCHERS_MAX: usize = 32;
+/// The longest range or offset: a hundred years.
+const DURATION_MAX_MS: Millis = 100 * 365 * 24 * 3_600_000;
+
+/// Reads a query.
+pub(crate) fn query(text: &str) -> Result<Top, Error> {
+    check_size(text)?;
+    let tree = given::parse(text).map_err(|problem| wrong(problem.trim()))?;
+    match bare(&tree) {
+        Given::StringLiteral(literal) => Ok(Top::Text(literal.val.clone())),
+        Given::MatrixSelector(_) | Given::Subquery(_) => Ok(Top::Ranged(ranged(&tree, 0)?)),
+        _ => Ok(Top::Node(Box::new(node(&tree, 0)?))),
+    }
+}
+
+fn wrong(problem: impl std::fmt::Display) -> Error {
+    Error::Query(format!("invalid query: {problem}"))
+}
+
+fn missing(what: impl std::fmt::Display) -> Error {
+    Error::Query(format!("{what} is not available here"))
+}
+
+/// Refuses what would be too much for the parser, or for what walks its tree.
+fn check_size(text: &str) -> Result<(), Error> {
+    if text.len() > TEXT_MAX_BYTES {
+        return Err(wrong(format!("it has more than {TEXT_MAX_BYTES} bytes")));
+    }
+    let mut signs = 0;
+    let mut chars = text.chars();
+    let mut word = String::new();
+    while let Some(c) = chars.next() {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            word.push(c.to_ascii_lowercase());
+            continue;
+        }
+        signs += usize::from(matches!(word.as_str(), "and" | "or" | "unless" | "atan2" | "offset"));
+        word.clear();
+        match c {
+            '#' => while chars.next().is_some_and(|c| c != '\n') {},
+            '"' | '\'' | '`' => {
+                while let Some(next) = chars.next().filter(|next| *next != c) {
+                    if next == '\\' && c != '`' {
+                        chars.next();
+                    }
+                }
+            }
+            '(' | '[' | '{' | '+' | '-' | '*' | '/' | '%' | '^' | '<' | '>' | '=' | '!' | '@' => signs += 1,
+            _ => {}
+        }
+        if signs > SIGNS_MAX {
+            return Err(wrong(format!("it has more than {SIGNS_MAX} operators and brackets")));
+        }
+    }
+    Ok(())
+}
+
+/// What stands within parentheses.
+fn bare(tree: &Given) -> &Given {
+    let mut tree = tree;
+    while let Given::Paren(inner) = tree {
+        tree = &inner.expr;
+    }
+    tree
+}
+
+fn deeper(depth: usize) -> Result<usize, Error> {
+    if depth >= DEPTH_MAX { Err(wrong(format!("it is nested deeper than {DEPTH_MAX}"))) } else { Ok(depth + 1) }
+}
+
+fn vector_node(expr: Expr, fixed: bool) -> Node {
+    Node { expr, kind: Kind::Vector, fixed }
+}
+
+fn node(tree: &Given, depth: usize) -> Result<Node, Error> {
+    let depth = deeper(depth)?;
+    match bare(tree) {
+        Given::NumberLiteral(literal) => Ok(Node { expr: Expr::Number(literal.val), kind: Kind::Scalar, fixed: true }),
+        Given::VectorSelector(vector) => {
+            let selector = selector(vector)?;
+            let fixed = selector.at.is_some();
+            Ok(vector_node(Expr::Selector(selector), fixed))
+        }
+        Given::Unary(unary) => {
+            let inner = node(&unary.expr, depth)?;
+            let (kind, fixed) = (inner.kind, inner.fixed);
+            Ok(Node { expr: Expr::Negate(Box::new(inner)), kind, fixed })
+        }
+        Given::Binary(given) => binary(given, depth),
+        Given::Aggregate(given) => aggregate(given, depth),
+        Given::Call(given) => call(given, depth),
+        Given::StringLiteral(_) => Err(wrong("a string stands where a number or a vector is wanted")),
+        Given::MatrixSelector(_) | Given::Subquery(_) => {
+            Err(wrong("a range vector stands where a number or an instant vector is wanted"))
+        }
+        _ => Err(missing("this extension of the language")),
+    }
+}
+
+fn vector(tree: &Given, depth: usize, place: &str) -> Result<Box<Node>, Error> {
+    let node = node(tree, depth)?;
+    if node.kind == Kind::Vector { Ok(Box::new(node)) } else { Err(unexpected("instant vector", place, "scalar")) }
+}
+
+fn scalar(tree: &Given, depth: usize, place: &str) -> Result<Node, Error> {
+    let node = node(tree, depth)?;
+    if node.kind == Kind::Scalar { Ok(node) } else { Err(unexpected("scalar", place, "instant vector")) }
+}
+
+fn text(tree: &Given, place: &str) -> Result<String, Error> {
+    match bare(tree) {
+        Given::StringLiteral(literal) => Ok(literal.val.clone()),
+        _ => Err(unexpected("string", place, "something else")),
+    }
+}
+
+fn unexpected(wanted: &str, place: &str, got: &str) -> Error {
+    wrong(format!("expected type {wanted} in {place}, got {got}"))
+}
+
+fn ranged(tree: &Given, depth: usize) -> Result<Ranged, Error> {
+    match bare(tree) {
+        Given::MatrixSelector(matrix) => {
+            Ok(Ranged::Selector { selector: selector(&matrix.vs)?, range_ms: positive(matrix.range)? })
+        }
+        Given::Subquery(subquery) => {
+            let step_ms = subquery.step.map(positive).transpose()?.unwrap_or(SUBQUERY_STEP_MS);
+            Ok(Ranged::Subquery {
+                node: vector(&subquery.expr, deeper(depth)?, "a subquery")?,
+                range_ms: positive(subquery.range)?,
+                step_ms,
+                at: subquery.at.as_ref().map(at).transpose()?,
+                offset_ms: offset(subquery.offset.as_ref())?,
+            })
+        }
+        _ => Err(wrong("a range vector is wanted. hint: such as m[5m]")),
+    }
+}
+
+fn millis(duration: Duration) -> Result<Millis, Error> {
+    let ms = Millis::try_from(duration.as_millis()).ok().filter(|ms| *ms <= DURATION_MAX_MS);
+    ms.ok_or_else(|| wrong("duration out of range"))
+}
+
+fn positive(duration: Duration) -> Result<Millis, Error> {
+    let ms = millis(duration)?;
+    if ms > 0 { Ok(ms) } else { Err(wrong("duration must be greater than 0")) }
+}
+
+fn offset(given: Option<&Offset>) -> Result<Millis, Error> {
+    match given {
+        None => Ok(0),
+        Some(Offset::Pos(duration)) => millis(*duration),
+        Some(Offset::Neg(duration)) => Ok(-millis(*duration)?),
+    }
+}
+
+fn at(given: &AtModifier) -> Result<At, Error> {
+    let time = match given {
+        AtModifier::Start => return Ok(At::Start),
+        AtModifier::End => return Ok(At::End),
+        AtModifier::At(time) => *time,
+    };
+    let far = |_| wrong("timestamp out of bounds for @ modifier");
+    let ms = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => Millis::try_from(since.as_millis()).map_err(far)?,
+        Err(before) => -Millis::try_from(before.duration().as_millis()).map_err(far)?,
+    };
+    Ok(At::Time(ms))
+}
+
+fn selector(given: &given::VectorSelector) -> Result<Selector, Error> {
+    if !given.matchers.or_matchers.is_empty() {
+        return Err(missing("`or` between matchers"));
+    }
+    let mut matchers = Vec::new();
+    if let Some(name) = given.name.as_ref().filter(|name| !name.is_empty()) {
+        matchers.push(Matcher { label: NAME.to_owned(), test: Test::Equal(name.clone()) });
+    }
+    for one in &given.matchers.matchers {
+        matchers.push(matcher(one)?);
+    }
+    if matchers.len() > MATCHERS_MAX {
+        return Err(wrong(format!("a selector has more than {MATCHERS_MAX} matchers")));
+    }
+    if matchers.iter().all(|matcher| matcher.test.accepts("")) {
+        return Err(wrong("vector selector must contain at least one non-empty matcher"));
+    }
+    let at = given.at.as_ref().map(at).transpose()?;
+    Ok(Selector { matchers: Matchers(matchers), at, offset_ms: offset(given.offset.as_ref())? })
+}
+
+fn matcher(given: &GivenMatcher) -> Result<Matcher, Error> {
+    let pattern = || {
+        let problem = |problem| wrong(format!("the regular expression {:?}: {problem}", given.value));
+        Pattern::new(&given.value).map_err(problem)
+    };
+    let test = match given.op {
+        MatchOp::Equal => Test::Equal(given.value.clone()),
+        MatchOp::NotEqual => Test::NotEqual(given.value.clone()),
+        MatchOp::Re(_) => Test::Match(pattern()?),
+        MatchOp::NotRe(_) => Test::NotMatch(pattern()?),
+    };
+    Ok(Matcher { label: given.name.clone(), test })
+}
+
+fn grouping(given: Option<&LabelModifier>, by_default: Grouping) -> Grouping {
+    match given {
+        Some(LabelModifier::Include(labels)) => Grouping::Only(labels.labels.clone()),
+        Some(LabelModifier::Exclude(labels)) => Grouping::Without(labels.labels.clone()),
+        None => by_default,
+    }
+}
+
+fn operator(sign: &str) -> Option<Operator> {
+    Some(match sign {
+        "+" => Operator::Add,
+        "-" => Operator::Subtract,
+        "*" => Operator::Multiply,
+        "/" => Operator::Divide,
+        "%" => Operator::Modulo,
+        "^" => Operator::Power,
+        "atan2" => Operator::Atan2,
+        "==" => Operator::Equal,
+        "!=" => Operator::NotEqual,
+        "<" => Operator::Less,
+        "<=" => Operator::LessOrEqual,
+        ">" => Operator::Greater,
+        ">=" => Operator::GreaterOrEqual,
+        "and" => Operator::And,
+        "or" => Operator::Or,
+        "unless" => Operator::Unless,
+        _ => return None,
+    })
+}
+
+fn binary(given: &given::BinaryExpr, depth: usize) -> Result<Node, Error> {
+    let sign = given.op.to_string();
+    let operator = operator(&sign).ok_or_else(|| missing(format!("the operator {sign:?}")))?;
+    let (left, right) = (node(&given.lhs, depth)?, node(&given.rhs, depth)?);
+    let scalars = left.kind == Kind::Scalar && right.kind == Kind::Scalar;
+    let as_bool = given.modifier.as_ref().is_some_and(|modifier| modifier.return_bool);
+    if as_bool && !operator.is_comparison() {
+        return Err(wrong("bool modifier can only be used on comparison operators"));
+    }
+    if scalars && operator.is_comparison() && !as_bool {
+        return Err(wrong("comparisons between scalars must use BOOL modifier"));
+    }
+    if operator.is_set() && (left.kind == Kind::Scalar || right.kind == Kind::Scalar) {
+        return Err(wrong(format!("set operator {sign:?} not allowed in binary scalar expression")));
+    }
+    let mut matching = Matching::default();
+    if let Some(modifier) = &given.modifier {
+        if modifier.fill_values.lhs.is_some() || modifier.fill_values.rhs.is_some() {
+            return Err(missing("`fill` of a vector matching"));
+        }
+        matching.labels = grouping(modifier.matching.as_ref(), Grouping::default());
+        (matching.many, matching.include) = match &modifier.card {
+            VectorMatchCardinality::ManyToOne(labels) => (Many::Left, labels.labels.clone()),
+            VectorMatchCardinality::OneToMany(labels) => (Many::Right, labels.labels.clone()),
+            VectorMatchCardinality::OneToOne | VectorMatchCardinality::ManyToMany => (Many::Neither, Vec::new()),
+        };
+    }
+    if operator.is_set() && matching.many != Many::Neither {
+        return Err(wrong(format!("no grouping allowed for {sign:?} operation")));
+    }
+    let kind = if scalars { Kind::Scalar } else { Kind::Vector };
+    let fixed = left.fixed && right.fixed;
+    let binary = Binary { operator, left, right, matching, as_bool };
+    Ok(Node { expr: Expr::Binary(Box::new(binary)), kind, fixed })
+}
+
+fn aggregate(given: &given::AggregateExpr, depth: usize) -> Result<Node, Error> {
+    let name = given.op.to_string();
+    let place = format!("aggregation {name}");
+    let parameter = || given.param.as_deref().ok_or_else(|| wrong(format!("a parameter is wanted in {place}")));
+    let number = || scalar(parameter()?, depth, &place);
+    let function = match name.as_str() {
+        "sum" => Aggregation::Sum,
+        "avg" => Aggregation::Average,
+        "min" => Aggregation::Minimum,
+        "max" => Aggregation::Maximum,
+        "count" => Aggregation::Count,
+        "group" => Aggregation::Group,
+        "stddev" => Aggregation::Deviation,
+        "stdvar" => Aggregation::Variance,
+        "quantile" => Aggregation::Quantile(number()?),
+        "topk" => Aggregation::Top(number()?),
+        "bottomk" => Aggregation::Bottom(number()?),
+        "count_values" => {
+            let label = text(parameter()?, &place)?;
+            if !is_label_name(&label) {
+                return Err(wrong(format!("invalid label name {label:?}")));
+            }
+            Aggregation::CountValues(label)
+        }
+        _ => return Err(missing(format!("the aggregation {name}"))),
+    };
+    let vector = *vector(&given.expr, depth, &place)?;
+    let parameter_fixed = match &function {
+        Aggregation::Quantile(node) | Aggregation::Top(node) | Aggregation::Bottom(node) => node.fixed,
+        _ => true,
+    };
+    let fixed = vector.fixed && parameter_fixed;
+    let grouping = grouping(given.modifier.as_ref(), Grouping::Only(Vec::new()));
+    Ok(vector_node(Expr::Aggregate(Box::new(Aggregate { function, vector, grouping })), fixed))
+}
+
+/// A function's arguments.
+struct Arguments<'a> {
+    place: String,
+    given: Vec<&'a Given>,
+    depth: usize,
+}
+
+impl Arguments<'_> {
+    fn count(&self, least: usize, most: usize) -> Result<(), Error> {
+        if (least..=most).contains(&self.given.len()) {
+            return Ok(());
+        }
+        let wanted = if least == most { least.to_string() } else { format!("at least {least}") };
+        Err(wrong(format!("expected {wanted} argument(s) in {}, got {}", self.place, self.given.len())))
+    }
+
+    fn get(&self, index: usize) -> Result<&Given, Error> {
+        self.given.get(index).copied().ok_or_else(|| wrong(format!("an argument is missing in {}", self.place)))
+    }
+
+    fn vector(&self, index: usize) -> Result<Box<Node>, Error> {
+        vector(self.get(index)?, self.depth, &self.place)
+    }
+
+    fn scalar(&self, index: usize) -> Result<Node, Error> {
+        scalar(self.get(index)?, self.depth, &self.place)
+    }
+
+    fn text(&self, index: usize) -> Result<String, Error> {
+        text(self.get(index)?, &self.place)
+    }
+
+    fn ranged(&self, index: usize) -> Result<Ranged, Error> {
+        ranged(self.get(index)?, self.depth)
+    }
+}
+
+fn call(given: &given::Call, depth: usize) -> Result<Node, Error> {
+    let name = given.func.name;
+    let place = format!("call to function {name:?}");
+    let arguments = Arguments { place, given: given.args.args.iter().map(AsRef::as_ref).collect(), depth };
+    if let Some(function) = Over::named(name) {
+        return over(function, &arguments);
+    }
+    if let Some(function) = Map::named(name) {
+        let (least, most) = function.parameters();
+        arguments.count(least + 1, most + 1)?;
+        let vector = arguments.vector(0)?;
+        let parameters =
+            (1..arguments.given.len()).map(|index| arguments.scalar(index)).collect::<Result<Vec<_>, _>>()?;
+        let fixed = vector.fixed && parameters.iter().all(|node| node.fixed);
+        return Ok(vector_node(Expr::Map { function, vector, parameters }, fixed));
+    }
+    if let Some(function) = Date::named(name) {
+        arguments.count(0, 1)?;
+        let vector = if arguments.given.is_empty() { None } else { Some(arguments.vector(0)?) };
+        return Ok(vector_node(Expr::Date { function, vector }, false));
+    }
+    special(name, &arguments)
+}
+
+fn over(function: Over, arguments: &Arguments<'_>) -> Result<Node, Error> {
+    let (range, parameter) = match function {
+        Over::Quantile => (1, Some(0)),
+        Over::PredictLinear => (0, Some(1)),
+        _ => (0, None),
+    };
+    let count = 1 + usize::from(parameter.is_some());
+    arguments.count(count, count)?;
+    let ranged = arguments.ranged(range)?;
+    let parameter = parameter.map(|index| arguments.scalar(index)).transpose()?;
+    // A prediction is made from the step's own time.
+    let fixed =
+        ranged.at().is_some() && parameter.as_ref().is_none_or(|node| node.fixed) && function != Over::PredictLinear;
+    Ok(vector_node(Expr::Over { function, ranged, parameter: parameter.map(Box::new) }, fixed))
+}
+
+fn special(name: &str, arguments: &Arguments<'_>) -> Result<Node, Error> {
+    let one_vector = || {
+        arguments.count(1, 1)?;
+        arguments.vector(0)
+    };
+    match name {
+        "time" => arguments.count(0, 0).map(|()| Node { expr: Expr::Time, kind: Kind::Scalar, fixed: false }),
+        "pi" => arguments.count(0, 0).map(|()| Node {
+            expr: Expr::Number(std::f64::consts::PI),
+            kind: Kind::Scalar,
+            fixed: true,
+        }),
+        "vector" => {
+            arguments.count(1, 1)?;
+            let scalar = arguments.scalar(0)?;
+            let fixed = scalar.fixed;
+            Ok(vector_node(Expr::ToVector(Box::new(scalar)), fixed))
+        }
+        "scalar" => {
+            let vector = one_vector()?;
+            let fixed = vector.fixed;
+            Ok(Node { expr: Expr::ToScalar(vector), kind: Kind::Scalar, fixed })
+        }
+        "timestamp" => Ok(vector_node(Expr::Timestamp(one_vector()?), false)),
+        "sort" | "sort_desc" => {
+            let vector = one_vector()?;
+            let fixed = vector.fixed;
+            Ok(vector_node(Expr::Sort { vector, descending: name == "sort_desc" }, fixed))
+        }
+        "absent" => {
+            let vector = one_vector()?;
+            let labels = match &vector.expr {
+                Expr::Selector(selector) => selector.matchers.wanted(),
+                _ => crate::Labels::default(),
+            };
+            let fixed = vector.fixed;
+            Ok(vector_node(Expr::Absent { vector, labels }, fixed))
+        }
+        "absent_over_time" => {
+            arguments.count(1, 1)?;
+            let ranged = arguments.ranged(0)?;
+            let labels = match &ranged {
+                Ranged::Selector { selector, .. } => selector.matchers.wanted(),
+                Ranged::Subquery { .. } => crate::Labels::default(),
+            };
+            let fixed = ranged.at().is_some();
+            Ok(vector_node(Expr::AbsentOver { ranged, labels }, fixed))
+        }
+        "histogram_quantile" => {
+            arguments.count(2, 2)?;
+            let (quantile, vector) = (Box::new(arguments.scalar(0)?), arguments.vector(1)?);
+            let fixed = quantile.fixed && vector.fixed;
+            Ok(vector_node(Expr::HistogramQuantile { quantile, vector }, fixed))
+        }
+        "label_replace" => label_replace(arguments),
+        "label_join" => label_join(arguments),
+        _ => Err(missing(format!("the function {name}"))),
+    }
+}
+
+fn label_replace(arguments: &Arguments<'_>) -> Result<Node, Error> {
+    arguments.count(5, 5)?;
+    let vector = arguments.vector(0)?;
+    let [to, replacement, from, pattern] =
+        [arguments.text(1)?, arguments.text(2)?, arguments.text(3)?, arguments.text(4)?];
+    let pattern = Pattern::with_groups(&pattern)
+        .map_err(|problem| wrong(format!("invalid regular expression in label_replace(): {pattern:?}: {problem}")))?;
+    if !is_label_name(&to) {
+        return Err(wrong(format!("invalid destination label name in label_replace(): {to:?}")));
+    }
+    let fixed = vector.fixed;
+    Ok(vector_node(Expr::LabelReplace { vector, to, replacement, from, pattern: Box::new(pattern) }, fixed))
+}
+
+fn label_join(arguments: &Arguments<'_>) -> Result<Node, Error> {
+    arguments.count(3, usize::MAX)?;
+    let vector = arguments.vector(0)?;
+    let (to, separator) = (arguments.text(1)?, arguments.text(2)?);
+    let from = (3..arguments.given.len()).map(|index| arguments.text(index)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(bad) = from.iter().find(|name| !is_label_name(name)) {
+        return Err(wrong(format!("invalid source label name in label_join(): {bad:?}")));
+    }
+    if !is_label_name(&to) {
+        return Err(wrong(format!("invalid destination label name in label_join(): {to:?}")));
+    }
+    let fixed = vector.fixed;
+    Ok(vector_node(Expr::LabelJoin { vector, to, separator, from }, fixed))
+}

@@ -1,0 +1,172 @@
+//! What a query may cost, and what is refused by name.
+
+use std::{
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use muster_promql::{
+    Error, Labels, Limits, Matchers, Millis, NAME, Query, Range, Sample, Source, SourceError, selector,
+};
+use proptest::prelude::*;
+
+/// A hundred series `m{n="…"}` with a sample every second of a hundred.
+struct Hundred {
+    /// How many samples were read.
+    read: AtomicUsize,
+}
+
+impl Hundred {
+    fn new() -> Self {
+        Self { read: AtomicUsize::new(0) }
+    }
+}
+
+impl Source for Hundred {
+    fn select(
+        &self,
+        matchers: &Matchers,
+        _: RangeInclusive<Millis>,
+        series_max: usize,
+    ) -> Result<Vec<(Labels, u64)>, SourceError> {
+        let all = (0..100).map(|n| ([(NAME, "m"), ("n", &n.to_string())].into_iter().collect::<Labels>(), n));
+        Ok(all.filter(|(labels, _)| matchers.accept(|name| labels.get(name))).take(series_max).collect())
+    }
+
+    fn read(
+        &self,
+        series: u64,
+        times: RangeInclusive<Millis>,
+        samples_max: usize,
+        into: &mut Vec<Sample>,
+    ) -> Result<(), SourceError> {
+        if series == 99 {
+            return Err("the disk is on fire".into());
+        }
+        let samples = (0..100).map(|second| (second * 1000, 1.0)).filter(|(at_ms, _)| times.contains(at_ms));
+        into.extend(samples.take(samples_max + 1));
+        self.read.fetch_add(into.len(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn ask(query: &str, limits: &Limits) -> Result<usize, Error> {
+    let range = Range { start_ms: 0, end_ms: 100_000, step_ms: 1_000 };
+    Ok(Query::parse(query)?.range(&Hundred::new(), range, limits)?.len())
+}
+
+#[test]
+fn each_limit_is_kept_and_named() {
+    let some = "m{n!=\"99\"}";
+    assert_eq!(ask(some, &Limits::default()).unwrap(), 99);
+    for (limits, query, words) in [
+        (Limits { series_max: 98, ..Limits::default() }, some, "more than 98 series"),
+        (Limits { samples_max: 9_000, ..Limits::default() }, some, "more than 9000 samples"),
+        (Limits { values_max: 9_000, ..Limits::default() }, some, "more than 9000 values"),
+        (Limits { values_max: 5_000, ..Limits::default() }, "count by (n) (m{n!=\"99\"})", "more than 5000 values"),
+        (Limits { values_max: 5_000, ..Limits::default() }, "max_over_time(vector(1)[1d:1s])", "more than 5000 values"),
+    ] {
+        let error = ask(query, &limits).unwrap_err();
+        assert!(matches!(error, Error::Limit(_)) && error.to_string().contains(words), "{query}: {error}");
+        assert!(error.to_string().contains("hint: "), "{error}");
+    }
+    let error = ask("m", &Limits { steps_max: 99, ..Limits::default() }).unwrap_err();
+    assert!(error.to_string().contains("maximum resolution of 99 points"), "{error}");
+    let error = ask("m", &Limits { enough: Arc::new(|| true), ..Limits::default() }).unwrap_err();
+    assert!(matches!(error, Error::Enough), "{error}");
+    let error = ask("m", &Limits::default()).unwrap_err();
+    assert!(matches!(error, Error::Source(_)) && error.to_string().contains("on fire"), "{error}");
+}
+
+#[test]
+fn what_is_aggregated_is_not_kept() {
+    // 99 series at 101 steps would be too many values; one group is not.
+    let limits = Limits { values_max: 500, ..Limits::default() };
+    assert_eq!(ask("sum(rate(m{n!=\"99\"}[10s]))", &limits).unwrap(), 1);
+}
+
+#[test]
+fn what_lies_between_windows_is_not_read() {
+    let source = Hundred::new();
+    let range = Range { start_ms: 50_000, end_ms: 50_000_000, step_ms: 5_000_000 };
+    let query = Query::parse("count_over_time(m{n=\"1\"}[10s])").unwrap();
+    let answer = query.range(&source, range, &Limits::default()).unwrap();
+    assert_eq!(answer[0].1, [(50_000, 11.0)]);
+    assert_eq!(source.read.load(Ordering::Relaxed), 11);
+}
+
+#[test]
+fn what_is_missing_is_refused_by_name() {
+    for (query, name) in [
+        ("holt_winters(m[5m], 0.5, 0.5)", "holt_winters"),
+        ("histogram_count(m)", "histogram_count"),
+        ("no_such_function(m)", "no_such_function"),
+        ("limitk(1, m)", "limitk"),
+        ("m{n=\"1\" or n=\"2\"}", "or"),
+    ] {
+        let error = Query::parse(query).unwrap_err().to_string();
+        assert!(error.contains(name), "{query}: {error}");
+    }
+}
+
+#[test]
+fn what_is_too_deep_or_too_long_is_refused() {
+    for query in [
+        format!("{}m{}", "(".repeat(8_000), ")".repeat(8_000)),
+        "-".repeat(10_000) + "m",
+        "1+".repeat(7_000) + "1",
+        "abs(".repeat(200) + "m" + &")".repeat(200),
+        "m or ".repeat(3_000) + "m",
+        "m[1s:1s]".repeat(2_000),
+        format!("m{{n=~\"{}\"}}", "(".repeat(9_000)),
+        format!("m{{n=~\"{}\"}}", "(a{100}){100}"),
+        format!("m{{{}}}", "n=\"1\",".repeat(40)),
+        "m".repeat(20_000),
+    ] {
+        assert!(Query::parse(&query).is_err(), "{}", &query[..40]);
+    }
+    // What people write is far from that.
+    let long: Vec<String> = (0..60).map(|n| format!("m{{n=\"{n}\"}}")).collect();
+    assert!(Query::parse(&long.join(" or ")).is_ok());
+}
+
+#[test]
+fn plain_selectors_are_told_from_queries() {
+    assert_eq!(selector("m{n=\"1\",o=~\"a|b\"}").unwrap().to_string(), r#"{__name__="m",n="1",o=~"a|b"}"#);
+    for query in ["m[5m]", "m offset 5m", "m @ 5", "sum(m)", "1", "{}", ""] {
+        assert!(selector(query).is_err(), "{query}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_panics(text in any::<String>(), likely in r#"[a-cmn{}=!~,"'`\\. é(|)*+?\[\]u0-9:@#^%-]{0,40}"#) {
+        for text in [
+            text,
+            format!("m{{n=~`{likely}`}}"),
+            format!("m{{n=\"{likely}"),
+            format!("m{{n=\"{likely}\"}}"),
+            format!("label_replace(m, \"n\", \"{likely}\", \"n\", \"(.*)\")"),
+            format!("m[{likely}]"),
+            format!("m offset {likely}"),
+            format!("m @ {likely}"),
+            format!("sum by ({likely}) (m{{n!=\"99\"}})"),
+            likely,
+        ] {
+            if let Ok(query) = Query::parse(&text) {
+                let _ = query.instant(&Hundred::new(), 50_000, &Limits::default());
+            }
+        }
+    }
+
+    #[test]
+    fn no_time_is_too_far(start_ms in any::<i64>(), length in any::<i64>(), step_ms in any::<i64>()) {
+        let query = Query::parse("sum(rate(m[5m] offset -1h)) + max_over_time(avg(m @ 1e12)[10m:1m])").unwrap();
+        let limits = Limits::default();
+        let _ = query.range(&Hundred::new(), Range { start_ms, end_ms: start_ms.saturating_add(length), step_ms }, &limits);
+        let _ = query.instant(&Hundred::new(), start_ms, &limits);
+    }
+}

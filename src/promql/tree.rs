@@ -1,0 +1,192 @@
+//! A query, checked: each node can be evaluated as it stands.
+
+use crate::{Labels, Matchers, Millis, date::Date, labels::NAME, matcher::Pattern, math::Map, over::Over};
+
+/// What a query as a whole is.
+#[derive(Debug)]
+pub(crate) enum Top {
+    Text(String),
+    Node(Box<Node>),
+    Ranged(Ranged),
+}
+
+/// A part that has a value at each step.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) expr: Expr,
+    pub(crate) kind: Kind,
+    /// Whether the value is the same at every step, so that one is enough.
+    pub(crate) fixed: bool,
+}
+
+/// What a node's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Scalar,
+    Vector,
+}
+
+#[derive(Debug)]
+pub(crate) enum Expr {
+    Number(f64),
+    Time,
+    Selector(Selector),
+    Negate(Box<Node>),
+    Binary(Box<Binary>),
+    Aggregate(Box<Aggregate>),
+    Over { function: Over, ranged: Ranged, parameter: Option<Box<Node>> },
+    AbsentOver { ranged: Ranged, labels: Labels },
+    Map { function: Map, vector: Box<Node>, parameters: Vec<Node> },
+    Date { function: Date, vector: Option<Box<Node>> },
+    Timestamp(Box<Node>),
+    Absent { vector: Box<Node>, labels: Labels },
+    ToScalar(Box<Node>),
+    ToVector(Box<Node>),
+    Sort { vector: Box<Node>, descending: bool },
+    HistogramQuantile { quantile: Box<Node>, vector: Box<Node> },
+    LabelReplace { vector: Box<Node>, to: String, replacement: String, from: String, pattern: Box<Pattern> },
+    LabelJoin { vector: Box<Node>, to: String, separator: String, from: Vec<String> },
+}
+
+/// Series, and when to look at them.
+#[derive(Debug)]
+pub(crate) struct Selector {
+    pub(crate) matchers: Matchers,
+    pub(crate) at: Option<At>,
+    pub(crate) offset_ms: Millis,
+}
+
+/// A time that is the same at all steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum At {
+    Start,
+    End,
+    Time(Millis),
+}
+
+/// What has many samples at each step.
+#[derive(Debug)]
+pub(crate) enum Ranged {
+    Selector { selector: Selector, range_ms: Millis },
+    Subquery { node: Box<Node>, range_ms: Millis, step_ms: Millis, at: Option<At>, offset_ms: Millis },
+}
+
+impl Ranged {
+    pub(crate) fn at(&self) -> Option<At> {
+        match self {
+            Self::Selector { selector, .. } => selector.at,
+            Self::Subquery { at, .. } => *at,
+        }
+    }
+
+    pub(crate) fn offset_ms(&self) -> Millis {
+        match self {
+            Self::Selector { selector, .. } => selector.offset_ms,
+            Self::Subquery { offset_ms, .. } => *offset_ms,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Binary {
+    pub(crate) operator: Operator,
+    pub(crate) left: Node,
+    pub(crate) right: Node,
+    pub(crate) matching: Matching,
+    /// A comparison gives 0 or 1 rather than leaving out.
+    pub(crate) as_bool: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operator {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Modulo,
+    Power,
+    Atan2,
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    And,
+    Or,
+    Unless,
+}
+
+impl Operator {
+    pub(crate) fn is_comparison(self) -> bool {
+        use Operator::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual, NotEqual};
+        matches!(self, Equal | NotEqual | Less | LessOrEqual | Greater | GreaterOrEqual)
+    }
+
+    pub(crate) fn is_set(self) -> bool {
+        matches!(self, Self::And | Self::Or | Self::Unless)
+    }
+}
+
+/// Which series of two sides belong together.
+#[derive(Debug, Default)]
+pub(crate) struct Matching {
+    pub(crate) labels: Grouping,
+    pub(crate) many: Many,
+    /// Labels that the many take over from the one.
+    pub(crate) include: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Many {
+    #[default]
+    Neither,
+    Left,
+    Right,
+}
+
+/// Labels that count.
+#[derive(Debug)]
+pub(crate) enum Grouping {
+    Only(Vec<String>),
+    Without(Vec<String>),
+}
+
+impl Default for Grouping {
+    fn default() -> Self {
+        Self::Without(Vec::new())
+    }
+}
+
+impl Grouping {
+    /// What is left of a series' labels. The name counts only if it is asked for.
+    pub(crate) fn of(&self, labels: &Labels) -> Labels {
+        match self {
+            Self::Only(names) => labels.only(&names.iter().map(String::as_str).collect::<Vec<_>>()),
+            Self::Without(names) => labels.without(&names.iter().map(String::as_str).chain([NAME]).collect::<Vec<_>>()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Aggregate {
+    pub(crate) function: Aggregation,
+    pub(crate) vector: Node,
+    pub(crate) grouping: Grouping,
+}
+
+#[derive(Debug)]
+pub(crate) enum Aggregation {
+    Sum,
+    Average,
+    Minimum,
+    Maximum,
+    Count,
+    Group,
+    Deviation,
+    Variance,
+    Quantile(Node),
+    Top(Node),
+    Bottom(Node),
+    CountValues(String),
+}
