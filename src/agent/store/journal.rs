@@ -17,6 +17,7 @@ use muster_topics::{
 use sqlx::SqliteConnection;
 
 use super::{Store, StoreError, from_sql, outbox, remember_signed_time, to_sql};
+use crate::fault::planted;
 
 /// How long a row outlives the expiry of its command: longer than any message stays under way.
 pub const KEPT_AFTER_EXPIRY_MS: Millis = 24 * 3_600_000;
@@ -96,7 +97,12 @@ pub async fn insert(
     .execute(&mut *tx)
     .await?;
     remember_signed_time(tx, signed_ms).await?;
-    Ok(done.rows_affected() == 1)
+    Ok(is_new(done.rows_affected()))
+}
+
+/// Whether a command that made so many rows is one that was not there.
+pub(crate) fn is_new(rows: u64) -> bool {
+    rows == 1 || planted!(EnterTwice)
 }
 
 /// Says whether a command waits for its turn.
@@ -229,12 +235,20 @@ pub async fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
         .collect()
 }
 
+/// What expired before this is forgotten.
+pub(crate) fn kept_from_ms(signed_ms: Millis) -> Millis {
+    if planted!(PruneEarly) {
+        return Millis::MAX;
+    }
+    signed_ms.saturating_sub(KEPT_AFTER_EXPIRY_MS)
+}
+
 /// Forgets commands that expired long before `signed_ms` and whose messages the console has.
 ///
 /// # Errors
 /// If the database refuses.
 pub async fn prune(store: &Store, signed_ms: Millis) -> Result<u64, StoreError> {
-    let before_ms = signed_ms.saturating_sub(KEPT_AFTER_EXPIRY_MS);
+    let before_ms = kept_from_ms(signed_ms);
     let mut tx = store.begin().await?;
     let done = sqlx::query!(
         "DELETE FROM journal WHERE finished_ms IS NOT NULL AND expires_ms < ?
@@ -245,6 +259,13 @@ pub async fn prune(store: &Store, signed_ms: Millis) -> Result<u64, StoreError> 
     .await?;
     super::commit(tx, "prune").await?;
     Ok(done.rows_affected())
+}
+
+/// How many commands it holds.
+#[cfg(test)]
+pub(crate) async fn count(store: &Store) -> Result<usize, StoreError> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM journal").fetch_one(&store.pool).await?;
+    Ok(usize::try_from(count).unwrap_or_default())
 }
 
 struct Position {
