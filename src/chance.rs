@@ -19,7 +19,39 @@ pub fn bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
 /// A number in `0..1`, for jitter; the middle if the system has no randomness to give, which jitter survives.
 #[must_use]
 pub fn random() -> f64 {
+    #[cfg(test)]
+    if let Some(random) = pretended::random() {
+        return random;
+    }
     bytes().map_or(0.5, |bytes| f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0))
+}
+
+/// The chance of a simulation: the same numbers for the same seed.
+#[cfg(test)]
+pub(crate) mod pretended {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STATE: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// Numbers follow from `seed` on this thread; nothing: real chance.
+    pub(crate) fn set(seed: Option<u64>) {
+        STATE.set(seed);
+    }
+
+    /// The next 64 bits (SplitMix64), of a thread on which chance is pretended.
+    pub(crate) fn bits() -> Option<u64> {
+        let state = STATE.get()?.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        STATE.set(Some(state));
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(mixed ^ (mixed >> 31))
+    }
+
+    pub(super) fn random() -> Option<f64> {
+        bits().map(|bits| f64::from((bits >> 32) as u32) / (f64::from(u32::MAX) + 1.0))
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! - [`install`]: the agent as a service of this host
 //! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`simulate`]: many hosts in one process
+//! - `fault`: what tests break on purpose, and see found (`tests/sim`)
 //! - [`config`], [`bus`], [`rows`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
@@ -38,6 +39,7 @@ pub mod config;
 #[cfg(feature = "console")]
 pub mod console;
 pub mod failure;
+mod fault;
 pub mod files;
 #[cfg(feature = "agent")]
 pub mod install;
@@ -54,6 +56,9 @@ pub mod role;
 #[cfg(feature = "console")]
 pub mod rows;
 pub mod rules;
+#[cfg(all(test, feature = "agent", feature = "console"))]
+#[path = "../tests/sim/mod.rs"]
+mod sim;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod simulate;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]

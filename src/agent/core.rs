@@ -45,6 +45,7 @@ use crate::rules::{
     authorise::{Channel, Policy},
     backoff::jittered,
     presence::Verdict,
+    receive::Refreshes,
     time::KnownTime,
 };
 
@@ -111,8 +112,8 @@ pub(super) struct Agent {
     pub(super) facts: VecDeque<Fact>,
     /// The signed time that is stored.
     pub(super) kept_signed_ms: Millis,
-    /// The latest request for a refresh, and when it is to be done.
-    pub(super) refreshed_ms: Millis,
+    /// The requests for a refresh, and when it is to be done.
+    pub(super) refreshes: Refreshes,
     pub(super) refresh_due_ms: Option<Millis>,
     pub(super) inputs: Inputs,
     pub(super) lookout: Lookout,
@@ -182,7 +183,7 @@ impl Agent {
             bounds: parts.bounds,
             facts: VecDeque::new(),
             kept_signed_ms: time.signed_ms(),
-            refreshed_ms: Millis::MIN,
+            refreshes: Refreshes::default(),
             refresh_due_ms: None,
             inputs: parts.inputs,
             lookout: parts.lookout,

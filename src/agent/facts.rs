@@ -38,7 +38,7 @@ pub(crate) fn facts() -> Facts {
         cpus: cpus(&cpuinfo),
         cpu_model: value(&cpuinfo, "model name", ':').unwrap_or_default(),
         memory_bytes: memory_bytes(&read("/proc/meminfo")),
-        boot_id: read("/proc/sys/kernel/random/boot_id").trim().to_owned(),
+        boot_id: boot_id(),
         boot_ms: boot_ms(&read("/proc/stat")),
     }
 }
@@ -68,6 +68,11 @@ fn cpus(cpuinfo: &str) -> u32 {
 fn memory_bytes(meminfo: &str) -> u64 {
     let kib = value(meminfo, "MemTotal", ':').and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
     kib.unwrap_or_default() * 1024
+}
+
+/// Changes with each start of the machine.
+pub(crate) fn boot_id() -> String {
+    read("/proc/sys/kernel/random/boot_id").trim().to_owned()
 }
 
 fn boot_ms(stat: &str) -> i64 {

@@ -59,7 +59,7 @@ pub(crate) mod voice;
 
 use std::{
     fs, io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -94,7 +94,7 @@ use self::{
 };
 use crate::{
     clock, files,
-    rules::{heartbeat::Beats, time::KnownTime},
+    rules::{heartbeat::Beats, presence, time::KnownTime},
 };
 
 /// Output and ends of commands that the loop has not stored yet. Each piece is at most 16 KiB, so
@@ -454,11 +454,20 @@ fn instances(folder: &Path) -> Result<(Vec<Uuid>, Uuid), AgentError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         text => text.unwrap_or_default(),
     };
-    let former: Vec<Uuid> = text.lines().filter_map(|line| line.parse().ok()).take(FORMER_MAX).collect();
+    let place = place(folder).map_err(failed)?;
+    let mut former = presence::former(&text, &place);
+    former.truncate(FORMER_MAX);
     let instance = Uuid::new_v4();
-    let all: String = std::iter::once(&instance).chain(&former).map(|instance| format!("{instance}\n")).collect();
-    files::write_atomically(&path, all.as_bytes(), files::SECRET_MODE).map_err(failed)?;
+    let all = std::iter::once(&instance).chain(&former).map(|instance| format!("{instance} {place}\n"));
+    files::write_atomically(&path, all.collect::<String>().as_bytes(), files::SECRET_MODE).map_err(failed)?;
     Ok((former, instance))
+}
+
+/// Where an agent lives: in this folder, since this start of the machine. A copy of the folder is another place, and so is
+/// a copy of the whole disk, which can only be used by a machine that was started with it.
+fn place(folder: &Path) -> io::Result<String> {
+    let found = fs::metadata(folder)?;
+    Ok(format!("{} {}:{}", facts::boot_id(), found.dev(), found.ino()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The road of a command through the agent, each step in one place: bytes, signature, permission
-//! ([`authorise`]), journal, the work, the answer.
+//! ([`receive`]), journal, the work, the answer.
 //!
 //! **Invariant: record, then act.** A command is in the journal before the broker hears that it
 //! arrived and before anything is done about it; its answer is stored before it is said.
@@ -15,7 +15,7 @@ use muster_topics::{
     Millis, V1,
     ack::{Ack, ReportAck},
     alert::AlertRules,
-    command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, LIFETIME_MAX_MS, Refresh, Verb},
+    command::{Command, FOLLOW_MAX_MS, FORWARD_TIMEOUT_MAX_MS, Forward, Refresh, Verb},
     envelope::{self, Kind, Verified},
     name::{CommandId, UnitName},
     outcome::{Content, RefusalCode, Report, Status},
@@ -40,21 +40,14 @@ use crate::{
     chance, clock,
     rules::{
         Refusal,
-        authorise::{self, Authorised, Channel, Head, Judge, Verdict},
+        authorise::{Authorised, Channel, Head, Judge, Verdict},
         backoff,
+        receive::{self, Acknowledged, Resumed},
     },
 };
 
 /// `accepted` and `running` are told only of a command that takes longer than this.
 const QUIET_MS: Millis = 1_000;
-
-/// The longest time that a refresh may be put off.
-const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
-
-/// How far the signed time that is stored may lag behind the one that was seen. A quiet host hears
-/// an acknowledgement every half minute, and should not write for each; what it forgets of a day is
-/// far less than what the journal keeps beyond expiry (`journal.kept_after_expiry_s`).
-const KEEP_SIGNED_MS: Millis = 3_600_000;
 
 /// The longest text of an answer that somebody else wrote.
 const MESSAGE_MAX_BYTES: usize = 4 * 1024;
@@ -131,17 +124,17 @@ impl Agent {
     }
 
     async fn ack(&mut self, ack: Ack) -> Result<(), StoreError> {
-        if ack.host != self.me.host {
+        let (before_ms, clock_ms) = (self.time.signed_ms(), clock::now_ms());
+        let taken = receive::ack(&ack, self.me.host, &mut self.time, self.kept_signed_ms, clock_ms);
+        let Acknowledged::Forget { store } = taken else {
             self.reject("ack", "it is for another host");
             return Ok(());
-        }
-        let clock_ms = clock::now_ms();
-        if ack.issued_ms > self.time.signed_ms() {
+        };
+        if ack.issued_ms > before_ms {
             self.lookout.heard_time(ack.issued_ms, clock_ms);
         }
-        self.time.saw(ack.issued_ms, clock_ms);
         let signed_ms = self.time.signed_ms();
-        if !ack.reports.is_empty() || signed_ms - self.kept_signed_ms > KEEP_SIGNED_MS {
+        if store {
             outbox::acknowledge(&self.store, &ack.reports, signed_ms).await?;
             self.kept_signed_ms = signed_ms;
         }
@@ -159,13 +152,8 @@ impl Agent {
     }
 
     fn refresh(&mut self, refresh: &Refresh) {
-        // Whoever owns the broker can repeat an old one for ever; each is good once.
-        if refresh.issued_ms <= self.refreshed_ms {
-            return;
-        }
-        self.refreshed_ms = refresh.issued_ms;
-        self.time.saw(refresh.issued_ms, clock::now_ms());
-        let within_ms = Millis::try_from(refresh.within_ms.min(REFRESH_WITHIN_MAX_MS)).unwrap_or_default();
+        let taken = receive::refresh(refresh, &mut self.refreshes, &mut self.time, clock::now_ms());
+        let Some(within_ms) = taken else { return };
         let due_ms = self.now_ms() + backoff::share(within_ms, chance::random());
         self.refresh_due_ms = Some(self.refresh_due_ms.map_or(due_ms, |already_ms| already_ms.min(due_ms)));
     }
@@ -189,10 +177,7 @@ impl Agent {
             time: self.time,
             clock_ms,
         };
-        let issued_ms = command.issued_ms;
-        let verdict = authorise::check(command, channel, &judge);
-        self.time.saw(issued_ms, clock_ms);
-        match verdict {
+        match receive::command(command, channel, &judge, &mut self.time) {
             Verdict::NotMine => Ok(()),
             Verdict::Refused(command, refusal) => {
                 tracing::info!(command.id = %command.id, verb = command.verb.name(), reason = refusal.message, "refused");
@@ -278,8 +263,7 @@ impl Agent {
             tx.rollback().await?;
             return self.repeated(command.id).await;
         }
-        // It cannot have been issued later than this one, and no command lives longer.
-        let expires_ms = command.issued_ms.saturating_add(LIFETIME_MAX_MS);
+        let expires_ms = receive::cancelled_expires_ms(command.issued_ms);
         let entry = Entry { id: which, body: "{}", expires_ms };
         let refused = if journal::insert(&mut tx, entry, self.time.signed_ms(), now_ms).await? {
             let refusal = Refusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
@@ -431,25 +415,27 @@ impl Agent {
             let command = unfinished.command.take();
             let expires_ms = command.as_ref().map_or(Millis::MIN, |command| command.expires_ms);
             let operator = command.as_ref().map(|command| command.operator.clone());
-            match command.map(|command| command.verb) {
-                // Nothing of it was begun before its answer was stored.
-                Some(Verb::Exec(exec)) if exec.daemon => {
-                    if let Some(operator) = operator {
-                        self.prepare_daemon(id, operator, exec);
-                    }
+            let verb = command.map(|command| command.verb);
+            match (receive::resume(verb.as_ref(), unfinished.queued), verb, operator) {
+                (Resumed::Anew, Some(Verb::Exec(exec)), Some(operator)) if exec.daemon => {
+                    self.prepare_daemon(id, operator, exec);
                 }
-                Some(Verb::Exec(exec)) => self.resume_program(unfinished, expires_ms, What::One(Box::new(exec))),
-                Some(Verb::Batch(batch)) => self.resume_program(unfinished, expires_ms, What::Several(batch)),
-                // A question changes nothing, so it may be asked again.
-                Some(Verb::UnitLogs { unit, lines }) => self.read_log(id, unit, lines),
-                Some(Verb::UnitConfig { unit }) => self.read_config(id, unit),
-                Some(Verb::UnitStats { units, timeout_ms }) => self.forward(id, units, Ask::Stats, timeout_ms),
-                Some(Verb::UnitFollow { .. }) => {
+                (Resumed::Anew | Resumed::LookedUp, Some(Verb::Exec(exec)), _) => {
+                    self.resume_program(unfinished, expires_ms, What::One(Box::new(exec)));
+                }
+                (Resumed::Anew | Resumed::LookedUp, Some(Verb::Batch(batch)), _) => {
+                    self.resume_program(unfinished, expires_ms, What::Several(batch));
+                }
+                (Resumed::AskedAgain, Some(Verb::UnitLogs { unit, lines }), _) => self.read_log(id, unit, lines),
+                (Resumed::AskedAgain, Some(Verb::UnitConfig { unit }), _) => self.read_config(id, unit),
+                (Resumed::AskedAgain, Some(Verb::UnitStats { units, timeout_ms }), _) => {
+                    self.forward(id, units, Ask::Stats, timeout_ms);
+                }
+                (Resumed::Over, ..) => {
                     let message = "the agent was restarted meanwhile. hint: ask again".to_owned();
                     self.facts.push_back(Fact::Ended(id, Status::Failed { message }));
                 }
-                // What a yuno's own command does nobody knows here, and so not whether it may be done twice.
-                Some(_) | None => self.facts.push_back(Fact::Ended(id, Status::Lost)),
+                _ => self.facts.push_back(Fact::Ended(id, Status::Lost)),
             }
         }
     }

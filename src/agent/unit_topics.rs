@@ -20,7 +20,7 @@ const GONE_MAX: usize = 1_000;
 
 /// What is to be said of units.
 #[derive(Debug)]
-pub(super) struct UnitTopics {
+pub(crate) struct UnitTopics {
     epoch: u64,
     seq: u64,
     states: UnitStates,
@@ -38,7 +38,7 @@ impl UnitTopics {
     }
 
     /// This is how units are now: what differs is due.
-    pub(super) fn observe(&mut self, states: &UnitStates) {
+    pub(crate) fn observe(&mut self, states: &UnitStates) {
         for (unit, state) in states.iter() {
             let same = self.states.get(unit).is_some_and(|told| {
                 let told = (&told.desired, &told.observed, &told.hold, &told.pins);

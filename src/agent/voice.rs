@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     chance, clock,
+    fault::planted,
     rules::{
         heartbeat::Beats,
         presence::{Standing, Verdict},
@@ -74,14 +75,50 @@ impl Kept for Store {
     }
 }
 
+/// What a connection takes. None of it waits; each is false when there is no room, and then has done nothing.
+pub(crate) trait Wire {
+    /// Which connection of this agent's life, from 1.
+    fn session(&self) -> u64;
+    /// When it began.
+    fn since_ms(&self) -> Millis;
+    /// Publishes at least once.
+    fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool;
+    /// Acknowledges a message to the broker.
+    fn acknowledge(&self, message: &Message) -> bool;
+    /// Ends the connection in order: the last will is not spoken.
+    fn disconnect(&self) -> bool;
+}
+
+impl Wire for Connection {
+    fn session(&self) -> u64 {
+        self.session
+    }
+
+    fn since_ms(&self) -> Millis {
+        self.since_ms
+    }
+
+    fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool {
+        Self::publish(self, topic, retain, payload)
+    }
+
+    fn acknowledge(&self, message: &Message) -> bool {
+        Self::acknowledge(self, message)
+    }
+
+    fn disconnect(&self) -> bool {
+        Self::disconnect(self)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Voice<K = Store> {
+pub(crate) struct Voice<K = Store, W = Connection> {
     me: Me,
     kept: K,
-    line: Option<Line>,
+    line: Option<Line<W>>,
     pub(crate) beats: Beats,
-    pub(super) units: UnitTopics,
+    pub(crate) units: UnitTopics,
     pub(super) alerts: AlertTopics,
     /// A heartbeat that the connection did not take yet.
     beat: Option<Vec<u8>>,
@@ -96,8 +133,8 @@ pub(crate) struct Voice<K = Store> {
 
 /// A connection, and where this agent stands in it.
 #[derive(Debug)]
-struct Line {
-    connection: Connection,
+struct Line<W> {
+    connection: W,
     standing: Standing,
     asserted_ms: Millis,
     assert_ms: Option<Millis>,
@@ -105,7 +142,7 @@ struct Line {
     acks: VecDeque<Message>,
 }
 
-impl<K: Kept> Voice<K> {
+impl<K: Kept, W: Wire> Voice<K, W> {
     pub(crate) fn new(me: Me, kept: K, beats: Beats) -> Self {
         let (units, alerts) = (UnitTopics::new(me.epoch), AlertTopics::new(me.epoch));
         Self {
@@ -118,7 +155,7 @@ impl<K: Kept> Voice<K> {
             beat: None,
             notes: VecDeque::new(),
             outbox: Resend::new(OUTBOX_MAX),
-            outbox_behind: true,
+            outbox_behind: !planted!(ForgetOutbox),
             metrics: Resend::new(METRICS_MAX),
             metrics_behind: true,
             blocked_until_ms: None,
@@ -126,9 +163,9 @@ impl<K: Kept> Voice<K> {
     }
 
     /// There is a connection; whether this agent may work in it shows when its presence comes back.
-    pub(crate) fn up(&mut self, connection: Connection, former: Vec<uuid::Uuid>, now_ms: Millis) {
+    pub(crate) fn up(&mut self, connection: W, former: Vec<uuid::Uuid>, now_ms: Millis) {
         let wait_ms = Millis::from(self.me.keep_alive_s) * 1500;
-        let standing = Standing::new(self.me.instance, connection.session, former, wait_ms);
+        let standing = Standing::new(self.me.instance, connection.session(), former, wait_ms);
         self.blocked_until_ms = None;
         self.line = Some(Line {
             connection,
@@ -317,7 +354,7 @@ impl<K: Kept> Voice<K> {
             return true;
         }
         let connection = &line.connection;
-        let presence = self.me.presence(connection.session, PresenceState::Online, connection.since_ms);
+        let presence = self.me.presence(connection.session(), PresenceState::Online, connection.since_ms());
         let said = connection.publish(&self.me.topic(HostTopic::Presence), true, json(&presence));
         if said {
             (line.assert_ms, line.asserted_ms) = (None, now_ms);
@@ -422,12 +459,12 @@ impl<K: Kept> Voice<K> {
     }
 
     /// Says goodbye. What comes back on the presence topic then shows that the broker has heard all of it.
-    pub(crate) fn farewell(&mut self) -> Option<Connection> {
+    pub(crate) fn farewell(&mut self) -> Option<W> {
         let sole = self.is_sole();
         let line = self.line.take()?;
         if sole {
             let last = self.beats.last(clock::now_ms());
-            let stopped = self.me.presence(line.connection.session, PresenceState::Stopped, clock::now_ms());
+            let stopped = self.me.presence(line.connection.session(), PresenceState::Stopped, clock::now_ms());
             let topic = |topic| -> Topic { self.me.topic(topic) };
             let said = line.connection.publish(&topic(HostTopic::Heartbeat), false, json(&last))
                 && line.connection.publish(&topic(HostTopic::Presence), true, json(&stopped));

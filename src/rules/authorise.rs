@@ -18,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Refusal, time::KnownTime};
+use crate::fault::planted;
 
 mod environment;
 
@@ -263,7 +264,7 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
     if lifetime_ms > LIFETIME_MAX_MS {
         return refuse(RefusalCode::Invalid, "the command lives longer than seven days");
     }
-    if issued_ms < judge.created_ms {
+    if issued_ms < judge.created_ms && !planted!(ObeyBeforeStore) {
         return refuse(
             RefusalCode::Replayed,
             "the command was issued before this agent's store was made, so nothing shows whether it was done before. \
@@ -277,7 +278,7 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
         );
     }
     let now_ms = judge.time.now_ms(judge.clock_ms);
-    if now_ms > expires_ms {
+    if now_ms > expires_ms && !planted!(ObeyExpired) {
         let late_s = (now_ms - expires_ms) / 1000;
         return refuse(RefusalCode::Expired, format!("the command expired {late_s} s before it could be begun"));
     }

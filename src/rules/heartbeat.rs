@@ -15,6 +15,7 @@ use muster_topics::{
 use serde_json::{Map, Value};
 
 use super::{backoff::jittered, resend::REPEAT};
+use crate::fault::planted;
 
 /// A JSON merge patch (RFC 7396) that makes `old` into `new`. No object in `new` may hold a null:
 /// the format has no way to say it.
@@ -134,6 +135,10 @@ impl Beats {
     /// This is the host's state now.
     pub fn observe(&mut self, state: HostState) {
         if state != self.state {
+            if planted!(NoTrailing) && !self.told.is_empty() {
+                self.state = state;
+                return;
+            }
             self.current = json(&state);
             self.state = state;
         }
@@ -186,6 +191,7 @@ impl Beats {
     fn change_ms(&self) -> Option<Millis> {
         let last_ms = self.last_ms?;
         let wait_ms = if self.urgent { self.periods.gap_ms } else { self.wait_ms };
+        let wait_ms = if planted!(NoThrottle) { 0 } else { wait_ms };
         (*self.newest()? != self.current).then_some(last_ms + wait_ms)
     }
 
@@ -203,7 +209,7 @@ impl Beats {
         if due(self.full_ms) || due(self.change_ms()) {
             return Some(self.make(now_ms, at_ms, random));
         }
-        let pending = self.pending.as_mut().filter(|pending| pending.due_ms <= now_ms)?;
+        let pending = self.pending.as_mut().filter(|pending| pending.due_ms <= now_ms && !planted!(BeatOnce))?;
         pending.due_ms = now_ms + REPEAT.jittered_ms(pending.attempts, random);
         pending.attempts += 1;
         Some(pending.heartbeat.clone())
@@ -218,7 +224,7 @@ impl Beats {
         random: f64,
         units: Option<&BTreeMap<UnitName, u64>>,
     ) -> Option<Heartbeat> {
-        if !self.connected || self.digest_ms.is_none_or(|digest_ms| now_ms < digest_ms) {
+        if !self.connected || self.digest_ms.is_none_or(|digest_ms| now_ms < digest_ms) || planted!(NoDigest) {
             return None;
         }
         self.digest_ms = Some(now_ms + jittered(self.periods.digest_ms, random));
@@ -239,6 +245,10 @@ impl Beats {
         self.seq += 1;
         let base = self.acknowledged.as_ref().filter(|_| self.full_ms.is_none_or(|full_ms| full_ms > now_ms));
         let content = match base {
+            Some((base_seq, _)) if planted!(WrongBase) => {
+                let newest = self.newest().cloned().unwrap_or_default();
+                Content::Delta { base_seq: *base_seq, patch: diff(&newest, &self.current) }
+            }
             Some((base_seq, base)) => Content::Delta { base_seq: *base_seq, patch: diff(base, &self.current) },
             None => Content::Full { state: self.state.clone() },
         };

@@ -2,7 +2,7 @@
 //! performs what they return.
 //!
 //! - [`time`]: what time it is, for a host whose clock may be wrong
-//! - [`authorise`]: whether a command may be done on this host
+//! - [`authorise`]: whether a command may be done on this host; [`receive`]: what any signed message comes to there
 //! - [`presence`]: whether this agent is the only one of its host
 //! - [`heartbeat`]: what to say of the host's state, and when
 //! - [`alert`]: which alerts hold
@@ -34,6 +34,7 @@ pub mod presence;
 pub mod probe;
 pub mod process;
 pub mod realm;
+pub mod receive;
 mod refusal;
 pub mod resend;
 pub mod schema;

@@ -7,14 +7,26 @@
 //! nobody objects; an agent that works objects to every claim.
 //!
 //! Earlier lives of the same store are no twins: the store's lock says that they are over. That is
-//! why their instances are remembered, and why a start after a crash need not wait. If one of them speaks up all the
-//! same, the store is the copy of one that lives on, and its agent leaves the host to that.
+//! why their instances are remembered, and why a start after a crash need not wait. A clone brings the
+//! instances of its original along, and those are not over: so each is remembered with its place. If one of them speaks up
+//! all the same, the store is the copy of one that lives on, and its agent leaves the host to that.
 
 use muster_topics::{
     Millis,
     presence::{Presence, PresenceState},
 };
 use uuid::Uuid;
+
+use crate::fault::planted;
+
+/// The instances of earlier lives in this `place`, newest first, from the lines that they left: `<instance> <place>`.
+/// One without a place, or of another one, may live still.
+#[must_use]
+pub fn former(lines: &str, place: &str) -> Vec<Uuid> {
+    let ours =
+        |line: &str| line.split_once(' ').filter(|(_, of)| *of == place || planted!(FormerAnywhere))?.0.parse().ok();
+    lines.lines().filter_map(ours).collect()
+}
 
 /// What to do about what was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +115,7 @@ impl Standing {
                 self.doubt = true;
                 Verdict::Assert
             }
-            Stage::Asking { other: true } if mine => {
+            Stage::Asking { other: true } if mine && !planted!(ClaimAtOnce) => {
                 self.stage = Stage::Claiming { until_ms: now_ms + self.wait_ms };
                 Verdict::Ignore
             }
@@ -117,6 +129,9 @@ impl Standing {
                 Verdict::Ignore
             }
             Stage::Claiming { .. } if other => Verdict::Withdraw,
+            Stage::Sole if other && planted!(YieldToTwin) => Verdict::Withdraw,
+            Stage::Sole if other && planted!(NeverObject) => Verdict::Ignore,
+            Stage::Sole if !other && !mine && planted!(LeaveOldWill) => Verdict::Ignore,
             Stage::Claiming { .. } | Stage::Sole if mine => Verdict::Ignore,
             Stage::Claiming { .. } | Stage::Sole => Verdict::Assert,
         }
@@ -172,6 +187,13 @@ mod tests {
         let verdict = standing.heard(Some(&presence(ME, 2, Online)), 0);
         assert_eq!((verdict == Verdict::Settled, standing.is_sole()), (sole, sole), "after {before:?}");
         standing
+    }
+
+    #[test]
+    fn only_lives_of_this_place_are_over() {
+        let lines = format!("{ME} here\n{TWIN} there\nnonsense here\n{FORMER}\n{FORMER} here\n");
+        assert_eq!(former(&lines, "here"), [ME, FORMER]);
+        assert!(former("", "here").is_empty());
     }
 
     #[test]

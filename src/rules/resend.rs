@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use muster_topics::Millis;
 
 use super::backoff::Growth;
+use crate::fault::planted;
 
 /// Repetitions of what was not acknowledged. The console repeats commands from 5 s on, too.
 pub const REPEAT: Growth = Growth { first_ms: 5_000, max_ms: 300_000 };
@@ -80,6 +81,9 @@ impl<K: Ord + Copy> Resend<K> {
         if let Some(item) = self.items.get_mut(key) {
             item.due_ms = now_ms + REPEAT.jittered_ms(item.attempts, random);
             item.attempts = item.attempts.saturating_add(1);
+            if planted!(SayOnce) {
+                item.due_ms = Millis::MAX;
+            }
         }
     }
 

@@ -33,7 +33,7 @@ use crate::{
         voice::Voice,
     },
     clock,
-    rules::{authorise::Policy, presence::Verdict, time::KnownTime},
+    rules::{authorise::Policy, presence::Verdict, receive::Refreshes, time::KnownTime},
 };
 
 /// As an agent: messages that are held back while it is not clear whether this host may work.
@@ -95,7 +95,7 @@ pub(super) struct Running {
 pub(super) struct Host {
     pub(super) parts: Parts,
     pub(super) running: BTreeMap<CommandId, Running>,
-    pub(super) refreshed_ms: Millis,
+    pub(super) refreshes: Refreshes,
     pub(super) refresh_due_ms: Option<Millis>,
     held: VecDeque<Message>,
     sole: bool,
@@ -113,7 +113,7 @@ impl Host {
         Self {
             parts,
             running: BTreeMap::new(),
-            refreshed_ms: Millis::MIN,
+            refreshes: Refreshes::default(),
             refresh_due_ms: None,
             held: VecDeque::new(),
             sole: false,

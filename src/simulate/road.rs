@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use muster_topics::{
     Millis, V1,
     ack::Ack,
-    command::{Command, LIFETIME_MAX_MS, Refresh, Verb},
+    command::{Command, Refresh, Verb},
     envelope::{self, Kind, Verified},
     name::{CommandId, Digest},
     outcome::{Content, Outcome, Output, RefusalCode, Report, Status},
@@ -24,13 +24,11 @@ use crate::{
     chance, clock,
     rules::{
         Refusal,
-        authorise::{self, Channel, Head, Judge, Verdict as Judgement},
+        authorise::{Channel, Head, Judge, Verdict as Judgement},
         backoff,
+        receive::{self, Acknowledged},
     },
 };
-
-/// As an agent: the longest time that a refresh may be put off.
-const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
 
 impl Host {
     /// A message on a topic of signed ones.
@@ -71,10 +69,11 @@ impl Host {
     }
 
     async fn ack(&mut self, ack: Ack) -> Done {
-        if ack.host != self.parts.me.host {
+        // What it has seen of the time it need not store but with answers: its lives are short.
+        let taken = receive::ack(&ack, self.parts.me.host, &mut self.parts.time, Millis::MAX, clock::now_ms());
+        if taken == Acknowledged::NotMine {
             return Ok(());
         }
-        self.parts.time.saw(ack.issued_ms, clock::now_ms());
         if !ack.reports.is_empty() {
             let signed_ms = self.parts.time.signed_ms();
             self.parts.journal.acknowledge(self.parts.n, ack.reports.clone(), signed_ms).await.ok_or(Ended)?;
@@ -86,13 +85,8 @@ impl Host {
     }
 
     fn refresh(&mut self, refresh: &Refresh) {
-        // Each is good once, as with an agent.
-        if refresh.issued_ms <= self.refreshed_ms {
-            return;
-        }
-        self.refreshed_ms = refresh.issued_ms;
-        self.parts.time.saw(refresh.issued_ms, clock::now_ms());
-        let within_ms = Millis::try_from(refresh.within_ms.min(REFRESH_WITHIN_MAX_MS)).unwrap_or_default();
+        let taken = receive::refresh(refresh, &mut self.refreshes, &mut self.parts.time, clock::now_ms());
+        let Some(within_ms) = taken else { return };
         let due_ms = self.now_ms() + backoff::share(within_ms, chance::random());
         self.refresh_due_ms = Some(self.refresh_due_ms.map_or(due_ms, |already_ms| already_ms.min(due_ms)));
     }
@@ -121,10 +115,7 @@ impl Host {
             time: self.parts.time,
             clock_ms,
         };
-        let issued_ms = command.issued_ms;
-        let verdict = authorise::check(command, channel, &judge);
-        self.parts.time.saw(issued_ms, clock_ms);
-        match verdict {
+        match receive::command(command, channel, &judge, &mut self.parts.time) {
             Judgement::NotMine => {}
             Judgement::Refused(command, refusal) => self.refuse(command.id, command.expires_ms, refusal).await?,
             Judgement::Granted(command) => return self.granted(command.into_inner(), message).await,
@@ -270,8 +261,7 @@ impl Host {
             let ended = Status::Exited { exit: Exit::Signal(nix::sys::signal::Signal::SIGTERM as i32) };
             self.finish(which, ended, Some(one.received_ms)).await?;
         } else {
-            // It cannot have been issued later than this one, and no command lives longer.
-            let expires_ms = command.issued_ms.saturating_add(LIFETIME_MAX_MS);
+            let expires_ms = receive::cancelled_expires_ms(command.issued_ms);
             let refusal = Refusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
             self.answer_now(which, expires_ms, refusal.into()).await?;
         }

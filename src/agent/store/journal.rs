@@ -17,6 +17,7 @@ use muster_topics::{
 use sqlx::SqliteConnection;
 
 use super::{Store, StoreError, from_sql, outbox, remember_signed_time, to_sql};
+use crate::fault::planted;
 
 /// How long a row outlives the expiry of its command, unless somebody wants it otherwise: longer than any message stays
 /// under way.
@@ -97,7 +98,12 @@ pub async fn insert(
     .execute(&mut *tx)
     .await?;
     remember_signed_time(tx, signed_ms).await?;
-    Ok(done.rows_affected() == 1)
+    Ok(is_new(done.rows_affected()))
+}
+
+/// Whether a command that made so many rows is one that was not there.
+pub(crate) fn is_new(rows: u64) -> bool {
+    rows == 1 || planted!(EnterTwice)
 }
 
 /// Says whether a command waits for its turn.
@@ -248,12 +254,20 @@ pub async fn knows(store: &Store, command: CommandId) -> Result<bool, StoreError
     Ok(found > 0)
 }
 
+/// What expired before this is forgotten.
+pub(crate) fn kept_from_ms(signed_ms: Millis, kept_ms: Millis) -> Millis {
+    if planted!(PruneEarly) {
+        return Millis::MAX;
+    }
+    signed_ms.saturating_sub(kept_ms)
+}
+
 /// Forgets commands that expired `kept_ms` before `signed_ms` and whose messages the console has.
 ///
 /// # Errors
 /// If the database refuses.
 pub async fn prune(store: &Store, signed_ms: Millis, kept_ms: Millis) -> Result<u64, StoreError> {
-    let before_ms = signed_ms.saturating_sub(kept_ms);
+    let before_ms = kept_from_ms(signed_ms, kept_ms);
     let mut tx = store.begin().await?;
     let done = sqlx::query!(
         "DELETE FROM journal WHERE finished_ms IS NOT NULL AND expires_ms < ?
@@ -264,6 +278,13 @@ pub async fn prune(store: &Store, signed_ms: Millis, kept_ms: Millis) -> Result<
     .await?;
     super::commit(tx, "prune").await?;
     Ok(done.rows_affected())
+}
+
+/// How many commands it holds.
+#[cfg(test)]
+pub(crate) async fn count(store: &Store) -> Result<usize, StoreError> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM journal").fetch_one(&store.pool).await?;
+    Ok(usize::try_from(count).unwrap_or_default())
 }
 
 struct Position {

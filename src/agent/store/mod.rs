@@ -148,8 +148,9 @@ impl Store {
         Ok(self.pool.begin().await?)
     }
 
-    /// Begins a new life of the agent. A new store's first epoch is the time in seconds, so that it
-    /// is later than every life of a store that was lost.
+    /// Begins a new life of the agent. Its epoch is the time in seconds, so that it is later than every life of a store
+    /// that was lost, and not that of a clone, which would count on from the same number; but later than the last one in
+    /// any case.
     ///
     /// # Errors
     /// If the database refuses.
@@ -160,7 +161,8 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         sqlx::query!(
-            "INSERT INTO meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = value + 1",
+            "INSERT INTO meta (key, value) VALUES ('epoch', ?)
+             ON CONFLICT (key) DO UPDATE SET value = max(value + 1, excluded.value)",
             seconds
         )
         .execute(&mut *tx)
@@ -277,7 +279,8 @@ mod tests {
         drop(store);
         let store = Store::open(&path).await.unwrap();
         let second = store.begin_life(9_000_000).await.unwrap();
-        assert_eq!(second, Life { epoch: 5_001, created_ms: 5_000_000, signed_ms: 77 });
+        assert_eq!(second, Life { epoch: 9_000, created_ms: 5_000_000, signed_ms: 77 });
+        assert_eq!(store.begin_life(8_000_000).await.unwrap().epoch, 9_001, "the clock was set back");
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@
 //! **Invariant: only [`authorise`] makes an [`Authorised`]**, and only that can be issued.
 
 mod check;
-mod schedule;
+pub(crate) mod schedule;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -36,6 +36,7 @@ use super::{
 use crate::{
     api::{self, NewCommand, NewTarget},
     clock::now_ms,
+    fault::planted,
 };
 
 /// Events that wait for the task: those of one batch of ingest, and some submissions.
@@ -52,7 +53,7 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the task has to know.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// There is a new command in the store.
     Submitted {
         /// Its hosts and expiry.
@@ -242,9 +243,12 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             if matches!(event, Event::Connected) {
                 roll_call = refresh_all(&shared).await;
             }
-            actions.extend(take(&mut schedule, event));
+            actions.extend(take(&mut schedule, event, now_ms()));
         }
-        if let Some(called) = roll_call.take_if(|called| called.until_ms <= now_ms()) {
+        if roll_call.is_some_and(|called| called.is_void(now_ms())) {
+            roll_call = refresh_all(&shared).await;
+        }
+        if let Some(called) = roll_call.take_if(|called| called.is_over(now_ms())) {
             roll_call = close_roll_call(&shared, &mut schedule, called).await;
         }
         actions.extend(schedule.due(now_ms()));
@@ -270,21 +274,13 @@ async fn remember_date(shared: &Shared, remembered_ms: &mut Millis) {
 }
 
 async fn load(shared: &Shared) -> Result<Schedule, StoreError> {
-    let mut schedule = Schedule::default();
-    let now = now_ms();
-    for host in host::online(shared.store.read()).await? {
-        schedule.presence(host, true, now);
-    }
-    for open in store::command::open(shared.store.read()).await? {
-        // Each for itself: whether the broadcast went out before the last stop is not known.
-        schedule.open(open, false, now);
-    }
+    let online = host::online(shared.store.read()).await?;
+    let schedule = Schedule::load(online, store::command::open(shared.store.read()).await?, now_ms());
     tracing::debug!(commands = schedule.len(), "open commands");
     Ok(schedule)
 }
 
-fn take(schedule: &mut Schedule, event: Event) -> Option<Action> {
-    let now = now_ms();
+pub(crate) fn take(schedule: &mut Schedule, event: Event, now: Millis) -> Option<Action> {
     match event {
         Event::Submitted { open, broadcast } => return schedule.open(open, broadcast, now),
         Event::Answered(command, host) => schedule.answered(command, host),
@@ -295,26 +291,42 @@ fn take(schedule: &mut Schedule, event: Event) -> Option<Action> {
     None
 }
 
-/// Every host was asked to speak up.
+/// Every host is asked to speak up.
 #[derive(Clone, Copy, Debug)]
-struct RollCall {
-    since_ms: Millis,
+pub(crate) struct RollCall {
+    pub(crate) since_ms: Millis,
     /// Who has said nothing by then is away.
-    until_ms: Millis,
+    pub(crate) until_ms: Millis,
 }
 
-/// Asks every host for its whole state, each after a random part of a time that grows with the
-/// fleet: at 2 ms a host, ten thousand answer within 20 s, 500 a second. Nothing if it did not go out.
+impl RollCall {
+    /// Calls `hosts` hosts for their whole state, each after a random part of a time that grows with the
+    /// fleet: at 2 ms a host, ten thousand answer within 20 s, 500 a second.
+    pub(crate) fn new(hosts: u64, now: Millis) -> (Self, Refresh) {
+        let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
+        let until_ms = now + to_ms(ROLL_CALL) + Millis::try_from(within_ms).unwrap_or(0);
+        (Self { since_ms: now, until_ms }, Refresh { v: V1, issued_ms: now, within_ms })
+    }
+
+    /// Whether it is of a time that has not come yet: the clock was set back, and does not tell who has answered.
+    pub(crate) fn is_void(&self, now: Millis) -> bool {
+        now < self.since_ms
+    }
+
+    /// Whether who has said nothing is away.
+    pub(crate) fn is_over(&self, now: Millis) -> bool {
+        self.until_ms <= now && !planted!(NoRollCall)
+    }
+}
+
+/// Asks every host for its whole state. Nothing if it did not go out.
 async fn refresh_all(shared: &Shared) -> Option<RollCall> {
     let hosts = host::count(shared.store.read()).await.map_or(0, |(all, _)| all);
-    let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
-    let since_ms = now_ms();
-    let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(since_ms), within_ms };
+    let now = now_ms();
+    let (called, mut refresh) = RollCall::new(hosts, now);
+    refresh.issued_ms = shared.dated.another_ms(now);
     match shared.authority.signer().sign(&refresh) {
-        Ok(bytes) => shared.link.publish(Topic::CommandAll, bytes).then(|| RollCall {
-            since_ms,
-            until_ms: since_ms + to_ms(ROLL_CALL) + Millis::try_from(within_ms).unwrap_or(0),
-        }),
+        Ok(bytes) => shared.link.publish(Topic::CommandAll, bytes).then_some(called),
         Err(error) => {
             tracing::error!(%error, "a message cannot be signed");
             None

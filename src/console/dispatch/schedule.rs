@@ -17,7 +17,7 @@ use muster_topics::{
     name::{CommandId, HostId},
 };
 
-use crate::console::store::command::Open;
+use crate::{console::store::command::Open, fault::planted};
 
 /// The first repetition comes after this; each later one after twice as long.
 const RESEND_MS: Millis = 5_000;
@@ -28,7 +28,7 @@ const NO_ROOM_MS: Millis = 250;
 
 /// Something to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     /// Publish to everybody.
     Broadcast(CommandId),
     /// Publish to one host.
@@ -56,11 +56,13 @@ struct Entry {
 
 /// All open commands, and who is online.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     commands: BTreeMap<CommandId, Entry>,
     online: HashSet<HostId>,
     /// What comes when: of a host, the next time that a command goes out; without one, the command's end.
     timers: BTreeSet<(Millis, CommandId, Option<HostId>)>,
+    /// What the clock showed last.
+    looked_ms: Millis,
 }
 
 /// How long after it went out for the `sent`th time, counted from 1, a command goes out again.
@@ -70,13 +72,26 @@ fn pause_ms(sent: u32) -> Millis {
 }
 
 impl Schedule {
+    /// Begins with what the store holds: who is online, and which commands are open.
+    pub(crate) fn load(online: Vec<HostId>, open: Vec<Open>, now: Millis) -> Self {
+        let mut schedule = Self::default();
+        for host in online {
+            schedule.presence(host, true, now);
+        }
+        for open in open {
+            // Each for itself: whether the broadcast went out before the last stop is not known.
+            schedule.open(open, false, now);
+        }
+        schedule
+    }
+
     /// How many commands are open.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.commands.len()
     }
 
     /// Takes a command in. A broadcast goes out in one message now, and counts as sent.
-    pub(super) fn open(&mut self, open: Open, broadcast: bool, now: Millis) -> Option<Action> {
+    pub(crate) fn open(&mut self, open: Open, broadcast: bool, now: Millis) -> Option<Action> {
         let Open { id, expires_ms, hosts } = open;
         // One that was submitted while the open ones were being read from the store comes twice.
         if self.commands.contains_key(&id) {
@@ -95,7 +110,7 @@ impl Schedule {
     }
 
     /// A host has said that it has a command. It still owes the outcome.
-    pub(super) fn answered(&mut self, command: CommandId, host: HostId) {
+    pub(crate) fn answered(&mut self, command: CommandId, host: HostId) {
         let entry = self.commands.get_mut(&command);
         if let Some(attempt) = entry.and_then(|entry| entry.hosts.get_mut(&host)) {
             attempt.answered = true;
@@ -103,7 +118,7 @@ impl Schedule {
     }
 
     /// A host is done with a command.
-    pub(super) fn settled(&mut self, command: CommandId, host: HostId) {
+    pub(crate) fn settled(&mut self, command: CommandId, host: HostId) {
         let Some(entry) = self.commands.get_mut(&command) else { return };
         if let Some(next_ms) = entry.hosts.remove(&host).and_then(|attempt| attempt.next_ms) {
             self.timers.remove(&(next_ms, command, Some(host)));
@@ -116,7 +131,7 @@ impl Schedule {
     }
 
     /// A host came or went.
-    pub(super) fn presence(&mut self, host: HostId, online: bool, now: Millis) {
+    pub(crate) fn presence(&mut self, host: HostId, online: bool, now: Millis) {
         if online {
             self.online.insert(host);
         } else {
@@ -125,21 +140,21 @@ impl Schedule {
         let theirs = self.commands.iter().filter(|(_, entry)| entry.hosts.contains_key(&host));
         for command in theirs.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.unplan(command, host);
-            if online {
+            if online && !planted!(ForgetReturned) {
                 self.begin_anew(command, host, now);
             }
         }
     }
 
     /// There is a new connection to the broker: what is open goes out again.
-    pub(super) fn connected(&mut self, now: Millis) {
+    pub(crate) fn connected(&mut self, now: Millis) {
         for host in self.online.clone() {
             self.presence(host, true, now);
         }
     }
 
     /// The link had no room for a message of [`Action::Send`].
-    pub(super) fn no_room(&mut self, command: CommandId, host: HostId, now: Millis) {
+    pub(crate) fn no_room(&mut self, command: CommandId, host: HostId, now: Millis) {
         let attempt = self.commands.get_mut(&command).and_then(|entry| entry.hosts.get_mut(&host));
         if let Some(attempt) = attempt {
             attempt.sent = attempt.sent.saturating_sub(1);
@@ -149,12 +164,17 @@ impl Schedule {
     }
 
     /// When there is something to be done next.
-    pub(super) fn next_ms(&self) -> Option<Millis> {
+    pub(crate) fn next_ms(&self) -> Option<Millis> {
         self.timers.first().map(|(at, _, _)| *at)
     }
 
     /// Everything that is to be done by now. It counts as done.
-    pub(super) fn due(&mut self, now: Millis) -> Vec<Action> {
+    pub(crate) fn due(&mut self, now: Millis) -> Vec<Action> {
+        // The clock was set back: what was planned by it would come too late. (A clock that only drifts is let be.)
+        if now + RESEND_MS < self.looked_ms && !planted!(PlanByOldClock) {
+            self.connected(now);
+        }
+        self.looked_ms = now;
         let mut actions = Vec::new();
         while let Some((at, command, host)) = self.timers.first().copied() {
             if at > now {
@@ -173,12 +193,14 @@ impl Schedule {
         let entry = self.commands.get_mut(&command)?;
         let attempt = entry.hosts.get_mut(&host)?;
         attempt.next_ms = None;
-        if now > entry.expires_ms {
+        if now > entry.expires_ms && !planted!(SendExpired) {
             return None;
         }
         attempt.sent = attempt.sent.saturating_add(1);
         let again_ms = now + pause_ms(attempt.sent);
-        self.plan(command, host, again_ms);
+        if !planted!(SendOnce) {
+            self.plan(command, host, again_ms);
+        }
         Some(Action::Send(command, host))
     }
 
@@ -207,7 +229,7 @@ impl Schedule {
     fn plan(&mut self, command: CommandId, host: HostId, at: Millis) {
         let Some(entry) = self.commands.get_mut(&command) else { return };
         let end = entry.expires_ms;
-        let Some(attempt) = entry.hosts.get_mut(&host).filter(|_| at <= end) else { return };
+        let Some(attempt) = entry.hosts.get_mut(&host).filter(|_| at <= end || planted!(SendExpired)) else { return };
         attempt.next_ms = Some(at);
         self.timers.insert((at, command, Some(host)));
     }
@@ -296,6 +318,15 @@ mod tests {
         assert_eq!(one.times(20_000), [0, 5_000, 15_000]);
         one.schedule.connected(21_000);
         assert_eq!(one.times(30_000), [21_000, 26_000]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_delays_nothing() {
+        let (mut one, _) = Fixture::new(1, false, &[0]);
+        assert_eq!(one.times(5_000), [0, 5_000]);
+        let sent = Action::Send(one.command, one.hosts[0]);
+        assert_eq!(one.schedule.due(-3_600_000), [sent]);
+        assert_eq!(one.schedule.next_ms(), Some(-3_595_000));
     }
 
     #[test]

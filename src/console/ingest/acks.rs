@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{clock::now_ms, console::Shared};
 
 /// How long nothing has to be stored before acknowledgements go out: a twentieth of the time after which a host repeats itself.
-const GATHER: Duration = Duration::from_millis(250);
+pub(crate) const GATHER: Duration = Duration::from_millis(250);
 /// The longest that acknowledgements wait: about half of the shortest time after which a host repeats itself (5 s less a quarter).
 const GATHER_MAX: Duration = Duration::from_secs(2);
 /// The most answers that one acknowledgement names: 90 bytes each, quoted, stay well below 64 KiB.
@@ -38,8 +38,8 @@ const ALERTS_MAX: usize = 300;
 
 /// What one host may forget.
 #[derive(Debug, Default)]
-pub(super) struct HostAcks {
-    pub(super) reports: BTreeSet<ReportAck>,
+pub(crate) struct HostAcks {
+    pub(crate) reports: BTreeSet<ReportAck>,
     pub(super) heartbeat: Option<Numbered>,
     pub(super) metrics: BTreeSet<Numbered>,
     pub(super) alerts: BTreeSet<AlertAck>,
@@ -58,13 +58,13 @@ impl HostAcks {
 /// The acknowledgements that hosts are owed. What of a host waits here is bounded by what it may have under way: it
 /// sends nothing new until some of that is acknowledged.
 #[derive(Debug, Default)]
-pub(in crate::console) struct Owed {
+pub(crate) struct Owed {
     hosts: Mutex<BTreeMap<HostId, HostAcks>>,
     more: Notify,
 }
 
 impl Owed {
-    pub(super) fn add(&self, acks: BTreeMap<HostId, HostAcks>) {
+    pub(crate) fn add(&self, acks: BTreeMap<HostId, HostAcks>) {
         if acks.is_empty() {
             return;
         }
@@ -75,7 +75,7 @@ impl Owed {
         self.more.notify_one();
     }
 
-    fn take(&self) -> BTreeMap<HostId, HostAcks> {
+    pub(crate) fn take(&self) -> BTreeMap<HostId, HostAcks> {
         std::mem::take(&mut *self.hosts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -111,7 +111,7 @@ async fn say(shared: &Shared) {
 }
 
 /// What a host may forget, in as many messages as it takes.
-fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
+pub(crate) fn messages(host: HostId, acks: HostAcks, now: Millis) -> Vec<Ack> {
     let HostAcks { reports, heartbeat, metrics, alerts } = acks;
     let alerts: Vec<_> = alerts.into_iter().collect();
     let (reports, metrics): (Vec<_>, Vec<_>) = (reports.into_iter().collect(), metrics.into_iter().collect());

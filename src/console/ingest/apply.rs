@@ -13,12 +13,12 @@ use muster_topics::{
     topic::{HostTopic, Topic},
     unit::UnitReport,
 };
-use sqlx::SqliteConnection;
 
 use super::{
     ApplyError, Faulty,
     decide::{self, Verdict},
     effects::Effects,
+    tables::Tables,
 };
 use crate::{
     api::CommandState,
@@ -26,11 +26,12 @@ use crate::{
         Change,
         store::{
             StoreError,
-            alert::{self, Put},
-            command::{self, Settled},
-            host::{self, Known, NewState},
+            alert::Put,
+            command::Settled,
+            host::{Known, NewState},
         },
     },
+    fault::planted,
 };
 
 /// The most output of one stream of a command that is kept: far above what a command may ask for,
@@ -44,20 +45,20 @@ type Result<T> = std::result::Result<T, ApplyError>;
 
 /// A batch on its way into one transaction. What many messages of a batch do alike (presences, heartbeats, outcomes) is
 /// gathered here, and stored together by [`Batch::finish`]: a statement costs ten times what a row in a larger one does.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     known: Known,
     presences: BTreeMap<HostId, Presence>,
     states: BTreeMap<HostId, NewState>,
     settled: Vec<Settled>,
     now: Millis,
     /// What has to follow once it is committed.
-    pub(super) effects: Effects,
+    pub(crate) effects: Effects,
 }
 
 impl Batch {
     /// Reads what has to be known of the hosts that `topics` name.
-    pub(super) async fn begin<'a>(
-        db: &mut SqliteConnection,
+    pub(crate) async fn begin<'a>(
+        db: &mut impl Tables,
         topics: impl Iterator<Item = &'a Topic>,
         now: Millis,
     ) -> std::result::Result<Self, StoreError> {
@@ -70,13 +71,13 @@ impl Batch {
             }
         }
         let (hosts, beating): (Vec<_>, Vec<_>) = (hosts.into_iter().collect(), beating.into_iter().collect());
-        let known = host::known(db, &hosts, &beating).await?;
+        let known = db.known(&hosts, &beating).await?;
         let (presences, states) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { known, presences, states, settled: Vec::new(), now, effects: Effects::default() })
     }
 
     /// Applies a message.
-    pub(super) async fn apply(&mut self, db: &mut SqliteConnection, topic: &Topic, payload: &[u8]) -> Result<()> {
+    pub(crate) async fn apply(&mut self, db: &mut impl Tables, topic: &Topic, payload: &[u8]) -> Result<()> {
         if payload.len() > PAYLOAD_MAX_BYTES {
             return Err(Faulty::TooLong(payload.len()).into());
         }
@@ -108,7 +109,8 @@ impl Batch {
 
     fn presence(&mut self, id: HostId, presence: Presence) {
         let held = self.known.presences.get(&id).copied();
-        if !decide::presence_supersedes(held, &presence) {
+        let lives = self.known.lives.get(&id).copied();
+        if !decide::presence_supersedes(held, lives, &presence) {
             return;
         }
         self.known.presences.insert(id, presence.order());
@@ -117,7 +119,7 @@ impl Batch {
         self.presences.insert(id, presence);
     }
 
-    async fn heartbeat(&mut self, db: &mut SqliteConnection, id: HostId, heartbeat: Heartbeat) -> Result<()> {
+    async fn heartbeat(&mut self, db: &mut impl Tables, id: HostId, heartbeat: Heartbeat) -> Result<()> {
         let (epoch, made_ms, is_final) = (heartbeat.epoch, heartbeat.at_ms, heartbeat.is_final);
         let verdict = decide::heartbeat(self.known.held.get(&id).cloned(), heartbeat).inspect_err(|_| {
             // Whatever the host thinks that we hold is not what it means: begin anew.
@@ -132,7 +134,7 @@ impl Batch {
                 self.effects.changes.push(Change::Host(id));
                 if self.known.alerted.contains(&id) || !state.alerts.is_empty() {
                     let made = (epoch, made_ms);
-                    if alert::reconcile(db, id, made, &state.alerts).await? {
+                    if db.reconcile_alerts(id, made, &state.alerts).await? {
                         self.effects.changes.push(Change::Alert(Some(id)));
                     }
                 }
@@ -140,19 +142,24 @@ impl Batch {
                 if !is_final {
                     self.lives(id, epoch, &state);
                 }
+                self.known.lives.insert(id, epoch);
                 self.known.held.insert(id, held.clone());
                 self.states.insert(id, NewState { host: id, held, hostname: state.hostname });
             }
             Verdict::Known { seq } => self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
             Verdict::Old => (),
+            Verdict::Gap if planted!(LeaveGap) => (),
             Verdict::Gap => drop(self.effects.refresh.insert(id)),
             Verdict::Digest { state, digest } => {
                 let rules = state.get("alert_rules").and_then(serde_json::Value::as_u64);
                 self.effects.rules.insert(id, rules);
-                let units = host::last_reports(db, id, epoch).await?;
+                let units = db.last_reports(id, epoch).await?;
                 let same =
                     units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));
-                if !same {
+                if !self.is_shown(id, epoch) && !planted!(ForgetDigester) {
+                    self.effects.refresh.insert(id);
+                }
+                if !same && !planted!(AnyDigest) {
                     tracing::warn!(host.id = %id, "what is held of a host is not what it has told; it is asked to tell all anew");
                     self.effects.refresh.insert(id);
                 }
@@ -161,7 +168,7 @@ impl Batch {
         Ok(())
     }
 
-    async fn alert(&mut self, db: &mut SqliteConnection, host: HostId, id: &Name, alert: &Alert) -> Result<()> {
+    async fn alert(&mut self, db: &mut impl Tables, host: HostId, id: &Name, alert: &Alert) -> Result<()> {
         if alert.id != *id {
             return Err(Faulty::Content("it is about another alert than its topic says").into());
         }
@@ -169,7 +176,7 @@ impl Batch {
         if texts > ALERT_MAX_BYTES {
             return Err(Faulty::Content("its texts are longer than anybody reads").into());
         }
-        match alert::put(db, host, alert, self.now).await? {
+        match db.put_alert(host, alert, self.now).await? {
             Put::New => {
                 self.known.alerted.insert(host);
                 self.effects.changes.push(Change::Alert(Some(host)));
@@ -184,26 +191,35 @@ impl Batch {
     /// A heartbeat came that is not the last one of its life: the host is there, whatever its presence says.
     fn lives(&mut self, id: HostId, epoch: u64, state: &HostState) {
         match self.known.presences.get(&id).copied() {
-            // Taken down as offline by mistake: it shows its presence again if it is asked to.
-            Some((held, _, true)) if held == epoch => drop(self.effects.refresh.insert(id)),
-            Some((held, _, _)) if held >= epoch => (),
+            Some(_) if self.is_shown(id, epoch) => (),
+            // Taken down as offline by mistake, or behind a clone that has gone: it shows its presence again if it is
+            // asked to.
+            Some((held, _, _)) if held >= epoch => drop(self.effects.refresh.insert(id)),
             // Of this life nothing has come: brokers lose presences where many come at once. Session 0 is before any
             // that the host has had, so whatever its presence topic says counts as later.
             _ => self.presence(id, decide::presence_of(epoch, state)),
         }
     }
 
-    async fn report(&mut self, db: &mut SqliteConnection, id: HostId, report: Report) -> Result<()> {
+    /// Whether a host counts as online, in this life.
+    fn is_shown(&self, id: HostId, epoch: u64) -> bool {
+        matches!(self.known.presences.get(&id), Some((held, _, false)) if *held == epoch)
+    }
+
+    async fn report(&mut self, db: &mut impl Tables, id: HostId, report: Report) -> Result<()> {
         let Report { command, seq, content, .. } = report;
         let acknowledged = ReportAck { command, seq };
         let effects = &mut self.effects;
         match content {
             Content::Done { outcome } => {
                 effects.acks(id).reports.insert(acknowledged);
+                if planted!(AckUnstored) {
+                    return Ok(());
+                }
                 self.settled.push(Settled { command, host: id, outcome });
             }
             content => {
-                let Some(state) = command::state(db, command, id).await? else {
+                let Some(state) = db.state(command, id).await? else {
                     unknown(id, command);
                     // The host may forget it: nobody will ever ask.
                     effects.acks(id).reports.insert(acknowledged);
@@ -228,21 +244,21 @@ impl Batch {
     }
 
     /// Stores what was gathered; gives what has to follow once the transaction is committed.
-    pub(super) async fn finish(mut self, db: &mut SqliteConnection) -> std::result::Result<Effects, StoreError> {
+    pub(crate) async fn finish(mut self, db: &mut impl Tables) -> std::result::Result<Effects, StoreError> {
         let presences: Vec<_> = self.presences.into_iter().collect();
-        host::set_presences(db, &presences, self.now).await?;
+        db.set_presences(&presences, self.now).await?;
         let states: Vec<_> = self.states.into_values().collect();
-        host::set_held(db, &states, self.now).await?;
+        db.set_held(&states, self.now).await?;
         // The first outcome stays; of several in one batch the first is tried.
         let mut firsts = BTreeSet::new();
         let outcomes: Vec<Settled> =
             self.settled.iter().filter(|one| firsts.insert((one.command, one.host))).cloned().collect();
-        let new = command::settle(db, &outcomes, self.now).await?;
+        let new = db.settle(&outcomes, self.now).await?;
         let mut told = BTreeSet::new();
         for Settled { command, host, .. } in self.settled {
             if new.contains(&(command, host)) {
                 told.insert(command);
-            } else if command::state(db, command, host).await?.is_none() {
+            } else if db.state(command, host).await?.is_none() {
                 unknown(host, command);
                 continue;
             }
@@ -265,30 +281,30 @@ fn parse<T: serde::de::DeserializeOwned>(payload: &[u8]) -> Result<T> {
 /// Forgets units that a heartbeat does not list. The message that says that a unit is gone is not
 /// retained, so a console that was away has never had it.
 async fn forget_units(
-    db: &mut SqliteConnection,
+    db: &mut impl Tables,
     id: HostId,
     epoch: u64,
     made_ms: Millis,
     state: &HostState,
     effects: &mut Effects,
 ) -> Result<()> {
-    for unit in host::units_before(db, id, epoch, made_ms).await? {
-        if !state.units.contains_key(&unit) {
+    for unit in db.units_before(id, epoch, made_ms).await? {
+        if !state.units.contains_key(&unit) && !planted!(KeepUnits) {
             unit_gone(db, id, &unit, effects).await?;
         }
     }
     Ok(())
 }
 
-async fn unit_gone(db: &mut SqliteConnection, id: HostId, unit: &UnitName, effects: &mut Effects) -> Result<()> {
-    if host::remove_unit(db, id, unit).await? {
+async fn unit_gone(db: &mut impl Tables, id: HostId, unit: &UnitName, effects: &mut Effects) -> Result<()> {
+    if db.remove_unit(id, unit).await? {
         effects.changes.push(Change::Unit(id, unit.clone()));
     }
     Ok(())
 }
 
 async fn unit_report(
-    db: &mut SqliteConnection,
+    db: &mut impl Tables,
     id: HostId,
     unit: &UnitName,
     report: &UnitReport,
@@ -298,14 +314,14 @@ async fn unit_report(
     if report.unit != *unit {
         return Err(Faulty::Content("it is about another unit than its topic says").into());
     }
-    if host::set_unit(db, id, report, now).await? {
+    if db.set_unit(id, report, now).await? {
         effects.changes.push(Change::Unit(id, unit.clone()));
     }
     Ok(())
 }
 
 async fn advance(
-    db: &mut SqliteConnection,
+    db: &mut impl Tables,
     id: HostId,
     command: CommandId,
     from: CommandState,
@@ -313,7 +329,7 @@ async fn advance(
     effects: &mut Effects,
 ) -> Result<()> {
     if decide::advances(from, to) {
-        command::advance(db, command, id, to).await?;
+        db.advance(command, id, to).await?;
         effects.answered.push((command, id));
         effects.changes.push(Change::Command(command));
     }
@@ -321,7 +337,7 @@ async fn advance(
 }
 
 async fn output(
-    db: &mut SqliteConnection,
+    db: &mut impl Tables,
     id: HostId,
     command: CommandId,
     stream: Stream,
@@ -332,5 +348,5 @@ async fn output(
     if end.is_none_or(|end| end > OUTPUT_MAX_BYTES) {
         return Err(Faulty::Content("its output is beyond what is kept of a command").into());
     }
-    Ok(command::add_output(db, command, id, stream, offset_bytes, data).await?)
+    Ok(db.add_output(command, id, stream, offset_bytes, data).await?)
 }

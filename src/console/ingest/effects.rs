@@ -19,20 +19,20 @@ const REFRESHES_MAX: usize = 100_000;
 
 /// What is to be done once a batch is committed.
 #[derive(Debug, Default)]
-pub(super) struct Effects {
-    acks: BTreeMap<HostId, HostAcks>,
+pub(crate) struct Effects {
+    pub(crate) acks: BTreeMap<HostId, HostAcks>,
     /// Hosts whose whole state is needed.
-    pub(super) refresh: BTreeSet<HostId>,
+    pub(crate) refresh: BTreeSet<HostId>,
     /// Hosts that came (true) or went, in the order in which they did.
-    pub(super) presences: Vec<(HostId, bool)>,
+    pub(crate) presences: Vec<(HostId, bool)>,
     /// Hosts that say that they have a command.
-    pub(super) answered: Vec<(CommandId, HostId)>,
+    pub(crate) answered: Vec<(CommandId, HostId)>,
     /// Hosts that are done with a command.
-    pub(super) settled: Vec<(CommandId, HostId)>,
+    pub(crate) settled: Vec<(CommandId, HostId)>,
     /// Which rules for alerts hosts say that they have.
     pub(super) rules: BTreeMap<HostId, Option<u64>>,
     /// News for pages.
-    pub(super) changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
 }
 
 impl Effects {
@@ -54,8 +54,19 @@ impl Effects {
         self.changes.extend(more.changes);
     }
 
+    /// What dispatch has to know, in this order: a host that came and is done in one batch gets nothing sent again.
+    pub(crate) fn take_events(&mut self) -> impl Iterator<Item = dispatch::Event> + use<> {
+        let (settled, answered) = (std::mem::take(&mut self.settled), std::mem::take(&mut self.answered));
+        let settled = settled.into_iter().map(|(command, host)| dispatch::Event::Settled(command, host));
+        let answered = answered.into_iter().map(|(command, host)| dispatch::Event::Answered(command, host));
+        let presences = std::mem::take(&mut self.presences).into_iter();
+        let presences = presences.map(|(host, online)| dispatch::Event::Presence(host, online));
+        settled.chain(answered).chain(presences)
+    }
+
     /// Tells everybody.
-    pub(super) async fn perform(self, shared: &Shared, refreshes: &mut Refreshes, now: Millis) {
+    pub(super) async fn perform(mut self, shared: &Shared, refreshes: &mut Refreshes, now: Millis) {
+        let events = self.take_events();
         shared.owed.add(self.acks);
         for (host, has) in self.rules {
             shared.tellings.heard(host, has, now);
@@ -70,11 +81,7 @@ impl Effects {
                 }
             }
         }
-        // In this order: a host that came and is done in one batch gets nothing sent again.
-        let answered = self.answered.into_iter().map(|(command, host)| dispatch::Event::Answered(command, host));
-        let settled = self.settled.into_iter().map(|(command, host)| dispatch::Event::Settled(command, host));
-        let presences = self.presences.into_iter().map(|(host, online)| dispatch::Event::Presence(host, online));
-        for event in settled.chain(answered).chain(presences) {
+        for event in events {
             let _ = shared.dispatch.send(event).await;
         }
         let mut told = HashSet::new();
@@ -88,11 +95,11 @@ impl Effects {
 
 /// When each host was last asked for its whole state.
 #[derive(Debug, Default)]
-pub(super) struct Refreshes(HashMap<HostId, Millis>);
+pub(crate) struct Refreshes(HashMap<HostId, Millis>);
 
 impl Refreshes {
     /// Whether a host may be asked again; if so, it counts as asked.
-    fn may_ask(&mut self, host: HostId, now: Millis) -> bool {
+    pub(crate) fn may_ask(&mut self, host: HostId, now: Millis) -> bool {
         if self.0.len() >= REFRESHES_MAX {
             self.0.clear();
         }

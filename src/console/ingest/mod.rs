@@ -1,7 +1,7 @@
 //! What hosts say, from the link into the store, and then acknowledged.
 //!
 //! Modules, in reading order: [`decide`] (what a message changes, as plain functions), [`apply`] (one
-//! message into one transaction), [`effects`] (what is to be done once the transaction is committed:
+//! message into one transaction; [`tables`]: what it needs of a database), [`effects`] (what is to be done once the transaction is committed:
 //! requests for a refresh, news for pages and dispatch), [`acks`] (what hosts are told that they may forget), [`output`] (pieces of
 //! output put together), [`recorder`] (measurements, by a queue and a task of their own, so that
 //! neither waits for the other's store).
@@ -15,12 +15,13 @@
 //! **Invariant: a faulty message is counted, logged and acknowledged.** Otherwise it would come for
 //! ever, and those behind it never.
 
-mod acks;
-mod apply;
+pub(crate) mod acks;
+pub(crate) mod apply;
 mod decide;
-mod effects;
+pub(crate) mod effects;
 pub(super) mod output;
 mod recorder;
+pub(crate) mod tables;
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,7 +49,7 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A message that cannot be used, and why. It is no fault of the store's.
 #[derive(Debug, thiserror::Error)]
-enum Faulty {
+pub(crate) enum Faulty {
     #[error("it has {0} bytes, and {PAYLOAD_MAX_BYTES} are allowed")]
     TooLong(usize),
     #[error("its host has not joined")]
@@ -63,7 +64,7 @@ enum Faulty {
 
 /// What stops a message from being applied.
 #[derive(Debug, thiserror::Error)]
-enum ApplyError {
+pub(crate) enum ApplyError {
     #[error(transparent)]
     Faulty(#[from] Faulty),
     #[error(transparent)]
@@ -128,15 +129,15 @@ async fn store(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError
 async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError> {
     let mut transaction = shared.store.begin().await?;
     let topics = batch.iter().map(|message| &message.topic);
-    let mut together = Batch::begin(&mut transaction, topics, now_ms()).await?;
+    let mut together = Batch::begin(&mut *transaction, topics, now_ms()).await?;
     for message in batch {
-        match together.apply(&mut transaction, &message.topic, &message.payload).await {
+        match together.apply(&mut *transaction, &message.topic, &message.payload).await {
             Ok(()) => (),
             Err(ApplyError::Faulty(fault)) => dropped(&message.topic, &fault),
             Err(ApplyError::Store(error)) => return Err(error),
         }
     }
-    let effects = together.finish(&mut transaction).await?;
+    let effects = together.finish(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(effects)
 }

@@ -411,6 +411,8 @@ pub struct Known {
     pub members: HashSet<HostId>,
     /// The places of their presences in the order of [`Presence::order`].
     pub presences: HashMap<HostId, (u64, u64, bool)>,
+    /// The lives that their heartbeats come from, of those that have a presence.
+    pub lives: HashMap<HostId, u64>,
     /// Their states, of those that this was asked for.
     pub held: HashMap<HostId, Held>,
     /// Those of them that have units.
@@ -421,7 +423,7 @@ pub struct Known {
 
 /// Reads what is known of `hosts`, and the states of `beating`.
 pub async fn known(db: &mut SqliteConnection, hosts: &[HostId], beating: &[HostId]) -> Result<Known> {
-    type Presences = Vec<(String, i64, i64, String)>;
+    type Presences = Vec<(String, i64, i64, String, Option<i64>)>;
     type States = Vec<(String, i64, i64, String, Option<i64>, Option<String>)>;
     let mut known = Known::default();
     for piece in pieces(hosts) {
@@ -429,11 +431,20 @@ pub async fn known(db: &mut SqliteConnection, hosts: &[HostId], beating: &[HostI
         for (id,) in ids {
             known.members.insert(parsed("host id", &id)?);
         }
-        let rows: Presences =
-            of_hosts("SELECT host, epoch, session, state FROM presence WHERE host IN ", piece, db).await?;
-        for (id, epoch, session, state) in rows {
+        let rows: Presences = of_hosts(
+            "SELECT presence.host, presence.epoch, session, presence.state, heartbeat.epoch
+             FROM presence LEFT JOIN heartbeat ON heartbeat.host = presence.host WHERE presence.host IN ",
+            piece,
+            db,
+        )
+        .await?;
+        for (id, epoch, session, state, life) in rows {
+            let id = parsed("host id", &id)?;
             let order = (unsigned("epoch", epoch)?, unsigned("session", session)?, state != "online");
-            known.presences.insert(parsed("host id", &id)?, order);
+            known.presences.insert(id, order);
+            if let Some(life) = life {
+                known.lives.insert(id, unsigned("epoch", life)?);
+            }
         }
     }
     if !beating.is_empty() {

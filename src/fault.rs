@@ -1,0 +1,124 @@
+//! Faults that the simulation plants at the places of decision, to see that it would find them (`tests/sim`).
+//!
+//! **Invariant: nothing of this is in a program**: outside of tests `planted!` is the word `false`.
+
+#[cfg(test)]
+pub(crate) use self::enabled::{Fault, is_planted, plant};
+
+/// Whether a test has planted this fault.
+#[cfg(test)]
+macro_rules! planted {
+    ($fault:ident) => {
+        $crate::fault::is_planted($crate::fault::Fault::$fault)
+    };
+}
+
+/// Whether a test has planted this fault: there is none.
+#[cfg(not(test))]
+macro_rules! planted {
+    ($fault:ident) => {
+        false
+    };
+}
+
+pub(crate) use planted;
+
+#[cfg(test)]
+mod enabled {
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
+    }
+
+    /// One promise broken on purpose.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Fault {
+        /// The agent does what has expired.
+        ObeyExpired,
+        /// The agent believes its clock alone, whatever signed times it has seen.
+        TrustClock,
+        /// The agent does what was issued before its store was made.
+        ObeyBeforeStore,
+        /// The agent does not note the signed time of what it hears.
+        ForgetSignedTime,
+        /// The agent takes a repetition for a new command.
+        EnterTwice,
+        /// The agent forgets commands as soon as the console has their answers.
+        PruneEarly,
+        /// A program whose fate is not known is started anew after a restart.
+        RunLostAgain,
+        /// A program that runs still is given up after a restart.
+        GiveUpUnfinished,
+        /// A refusal is told to nobody.
+        RefuseInSilence,
+        /// The agent takes an acknowledgement of another host for its own.
+        TakeForeignAck,
+        /// The agent takes a refresh as often as it comes.
+        RefreshAgain,
+        /// The agent takes a refresh only if it is later than all before.
+        RefreshByLatest,
+        /// What was acknowledged by nobody is not said again.
+        SayOnce,
+        /// What an earlier life of the agent left in the outbox is not said.
+        ForgetOutbox,
+        /// The console acknowledges an answer that it does not store.
+        AckUnstored,
+        /// The console sends what has expired.
+        SendExpired,
+        /// The console sends a command once.
+        SendOnce,
+        /// A host that comes back is not sent what waits for it.
+        ForgetReturned,
+        /// The console waits until its clock shows what it planned by, though that was set back.
+        PlanByOldClock,
+        /// The console applies a delta to whatever it holds.
+        ApplyAnyway,
+        /// The console applies a delta across lives of the agent.
+        MixEpochs,
+        /// The agent makes deltas from the newest state that it told, acknowledged or not, but names the acknowledged one.
+        WrongBase,
+        /// The console does not ask for the whole state after a gap.
+        LeaveGap,
+        /// An old last will counts for the console.
+        BelieveOldWill,
+        /// What a clone shows counts for the console, though the original objects.
+        BelieveClaim,
+        /// An instance counts as an earlier life wherever it lived.
+        FormerAnywhere,
+        /// The agent leaves an old last will as it is.
+        LeaveOldWill,
+        /// A newcomer does not wait for objections.
+        ClaimAtOnce,
+        /// An agent that works does not object to a newcomer.
+        NeverObject,
+        /// An agent that works withdraws for a newcomer.
+        YieldToTwin,
+        /// A heartbeat goes out with each change.
+        NoThrottle,
+        /// A change while a heartbeat is under way is not told later.
+        NoTrailing,
+        /// A heartbeat that nobody acknowledged is not repeated.
+        BeatOnce,
+        /// The console leaves a host offline that sends digests.
+        ForgetDigester,
+        /// The console finds every digest right.
+        AnyDigest,
+        /// The agent never makes a digest.
+        NoDigest,
+        /// The console does not look at who answers its roll call.
+        NoRollCall,
+        /// The console does not forget units that a heartbeat does not list.
+        KeepUnits,
+    }
+
+    /// Plants a fault on this thread, or takes it away.
+    pub(crate) fn plant(fault: Option<Fault>) {
+        PLANTED.set(fault);
+    }
+
+    /// Whether this fault is planted.
+    pub(crate) fn is_planted(fault: Fault) -> bool {
+        PLANTED.get() == Some(fault)
+    }
+}

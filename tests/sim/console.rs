@@ -1,0 +1,261 @@
+//! One life after the other of a console: the product's ingest, schedule and acknowledgements, around which this does what their
+//! tasks do (`src/console/ingest/mod.rs`, `dispatch/mod.rs`, `link.rs`). Its clock is the one that it plans by.
+
+use std::collections::VecDeque;
+
+use futures_util::FutureExt;
+use muster_topics::{
+    Millis, V1,
+    command::{Command, Refresh, Target},
+    name::{CommandId, HostId},
+    topic::{Filter, HostTopic, Topic},
+};
+
+use super::{
+    ledger::{CommandRow, Ledger},
+    random::between,
+    watch::Promise,
+    wire::{Body, ConnId, Message, Order, Packet},
+    world::{Around, Event, Who},
+};
+use crate::{
+    api::CommandState,
+    chance, clock,
+    console::{
+        dispatch::{
+            self, RollCall,
+            schedule::{Action, Schedule},
+        },
+        ingest::{
+            ApplyError,
+            acks::{GATHER, Owed, messages},
+            apply::Batch,
+            effects::Refreshes,
+        },
+        store::command::Open,
+    },
+    rules::backoff::Growth,
+};
+
+/// `BACKOFF` of the console's link.
+const BACKOFF: Growth = Growth { first_ms: 500, max_ms: 15_000 };
+/// `SLEEP_MAX` of dispatch.
+const SLEEP_MAX_MS: Millis = 60_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Console {
+    /// What is committed.
+    pub(super) ledger: Ledger,
+    pub(super) is_up: bool,
+    pub(super) life: u32,
+    pub(super) clock_off_ms: Millis,
+    pub(super) conn: Option<ConnId>,
+    pub(super) connecting: Option<ConnId>,
+    pub(super) attempts: u32,
+    /// It is killed after the next commit, before anybody hears of it.
+    pub(super) fuse: bool,
+    pub(super) schedule: Schedule,
+    owed: Owed,
+    refreshes: Refreshes,
+    inbox: Vec<Message>,
+    events: VecDeque<dispatch::Event>,
+    roll_call: Option<RollCall>,
+    wakes_ms: Option<Millis>,
+    gathers: bool,
+}
+
+impl Console {
+    /// Starts with what the store holds.
+    pub(super) fn start(&mut self, around: &mut Around<'_>) {
+        let (ledger, life) = (std::mem::take(&mut self.ledger), self.life + 1);
+        let clock_off_ms = self.clock_off_ms;
+        *self = Self { ledger, life, clock_off_ms, is_up: true, ..Self::default() };
+        self.schedule = Schedule::load(self.ledger.online(), self.ledger.open(), clock::now_ms());
+        around.note(|| format!("the console starts, life {life}, {} open", self.schedule.len()));
+        around.after(0, Event::Connect(Who::Console, life));
+        around.after(0, Event::Dispatch(life));
+    }
+
+    pub(super) fn retry_ms(&mut self) -> Millis {
+        self.attempts += 1;
+        BACKOFF.full_jitter_ms(self.attempts, chance::random())
+    }
+
+    pub(super) fn up(&mut self, conn: ConnId, around: &mut Around<'_>) {
+        self.attempts = 0;
+        (self.conn, self.connecting) = (Some(conn), None);
+        around.note(|| "the console is connected".to_owned());
+        around.send.push((conn, Packet::Subscribe(Filter::of_console())));
+        self.tell(dispatch::Event::Connected, around);
+    }
+
+    pub(super) fn closed(&mut self, around: &mut Around<'_>) {
+        (self.conn, self.connecting) = (None, None);
+        let wait_ms = self.retry_ms();
+        around.after(wait_ms, Event::Connect(Who::Console, self.life));
+    }
+
+    pub(super) fn message(&mut self, message: Message, around: &mut Around<'_>) {
+        if self.inbox.is_empty() {
+            around.after(between(0, 30), Event::Ingest(self.life));
+        }
+        self.inbox.push(message);
+    }
+
+    fn tell(&mut self, event: dispatch::Event, around: &mut Around<'_>) {
+        self.events.push_back(event);
+        around.after(between(0, 5), Event::Dispatch(self.life));
+    }
+
+    /// One batch of messages, as `ingest::run`. False if the console is killed meanwhile.
+    pub(super) fn ingest(&mut self, around: &mut Around<'_>) -> bool {
+        let batch = std::mem::take(&mut self.inbox);
+        let effects = self.store(&batch).now_or_never().unwrap();
+        for (id, host, outcome) in std::mem::take(&mut self.ledger.fresh) {
+            around.note(|| format!("the console has the outcome of {id} from {host}: {:?}", outcome.status));
+            around.watch.outcome(id, host, outcome);
+        }
+        for state in std::mem::take(&mut self.ledger.stored) {
+            around.watch.holds(state.host, state.held.epoch, state.held.seq, &state.held.state);
+        }
+        if std::mem::take(&mut self.fuse) {
+            return false;
+        }
+        let mut effects = effects;
+        let events: Vec<_> = effects.take_events().collect();
+        self.owed.add(effects.acks);
+        if !std::mem::replace(&mut self.gathers, true) {
+            around.after(GATHER.as_millis() as Millis, Event::Acks(self.life));
+        }
+        let now = clock::now_ms();
+        for host in effects.refresh {
+            if self.refreshes.may_ask(host, now) {
+                around.note(|| format!("the console asks {host} for its whole state"));
+                let refresh = Order::Refresh(Refresh { v: V1, issued_ms: now, within_ms: 0 });
+                self.publish(Topic::Host(host, HostTopic::Command), around.seal.sign(refresh, false), around);
+            }
+        }
+        for event in events {
+            self.tell(event, around);
+        }
+        true
+    }
+
+    async fn store(&mut self, batch: &[Message]) -> crate::console::ingest::effects::Effects {
+        let topics = batch.iter().map(|message| &message.topic);
+        let mut together = Batch::begin(&mut self.ledger, topics, clock::now_ms()).await.unwrap();
+        for message in batch {
+            let Body::Bytes(payload) = &message.body else { continue };
+            match together.apply(&mut self.ledger, &message.topic, payload).await {
+                Ok(()) | Err(ApplyError::Faulty(_)) => (),
+                Err(ApplyError::Store(error)) => panic!("{error}"),
+            }
+        }
+        together.finish(&mut self.ledger).await.unwrap()
+    }
+
+    /// Says what is owed, as `acks::say`.
+    pub(super) fn acknowledge(&mut self, around: &mut Around<'_>) {
+        self.gathers = false;
+        for (host, acks) in self.owed.take() {
+            for ack in messages(host, acks, clock::now_ms()) {
+                let body = around.seal.sign(Order::Ack(ack), false);
+                self.publish(Topic::Host(host, HostTopic::Ack), body, around);
+            }
+        }
+    }
+
+    /// A turn of `dispatch::run`.
+    pub(super) fn dispatch(&mut self, around: &mut Around<'_>) {
+        let mut actions = Vec::new();
+        let now = clock::now_ms();
+        for event in std::mem::take(&mut self.events) {
+            if matches!(event, dispatch::Event::Connected) {
+                self.call(now, around);
+            }
+            actions.extend(dispatch::take(&mut self.schedule, event, now));
+        }
+        if self.roll_call.is_some_and(|called| called.is_void(now)) {
+            self.call(now, around);
+        }
+        if let Some(called) = self.roll_call.take_if(|called| called.is_over(now))
+            && self.conn.is_some()
+        {
+            for host in self.ledger.take_offline(called.since_ms, now) {
+                around.note(|| format!("{host} does not answer the roll: it is offline"));
+                self.schedule.presence(host, false, now);
+            }
+        }
+        actions.extend(self.schedule.due(now));
+        self.perform(actions, around);
+        self.sleep(around);
+    }
+
+    /// As `refresh_all`.
+    fn call(&mut self, now: Millis, around: &mut Around<'_>) {
+        let (called, refresh) = RollCall::new(self.ledger.members.len() as u64, now);
+        let body = around.seal.sign(Order::Refresh(refresh), false);
+        self.roll_call = self.publish(Topic::CommandAll, body, around).then_some(called);
+    }
+
+    fn sleep(&mut self, around: &mut Around<'_>) {
+        let now = clock::now_ms();
+        let next = [self.schedule.next_ms(), self.roll_call.map(|called| called.until_ms)].into_iter().flatten().min();
+        let wait_ms = next.map_or(SLEEP_MAX_MS, |at| (at - now).clamp(1, SLEEP_MAX_MS));
+        let at_ms = around.now_ms + wait_ms;
+        if self.wakes_ms.is_none_or(|wakes_ms| wakes_ms <= around.now_ms || at_ms < wakes_ms) {
+            self.wakes_ms = Some(at_ms);
+            around.after(wait_ms, Event::Dispatch(self.life));
+        }
+    }
+
+    fn perform(&mut self, actions: Vec<Action>, around: &mut Around<'_>) {
+        for action in actions {
+            let (command, topic) = match action {
+                Action::Miss(command, hosts) => {
+                    around.note(|| format!("the console misses {} hosts of {command}", hosts.len()));
+                    self.ledger.miss(command, &hosts);
+                    continue;
+                }
+                Action::Broadcast(command) => (command, Topic::CommandAll),
+                Action::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
+            };
+            let Some(row) = self.ledger.commands.get(&command) else { continue };
+            let (body, late_ms) = (row.signed.clone(), clock::now_ms() - row.expires_ms);
+            around.watch.check(Promise::SentInTime, late_ms <= 0, || format!("{command} was sent {late_ms} ms late"));
+            around.note(|| format!("the console sends {command} to {topic}"));
+            self.publish(topic, body, around);
+        }
+    }
+
+    fn publish(&mut self, topic: Topic, body: Body, around: &mut Around<'_>) -> bool {
+        let Some(conn) = self.conn else { return false };
+        let message = Message { topic, body };
+        if around.recorded.len() < 200 {
+            around.recorded.push(message.clone());
+        }
+        around.send.push((conn, Packet::Publish { message, retain: false }));
+        true
+    }
+
+    /// An operator wants something, as `dispatch::issue`.
+    pub(super) fn submit(&mut self, command: Command, hosts: &[HostId], is_killed: bool, around: &mut Around<'_>) {
+        let (id, expires_ms) = (command.id, command.expires_ms);
+        around.note(|| format!("{id} is submitted for {} hosts: {}", hosts.len(), command.verb.name()));
+        let broadcast = command.target == Target::All;
+        let body = around.seal.sign(Order::Command(command), false);
+        around.ordered.extend(hosts.iter().map(|host| (id, *host)));
+        let rows = hosts.iter().map(|host| (*host, (CommandState::Waiting, None))).collect();
+        self.ledger.add(id, CommandRow { expires_ms, signed: body, hosts: rows });
+        if is_killed {
+            return;
+        }
+        let open = Open { id, expires_ms, hosts: hosts.iter().map(|host| (*host, false)).collect() };
+        self.tell(dispatch::Event::Submitted { open, broadcast }, around);
+    }
+
+    /// How a command stands with a host.
+    pub(super) fn stands(&self, id: CommandId, host: HostId) -> Option<CommandState> {
+        self.ledger.commands.get(&id)?.hosts.get(&host).map(|(state, _)| *state)
+    }
+}

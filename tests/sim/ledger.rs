@@ -1,0 +1,279 @@
+//! The console's store as tables in memory, on which the product's own ingest works ([`Tables`]).
+//!
+//! Each function stands for the statement of the function of the same name in `src/console/store`; [`super::console_shadow`] has
+//! both do the same in some seeds, and compares. What is in here is committed: a batch that a crash comes before is not begun.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use muster_topics::{
+    Millis,
+    alert::{Alert, AlertSummary},
+    name::{CommandId, HostId, Name, UnitName},
+    outcome::{Outcome, Stream},
+    presence::{Presence, PresenceState},
+    unit::UnitReport,
+};
+
+use super::{console_shadow::ConsoleShadow, wire::Body};
+use crate::{
+    api::CommandState,
+    console::{
+        ingest::tables::Tables,
+        store::{
+            Result,
+            alert::Put,
+            command::{Open, Settled},
+            host::{Held, Known, NewState},
+        },
+    },
+};
+
+/// A row of `presence`.
+#[derive(Clone, Debug)]
+pub(super) struct PresenceRow {
+    pub(super) state: PresenceState,
+    pub(super) epoch: u64,
+    pub(super) session: u64,
+    pub(super) since_ms: Millis,
+}
+
+/// A row of `unit`.
+#[derive(Clone, Debug)]
+pub(super) struct UnitRow {
+    pub(super) report: UnitReport,
+}
+
+/// A row of `command`, with those of `command_host`.
+#[derive(Clone, Debug)]
+pub(super) struct CommandRow {
+    pub(super) expires_ms: Millis,
+    pub(super) signed: Body,
+    pub(super) hosts: BTreeMap<HostId, (CommandState, Option<Outcome>)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) members: BTreeSet<HostId>,
+    pub(super) presences: BTreeMap<HostId, PresenceRow>,
+    pub(super) heartbeats: BTreeMap<HostId, (Held, Millis)>,
+    pub(super) units: BTreeMap<(HostId, UnitName), UnitRow>,
+    pub(super) commands: BTreeMap<CommandId, CommandRow>,
+    /// Outcomes that came first, for the watch to look at: it forgets them.
+    pub(super) fresh: Vec<(CommandId, HostId, Outcome)>,
+    /// States that were stored, for the watch to look at.
+    pub(super) stored: Vec<NewState>,
+    pub(super) shadow: Option<ConsoleShadow>,
+}
+
+impl Ledger {
+    pub(super) fn add(&mut self, id: CommandId, row: CommandRow) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.add(id, &row);
+        }
+        self.commands.insert(id, row);
+    }
+
+    pub(super) fn online(&self) -> Vec<HostId> {
+        let is_online = |(host, row): (&HostId, &PresenceRow)| (row.state == PresenceState::Online).then_some(*host);
+        self.presences.iter().filter_map(is_online).collect()
+    }
+
+    /// `state IN ('waiting', 'accepted', 'running')`
+    pub(super) fn open(&self) -> Vec<Open> {
+        use CommandState::{Accepted, Running, Waiting};
+        let hosts = |row: &CommandRow| {
+            let open = row.hosts.iter().filter(|(_, (state, _))| matches!(state, Waiting | Accepted | Running));
+            open.map(|(host, (state, _))| (*host, *state != Waiting)).collect::<Vec<_>>()
+        };
+        let open = |(id, row): (&CommandId, &CommandRow)| {
+            let hosts = hosts(row);
+            (!hosts.is_empty()).then_some(Open { id: *id, expires_ms: row.expires_ms, hosts })
+        };
+        let open: Vec<Open> = self.commands.iter().filter_map(open).collect();
+        if let Some(shadow) = &self.shadow {
+            shadow.open(&open, &self.online());
+        }
+        open
+    }
+
+    /// `AND state = 'waiting'`
+    pub(super) fn miss(&mut self, id: CommandId, hosts: &[HostId]) {
+        for host in hosts {
+            let line = self.commands.get_mut(&id).and_then(|row| row.hosts.get_mut(host));
+            if let Some(line) = line.filter(|line| line.0 == CommandState::Waiting) {
+                line.0 = CommandState::Missing;
+            }
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.miss(id, hosts);
+        }
+    }
+
+    /// `WHERE state = 'online' AND since_ms < $1 AND NOT EXISTS (… heartbeat.at_ms >= $1)`
+    pub(super) fn take_offline(&mut self, since: Millis, now: Millis) -> Vec<HostId> {
+        let mut gone = Vec::new();
+        for (host, row) in &mut self.presences {
+            let spoke = self.heartbeats.get(host).is_some_and(|(_, at_ms)| *at_ms >= since);
+            if row.state == PresenceState::Online && row.since_ms < since && !spoke {
+                let session = row.session.saturating_sub(1);
+                *row = PresenceRow { state: PresenceState::Offline, session, since_ms: now, ..*row };
+                gone.push(*host);
+            }
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.take_offline(since, now, &gone);
+        }
+        gone
+    }
+
+    fn report_order(&self, host: HostId, unit: &UnitName) -> Option<(u64, u64)> {
+        self.units.get(&(host, unit.clone())).map(|row| (row.report.epoch, row.report.seq))
+    }
+
+    fn units_of(&self, host: HostId) -> impl Iterator<Item = (&UnitName, &UnitReport)> {
+        self.units.iter().filter(move |((of, _), _)| *of == host).map(|((_, unit), row)| (unit, &row.report))
+    }
+}
+
+impl Tables for Ledger {
+    async fn known(&mut self, hosts: &[HostId], beating: &[HostId]) -> Result<Known> {
+        let mut known = Known::default();
+        for host in hosts.iter().filter(|host| self.members.contains(host)) {
+            known.members.insert(*host);
+            if let Some(row) = self.presences.get(host) {
+                known.presences.insert(*host, (row.epoch, row.session, row.state != PresenceState::Online));
+                if let Some((held, _)) = self.heartbeats.get(host) {
+                    known.lives.insert(*host, held.epoch);
+                }
+            }
+        }
+        for host in beating {
+            if let Some((held, _)) = self.heartbeats.get(host) {
+                known.held.insert(*host, held.clone());
+            }
+            if self.units_of(*host).next().is_some() {
+                known.with_units.insert(*host);
+            }
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.known(hosts, beating, &known);
+        }
+        Ok(known)
+    }
+
+    async fn set_presences(&mut self, presences: &[(HostId, Presence)], now: Millis) -> Result<()> {
+        for (host, presence) in presences {
+            let Presence { state, epoch, session, .. } = presence;
+            let row = PresenceRow { state: *state, epoch: *epoch, session: *session, since_ms: now };
+            self.presences.insert(*host, row);
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.set_presences(presences, now);
+        }
+        Ok(())
+    }
+
+    async fn set_held(&mut self, states: &[NewState], now: Millis) -> Result<()> {
+        for state in states {
+            self.heartbeats.insert(state.host, (state.held.clone(), now));
+            self.stored.push(state.clone());
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.set_held(states, now);
+        }
+        Ok(())
+    }
+
+    async fn last_reports(&mut self, host: HostId, epoch: u64) -> Result<Option<BTreeMap<UnitName, u64>>> {
+        let other = self.units_of(host).any(|(_, report)| report.epoch != epoch);
+        let last = (!other).then(|| self.units_of(host).map(|(unit, report)| (unit.clone(), report.seq)).collect());
+        if let Some(shadow) = &mut self.shadow {
+            shadow.last_reports(host, epoch, &last);
+        }
+        Ok(last)
+    }
+
+    async fn units_before(&mut self, host: HostId, epoch: u64, made_ms: Millis) -> Result<Vec<UnitName>> {
+        let before = |report: &UnitReport| report.epoch < epoch || (report.epoch == epoch && report.at_ms < made_ms);
+        let units = self.units_of(host).filter(|(_, report)| before(report)).map(|(unit, _)| unit.clone()).collect();
+        if let Some(shadow) = &mut self.shadow {
+            shadow.units_before(host, epoch, made_ms, &units);
+        }
+        Ok(units)
+    }
+
+    async fn set_unit(&mut self, host: HostId, report: &UnitReport, now: Millis) -> Result<bool> {
+        // WHERE unit.epoch < excluded.epoch OR (unit.epoch = excluded.epoch AND unit.seq < excluded.seq)
+        let later = self.report_order(host, &report.unit).is_none_or(|held| held < (report.epoch, report.seq));
+        if later {
+            self.units.insert((host, report.unit.clone()), UnitRow { report: report.clone() });
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.set_unit(host, report, now, later);
+        }
+        Ok(later)
+    }
+
+    async fn remove_unit(&mut self, host: HostId, unit: &UnitName) -> Result<bool> {
+        let was = self.units.remove(&(host, unit.clone())).is_some();
+        if let Some(shadow) = &mut self.shadow {
+            shadow.remove_unit(host, unit, was);
+        }
+        Ok(was)
+    }
+
+    async fn state(&mut self, command: CommandId, host: HostId) -> Result<Option<CommandState>> {
+        let state = self.commands.get(&command).and_then(|row| row.hosts.get(&host)).map(|(state, _)| *state);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.state(command, host, state);
+        }
+        Ok(state)
+    }
+
+    async fn advance(&mut self, command: CommandId, host: HostId, to: CommandState) -> Result<()> {
+        // AND state <> 'done'
+        let line = self.commands.get_mut(&command).and_then(|row| row.hosts.get_mut(&host));
+        if let Some(line) = line.filter(|line| line.0 != CommandState::Done) {
+            line.0 = to;
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.advance(command, host, to);
+        }
+        Ok(())
+    }
+
+    async fn settle(&mut self, outcomes: &[Settled], now: Millis) -> Result<HashSet<(CommandId, HostId)>> {
+        let mut new = HashSet::new();
+        for Settled { command, host, outcome } in outcomes {
+            // AND command_host.state <> 'done'
+            let line = self.commands.get_mut(command).and_then(|row| row.hosts.get_mut(host));
+            let Some(line) = line.filter(|line| line.0 != CommandState::Done) else { continue };
+            *line = (CommandState::Done, Some(outcome.clone()));
+            self.fresh.push((*command, *host, outcome.clone()));
+            new.insert((*command, *host));
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.settle(outcomes, now, &new);
+        }
+        Ok(new)
+    }
+
+    async fn add_output(&mut self, _: CommandId, _: HostId, _: Stream, _: u64, _: &[u8]) -> Result<bool> {
+        // Simulated programs put out nothing.
+        Ok(false)
+    }
+
+    async fn put_alert(&mut self, _: HostId, _: &Alert, _: Millis) -> Result<Put> {
+        // Simulated hosts raise nothing.
+        Ok(Put::Known)
+    }
+
+    async fn reconcile_alerts(
+        &mut self,
+        _: HostId,
+        _: (u64, Millis),
+        _: &BTreeMap<Name, AlertSummary>,
+    ) -> Result<bool> {
+        Ok(false)
+    }
+}

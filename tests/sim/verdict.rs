@@ -1,0 +1,108 @@
+//! What has to be so once all is quiet.
+
+use muster_topics::{
+    Millis,
+    name::{CommandId, HostId},
+    presence::PresenceState,
+    unit::UnitReport,
+};
+
+use super::{machine::Machine, watch::Promise, world::World};
+use crate::api::CommandState;
+
+impl World {
+    /// Everything that can be answered is, and the console shows what is. `quiet_ms` is when all was well again.
+    pub(super) fn judge(&mut self, quiet_ms: Millis) {
+        for host in self.hosts.clone() {
+            let machine = self.machines.iter().find(|machine| machine.host == host && !machine.is_gone);
+            match machine.map(|machine| machine.index) {
+                Some(index) => {
+                    self.judge_commands(index, quiet_ms);
+                    self.judge_state(index);
+                }
+                None => {
+                    let row = self.console.ledger.presences.get(&host);
+                    let away = row.is_none_or(|row| row.state != PresenceState::Online);
+                    self.watch.check(Promise::Shown, away, || format!("{host} is dead, and shown as {row:?}"));
+                }
+            }
+        }
+    }
+
+    fn judge_commands(&mut self, index: usize, quiet_ms: Millis) {
+        let Self { machines, console, watch, ordered, wiped, twins, .. } = self;
+        let machine = &machines[index];
+        let host = machine.host;
+        let waiting = machine.disk.read(|tables| tables.outbox.len());
+        watch.check(Promise::Answered, waiting == 0, || format!("{waiting} answers of {host} are not acknowledged"));
+        let asked: Vec<CommandId> = ordered.iter().filter(|(_, of)| *of == host).map(|(id, _)| *id).collect();
+        for id in asked {
+            let stands = console.stands(id, host);
+            let Some(row) = console.ledger.commands.get(&id) else { continue };
+            if stands == Some(CommandState::Done) {
+                let ours = machine.disk.read(|tables| tables.journal.get(&id).and_then(|row| row.answer.clone()));
+                let theirs = row.hosts.get(&host).and_then(|(_, outcome)| outcome.clone());
+                // Of two machines that are one host each may have an answer; the first that came stays.
+                let same = *twins || ours.is_none() || ours.map(|ours| ours.2) == theirs.map(|theirs| theirs.status);
+                watch.check(Promise::OneOutcome, same, || format!("{host} and the console differ about {id}"));
+                continue;
+            }
+            // What its host had forgotten with its disk nobody can tell any more.
+            let lost = wiped.contains_key(&host) || *twins;
+            let entered = machine.disk.read(|tables| tables.journal.contains_key(&id));
+            watch.check(Promise::Answered, !entered || lost, || format!("{id} is with {host}, and {stands:?}"));
+            let late = row.expires_ms < quiet_ms + REACHED_MS;
+            watch.check(Promise::Answered, late || lost, || format!("{id} was not done by {host}, and is {stands:?}"));
+            let missing = stands == Some(CommandState::Missing) || row.expires_ms + 60_000 > self.now_ms;
+            watch.check(Promise::Answered, missing || lost, || format!("{id} has expired and is {stands:?} of {host}"));
+        }
+    }
+
+    fn judge_state(&mut self, index: usize) {
+        let Self { machines, console, watch, .. } = self;
+        let machine = &machines[index];
+        let host = machine.host;
+        let works = machine.agent.as_ref().is_some_and(|agent| agent.is_sole());
+        watch.check(Promise::Shown, works, || format!("machine {index} does not work"));
+        let row = console.ledger.presences.get(&host);
+        let online = row.is_some_and(|row| row.state == PresenceState::Online);
+        watch.check(Promise::Shown, online, || format!("{host} is there, and shown as {row:?}"));
+        let units = machine.units();
+        let state = serde_json::to_value(machine.state(&units)).unwrap();
+        let held = console.ledger.heartbeats.get(&host).map(|(held, _)| &held.state);
+        watch.check(Promise::Shown, held == Some(&state), || format!("{host} is {state}, and shown as {held:?}"));
+        self.judge_units(index, host);
+        self.judge_topic(index);
+    }
+
+    fn judge_units(&mut self, index: usize, host: HostId) {
+        let Self { machines, console, watch, .. } = self;
+        let units = machines[index].units();
+        let shown = console.ledger.units.iter().filter(|((of, _), _)| *of == host);
+        let shown: Vec<(_, &UnitReport)> = shown.map(|((_, unit), row)| (unit, &row.report)).collect();
+        let same = shown.len() == units.len()
+            && shown.iter().all(|(unit, report)| {
+                units
+                    .get(*unit)
+                    .is_some_and(|unit| (&unit.desired, &unit.observed) == (&report.desired, &report.observed))
+            });
+        watch.check(Promise::Shown, same, || format!("{host} has the units {units:?}, and is shown with {shown:?}"));
+    }
+
+    /// The retained presence is the working agent's own.
+    fn judge_topic(&mut self, index: usize) {
+        let Machine { agent: Some(agent), .. } = &self.machines[index] else { return };
+        let topic = agent.me.topic(muster_topics::topic::HostTopic::Presence);
+        let shown = self.broker.retained(&topic).and_then(|message| match &message.body {
+            super::wire::Body::Bytes(bytes) => serde_json::from_slice::<muster_topics::presence::Presence>(bytes).ok(),
+            super::wire::Body::Signed(_) => None,
+        });
+        let own = shown
+            .as_ref()
+            .is_some_and(|shown| shown.instance == agent.me.instance && shown.state == PresenceState::Online);
+        self.watch.check(Promise::OldWill, own, || format!("machine {index} works, and its topic shows {shown:?}"));
+    }
+}
+
+/// How long after all is well a host may take to be reached.
+const REACHED_MS: Millis = 180_000;

@@ -1,0 +1,180 @@
+//! What goes over the simulated network.
+
+use std::{cell::RefCell, rc::Rc};
+
+use muster_topics::{
+    Millis,
+    ack::Ack,
+    command::{Command, Refresh},
+    envelope::{self, Kind, PublicKey, Signer},
+    topic::{Filter, HostTopic, HostTopicKind, Topic},
+};
+
+use crate::agent::{link, voice::Wire};
+
+/// One connection, from the first packet to the last.
+pub(super) type ConnId = u64;
+
+/// What a console orders.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    Command(Command),
+    Ack(Ack),
+    Refresh(Refresh),
+}
+
+/// A payload. What hosts say are the product's own bytes. What the console signs is kept as what it says, which saves most of
+/// a simulation's time; in some seeds it is signed and opened for real beside that (see [`Seal`]).
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Bytes(Rc<Vec<u8>>),
+    Signed(Rc<Signed>),
+}
+
+#[derive(Debug)]
+pub(super) struct Signed {
+    pub(super) order: Order,
+    /// By somebody who has not the console's key.
+    pub(super) forged: bool,
+    envelope: Option<Vec<u8>>,
+}
+
+/// Signatures: for real, or only noted.
+#[derive(Debug, Default)]
+pub(super) struct Seal(Option<Keys>);
+
+#[derive(Debug)]
+struct Keys {
+    console: Signer,
+    stranger: Signer,
+    pinned: Vec<PublicKey>,
+}
+
+impl Seal {
+    /// Signs for real, which takes a thousand times as long.
+    pub(super) fn real() -> Self {
+        let signer = || Signer::from_pkcs8(&Signer::generate().unwrap()).unwrap();
+        let console = signer();
+        let pinned = vec![console.public_key().unwrap()];
+        Self(Some(Keys { console, stranger: signer(), pinned }))
+    }
+
+    pub(super) fn sign(&self, order: Order, forged: bool) -> Body {
+        let envelope = self.0.as_ref().map(|keys| {
+            let signer = if forged { &keys.stranger } else { &keys.console };
+            match &order {
+                Order::Command(body) => signer.sign(body),
+                Order::Ack(body) => signer.sign(body),
+                Order::Refresh(body) => signer.sign(body),
+            }
+            .unwrap()
+        });
+        Body::Signed(Rc::new(Signed { order, forged, envelope }))
+    }
+
+    /// What was signed with the console's key.
+    pub(super) fn open(&self, signed: &Signed) -> Option<Order> {
+        let (Some(keys), Some(envelope)) = (&self.0, &signed.envelope) else {
+            return (!signed.forged).then(|| signed.order.clone());
+        };
+        let verified = envelope::open(envelope, &keys.pinned).ok()?;
+        Some(match verified.kind() {
+            Kind::Command => Order::Command(verified.body().unwrap()),
+            Kind::Ack => Order::Ack(verified.body().unwrap()),
+            Kind::Refresh => Order::Refresh(verified.body().unwrap()),
+        })
+    }
+}
+
+impl Body {
+    pub(super) fn bytes(bytes: Vec<u8>) -> Self {
+        Self::Bytes(Rc::new(bytes))
+    }
+
+    /// An empty retained message clears its topic.
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, Self::Bytes(bytes) if bytes.is_empty())
+    }
+}
+
+/// A message on a topic.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) topic: Topic,
+    pub(super) body: Body,
+}
+
+/// What a client sends to the broker.
+#[derive(Clone, Debug)]
+pub(super) enum Packet {
+    Connect { client: uuid::Uuid, will: Option<Message> },
+    Subscribe(Vec<Filter>),
+    Publish { message: Message, retain: bool },
+    Disconnect,
+}
+
+/// What comes back.
+#[derive(Clone, Debug)]
+pub(super) enum Incoming {
+    ConnAck,
+    Message(Message),
+    /// The connection is gone.
+    Closed,
+}
+
+/// Whether a filter lets a topic through.
+pub(super) fn matches(filter: &Filter, topic: &Topic) -> bool {
+    match (filter, topic) {
+        (Filter::Topic(wanted), topic) => wanted == topic,
+        (Filter::EveryHost(kind), Topic::Host(_, topic)) => match topic {
+            HostTopic::Presence => *kind == HostTopicKind::Presence,
+            HostTopic::Heartbeat => *kind == HostTopicKind::Heartbeat,
+            HostTopic::Unit(_) => *kind == HostTopicKind::Unit,
+            HostTopic::Outcome => *kind == HostTopicKind::Outcome,
+            HostTopic::Metric => *kind == HostTopicKind::Metric,
+            _ => false,
+        },
+        (Filter::EveryHost(_), _) => false,
+    }
+}
+
+/// The most that waits in a connection's queue, as `OUTGOING` of the agent's link.
+const ROOM: usize = 64;
+
+/// An agent's end of a connection, as its voice sees it.
+#[derive(Clone, Debug)]
+pub(super) struct SimWire {
+    pub(super) session: u64,
+    pub(super) since_ms: Millis,
+    pub(super) queue: Rc<RefCell<Vec<Packet>>>,
+}
+
+impl Wire for SimWire {
+    fn session(&self) -> u64 {
+        self.session
+    }
+
+    fn since_ms(&self) -> Millis {
+        self.since_ms
+    }
+
+    fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool {
+        let mut queue = self.queue.borrow_mut();
+        if queue.len() >= ROOM {
+            return false;
+        }
+        let message = Message { topic: topic.clone(), body: Body::bytes(payload) };
+        queue.push(Packet::Publish { message, retain });
+        true
+    }
+
+    // Brokers forget unacknowledged messages of clean sessions, so nothing depends on this here.
+    fn acknowledge(&self, _: &link::Message) -> bool {
+        true
+    }
+
+    fn disconnect(&self) -> bool {
+        self.queue.borrow_mut().push(Packet::Disconnect);
+        true
+    }
+}
