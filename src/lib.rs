@@ -56,5 +56,7 @@ pub mod rows;
 pub mod rules;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod simulate;
+#[cfg(any(feature = "cli", feature = "console"))]
+pub mod summary;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod up;

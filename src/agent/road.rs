@@ -55,9 +55,6 @@ const REFRESH_WITHIN_MAX_MS: u64 = 10 * 60_000;
 /// far less than what the journal keeps beyond expiry ([`journal::KEPT_AFTER_EXPIRY_MS`]).
 const KEEP_SIGNED_MS: Millis = 3_600_000;
 
-/// The longest text of an answer that somebody else wrote.
-const MESSAGE_MAX_BYTES: usize = 4 * 1024;
-
 /// A command that is being worked on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
@@ -158,20 +155,22 @@ impl Agent {
     async fn command(&mut self, verified: &Verified, channel: Channel) -> Result<(), StoreError> {
         let command = match verified.body::<Command>() {
             Ok(command) => command,
-            Err(error) => return self.not_understood(verified, &error.to_string()).await,
+            Err(error) => return self.not_understood(verified, channel, &error.to_string()).await,
         };
         let clock_ms = clock::now_ms();
-        let judge = Judge {
-            host: self.me.host,
-            realms: &self.realms,
-            policy: &self.policy,
-            user: &self.user,
-            created_ms: self.created_ms,
-            time: self.time,
-            clock_ms,
-        };
         let issued_ms = command.issued_ms;
-        let verdict = authorise::check(command, channel, &judge);
+        let verdict = self.seen(|host| {
+            let judge = Judge {
+                host,
+                realms: &self.realms,
+                policy: &self.policy,
+                user: &self.user,
+                created_ms: self.created_ms,
+                time: self.time,
+                clock_ms,
+            };
+            authorise::check(command, channel, &judge)
+        });
         self.time.saw(issued_ms, clock_ms);
         match verdict {
             Verdict::NotMine => Ok(()),
@@ -184,18 +183,14 @@ impl Agent {
     }
 
     /// A command of a newer console, or of none: its sender hears about it, if it is for this host.
-    async fn not_understood(&mut self, verified: &Verified, reason: &str) -> Result<(), StoreError> {
-        match verified.body::<Head>() {
-            Ok(head) if head.target.includes(self.me.host) => {
-                let message = format!("this agent does not understand the command: {}", shortened(reason));
-                let refusal = Refusal::new(RefusalCode::Invalid, message);
-                self.answer_now(head.id, head.expires_ms, refusal.into()).await
-            }
-            Ok(_) => Ok(()),
-            Err(_) => {
-                self.reject("command", reason);
-                Ok(())
-            }
+    async fn not_understood(&mut self, verified: &Verified, channel: Channel, reason: &str) -> Result<(), StoreError> {
+        let Ok(head) = verified.body::<Head>() else {
+            self.reject("command", reason);
+            return Ok(());
+        };
+        match self.seen(|host| authorise::not_understood(&head, channel, host, reason)) {
+            Some(refusal) => self.answer_now(head.id, head.expires_ms, refusal.into()).await,
+            None => Ok(()),
         }
     }
 
@@ -496,13 +491,4 @@ impl Running {
     fn untold(self, now_ms: Millis) -> Option<Told> {
         (now_ms >= self.since_ms + QUIET_MS && self.told < self.stage()).then(|| self.stage())
     }
-}
-
-/// The first part of a text that came from outside.
-fn shortened(text: &str) -> &str {
-    let mut end = text.len().min(MESSAGE_MAX_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }

@@ -97,21 +97,21 @@ impl Host {
 
     async fn command(&mut self, verified: &Verified, channel: Channel, message: Message) -> Done {
         let clock_ms = clock::now_ms();
+        let host = self.seen();
         let command = match verified.body::<Command>() {
             Ok(command) => command,
             Err(error) => {
                 if let Ok(head) = verified.body::<Head>()
-                    && head.target.includes(self.parts.me.host)
+                    && let Some(refusal) = authorise::not_understood(&head, channel, &host, &error.to_string())
                 {
-                    let text = format!("this host does not understand the command: {error}");
-                    self.refuse(head.id, head.expires_ms, Refusal::new(RefusalCode::Invalid, text)).await?;
+                    self.refuse(head.id, head.expires_ms, refusal).await?;
                 }
                 self.parts.voice.done(message);
                 return Ok(());
             }
         };
         let judge = Judge {
-            host: self.parts.me.host,
+            host: &host,
             realms: &self.parts.manner.realms,
             policy: &self.parts.manner.policy,
             user: &self.parts.manner.user,
