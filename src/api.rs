@@ -9,12 +9,13 @@ use std::{collections::BTreeMap, net::IpAddr};
 use muster_topics::{
     Millis,
     channel::ToldStats,
-    command::Verb,
+    command::{Target, Verb},
     heartbeat::HostState,
     name::{CommandId, ConfigId, Digest, HostId, Name, UnitName, Version},
     outcome::{Data, Outcome, Stream},
     presence::PresenceState,
     realm::PortRange,
+    select::HostSelect,
     snapshot::Pins,
     unit::{Desired, Hold, Observed},
 };
@@ -175,6 +176,11 @@ pub enum NewTarget {
     Hosts(Vec<String>),
     /// Every host that has joined.
     All,
+    /// Those that carry a label of this name, whatever its value.
+    Group(Name),
+    /// Those that this picks. Whom the command is waited for is decided by what the console knows of the hosts; each
+    /// host then decides for itself.
+    Select(HostSelect),
 }
 
 /// A command in the ledger: the answer to [`NewCommand`], an item of `GET /api/v1/commands`
@@ -191,7 +197,11 @@ pub struct Command {
     pub expires_ms: Millis,
     /// What to do.
     pub verb: Verb,
-    /// What became of it, host by host.
+    /// Whom it was meant for, where that was no list of hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+    /// What became of it, host by host. Of a group and of a select expression there are those that were expected to
+    /// be meant, and those that have answered as they did.
     pub hosts: Vec<CommandHost>,
 }
 

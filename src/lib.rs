@@ -61,5 +61,7 @@ pub mod rules;
 mod sim;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod simulate;
+#[cfg(any(feature = "cli", feature = "console"))]
+pub mod summary;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod up;

@@ -16,6 +16,7 @@ use muster_topics::{
     metric::Point,
     name::{CommandId, Name},
     presence::{Presence, PresenceState},
+    select,
     topic::{HostTopic, Topic},
 };
 use tokio::{
@@ -204,6 +205,13 @@ impl Agent {
     /// Milliseconds of this life, by a clock that only goes forward.
     pub(super) fn now_ms(&self) -> Millis {
         Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(Millis::MAX)
+    }
+
+    /// This host as select expressions see it now, with the newest states of its units.
+    pub(super) fn seen<R>(&self, look: impl FnOnce(&select::Host<'_>) -> R) -> R {
+        let states = self.inputs.units.borrow().clone();
+        let units = self.portrait.units(self.me.host, &states);
+        look(&self.portrait.seen(self.me.host, &units))
     }
 
     /// Runs until it is told to stop.

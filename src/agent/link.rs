@@ -19,7 +19,7 @@ use std::{
 
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES, V1,
-    name::HostId,
+    name::{HostId, Name},
     presence::{Capability, Presence, PresenceState},
     topic::{Filter, HostTopic, Prefix, Topic},
 };
@@ -208,16 +208,23 @@ pub struct Link {
 }
 
 impl Link {
-    /// Begins to connect, until `shutdown`. A new identity makes a new connection.
+    /// Begins to connect, until `shutdown`. A new identity makes a new connection. The host is a member of `groups`,
+    /// the names of its labels, for as long as this lives: an agent is told of other labels when it starts.
     #[must_use]
-    pub fn start(me: Me, identity: watch::Receiver<Arc<Identity>>, shutdown: CancellationToken) -> Self {
-        Self::start_metered(me, identity, Arc::default(), shutdown)
+    pub fn start(
+        me: Me,
+        groups: Vec<Name>,
+        identity: watch::Receiver<Arc<Identity>>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self::start_metered(me, groups, identity, Arc::default(), shutdown)
     }
 
     /// The same, counting what goes over it.
     #[must_use]
     pub fn start_metered(
         me: Me,
+        groups: Vec<Name>,
         identity: watch::Receiver<Arc<Identity>>,
         meter: Arc<Meter>,
         shutdown: CancellationToken,
@@ -225,7 +232,7 @@ impl Link {
         let (sender, events) = mpsc::channel(INCOMING);
         let (withdraw, withdrawals) = mpsc::channel(1);
         let session = AtomicU64::new(0);
-        let task = Task { me, identity, meter, shutdown, events: sender, withdrawals, session };
+        let task = Task { me, groups, identity, meter, shutdown, events: sender, withdrawals, session };
         tokio::spawn(task.run());
         Self { events, withdraw }
     }
@@ -239,6 +246,7 @@ impl Link {
 
 struct Task {
     me: Me,
+    groups: Vec<Name>,
     identity: watch::Receiver<Arc<Identity>>,
     meter: Arc<Meter>,
     shutdown: CancellationToken,
@@ -387,7 +395,8 @@ impl Task {
     fn greet(&self, connection: &Connection) {
         let filter = |filter| SubscribeFilter::new(connection.prefix.filter(&filter), QoS::AtLeastOnce);
         let presence = self.me.presence(connection.session, PresenceState::Online, connection.since_ms);
-        let subscribed = connection.client.try_subscribe_many(Filter::of_agent(self.me.host).into_iter().map(filter));
+        let filters = Filter::of_agent(self.me.host, &self.groups).into_iter().map(filter);
+        let subscribed = connection.client.try_subscribe_many(filters);
         let payload = serde_json::to_vec(&presence).unwrap_or_default();
         let shown = connection.publish(&self.me.topic(HostTopic::Presence), true, payload);
         // The queue is empty: there is room for both.

@@ -308,7 +308,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let local = local.map_err(|(place, source)| AgentError::Local { place, source })?;
     tokio::spawn(local.serve(asker.clone(), tasks.clone()));
     let inputs = Inputs {
-        link: Link::start(me.clone(), identity_watch.clone(), tasks.clone()),
+        link: Link::start(me.clone(), portrait.groups(), identity_watch.clone(), tasks.clone()),
         exec,
         units: units.states(),
         metrics: metrics.stored(),

@@ -6,11 +6,15 @@ use muster_topics::{
     PAYLOAD_MAX_BYTES,
     alert::AlertSummary,
     heartbeat::{Facts, HostState, Interface, UnitSummary},
-    name::Name,
+    name::{HostId, Name, UnitName},
+    select,
     unit::Hold,
 };
 
-use super::{facts, unit::UnitStates};
+use super::{
+    facts,
+    unit::{UnitState, UnitStates},
+};
 
 /// The most that a state may take: a message, less what surrounds the state in a heartbeat.
 const STATE_MAX_BYTES: usize = PAYLOAD_MAX_BYTES - 1024;
@@ -56,9 +60,39 @@ impl Portrait {
         self.interfaces = facts::interfaces();
     }
 
+    /// The names of its labels, each of which makes it a member of a group.
+    pub(super) fn groups(&self) -> Vec<Name> {
+        self.labels.keys().cloned().collect()
+    }
+
+    /// Its units, as select expressions see them.
+    pub(super) fn units<'a>(&'a self, host: HostId, units: &'a UnitStates) -> Vec<select::Unit<'a>> {
+        let unit = |(name, state): (&'a UnitName, &'a UnitState)| select::Unit {
+            host,
+            hostname: &self.hostname,
+            name,
+            spec: &state.desired.spec,
+            phase: state.observed.phase,
+        };
+        units.iter().map(unit).collect()
+    }
+
+    /// The host, as select expressions see it.
+    pub(super) fn seen<'a>(&'a self, host: HostId, units: &'a [select::Unit<'a>]) -> select::Host<'a> {
+        select::Host {
+            host,
+            hostname: &self.hostname,
+            agent_version: env!("CARGO_PKG_VERSION"),
+            facts: Some(&self.facts),
+            labels: &self.labels,
+            realms: &self.realms,
+            units,
+        }
+    }
+
     /// The whole state.
     pub(super) fn with(&self, units: &UnitStates) -> HostState {
-        let summary = |state: &super::unit::UnitState| UnitSummary {
+        let summary = |state: &UnitState| UnitSummary {
             generation: state.observed.generation,
             run: state.desired.run,
             phase: state.observed.phase,

@@ -49,9 +49,6 @@ use crate::{
 /// `accepted` and `running` are told only of a command that takes longer than this.
 const QUIET_MS: Millis = 1_000;
 
-/// The longest text of an answer that somebody else wrote.
-const MESSAGE_MAX_BYTES: usize = 4 * 1024;
-
 /// A command that is being worked on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
@@ -161,23 +158,28 @@ impl Agent {
     async fn command(&mut self, verified: &Verified, channel: Channel) -> Result<(), StoreError> {
         let command = match verified.body::<Command>() {
             Ok(command) => command,
-            Err(error) => return self.not_understood(verified, &error.to_string()).await,
+            Err(error) => return self.not_understood(verified, channel, &error.to_string()).await,
         };
         if !self.has_room_for(command.id).await? {
             self.reject("command", "the journal has no room (`journal.commands_max`); it is taken in once it has");
             return Ok(());
         }
         let clock_ms = clock::now_ms();
-        let judge = Judge {
-            host: self.me.host,
-            realms: &self.realms,
-            policy: &self.policy,
-            user: &self.user,
-            created_ms: self.created_ms,
-            time: self.time,
-            clock_ms,
-        };
-        match receive::command(command, channel, &judge, &mut self.time) {
+        let mut time = self.time;
+        let verdict = self.seen(|host| {
+            let judge = Judge {
+                host,
+                realms: &self.realms,
+                policy: &self.policy,
+                user: &self.user,
+                created_ms: self.created_ms,
+                time,
+                clock_ms,
+            };
+            receive::command(command, channel, &judge, &mut time)
+        });
+        self.time = time;
+        match verdict {
             Verdict::NotMine => Ok(()),
             Verdict::Refused(command, refusal) => {
                 tracing::info!(command.id = %command.id, verb = command.verb.name(), reason = refusal.message, "refused");
@@ -188,18 +190,14 @@ impl Agent {
     }
 
     /// A command of a newer console, or of none: its sender hears about it, if it is for this host.
-    async fn not_understood(&mut self, verified: &Verified, reason: &str) -> Result<(), StoreError> {
-        match verified.body::<Head>() {
-            Ok(head) if head.target.includes(self.me.host) => {
-                let message = format!("this agent does not understand the command: {}", shortened(reason));
-                let refusal = Refusal::new(RefusalCode::Invalid, message);
-                self.answer_now(head.id, head.expires_ms, refusal.into()).await
-            }
-            Ok(_) => Ok(()),
-            Err(_) => {
-                self.reject("command", reason);
-                Ok(())
-            }
+    async fn not_understood(&mut self, verified: &Verified, channel: Channel, reason: &str) -> Result<(), StoreError> {
+        let Ok(head) = verified.body::<Head>() else {
+            self.reject("command", reason);
+            return Ok(());
+        };
+        match self.seen(|host| authorise::not_understood(&head, channel, host, reason)) {
+            Some(refusal) => self.answer_now(head.id, head.expires_ms, refusal.into()).await,
+            None => Ok(()),
         }
     }
 
@@ -501,13 +499,4 @@ impl Running {
     fn untold(self, now_ms: Millis) -> Option<Told> {
         (now_ms >= self.since_ms + QUIET_MS && self.told < self.stage()).then(|| self.stage())
     }
-}
-
-/// The first part of a text that came from outside.
-fn shortened(text: &str) -> &str {
-    let mut end = text.len().min(MESSAGE_MAX_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }

@@ -13,7 +13,7 @@ use futures_util::{
     StreamExt as _,
     stream::{self, FuturesUnordered},
 };
-use muster_topics::{name::CommandId, select::Select};
+use muster_topics::{name::CommandId, select::HostSelect};
 use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
 
@@ -23,10 +23,7 @@ use super::{
     print, target,
 };
 use crate::{
-    api::{
-        Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, Command, CommandEvent, CommandHost, Cost,
-        Host,
-    },
+    api::{Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, Command, CommandEvent, CommandHost, Cost},
     failure::{Failure, Kind},
 };
 
@@ -54,9 +51,9 @@ pub struct Apply {
     /// The host of units whose document names none, by id or hostname; may be given several times
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// The hosts of units whose document names none: those that this picks, by host, realm and label.NAME
+    /// The hosts of units whose document names none: those that this picks, as for `muster exec`
     #[arg(long, value_name = "EXPRESSION", conflicts_with = "hosts")]
-    pub select: Option<Select>,
+    pub select: Option<HostSelect>,
     /// Only show what would change, and what that would cost
     #[arg(long)]
     pub dry_run: bool,
@@ -83,10 +80,7 @@ struct Done<'a> {
 /// If a document is wrong, nobody says yes, or something cannot be done.
 pub async fn run(apply: Apply, session: &Session) -> Result<(), Failure> {
     let hosts = match &apply.select {
-        Some(select) => {
-            let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
-            target::select_hosts(&hosts, select)?
-        }
+        Some(select) => target::picked(session, select).await?,
         None if apply.hosts.is_empty() => session.context.host.iter().map(ToString::to_string).collect(),
         None => apply.hosts.clone(),
     };

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 use muster_topics::{
-    command::{TARGET_HOSTS_MAX, Verb as Asked},
+    command::{TARGET_HOSTS_MAX, Target, Verb as Asked},
     name::{CommandId, UnitName},
 };
 
@@ -75,6 +75,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                 let mut lines = vec![
                     ("id", command.id.to_string()),
                     ("what", asked(&command.verb)),
+                    ("for", meant(&command)),
                     ("operator", command.operator.to_string()),
                     ("made", print::age(command.issued_ms, now_ms)),
                     ("expires", print::age(command.expires_ms, now_ms)),
@@ -83,6 +84,19 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                 lines
             })
         }
+    }
+}
+
+/// Whom a command was meant for, in words.
+fn meant(command: &Command) -> String {
+    match &command.target {
+        None | Some(Target::Hosts(_)) => match command.hosts.len() {
+            1 => "1 host by name".to_owned(),
+            several => format!("{several} hosts by name"),
+        },
+        Some(Target::All) => "all hosts".to_owned(),
+        Some(Target::Group(label)) => format!("hosts with the label {label}"),
+        Some(Target::Select(select)) => format!("hosts that are picked by {select}"),
     }
 }
 

@@ -11,22 +11,25 @@ use std::{
 use clap::Args;
 use muster_topics::{
     command::{Batch, Exec as ExecVerb, Keep, STDIN_MAX_BYTES, Verb},
-    name::HostId,
-    outcome::{Data, RefusalCode, Status},
+    name::{HostId, Name},
+    outcome::Data,
     process::{Cores, Limits},
-    select::Select,
-    unit::Exit,
+    select::HostSelect,
 };
 
 use self::printed::Printed;
 use super::{Session, host, print, process::parse_bytes, target};
 use crate::{
-    api::{Command, CommandEvent, CommandHost, CommandState, Host, NewCommand, NewTarget},
+    api::{Command, CommandEvent, CommandHost, CommandState, NewCommand, NewTarget},
     failure::{Failure, Kind},
 };
 
 mod batch;
 mod printed;
+mod verdict;
+
+pub use self::verdict::{complaint, status, verdict};
+use self::verdict::{is_success, summarise};
 
 /// Run a program on one, several or all hosts.
 #[derive(Args, Clone, Debug)]
@@ -35,12 +38,15 @@ pub struct Exec {
     /// A host, by id or hostname; may be given several times
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
+    /// The hosts that carry a label of this name, whatever its value
+    #[arg(long, value_name = "LABEL", conflicts_with = "hosts")]
+    pub group: Option<Name>,
+    /// The hosts that this picks, such as 'label.tier=gold and fact.cpus>=4'; see below
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["hosts", "group"])]
+    pub select: Option<HostSelect>,
     /// Every host of the fleet
-    #[arg(long, conflicts_with_all = ["hosts", "passthrough"])]
+    #[arg(long, conflicts_with_all = ["hosts", "group", "select", "passthrough"])]
     pub all: bool,
-    /// The hosts that this picks, such as 'realm=prod and label.tier=gold'; fields are host, realm and label.NAME
-    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["hosts", "all"])]
-    pub select: Option<Select>,
     /// How long it may run before it is ended with everything that it started; time in a host's queue does not count
     #[arg(long, default_value = "60s", value_name = "TIME")]
     pub timeout: humantime::Duration,
@@ -107,7 +113,11 @@ const EXAMPLES: &str = "\
 Examples:
   muster exec -- uname -a
   muster exec --all --timeout 10s -- df -h
-  muster exec --select 'label.site=north' -- uptime
+  muster exec --host shop-7 --host shop-8 -- uptime
+  muster exec --group canary -- uptime
+  muster exec --select 'label.site=north and not host=shop-7' -- uptime
+  muster exec --select 'fact.os=Debian* and fact.memory_bytes>=8G' -- free
+  muster exec --select 'unit(role=web and phase=failed)' -- df -h
   muster exec --shell --host shop-7 -- 'journalctl -n 20 | grep error'
   muster exec --host shop-7 --user www-data --cwd /srv/www --env STAGE=test -- ./check.sh
   muster exec --host shop-7 --stdin new.conf --stdout drop -- tee /etc/shop.conf
@@ -115,6 +125,21 @@ Examples:
   muster exec --daemon --host shop-7 -- tcpdump -i eth0 -w /tmp/trace
   muster exec --passthrough --host shop-7 -- test -e /etc/shop.conf && echo it is there
 
+What --select takes: FIELD=VALUE and FIELD!=VALUE, where `*` in a value stands for any text and `?` for one character
+and \"quotes\" hold blanks; `and`, `or`, `not` and parentheses. The fields of a host are
+  host                            its id or hostname
+  realm                           a realm that it carries
+  label.NAME                      a label; alone, whether there is one
+  fact.os fact.kernel fact.arch fact.cpus fact.cpu_model fact.memory_bytes fact.agent_version
+Numbers (cpus, memory_bytes, labels that are numbers) and versions (kernel, agent_version) also compare with < <= > >=;
+8G is 8 x 2^30. unit(EXPRESSION) picks the hosts that have a unit for which the expression holds: id (REALM/NAME),
+realm, name, role, version, kind, phase, label.NAME. unit.phase=failed is short for unit(phase=failed), and
+unit=shop/till for unit(id=shop/till).
+A group, a select expression and --all are one message that every host reads. The console expects an answer of those
+that are meant by what it knows of them; each host decides by what it is at that moment, and says nothing if it is not
+meant. With --env, --stdin or --passthrough the hosts that are picked are named one by one instead.
+At the end those that did not succeed are counted and named: failed, timed out, refused, or missing, which have not
+answered before the command expired.
 No shell is involved without --shell: each word reaches the program as it stands, and a `*` stays a `*`.
 Of what it prints, `stream` shows what comes as it comes, `capture` all of it when the program has ended (fewer
 messages), `drop` nothing: the program writes to /dev/null.
@@ -180,15 +205,7 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
             Verb::Batch(Batch { steps, keep_going: exec.keep_going })
         }
     };
-    let target = match (&exec.select, exec.all, exec.hosts.is_empty()) {
-        (Some(select), ..) => {
-            let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
-            NewTarget::Hosts(target::select_hosts(&hosts, select)?)
-        }
-        (None, true, _) => NewTarget::All,
-        (None, false, false) => NewTarget::Hosts(exec.hosts.clone()),
-        (None, false, true) => NewTarget::Hosts(vec![host::one(session, None).await?]),
-    };
+    let target = aim(&exec, &verb, session).await?;
     if exec.passthrough && matches!(&target, NewTarget::Hosts(hosts) if hosts.len() > 1) {
         return Err(Failure::new(Kind::Usage, "--passthrough needs exactly one host"));
     }
@@ -206,6 +223,25 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
     }
     summarise(&hosts);
     verdict(&hosts, exec.passthrough)
+}
+
+/// Whom it is for.
+async fn aim(exec: &Exec, verb: &Verb, session: &Session) -> Result<NewTarget, Failure> {
+    let group = |label: &Name| format!("label.{label}").parse::<HostSelect>();
+    // What every host would read must not have what may be secret; and one exit code is of one host.
+    let by_name = exec.passthrough || verb.execs().iter().any(|exec| exec.secret().is_some());
+    Ok(match (&exec.select, &exec.group) {
+        (Some(select), _) if by_name => NewTarget::Hosts(target::picked(session, select).await?),
+        (Some(select), _) => NewTarget::Select(select.clone()),
+        (None, Some(label)) if by_name => {
+            let select = group(label).map_err(|error| Failure::new(Kind::Usage, error.to_string()))?;
+            NewTarget::Hosts(target::picked(session, &select).await?)
+        }
+        (None, Some(label)) => NewTarget::Group(label.clone()),
+        (None, None) if exec.all => NewTarget::All,
+        (None, None) if exec.hosts.is_empty() => NewTarget::Hosts(vec![host::one(session, None).await?]),
+        (None, None) => NewTarget::Hosts(exec.hosts.clone()),
+    })
 }
 
 /// What is to be run.
@@ -310,6 +346,7 @@ async fn follow_into(session: &Session, command: &Command, output: &mut Printed)
                 output.take(host, stream, offset_bytes, data.to_bytes().unwrap_or_default())?;
             }
             CommandEvent::Host(host) => {
+                output.meet(&host);
                 if let Some(received) = &host.outcome {
                     output.rest(host.host, &received.value)?;
                 }
@@ -343,141 +380,9 @@ fn tell_waiting<'a>(command: &Command, hosts: impl Iterator<Item = &'a CommandHo
     print::say(format_args!("waiting for {named}{more}; the command expires {until} (Ctrl-C leaves it to wait)"));
 }
 
-/// Says what did not go well, and, of several hosts, how many did.
-fn summarise(hosts: &[CommandHost]) {
-    for host in hosts {
-        if let Some(words) = complaint(host) {
-            print::say(format_args!("{}: {words}", host.hostname));
-        }
-    }
-    if hosts.len() > 1 {
-        let count = |wanted: fn(&CommandHost) -> bool| hosts.iter().filter(|host| wanted(host)).count();
-        let (ok, missing) = (count(is_success), count(|host| host.state == CommandState::Missing));
-        print::say(format_args!(
-            "{} hosts: {ok} ok, {} failed, {missing} missing",
-            hosts.len(),
-            hosts.len() - ok - missing
-        ));
-    }
-}
-
-fn is_success(host: &CommandHost) -> bool {
-    host.outcome.as_ref().is_some_and(|outcome| outcome.value.status.is_success())
-}
-
-/// What did not go well on a host, in words.
-#[must_use]
-pub fn complaint(host: &CommandHost) -> Option<String> {
-    let Some(received) = &host.outcome else {
-        return Some("no answer before the command expired".to_owned());
-    };
-    let outcome = &received.value;
-    let cut: Vec<String> = [("stdout", &outcome.stdout), ("stderr", &outcome.stderr)]
-        .into_iter()
-        .filter(|(_, output)| output.dropped_bytes > 0)
-        .map(|(word, output)| format!("{word} was cut: {} more were dropped", print::bytes(output.dropped_bytes)))
-        .collect();
-    let cut = (!cut.is_empty()).then(|| cut.join("; "));
-    let status = (!outcome.status.is_success()).then(|| status(&outcome.status));
-    match (status, cut) {
-        (Some(status), Some(cut)) => Some(format!("{status}; {cut}")),
-        (status, cut) => status.or(cut),
-    }
-}
-
-/// How a command ended, in words.
-#[must_use]
-pub fn status(status: &Status) -> String {
-    match status {
-        Status::Exited { exit: Exit::Unknown } => "ended, and nobody saw how".to_owned(),
-        Status::Exited { exit } => format!("ended with {exit}"),
-        Status::TimedOut => "timed out and was ended".to_owned(),
-        Status::Batch { steps } => match (1..).zip(steps).find(|(_, step)| !step.status.is_success()) {
-            Some((number, step)) => format!("step {number}: {}", self::status(&step.status)),
-            None => format!("{} steps done", steps.len()),
-        },
-        Status::Cancelled => "cancelled".to_owned(),
-        Status::Applied { generation, .. } => format!("generation {generation} is desired"),
-        Status::Completed => "done".to_owned(),
-        Status::Refused { message, .. } => format!("refused: {message}"),
-        Status::Failed { message } => format!("failed: {message}"),
-        Status::Lost => "lost: what became of it cannot be known; it is not run again".to_owned(),
-    }
-}
-
-/// The failure that the outcomes amount to, if any.
-///
-/// # Errors
-/// If not every host succeeded.
-pub fn verdict(hosts: &[CommandHost], passthrough: bool) -> Result<(), Failure> {
-    if let ([CommandHost { outcome: Some(outcome), .. }], true) = (hosts, passthrough) {
-        match outcome.value.status {
-            Status::Exited { exit: Exit::Code(0) } => return Ok(()),
-            Status::Exited { exit: Exit::Code(code) } => {
-                return Err(Failure::silent(Kind::Code(u8::try_from(code).unwrap_or(1))));
-            }
-            // As a shell has it.
-            Status::Exited { exit: Exit::Signal(signal) } => {
-                return Err(Failure::silent(Kind::Code(u8::try_from(128 + signal).unwrap_or(1))));
-            }
-            _ => {}
-        }
-    }
-    let denied = |host: &CommandHost| {
-        matches!(
-            host.outcome.as_ref().map(|outcome| &outcome.value.status),
-            Some(Status::Refused { code: RefusalCode::Denied, .. })
-        )
-    };
-    match hosts {
-        hosts if hosts.iter().all(is_success) => Ok(()),
-        hosts if hosts.iter().all(denied) => Err(Failure::silent(Kind::Refused)),
-        _ => Err(Failure::silent(Kind::Failed)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use muster_topics::outcome::{Outcome, Output};
-
     use super::*;
-    use crate::api::Received;
-
-    fn host(id: u128, status: Option<Status>) -> CommandHost {
-        let outcome = status.map(|status| Outcome {
-            status,
-            started_ms: None,
-            finished_ms: 0,
-            stdout: Output::default(),
-            stderr: Output::default(),
-        });
-        CommandHost {
-            host: HostId(uuid::Uuid::from_u128(id)),
-            hostname: format!("host-{id}"),
-            state: if outcome.is_some() { CommandState::Done } else { CommandState::Missing },
-            outcome: outcome.map(|value| Received { at_ms: 0, value }),
-        }
-    }
-
-    #[track_caller]
-    fn check(statuses: Vec<Option<Status>>, passthrough: bool, code: u8) {
-        let hosts: Vec<_> = statuses.into_iter().zip(1..).map(|(status, id)| host(id, status)).collect();
-        assert_eq!(verdict(&hosts, passthrough).err().map_or(0, |failure| failure.kind.code()), code);
-    }
-
-    #[test]
-    fn exit_codes() {
-        let exited = |code| Some(Status::Exited { exit: Exit::Code(code) });
-        let refused = |code| Some(Status::Refused { code, message: String::new() });
-        check(vec![exited(0), exited(0)], false, 0);
-        check(vec![exited(0), exited(7)], false, 1);
-        check(vec![exited(7)], true, 7);
-        check(vec![Some(Status::Exited { exit: Exit::Signal(9) })], true, 137);
-        check(vec![Some(Status::TimedOut)], true, 1);
-        check(vec![refused(RefusalCode::Denied)], false, 3);
-        check(vec![refused(RefusalCode::NotFound)], false, 1);
-        check(vec![exited(0), None], false, 1);
-    }
 
     #[derive(clap::Parser)]
     struct Line {

@@ -1,12 +1,13 @@
-//! Which hosts and units are meant: pure functions of what was typed and what there is.
+//! Which hosts and units are meant, by what was typed and what there is.
 
 use std::{collections::BTreeMap, str::FromStr};
 
 use muster_topics::{
     name::{HostId, UnitName},
-    select::{self, Select},
+    select::{self, HostSelect, Select},
 };
 
+use super::Session;
 use crate::{
     api::{Host, Unit},
     failure::{Failure, Kind},
@@ -43,45 +44,52 @@ pub fn is_host(unit: &Unit, name: &str) -> bool {
 
 /// Those of `units` that an expression picks; all, if there is none.
 pub fn select<'a>(units: &'a [Unit], wanted: Option<&Select>) -> impl Iterator<Item = &'a Unit> {
-    units.iter().filter(move |unit| {
-        wanted.is_none_or(|select| {
-            select.picks_unit(&select::Unit {
-                host: unit.host,
-                hostname: &unit.hostname,
-                name: &unit.unit,
-                spec: &unit.desired.spec,
-                phase: unit.observed.phase,
-            })
-        })
+    units.iter().filter(move |unit| wanted.is_none_or(|select| select.picks_unit(&looked_at(unit))))
+}
+
+/// The hosts that an expression picks, by id, as the console knows them now. One that never said anything of itself has
+/// no facts, labels and realms yet.
+///
+/// # Errors
+/// If it picks none.
+pub async fn picked(session: &Session, wanted: &HostSelect) -> Result<Vec<String>, Failure> {
+    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+    let units: Vec<Unit> = if wanted.asks_units() { session.client.get("units", &[]).await? } else { Vec::new() };
+    let picked: Vec<String> =
+        hosts.iter().filter(|host| is_picked(host, &units, wanted)).map(|host| host.id.to_string()).collect();
+    if picked.is_empty() {
+        return Err(Failure::new(Kind::Failed, format!("no host is picked by {wanted}"))
+            .hint("`muster host ls` lists them, and `muster host show` what labels and facts one has"));
+    }
+    Ok(picked)
+}
+
+fn is_picked(host: &Host, units: &[Unit], wanted: &HostSelect) -> bool {
+    let (no_realms, no_labels) = (Vec::new(), BTreeMap::new());
+    let theirs: Vec<select::Unit<'_>> = units.iter().filter(|unit| unit.host == host.id).map(looked_at).collect();
+    let state = host.state.as_ref().map(|received| &received.value);
+    wanted.picks(&match state {
+        Some(state) => select::Host::of(host.id, state, &theirs),
+        None => select::Host {
+            host: host.id,
+            hostname: &host.hostname,
+            agent_version: "",
+            facts: None,
+            labels: &no_labels,
+            realms: &no_realms,
+            units: &theirs,
+        },
     })
 }
 
-/// Those of `hosts` that an expression picks, by id. A host that never said anything of itself has no labels and no
-/// realms yet.
-///
-/// # Errors
-/// If it asks for what only units have, or picks none.
-pub fn select_hosts(hosts: &[Host], wanted: &Select) -> Result<Vec<String>, Failure> {
-    if let Some(field) = wanted.not_of_hosts() {
-        let message = format!("--select: `{field}` is a field of units, and hosts are picked here");
-        return Err(Failure::new(Kind::Usage, message).hint(format!("hosts have {}", select::HOST_FIELDS)));
+fn looked_at(unit: &Unit) -> select::Unit<'_> {
+    select::Unit {
+        host: unit.host,
+        hostname: &unit.hostname,
+        name: &unit.unit,
+        spec: &unit.desired.spec,
+        phase: unit.observed.phase,
     }
-    let (no_realms, no_labels) = (Vec::new(), BTreeMap::new());
-    let is_picked = |host: &&Host| {
-        let state = host.state.as_ref().map(|received| &received.value);
-        wanted.picks_host(&select::Host {
-            host: host.id,
-            hostname: &host.hostname,
-            realms: state.map_or(&no_realms, |state| &state.realms),
-            labels: state.map_or(&no_labels, |state| &state.labels),
-        })
-    };
-    let picked: Vec<String> = hosts.iter().filter(is_picked).map(|host| host.id.to_string()).collect();
-    if picked.is_empty() {
-        return Err(Failure::new(Kind::Failed, format!("no host is picked by {wanted}"))
-            .hint("`muster host ls` lists them, and `muster host show` what labels one has"));
-    }
-    Ok(picked)
 }
 
 /// Which of `units` are meant by a reference: those on the host that it names, or on `hosts`, or, with

@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use muster_topics::{
     Millis,
     command::{Command, Exec, LIFETIME_MAX_MS, Target, Verb},
-    name::{HostId, Name, UnitName},
+    name::{Name, UnitName},
     outcome::RefusalCode,
+    select,
     unit::Spec,
 };
 use schemars::JsonSchema;
@@ -174,8 +175,8 @@ impl From<&Verb> for VerbName {
 /// What a command is judged by.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge<'a> {
-    /// This host.
-    pub host: HostId,
+    /// This host, as it is now.
+    pub host: &'a select::Host<'a>,
     /// The realms that it carries.
     pub realms: &'a BTreeSet<Name>,
     /// What its owner forbids.
@@ -231,28 +232,74 @@ impl muster_topics::envelope::Body for Head {
 /// Judges a command whose signature is good.
 #[must_use]
 pub fn check(command: Command, channel: Channel, judge: &Judge<'_>) -> Verdict {
-    if !command.target.includes(judge.host) && channel == Channel::Broadcast {
-        return Verdict::NotMine;
+    if let Some(elsewhere) = elsewhere(&command.target, channel, judge.host) {
+        return match elsewhere {
+            Elsewhere::Silence => Verdict::NotMine,
+            Elsewhere::Refused(refusal) => Verdict::Refused(command, refusal),
+        };
     }
-    let refusal = wrong_host(&command, judge)
-        .or_else(|| wrong_time(&command, judge))
-        .or_else(|| exposed(&command, channel))
-        .or_else(|| forbidden(&command, judge));
+    let refusal =
+        wrong_time(&command, judge).or_else(|| exposed(&command, channel)).or_else(|| forbidden(&command, judge));
     match refusal {
         Some(refusal) => Verdict::Refused(command, refusal),
         None => Verdict::Granted(Authorised(command)),
     }
 }
 
+/// The refusal of a command of which only the head can be read; nothing if it is for others.
+#[must_use]
+pub fn not_understood(head: &Head, channel: Channel, host: &select::Host<'_>, reason: &str) -> Option<Refusal> {
+    match elsewhere(&head.target, channel, host) {
+        Some(Elsewhere::Silence) => None,
+        Some(Elsewhere::Refused(refusal)) => Some(refusal),
+        None => {
+            refuse(RefusalCode::Invalid, format!("this agent does not understand the command: {}", shortened(reason)))
+        }
+    }
+}
+
+/// The longest text of an answer that somebody else wrote.
+const MESSAGE_MAX_BYTES: usize = 4 * 1024;
+
+/// The first part of a text that came from outside.
+fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(MESSAGE_MAX_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 fn refuse(code: RefusalCode, message: impl Into<String>) -> Option<Refusal> {
     Some(Refusal::new(code, message))
 }
 
-fn wrong_host(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
-    if command.target.includes(judge.host) {
+/// What is said about a command that is not for this host.
+#[derive(Debug)]
+enum Elsewhere {
+    /// Nothing: it came to everybody.
+    Silence,
+    /// Its sender thinks that it is, and waits.
+    Refused(Refusal),
+}
+
+/// Whether a command is for others. It is judged by what the host is at this moment: one that is sent again may find
+/// the host changed. That is no matter where it was let in before, for the journal answers that.
+fn elsewhere(target: &Target, channel: Channel, host: &select::Host<'_>) -> Option<Elsewhere> {
+    if target.includes(host) {
         return None;
     }
-    refuse(RefusalCode::WrongHost, "the command is for other hosts, and came on this host's topic")
+    if channel == Channel::Broadcast {
+        return Some(Elsewhere::Silence);
+    }
+    let (code, message) = match target {
+        Target::Hosts(_) | Target::All => {
+            (RefusalCode::WrongHost, "the command is for other hosts, and came on this host's topic".to_owned())
+        }
+        Target::Group(label) => (RefusalCode::NotSelected, format!("this host has no label {label} now")),
+        Target::Select(select) => (RefusalCode::NotSelected, format!("this host is not picked now by {select}")),
+    };
+    Some(Elsewhere::Refused(Refusal::new(code, message)))
 }
 
 fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
@@ -287,7 +334,7 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
 
 /// What many read must not carry what may be secret.
 fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
-    let broadcast = channel == Channel::Broadcast || command.target == Target::All;
+    let broadcast = channel == Channel::Broadcast || command.target.broadcast().is_some();
     let secret = match &command.verb {
         Verb::Exec(_) | Verb::Batch(_) => command.verb.execs().iter().find_map(Exec::secret),
         Verb::UnitApply { spec, .. } => match &**spec {

@@ -6,11 +6,7 @@ use std::{
     time::Duration,
 };
 
-use muster_topics::{
-    Millis,
-    heartbeat::{Facts, HostState},
-    join::Membership,
-};
+use muster_topics::{Millis, heartbeat::HostState, join::Membership};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -54,7 +50,6 @@ pub(super) struct Common {
     pub(super) manner: Arc<Manner>,
     pub(super) tally: Arc<Tally>,
     pub(super) course: Course,
-    pub(super) facts: Facts,
 }
 
 /// A running fleet.
@@ -151,10 +146,12 @@ impl Keeper {
         let _guard = shutdown.clone().drop_guard();
         let (_identity, identity) = watch::channel(Arc::clone(&self.identity));
         let meter = Arc::clone(&self.common.tally.meter);
-        let link = Link::start_metered(me.clone(), identity, meter, shutdown);
+        let groups = self.common.manner.state.labels.keys().cloned().collect();
+        let link = Link::start_metered(me.clone(), groups, identity, meter, shutdown);
         let beats = Beats::new(life.epoch, config.heartbeat.periods(), self.state());
         let host = Host::new(Parts {
             n: self.row.n,
+            hostname: hostname(self.row.n),
             voice: Voice::new(me.clone(), self.outbox.clone(), beats),
             me,
             former: instances.collect(),
@@ -178,20 +175,9 @@ impl Keeper {
         }
     }
 
-    /// What it says of itself: this machine's facts, a name of its own, and that it is simulated.
+    /// What it says of itself: what all say, and a name of its own.
     fn state(&self) -> HostState {
-        let simulated = super::SIMULATED.parse().map(|name| (name, "true".to_owned()));
-        HostState {
-            hostname: hostname(self.row.n),
-            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            facts: self.common.facts.clone(),
-            interfaces: Default::default(),
-            labels: simulated.into_iter().collect(),
-            realms: self.common.manner.realms.iter().cloned().collect(),
-            units: Default::default(),
-            alerts: Default::default(),
-            alert_rules: None,
-        }
+        HostState { hostname: hostname(self.row.n), ..self.common.manner.state.clone() }
     }
 }
 

@@ -13,9 +13,11 @@ use std::{
 
 use muster_topics::{
     Millis, V1,
+    heartbeat::HostState,
     name::{CommandId, Name},
     outcome::{Content, Report, Status},
     presence::{Presence, PresenceState},
+    select,
     topic::{HostTopic, Topic},
 };
 use tokio::time::Instant;
@@ -54,6 +56,8 @@ pub(super) struct Manner {
     pub(super) realms: BTreeSet<Name>,
     pub(super) policy: Policy,
     pub(super) user: String,
+    /// What each says of itself, but for its name.
+    pub(super) state: HostState,
 }
 
 /// How a life ends.
@@ -68,6 +72,7 @@ pub(super) enum Leave {
 /// What a host is made of.
 pub(super) struct Parts {
     pub(super) n: Number,
+    pub(super) hostname: String,
     pub(super) me: Me,
     pub(super) former: Vec<Uuid>,
     pub(super) identity: Arc<Identity>,
@@ -119,6 +124,12 @@ impl Host {
             sole: false,
             began: Instant::now(),
         }
+    }
+
+    /// This host as select expressions see it.
+    pub(super) fn seen(&self) -> select::Host<'_> {
+        let Parts { me, hostname, manner, .. } = &self.parts;
+        select::Host { hostname, ..select::Host::of(me.host, &manner.state, &[]) }
     }
 
     /// Milliseconds of this life, by a clock that only goes forward.

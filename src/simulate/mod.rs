@@ -24,6 +24,7 @@ mod tally;
 mod writer;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     env,
     fs::File,
     path::{Path, PathBuf},
@@ -32,7 +33,7 @@ use std::{
 };
 
 use clap::Args;
-use muster_topics::{join::JoinToken, name::Name};
+use muster_topics::{heartbeat::HostState, join::JoinToken, name::Name};
 use nix::{
     fcntl::{Flock, FlockArg},
     sys::resource::{Resource, getrlimit, setrlimit},
@@ -203,7 +204,6 @@ async fn simulate(
             manner: Arc::new(manner(wanted)),
             tally: Arc::clone(&tally),
             course: course(wanted),
-            facts: facts::facts(),
         },
         rows,
         left,
@@ -219,12 +219,30 @@ async fn simulate(
 }
 
 fn manner(wanted: &Simulate) -> Manner {
+    let realms: BTreeSet<Name> = "default".parse().into_iter().collect();
     Manner {
         takes_ms: i64::try_from(wanted.takes.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4),
         fail: wanted.fail,
-        realms: "default".parse::<Name>().into_iter().collect(),
         policy: Policy::default(),
         user: facts::own_user(),
+        state: state(&realms),
+        realms,
+    }
+}
+
+/// What every host says of itself, but for its name: this machine's facts, and that it is simulated.
+fn state(realms: &BTreeSet<Name>) -> HostState {
+    let simulated = SIMULATED.parse().map(|name| (name, "true".to_owned()));
+    HostState {
+        hostname: String::new(),
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        facts: facts::facts(),
+        interfaces: BTreeMap::new(),
+        labels: simulated.into_iter().collect(),
+        realms: realms.iter().cloned().collect(),
+        units: BTreeMap::new(),
+        alerts: BTreeMap::new(),
+        alert_rules: None,
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
     chance, clock,
     rules::{
         Refusal,
-        authorise::{Channel, Head, Judge, Verdict as Judgement},
+        authorise::{self, Channel, Head, Judge, Verdict as Judgement},
         backoff,
         receive::{self, Acknowledged},
     },
@@ -93,21 +93,21 @@ impl Host {
 
     async fn command(&mut self, verified: &Verified, channel: Channel, message: Message) -> Done {
         let clock_ms = clock::now_ms();
+        let host = self.seen();
         let command = match verified.body::<Command>() {
             Ok(command) => command,
             Err(error) => {
                 if let Ok(head) = verified.body::<Head>()
-                    && head.target.includes(self.parts.me.host)
+                    && let Some(refusal) = authorise::not_understood(&head, channel, &host, &error.to_string())
                 {
-                    let text = format!("this host does not understand the command: {error}");
-                    self.refuse(head.id, head.expires_ms, Refusal::new(RefusalCode::Invalid, text)).await?;
+                    self.refuse(head.id, head.expires_ms, refusal).await?;
                 }
                 self.parts.voice.done(message);
                 return Ok(());
             }
         };
         let judge = Judge {
-            host: self.parts.me.host,
+            host: &host,
             realms: &self.parts.manner.realms,
             policy: &self.parts.manner.policy,
             user: &self.parts.manner.user,
@@ -115,7 +115,10 @@ impl Host {
             time: self.parts.time,
             clock_ms,
         };
-        match receive::command(command, channel, &judge, &mut self.parts.time) {
+        let mut time = self.parts.time;
+        let verdict = receive::command(command, channel, &judge, &mut time);
+        self.parts.time = time;
+        match verdict {
             Judgement::NotMine => {}
             Judgement::Refused(command, refusal) => self.refuse(command.id, command.expires_ms, refusal).await?,
             Judgement::Granted(command) => return self.granted(command.into_inner(), message).await,

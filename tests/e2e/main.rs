@@ -12,6 +12,7 @@
 #[path = "../fleet/mod.rs"]
 mod fleet;
 
+mod addressing;
 mod apply;
 mod bad_input;
 mod batch;

@@ -11,7 +11,7 @@ use crate::fleet::{Fleet, Home, Run, Running, eventually};
 pub(crate) struct Roles {
     broker: Option<Running>,
     console: Option<Running>,
-    mqtt: String,
+    pub(crate) mqtt: String,
     pub(crate) home: Home,
 }
 

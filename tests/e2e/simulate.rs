@@ -75,6 +75,16 @@ fn fifty_simulated_hosts_lose_nothing_and_do_nothing_twice() {
     let hosts = hosts.as_array().unwrap();
     assert_eq!(hosts.len(), HOSTS);
     assert!(hosts.iter().all(|host| host["state"]["value"]["labels"]["simulated"] == "true"), "{hosts:?}");
+    // Each decides for itself whether it is meant, as an agent does.
+    for (target, count) in [
+        (["--select", "host=sim-0001?"], 10),
+        (["--select", "fact.cpus>=1 and not host=sim-0000*"], HOSTS - 10),
+        (["--group", "simulated"], HOSTS),
+    ] {
+        let args = [&["exec", "--no-wait"], &target[..], &["--", "true"]].concat();
+        let id = roles.ok(&args).trim().to_owned();
+        assert_eq!(all_done(&roles, &id), (count, count), "{target:?}");
+    }
 
     // Killed, ordered while it is away, and back: with the same certificates, and the same journal.
     running.kill();

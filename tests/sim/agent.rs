@@ -15,6 +15,7 @@ use muster_topics::{
     name::{CommandId, Digest, UnitName},
     outcome::{Content, RefusalCode, Report, Status},
     presence::PresenceState,
+    select,
     topic::{HostTopic, Topic},
     unit::{Exit, Phase, Run},
 };
@@ -389,8 +390,19 @@ impl Agent {
     ) -> Result<(), Crash> {
         let realms = BTreeSet::from(["default".parse().unwrap()]);
         let clock_ms = clock::now_ms();
-        let judge = Judge {
+        let (facts, labels) = (None, BTreeMap::new());
+        let (hostname, agent_version) = ("", "");
+        let seen = select::Host {
             host: self.me.host,
+            hostname,
+            agent_version,
+            facts,
+            labels: &labels,
+            realms: &[],
+            units: &[],
+        };
+        let judge = Judge {
+            host: &seen,
             realms: &realms,
             policy: &self.policy,
             user: "root",

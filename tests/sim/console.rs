@@ -217,7 +217,7 @@ impl Console {
                     self.ledger.miss(command, &hosts);
                     continue;
                 }
-                Action::Broadcast(command) => (command, Topic::CommandAll),
+                Action::Broadcast(command, topic) => (command, topic),
                 Action::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
             };
             let Some(row) = self.ledger.commands.get(&command) else { continue };
@@ -242,11 +242,11 @@ impl Console {
     pub(super) fn submit(&mut self, command: Command, hosts: &[HostId], is_killed: bool, around: &mut Around<'_>) {
         let (id, expires_ms) = (command.id, command.expires_ms);
         around.note(|| format!("{id} is submitted for {} hosts: {}", hosts.len(), command.verb.name()));
-        let broadcast = command.target == Target::All;
+        let broadcast = command.target.broadcast();
         let body = around.seal.sign(Order::Command(command), false);
         around.ordered.extend(hosts.iter().map(|host| (id, *host)));
         let rows = hosts.iter().map(|host| (*host, (CommandState::Waiting, None))).collect();
-        self.ledger.add(id, CommandRow { expires_ms, signed: body, hosts: rows });
+        self.ledger.add(id, CommandRow { expires_ms, broadcast: broadcast.is_some(), signed: body, hosts: rows });
         if is_killed {
             return;
         }

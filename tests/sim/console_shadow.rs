@@ -60,8 +60,8 @@ impl ConsoleShadow {
         let hosts: Vec<_> = row.hosts.keys().copied().collect();
         let verb = Verb::Exec(Exec::new(vec!["true".to_owned()], 1_000));
         let (operator, expires_ms) = ("admin".parse().unwrap(), row.expires_ms);
-        let command =
-            Command { v: V1, id, target: Target::All, issued_ms: 0, expires_ms, operator, realms: vec![], verb };
+        let target = if row.broadcast { Target::All } else { Target::Hosts(hosts.clone()) };
+        let command = Command { v: V1, id, target, issued_ms: 0, expires_ms, operator, realms: vec![], verb };
         with!(self, db, command::add(db, &command, b"", &hosts));
     }
 
@@ -119,6 +119,10 @@ impl ConsoleShadow {
 
     pub(super) fn advance(&mut self, id: CommandId, host: HostId, to: CommandState) {
         with!(self, db, command::advance(db, id, host, to));
+    }
+
+    pub(super) fn add_host(&mut self, id: CommandId, host: HostId, state: CommandState, added: bool) {
+        assert_eq!(with!(self, db, command::add_host(db, id, host, state)), added);
     }
 
     pub(super) fn settle(&mut self, outcomes: &[Settled], now: Millis, new: &HashSet<(CommandId, HostId)>) {

@@ -47,6 +47,7 @@ pub(super) struct UnitRow {
 #[derive(Clone, Debug)]
 pub(super) struct CommandRow {
     pub(super) expires_ms: Millis,
+    pub(super) broadcast: bool,
     pub(super) signed: Body,
     pub(super) hosts: BTreeMap<HostId, (CommandState, Option<Outcome>)>,
 }
@@ -240,6 +241,16 @@ impl Tables for Ledger {
             shadow.advance(command, host, to);
         }
         Ok(())
+    }
+
+    async fn add_host(&mut self, command: CommandId, host: HostId, state: CommandState) -> Result<bool> {
+        // WHERE broadcast = 1 … ON CONFLICT DO NOTHING
+        let row = self.commands.get_mut(&command).filter(|row| row.broadcast && !row.hosts.contains_key(&host));
+        let added = row.map(|row| row.hosts.insert(host, (state, None))).is_some();
+        if let Some(shadow) = &mut self.shadow {
+            shadow.add_host(command, host, state, added);
+        }
+        Ok(added)
     }
 
     async fn settle(&mut self, outcomes: &[Settled], now: Millis) -> Result<HashSet<(CommandId, HostId)>> {

@@ -11,7 +11,9 @@ use crate::{
     envelope::{Body, Kind},
     name::{CommandId, Digest, HostId, LabelValue, Name, UnitName},
     realm::Realm,
+    select::{self, HostSelect},
     signal::Signal,
+    topic::Topic,
     unit::{ArtifactRef, ConfigRef, Run, Spec},
 };
 
@@ -60,15 +62,31 @@ pub enum Target {
     Hosts(Vec<HostId>),
     /// Every host of the fleet.
     All,
+    /// The hosts that carry a label of this name, whatever its value. It goes out on `cmd/group/<label>`.
+    Group(Name),
+    /// The hosts that this picks; each decides by its own state when the command comes. It goes out on `cmd/all`.
+    Select(HostSelect),
 }
 
 impl Target {
-    /// Whether `host` is meant.
+    /// Whether a host is meant, as it is now.
     #[must_use]
-    pub fn includes(&self, host: HostId) -> bool {
+    pub fn includes(&self, host: &select::Host<'_>) -> bool {
         match self {
-            Self::Hosts(hosts) => hosts.contains(&host),
+            Self::Hosts(hosts) => hosts.contains(&host.host),
             Self::All => true,
+            Self::Group(label) => host.labels.contains_key(label),
+            Self::Select(select) => select.picks(host),
+        }
+    }
+
+    /// Where a command goes out in one message for all; nothing if it goes out to each of its hosts alone.
+    #[must_use]
+    pub fn broadcast(&self) -> Option<Topic> {
+        match self {
+            Self::Hosts(_) => None,
+            Self::All | Self::Select(_) => Some(Topic::CommandAll),
+            Self::Group(label) => Some(Topic::CommandGroup(label.clone())),
         }
     }
 }

@@ -280,6 +280,9 @@ pub enum RefusalCode {
     Denied,
     /// It is for other hosts, and came to this one.
     WrongHost,
+    /// It is for the hosts of a group or of a select expression, and this one is none of them now. Told only of a
+    /// command that came on the host's own topic: of a broadcast that is not for it a host says nothing.
+    NotSelected,
     /// There is no such unit, or none of what it names otherwise.
     NotFound,
     /// There is no such user to run as.

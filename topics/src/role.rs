@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn every_party_may_subscribe_to_what_it_needs() {
         let host = HOST.parse().unwrap();
-        for filter in Filter::of_agent(host) {
+        for filter in Filter::of_agent(host, &["site".parse().unwrap()]) {
             assert!(Identity::Host(host).may(Action::Subscribe, &filter.to_string()), "{filter}");
         }
         for filter in Filter::of_console() {

@@ -96,7 +96,15 @@ const CHANNELS: &[Channel] = &[
         address: "cmd/all",
         payload: Some("Envelope"),
         retained: false,
-        about: "A signed Command or Refresh for every host.",
+        about: "A signed Command or Refresh for every host, or a Command for those that its select expression picks: \
+                each host decides by its own state, and says nothing if it is none of them.",
+    },
+    Channel {
+        id: "commandGroup",
+        address: "cmd/group/{label}",
+        payload: Some("Envelope"),
+        retained: false,
+        about: "A signed Command for the hosts that carry a label of this name, whatever its value; these subscribe to it.",
     },
     Channel {
         id: "ack",
@@ -250,6 +258,7 @@ mod tests {
                 .replace("{host}", "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52")
                 .replace("{realm}", "default")
                 .replace("{unit}", "hello")
+                .replace("{label}", "site")
                 .replace("{console}", "main")
                 .replace("{alert}", "disk");
             assert!(topic.parse::<Topic>().is_ok(), "{topic}");

@@ -1,25 +1,55 @@
-//! Selectors: expressions that pick units, as `realm=prod and role=web and not label.tier=gold`, or hosts, by `host`,
-//! `realm` (those that a host carries) and its own labels.
+//! Selectors: expressions that pick units, as `realm=prod and role=web and not label.tier=gold`, or hosts, as
+//! `label.site=north and fact.memory_bytes>=8G and unit(role=web and phase=failed)`.
 //!
 //! ```text
 //! select = both { "or" both }
 //! both   = not { "and" not }
 //! not    = "not" not | "(" select ")" | test
-//! test   = field "=" value | field "!=" value | "label." NAME
-//! field  = "host" | "id" | "realm" | "name" | "role" | "version" | "kind" | "phase" | "label." NAME
+//! test   = field "=" value | field "!=" value | field order value | "label." NAME
+//! order  = "<" | "<=" | ">" | ">="
 //! value  = letters, digits and . _ - + / : @ * ?   or anything in "double quotes", with \" and \\
 //! ```
 //!
+//! What a field can be depends on what is picked:
+//!
+//! ```text
+//! field of a unit = "host" | "id" | "realm" | "name" | "role" | "version" | "kind" | "phase" | "label." NAME
+//! field of a host = "host" | "realm" | "label." NAME | "fact." fact
+//! fact            = "os" | "kernel" | "arch" | "cpus" | "cpu_model" | "memory_bytes" | "agent_version"
+//! test of a host  = as above | "unit(" select of a unit ")"
+//!                 | "unit" ( "=" | "!=" ) value | "unit." test of a unit
+//! ```
+//!
 //! In a value `*` stands for any text and `?` for one character: `version=1.*`. `host` is a host's id or its
-//! hostname, `id` a unit's full name (`realm/name`). `a!=b` is `not a=b`; a label alone asks whether there is one.
+//! hostname, `realm` each of those that a host carries, or a unit's own; `label` is the host's or the unit's own;
+//! `id` is a unit's full name (`realm/name`). `a!=b` is `not a=b`; a label alone asks whether there is one.
+//!
+//! `fact.cpus` and `fact.memory_bytes` are numbers, and so are labels where they are compared: `8G` is 8 × 2³⁰, and a
+//! label that is no number is neither more nor less than any. `version`, `fact.kernel` and `fact.agent_version` are
+//! compared as versions, number by number: `1.10` is more than `1.9`, and what stands behind the numbers does not
+//! count. Other fields are text, which is not compared.
+//!
+//! `unit(…)` picks hosts that have a unit which what stands inside picks: all of it holds for one and the same unit.
+//! `unit.phase=failed` is short for `unit(phase=failed)`, and `unit=shop/till` for `unit(id=shop/till)`; with `!=`
+//! they are the opposite, as everywhere: no unit of the host is so.
 //!
 //! **Invariant: what was parsed prints as a text that parses to the same.**
+//!
+//! Modules: `host` (hosts), `parse` (the grammar), `value` (what values are like).
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
+mod host;
+mod parse;
+mod value;
+
+use std::{borrow::Cow, fmt};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+pub use self::{
+    host::{Host, HostSelect},
+    parse::SelectError,
+};
 use crate::{
     name::{HostId, Name, UnitName},
     unit::{Phase, Spec},
@@ -28,10 +58,10 @@ use crate::{
 /// The longest selector, in bytes: more than anybody types, and a small part of a message.
 pub const SELECT_MAX_BYTES: usize = 1_000;
 
-/// How deep parentheses and `not` may be nested: far deeper than anybody reads, far less than a stack holds.
+/// How deep parentheses, `not` and `unit(…)` may be nested: far deeper than anybody reads, far less than a stack holds.
 const DEPTH_MAX: usize = 32;
 
-/// Picks some of all units.
+/// Picks some of all units; within a [`HostSelect`], some of all hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Select {
     /// What either picks.
@@ -44,103 +74,129 @@ pub enum Select {
     Is(Field, String),
     /// Where a field has no value like this.
     IsNot(Field, String),
+    /// Where a field has a value that is less or more than this.
+    Compares(Field, Order, String),
     /// What has a label of this name.
     Has(Name),
+    /// A host that has a unit which this picks.
+    Unit(Box<Self>),
 }
 
-/// What of a unit is looked at.
+/// How a value stands to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// `<`
+    Less,
+    /// `<=`
+    AtMost,
+    /// `>`
+    More,
+    /// `>=`
+    AtLeast,
+}
+
+/// What is looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// The id and the hostname of its host.
+    /// The id and the hostname of a host, or of a unit's host.
     Host,
-    /// Its full name.
+    /// A unit's full name.
     Id,
-    /// Its realm.
+    /// A unit's realm, or those that a host carries.
     Realm,
-    /// Its name within the realm.
+    /// A unit's name within the realm.
     Name,
-    /// The role of what runs.
+    /// The role of what a unit runs.
     Role,
-    /// The version of what runs.
+    /// The version of what a unit runs.
     Version,
-    /// Its kind.
+    /// A unit's kind.
     Kind,
-    /// What it is doing.
+    /// What a unit is doing.
     Phase,
     /// A label.
     Label(Name),
+    /// A property of a host's machine.
+    Fact(Fact),
 }
 
-/// The names of fields, for whoever mistypes one.
-const FIELDS: &str = "host, id, realm, name, role, version, kind, phase or label.NAME";
+/// A property of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// Name and version of the distribution.
+    Os,
+    /// Release of the kernel.
+    Kernel,
+    /// Architecture.
+    Arch,
+    /// Logical processors.
+    Cpus,
+    /// The processor's model.
+    CpuModel,
+    /// Physical memory.
+    MemoryBytes,
+    /// The agent's version.
+    AgentVersion,
+}
 
-impl Select {
-    /// Whether it picks what has these values; of some fields there may be several, or none.
-    #[must_use]
-    pub fn picks<'a>(&self, values: &dyn Fn(&Field) -> Vec<Cow<'a, str>>) -> bool {
-        let has = |field: &Field, pattern: &String| values(field).iter().any(|value| is_like(pattern, value));
+impl Fact {
+    /// Each of them.
+    const ALL: [Self; 7] =
+        [Self::Os, Self::Kernel, Self::Arch, Self::Cpus, Self::CpuModel, Self::MemoryBytes, Self::AgentVersion];
+
+    /// What it is called, as in a heartbeat.
+    fn name(self) -> &'static str {
         match self {
-            Self::Or(left, right) => left.picks(values) || right.picks(values),
-            Self::And(left, right) => left.picks(values) && right.picks(values),
-            Self::Not(inner) => !inner.picks(values),
-            Self::Is(field, pattern) => has(field, pattern),
-            Self::IsNot(field, pattern) => !has(field, pattern),
-            Self::Has(label) => !values(&Field::Label(label.clone())).is_empty(),
+            Self::Os => "os",
+            Self::Kernel => "kernel",
+            Self::Arch => "arch",
+            Self::Cpus => "cpus",
+            Self::CpuModel => "cpu_model",
+            Self::MemoryBytes => "memory_bytes",
+            Self::AgentVersion => "agent_version",
         }
     }
+}
 
+/// What an expression looks at.
+trait Subject {
+    /// The values of a field; of some there may be several, or none.
+    fn values(&self, field: &Field) -> Vec<Cow<'_, str>>;
+
+    /// Whether it has a unit that this picks.
+    fn has_unit(&self, wanted: &Select) -> bool;
+}
+
+impl Select {
     /// Whether it picks a unit.
     #[must_use]
     pub fn picks_unit(&self, unit: &Unit<'_>) -> bool {
-        self.picks(&|field| unit.values(field))
+        self.picks(unit)
     }
 
-    /// Whether it picks a host.
-    #[must_use]
-    pub fn picks_host(&self, host: &Host<'_>) -> bool {
-        self.picks(&|field| host.values(field))
-    }
-
-    /// The first field in it that no host has.
-    #[must_use]
-    pub fn not_of_hosts(&self) -> Option<&Field> {
+    fn picks(&self, of: &dyn Subject) -> bool {
+        let has = |field: &Field, wanted: &String| of.values(field).iter().any(|found| value::is(field, wanted, found));
         match self {
-            Self::Or(left, right) | Self::And(left, right) => left.not_of_hosts().or_else(|| right.not_of_hosts()),
-            Self::Not(inner) => inner.not_of_hosts(),
-            Self::Is(field, _) | Self::IsNot(field, _) => {
-                let has = matches!(field, Field::Host | Field::Realm | Field::Label(_));
-                if has { None } else { Some(field) }
+            Self::Or(left, right) => left.picks(of) || right.picks(of),
+            Self::And(left, right) => left.picks(of) && right.picks(of),
+            Self::Not(inner) => !inner.picks(of),
+            Self::Is(field, wanted) => has(field, wanted),
+            Self::IsNot(field, wanted) => !has(field, wanted),
+            Self::Compares(field, order, wanted) => {
+                of.values(field).iter().any(|found| value::compares(field, *order, wanted, found))
             }
-            Self::Has(_) => None,
+            Self::Has(label) => !of.values(&Field::Label(label.clone())).is_empty(),
+            Self::Unit(wanted) => of.has_unit(wanted),
         }
     }
-}
 
-/// The names of the fields that hosts have.
-pub const HOST_FIELDS: &str = "host, realm and label.NAME";
-
-/// A host, as far as selectors look at it.
-#[derive(Clone, Copy, Debug)]
-pub struct Host<'a> {
-    /// Its id.
-    pub host: HostId,
-    /// What it calls itself.
-    pub hostname: &'a str,
-    /// The realms that it carries.
-    pub realms: &'a [Name],
-    /// Its labels.
-    pub labels: &'a BTreeMap<Name, String>,
-}
-
-impl<'a> Host<'a> {
-    /// The values of a field; none of those that only units have.
-    #[must_use]
-    pub fn values(&self, field: &Field) -> Vec<Cow<'a, str>> {
-        match field {
-            Field::Host => vec![self.host.to_string().into(), self.hostname.into()],
-            Field::Realm => self.realms.iter().map(|realm| realm.as_str().into()).collect(),
-            Field::Label(name) => self.labels.get(name).map(|value| value.as_str().into()).into_iter().collect(),
-            Field::Id | Field::Name | Field::Role | Field::Version | Field::Kind | Field::Phase => Vec::new(),
+    /// Whether it looks at units of hosts.
+    fn asks_units(&self) -> bool {
+        match self {
+            Self::Or(left, right) | Self::And(left, right) => left.asks_units() || right.asks_units(),
+            Self::Not(inner) => inner.asks_units(),
+            Self::Is(..) | Self::IsNot(..) | Self::Compares(..) | Self::Has(_) => false,
+            Self::Unit(_) => true,
         }
     }
 }
@@ -160,10 +216,8 @@ pub struct Unit<'a> {
     pub phase: Phase,
 }
 
-impl<'a> Unit<'a> {
-    /// The values of a field.
-    #[must_use]
-    pub fn values(&self, field: &Field) -> Vec<Cow<'a, str>> {
+impl Subject for Unit<'_> {
+    fn values(&self, field: &Field) -> Vec<Cow<'_, str>> {
         let Spec::Yuno(spec) = self.spec;
         match field {
             Field::Host => vec![self.host.to_string().into(), self.hostname.into()],
@@ -175,7 +229,13 @@ impl<'a> Unit<'a> {
             Field::Kind => vec![self.spec.kind().into()],
             Field::Phase => vec![word(self.phase).into()],
             Field::Label(name) => spec.labels.get(name).map(|value| value.as_str().into()).into_iter().collect(),
+            Field::Fact(_) => Vec::new(),
         }
+    }
+
+    /// Units have none of their own.
+    fn has_unit(&self, _: &Select) -> bool {
+        false
     }
 }
 
@@ -183,29 +243,6 @@ impl<'a> Unit<'a> {
 fn word(phase: Phase) -> String {
     let json = serde_json::to_value(phase).unwrap_or_default();
     json.as_str().unwrap_or_default().to_owned()
-}
-
-/// Whether a text is like a pattern, in which `*` stands for anything and `?` for one character.
-fn is_like(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut at, mut of) = (0, 0);
-    // Where the last `*` stands, and how much of the text it has been given.
-    let mut star = None;
-    while at < text.len() {
-        match pattern.get(of) {
-            Some('*') => {
-                star = Some((of, at));
-                of += 1;
-            }
-            Some(wanted) if *wanted == '?' || *wanted == text[at] => (at, of) = (at + 1, of + 1),
-            _ => {
-                let Some((stands, given)) = star else { return false };
-                star = Some((stands, given + 1));
-                (at, of) = (given + 1, stands + 1);
-            }
-        }
-    }
-    pattern[of..].iter().all(|rest| *rest == '*')
 }
 
 impl fmt::Display for Field {
@@ -220,6 +257,18 @@ impl fmt::Display for Field {
             Self::Kind => "kind",
             Self::Phase => "phase",
             Self::Label(name) => return write!(f, "label.{name}"),
+            Self::Fact(fact) => return write!(f, "fact.{}", fact.name()),
+        })
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Less => "<",
+            Self::AtMost => "<=",
+            Self::More => ">",
+            Self::AtLeast => ">=",
         })
     }
 }
@@ -245,7 +294,9 @@ impl fmt::Display for Select {
             }
             Self::Is(field, value) => write!(f, "{field}={}", quoted(value)),
             Self::IsNot(field, value) => write!(f, "{field}!={}", quoted(value)),
+            Self::Compares(field, order, value) => write!(f, "{field}{order}{}", quoted(value)),
             Self::Has(label) => write!(f, "label.{label}"),
+            Self::Unit(of) => write!(f, "unit({of})"),
         }
     }
 }
@@ -259,234 +310,6 @@ fn quoted(value: &str) -> Cow<'_, str> {
         return value.into();
     }
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"")).into()
-}
-
-/// Why a text is no selector, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SelectError {
-    text: String,
-    /// At which character.
-    at: usize,
-    what: String,
-}
-
-impl SelectError {
-    /// At which character of the text the trouble is, counted from 0.
-    #[must_use]
-    pub fn at(&self) -> usize {
-        self.at
-    }
-}
-
-impl fmt::Display for SelectError {
-    /// The complaint, and below it the text with a mark at the place.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line: String = self.text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-        write!(f, "{}\n  {line}\n  {:>width$}", self.what, "^", width = self.at + 1)
-    }
-}
-
-impl std::error::Error for SelectError {}
-
-impl FromStr for Select {
-    type Err = SelectError;
-
-    fn from_str(text: &str) -> Result<Self, SelectError> {
-        if text.len() > SELECT_MAX_BYTES {
-            let what = format!("a selector may have at most {SELECT_MAX_BYTES} bytes");
-            // What is too long to be read is too long to be shown.
-            return Err(SelectError { text: text.chars().take(60).collect(), at: 0, what });
-        }
-        let mut parser = Parser { letters: text.chars().collect(), at: 0, depth: 0 };
-        let select = parser.either()?;
-        parser.blanks();
-        match parser.peek() {
-            None => Ok(select),
-            Some(_) => Err(parser.error("`and`, `or` or the end is wanted here")),
-        }
-    }
-}
-
-struct Parser {
-    letters: Vec<char>,
-    at: usize,
-    depth: usize,
-}
-
-impl Parser {
-    fn error(&self, what: impl Into<String>) -> SelectError {
-        self.error_at(self.at, what)
-    }
-
-    fn error_at(&self, at: usize, what: impl Into<String>) -> SelectError {
-        SelectError { text: self.letters.iter().collect(), at, what: what.into() }
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.letters.get(self.at).copied()
-    }
-
-    fn blanks(&mut self) {
-        while self.peek().is_some_and(char::is_whitespace) {
-            self.at += 1;
-        }
-    }
-
-    /// Takes a keyword, if it stands here as a word of its own.
-    fn takes(&mut self, keyword: &str) -> bool {
-        self.blanks();
-        let end = self.at + keyword.len();
-        let stands = self.letters[self.at..].iter().copied().take(keyword.len()).eq(keyword.chars());
-        let ends = self.letters.get(end).is_none_or(|next| !is_plain(*next) && !matches!(next, '=' | '!'));
-        if stands && ends {
-            self.at = end;
-        }
-        stands && ends
-    }
-
-    fn either(&mut self) -> Result<Select, SelectError> {
-        let mut left = self.both()?;
-        while self.takes("or") {
-            left = Select::Or(Box::new(left), Box::new(self.both()?));
-        }
-        Ok(left)
-    }
-
-    fn both(&mut self) -> Result<Select, SelectError> {
-        let mut left = self.not()?;
-        while self.takes("and") {
-            left = Select::And(Box::new(left), Box::new(self.not()?));
-        }
-        Ok(left)
-    }
-
-    fn not(&mut self) -> Result<Select, SelectError> {
-        self.blanks();
-        if self.takes("not") {
-            return self.nested(|parser| Ok(Select::Not(Box::new(parser.not()?))));
-        }
-        if self.peek() != Some('(') {
-            return self.test();
-        }
-        let opened = self.at;
-        self.at += 1;
-        let inner = self.nested(Self::either)?;
-        self.blanks();
-        match self.peek() {
-            Some(')') => {
-                self.at += 1;
-                Ok(inner)
-            }
-            None => Err(self.error_at(opened, "this parenthesis is not closed")),
-            Some(_) => Err(self.error("`and`, `or` or `)` is wanted here")),
-        }
-    }
-
-    fn nested(&mut self, parse: impl FnOnce(&mut Self) -> Result<Select, SelectError>) -> Result<Select, SelectError> {
-        self.depth += 1;
-        if self.depth > DEPTH_MAX {
-            return Err(self.error(format!("parentheses and `not` may be nested {DEPTH_MAX} deep")));
-        }
-        let parsed = parse(self)?;
-        self.depth -= 1;
-        Ok(parsed)
-    }
-
-    fn test(&mut self) -> Result<Select, SelectError> {
-        let field = self.field()?;
-        self.blanks();
-        let is = match (self.peek(), self.letters.get(self.at + 1)) {
-            (Some('='), _) => true,
-            (Some('!'), Some('=')) => false,
-            _ => {
-                return match field {
-                    Field::Label(name) => Ok(Select::Has(name)),
-                    field => Err(self.error(format!("`=` or `!=` is wanted after {field}"))),
-                };
-            }
-        };
-        self.at += if is { 1 } else { 2 };
-        self.blanks();
-        let start = self.at;
-        let value = self.value()?;
-        self.check(&field, &value, start)?;
-        Ok(if is { Select::Is(field, value) } else { Select::IsNot(field, value) })
-    }
-
-    fn field(&mut self) -> Result<Field, SelectError> {
-        self.blanks();
-        let start = self.at;
-        let word = self.word();
-        let field = match word.as_str() {
-            "host" => Field::Host,
-            "id" => Field::Id,
-            "realm" => Field::Realm,
-            "name" => Field::Name,
-            "role" => Field::Role,
-            "version" => Field::Version,
-            "kind" => Field::Kind,
-            "phase" => Field::Phase,
-            "" => return Err(self.error_at(start, format!("a field is wanted here: {FIELDS}"))),
-            word => {
-                let Some(label) = word.strip_prefix("label.") else {
-                    return Err(self.error_at(start, format!("there is no field {word:?}; use {FIELDS}")));
-                };
-                Field::Label(
-                    label.parse::<Name>().map_err(|error| self.error_at(start, format!("the label's {error}")))?,
-                )
-            }
-        };
-        Ok(field)
-    }
-
-    fn word(&mut self) -> String {
-        let word: String = self.letters[self.at..].iter().take_while(|letter| is_plain(**letter)).collect();
-        self.at += word.chars().count();
-        word
-    }
-
-    fn value(&mut self) -> Result<String, SelectError> {
-        if self.peek() != Some('"') {
-            let word = self.word();
-            return if word.is_empty() {
-                Err(self.error("a value is wanted here; one with blanks or other signs in \"quotes\""))
-            } else {
-                Ok(word)
-            };
-        }
-        let opened = self.at;
-        let mut value = String::new();
-        loop {
-            self.at += 1;
-            match self.peek() {
-                None => return Err(self.error_at(opened, "this quotation is not closed")),
-                Some('"') => break,
-                Some('\\') => {
-                    self.at += 1;
-                    match self.peek() {
-                        Some(letter @ ('"' | '\\')) => value.push(letter),
-                        _ => return Err(self.error("only \\\" and \\\\ can stand after a backslash")),
-                    }
-                }
-                Some(letter) => value.push(letter),
-            }
-        }
-        self.at += 1;
-        Ok(value)
-    }
-
-    /// A word that no unit can have there is a slip rather than a wish.
-    fn check(&self, field: &Field, value: &str, at: usize) -> Result<(), SelectError> {
-        let is_known = match field {
-            Field::Phase => serde_json::from_value::<Phase>(value.into()).is_ok(),
-            Field::Kind => value == "yuno",
-            _ => true,
-        };
-        if is_known || value.contains(['*', '?']) {
-            return Ok(());
-        }
-        Err(self.error_at(at, format!("there is no {field} {value:?}")))
-    }
 }
 
 impl Serialize for Select {
@@ -512,7 +335,8 @@ impl JsonSchema for Select {
             "type": "string",
             "maxLength": SELECT_MAX_BYTES,
             "description": "An expression that picks units: fields host, id, realm, name, role, version, kind, phase and \
-                            label.NAME, = and != with * and ? in values, and, or, not, parentheses.",
+                            label.NAME, = and != with * and ? in values, < <= > >= for version and labels that are \
+                            numbers, and, or, not, parentheses.",
             "examples": ["realm=prod and role=web and not label.tier=gold and version=1.*"]
         })
     }

@@ -106,7 +106,7 @@ pub enum Topic {
     Host(HostId, HostTopic),
     /// `cmd/all`: a command for every host.
     CommandAll,
-    /// `cmd/group/<label>`: a command for the hosts that carry a label.
+    /// `cmd/group/<label>`: a command for the hosts that carry a label of this name.
     CommandGroup(Name),
     /// `console/<id>/presence`: whether a console is there.
     ConsolePresence(Name),
@@ -280,11 +280,13 @@ impl HostTopicKind {
 }
 
 impl Filter {
-    /// What an agent subscribes to.
+    /// What an agent subscribes to, whose host carries these labels.
     #[must_use]
-    pub fn of_agent(host: HostId) -> Vec<Self> {
+    pub fn of_agent<'a>(host: HostId, labels: impl IntoIterator<Item = &'a Name>) -> Vec<Self> {
         let own = [HostTopic::Presence, HostTopic::Command, HostTopic::Ack];
-        own.into_iter().map(|topic| Topic::Host(host, topic)).chain([Topic::CommandAll]).map(Self::Topic).collect()
+        let own = own.into_iter().map(|topic| Topic::Host(host, topic));
+        let groups = labels.into_iter().cloned().map(Topic::CommandGroup);
+        own.chain([Topic::CommandAll]).chain(groups).map(Self::Topic).collect()
     }
 
     /// What a console subscribes to. A few, stable filters: some brokers keep a log for each.

@@ -239,7 +239,7 @@ pub(crate) fn speaks(server: &Server, retained_to_wildcards: bool) {
     }
     let mortal = More { will: Some((presence.as_str(), "offline")), ..More::default() };
     let mut host = server.client_with(HOST, &format!("{HOST}-1"), mortal).unwrap();
-    for filter in Filter::of_agent(HOST.parse().unwrap()) {
+    for filter in Filter::of_agent(HOST.parse().unwrap(), &["site".parse().unwrap()]) {
         assert!(host.subscribe(&prefix.filter(&filter)).unwrap(), "{}: {filter}", server.name());
     }
     host.publish(&presence, "online", true).unwrap();
@@ -252,6 +252,8 @@ pub(crate) fn speaks(server: &Server, retained_to_wildcards: bool) {
     assert_eq!(prefix.parse(&outcome.topic).unwrap().to_string(), format!("h/{HOST}/outcome"));
     console.publish(&full("cmd/all"), "to all", false).unwrap();
     host.until("to all");
+    console.publish(&full("cmd/group/site"), "to a group", false).unwrap();
+    host.until("to a group");
     let longest = "x".repeat(muster_topics::PAYLOAD_MAX_BYTES);
     console.publish(&full("h/HOST/cmd"), &longest, false).unwrap();
     host.until(&longest);

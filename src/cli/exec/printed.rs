@@ -13,6 +13,8 @@ use crate::{api::CommandHost, cli::print, failure::Failure};
 pub(super) struct Printed {
     /// Names before lines, where there is more than one host.
     pub(super) names: BTreeMap<HostId, String>,
+    /// The one host whose lines need no name.
+    pub(super) alone: Option<HostId>,
     pub(super) streams: BTreeMap<(HostId, Stream), Position>,
     /// Standard output that is not to be printed.
     pub(super) kept: Option<Vec<u8>>,
@@ -33,7 +35,16 @@ impl Printed {
         let several = hosts.len() > 1;
         let width = hosts.iter().map(|host| host.hostname.len()).max().unwrap_or(0);
         let name = |host: &CommandHost| (host.host, format!("{:width$} | ", host.hostname));
-        Self { names: hosts.iter().filter(|_| several).map(name).collect(), streams: BTreeMap::new(), kept: None }
+        let alone = hosts.first().filter(|_| !several).map(|host| host.host);
+        let names = hosts.iter().filter(|_| several).map(name).collect();
+        Self { names, alone, streams: BTreeMap::new(), kept: None }
+    }
+
+    /// A host has come further. One that was not expected has a name from now on.
+    pub(super) fn meet(&mut self, host: &CommandHost) {
+        if self.alone != Some(host.host) {
+            self.names.entry(host.host).or_insert_with(|| format!("{} | ", host.hostname));
+        }
     }
 
     pub(super) fn take(
@@ -43,6 +54,10 @@ impl Printed {
         offset_bytes: u64,
         bytes: Vec<u8>,
     ) -> Result<(), Failure> {
+        if self.alone != Some(host) {
+            // What it prints comes before what it is called.
+            self.names.entry(host).or_insert_with(|| format!("{host} | "));
+        }
         let position = self.streams.entry((host, stream)).or_default();
         position.early.insert(offset_bytes, bytes);
         while let Some(entry) = position.early.first_entry() {
@@ -111,14 +126,31 @@ mod tests {
     use super::*;
     use crate::api::CommandState;
 
-    #[test]
-    fn pieces_find_their_order() {
-        let one = CommandHost {
-            host: HostId(uuid::Uuid::from_u128(1)),
-            hostname: "host-1".to_owned(),
+    fn host(id: u128) -> CommandHost {
+        CommandHost {
+            host: HostId(uuid::Uuid::from_u128(id)),
+            hostname: format!("host-{id}"),
             state: CommandState::Running,
             outcome: None,
-        };
+        }
+    }
+
+    #[test]
+    fn who_was_not_expected_has_a_name() {
+        let [one, two, three] = [1, 2, 3].map(host);
+        let mut printed = Printed::new(std::slice::from_ref(&one));
+        printed.meet(&one);
+        printed.meet(&two);
+        printed.take(three.host, Stream::Stderr, 0, b"line\n".to_vec()).unwrap();
+        printed.meet(&three);
+        assert_eq!(printed.names.get(&one.host), None);
+        assert_eq!(printed.names[&two.host], "host-2 | ");
+        assert_eq!(printed.names[&three.host], format!("{} | ", three.host));
+    }
+
+    #[test]
+    fn pieces_find_their_order() {
+        let one = host(1);
         let mut printed = Printed::new(std::slice::from_ref(&one));
         for (offset, piece) in [(2, "cd"), (2, "cd"), (0, "ab"), (3, "de")] {
             printed.take(one.host, Stream::Stderr, offset, piece.into()).unwrap();

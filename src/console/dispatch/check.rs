@@ -8,14 +8,14 @@ use muster_topics::{
     Millis,
     command::{
         BATCH_MAX, Batch, Exec, FOLLOW_MAX_MS, FORWARD_NAME_MAX_BYTES, FORWARD_TIMEOUT_MAX_MS, FORWARD_UNITS_MAX,
-        Forward, Keep, LIFETIME_MAX_MS, STDIN_MAX_BYTES, TARGET_HOSTS_MAX, Target, Verb,
+        Forward, Keep, LIFETIME_MAX_MS, STDIN_MAX_BYTES, Verb,
     },
     name::{HostId, UnitName},
     outcome::{Data, Stream},
     unit::{NOTE_MAX_CHARS, Spec},
 };
 
-use crate::{api::NewTarget, console::Error, rules::lease};
+use crate::{console::Error, rules::lease};
 
 /// How long a command may wait for its hosts, unless it is said.
 const EXPIRES_IN_MS: Millis = 10 * 60_000;
@@ -64,26 +64,6 @@ pub(in crate::console) fn resolve(wanted: &[String], hosts: &[(HostId, String)])
     found.sort();
     found.dedup();
     Ok(found)
-}
-
-/// Whom a command is for: as it is signed, and host by host.
-pub(super) fn target(wanted: &NewTarget, hosts: &[(HostId, String)]) -> Result<(Target, Vec<HostId>), Error> {
-    match wanted {
-        NewTarget::All if hosts.is_empty() => Err(Error::conflict("no_hosts", "no host has joined yet")
-            .hint("`muster token create` makes a one-time password for one")),
-        NewTarget::All => Ok((Target::All, hosts.iter().map(|(id, _)| *id).collect())),
-        NewTarget::Hosts(names) if names.is_empty() => {
-            Err(Error::invalid("no_hosts", "a command needs at least one host"))
-        }
-        NewTarget::Hosts(names) if names.len() > TARGET_HOSTS_MAX => {
-            Err(Error::invalid("too_many_hosts", format!("a command can list {TARGET_HOSTS_MAX} hosts"))
-                .hint("give the command to all hosts, or in parts"))
-        }
-        NewTarget::Hosts(names) => {
-            let hosts = resolve(names, hosts)?;
-            Ok((Target::Hosts(hosts.clone()), hosts))
-        }
-    }
 }
 
 /// When a command that is issued at `now` expires.
@@ -252,8 +232,11 @@ fn check_stdin(stdin: Option<&Data>) -> Result<(), Error> {
 fn no_secrets(secret: Option<&str>, broadcast: bool) -> Result<(), Error> {
     let Some(secret) = secret.filter(|_| broadcast) else { return Ok(()) };
     let code = if secret == "environment" { "env_in_broadcast" } else { "stdin_in_broadcast" };
-    Err(Error::invalid(code, format!("a command to all hosts carries no {secret}"))
-        .hint("every host can read it; name the hosts instead"))
+    Err(Error::invalid(
+        code,
+        format!("a command to all hosts, to a group or by a select expression carries no {secret}"),
+    )
+    .hint("every host can read it; name the hosts instead"))
 }
 
 fn no_nul<'a>(mut texts: impl Iterator<Item = &'a String>) -> Result<(), Error> {
@@ -378,15 +361,5 @@ mod tests {
         ] {
             assert_eq!(expiry(7, wanted).ok(), expires, "{wanted:?}");
         }
-    }
-
-    #[test]
-    fn targets() {
-        let hosts = hosts();
-        assert_eq!(target(&NewTarget::All, &hosts).unwrap().1.len(), 4);
-        assert_eq!(target(&NewTarget::All, &[]).unwrap_err().status, 409);
-        assert_eq!(target(&NewTarget::Hosts(vec![]), &hosts).unwrap_err().status, 400);
-        let many = vec!["a".to_owned(); TARGET_HOSTS_MAX + 1];
-        assert_eq!(target(&NewTarget::Hosts(many), &hosts).unwrap_err().problem.code, "too_many_hosts");
     }
 }

@@ -1,6 +1,6 @@
 //! An operator's wish becomes a signed command, which goes out until it is answered or expires.
 //!
-//! Modules: [`check`] (can it become one), [`schedule`] (when it goes out, to whom). The rest is
+//! Modules: [`address`] (for whom), [`check`] (can it become one), [`schedule`] (when it goes out, to whom). The rest is
 //! here: [`submit`], and the task that performs what the schedule says. That task also calls the roll
 //! on each connection to the broker: who is sent something depends on who is there.
 //!
@@ -10,6 +10,7 @@
 //!
 //! **Invariant: only [`authorise`] makes an [`Authorised`]**, and only that can be issued.
 
+mod address;
 mod check;
 pub(crate) mod schedule;
 
@@ -18,7 +19,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use axum::http::StatusCode;
 use muster_topics::{
     Millis, V1, canonical,
-    command::{Command, Refresh, TARGET_HOSTS_MAX, Target, Verb},
+    command::{Command, Refresh, Verb},
     envelope::EnvelopeError,
     name::{CommandId, HostId, Name},
     topic::{HostTopic, Topic},
@@ -34,7 +35,7 @@ use super::{
     store::{self, StoreError, command::Open, host},
 };
 use crate::{
-    api::{self, NewCommand, NewTarget},
+    api::{self, NewCommand},
     clock::now_ms,
     fault::planted,
 };
@@ -58,8 +59,8 @@ pub(crate) enum Event {
     Submitted {
         /// Its hosts and expiry.
         open: Open,
-        /// Whether it is for everybody.
-        broadcast: bool,
+        /// Where it goes out in one message.
+        broadcast: Option<Topic>,
     },
     /// A host says that it has a command.
     Answered(CommandId, HostId),
@@ -146,7 +147,7 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<Com
     transaction.commit().await.map_err(StoreError::from)?;
     let mut ids = Vec::new();
     for Ready { command, hosts, .. } in ready {
-        let (id, broadcast, expires_ms) = (command.id, command.target == Target::All, command.expires_ms);
+        let (id, broadcast, expires_ms) = (command.id, command.target.broadcast(), command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
         let hosts = hosts.into_iter().map(|host| (host, false)).collect();
         let _ = shared.dispatch.send(Event::Submitted { open: Open { id, expires_ms, hosts }, broadcast }).await;
@@ -159,8 +160,8 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<Com
 /// Checks a command, and signs it.
 async fn make_ready(console: &Console, Authorised { operator, command }: Authorised) -> Result<Ready, Error> {
     let shared = &*console.shared;
-    let (target, hosts) = check::target(&command.target, &candidates(shared, &command.target).await?)?;
-    check::verb(&command.verb, target == Target::All)?;
+    let (target, hosts) = address::resolve(shared, &command.target).await?;
+    check::verb(&command.verb, target.broadcast().is_some())?;
     check_content(console, &command.verb).await?;
     let issued_ms = shared.dated.ms(now_ms());
     let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
@@ -169,20 +170,6 @@ async fn make_ready(console: &Console, Authorised { operator, command }: Authori
     let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb };
     let signed = sign(shared, &command)?;
     Ok(Ready { command, signed, hosts })
-}
-
-/// The hosts that a target may mean.
-async fn candidates(shared: &Shared, target: &NewTarget) -> Result<Vec<(HostId, String)>, StoreError> {
-    let db = shared.store.read();
-    let NewTarget::Hosts(names) = target else { return host::names(db).await };
-    let mut hosts = Vec::new();
-    // One more than may be listed is enough for the refusal.
-    for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
-        hosts.extend(host::named(db, name).await?);
-    }
-    hosts.sort();
-    hosts.dedup();
-    Ok(hosts)
 }
 
 /// Signs a command, if agents will be able to read it: they parse bodies strictly.
@@ -383,7 +370,7 @@ async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>)
                 miss(shared, command, &hosts).await?;
                 continue;
             }
-            Action::Broadcast(command) => (command, Topic::CommandAll),
+            Action::Broadcast(command, topic) => (command, topic),
             Action::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
         };
         let bytes = match bytes_of.get(&command) {

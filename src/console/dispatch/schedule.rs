@@ -2,8 +2,9 @@
 //! parameters.
 //!
 //! A command goes out at once to each host that is online, and again 5 s × 2ⁿ later, until it is
-//! settled or expires. One that is away gets it when it comes back; then, as on each new connection
-//! to the broker, the count begins anew, for what was sent before may well be lost.
+//! settled or expires. A broadcast goes out once for all, and then in the same way to each that has not settled it, for
+//! the first time after 5 s or half of the time that it has. A host that is away gets it when it comes back; then, as on
+//! each new connection to the broker, the count begins anew, for what was sent before may well be lost.
 //!
 //! **Invariant: a host that is not online is sent nothing.**
 //!
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use muster_topics::{
     Millis,
     name::{CommandId, HostId},
+    topic::Topic,
 };
 
 use crate::{console::store::command::Open, fault::planted};
@@ -29,8 +31,8 @@ const NO_ROOM_MS: Millis = 250;
 /// Something to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Publish to everybody.
-    Broadcast(CommandId),
+    /// Publish once, for all that read there.
+    Broadcast(CommandId, Topic),
     /// Publish to one host.
     Send(CommandId, HostId),
     /// Note that these hosts have said nothing.
@@ -80,7 +82,7 @@ impl Schedule {
         }
         for open in open {
             // Each for itself: whether the broadcast went out before the last stop is not known.
-            schedule.open(open, false, now);
+            schedule.open(open, None, now);
         }
         schedule
     }
@@ -90,23 +92,26 @@ impl Schedule {
         self.commands.len()
     }
 
-    /// Takes a command in. A broadcast goes out in one message now, and counts as sent.
-    pub(crate) fn open(&mut self, open: Open, broadcast: bool, now: Millis) -> Option<Action> {
+    /// Takes a command in. A broadcast goes out in one message now, and counts as sent. It does so if none of its hosts
+    /// is online, too: another may be that is meant by what it is now.
+    pub(crate) fn open(&mut self, open: Open, broadcast: Option<Topic>, now: Millis) -> Option<Action> {
         let Open { id, expires_ms, hosts } = open;
         // One that was submitted while the open ones were being read from the store comes twice.
         if self.commands.contains_key(&id) {
             return None;
         }
         self.timers.insert((expires_ms.saturating_add(ANSWER_MS), id, None));
-        let attempt = |answered| Attempt { sent: u32::from(broadcast), answered, next_ms: None };
+        let attempt = |answered| Attempt { sent: u32::from(broadcast.is_some()), answered, next_ms: None };
         let hosts: HashMap<_, _> = hosts.into_iter().map(|(host, answered)| (host, attempt(answered))).collect();
         let online: Vec<_> = hosts.keys().filter(|host| self.online.contains(host)).copied().collect();
         self.commands.insert(id, Entry { expires_ms, hosts });
-        let first_ms = if broadcast { now + pause_ms(1) } else { now };
+        // To each alone while there is still time: one that is not meant any more answers that, and no broadcast.
+        let alone_ms = now + pause_ms(1).min(expires_ms.saturating_sub(now) / 2);
+        let first_ms = if broadcast.is_some() { alone_ms } else { now };
         for host in &online {
             self.plan(id, *host, first_ms);
         }
-        (broadcast && !online.is_empty()).then_some(Action::Broadcast(id))
+        broadcast.map(|topic| Action::Broadcast(id, topic))
     }
 
     /// A host has said that it has a command. It still owes the outcome.
@@ -266,7 +271,8 @@ mod tests {
             }
             let command = CommandId::new();
             let wanted = hosts.iter().map(|host| (*host, false)).collect();
-            let action = schedule.open(Open { id: command, expires_ms: 10 * MINUTE, hosts: wanted }, broadcast, 0);
+            let topic = broadcast.then_some(Topic::CommandAll);
+            let action = schedule.open(Open { id: command, expires_ms: 10 * MINUTE, hosts: wanted }, topic, 0);
             (Self { schedule, command, hosts }, action)
         }
 
@@ -343,14 +349,25 @@ mod tests {
     #[test]
     fn a_broadcast_is_one_message_and_then_each_for_itself() {
         let (mut one, action) = Fixture::new(3, true, &[0, 1]);
-        assert_eq!(action, Some(Action::Broadcast(one.command)));
+        assert_eq!(action, Some(Action::Broadcast(one.command, Topic::CommandAll)));
         assert_eq!(one.schedule.due(4_999), []);
         one.schedule.settled(one.command, one.hosts[1]);
         assert_eq!(one.schedule.due(5_000), [Action::Send(one.command, one.hosts[0])]);
         one.schedule.presence(one.hosts[2], true, 6_000);
         assert_eq!(one.schedule.due(6_000), [Action::Send(one.command, one.hosts[2])]);
-        let (_, none_online) = Fixture::new(3, true, &[]);
-        assert_eq!(none_online, None);
+        // Nobody is known to be there: who is meant all the same hears it, and the others get it when they come.
+        let (mut none_online, action) = Fixture::new(3, true, &[]);
+        assert_eq!(action, Some(Action::Broadcast(none_online.command, Topic::CommandAll)));
+        assert!(none_online.times(MINUTE).is_empty());
+    }
+
+    #[test]
+    fn a_broadcast_goes_to_each_alone_before_it_expires() {
+        let (mut schedule, host, id) = (Schedule::default(), HostId::random(), CommandId::new());
+        schedule.presence(host, true, 0);
+        let open = Open { id, expires_ms: 1_000, hosts: vec![(host, false)] };
+        schedule.open(open, Some(Topic::CommandAll), 0);
+        assert_eq!((schedule.due(499), schedule.due(500)), (vec![], vec![Action::Send(id, host)]));
     }
 
     #[test]
@@ -380,7 +397,7 @@ mod tests {
                             prop_assert!(now > 10 * MINUTE);
                             prop_assert!(silent.iter().all(|id| !done[one.hosts.iter().position(|host| host == id).unwrap()]));
                         }
-                        Action::Broadcast(_) => prop_assert!(false),
+                        Action::Broadcast(..) => prop_assert!(false),
                     }
                 }
                 match what {

@@ -219,11 +219,15 @@ impl Batch {
                 self.settled.push(Settled { command, host: id, outcome });
             }
             content => {
-                let Some(state) = db.state(command, id).await? else {
-                    unknown(id, command);
-                    // The host may forget it: nobody will ever ask.
-                    effects.acks(id).reports.insert(acknowledged);
-                    return Ok(());
+                let state = match db.state(command, id).await? {
+                    Some(state) => state,
+                    None if unexpected(db, id, command).await? => CommandState::Waiting,
+                    None => {
+                        unknown(id, command);
+                        // The host may forget it: nobody will ever ask.
+                        effects.acks(id).reports.insert(acknowledged);
+                        return Ok(());
+                    }
                 };
                 match content {
                     // These are not kept by the host, so they need no acknowledgement.
@@ -253,20 +257,37 @@ impl Batch {
         let mut firsts = BTreeSet::new();
         let outcomes: Vec<Settled> =
             self.settled.iter().filter(|one| firsts.insert((one.command, one.host))).cloned().collect();
-        let new = db.settle(&outcomes, self.now).await?;
+        let mut new = db.settle(&outcomes, self.now).await?;
         let mut told = BTreeSet::new();
-        for Settled { command, host, .. } in self.settled {
+        for one in self.settled {
+            let Settled { command, host, .. } = one;
+            let is_new = new.contains(&(command, host));
+            if !is_new && db.state(command, host).await?.is_none() {
+                if !unexpected(db, host, command).await? {
+                    unknown(host, command);
+                    continue;
+                }
+                new.extend(db.settle(&[one], self.now).await?);
+            }
             if new.contains(&(command, host)) {
                 told.insert(command);
-            } else if db.state(command, host).await?.is_none() {
-                unknown(host, command);
-                continue;
             }
             self.effects.settled.push((command, host));
         }
         self.effects.changes.extend(told.into_iter().map(Change::Command));
         Ok(self.effects)
     }
+}
+
+/// Whether a host that answers, and was not expected to, is meant after all: it is entered then. What the console held
+/// of it when the command was given was no longer so, or not yet.
+async fn unexpected(db: &mut impl Tables, host: HostId, command: CommandId) -> std::result::Result<bool, StoreError> {
+    // As one that is at work: whoever answers has the command, and owes the outcome.
+    let added = db.add_host(command, host, CommandState::Accepted).await?;
+    if added {
+        tracing::info!(host.id = %host, command.id = %command, "a host answers a broadcast that was not expected to");
+    }
+    Ok(added)
 }
 
 /// An answer to a command from a ledger that was restored or swept since.

@@ -34,6 +34,7 @@ pub(crate) trait Tables {
     async fn remove_unit(&mut self, host: HostId, unit: &UnitName) -> Result<bool>;
     async fn state(&mut self, command: CommandId, host: HostId) -> Result<Option<CommandState>>;
     async fn advance(&mut self, command: CommandId, host: HostId, to: CommandState) -> Result<()>;
+    async fn add_host(&mut self, command: CommandId, host: HostId, state: CommandState) -> Result<bool>;
     async fn settle(&mut self, outcomes: &[Settled], now: Millis) -> Result<HashSet<(CommandId, HostId)>>;
     async fn add_output(
         &mut self,
@@ -87,6 +88,10 @@ impl Tables for SqliteConnection {
 
     async fn advance(&mut self, command: CommandId, host: HostId, to: CommandState) -> Result<()> {
         command::advance(self, command, host, to).await
+    }
+
+    async fn add_host(&mut self, command: CommandId, host: HostId, state: CommandState) -> Result<bool> {
+        command::add_host(self, command, host, state).await
     }
 
     async fn settle(&mut self, outcomes: &[Settled], now: Millis) -> Result<HashSet<(CommandId, HostId)>> {

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    api::CommandState,
+    api::{CommandState, NewCommand, NewTarget},
     console::{
         Change,
         link::Receipt,
         store,
-        testing::{Fixture, facts},
+        testing::{Fixture, admin, exec, facts},
     },
 };
 
@@ -241,6 +241,44 @@ async fn a_late_outcome_replaces_missing() {
     assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Missing);
     stored(&fixture, &[message(host, HostTopic::Outcome, &report(id, 1, done(0)))]).await;
     assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Done);
+}
+
+#[tokio::test]
+async fn who_answers_a_broadcast_and_was_not_expected_is_added() {
+    let fixture = Fixture::new().await;
+    let [one, slow, quick, talker] = [
+        fixture.member("one").await.id,
+        fixture.member("slow").await.id,
+        fixture.member("quick").await.id,
+        fixture.member("talker").await.id,
+    ];
+    let target = NewTarget::Select("host=one".parse().unwrap());
+    let wanted = NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+    let id = fixture.console.submit(&admin(), wanted).await.unwrap().id;
+    let running = json!({"v": 1, "command": id, "seq": 0, "at_ms": 1, "kind": "running"});
+    let output = json!({
+        "v": 1, "command": id, "seq": 1, "at_ms": 1, "kind": "output", "stream": "stdout", "offset_bytes": 0,
+        "data": {"text": "said"},
+    });
+    let batch = [
+        message(slow, HostTopic::Outcome, &running),
+        message(talker, HostTopic::Outcome, &output),
+        message(quick, HostTopic::Outcome, &report(id, 1, done(0))),
+        message(quick, HostTopic::Outcome, &report(id, 1, done(0))),
+        message(HostId::random(), HostTopic::Outcome, &report(id, 1, done(0))),
+    ];
+    let effects = stored(&fixture, &batch).await;
+    assert!(effects.settled.contains(&(id, quick)) && effects.changes.contains(&Change::Command(id)));
+    let states = async || {
+        let hosts = fixture.console.command(id).await.unwrap().hosts;
+        let states: std::collections::BTreeMap<_, _> = hosts.iter().map(|line| (line.host, line.state)).collect();
+        [one, slow, quick, talker].map(|host| states.get(&host).copied())
+    };
+    use CommandState::{Accepted, Done, Running, Waiting};
+    assert_eq!(states().await, [Some(Waiting), Some(Running), Some(Done), Some(Accepted)]);
+    assert_eq!(fixture.console.output(id, talker).await.unwrap().0, b"said");
+    stored(&fixture, &[slow, one].map(|host| message(host, HostTopic::Outcome, &report(id, 1, done(0))))).await;
+    assert_eq!(states().await, [Some(Done), Some(Done), Some(Done), Some(Accepted)]);
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ mod with_a_broker {
     use muster_broker::{Broker, Tls};
     use muster_topics::{
         ack::{Ack, Numbered, ReportAck},
-        command::{Command, Refresh},
+        command::{Command, Refresh, Target},
         envelope::{Kind, Verified, open},
         topic::Topic,
     };
@@ -83,7 +83,7 @@ mod with_a_broker {
             options.set_transport(Transport::tls_with_config(tls.into()));
             options.set_max_packet_size(PACKET_MAX_BYTES, PACKET_MAX_BYTES);
             let (client, events) = AsyncClient::new(options, 64);
-            let filters = Filter::of_agent(member.id).into_iter();
+            let filters = Filter::of_agent(member.id, &[]).into_iter();
             let filters =
                 filters.map(|filter| SubscribeFilter::new(Prefix::default().filter(&filter), QoS::AtLeastOnce));
             client.subscribe_many(filters).await.unwrap();
@@ -149,7 +149,7 @@ mod with_a_broker {
         let mut agent = Agent::connect(&fixture, &broker, member).await;
         agent.online(1).await;
         let command: Command = agent.signed(Kind::Command).await.body().unwrap();
-        assert_eq!((command.id, command.target.includes(host)), (id, true));
+        assert_eq!((command.id, command.target), (id, Target::Hosts(vec![host])));
         let outcome = json!({"v": 1, "command": id, "seq": 1, "at_ms": now_ms(), "kind": "done",
             "outcome": {"status": "exited", "exit": {"code": 0}, "finished_ms": now_ms()}});
         let mut changes = fixture.console.changes();
@@ -196,7 +196,7 @@ mod with_a_broker {
         agent.online(1).await;
         until_connected(&fixture).await;
         let command: Command = agent.signed(Kind::Command).await.body().unwrap();
-        assert_eq!((command.id, command.target.includes(host)), (id, true));
+        assert_eq!((command.id, command.target), (id, Target::Hosts(vec![host])));
         fixture.running.stop().await;
         second.stop().await;
     }

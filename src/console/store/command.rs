@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use muster_topics::{
     Millis,
-    command::{Command, Target, Verb},
+    command::{Command, Verb},
     name::{CommandId, HostId},
     outcome::{Outcome, Stream},
 };
@@ -23,16 +23,19 @@ use crate::{
 pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u8], hosts: &[HostId]) -> Result<()> {
     let id = command.id.to_string();
     sqlx::query(
-        "INSERT INTO command (id, operator, issued_ms, expires_ms, broadcast, verb, signed) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        "INSERT INTO command (id, operator, issued_ms, expires_ms, broadcast, verb, signed, target)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
     )
     .bind(&id)
     .bind(command.operator.as_str())
     .bind(command.issued_ms)
     .bind(command.expires_ms)
-    .bind(i64::from(command.target == Target::All))
+    .bind(i64::from(command.target.broadcast().is_some()))
     // What goes out is in the signed bytes; this is for listings.
     .bind(to_json("verb", &command.verb.masked())?)
     .bind(signed_bytes)
+    // A list of hosts is in the rows below.
+    .bind(command.target.broadcast().map(|_| to_json("target", &command.target)).transpose()?)
     .execute(&mut *db)
     .await?;
     let mut sorted = hosts.to_vec();
@@ -114,6 +117,26 @@ pub async fn state(db: &mut SqliteConnection, command: CommandId, host: HostId) 
         .fetch_optional(db)
         .await?;
     row.map(|(state,)| from_word("state", &state)).transpose()
+}
+
+/// Enters a host that answers a broadcast and was not expected to: it is meant after all, by what it is now. Says
+/// whether it was entered: not for a command that was for others, or is not in the ledger.
+pub async fn add_host(
+    db: &mut SqliteConnection,
+    command: CommandId,
+    host: HostId,
+    state: CommandState,
+) -> Result<bool> {
+    let added = sqlx::query(
+        "INSERT INTO command_host (command, host, state) SELECT id, $2, $3 FROM command WHERE id = $1 AND broadcast = 1
+         ON CONFLICT (command, host) DO NOTHING",
+    )
+    .bind(command.to_string())
+    .bind(host.to_string())
+    .bind(word("state", &state)?)
+    .execute(db)
+    .await?;
+    Ok(added.rows_affected() > 0)
 }
 
 /// Notes that a host has come further. (Whether it has is the caller's to say.)
@@ -268,6 +291,7 @@ struct CommandRow {
     issued_ms: i64,
     expires_ms: i64,
     verb: String,
+    target: Option<String>,
 }
 
 /// What a listing of commands is limited to.
@@ -291,7 +315,7 @@ pub async fn list(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
         Which::Newest { host, limit } => (None, host, limit),
     };
     let rows: Vec<CommandRow> = sqlx::query_as(
-        "SELECT id, operator, issued_ms, expires_ms, verb FROM command
+        "SELECT id, operator, issued_ms, expires_ms, verb, target FROM command
          WHERE ($1 IS NULL OR id = $1)
            AND ($2 IS NULL OR EXISTS (SELECT 1 FROM command_host WHERE command_host.command = command.id AND command_host.host = $2))
          ORDER BY id DESC LIMIT $3",
@@ -310,6 +334,7 @@ pub async fn list(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
             issued_ms: row.issued_ms,
             expires_ms: row.expires_ms,
             verb: json("verb", &row.verb)?,
+            target: row.target.map(|target| json("target", &target)).transpose()?,
             hosts,
         });
     }
@@ -377,7 +402,11 @@ pub async fn open_count(db: &SqlitePool) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use muster_topics::{V1, command::Verb, outcome::Output};
+    use muster_topics::{
+        V1,
+        command::{Target, Verb},
+        outcome::Output,
+    };
 
     use super::*;
     use crate::console::store::tests::temporary;
@@ -426,6 +455,34 @@ mod tests {
         assert_eq!(found, [Open { id: one.id, expires_ms: 10, hosts: wanted }]);
         assert_eq!(signed_bytes(store.read(), one.id).await.unwrap().unwrap(), b"signed");
         assert_eq!(open_count(store.read()).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn who_answers_a_broadcast_unexpectedly_is_added() {
+        let (_dir, store) = temporary().await;
+        let (one, other) = (HostId::random(), HostId::random());
+        let target = || Target::Select("label.site=north".parse().unwrap());
+        let select = Command { target: target(), ..command(10) };
+        let listed = Command { target: Target::Hosts(vec![one]), ..command(10) };
+        let mut db = store.begin().await.unwrap();
+        for command in [&select, &listed] {
+            add(&mut db, command, b"", &[one]).await.unwrap();
+        }
+        for (command, host, wanted) in [
+            (select.id, other, true),
+            (select.id, other, false),
+            (select.id, one, false),
+            (listed.id, other, false),
+            (CommandId::new(), other, false),
+        ] {
+            assert_eq!(add_host(&mut db, command, host, CommandState::Running).await.unwrap(), wanted);
+        }
+        assert!(settle_one(&mut db, select.id, other).await);
+        db.commit().await.unwrap();
+        let shown = list(store.read(), Which::One(select.id)).await.unwrap().remove(0);
+        assert_eq!((shown.target, shown.hosts.len()), (Some(target()), 2));
+        let shown = list(store.read(), Which::One(listed.id)).await.unwrap().remove(0);
+        assert_eq!((shown.target, shown.hosts.len()), (None, 1));
     }
 
     #[tokio::test]

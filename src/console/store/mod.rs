@@ -1,6 +1,6 @@
 //! What the console remembers: SQLite, with statements that PostgreSQL would take too.
 //!
-//! Modules, one for each subject: [`host`] (who joined, what they say), [`issued`]
+//! Modules, one for each subject: [`host`] (who joined, what they say), [`pick`] (which of them are meant), [`issued`]
 //! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
 //! (people and their secrets), [`realm`], [`alert`], [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
 //! belongs in one transaction.
@@ -17,6 +17,7 @@ pub mod content;
 pub mod host;
 pub mod issued;
 pub mod operator;
+pub mod pick;
 pub mod realm;
 pub mod register;
 pub mod token;

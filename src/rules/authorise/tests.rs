@@ -1,4 +1,8 @@
-use muster_topics::{V1, command::Exec, name::CommandId};
+use muster_topics::{
+    V1,
+    command::Exec,
+    name::{CommandId, HostId},
+};
 
 use super::*;
 use crate::rules::time::{AHEAD_MAX_MS, BUILD_MS};
@@ -9,6 +13,20 @@ const MINUTE: Millis = 60_000;
 
 fn host() -> HostId {
     HostId(uuid::Uuid::from_u128(1))
+}
+
+/// This host, with the label `site=north` and no units.
+fn seen<R>(look: impl FnOnce(&select::Host<'_>) -> R) -> R {
+    let labels = [("site".parse().unwrap(), "north".to_owned())].into();
+    look(&select::Host {
+        host: host(),
+        hostname: "shop-7",
+        agent_version: "1.2.3",
+        facts: None,
+        labels: &labels,
+        realms: &[],
+        units: &[],
+    })
 }
 
 fn exec() -> Command {
@@ -49,9 +67,12 @@ fn judged(command: Command, channel: Channel, time: KnownTime, clock_ms: Millis)
     )
     .unwrap();
     let realms = ["default", "secret"].map(|realm| realm.parse().unwrap()).into();
-    let judge =
-        Judge { host: host(), realms: &realms, policy: &policy, user: "muster", created_ms: CREATED, time, clock_ms };
-    match check(command, channel, &judge) {
+    let verdict = seen(|host| {
+        let judge =
+            Judge { host, realms: &realms, policy: &policy, user: "muster", created_ms: CREATED, time, clock_ms };
+        check(command, channel, &judge)
+    });
+    match verdict {
         Verdict::Granted(_) => None,
         Verdict::Refused(_, refusal) => Some(refusal.code),
         Verdict::NotMine => panic!("silence"),
@@ -98,24 +119,85 @@ fn a_clock_that_was_never_set_expires_by_signed_time() {
     assert_eq!(judged(NOW + MINUTE + 1), Some(RefusalCode::Expired));
 }
 
+/// What becomes of a command that differs in its target alone: granted, a refusal, or silence.
+fn addressed(target: Target, channel: Channel) -> Result<(), Option<RefusalCode>> {
+    let command = Command { target, ..exec() };
+    let (realms, policy) = Default::default();
+    let verdict = seen(|host| {
+        let time = KnownTime::new(0);
+        let judge =
+            Judge { host, realms: &realms, policy: &policy, user: "muster", created_ms: CREATED, time, clock_ms: NOW };
+        check(command, channel, &judge)
+    });
+    match verdict {
+        Verdict::Granted(_) => Ok(()),
+        Verdict::Refused(_, refusal) => Err(Some(refusal.code)),
+        Verdict::NotMine => Err(None),
+    }
+}
+
 #[test]
 fn targets() {
-    let others = || Command { target: Target::Hosts(vec![HostId(uuid::Uuid::from_u128(2))]), ..exec() };
-    check_own(others(), Some(RefusalCode::WrongHost));
-    let (realms, policy) = Default::default();
-    let judge = Judge {
-        host: host(),
-        realms: &realms,
-        policy: &policy,
-        user: "muster",
-        created_ms: CREATED,
-        time: KnownTime::new(0),
-        clock_ms: NOW,
+    let others = || Target::Hosts(vec![HostId(uuid::Uuid::from_u128(2))]);
+    let group = |label: &str| Target::Group(label.parse().unwrap());
+    let select = |text: &str| Target::Select(text.parse().unwrap());
+    for (target, on_own) in [
+        (Target::All, Ok(())),
+        (Target::Hosts(vec![HostId(uuid::Uuid::from_u128(2)), host()]), Ok(())),
+        (others(), Err(RefusalCode::WrongHost)),
+        (Target::Hosts(Vec::new()), Err(RefusalCode::WrongHost)),
+        (group("site"), Ok(())),
+        (group("north"), Err(RefusalCode::NotSelected)),
+        (select("label.site=north and host=shop-*"), Ok(())),
+        (select("label.site=south"), Err(RefusalCode::NotSelected)),
+        (select("unit(name=*)"), Err(RefusalCode::NotSelected)),
+        (select("not unit(name=*) and fact.agent_version>=1.2"), Ok(())),
+        // Nothing is known of its machine here.
+        (select("fact.cpus>0"), Err(RefusalCode::NotSelected)),
+    ] {
+        assert_eq!(addressed(target.clone(), Channel::Own), on_own.map_err(Some), "{target:?}");
+        // Of a broadcast that is for others nothing is said.
+        assert_eq!(addressed(target.clone(), Channel::Broadcast), on_own.map_err(|_| None), "{target:?}");
+    }
+}
+
+#[test]
+fn about_a_foreign_command_nothing_is_said_whatever_is_wrong_with_it() {
+    let foreign = |channel| {
+        let target = Target::Select("label.site=south".parse().unwrap());
+        let expired = Command { target, expires_ms: 0, ..run("secret/a") };
+        let (realms, policy) = Default::default();
+        seen(|host| {
+            let time = KnownTime::new(0);
+            let (user, created_ms) = ("muster", CREATED);
+            check(
+                expired,
+                channel,
+                &Judge { host, realms: &realms, policy: &policy, user, created_ms, time, clock_ms: NOW },
+            )
+        })
     };
-    assert!(matches!(check(others(), Channel::Broadcast, &judge), Verdict::NotMine));
-    // Nothing about a foreign command is worth an answer.
-    let expired = Command { expires_ms: 0, ..others() };
-    assert!(matches!(check(expired, Channel::Broadcast, &judge), Verdict::NotMine));
+    assert!(matches!(foreign(Channel::Broadcast), Verdict::NotMine));
+    // Its sender thinks that it is not, and is told that.
+    let Verdict::Refused(_, refusal) = foreign(Channel::Own) else { panic!("a refusal") };
+    assert_eq!(refusal.code, RefusalCode::NotSelected);
+    assert!(refusal.message.contains("label.site=south"), "{}", refusal.message);
+}
+
+#[test]
+fn of_a_command_that_is_not_understood_those_hear_whom_it_is_for() {
+    let Command { id, issued_ms, expires_ms, .. } = exec();
+    let told = |target: Target, channel| {
+        let head = Head { id, target, issued_ms, expires_ms };
+        seen(|host| not_understood(&head, channel, host, &"\u{e4}".repeat(4_000))).map(|refusal| {
+            assert!(refusal.message.len() < 2 * MESSAGE_MAX_BYTES, "it is bounded");
+            refusal.code
+        })
+    };
+    let group = |label: &str| Target::Group(label.parse().unwrap());
+    assert_eq!(told(group("site"), Channel::Broadcast), Some(RefusalCode::Invalid));
+    assert_eq!(told(group("other"), Channel::Broadcast), None);
+    assert_eq!(told(group("other"), Channel::Own), Some(RefusalCode::NotSelected));
 }
 
 #[test]
@@ -129,6 +211,8 @@ fn a_broadcast_carries_no_standard_input() {
     let mine = || Target::Hosts(vec![host()]);
     check_own(with_stdin(mine()), None);
     check_own(with_stdin(Target::All), Some(RefusalCode::Invalid));
+    check_own(with_stdin(Target::Group("site".parse().unwrap())), Some(RefusalCode::Invalid));
+    check_own(with_stdin(Target::Select("host=*".parse().unwrap())), Some(RefusalCode::Invalid));
     let judged = |channel| judged(with_stdin(mine()), channel, KnownTime::new(0), NOW);
     assert_eq!((judged(Channel::Own), judged(Channel::Broadcast)), (None, Some(RefusalCode::Invalid)));
 }
@@ -208,19 +292,12 @@ fn policy() {
 fn the_agents_own_user_counts_where_none_is_named() {
     let policy = Policy { deny_users: ["root".to_owned()].into(), ..Policy::default() };
     let realms = Default::default();
-    let judge = Judge {
-        host: host(),
-        realms: &realms,
-        policy: &policy,
-        user: "root",
-        created_ms: CREATED,
-        time: KnownTime::new(0),
-        clock_ms: NOW,
-    };
-    assert!(matches!(
-        check(exec(), Channel::Own, &judge),
-        Verdict::Refused(_, Refusal { code: RefusalCode::Denied, .. })
-    ));
+    let (user, time) = ("root", KnownTime::new(0));
+    let verdict = seen(|host| {
+        let judge = Judge { host, realms: &realms, policy: &policy, user, created_ms: CREATED, time, clock_ms: NOW };
+        check(exec(), Channel::Own, &judge)
+    });
+    assert!(matches!(verdict, Verdict::Refused(_, Refusal { code: RefusalCode::Denied, .. })));
 }
 
 #[test]

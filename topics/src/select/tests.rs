@@ -1,8 +1,14 @@
 //! Selectors: what they pick, where they complain, and that what prints parses.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    value::{is_like, number, version},
+    *,
+};
+use crate::heartbeat::HostState;
 
 fn spec() -> Spec {
     serde_json::from_value(serde_json::json!({
@@ -102,27 +108,183 @@ fn what_is_no_selector_says_where() {
     assert_eq!(error.lines().skip(1).collect::<Vec<_>>(), ["  realm=prod adn role=web", "             ^"]);
 }
 
+fn state() -> HostState {
+    serde_json::from_value(serde_json::json!({
+        "hostname": "shop-7", "agent_version": "0.10.2", "interfaces": {}, "units": {},
+        "facts": {
+            "os": "Debian GNU/Linux 12 (bookworm)", "kernel": "6.1.0-18-arm64", "arch": "aarch64", "cpus": 4,
+            "cpu_model": "Cortex-A72", "memory_bytes": 8_u64 << 30, "boot_id": "b", "boot_ms": 0,
+        },
+        "labels": {"tier": "gold", "floor": "3", "size": "1.5G"},
+        "realms": ["default", "prod"],
+    }))
+    .unwrap()
+}
+
+#[track_caller]
+fn check_host(text: &str, picked: bool) {
+    let (web, till) = ("prod/shop-1".parse().unwrap(), "prod/till".parse().unwrap());
+    let (spec, mut other) = (spec(), spec());
+    let Spec::Yuno(yuno) = &mut other;
+    yuno.artifact.role = "till".parse().unwrap();
+    yuno.labels.clear();
+    let host = HostId(uuid::Uuid::from_u128(7));
+    let unit = |name, spec, phase| Unit { host, hostname: "shop-7", name, spec, phase };
+    let units = [unit(&web, &spec, Phase::Running), unit(&till, &other, Phase::Failed)];
+    let state = state();
+    let select: HostSelect = text.parse().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(select.picks(&Host::of(host, &state, &units)), picked, "{text}");
+    assert_eq!(select.to_string().parse::<HostSelect>().unwrap(), select, "{text} prints as {select}");
+}
+
 #[test]
 fn hosts_are_picked_by_what_they_have() {
-    let host = Host {
-        host: HostId(uuid::Uuid::from_u128(7)),
-        hostname: "shop-7",
-        realms: &["default".parse().unwrap(), "prod".parse().unwrap()],
-        labels: &[("tier".parse().unwrap(), "gold".to_owned())].into(),
-    };
-    for (text, picks) in [
+    for (text, picked) in [
         ("host=shop-*", true),
         ("host=00000000-0000-0000-0000-000000000007", true),
         ("realm=prod and realm=default", true),
         ("realm=test", false),
         ("label.tier=gold and not label.site", true),
         ("label.tier!=gold", false),
+        ("fact.os=Debian*", true),
+        ("fact.os=\"Debian GNU/Linux 12 (bookworm)\"", true),
+        ("fact.os=Alpine*", false),
+        ("fact.arch=aarch64 and fact.cpu_model=Cortex-A7?", true),
+        ("fact.cpus=4 and fact.cpus=4.0 and fact.cpus!=3", true),
+        ("fact.cpus>3 and fact.cpus>=4 and fact.cpus<=4 and fact.cpus<5", true),
+        ("fact.cpus>4 or fact.cpus<4", false),
+        ("fact.memory_bytes=8G and fact.memory_bytes>=8192M", true),
+        ("fact.memory_bytes>8G", false),
+        ("fact.memory_bytes >= 7.5g", true),
+        // As versions, not as texts.
+        ("fact.kernel>=5.10 and fact.kernel<6.2 and fact.kernel<=6.1", true),
+        ("fact.kernel=6.1.*", true),
+        ("fact.agent_version>0.9 and fact.agent_version<0.10.3", true),
+        // Labels are texts, unless they are compared.
+        ("label.floor>=3 and label.floor<10 and label.size>1G", true),
+        ("label.tier>0 or label.tier<=0 or label.other<1", false),
     ] {
-        let select: Select = text.parse().unwrap();
-        assert_eq!((select.picks_host(&host), select.not_of_hosts()), (picks, None), "{text}");
+        check_host(text, picked);
     }
-    let of_units: Select = "host=a or not (realm=b and phase=running)".parse().unwrap();
-    assert_eq!(of_units.not_of_hosts(), Some(&Field::Phase));
+}
+
+#[test]
+fn hosts_are_picked_by_their_units() {
+    for (text, picked) in [
+        ("unit(role=web)", true),
+        ("unit.role=web", true),
+        ("unit=prod/till", true),
+        ("unit=prod/t*", true),
+        ("unit=prod/bar", false),
+        ("unit!=prod/bar", true),
+        ("unit!=prod/till", false),
+        ("unit.phase=failed", true),
+        ("unit.phase!=failed", false),
+        ("unit.phase=stopped or unit.phase=starting", false),
+        // One and the same unit, or two.
+        ("unit(role=web and phase=failed)", false),
+        ("unit.role=web and unit.phase=failed", true),
+        ("unit(role=till and phase=failed)", true),
+        ("unit (role=web and not label.tier=tin)", true),
+        ("not unit(phase=backoff)", true),
+        // None of its units is so, or one is not so.
+        ("unit.role!=web", false),
+        ("unit(role!=web)", true),
+        ("unit.label.tier", true),
+        ("unit.label.tier=gold and unit.version>=1.4 and unit.version<1.10", true),
+        ("unit(host=shop-7 and realm=prod)", true),
+        ("fact.cpus=4 and (unit=prod/bar or unit(kind=yuno))", true),
+    ] {
+        check_host(text, picked);
+    }
+    let asks = |text: &str| text.parse::<HostSelect>().unwrap().asks_units();
+    assert!(asks("host=a or not (realm=b and unit.role=c)") && !asks("host=a or not (realm=b and label.unit=x)"));
+}
+
+#[test]
+fn a_host_of_which_nothing_is_known_has_nothing() {
+    let (labels, host) = (BTreeMap::new(), HostId(uuid::Uuid::from_u128(7)));
+    let silent =
+        Host { host, hostname: "new", agent_version: "", facts: None, labels: &labels, realms: &[], units: &[] };
+    for (text, picked) in [
+        ("host=new", true),
+        ("fact.os=*", false),
+        ("fact.agent_version=*", false),
+        ("fact.cpus<1000", false),
+        ("label.site", false),
+        ("not unit(name=*)", true),
+    ] {
+        assert_eq!(text.parse::<HostSelect>().unwrap().picks(&silent), picked, "{text}");
+    }
+}
+
+#[test]
+fn what_picks_no_hosts_says_where() {
+    for (text, at, words) in [
+        ("", 0, "a field is wanted here: host, realm, label.NAME, fact.NAME or unit("),
+        ("realm=a and phase=failed", 12, "`phase` is a field of units"),
+        ("fact.colour=red", 0, "there is no fact \"colour\"; there are os, kernel,"),
+        ("fact=red", 0, "there is no field \"fact\""),
+        ("fact.cpus", 9, "`=` or `!=` is wanted after fact.cpus"),
+        ("fact.cpus>many", 10, "a number is wanted here"),
+        ("fact.cpus=4*", 10, "a number is wanted here"),
+        ("fact.memory_bytes>8X", 18, "a number is wanted here"),
+        ("label.floor>three", 12, "a number is wanted here"),
+        ("fact.kernel>=new", 13, "a version is wanted here"),
+        ("fact.os>Debian", 7, "`fact.os` is text, and `>` compares numbers"),
+        ("unit", 4, "`(`, `=` or `!=` is wanted after unit"),
+        ("unit.phase", 10, "`(`, `=` or `!=` is wanted after unit.phase"),
+        ("unit.colour=red", 0, "there is no field \"colour\"; use host, id,"),
+        ("unit>a", 4, "`id` is text"),
+        ("unit.phase=runing", 11, "there is no phase \"runing\""),
+        ("unit(role=web", 4, "this parenthesis is not closed"),
+        ("unit(role=web and fact.os=x)", 18, "`fact.os` is a field of hosts"),
+        ("unit(unit(role=web))", 5, "there is no field \"unit\""),
+        ("unit()", 5, "a field is wanted here"),
+    ] {
+        let error = text.parse::<HostSelect>().unwrap_err();
+        assert!(error.at() == at && error.to_string().starts_with(words), "{text:?} at {}: {error}", error.at());
+    }
+    let of_hosts = "role=web and fact.os=x".parse::<Select>().unwrap_err();
+    assert!(of_hosts.at() == 13 && of_hosts.to_string().starts_with("`fact.os` is a field of hosts"), "{of_hosts}");
+    "unit=a/b".parse::<Select>().unwrap_err();
+}
+
+#[test]
+fn numbers_and_versions() {
+    for (text, found) in [
+        ("4", Some(4.0)),
+        ("-4.5", Some(-4.5)),
+        ("1.5K", Some(1_536.0)),
+        ("2t", Some(2_199_023_255_552.0)),
+        ("", None),
+        ("G", None),
+        ("-", None),
+        (".5", None),
+        ("5.", None),
+        ("1e9", None),
+        ("inf", None),
+        ("NaN", None),
+        ("1.2.3", None),
+        ("4 ", None),
+        ("\u{664}", None),
+    ] {
+        assert_eq!(number(text), found, "{text}");
+    }
+    assert_eq!(number(&"9".repeat(400)), None, "beyond what numbers hold");
+    for (text, found) in [
+        ("1.10", Some(vec![1, 10])),
+        ("6.1.0-18-amd64", Some(vec![6, 1])),
+        ("1.2.0", Some(vec![1, 2])),
+        ("0.0", Some(vec![])),
+        ("3rc1.5", Some(vec![3])),
+        ("2..5", Some(vec![2])),
+        ("99999999999999999999", Some(vec![u64::MAX])),
+        ("v1", None),
+        ("", None),
+    ] {
+        assert_eq!(version(text), found, "{text}");
+    }
 }
 
 #[test]
@@ -131,8 +293,18 @@ fn what_is_long_or_deep_is_refused() {
     deep(DEPTH_MAX).parse::<Select>().unwrap();
     deep(DEPTH_MAX + 1).parse::<Select>().unwrap_err();
     format!("{}realm=a", "not ".repeat(DEPTH_MAX + 1)).parse::<Select>().unwrap_err();
+    let units = |depth| format!("{}unit.name!=a{}", "(".repeat(depth), ")".repeat(depth));
+    let deep = units(DEPTH_MAX - 2).parse::<HostSelect>().unwrap();
+    assert_eq!(deep.to_string(), "not unit(name=a)");
+    units(DEPTH_MAX - 1).parse::<HostSelect>().unwrap_err();
+    let nots = format!("{}unit.name!=a", "not ".repeat(DEPTH_MAX - 2)).parse::<HostSelect>().unwrap();
+    assert_eq!(nots.to_string().parse::<HostSelect>().unwrap(), nots);
     let long = vec!["id=a"; 120].join(" or ");
     long.parse::<Select>().unwrap();
+    let short = vec!["unit=a/b"; 80].join(" or ");
+    assert!(short.len() < SELECT_MAX_BYTES);
+    let error = short.parse::<HostSelect>().unwrap_err().to_string();
+    assert!(error.starts_with("written in full it has"), "{error}");
     "x".repeat(SELECT_MAX_BYTES + 1).parse::<Select>().unwrap_err();
 }
 
@@ -150,12 +322,46 @@ fn field() -> impl Strategy<Value = Field> {
 
 fn select() -> impl Strategy<Value = Select> {
     let label = "[a-z0-9][a-z0-9_-]{0,8}".prop_map(|name| Select::Has(name.parse().unwrap()));
+    let compared = prop_oneof![
+        Just(Field::Version),
+        "[a-z0-9][a-z0-9_-]{0,8}".prop_map(|name| Field::Label(name.parse().unwrap())),
+    ];
     let leaf = prop_oneof![
         (field(), any::<String>()).prop_map(|(field, value)| Select::Is(field, value)),
         (field(), "[a-c*?]{0,4}").prop_map(|(field, value)| Select::IsNot(field, value)),
         (field(), "and|or|not").prop_map(|(field, value)| Select::Is(field, value)),
+        (compared, order(), "[0-9]{1,4}(\\.[0-9]{1,2})?")
+            .prop_map(|(field, order, value)| Select::Compares(field, order, value)),
         label,
     ];
+    logic(leaf)
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    prop::sample::select(vec![Order::Less, Order::AtMost, Order::More, Order::AtLeast])
+}
+
+fn host_select() -> impl Strategy<Value = HostSelect> {
+    let text = prop_oneof![
+        Just(Field::Host),
+        Just(Field::Realm),
+        "[a-z0-9][a-z0-9_-]{0,8}".prop_map(|name| Field::Label(name.parse().unwrap())),
+        prop::sample::select(vec![Fact::Os, Fact::Arch, Fact::CpuModel, Fact::Kernel, Fact::AgentVersion])
+            .prop_map(Field::Fact),
+    ];
+    let number = prop::sample::select(vec![Fact::Cpus, Fact::MemoryBytes]).prop_map(Field::Fact);
+    let amount = "-?[0-9]{1,5}(\\.[0-9]{1,3})?[KMGT]?";
+    let leaf = prop_oneof![
+        (text, any::<String>()).prop_map(|(field, value)| Select::Is(field, value)),
+        (number.clone(), amount).prop_map(|(field, value)| Select::IsNot(field, value)),
+        (number, order(), amount).prop_map(|(field, order, value)| Select::Compares(field, order, value)),
+        "[a-z0-9][a-z0-9_-]{0,8}".prop_map(|name| Select::Has(name.parse().unwrap())),
+        select().prop_map(|of| Select::Unit(Box::new(of))),
+    ];
+    logic(leaf).prop_map(HostSelect)
+}
+
+fn logic(leaf: impl Strategy<Value = Select> + 'static) -> impl Strategy<Value = Select> {
     leaf.prop_recursive(5, 12, 2, |inner| {
         prop_oneof![
             (inner.clone(), inner.clone()).prop_map(|(left, right)| Select::Or(Box::new(left), Box::new(right))),
@@ -163,6 +369,19 @@ fn select() -> impl Strategy<Value = Select> {
             inner.prop_map(|of| Select::Not(Box::new(of))),
         ]
     })
+}
+
+/// Something of which every field has the same value.
+struct Same(String);
+
+impl Subject for Same {
+    fn values(&self, _: &Field) -> Vec<Cow<'_, str>> {
+        vec![self.0.as_str().into()]
+    }
+
+    fn has_unit(&self, wanted: &Select) -> bool {
+        wanted.picks(self)
+    }
 }
 
 /// The plain meaning of a pattern, as slow as it likes.
@@ -187,6 +406,34 @@ proptest! {
     }
 
     #[test]
+    fn what_picks_hosts_prints_and_parses_to_the_same(select in host_select()) {
+        let text = select.to_string();
+        if text.len() <= SELECT_MAX_BYTES {
+            prop_assert_eq!(text.parse::<HostSelect>().unwrap(), select.clone(), "{}", text);
+            let json = serde_json::to_string(&select).unwrap();
+            prop_assert_eq!(serde_json::from_str::<HostSelect>(&json).unwrap(), select);
+        }
+    }
+
+    #[test]
+    fn no_near_miss_of_hosts_can_do_harm(
+        text in "(unit|unit\\.(role|x)|fact\\.(cpus|os)|label\\.[a-z]|host|not|and|or|\\(|\\)|=|!=|<|>=|\"|4|8G|\\*|a| ){0,20}",
+    ) {
+        match text.parse::<HostSelect>() {
+            Ok(select) => prop_assert_eq!(select.to_string().parse::<HostSelect>().unwrap(), select),
+            Err(error) => prop_assert!(error.at() <= text.chars().count() && !error.to_string().is_empty()),
+        }
+    }
+
+    #[test]
+    fn versions_are_ordered_number_by_number(left in prop::collection::vec(0..12u64, 1..4), right in prop::collection::vec(0..12u64, 1..4)) {
+        let text = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
+        let plain = |numbers: &[u64]| (0..4).map(|at| numbers.get(at).copied().unwrap_or(0)).collect::<Vec<_>>();
+        let found = version(&text(&left)).cmp(&version(&text(&right)));
+        prop_assert_eq!(found, plain(&left).cmp(&plain(&right)));
+    }
+
+    #[test]
     fn no_text_can_do_harm(text in any::<String>()) {
         if let Err(error) = text.parse::<Select>() {
             prop_assert!(error.at() <= text.chars().count() && !error.to_string().is_empty());
@@ -208,11 +455,11 @@ proptest! {
 
     #[test]
     fn not_is_the_opposite_and_the_rest_is_logic(left in select(), right in select(), value in "[a-c]{0,3}") {
-        let values = |_: &Field| vec![Cow::from(value.as_str())];
-        let (is_left, is_right) = (left.picks(&values), right.picks(&values));
+        let same = Same(value);
+        let (is_left, is_right) = (left.picks(&same), right.picks(&same));
         let (left, right) = (Box::new(left), Box::new(right));
-        prop_assert_eq!(Select::Not(left.clone()).picks(&values), !is_left);
-        prop_assert_eq!(Select::And(left.clone(), right.clone()).picks(&values), is_left && is_right);
-        prop_assert_eq!(Select::Or(left, right).picks(&values), is_left || is_right);
+        prop_assert_eq!(Select::Not(left.clone()).picks(&same), !is_left);
+        prop_assert_eq!(Select::And(left.clone(), right.clone()).picks(&same), is_left && is_right);
+        prop_assert_eq!(Select::Or(left, right).picks(&same), is_left || is_right);
     }
 }

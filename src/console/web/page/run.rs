@@ -2,9 +2,10 @@
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use muster_topics::{
-    command::{Exec, Keep, Verb},
+    command::{Exec, Keep, Target, Verb},
     name::{CommandId, HostId},
     outcome::Data,
+    select::HostSelect,
 };
 use serde::Deserialize;
 
@@ -20,7 +21,7 @@ use crate::{
             guard::{Fields, Session},
             view::{
                 commands::url,
-                run::{Input, RunView, TICKED_MAX},
+                run::{Aim, Input, RunView, TICKED_MAX},
             },
         },
     },
@@ -56,7 +57,15 @@ pub(in crate::console::web) async fn show(
 async fn again(console: &Console, id: CommandId) -> Result<Input, Error> {
     let command = console.command(id).await?;
     let Verb::Exec(exec) = command.verb else { return Ok(Input::default()) };
+    let (aim, select) = match &command.target {
+        None | Some(Target::Hosts(_)) => (Aim::These, String::new()),
+        Some(Target::All) => (Aim::All, String::new()),
+        Some(Target::Group(label)) => (Aim::Picked, format!("label.{label}")),
+        Some(Target::Select(select)) => (Aim::Picked, select.to_string()),
+    };
     Ok(Input {
+        aim,
+        select,
         ticked: command.hosts.iter().map(|line| line.host.to_string()).collect(),
         command: exec.shell.clone().unwrap_or_else(|| argv::join(&exec.argv)),
         shell: exec.shell.is_some(),
@@ -105,7 +114,12 @@ pub(in crate::console::web) async fn submit(
 fn input(fields: &Fields) -> Input {
     let text = |name: &str| fields.one(name).to_owned();
     Input {
-        all: fields.one("target") == "all",
+        aim: match fields.one("target") {
+            "all" => Aim::All,
+            "picked" => Aim::Picked,
+            _ => Aim::These,
+        },
+        select: text("select"),
         ticked: fields.all("host").map(str::to_owned).collect(),
         named: text("named"),
         command: fields.raw("command").to_owned(),
@@ -130,10 +144,16 @@ fn new_command(input: &Input) -> Result<NewCommand, Error> {
     };
     let hosts: Vec<String> =
         input.ticked.iter().cloned().chain(input.named.split_whitespace().map(str::to_owned)).collect();
-    let target = match (input.all, hosts.is_empty()) {
-        (true, _) => NewTarget::All,
-        (false, true) => return Err(Error::invalid("no_target", "no host is chosen").hint("tick one, or choose all")),
-        (false, false) => NewTarget::Hosts(hosts),
+    let target = match input.aim {
+        Aim::All => NewTarget::All,
+        Aim::Picked => {
+            let select = input.select.parse::<HostSelect>();
+            NewTarget::Select(select.map_err(|error| Error::invalid("bad_select", error.to_string()))?)
+        }
+        Aim::These if hosts.is_empty() => {
+            return Err(Error::invalid("no_target", "no host is chosen").hint("tick one, or choose all"));
+        }
+        Aim::These => NewTarget::Hosts(hosts),
     };
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let timeout_ms = number("the time limit", &input.timeout_s)?.saturating_mul(1000);
@@ -185,8 +205,11 @@ mod tests {
         assert_eq!((exec.argv.len(), exec.shell.as_deref()), (0, Some("a |\n b")));
         assert_eq!(exec.stdin.unwrap().to_bytes().unwrap(), b"x\n");
         assert_eq!((exec.stdout, exec.stderr), (Keep::Stream, Keep::Drop));
-        let all = new_command(&Input { all: true, ..filled() }).unwrap();
+        let all = new_command(&Input { aim: Aim::All, ..filled() }).unwrap();
         assert_eq!(all.target, NewTarget::All);
+        let picked = Input { aim: Aim::Picked, select: "label.site = north".to_owned(), ..filled() };
+        let select = "label.site=north".parse().unwrap();
+        assert_eq!(new_command(&picked).unwrap().target, NewTarget::Select(select));
     }
 
     #[test]
@@ -195,6 +218,9 @@ mod tests {
         check(Input { command: "echo 'a".to_owned(), ..filled() }, "bad_command");
         check(Input { command: String::new(), ..filled() }, "bad_command");
         check(Input { ticked: Vec::new(), ..filled() }, "no_target");
+        for wrong in ["", "phase=failed", "fact.cpus>many"] {
+            check(Input { aim: Aim::Picked, select: wrong.to_owned(), ..filled() }, "bad_select");
+        }
         for wrong in ["", "0", "-1", "1.5", "x", "99999999999"] {
             check(Input { timeout_s: wrong.to_owned(), ..filled() }, "bad_number");
             check(Input { expires_min: wrong.to_owned(), ..filled() }, "bad_number");

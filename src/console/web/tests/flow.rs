@@ -255,6 +255,46 @@ async fn a_command_goes_from_the_form_to_its_page() {
 }
 
 #[tokio::test]
+async fn a_command_goes_to_the_hosts_that_an_expression_picks() {
+    let browser = Browser::new().await;
+    let ids = [browser.fixture.member("shop-7").await.id, browser.fixture.member("shop-8").await.id];
+    browser.fixture.member("till-1").await;
+    let token = browser.token().await;
+    let mut fields = [
+        ("csrf", token.as_str()),
+        ("target", "picked"),
+        ("select", "host=shop-* and fact.cpus>many"),
+        ("command", "true"),
+        ("timeout_s", "5"),
+        ("expires_min", "10"),
+    ];
+    let refused = browser.post("/run", &fields, &[]).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let refused = refused.text().await.unwrap();
+    assert!(refused.contains("a number is wanted here") && refused.contains("fact.cpus&gt;many\""), "{refused}");
+    fields[2].1 = "host=bar-*";
+    assert_eq!(browser.post("/run", &fields, &[]).await.status(), StatusCode::CONFLICT);
+    assert!(browser.page("/commands").await.contains("Nothing has been ordered yet"));
+
+    fields[2].1 = "host=shop-* and fact.cpus>=2";
+    let sent = browser.post("/run", &fields, &[]).await;
+    let path = location(&sent).to_owned();
+    let page = browser.page(&path).await;
+    let id = &path["/command/".len()..];
+    assert!(page.contains("hosts picked by <code>host=shop-* and fact.cpus&gt;=2</code>"), "{page}");
+    assert!(page.contains("shop-7") && page.contains("shop-8") && !page.contains("till-1"), "{page}");
+    assert!(!page.contains("id=\"summary\""), "it is not over");
+    let again = browser.page(&format!("/run?again={id}")).await;
+    assert!(again.contains("value=\"host=shop-* and fact.cpus&gt;=2\""), "{again}");
+
+    let mut db = browser.fixture.shared().store.begin().await.unwrap();
+    crate::console::store::command::miss(&mut db, id.parse().unwrap(), &ids).await.unwrap();
+    db.commit().await.unwrap();
+    let page = browser.page(&path).await;
+    assert!(page.contains("2 hosts: 0 ok, 2 missing") && page.contains("<dd>shop-7, shop-8</dd>"), "{page}");
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_a_page_that_says_so() {
     let browser = Browser::new().await;
     let id = browser.fixture.member("shop-7").await.id;

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use muster_topics::{
     Millis,
     name::HostId,
-    outcome::{Status, StepOutcome},
+    outcome::{RefusalCode, Status, StepOutcome},
     presence::PresenceState,
     unit::{Hold, HoldReason, Phase, Run},
 };
@@ -190,8 +190,14 @@ pub(in crate::console::web) fn progress(line: &CommandHost) -> (Tone, String) {
 }
 
 pub(in crate::console::web) fn outcome_words(status: &Status) -> (Tone, String) {
-    let tone = if status.is_success() { Tone::Good } else { Tone::Bad };
+    let tone = match status {
+        status if status.is_success() => Tone::Good,
+        // It has done nothing, as it should.
+        Status::Refused { code: RefusalCode::NotSelected, .. } => Tone::Idle,
+        _ => Tone::Bad,
+    };
     let words = match status {
+        Status::Refused { code: RefusalCode::NotSelected, .. } => "not selected any more".to_owned(),
         Status::Exited { exit } => exit.to_string(),
         Status::TimedOut => "timed out".to_owned(),
         Status::Cancelled => "cancelled".to_owned(),

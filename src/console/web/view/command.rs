@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use muster_topics::{
-    command::{Exec, Keep, Verb},
+    command::{Exec, Keep, Target, Verb},
     name::{CommandId, HostId},
     outcome::{Status, Stream},
 };
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     api::{Command, CommandHost, CommandState},
     argv,
+    summary::Summary,
 };
 
 /// Up to so many hosts show their output on the command's own page; of more, each has a page.
@@ -133,10 +134,12 @@ impl CommandView {
         html! {
             dl.facts {
                 div { dt { "State" } dd { (summary(&command.hosts)) } }
+                @if let Some(meant) = meant(command.target.as_ref()) { div { dt { "For" } dd { (meant) } } }
                 div { dt { "Ordered" } dd { (ago(command.issued_ms, frame.now_ms)) " by " (command.operator) } }
                 @if open { div { dt { "Expires" } dd { (ago(command.expires_ms, frame.now_ms)) } } }
                 div { dt { "Id" } dd { code { (command.id) } } }
             }
+            @if command.hosts.len() > 1 && !open { (by_name(&Summary::of(&command.hosts))) }
         }
     }
 
@@ -185,6 +188,39 @@ impl CommandView {
                     @if page > 1 { a href={ (base) "?page=" (page - 1) } rel="prev" { "← previous" } }
                     span { "page " (page) " of " (pages) }
                     @if page < pages { a href={ (base) "?page=" (page + 1) } rel="next" { "next →" } }
+                }
+            }
+        }
+    }
+}
+
+/// Whom it was meant for, where that was no list.
+fn meant(target: Option<&Target>) -> Option<Markup> {
+    match target? {
+        Target::Hosts(_) => None,
+        Target::All => Some(html! { "every host" }),
+        Target::Group(label) => Some(html! { "hosts with the label " code { (label) } }),
+        Target::Select(select) => Some(html! { "hosts picked by " code { (select) } }),
+    }
+}
+
+/// Names of one class that the summary shows; the table has all of them.
+const NAMED_MAX: usize = 50;
+
+/// Once nothing is waited for any more: how many hosts there are of each class, and which did not do it.
+fn by_name(summary: &Summary) -> Markup {
+    html! {
+        p #summary { (summary.counts()) }
+        @if summary.others().next().is_some() {
+            dl.facts {
+                @for (class, names) in summary.others() {
+                    div {
+                        dt { (class.words()) }
+                        dd {
+                            (names.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", "))
+                            @if names.len() > NAMED_MAX { " and " (bits::grouped((names.len() - NAMED_MAX) as u64)) " more" }
+                        }
+                    }
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Running a command: the form.
 
 use maud::{Markup, html};
-use muster_topics::{command::STDIN_MAX_BYTES, name::HostId};
+use muster_topics::{command::STDIN_MAX_BYTES, name::HostId, select::SELECT_MAX_BYTES};
 
 use super::{
     Frame, Section, View,
@@ -16,11 +16,25 @@ use crate::{
 /// So many hosts can be ticked; others are named.
 pub(in crate::console::web) const TICKED_MAX: u32 = 50;
 
+/// Whom it is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::console::web) enum Aim {
+    /// Hosts that are ticked or named.
+    #[default]
+    These,
+    /// Hosts that an expression picks.
+    Picked,
+    /// Every host.
+    All,
+}
+
 /// What the form holds, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::console::web) struct Input {
-    /// Every host.
-    pub(in crate::console::web) all: bool,
+    /// Whom it is for.
+    pub(in crate::console::web) aim: Aim,
+    /// The expression that picks hosts.
+    pub(in crate::console::web) select: String,
     /// Hosts that are ticked, by id.
     pub(in crate::console::web) ticked: Vec<String>,
     /// Hosts that are named.
@@ -48,7 +62,8 @@ pub(in crate::console::web) struct Input {
 impl Default for Input {
     fn default() -> Self {
         Self {
-            all: false,
+            aim: Aim::These,
+            select: String::new(),
             ticked: Vec::new(),
             named: String::new(),
             command: String::new(),
@@ -121,10 +136,11 @@ impl RunView {
 
     fn targets(&self, frame: &Frame) -> Markup {
         let more = self.found > self.hosts.len() as u64 || !self.input.named.is_empty();
+        let is = |aim| self.input.aim == aim;
         html! {
             fieldset.targets {
                 legend { "On" }
-                label.choice { input #these type="radio" name="target" value="these" checked[!self.input.all]; " these hosts" }
+                label.choice { input #these type="radio" name="target" value="these" checked[is(Aim::These)]; " these hosts" }
                 ul.ticks {
                     @for host in &self.hosts {
                         li { (self.tick(host, frame)) }
@@ -137,7 +153,23 @@ impl RunView {
                     }
                 }
                 label.choice {
-                    input #all type="radio" name="target" value="all" checked[self.input.all];
+                    input #picked type="radio" name="target" value="picked" checked[is(Aim::Picked)];
+                    " the hosts that this picks"
+                }
+                div.field {
+                    label for="select" { "Expression" }
+                    input #select type="text" name="select" value=(self.input.select) maxlength=(SELECT_MAX_BYTES)
+                        aria-describedby="select-rule"
+                        placeholder="label.site=north and not unit(phase=failed)"
+                        autocapitalize="none" autocomplete="off" spellcheck="false";
+                    p #select-rule .note {
+                        "Of " code { "host" } ", " code { "realm" } ", " code { "label.NAME" } ", " code { "fact.cpus>=4" } ", "
+                        code { "unit(role=web and phase=failed)" } " with " code { "and" } ", " code { "or" } ", "
+                        code { "not" } "; " code { "muster exec --help" } " has all of it."
+                    }
+                }
+                label.choice {
+                    input #all type="radio" name="target" value="all" checked[is(Aim::All)];
                     " every host of the fleet (" (count(self.found, "host", "hosts")) ")"
                 }
             }
@@ -187,7 +219,7 @@ impl RunView {
                     label for="stdin" { "Reads (standard input)" }
                     textarea #stdin name="stdin" rows="3" spellcheck="false" autocapitalize="none" autocomplete="off"
                         aria-describedby="stdin-rule" { (stdin) }
-                    p #stdin-rule .note { "Up to " (bits::bytes(STDIN_MAX_BYTES as u64)) ", and not for every host of the fleet at once." }
+                    p #stdin-rule .note { "Up to " (bits::bytes(STDIN_MAX_BYTES as u64)) ", and only for hosts that are named: every host would read it." }
                 }
                 label.choice { input type="checkbox" name="no_stdout" value="yes" checked[*no_stdout]; " drop what it prints" }
                 label.choice { input type="checkbox" name="no_stderr" value="yes" checked[*no_stderr]; " drop what it complains (standard error)" }

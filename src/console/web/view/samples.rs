@@ -8,7 +8,7 @@ use muster_topics::{
     Millis,
     alert::{AlertState, Metric, Rule, Severity},
     channel::{Ability, ToldStats},
-    command::{Exec, Verb},
+    command::{Exec, Target, Verb},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,
     name::{CommandId, Digest, HostId, UnitName},
@@ -31,7 +31,7 @@ use super::{
     hosts::{HostsView, Shown},
     join::JoinView,
     problem::ProblemView,
-    run::{Input, RunView},
+    run::{Aim, Input, RunView},
     sign_in::SignInView,
     unit::UnitView,
 };
@@ -101,11 +101,27 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
         let command = command("uname", "shop", 240);
         frame().page(&CommandView { command, only: None, outputs: vec![], page: 2 })
     });
+    for (page, hostname, select) in
+        [("command-over", "shop", "label.site=north"), ("command-over-hostile", HOSTILE, HOSTILE)]
+    {
+        add(page, &|| frame().page(&command_over(hostname, select)));
+    }
+    add("run-picked", &|| {
+        let input = Input { aim: Aim::Picked, select: "label.site=north".to_owned(), ..Input::default() };
+        frame().page(&run("shop-7", input, None))
+    });
     add("run", &|| frame().page(&run("shop-7", Input { command: "uname -a".to_owned(), ..Input::default() }, None)));
     add("run-refused", &|| {
         let text = || HOSTILE.to_owned();
-        let input =
-            Input { command: text(), named: text(), user: text(), cwd: text(), timeout_s: text(), ..Input::default() };
+        let input = Input {
+            command: text(),
+            named: text(),
+            select: text(),
+            user: text(),
+            cwd: text(),
+            timeout_s: text(),
+            ..Input::default()
+        };
         frame().page(&run(HOSTILE, input, Some(problem(HOSTILE))))
     });
     add("run-nowhere", &|| frame().page(&RunView { hosts: vec![], found: 0, input: Input::default(), problem: None }));
@@ -383,6 +399,7 @@ fn command(program: &str, hostname: &str, hosts: usize) -> Command {
         issued_ms: ago(10),
         expires_ms: ago(-590),
         verb: Verb::Exec(exec),
+        target: None,
         hosts: (0..hosts).map(|index| line(hostname, index)).collect(),
     }
 }
@@ -397,6 +414,16 @@ fn command_view(hostname: &str, output: &str) -> CommandView {
     let text = |text: &str| Text { tail: text.to_owned(), whole_bytes: text.len() };
     let outputs = command.hosts.iter().map(|line| (line.host, text(output), text(""))).collect();
     CommandView { command, only: None, outputs, page: 1 }
+}
+
+/// One for hosts that an expression picked, of which none is waited for any more, nor meant any more.
+fn command_over(hostname: &str, text: &str) -> CommandView {
+    let select = format!("label.site={text:?}").parse().unwrap_or_else(|_| "label.site".parse().unwrap());
+    let mut command = Command { target: Some(Target::Select(select)), ..command("uname", hostname, 24) };
+    command.hosts.retain(|line| !matches!(line.state, CommandState::Waiting | CommandState::Running));
+    let refused = Ended::Refused { code: RefusalCode::NotSelected, message: hostname.to_owned() };
+    command.hosts[0].outcome = Some(Received { at_ms: ago(6), value: outcome(refused, "") });
+    CommandView { command, only: None, outputs: vec![], page: 1 }
 }
 
 fn run(hostname: &str, mut input: Input, problem: Option<Problem>) -> RunView {

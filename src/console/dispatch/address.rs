@@ -1,0 +1,118 @@
+//! Whom a command is for: as it is signed, and host by host as the console knows them now.
+//!
+//! Of a group and of a select expression the hosts are those that the console expects to be meant, by what they said
+//! last. Each host then decides for itself: one that answers and was not expected is added (`ingest` does that),
+//! and one that was expected and is not meant says so when the command is sent to it alone.
+
+use muster_topics::{
+    command::{TARGET_HOSTS_MAX, Target},
+    name::HostId,
+};
+
+use super::check;
+use crate::{
+    api::NewTarget,
+    console::{
+        Error, Shared,
+        store::{StoreError, host, pick},
+    },
+};
+
+/// Whom a command is for.
+pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Target, Vec<HostId>), Error> {
+    let db = shared.store.read();
+    match wanted {
+        NewTarget::Hosts(names) => listed(names, &named(shared, names).await?),
+        NewTarget::All => everybody(host::names(db).await?),
+        NewTarget::Group(label) => {
+            let hosts = pick::hosts(db, false, &|host| host.labels.contains_key(label)).await?;
+            some(hosts, || format!("no host has the label {label}")).map(|hosts| (Target::Group(label.clone()), hosts))
+        }
+        NewTarget::Select(select) => {
+            let hosts = pick::hosts(db, select.asks_units(), &|host| select.picks(host)).await?;
+            some(hosts, || format!("no host is picked by {select}"))
+                .map(|hosts| (Target::Select(select.clone()), hosts))
+        }
+    }
+}
+
+/// The hosts that a list may mean.
+async fn named(shared: &Shared, names: &[String]) -> Result<Vec<(HostId, String)>, StoreError> {
+    let mut hosts = Vec::new();
+    // One more than may be listed is enough for the refusal.
+    for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
+        hosts.extend(host::named(shared.store.read(), name).await?);
+    }
+    hosts.sort();
+    hosts.dedup();
+    Ok(hosts)
+}
+
+fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, Vec<HostId>), Error> {
+    if names.is_empty() {
+        return Err(Error::invalid("no_hosts", "a command needs at least one host"));
+    }
+    if names.len() > TARGET_HOSTS_MAX {
+        return Err(Error::invalid("too_many_hosts", format!("a command can list {TARGET_HOSTS_MAX} hosts"))
+            .hint("give the command to all hosts, to a group, or to those that a select expression picks"));
+    }
+    let hosts = check::resolve(names, hosts)?;
+    Ok((Target::Hosts(hosts.clone()), hosts))
+}
+
+fn everybody(hosts: Vec<(HostId, String)>) -> Result<(Target, Vec<HostId>), Error> {
+    if hosts.is_empty() {
+        return Err(Error::conflict("no_hosts", "no host has joined yet")
+            .hint("`muster token create` makes a one-time password for one"));
+    }
+    Ok((Target::All, hosts.into_iter().map(|(id, _)| id).collect()))
+}
+
+fn some(hosts: Vec<HostId>, none: impl FnOnce() -> String) -> Result<Vec<HostId>, Error> {
+    if hosts.is_empty() {
+        return Err(Error::conflict("no_hosts", none())
+            .hint("`muster host ls` lists them, and `muster host show` what labels and facts one has"));
+    }
+    Ok(hosts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::testing::Fixture;
+
+    #[test]
+    fn lists_and_everybody() {
+        let hosts: Vec<_> = ["a", "b"].map(|name| (HostId::random(), name.to_owned())).to_vec();
+        assert_eq!(everybody(hosts.clone()).unwrap().1.len(), 2);
+        assert_eq!(everybody(Vec::new()).unwrap_err().status, 409);
+        assert_eq!(listed(&[], &hosts).unwrap_err().status, 400);
+        let many = vec!["a".to_owned(); TARGET_HOSTS_MAX + 1];
+        assert_eq!(listed(&many, &hosts).unwrap_err().problem.code, "too_many_hosts");
+        assert_eq!(listed(&many[..2], &hosts).unwrap().1, [hosts[0].0]);
+    }
+
+    #[tokio::test]
+    async fn who_has_said_nothing_is_known_by_name_and_facts_alone() {
+        let fixture = Fixture::new().await;
+        let (one, two) = (fixture.member("one").await, fixture.member("two").await);
+        let picked = async |text: &str| {
+            let wanted = NewTarget::Select(text.parse().unwrap());
+            resolve(fixture.shared(), &wanted).await.map(|(_, hosts)| hosts).map_err(|error| error.problem.code)
+        };
+        let mut both = vec![one.id, two.id];
+        both.sort();
+        assert_eq!(picked("host=one").await, Ok(vec![one.id]));
+        assert_eq!(picked("not host=one and fact.cpus=2").await, Ok(vec![two.id]));
+        assert_eq!(
+            picked("fact.arch=x86_64").await.map(|mut hosts| {
+                hosts.sort();
+                hosts
+            }),
+            Ok(both)
+        );
+        assert_eq!(picked("label.site").await, Err("no_hosts".to_owned()));
+        let group = NewTarget::Group("site".parse().unwrap());
+        assert_eq!(resolve(fixture.shared(), &group).await.unwrap_err().status, 409);
+    }
+}

@@ -1,0 +1,65 @@
+//! Whom select expressions pick, by what the store holds of hosts and their units.
+
+use std::collections::{BTreeMap, HashMap};
+
+use futures_util::TryStreamExt;
+use muster_topics::{heartbeat::HostState, name::HostId, select, unit::UnitReport};
+use sqlx::SqlitePool;
+
+use super::{Result, json, parsed};
+
+/// Hosts that `picks` takes, by what they have said last; of one that has never said anything its name and its facts
+/// are known, from when it joined. Units are looked up only if they are asked for.
+pub async fn hosts(
+    db: &SqlitePool,
+    with_units: bool,
+    picks: &(dyn Fn(&select::Host<'_>) -> bool + Sync),
+) -> Result<Vec<HostId>> {
+    type Row = (String, String, String, Option<String>);
+    let units = if with_units { reports(db).await? } else { HashMap::new() };
+    let mut rows = sqlx::query_as::<_, Row>(
+        "SELECT host.id, host.hostname, host.facts, heartbeat.state
+         FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id ORDER BY host.id",
+    )
+    .fetch(db);
+    let no_labels = BTreeMap::new();
+    let mut found = Vec::new();
+    // Row by row: the states of ten thousand hosts are some 20 MB of text.
+    while let Some((id, hostname, facts, state)) = rows.try_next().await? {
+        let id: HostId = parsed("host id", &id)?;
+        let reports: &[UnitReport] = units.get(&id).map_or(&[], Vec::as_slice);
+        let unit = |report| looked_at(id, &hostname, report);
+        let units: Vec<select::Unit<'_>> = reports.iter().map(unit).collect();
+        let is_picked = match state.map(|state| json::<HostState>("state", &state)).transpose()? {
+            Some(state) => picks(&select::Host { hostname: &hostname, ..select::Host::of(id, &state, &units) }),
+            None => picks(&select::Host {
+                host: id,
+                hostname: &hostname,
+                agent_version: "",
+                facts: Some(&json("facts", &facts)?),
+                labels: &no_labels,
+                realms: &[],
+                units: &units,
+            }),
+        };
+        if is_picked {
+            found.push(id);
+        }
+    }
+    Ok(found)
+}
+
+fn looked_at<'a>(host: HostId, hostname: &'a str, report: &'a UnitReport) -> select::Unit<'a> {
+    let UnitReport { unit, desired, observed, .. } = report;
+    select::Unit { host, hostname, name: unit, spec: &desired.spec, phase: observed.phase }
+}
+
+/// The report of every unit, by host.
+async fn reports(db: &SqlitePool) -> Result<HashMap<HostId, Vec<UnitReport>>> {
+    let mut rows = sqlx::query_as::<_, (String, String)>("SELECT host, report FROM unit ORDER BY host").fetch(db);
+    let mut reports: HashMap<HostId, Vec<UnitReport>> = HashMap::new();
+    while let Some((host, report)) = rows.try_next().await? {
+        reports.entry(parsed("host id", &host)?).or_default().push(json("unit", &report)?);
+    }
+    Ok(reports)
+}
