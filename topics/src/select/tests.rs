@@ -409,7 +409,7 @@ proptest! {
     fn what_picks_hosts_prints_and_parses_to_the_same(select in host_select()) {
         let text = select.to_string();
         if text.len() <= SELECT_MAX_BYTES {
-            prop_assert_eq!(text.parse::<HostSelect>().unwrap(), select.clone(), "{}", text);
+            prop_assert_eq!(&text.parse::<HostSelect>().unwrap(), &select, "{}", text);
             let json = serde_json::to_string(&select).unwrap();
             prop_assert_eq!(serde_json::from_str::<HostSelect>(&json).unwrap(), select);
         }
