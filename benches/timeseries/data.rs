@@ -50,7 +50,7 @@ impl Source {
             ],
             kind,
             value: (number * 37 % 90) as f64 + 5.0,
-            noise: number as u64 * 0x9e37_79b9_7f4a_7c15 + 1,
+            noise: (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         }
     }
 

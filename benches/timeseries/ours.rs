@@ -53,6 +53,9 @@ async fn bulk(plan: &Plan, table: &mut Table) -> Result<()> {
     table.put(Subject::Muster, Row::Bulk, plan.points() as f64 / took.as_secs_f64());
     table.put(Subject::Muster, Row::Memory, resident_mb(std::process::id())?);
     let raw = used(folder.path(), &store).await?;
+    // A point after the last day, so that it is over and is rolled up.
+    let later = Point::new("later", &[], BASE_MS + plan.hours * HOUR_MS + HOUR_MS).field("v", 0.0);
+    store.append(&[later]).await?;
     let start = Instant::now();
     store.settle().await;
     table.put(Subject::Muster, Row::Settle, start.elapsed().as_secs_f64());

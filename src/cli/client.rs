@@ -128,6 +128,28 @@ impl Client {
         self.read(response).await
     }
 
+    /// Reads something that may be very long: each piece is handed on as it comes.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; if the console ends before the end; and as `take` does.
+    pub async fn stream(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let response = self.send(self.request(Method::GET, path).query(query)).await?;
+        let mut pieces = response.bytes_stream();
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|error| {
+                Failure::new(Kind::Failed, format!("the console's answer broke off: {}", with_causes(&error)))
+                    .hint("the console's log says why, if it was the console's fault")
+            })?;
+            take(&piece)?;
+        }
+        Ok(())
+    }
+
     /// What happens to a command, from the beginning to its end.
     ///
     /// # Errors

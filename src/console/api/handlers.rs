@@ -2,10 +2,13 @@
 
 use axum::{
     Extension, Json,
+    body::Body,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use futures_util::stream;
+use muster_series::Format;
 use muster_topics::{
     Millis,
     name::{CommandId, HostId, Name, UnitName},
@@ -234,4 +237,45 @@ pub(super) async fn series(
         }
     };
     Ok(Json(console.series(&wanted.selector, range, wanted.points.unwrap_or(500)).await?))
+}
+
+/// What is written out.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Exported {
+    selector: String,
+    start_ms: Option<Millis>,
+    end_ms: Option<Millis>,
+    #[serde(default)]
+    format: ExportFormat,
+}
+
+/// How it is written.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ExportFormat {
+    #[default]
+    Lines,
+    Csv,
+}
+
+pub(super) async fn export_series(
+    State(console): State<Console>,
+    Params(wanted): Params<Exported>,
+) -> Result<Response, Error> {
+    let (format, kind) = match wanted.format {
+        ExportFormat::Lines => (Format::Lines, "text/plain; charset=utf-8"),
+        ExportFormat::Csv => (Format::Csv, "text/csv; charset=utf-8; header=present"),
+    };
+    let range = (wanted.start_ms.unwrap_or(0), wanted.end_ms.unwrap_or_else(now_ms));
+    let pieces = console.export_series(&wanted.selector, range, format).await?;
+    // What fails on the way can only be told by breaking off.
+    let pieces = stream::unfold(pieces, |mut pieces| async move {
+        let piece = pieces.recv().await?;
+        if let Err(error) = &piece {
+            tracing::error!(%error, "an export of measurements broke off");
+        }
+        Some((piece, pieces))
+    });
+    Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response())
 }

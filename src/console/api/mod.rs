@@ -288,6 +288,31 @@ fn series_routes() -> Vec<Route> {
             },
         ])
         .gives(Shape::of::<api::SeriesAnswer>()),
+        Route::new(
+            Get,
+            "/v1/series/export",
+            "Everything that was measured from one time to another, as text, as fast as it is taken.",
+            get(h::export_series),
+        )
+        .query(&[
+            Parameter {
+                name: "selector",
+                about: "Such as `muster_host_cpu_busy_ratio{host=\"…\"}`. (Required.)",
+                whole: false,
+            },
+            Parameter {
+                name: "start_ms",
+                about: "Where the range starts; at the oldest point if left out.",
+                whole: true,
+            },
+            Parameter { name: "end_ms", about: "Where the range ends; now if left out.", whole: true },
+            Parameter {
+                name: "format",
+                about: "`lines` for line protocol with times in milliseconds, as if left out, or `csv`.",
+                whole: false,
+            },
+        ])
+        .gives(Shape::Text),
     ]
 }
 

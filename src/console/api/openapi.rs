@@ -31,6 +31,8 @@ pub(super) enum Shape {
     Any,
     /// A blob.
     Bytes,
+    /// Text of one of two kinds.
+    Text,
     /// JSON of this schema.
     Json(MakeSchema),
     /// Server-sent events, the data of each of which is JSON of this schema.
@@ -59,6 +61,10 @@ impl Shape {
             Self::Any => json!({ "application/json": { "schema": {} } }),
             Self::Bytes => {
                 json!({ "application/octet-stream": { "schema": { "type": "string", "format": "binary" } } })
+            }
+            Self::Text => {
+                let text = json!({ "schema": { "type": "string" } });
+                json!({ "text/plain": text, "text/csv": text })
             }
             Self::Json(schema) => json!({ "application/json": { "schema": schema(generator) } }),
             Self::Events(schema) => json!({ "text/event-stream": { "schema": schema(generator) } }),

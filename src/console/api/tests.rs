@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use muster_topics::{
+    metric::Point,
     name::{Digest, HostId},
     outcome::{Outcome, Output, Status},
 };
@@ -145,6 +146,9 @@ async fn every_fault_is_a_problem() {
     check(api.get("/v1/configs/a/1"), 404, "unknown_config").await;
     check(api.get("/v1/series?selector=%7B%7B"), 400, "bad_selector").await;
     check(api.get("/v1/series?selector=m&start_ms=2&end_ms=1"), 400, "bad_range").await;
+    check(api.get("/v1/series/export?selector=%7B%7B"), 400, "bad_selector").await;
+    check(api.get("/v1/series/export?selector=m&start_ms=2&end_ms=1"), 400, "bad_range").await;
+    check(api.get("/v1/series/export?selector=m&format=xml"), 400, "bad_query").await;
     check(api.post("/v1/tokens").json(&json!({"ttl_s": 0})), 400, "bad_ttl").await;
     for count in [0, 1_001] {
         check(api.post("/v1/token-batches").json(&json!({"count": count})), 400, "bad_count").await;
@@ -324,5 +328,24 @@ async fn events_tell_what_is_and_then_what_comes_until_the_end() {
     assert_eq!(names, ["output", "host", "end"], "{text}");
     for data in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
         serde_json::from_str::<CommandEvent>(data).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn measurements_are_written_out() {
+    let api = Api::new().await;
+    let point = |value| Point::new("m", &[("host", "a")], 1_704_067_200_000).field("f", value);
+    api.fixture.shared().series.append(&[point(0.5)]).await.unwrap();
+    for (format, kind, wanted) in [
+        ("", "text/plain; charset=utf-8", "m,host=a f=0.5 1704067200000\n"),
+        (
+            "&format=csv",
+            "text/csv; charset=utf-8; header=present",
+            "series,time_ms,value\n\"m_f{host=\"\"a\"\"}\",1704067200000,0.5\n",
+        ),
+    ] {
+        let answer = api.get(&format!("/v1/series/export?selector=m_f{format}")).send().await.unwrap();
+        assert_eq!(answer.headers()["content-type"], kind);
+        assert_eq!(answer.text().await.unwrap(), wanted);
     }
 }
