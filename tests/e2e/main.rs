@@ -12,6 +12,7 @@
 #[path = "../fleet/mod.rs"]
 mod fleet;
 
+mod alerts;
 mod apply;
 mod bad_input;
 mod batch;
@@ -32,6 +33,7 @@ mod limits;
 mod local;
 mod metric;
 mod order;
+mod outlets;
 mod package;
 mod probe;
 mod programs;
