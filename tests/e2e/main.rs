@@ -13,6 +13,7 @@
 mod fleet;
 
 mod addressing;
+mod alerts;
 mod apply;
 mod bad_input;
 mod batch;
@@ -35,6 +36,7 @@ mod links;
 mod local;
 mod metric;
 mod order;
+mod outlets;
 mod package;
 mod probe;
 mod programs;

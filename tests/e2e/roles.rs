@@ -12,6 +12,8 @@ pub(crate) struct Roles {
     broker: Option<Running>,
     console: Option<Running>,
     pub(crate) mqtt: String,
+    /// What the console's configuration has beside the usual.
+    more: String,
     pub(crate) home: Home,
 }
 
@@ -23,7 +25,12 @@ fn write(home: &Home, name: &str, text: &str) -> String {
 
 impl Roles {
     pub(crate) fn start() -> Self {
-        let mut roles = Self { broker: None, console: None, mqtt: String::new(), home: Home::new() };
+        Self::start_in(Home::new(), String::new())
+    }
+
+    /// The same, with more lines in the console's configuration.
+    pub(crate) fn start_in(home: Home, more: String) -> Self {
+        let mut roles = Self { broker: None, console: None, mqtt: String::new(), more, home };
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
         let issued = roles.home.muster(&[
@@ -71,18 +78,31 @@ impl Roles {
         self.start_broker(&format!("127.0.0.1:{port}"));
     }
 
+    /// Starts a broker in the place of one that was taken away.
+    pub(crate) fn revive_broker(&mut self) {
+        let port = self.mqtt.rsplit_once(':').unwrap().1.to_owned();
+        self.start_broker(&format!("127.0.0.1:{port}"));
+    }
+
     fn start_console(&mut self) {
         let data = self.home.path().join("console");
         let text = format!(
-            "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:0\"\n",
+            "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:0\"\n{}",
             data.display(),
             self.mqtt,
+            self.more,
         );
         let path = write(&self.home, "console.toml", &text);
         let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
         let link = console.wait_for("the sign-in link", sign_in_link);
         self.home.muster(&["login", &link]).expect_code(0);
         self.console = Some(console);
+    }
+
+    /// Ends the console, and starts it again.
+    pub(crate) fn restart_console(&mut self) {
+        self.console.take().unwrap().kill();
+        self.start_console();
     }
 
     /// Adds lines to the agent's configuration; gives its path.
@@ -154,10 +174,9 @@ fn three_processes_make_a_fleet_and_lose_nothing_to_a_restart() {
     roles.ok(&["exec", "--", "echo", "all roads"]);
 
     // The broker comes back empty, and everybody after it.
-    let port = roles.mqtt.rsplit_once(':').unwrap().1.to_owned();
     roles.kill_broker();
     eventually("metrics that wait for the broker", || pending_batches(&roles, 2));
-    roles.start_broker(&format!("127.0.0.1:{port}"));
+    roles.revive_broker();
     eventually("an answer after the broker's restart", || answers(&roles));
 
     roles.console.take().unwrap().kill();

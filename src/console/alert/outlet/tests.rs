@@ -83,7 +83,7 @@ fn what_cannot_be_an_outlet_is_said_at_the_start() {
         (config("https://example.org"), "authority_file"),
         (OutletConfig { secret_file: Some(dir.path().join("none")), ..good.clone() }, "none"),
         (OutletConfig { secret_file: path("empty", "\n"), ..good.clone() }, "empty"),
-        (OutletConfig { authority_file: path("no.pem", "x"), ..good.clone() }, "authority"),
+        (OutletConfig { authority_file: path("no.pem", "x"), ..good }, "authority"),
     ] {
         let error = Outlet::open(&config).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
