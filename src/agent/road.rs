@@ -40,7 +40,7 @@ use crate::{
     chance, clock,
     rules::{
         Refusal,
-        authorise::{Authorised, Channel, Head, Judge, Verdict},
+        authorise::{self, Authorised, Channel, Head, Judge, Verdict},
         backoff,
         receive::{self, Acknowledged, Resumed},
     },

@@ -250,7 +250,7 @@ impl Agent {
         let wire = SimWire { session: self.session, since_ms: clock::now_ms(), queue: Rc::clone(&self.queue) };
         self.queue.borrow_mut().clear();
         // As `Task::greet`: in this order.
-        let filters = muster_topics::topic::Filter::of_agent(self.me.host);
+        let filters = muster_topics::topic::Filter::of_agent(self.me.host, []);
         self.queue.borrow_mut().push(Packet::Subscribe(filters));
         let presence = self.me.presence(self.session, PresenceState::Online, wire.since_ms);
         let message = Message { topic: self.me.topic(HostTopic::Presence), body: json(&presence) };

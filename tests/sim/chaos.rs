@@ -278,6 +278,7 @@ impl World {
                     reports: keys,
                     heartbeat: None,
                     metrics: Vec::new(),
+                    alerts: Vec::new(),
                 })
             }
             1 => Order::Refresh(Refresh { v: V1, issued_ms: self.now_ms + 1, within_ms: 0 }),

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use futures_util::FutureExt;
 use muster_topics::{
     Millis, V1,
-    command::{Command, Refresh, Target},
+    command::{Command, Refresh},
     name::{CommandId, HostId},
     topic::{Filter, HostTopic, Topic},
 };

@@ -81,7 +81,7 @@ impl AgentShadow {
         self.commit();
         self.runtime.block_on(journal::prune(&self.store, signed_ms, journal::KEPT_AFTER_EXPIRY_MS)).unwrap();
         let found = self.runtime.block_on(journal::count(&self.store)).unwrap();
-        assert_eq!(found, left, "prune");
+        assert_eq!(found, left as u64, "prune");
     }
 
     pub(super) fn first(&mut self, limit: usize, keys: &[ReportAck]) {

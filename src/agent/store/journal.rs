@@ -280,13 +280,6 @@ pub async fn prune(store: &Store, signed_ms: Millis, kept_ms: Millis) -> Result<
     Ok(done.rows_affected())
 }
 
-/// How many commands it holds.
-#[cfg(test)]
-pub(crate) async fn count(store: &Store) -> Result<usize, StoreError> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM journal").fetch_one(&store.pool).await?;
-    Ok(usize::try_from(count).unwrap_or_default())
-}
-
 struct Position {
     next_seq: u64,
     stdout_bytes: u64,
