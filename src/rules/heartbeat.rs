@@ -80,6 +80,8 @@ pub struct Beats {
     pending: Option<Pending>,
     /// When the last heartbeat was made, and how long the next change may wait at most.
     last_ms: Option<Millis>,
+    /// When one went out last, new or again.
+    said_ms: Option<Millis>,
     wait_ms: Millis,
     /// A command changed something.
     urgent: bool,
@@ -111,6 +113,7 @@ impl Beats {
             acknowledged: None,
             pending: None,
             last_ms: None,
+            said_ms: None,
             wait_ms: periods.period_ms,
             urgent: false,
             full_ms: None,
@@ -152,7 +155,7 @@ impl Beats {
     /// A whole heartbeat was asked for.
     pub fn refresh(&mut self, now_ms: Millis) {
         self.start_over();
-        let earliest_ms = self.last_ms.map_or(now_ms, |last_ms| now_ms.max(last_ms + self.periods.gap_ms));
+        let earliest_ms = self.said_ms.map_or(now_ms, |said_ms| now_ms.max(said_ms + self.periods.gap_ms));
         self.full_ms = Some(self.full_ms.map_or(earliest_ms, |full_ms| full_ms.min(earliest_ms)));
     }
 
@@ -191,8 +194,9 @@ impl Beats {
     fn change_ms(&self) -> Option<Millis> {
         let last_ms = self.last_ms?;
         let wait_ms = if self.urgent { self.periods.gap_ms } else { self.wait_ms };
-        let wait_ms = if planted!(NoThrottle) { 0 } else { wait_ms };
-        (*self.newest()? != self.current).then_some(last_ms + wait_ms)
+        let gap_ends_ms = self.said_ms.map_or(last_ms, |said_ms| said_ms + self.periods.gap_ms);
+        let due_ms = if planted!(NoThrottle) { last_ms } else { gap_ends_ms.max(last_ms + wait_ms) };
+        (*self.newest()? != self.current).then_some(due_ms)
     }
 
     /// The last state that was told, stored or not.
@@ -212,6 +216,7 @@ impl Beats {
         let pending = self.pending.as_mut().filter(|pending| pending.due_ms <= now_ms && !planted!(BeatOnce))?;
         pending.due_ms = now_ms + REPEAT.jittered_ms(pending.attempts, random);
         pending.attempts += 1;
+        self.said_ms = Some(now_ms);
         Some(pending.heartbeat.clone())
     }
 
@@ -263,7 +268,7 @@ impl Beats {
         self.told.push_back((self.seq, self.current.clone()));
         let due_ms = now_ms + REPEAT.jittered_ms(0, random).max(self.periods.gap_ms);
         self.pending = Some(Pending { heartbeat: heartbeat.clone(), attempts: 1, due_ms });
-        self.last_ms = Some(now_ms);
+        (self.last_ms, self.said_ms) = (Some(now_ms), Some(now_ms));
         self.wait_ms = jittered(self.periods.period_ms, random).max(self.periods.gap_ms);
         self.urgent = false;
         self.digest_ms.get_or_insert(now_ms + jittered(self.periods.digest_ms, random));
@@ -329,6 +334,18 @@ mod tests {
         beats.acknowledge(ack(1));
         assert_eq!(beats.next_ms(), Some(DIGEST_MS));
         beats
+    }
+
+    #[test]
+    fn a_change_waits_for_the_gap_after_a_repetition_too() {
+        let mut beats = beats();
+        beats.connected(0);
+        beats.take(0, 0, EVEN).unwrap();
+        assert_eq!(beats.take(6_000, 0, EVEN).unwrap().seq, 1);
+        beats.hasten();
+        beats.observe(state(1));
+        assert_eq!((beats.take(10_999, 0, EVEN), beats.next_ms()), (None, Some(11_000)));
+        assert_eq!(beats.take(11_000, 0, EVEN).unwrap().seq, 2);
     }
 
     #[test]

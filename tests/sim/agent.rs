@@ -647,11 +647,12 @@ impl Agent {
     }
 
     /// Ends in order: a last heartbeat, and the presence `stopped`.
-    pub(super) fn farewell(&mut self, machine: &Machine) {
+    pub(super) fn farewell(&mut self, machine: &Machine, around: &mut Around<'_>) {
         self.observe(machine);
         if let Some(wire) = self.voice.farewell() {
             let _ = crate::agent::voice::Wire::disconnect(&wire);
         }
+        self.look_at_beats(machine, around);
     }
 
     /// The watch reads along what goes out.

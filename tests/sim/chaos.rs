@@ -30,7 +30,8 @@ pub(super) struct Weather {
 /// What may happen in a seed, beside the weather.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Climate {
-    /// Clocks are wrong. Not together with a store that is lost: its host then has no witness of the time at all.
+    /// Clocks are wrong. Not together with a store that is lost, for its host then has no witness of the time at all; nor
+    /// with a clone, for which of two lives is the later one is told by the times at which they began.
     pub(super) clocks: bool,
     pub(super) twin: bool,
     /// A store is lost with its disk.
@@ -99,7 +100,7 @@ impl Climate {
         let twin = permille(150);
         let wipe = !twin && permille(150);
         let week = !twin && !wipe && permille(50);
-        Self { clocks: !wipe && permille(400), twin, wipe, week, death: permille(150) }
+        Self { clocks: !wipe && !twin && permille(400), twin, wipe, week, death: permille(150) }
     }
 }
 
@@ -205,7 +206,10 @@ impl World {
                 self.machines[machine].clock_off_ms = off_ms;
             }
             // What a console does whose clock is wrong by days nobody can mend but its operator.
-            Who::Console => self.console.clock_off_ms = between(-3_600_000, 3_600_000),
+            Who::Console => {
+                self.console.clock_off_ms = between(-3_600_000, 3_600_000);
+                self.console_ahead_ms = self.console_ahead_ms.max(self.console.clock_off_ms);
+            }
         }
         self.watch.note(self.now_ms, || format!("the clock of {who:?} jumps"));
     }
@@ -354,6 +358,10 @@ impl World {
         for who in std::mem::take(&mut self.stalled).into_keys() {
             // Its network heals, and what was said through it is lost.
             self.cut(who);
+        }
+        if self.machines.iter().any(|machine| machine.is_gone) {
+            // A last will that a broker did not bring is found out when the roll is called.
+            self.cut(Who::Console);
         }
         self.remove_twins();
         for index in 0..self.machines.len() {

@@ -116,7 +116,8 @@ impl Transaction<'_> {
     pub(super) fn begin_life(&mut self, now_ms: Millis) -> Life {
         let seconds = u64::try_from(now_ms / 1000).unwrap_or_default();
         let life = match self.tables.life {
-            Some(life) => Life { epoch: life.epoch + 1, ..life },
+            // max(value + 1, excluded.value)
+            Some(life) => Life { epoch: seconds.max(life.epoch + 1), ..life },
             None => Life { epoch: seconds, created_ms: now_ms, signed_ms: 0 },
         };
         self.tables.life = Some(life);

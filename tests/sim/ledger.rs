@@ -110,12 +110,12 @@ impl Ledger {
         }
     }
 
-    /// `WHERE state = 'online' AND since_ms < $1 AND NOT EXISTS (… heartbeat.at_ms >= $1)`
+    /// `WHERE state = 'online' AND since_ms NOT BETWEEN $1 AND $2 AND NOT EXISTS (… heartbeat.at_ms BETWEEN $1 AND $2)`
     pub(super) fn take_offline(&mut self, since: Millis, now: Millis) -> Vec<HostId> {
         let mut gone = Vec::new();
         for (host, row) in &mut self.presences {
-            let spoke = self.heartbeats.get(host).is_some_and(|(_, at_ms)| *at_ms >= since);
-            if row.state == PresenceState::Online && row.since_ms < since && !spoke {
+            let spoke = self.heartbeats.get(host).is_some_and(|(_, at_ms)| (since..=now).contains(at_ms));
+            if row.state == PresenceState::Online && !(since..=now).contains(&row.since_ms) && !spoke {
                 let session = row.session.saturating_sub(1);
                 *row = PresenceRow { state: PresenceState::Offline, session, since_ms: now, ..*row };
                 gone.push(*host);

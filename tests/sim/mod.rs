@@ -249,15 +249,13 @@ fn every_planted_fault_is_found() {
                         promises.contains(&broken.promise).then_some((seed, broken.promise))
                     });
                     fault::plant(None);
+                    println!("{fault:?}: {broken:?}");
                     found.lock().unwrap().insert(*fault, broken);
                 }
             });
         }
     });
     let found = found.into_inner().unwrap();
-    for (fault, broken) in &found {
-        println!("{fault:?}: {broken:?}");
-    }
     let missed: Vec<_> = found.iter().filter(|(_, broken)| broken.is_none()).map(|(fault, _)| fault).collect();
     assert!(missed.is_empty(), "no seed below {SEEDS_FAULT} finds {missed:?}");
 }

@@ -3,11 +3,17 @@
 use muster_topics::{
     Millis,
     name::{CommandId, HostId},
-    presence::PresenceState,
+    presence::{Presence, PresenceState},
+    topic::{HostTopic, Topic},
     unit::UnitReport,
 };
 
-use super::{machine::Machine, watch::Promise, world::World};
+use super::{
+    machine::Machine,
+    watch::Promise,
+    wire::{Body, Message},
+    world::World,
+};
 use crate::api::CommandState;
 
 impl World {
@@ -22,7 +28,12 @@ impl World {
                 }
                 None => {
                     let row = self.console.ledger.presences.get(&host);
-                    let away = row.is_none_or(|row| row.state != PresenceState::Online);
+                    // Died with its broker, which kept `online` and spoke no last will: what comes then of the topic counts
+                    // as an answer to the roll call, as long as nothing else comes.
+                    let topic = Topic::Host(host, HostTopic::Presence);
+                    let unsaid =
+                        shown(self.broker.retained(&topic)).is_some_and(|shown| shown.state == PresenceState::Online);
+                    let away = unsaid || row.is_none_or(|row| row.state != PresenceState::Online);
                     self.watch.check(Promise::Shown, away, || format!("{host} is dead, and shown as {row:?}"));
                 }
             }
@@ -30,28 +41,30 @@ impl World {
     }
 
     fn judge_commands(&mut self, index: usize, quiet_ms: Millis) {
-        let Self { machines, console, watch, ordered, wiped, twins, .. } = self;
+        let Self { machines, console, watch, ordered, wiped, console_ahead_ms, back, .. } = self;
         let machine = &machines[index];
         let host = machine.host;
         let waiting = machine.disk.read(|tables| tables.outbox.len());
         watch.check(Promise::Answered, waiting == 0, || format!("{waiting} answers of {host} are not acknowledged"));
         let asked: Vec<CommandId> = ordered.iter().filter(|(_, of)| *of == host).map(|(id, _)| *id).collect();
+        // What its host had forgotten with its disk, or after days, nobody can tell any more, nor what went with a clone.
+        let cloned = machines.iter().filter(|machine| machine.host == host).count() > 1;
+        let lost = wiped.contains_key(&host) || cloned || back.is_some();
         for id in asked {
             let stands = console.stands(id, host);
             let Some(row) = console.ledger.commands.get(&id) else { continue };
             if stands == Some(CommandState::Done) {
                 let ours = machine.disk.read(|tables| tables.journal.get(&id).and_then(|row| row.answer.clone()));
                 let theirs = row.hosts.get(&host).and_then(|(_, outcome)| outcome.clone());
-                // Of two machines that are one host each may have an answer; the first that came stays.
-                let same = *twins || ours.is_none() || ours.map(|ours| ours.2) == theirs.map(|theirs| theirs.status);
+                // Of two that are one host, or were one after the other, each may have an answer; the first that came stays.
+                let same = lost || ours.is_none() || ours.map(|ours| ours.2) == theirs.map(|theirs| theirs.status);
                 watch.check(Promise::OneOutcome, same, || format!("{host} and the console differ about {id}"));
                 continue;
             }
-            // What its host had forgotten with its disk nobody can tell any more.
-            let lost = wiped.contains_key(&host) || *twins;
             let entered = machine.disk.read(|tables| tables.journal.contains_key(&id));
             watch.check(Promise::Answered, !entered || lost, || format!("{id} is with {host}, and {stands:?}"));
-            let late = row.expires_ms < quiet_ms + REACHED_MS;
+            // Or it had expired by the console's clock, which was ahead.
+            let late = row.expires_ms < quiet_ms + REACHED_MS + *console_ahead_ms;
             watch.check(Promise::Answered, late || lost, || format!("{id} was not done by {host}, and is {stands:?}"));
             let missing = stands == Some(CommandState::Missing) || row.expires_ms + 60_000 > self.now_ms;
             watch.check(Promise::Answered, missing || lost, || format!("{id} has expired and is {stands:?} of {host}"));
@@ -92,15 +105,20 @@ impl World {
     /// The retained presence is the working agent's own.
     fn judge_topic(&mut self, index: usize) {
         let Machine { agent: Some(agent), .. } = &self.machines[index] else { return };
-        let topic = agent.me.topic(muster_topics::topic::HostTopic::Presence);
-        let shown = self.broker.retained(&topic).and_then(|message| match &message.body {
-            super::wire::Body::Bytes(bytes) => serde_json::from_slice::<muster_topics::presence::Presence>(bytes).ok(),
-            super::wire::Body::Signed(_) => None,
-        });
+        let topic = agent.me.topic(HostTopic::Presence);
+        let shown = shown(self.broker.retained(&topic));
         let own = shown
             .as_ref()
             .is_some_and(|shown| shown.instance == agent.me.instance && shown.state == PresenceState::Online);
         self.watch.check(Promise::OldWill, own, || format!("machine {index} works, and its topic shows {shown:?}"));
+    }
+}
+
+/// The presence that a message carries.
+fn shown(message: Option<&Message>) -> Option<Presence> {
+    match &message?.body {
+        Body::Bytes(bytes) => serde_json::from_slice(bytes).ok(),
+        Body::Signed(_) => None,
     }
 }
 

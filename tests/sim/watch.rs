@@ -94,9 +94,9 @@ impl Watch {
         let count = *count;
         self.check(Promise::AtMostOnce, count == 1, || format!("{id} took effect {count} times on machine {machine}"));
         self.check(Promise::NotForged, genuine, || format!("{id} was forged and took effect on machine {machine}"));
-        let late_ms = known.now_ms - command.expires_ms;
+        let late_ms = known.now_ms.saturating_sub(command.expires_ms);
         self.check(Promise::NotExpired, late_ms <= 0, || format!("{id} took effect {late_ms} ms after it expired"));
-        let early_ms = known.created_ms - command.issued_ms;
+        let early_ms = known.created_ms.saturating_sub(command.issued_ms);
         self.check(Promise::NotBeforeStore, early_ms <= 0, || {
             format!("{id} took effect on machine {machine}, whose store was made {early_ms} ms after it was issued")
         });

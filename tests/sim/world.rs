@@ -133,6 +133,8 @@ pub(super) struct World {
     pub(super) recorded: Vec<Message>,
     pub(super) ordered: BTreeSet<(CommandId, HostId)>,
     pub(super) twins: bool,
+    /// How far the console's clock was ahead at most.
+    pub(super) console_ahead_ms: Millis,
     /// Hosts whose disk was lost, and when.
     pub(super) wiped: BTreeMap<HostId, Millis>,
     /// Who comes back after days, and when.
@@ -160,6 +162,7 @@ impl World {
             recorded: Vec::new(),
             ordered: BTreeSet::new(),
             twins: false,
+            console_ahead_ms: 0,
             wiped: BTreeMap::new(),
             back: None,
             issued: Vec::new(),
@@ -580,8 +583,9 @@ impl World {
     pub(super) fn agent_stops(&mut self, index: usize) {
         self.watch.note(self.now_ms, || format!("machine {index} stops"));
         self.pretend(Who::Machine(index), |world| {
-            let Some(mut agent) = world.machines[index].agent.take() else { return };
-            agent.farewell(&world.machines[index]);
+            let (machines, _, mut around) = world.around();
+            let Some(mut agent) = machines[index].agent.take() else { return };
+            agent.farewell(&machines[index], &mut around);
             let packets = agent.take_packets();
             if let Link::Up(conn) = agent.link {
                 packets.into_iter().for_each(|packet| world.send(conn, packet));

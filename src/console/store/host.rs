@@ -318,12 +318,13 @@ pub async fn set_presences(db: &mut SqliteConnection, presences: &[(HostId, Pres
 
 /// Takes down as offline the hosts that were online before `since` and have said nothing from then on.
 /// Each is put before the session that it was in: if it speaks up in that session after all, or the last
-/// will of that comes, this counts as later.
+/// will of that comes, this counts as later. What is dated later than `now` was noted by a clock that was set back since,
+/// and shows nothing.
 pub async fn take_offline(db: &SqlitePool, since: Millis, now: Millis) -> Result<Vec<HostId>> {
     let rows: Vec<(String,)> = sqlx::query_as(
         "UPDATE presence SET state = 'offline', session = CASE WHEN session > 0 THEN session - 1 ELSE 0 END, since_ms = $2
-         WHERE state = 'online' AND since_ms < $1
-           AND NOT EXISTS (SELECT 1 FROM heartbeat WHERE heartbeat.host = presence.host AND heartbeat.at_ms >= $1)
+         WHERE state = 'online' AND since_ms NOT BETWEEN $1 AND $2
+           AND NOT EXISTS (SELECT 1 FROM heartbeat WHERE heartbeat.host = presence.host AND heartbeat.at_ms BETWEEN $1 AND $2)
          RETURNING host",
     )
     .bind(since)
