@@ -58,6 +58,7 @@ pub mod rows;
 pub mod rules;
 #[cfg(all(test, feature = "agent", feature = "console"))]
 #[path = "../tests/sim/mod.rs"]
+#[expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "all of it is a test, and fails that way")]
 mod sim;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod simulate;

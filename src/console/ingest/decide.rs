@@ -23,8 +23,9 @@ const HOSTNAME_MAX_BYTES: usize = 253;
 pub(super) fn presence_supersedes(held: Option<(u64, u64, bool)>, lives: Option<u64>, presence: &Presence) -> bool {
     let Some(held) = held else { return true };
     let claimed = lives.is_some_and(|lives| lives < held.0);
-    let objects = claimed && lives == Some(presence.epoch) && presence.state == PresenceState::Online;
-    presence.order() > held || (objects && !planted!(BelieveClaim)) || planted!(BelieveOldWill)
+    let is_clones = claimed && !planted!(BelieveClaim);
+    let objects = is_clones && lives == Some(presence.epoch) && presence.state == PresenceState::Online;
+    objects || planted!(BelieveOldWill) || presence.order() > held
 }
 
 /// The presence of a host of which a heartbeat came before any presence of that life.
