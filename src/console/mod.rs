@@ -13,7 +13,7 @@
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
 //! - `apply`: units become what documents say; `realm`: what realms are; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - [`series`]: measurements over time
-//! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
+//! - [`server`]: the listeners; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
 //! through a bounded queue and stores in batches), who acknowledges what is stored, dispatch (owns the open commands), the two
@@ -35,6 +35,7 @@ mod error;
 mod ingest;
 mod link;
 mod operator;
+mod prometheus;
 mod realm;
 pub mod revocation;
 pub mod series;

@@ -26,7 +26,7 @@ use super::{
     config::Config,
     content, dispatch, enrol, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
-    operator,
+    operator, prometheus,
     revocation::{self, RevocationError},
     series::{SeriesError, SeriesStore},
     server::Server,
@@ -276,9 +276,9 @@ impl Prepared {
     }
 }
 
-/// Pages and API on one listener.
+/// Pages and APIs on one listener.
 pub(super) fn web_router(console: &Console) -> Router {
-    web::router(console.clone()).merge(api::router(console.clone()))
+    web::router(console.clone()).merge(api::router(console.clone())).merge(prometheus::router(console.clone()))
 }
 
 fn tls_error(error: impl std::fmt::Display) -> StartError {

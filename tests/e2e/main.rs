@@ -35,6 +35,7 @@ mod order;
 mod package;
 mod probe;
 mod programs;
+mod promql;
 mod queue;
 mod realms;
 mod replace;

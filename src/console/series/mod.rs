@@ -13,6 +13,7 @@
 //! - `selector`: which series are meant; pure
 //! - `thin`: fewer points without hiding peaks; pure
 //! - `reader`: answering queries
+//! - `lookup`: which series there are, and points of one: what the query language asks for
 //! - `file`: opening the file, and what happens to a damaged one
 //!
 //! **Invariant: what [`SeriesStore::append`] acknowledged is committed**, and outlives a power cut. On the strength of that
@@ -32,6 +33,7 @@
 mod batch;
 mod file;
 mod key;
+mod lookup;
 mod reader;
 mod retention;
 mod selector;
@@ -52,6 +54,7 @@ use muster_topics::{Millis, metric::Point};
 use sqlx::SqlitePool;
 use tokio::sync::{mpsc, oneshot};
 
+pub use self::lookup::Found;
 pub use self::selector::{SelectorError, quoted};
 use self::{
     batch::Batch,

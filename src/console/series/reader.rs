@@ -70,7 +70,7 @@ pub(super) async fn query(
 
 /// The series that a selector means.
 async fn choose(readers: &SqlitePool, mut selector: Selector) -> Result<Vec<Chosen>, SeriesError> {
-    let mut candidates = match rarest(readers, &selector).await? {
+    let mut candidates = match rarest(readers, selector.equalities()).await? {
         Some((name, value)) => sqlx::query_as(
             "SELECT series.id, series.name, series.labels FROM label CROSS JOIN series ON series.id = label.series
              WHERE label.name = $1 AND label.value = $2",
@@ -98,9 +98,12 @@ async fn choose(readers: &SqlitePool, mut selector: Selector) -> Result<Vec<Chos
 }
 
 /// Of the labels that must have a certain value, the one that the fewest series have.
-async fn rarest(readers: &SqlitePool, selector: &Selector) -> Result<Option<(String, String)>, SeriesError> {
+pub(super) async fn rarest(
+    readers: &SqlitePool,
+    equalities: impl Iterator<Item = (&str, &str)>,
+) -> Result<Option<(String, String)>, SeriesError> {
     let mut rarest = None;
-    for (name, value) in selector.equalities() {
+    for (name, value) in equalities {
         let count: i64 = sqlx::query_scalar(
             "SELECT COUNT(*) FROM (SELECT 1 FROM label WHERE name = $1 AND value = $2 LIMIT $3) AS counted",
         )
