@@ -4,7 +4,7 @@ use std::{pin::Pin, time::Duration};
 
 use futures_util::{Stream, StreamExt};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::context::Context;
 use crate::{
@@ -86,6 +86,25 @@ impl Client {
         self.read(response).await
     }
 
+    /// Asks Prometheus's API of the console; gives the data of its answer.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn prometheus<T: DeserializeOwned>(&self, path: &str, form: &[(&str, String)]) -> Result<T, Failure> {
+        #[derive(Deserialize)]
+        struct Answer<T> {
+            data: T,
+        }
+        let url = format!("{}/prometheus/api/v1/{path}", self.base);
+        let request = self.http.post(url).bearer_auth(&self.token).form(form);
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            Ok(self.read::<Answer<T>>(response).await?.data)
+        } else {
+            Err(unanswered(response).await)
+        }
+    }
+
     /// Makes something.
     ///
     /// # Errors
@@ -158,6 +177,28 @@ impl Client {
         let request = self.request(Method::GET, path).header("accept", "text/event-stream");
         let response = self.send(request).await?;
         Ok(Events { bytes: Box::pin(response.bytes_stream().map(|piece| piece.map(Vec::from))), buffer: Vec::new() })
+    }
+}
+
+/// Why Prometheus's API gave no answer. Its errors say their hints themselves.
+async fn unanswered(response: Response) -> Failure {
+    #[derive(Deserialize)]
+    struct Refusal {
+        error: String,
+    }
+    let status = response.status();
+    let said = match response.json::<Refusal>().await {
+        Ok(refusal) => refusal.error,
+        Err(_) => format!("the console answered {status}"),
+    };
+    let kind = match status {
+        StatusCode::BAD_REQUEST => Kind::Usage,
+        StatusCode::UNAUTHORIZED => Kind::Refused,
+        _ => Kind::Failed,
+    };
+    match said.split_once(". hint: ") {
+        Some((message, hint)) => Failure::new(kind, message).hint(hint),
+        None => Failure::new(kind, said),
     }
 }
 

@@ -13,7 +13,7 @@
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
 //! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time
-//! - [`server`]: the listeners; [`api`](self::api): the REST API; [`web`]: the pages
+//! - [`server`]: the listeners; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
 //! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules, dispatch (owns the open commands), the two
@@ -37,6 +37,7 @@ mod error;
 pub(crate) mod ingest;
 mod link;
 mod operator;
+mod prometheus;
 mod realm;
 pub mod register;
 pub mod revocation;

@@ -34,7 +34,7 @@ use super::{
     dated::Dated,
     dispatch, enrol, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
-    operator, register,
+    operator, prometheus, register,
     revocation::{self, RevocationError},
     server::Server,
     store::{self, Store, StoreError},
@@ -312,9 +312,9 @@ impl Prepared {
     }
 }
 
-/// Pages and API on one listener.
+/// Pages and APIs on one listener.
 pub(super) fn web_router(console: &Console) -> Router {
-    web::router(console.clone()).merge(api::router(console.clone()))
+    web::router(console.clone()).merge(api::router(console.clone())).merge(prometheus::router(console.clone()))
 }
 
 fn tls_error(error: impl std::fmt::Display) -> StartError {

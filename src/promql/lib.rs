@@ -21,6 +21,15 @@
 //! soon after its caller has had enough ([`Limits::enough`]).
 //!
 //! **Invariant: what is not understood is refused by name**, never answered with something else.
+//!
+//! # What differs
+//!
+//! - Missing: native histograms and their functions, `holt_winters`, and what is newer than 2.42.
+//! - A window that `@` fixes stays where it is, also in `predict_linear` and where another argument differs from step to
+//!   step; Prometheus moves it there with the steps, which is a fault of it.
+//! - In regular expressions `.` matches a line break too, as in Prometheus 3, and `\d`, `\w`, `\s` know all of Unicode.
+//! - The date of what is no number, or lies 30,000 years away, is no number.
+//! - Of equal values `topk` and `bottomk` may take others.
 
 mod aggregate;
 mod binary;

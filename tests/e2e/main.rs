@@ -40,6 +40,7 @@ mod outlets;
 mod package;
 mod probe;
 mod programs;
+mod promql;
 mod queue;
 mod realms;
 mod replace;

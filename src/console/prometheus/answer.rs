@@ -1,0 +1,134 @@
+//! What goes out: JSON as Prometheus writes it.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use muster_promql::{Error, Instant, Labels, Millis, Sample, number};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// Why there is no answer, in Prometheus's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    BadData,
+    Execution,
+    Timeout,
+    Internal,
+    NotFound,
+    Unauthorised,
+}
+
+/// A request that has no answer.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    kind: Kind,
+    message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// Of a parameter that is no good.
+    pub(super) fn parameter(name: &str, problem: impl std::fmt::Display) -> Self {
+        Self::new(Kind::BadData, format!("invalid parameter {name:?}: {problem}"))
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Query(_) => Kind::BadData,
+            Error::Execution(_) | Error::Limit(_) => Kind::Execution,
+            Error::Enough => Kind::Timeout,
+            // The cause goes to the log and not to whoever asked.
+            Error::Source(cause) => {
+                tracing::error!(error = %cause, "reading series for a query failed");
+                return Self::new(Kind::Internal, "the series cannot be read. hint: the console's log says more");
+            }
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, word) = match self.kind {
+            Kind::BadData => (StatusCode::BAD_REQUEST, "bad_data"),
+            Kind::Execution => (StatusCode::UNPROCESSABLE_ENTITY, "execution"),
+            Kind::Timeout => (StatusCode::SERVICE_UNAVAILABLE, "timeout"),
+            Kind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+            Kind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+            Kind::Unauthorised => (StatusCode::UNAUTHORIZED, "unauthorized"),
+        };
+        let body = json!({ "status": "error", "errorType": word, "error": self.message });
+        let mut response = (status, Json(body)).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Basic realm=\"muster\", charset=\"UTF-8\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        response
+    }
+}
+
+/// An answer, or why there is none.
+pub(super) type Answer = Result<Response, Refusal>;
+
+/// An answer that went well.
+pub(super) fn success(data: impl Serialize) -> Response {
+    #[derive(Serialize)]
+    struct Envelope<T> {
+        status: &'static str,
+        data: T,
+    }
+    Json(Envelope { status: "success", data }).into_response()
+}
+
+/// Labels as an object.
+pub(super) fn metric(labels: &Labels) -> Value {
+    Value::Object(labels.iter().map(|(name, value)| (name.to_owned(), value.into())).collect::<Map<_, _>>())
+}
+
+/// A time in seconds as a number, and a value as text, for JSON has no infinities.
+fn pair(at_ms: Millis, value: &str) -> String {
+    format!("[{},{}]", number::seconds(at_ms), Value::from(value))
+}
+
+fn points(samples: &[Sample]) -> String {
+    let points: Vec<String> = samples.iter().map(|(at_ms, value)| pair(*at_ms, &number::value(*value))).collect();
+    format!("[{}]", points.join(","))
+}
+
+/// The data of a query's answer. It is written as text, for it can be some ten thousand times larger than its structure.
+fn data(kind: &str, result: &str) -> Response {
+    let body = format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}}}}"#);
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+pub(super) fn matrix(series: &[(Labels, Vec<Sample>)]) -> Response {
+    let each: Vec<String> = series
+        .iter()
+        .map(|(labels, samples)| format!(r#"{{"metric":{},"values":{}}}"#, metric(labels), points(samples)))
+        .collect();
+    data("matrix", &format!("[{}]", each.join(",")))
+}
+
+pub(super) fn instant(answer: &Instant, at_ms: Millis) -> Response {
+    match answer {
+        Instant::Scalar(value) => data("scalar", &pair(at_ms, &number::value(*value))),
+        Instant::Text(text) => data("string", &pair(at_ms, text)),
+        Instant::Matrix(series) => matrix(series),
+        Instant::Vector(vector) => {
+            let each: Vec<String> = vector
+                .iter()
+                .map(|(labels, value)| {
+                    format!(r#"{{"metric":{},"value":{}}}"#, metric(labels), pair(at_ms, &number::value(*value)))
+                })
+                .collect();
+            data("vector", &format!("[{}]", each.join(",")))
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What there is to ask for: series, labels and their values, and what metrics mean.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use muster_promql::{Matchers, NAME};
+use muster_series::{Chosen, SeriesError, SeriesId};
+use serde_json::{Value, json};
+
+use super::{
+    Prometheus,
+    answer::{Answer, Kind, Refusal, success},
+    params::Params,
+    source::selector,
+};
+
+/// The most series, labels or values in an answer: more than anybody chooses from.
+const NAMES_MAX: usize = 50_000;
+
+impl From<SeriesError> for Refusal {
+    fn from(error: SeriesError) -> Self {
+        if let SeriesError::TooMany { .. } = error {
+            return Self::new(Kind::Execution, error.to_string());
+        }
+        tracing::error!(%error, "reading the names of series failed");
+        Self::new(Kind::Internal, "the series cannot be read. hint: the console's log says more")
+    }
+}
+
+impl Prometheus {
+    /// The series that any of some selectors chooses.
+    async fn chosen(&self, selectors: &[Matchers]) -> Result<Vec<Chosen>, Refusal> {
+        let mut chosen: BTreeMap<SeriesId, Chosen> = BTreeMap::new();
+        for matchers in selectors {
+            let selector = selector(matchers).map_err(|error| Refusal::new(Kind::BadData, error.to_string()))?;
+            let found = self.console.shared.series.select(selector, NAMES_MAX).await?;
+            chosen.extend(found.into_iter().map(|one| (one.id, one)));
+            if chosen.len() > NAMES_MAX {
+                let message = format!("more than {NAMES_MAX} series are chosen. hint: name a host or a unit");
+                return Err(Refusal::new(Kind::Execution, message));
+            }
+        }
+        Ok(chosen.into_values().collect())
+    }
+}
+
+/// `series`: the labels of the series that selectors choose.
+pub(super) async fn series(State(state): State<Prometheus>, params: Params) -> Answer {
+    check_times(&params)?;
+    let selectors = params.selectors()?;
+    if selectors.is_empty() {
+        return Err(Refusal::new(Kind::BadData, "no match[] parameter provided"));
+    }
+    let mut series: Vec<BTreeMap<String, String>> = state
+        .chosen(&selectors)
+        .await?
+        .into_iter()
+        .map(|one| one.labels.into_iter().chain([(NAME.to_owned(), one.name)]).collect())
+        .collect();
+    series.sort();
+    Ok(success(series))
+}
+
+/// `labels`: the names of labels.
+pub(super) async fn labels(State(state): State<Prometheus>, params: Params) -> Answer {
+    check_times(&params)?;
+    let selectors = params.selectors()?;
+    let names: BTreeSet<String> = if selectors.is_empty() {
+        state.console.shared.series.label_names().await?.into_iter().take(NAMES_MAX).collect()
+    } else {
+        let chosen = state.chosen(&selectors).await?;
+        chosen.into_iter().flat_map(|one| one.labels.into_keys().chain([NAME.to_owned()])).collect()
+    };
+    Ok(success(names))
+}
+
+/// `label/NAME/values`: the values that a label has.
+pub(super) async fn values(State(state): State<Prometheus>, Path(label): Path<String>, params: Params) -> Answer {
+    check_times(&params)?;
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if label.is_empty() || label.starts_with(|c: char| c.is_ascii_digit()) || !label.chars().all(word) {
+        return Err(Refusal::new(Kind::BadData, format!("invalid label name: {label:?}")));
+    }
+    let selectors = params.selectors()?;
+    let values: BTreeSet<String> = if selectors.is_empty() {
+        state.console.shared.series.label_values(&label).await?.into_iter().take(NAMES_MAX).collect()
+    } else {
+        let chosen = state.chosen(&selectors).await?;
+        let value = |mut one: Chosen| if label == NAME { Some(one.name) } else { one.labels.remove(&label) };
+        chosen.into_iter().filter_map(value).collect()
+    };
+    Ok(success(values))
+}
+
+/// `metadata`: what kind of metric each name is, as its ending says.
+pub(super) async fn metadata(State(state): State<Prometheus>, params: Params) -> Answer {
+    let wanted = params.get("metric").map(str::to_owned);
+    let limit = match params.get("limit").map(str::parse::<usize>) {
+        None => NAMES_MAX,
+        Some(Ok(limit)) => limit,
+        Some(Err(_)) => return Err(Refusal::new(Kind::BadData, "limit must be a number")),
+    };
+    let names = state.console.shared.series.label_values(NAME).await?;
+    let names = names.into_iter().filter(|name| wanted.as_ref().is_none_or(|wanted| wanted == name)).take(limit);
+    let metadata: BTreeMap<String, Value> = names
+        .map(|name| {
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            (name, json!([{ "type": kind, "help": "", "unit": "" }]))
+        })
+        .collect();
+    Ok(success(metadata))
+}
+
+/// `status/buildinfo`: which Prometheus this answers like, by which Grafana knows what it may ask for.
+pub(super) async fn build() -> Response {
+    success(json!({
+        "version": "2.42.0",
+        "revision": concat!("muster ", env!("CARGO_PKG_VERSION")),
+        "branch": "",
+        "buildUser": "",
+        "buildDate": "",
+        "goVersion": "",
+    }))
+}
+
+/// Series are listed whenever they were measured; a range that is none is a mistake all the same.
+fn check_times(params: &Params) -> Result<(), Refusal> {
+    match (params.time("start")?, params.time("end")?) {
+        (Some(start), Some(end)) if end < start => {
+            Err(Refusal::new(Kind::BadData, "end timestamp must not be before start timestamp"))
+        }
+        _ => Ok(()),
+    }
+}
