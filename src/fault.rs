@@ -52,8 +52,6 @@ mod enabled {
         GiveUpUnfinished,
         /// A refusal is told to nobody.
         RefuseInSilence,
-        /// The agent takes an acknowledgement of another host for its own.
-        TakeForeignAck,
         /// The agent takes a refresh as often as it comes.
         RefreshAgain,
         /// The agent takes a refresh only if it is later than all before.
@@ -70,20 +68,12 @@ mod enabled {
         SendOnce,
         /// A host that comes back is not sent what waits for it.
         ForgetReturned,
-        /// The console waits until its clock shows what it planned by, though that was set back.
-        PlanByOldClock,
         /// The console applies a delta to whatever it holds.
         ApplyAnyway,
-        /// The console applies a delta across lives of the agent.
-        MixEpochs,
         /// The agent makes deltas from the newest state that it told, acknowledged or not, but names the acknowledged one.
         WrongBase,
-        /// The console does not ask for the whole state after a gap.
-        LeaveGap,
         /// An old last will counts for the console.
         BelieveOldWill,
-        /// What a clone shows counts for the console, though the original objects.
-        BelieveClaim,
         /// An instance counts as an earlier life wherever it lived.
         FormerAnywhere,
         /// The agent leaves an old last will as it is.

@@ -56,7 +56,8 @@ pub mod role;
 #[cfg(feature = "console")]
 pub mod rows;
 pub mod rules;
-#[cfg(all(test, feature = "agent", feature = "console"))]
+#[cfg(test)]
+#[cfg(all(feature = "agent", feature = "console"))]
 #[path = "../tests/sim/mod.rs"]
 #[expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "all of it is a test, and fails that way")]
 mod sim;

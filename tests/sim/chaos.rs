@@ -294,14 +294,18 @@ impl World {
     }
 
     /// An operator wants something.
-    pub(super) fn order(&mut self) {
-        let target = match below(4) {
+    fn order(&mut self) {
+        let target = self.target();
+        let lifetime_ms = pick(&[3_000, 20_000, 60_000, 600_000, 600_000, 3_600_000, 2 * 86_400_000]);
+        self.submit(target, lifetime_ms, permille(30));
+    }
+
+    pub(super) fn target(&self) -> Target {
+        match below(4) {
             0 => Target::All,
             1 => Target::Hosts(self.hosts.clone()),
             _ => Target::Hosts(vec![pick(&self.hosts)]),
-        };
-        let lifetime_ms = pick(&[3_000, 20_000, 60_000, 600_000, 600_000, 3_600_000, 2 * 86_400_000]);
-        self.submit(target, lifetime_ms, permille(30));
+        }
     }
 
     pub(super) fn submit(&mut self, target: Target, lifetime_ms: Millis, is_killed: bool) -> Option<CommandId> {

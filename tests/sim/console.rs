@@ -118,6 +118,11 @@ impl Console {
         for state in std::mem::take(&mut self.ledger.stored) {
             around.watch.holds(state.host, state.held.epoch, state.held.seq, &state.held.state);
         }
+        for host in std::mem::take(&mut self.ledger.old_wills) {
+            // A clone's life is later than its original's, which counts again once it has objected.
+            let fits = around.twins;
+            around.watch.check(Promise::OldWill, fits, || format!("an old last will of {host} counts"));
+        }
         if std::mem::take(&mut self.fuse) {
             return false;
         }

@@ -61,6 +61,8 @@ pub(super) struct Ledger {
     pub(super) commands: BTreeMap<CommandId, CommandRow>,
     /// Outcomes that came first, for the watch to look at: it forgets them.
     pub(super) fresh: Vec<(CommandId, HostId, Outcome)>,
+    /// Whose end was stored though it is of an earlier session, for the watch.
+    pub(super) old_wills: Vec<HostId>,
     /// States that were stored, for the watch to look at.
     pub(super) stored: Vec<NewState>,
     pub(super) shadow: Option<ConsoleShadow>,
@@ -164,6 +166,11 @@ impl Tables for Ledger {
 
     async fn set_presences(&mut self, presences: &[(HostId, Presence)], now: Millis) -> Result<()> {
         for (host, presence) in presences {
+            let held = self.presences.get(host);
+            let held = held.map(|held| (held.epoch, held.session, held.state != PresenceState::Online));
+            if presence.state != PresenceState::Online && held.is_some_and(|held| held > presence.order()) {
+                self.old_wills.push(*host);
+            }
             let Presence { state, epoch, session, .. } = presence;
             let row = PresenceRow { state: *state, epoch: *epoch, session: *session, since_ms: now };
             self.presences.insert(*host, row);

@@ -9,6 +9,7 @@ use muster_topics::{
 };
 
 use super::{
+    CONVERGED_MS,
     machine::Machine,
     watch::Promise,
     wire::{Body, Message},
@@ -64,7 +65,7 @@ impl World {
             let entered = machine.disk.read(|tables| tables.journal.contains_key(&id));
             watch.check(Promise::Answered, !entered || lost, || format!("{id} is with {host}, and {stands:?}"));
             // Or it had expired by the console's clock, which was ahead.
-            let late = row.expires_ms < quiet_ms + REACHED_MS + *console_ahead_ms;
+            let late = row.expires_ms < quiet_ms + CONVERGED_MS + *console_ahead_ms;
             watch.check(Promise::Answered, late || lost, || format!("{id} was not done by {host}, and is {stands:?}"));
             let missing = stands == Some(CommandState::Missing) || row.expires_ms + 60_000 > self.now_ms;
             watch.check(Promise::Answered, missing || lost, || format!("{id} has expired and is {stands:?} of {host}"));
@@ -121,6 +122,3 @@ fn shown(message: Option<&Message>) -> Option<Presence> {
         Body::Signed(_) => None,
     }
 }
-
-/// How long after all is well a host may take to be reached.
-const REACHED_MS: Millis = 180_000;

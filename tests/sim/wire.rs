@@ -17,7 +17,7 @@ pub(super) type ConnId = u64;
 
 /// What a console orders.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there are few at a time")]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time")]
 pub(super) enum Order {
     Command(Command),
     Ack(Ack),

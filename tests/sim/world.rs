@@ -295,14 +295,14 @@ impl World {
             return;
         }
         if !self.broker.is_up {
-            return self.hand_over(conn, Incoming::Closed, 0);
+            return self.bring(conn, Incoming::Closed, 0);
         }
         match packet {
             Packet::Connect { client, will } => {
                 if let Some(old) = self.broker.connect(conn, client, will) {
                     self.break_session(old);
                 }
-                self.hand_over(conn, Incoming::ConnAck, 0);
+                self.bring(conn, Incoming::ConnAck, 0);
             }
             _ if !self.broker.sessions.contains_key(&conn) => {}
             Packet::Subscribe(filters) => {
@@ -329,7 +329,7 @@ impl World {
         let Some(line) = self.lines.get(&conn) else { return };
         let own = matches!((line.who, &message.topic), (Who::Machine(_), Topic::Host(_, HostTopic::Presence)));
         if own {
-            return self.hand_over(conn, Incoming::Message(message), 0);
+            return self.bring(conn, Incoming::Message(message), 0);
         }
         if permille(self.weather.drops) {
             return self.watch.note(self.now_ms, || format!("dropped: {} for {:?}", message.topic, line.who));
@@ -339,11 +339,11 @@ impl World {
             self.after(wait_ms, Event::AtClient(conn, Incoming::Message(message.clone())));
         }
         let wait_ms = self.weather.down_ms();
-        self.hand_over(conn, Incoming::Message(message), wait_ms);
+        self.bring(conn, Incoming::Message(message), wait_ms);
     }
 
     /// In order, unless it is delayed by so much more.
-    fn hand_over(&mut self, conn: ConnId, incoming: Incoming, more_ms: Millis) {
+    fn bring(&mut self, conn: ConnId, incoming: Incoming, more_ms: Millis) {
         let wait_ms = between(1, 15) + more_ms;
         let at_ms = self.now_ms + wait_ms;
         let Some(line) = self.lines.get_mut(&conn) else { return };
@@ -392,7 +392,7 @@ impl World {
             if let Some(will) = session.will {
                 self.publish(&will, true);
             }
-            self.hand_over(conn, Incoming::Closed, 0);
+            self.bring(conn, Incoming::Closed, 0);
         }
     }
 
@@ -450,7 +450,7 @@ impl World {
     pub(super) fn broker_crashes(&mut self, forgets: bool, down_ms: Millis) {
         self.watch.note(self.now_ms, || format!("the broker ends for {down_ms} ms; it forgets: {forgets}"));
         for conn in self.broker.crash(forgets) {
-            self.hand_over(conn, Incoming::Closed, 0);
+            self.bring(conn, Incoming::Closed, 0);
         }
         self.after(down_ms, Event::BrokerStarts);
     }

@@ -292,6 +292,7 @@ impl RollCall {
     pub(crate) fn new(hosts: u64, now: Millis) -> (Self, Refresh) {
         let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
         let until_ms = now + to_ms(ROLL_CALL) + Millis::try_from(within_ms).unwrap_or(0);
+        let until_ms = if planted!(NoRollCall) { Millis::MAX } else { until_ms };
         (Self { since_ms: now, until_ms }, Refresh { v: V1, issued_ms: now, within_ms })
     }
 
@@ -302,7 +303,7 @@ impl RollCall {
 
     /// Whether who has said nothing is away.
     pub(crate) fn is_over(&self, now: Millis) -> bool {
-        self.until_ms <= now && !planted!(NoRollCall)
+        self.until_ms <= now
     }
 }
 

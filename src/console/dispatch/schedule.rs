@@ -176,7 +176,7 @@ impl Schedule {
     /// Everything that is to be done by now. It counts as done.
     pub(crate) fn due(&mut self, now: Millis) -> Vec<Action> {
         // The clock was set back: what was planned by it would come too late. (A clock that only drifts is let be.)
-        if now + RESEND_MS < self.looked_ms && !planted!(PlanByOldClock) {
+        if now + RESEND_MS < self.looked_ms {
             self.connected(now);
         }
         self.looked_ms = now;

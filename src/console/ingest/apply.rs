@@ -148,7 +148,6 @@ impl Batch {
             }
             Verdict::Known { seq } => self.effects.acks(id).heartbeat = Some(Numbered { epoch, seq }),
             Verdict::Old => (),
-            Verdict::Gap if planted!(LeaveGap) => (),
             Verdict::Gap => drop(self.effects.refresh.insert(id)),
             Verdict::Digest { state, digest } => {
                 let rules = state.get("alert_rules").and_then(serde_json::Value::as_u64);

@@ -23,9 +23,8 @@ const HOSTNAME_MAX_BYTES: usize = 253;
 pub(super) fn presence_supersedes(held: Option<(u64, u64, bool)>, lives: Option<u64>, presence: &Presence) -> bool {
     let Some(held) = held else { return true };
     let claimed = lives.is_some_and(|lives| lives < held.0);
-    let is_clones = claimed && !planted!(BelieveClaim);
-    let objects = is_clones && lives == Some(presence.epoch) && presence.state == PresenceState::Online;
-    objects || planted!(BelieveOldWill) || presence.order() > held
+    let objects = claimed && lives == Some(presence.epoch) && presence.state == PresenceState::Online;
+    presence.order() > held || objects || planted!(BelieveOldWill)
 }
 
 /// The presence of a host of which a heartbeat came before any presence of that life.
@@ -113,7 +112,7 @@ fn compared(held: Option<Held>, epoch: u64, seq: u64, digest: Digest) -> Verdict
 
 /// The state as of `base_seq`, if it is still held.
 fn base_of(held: Option<Held>, epoch: u64, base_seq: u64) -> Option<Value> {
-    let held = held.filter(|held| held.epoch == epoch || planted!(MixEpochs))?;
+    let held = held.filter(|held| held.epoch == epoch)?;
     if held.seq == base_seq || planted!(ApplyAnyway) {
         return Some(held.state);
     }
