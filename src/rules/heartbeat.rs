@@ -229,7 +229,7 @@ impl Beats {
         random: f64,
         units: Option<&BTreeMap<UnitName, u64>>,
     ) -> Option<Heartbeat> {
-        if !self.connected || self.digest_ms.is_none_or(|digest_ms| now_ms < digest_ms) || planted!(NoDigest) {
+        if !self.connected || self.digest_ms.is_none_or(|digest_ms| now_ms < digest_ms) {
             return None;
         }
         self.digest_ms = Some(now_ms + jittered(self.periods.digest_ms, random));

@@ -31,9 +31,7 @@ const KEEP_SIGNED_MS: Millis = 3_600_000;
 pub fn command(command: Command, channel: Channel, judge: &Judge<'_>, time: &mut KnownTime) -> Verdict {
     let issued_ms = command.issued_ms;
     let verdict = authorise::check(command, channel, judge);
-    if !planted!(ForgetSignedTime) {
-        time.saw(issued_ms, judge.clock_ms);
-    }
+    time.saw(issued_ms, judge.clock_ms);
     match verdict {
         Verdict::Refused(..) if planted!(RefuseInSilence) => Verdict::NotMine,
         verdict => verdict,
@@ -57,9 +55,7 @@ pub fn ack(ack: &Ack, me: HostId, time: &mut KnownTime, kept_ms: Millis, clock_m
     if ack.host != me {
         return Acknowledged::NotMine;
     }
-    if !planted!(ForgetSignedTime) {
-        time.saw(ack.issued_ms, clock_ms);
-    }
+    time.saw(ack.issued_ms, clock_ms);
     let store = !ack.reports.is_empty() || time.signed_ms() - kept_ms > KEEP_SIGNED_MS;
     Acknowledged::Forget { store }
 }

@@ -4,8 +4,6 @@
 
 use muster_topics::Millis;
 
-use crate::fault::planted;
-
 /// When this program was built, as its packager says (`SOURCE_DATE_EPOCH`); otherwise a time before
 /// its first release.
 pub const BUILD_MS: Millis = match option_env!("SOURCE_DATE_EPOCH") {
@@ -53,9 +51,6 @@ impl KnownTime {
     /// What time it is, given what the clock shows.
     #[must_use]
     pub fn now_ms(self, clock_ms: Millis) -> Millis {
-        if planted!(TrustClock) {
-            return clock_ms;
-        }
         clock_ms.max(BUILD_MS).max(self.signed_ms)
     }
 

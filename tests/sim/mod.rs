@@ -199,8 +199,6 @@ const FAULTS: &[(Fault, &[Promise])] = &[
     (Fault::PruneEarly, &[Promise::AtMostOnce]),
     (Fault::RunLostAgain, &[Promise::AtMostOnce]),
     (Fault::ObeyExpired, &[Promise::NotExpired]),
-    (Fault::TrustClock, &[Promise::NotExpired]),
-    (Fault::ForgetSignedTime, &[Promise::NotExpired]),
     (Fault::ObeyBeforeStore, &[Promise::NotBeforeStore]),
     (Fault::GiveUpUnfinished, &[Promise::LostIsUnknown]),
     (Fault::RefuseInSilence, &[Promise::Answered]),
@@ -225,7 +223,6 @@ const FAULTS: &[(Fault, &[Promise])] = &[
     (Fault::BeatOnce, &[Promise::Shown]),
     (Fault::ForgetDigester, &[Promise::Shown]),
     (Fault::AnyDigest, &[Promise::Shown]),
-    (Fault::NoDigest, &[Promise::Shown]),
     (Fault::NoRollCall, &[Promise::Shown]),
     (Fault::KeepUnits, &[Promise::Shown]),
 ];
