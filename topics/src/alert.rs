@@ -20,8 +20,8 @@ pub const ALERTS_MAX: usize = 64;
 /// The most rules of a host, of the console and of its own: at most 48 KiB, signed and quoted.
 pub const RULES_MAX: usize = 128;
 
-/// The longest `of` of a rule: the longest path of a mount that anybody would type.
-pub const OF_MAX_BYTES: usize = 255;
+/// The longest `of` of a rule: longer than anybody would type, and such that half of all rules fit into a message with nothing but quotes there.
+pub const OF_MAX_BYTES: usize = 192;
 
 /// Payload of `h/<host>/alert/<id>`: one alert, which holds or has just ended.
 ///
