@@ -59,7 +59,6 @@ pub mod rules;
 #[cfg(test)]
 #[cfg(all(feature = "agent", feature = "console"))]
 #[path = "../tests/sim/mod.rs"]
-#[expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "all of it is a test, and fails that way")]
 mod sim;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod simulate;
