@@ -93,7 +93,7 @@ pub(crate) async fn within_deadline<T>(answer: impl Future<Output = Result<T, Se
 /// The series that a selector means.
 pub(crate) async fn choose(
     readers: &SqlitePool,
-    mut selector: Selector,
+    selector: Selector,
     series_max: usize,
 ) -> Result<Vec<Chosen>, SeriesError> {
     let mut candidates = match rarest(readers, &selector).await? {

@@ -6,17 +6,11 @@
 //! values, and a selector that an empty set of labels would satisfy is refused.
 //!
 //! **Invariant: a selector from outside costs a bounded amount.** Its length, the number of its matchers and the
-//! size of its compiled expressions have limits, and matching takes time linear in the value.
+//! size of its compiled expressions ([`muster_promql::matcher`]) have limits, and matching takes time linear in the value.
 
 use std::{collections::BTreeMap, fmt};
 
-use regex_automata::{
-    nfa::thompson::{
-        self,
-        pikevm::{Cache, PikeVM},
-    },
-    util::syntax,
-};
+use muster_promql::matcher::{Matcher, Pattern, Test};
 
 use super::batch::NAME_LABEL;
 
@@ -24,10 +18,6 @@ use super::batch::NAME_LABEL;
 const SELECTOR_MAX_BYTES: usize = 8 * 1024;
 /// The most matchers in one.
 const MATCHERS_MAX: usize = 32;
-/// The largest compiled expression; `[0-9a-f]{64}` takes a fiftieth of it.
-const PATTERN_MAX_BYTES: usize = 256 * 1024;
-/// How deep groups may nest, for the parser of expressions calls itself.
-const PATTERN_NEST_MAX: u32 = 50;
 
 /// Why a text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,29 +33,6 @@ pub struct SelectorError {
 #[derive(Debug)]
 pub struct Selector {
     matchers: Vec<Matcher>,
-}
-
-/// What one label has to be.
-#[derive(Debug)]
-struct Matcher {
-    label: String,
-    test: Test,
-}
-
-/// The four operators.
-#[derive(Debug)]
-enum Test {
-    Equal(String),
-    NotEqual(String),
-    Match(Pattern),
-    NotMatch(Pattern),
-}
-
-/// A compiled expression, and the memory that it needs to run.
-struct Pattern {
-    text: String,
-    machine: PikeVM,
-    cache: Cache,
 }
 
 /// How a label is compared, as in PromQL.
@@ -97,8 +64,8 @@ impl Selector {
             let test = match operator {
                 Operator::Equal => Test::Equal(value.to_owned()),
                 Operator::NotEqual => Test::NotEqual(value.to_owned()),
-                Operator::Match => Test::Match(Pattern::new(value).map_err(error)?),
-                Operator::NotMatch => Test::NotMatch(Pattern::new(value).map_err(error)?),
+                Operator::Match => Test::Match(pattern(value).map_err(error)?),
+                Operator::NotMatch => Test::NotMatch(pattern(value).map_err(error)?),
             };
             selector.matchers.push(Matcher { label: label.to_owned(), test });
         }
@@ -115,8 +82,8 @@ impl Selector {
             return Err(SelectorError { position: 1, problem });
         }
         let mut parser = Parser { text, at: 0 };
-        let mut selector = parser.selector()?;
-        if selector.matchers.iter_mut().all(|matcher| matcher.test.accepts("")) {
+        let selector = parser.selector()?;
+        if selector.matchers.iter().all(|matcher| matcher.test.accepts("")) {
             let problem = "a name, or a matcher that an empty value does not satisfy, is wanted".to_owned();
             return Err(SelectorError { position: 1, problem });
         }
@@ -132,8 +99,8 @@ impl Selector {
     }
 
     /// Whether a series is meant.
-    pub fn accepts(&mut self, name: &str, labels: &BTreeMap<String, String>) -> bool {
-        self.matchers.iter_mut().all(|matcher| {
+    pub fn accepts(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.matchers.iter().all(|matcher| {
             let value = match matcher.label.as_str() {
                 NAME_LABEL => name,
                 label => labels.get(label).map_or("", String::as_str),
@@ -143,50 +110,9 @@ impl Selector {
     }
 }
 
-impl Test {
-    fn accepts(&mut self, value: &str) -> bool {
-        match self {
-            Self::Equal(wanted) => value == wanted,
-            Self::NotEqual(unwanted) => value != unwanted,
-            Self::Match(pattern) => pattern.is_match(value),
-            Self::NotMatch(pattern) => !pattern.is_match(value),
-        }
-    }
-}
-
-impl Pattern {
-    fn new(text: &str) -> Result<Self, String> {
-        let syntax = syntax::Config::new().dot_matches_new_line(true).nest_limit(PATTERN_NEST_MAX);
-        // By itself first, for once it is wrapped `a)|(b` would be an expression.
-        syntax::parse_with(text, &syntax).map_err(|error| explain(&error))?;
-        let thompson = thompson::Config::new()
-            .nfa_size_limit(Some(PATTERN_MAX_BYTES))
-            .which_captures(thompson::WhichCaptures::None);
-        let machine = PikeVM::builder()
-            .syntax(syntax)
-            .thompson(thompson)
-            .build(&format!(r"\A(?:{text})\z"))
-            .map_err(|error| explain(&error))?;
-        let cache = machine.create_cache();
-        Ok(Self { text: text.to_owned(), machine, cache })
-    }
-
-    fn is_match(&mut self, value: &str) -> bool {
-        self.machine.is_match(&mut self.cache, value)
-    }
-}
-
-/// The last line of what the parser of expressions says; those before it draw the expression.
-fn explain(error: &dyn fmt::Display) -> String {
-    let text = error.to_string();
-    let last = text.lines().last().unwrap_or_default();
-    format!("the regular expression: {}", last.trim_start_matches("error: "))
-}
-
-impl fmt::Debug for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.text.fmt(f)
-    }
+/// Compiles an expression, under the limits that PromQL has for it.
+fn pattern(text: &str) -> Result<Pattern, String> {
+    Pattern::new(text).map_err(|problem| format!("the regular expression: {problem}"))
 }
 
 /// As it could have been written: parsing it gives the same selector.
@@ -195,10 +121,10 @@ impl fmt::Display for Selector {
         f.write_str("{")?;
         for (index, matcher) in self.matchers.iter().enumerate() {
             let (operator, value) = match &matcher.test {
-                Test::Equal(value) => ("=", value),
-                Test::NotEqual(value) => ("!=", value),
-                Test::Match(pattern) => ("=~", &pattern.text),
-                Test::NotMatch(pattern) => ("!~", &pattern.text),
+                Test::Equal(value) => ("=", value.as_str()),
+                Test::NotEqual(value) => ("!=", value.as_str()),
+                Test::Match(pattern) => ("=~", pattern.text()),
+                Test::NotMatch(pattern) => ("!~", pattern.text()),
             };
             let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma}{}{operator}{}", matcher.label, quoted(value))?;
@@ -294,7 +220,7 @@ impl Parser<'_> {
         self.blanks();
         let start = self.at;
         let value = self.string()?;
-        let pattern = |parser: &Self| Pattern::new(&value).map_err(|problem| parser.error_at(start, &problem));
+        let pattern = |parser: &Self| pattern(&value).map_err(|problem| parser.error_at(start, &problem));
         let test = match operator {
             "=~" => Test::Match(pattern(self)?),
             "!~" => Test::NotMatch(pattern(self)?),
@@ -508,7 +434,7 @@ mod tests {
         #[test]
         fn what_is_quoted_is_read_back(value in any::<String>()) {
             let text = format!("{{a!={},__name__=\"m\"}}", quoted(&value));
-            let mut selector = Selector::parse(&text).unwrap();
+            let selector = Selector::parse(&text).unwrap();
             prop_assert_eq!(selector.to_string(), text);
             prop_assert!(!selector.accepts("m", &BTreeMap::from([("a".to_owned(), value)])));
         }
