@@ -18,7 +18,7 @@ use muster_topics::{
 };
 use sqlx::{
     SqliteConnection, SqlitePool,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -30,7 +30,7 @@ use crate::{
         store::{StoreError, journal::KEPT_AFTER_EXPIRY_MS},
         voice::Kept,
     },
-    files,
+    files, one_writer,
 };
 
 /// Earlier lives that a host remembers, as an agent does.
@@ -174,7 +174,7 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             // Ten thousand answers of a command and the texts around them, with room to spare.
             .pragma("cache_size", "-32768");
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
+        let pool = one_writer::pool().connect_with(options).await?;
         sqlx::migrate!("src/simulate/migrations").run(&pool).await?;
         Ok(Self { pool })
     }

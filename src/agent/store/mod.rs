@@ -26,11 +26,11 @@ use std::{
 use muster_topics::Millis;
 use sqlx::{
     ConnectOptions, Connection, Sqlite, SqlitePool, Transaction,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
 use super::crash;
-use crate::files;
+use crate::{files, one_writer};
 
 /// Something went wrong with the store.
 #[derive(Debug, thiserror::Error)]
@@ -108,13 +108,7 @@ impl Store {
             .foreign_keys(true)
             // The agent's budget is small, and so are its tables: 512 KiB of pages is plenty.
             .pragma("cache_size", "-512");
-        let pool = SqlitePoolOptions::new()
-            .max_connections(1)
-            // A transaction that SQLite itself has rolled back (a full disk) leaves a connection that counts it for ever.
-            // What is begun in such a one would not last.
-            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
-            .connect_with(options)
-            .await?;
+        let pool = one_writer::pool().connect_with(options).await?;
         if let Err(error) = sqlx::migrate!("src/agent/store/migrations").run(&pool).await {
             pool.close().await;
             return Err(error.into());
@@ -309,7 +303,7 @@ mod tests {
     /// A store of the first version, with a unit in it.
     async fn first_version(path: &Path) {
         let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+        let pool = one_writer::pool().connect_with(options).await.unwrap();
         let mut migrations = sqlx::migrate!("src/agent/store/migrations");
         migrations.migrations.to_mut().truncate(1);
         migrations.run(&pool).await.unwrap();

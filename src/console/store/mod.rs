@@ -26,10 +26,12 @@ use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
 
 use muster_topics::Millis;
 use sqlx::{
-    Connection, Sqlite, SqlitePool, Transaction,
+    Sqlite, SqlitePool, Transaction,
     migrate::Migrator,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
+
+use crate::one_writer;
 
 /// Connections that read at the same time: pages and API calls, none of which takes long.
 const READERS: u32 = 4;
@@ -102,14 +104,7 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(10));
-        let writer = SqlitePoolOptions::new()
-            .max_connections(1)
-            .acquire_timeout(ACQUIRE)
-            // A transaction that SQLite itself has rolled back (a full disk) leaves a connection that counts it for ever.
-            // What is begun in such a one would not last.
-            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
-            .connect_with(options.clone())
-            .await?;
+        let writer = one_writer::pool().acquire_timeout(ACQUIRE).connect_with(options.clone()).await?;
         MIGRATOR.run(&writer).await?;
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
