@@ -16,12 +16,14 @@
     reason = "a program to be run by hand"
 )]
 
+#[path = "common/agent.rs"]
+mod agent;
 #[path = "../tests/fleet/mod.rs"]
 mod fleet;
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, ExitCode},
     sync::mpsc,
     thread,
@@ -45,14 +47,14 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = options();
-    let agent = build_agent();
+    let program = agent::build().unwrap();
     let fleet = Fleet::start();
     let home = Home::new();
     let heartbeats = watch_heartbeats(&fleet);
 
     let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
     let start = |more: &[&str]| {
-        let mut command = Command::new(&agent);
+        let mut command = Command::new(&program);
         home.dress(&mut command);
         command.args(["agent", "--data-dir"]).arg(home.path().join("agent")).args(more);
         (Instant::now(), Running::start(&mut command))
@@ -83,7 +85,7 @@ fn main() -> ExitCode {
     let (pss_mb, rss_mb) = (rollup_mb(pid, "Pss:"), rollup_mb(pid, "Rss:"));
     agent.stop();
 
-    let binary_mb = fs::metadata(self::agent_path()).unwrap().len() as f64 / 1e6;
+    let binary_mb = fs::metadata(&program).unwrap().len() as f64 / 1e6;
     println!("agent at rest, without units; {} starts, {} s of rest\n", options.starts, options.seconds);
     println!("{:<34} {:>10} {:>10}", "", "measured", "budget");
     let rows = [
@@ -119,23 +121,6 @@ fn options() -> Options {
         }
     }
     options
-}
-
-fn agent_path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/footprint/dist/muster")
-}
-
-/// Builds the agent as packages ship it.
-fn build_agent() -> PathBuf {
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--profile", "dist", "--no-default-features", "--features", "agent"])
-        .args(["--target-dir", "target/footprint"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("SQLX_OFFLINE", "true")
-        .status()
-        .unwrap();
-    assert!(status.success(), "the agent does not build");
-    agent_path()
 }
 
 /// Reads heartbeats as a third party would: each one's time of arrival and host.

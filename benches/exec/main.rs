@@ -20,13 +20,14 @@
     reason = "a program to be run by hand"
 )]
 
+#[path = "../common/agent.rs"]
+mod agent;
 #[path = "../../tests/fleet/mod.rs"]
 mod fleet;
 mod salt;
 
 use std::{
     fs,
-    path::{Path, PathBuf},
     process::{Command, ExitCode},
     thread,
     time::{Duration, Instant},
@@ -103,22 +104,8 @@ fn options() -> Options {
     options
 }
 
-/// The agent as packages ship it; `cargo bench --bench footprint` builds the same.
-fn build_agent() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--profile", "dist", "--no-default-features", "--features", "agent"])
-        .args(["--target-dir", "target/footprint"])
-        .current_dir(root)
-        .env("SQLX_OFFLINE", "true")
-        .status()
-        .unwrap();
-    assert!(status.success(), "the agent does not build");
-    root.join("target/footprint/dist/muster")
-}
-
 fn muster(options: &Options) -> Measured {
-    let program = build_agent();
+    let program = agent::build().unwrap();
     let mut fleet = Fleet::start();
     let more = (options.hosts - 1).to_string();
     let tokens = fleet.json(&["token", "create", "--count", &more]);

@@ -26,6 +26,8 @@
     reason = "a program to be run by hand"
 )]
 
+#[path = "../common/agent.rs"]
+mod agent;
 #[path = "../../tests/fleet/mod.rs"]
 mod fleet;
 mod measure;

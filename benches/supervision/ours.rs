@@ -17,7 +17,7 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
-    Subject,
+    Subject, agent,
     fleet::{Fleet, Home, Running, waits},
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct Muster {
 impl Muster {
     /// Makes the fleet, and the units, and ends everything again as the loss of power would.
     pub(crate) fn new(agent: Option<&Path>, program: &Path, names: &[String]) -> Result<Self> {
-        let agent = agent.map_or_else(build_agent, |agent| Ok(agent.canonicalize()?))?;
+        let agent = agent.map_or_else(agent::build, |agent| Ok(agent.canonicalize()?))?;
         let fleet = Fleet::start();
         let own = fleet.host();
         let token = fleet.json(&["token", "create"])["token"].as_str().context("a token")?.to_owned();
@@ -95,18 +95,6 @@ fn wait<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> Result<T> {
         ensure!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         thread::sleep(Duration::from_millis(200));
     }
-}
-
-/// Builds the agent as packages ship it.
-fn build_agent() -> Result<PathBuf> {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--profile", "dist", "--no-default-features", "--features", "agent"])
-        .args(["--target-dir", "target/footprint"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("SQLX_OFFLINE", "true")
-        .status()?;
-    ensure!(built.success(), "the agent does not build");
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("target/footprint/dist/muster"))
 }
 
 impl Subject for Muster {
