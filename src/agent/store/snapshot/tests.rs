@@ -174,9 +174,10 @@ async fn what_a_snapshot_needs_is_not_forgotten() {
     bench.forget("a/one").await.unwrap();
 }
 
-async fn with_ports(bench: &Bench, ports: &str) {
+async fn with_ports(bench: &Bench, bind: &str, ports: &str) {
     let mut tx = bench.store.begin().await.unwrap();
-    let realm = json!({ "name": "a", "generation": 7, "ports": serde_json::to_value(range(ports)).unwrap() });
+    let ports = serde_json::to_value(range(ports)).unwrap();
+    let realm = json!({ "name": "a", "generation": 7, "bind": bind, "ports": ports });
     realm::take_in(&mut tx, &[serde_json::from_value(realm).unwrap()]).await.unwrap().unwrap();
     tx.commit().await.unwrap();
 }
@@ -186,12 +187,12 @@ fn range(ports: &str) -> muster_topics::realm::PortRange {
 }
 
 fn provides(names: &[&str]) -> Value {
-    json!({ "provides": names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>() })
+    json!({ "provides": names.iter().map(|name| json!({ "name": name, "global": true })).collect::<Vec<_>>() })
 }
 
-/// Two ports in a row that nobody has now.
-fn two_free_ports() -> (u16, u16) {
-    let free = |port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+/// Two ports in a row that nobody has now. Tests run beside each other: an address that is one's own stays free.
+fn two_free_ports(bind: &str) -> (u16, u16) {
+    let free = |port| std::net::TcpListener::bind((bind, port)).is_ok();
     let first = (20_000..30_000).find(|port| free(*port) && free(*port + 1)).unwrap();
     (first, first + 1)
 }
@@ -199,8 +200,9 @@ fn two_free_ports() -> (u16, u16) {
 #[tokio::test]
 async fn ports_come_and_go_with_their_units_and_nothing_is_half_done() {
     let bench = Bench::new().await;
-    let (first, last) = two_free_ports();
-    with_ports(&bench, &format!("{first}-{last}")).await;
+    let bind = "127.77.0.1";
+    let (first, last) = two_free_ports(bind);
+    with_ports(&bench, bind, &format!("{first}-{last}")).await;
     bench.apply("a/one", provides(&["p"])).await.unwrap();
     let refusal = bench.apply("a/two", provides(&["p", "q"])).await.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::PortsExhausted);
@@ -220,8 +222,9 @@ async fn ports_come_and_go_with_their_units_and_nothing_is_half_done() {
 #[tokio::test]
 async fn an_activation_that_cannot_be_is_none() {
     let bench = Bench::new().await;
-    let (first, last) = two_free_ports();
-    with_ports(&bench, &format!("{first}-{last}")).await;
+    let bind = "127.77.0.2";
+    let (first, last) = two_free_ports(bind);
+    with_ports(&bench, bind, &format!("{first}-{last}")).await;
     bench.apply("a/one", provides(&["p", "q"])).await.unwrap();
     bench.take("two-ports").await.unwrap();
     bench.apply("a/one", provides(&["p"])).await.unwrap();
@@ -235,9 +238,10 @@ async fn an_activation_that_cannot_be_is_none() {
 #[tokio::test]
 async fn a_port_that_somebody_else_listens_at_is_passed_over() {
     let bench = Bench::new().await;
-    let (first, last) = two_free_ports();
-    let other = std::net::TcpListener::bind(("127.0.0.1", first)).unwrap();
-    with_ports(&bench, &format!("{first}-{last}")).await;
+    let bind = "127.77.0.3";
+    let (first, last) = two_free_ports(bind);
+    let other = std::net::TcpListener::bind((bind, first)).unwrap();
+    with_ports(&bench, bind, &format!("{first}-{last}")).await;
     bench.apply("a/one", provides(&["p"])).await.unwrap();
     let mut tx = bench.store.begin().await.unwrap();
     let leases = lease::all(&mut tx).await.unwrap();
@@ -248,7 +252,7 @@ async fn a_port_that_somebody_else_listens_at_is_passed_over() {
 #[tokio::test]
 async fn realms_get_newer_only_and_go_when_nothing_is_in_them() {
     let bench = Bench::new().await;
-    with_ports(&bench, "500-509").await;
+    with_ports(&bench, "0.0.0.0", "500-509").await;
     let mut tx = bench.store.begin().await.unwrap();
     let older = json!({ "name": "a", "generation": 6, "disabled": true });
     realm::take_in(&mut tx, &[serde_json::from_value(older).unwrap()]).await.unwrap().unwrap();
