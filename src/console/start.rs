@@ -37,6 +37,7 @@ use super::{
     operator, prometheus, register,
     revocation::{self, RevocationError},
     server::Server,
+    standing,
     store::{self, Store, StoreError},
     web,
 };
@@ -294,6 +295,7 @@ impl Prepared {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
+        tasks.spawn(standing::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));
         tasks.spawn(sweep(Arc::clone(&shared), shutdown.clone()));

@@ -22,6 +22,7 @@ mod channel;
 mod content;
 mod crashes;
 mod daemon;
+mod dashboards;
 mod delivery;
 mod digest;
 mod doors;

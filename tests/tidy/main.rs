@@ -77,6 +77,16 @@ fn the_contract_does_no_io() {
 }
 
 #[test]
+fn dashboards_are_made_without_io() {
+    check_absent(
+        "dashboards are made of one list, without IO",
+        "dashboards/src",
+        &["std::fs", "std::net", "std::env", "tokio", "SystemTime", "Instant"],
+        &[],
+    );
+}
+
+#[test]
 fn topics_are_made_in_one_place() {
     for folder in ["src", "broker/src"] {
         check_absent(
