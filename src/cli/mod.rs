@@ -9,7 +9,7 @@
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
 //!   and its options in [`process`] and [`endpoint`]), [`snapshot`],
-//!   [`alert`], [`metric`], [`login`]
+//!   [`alert`], [`metric`] and [`top`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
@@ -38,6 +38,7 @@ pub mod rollback;
 pub mod snapshot;
 pub mod target;
 pub mod token;
+pub mod top;
 pub mod unit;
 pub mod upgrade;
 pub mod wait;
@@ -103,6 +104,8 @@ pub enum Verb {
     /// Measurements
     #[command(subcommand)]
     Metric(metric::Verb),
+    /// Show what hosts or units do now, the busiest first
+    Top(top::Top),
     /// Do what a line in Yuneta's manner says
     Ycommand(ycommand::YCommand),
     /// Sign the command line in to a console
@@ -164,6 +167,7 @@ async fn perform_one(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
         Verb::Alert(verb) => alert::run(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,
+        Verb::Top(top) => top::run(top, session).await,
         // They are done where the session is made.
         Verb::Login(_) | Verb::Ycommand(_) => Ok(()),
     }
