@@ -327,7 +327,7 @@ mod tests {
     fn what_was_while_a_host_was_away_has_its_own_times() {
         let now = 100_000_000;
         let (quiet, _) = Standing::default().tell(BTreeMap::new(), BTreeMap::new(), &BTreeMap::new(), now);
-        let (key, past) = stood(now - 50_000_000, Some(now - 20_000_000), now + 1_000);
+        let (key, past) = stood(now - 50_000_000, Some(now - 20_000_000), now + 500);
         let (next, told) =
             quiet.tell(BTreeMap::new(), [(key.clone(), past.clone())].into(), &BTreeMap::new(), now + 1_000);
         let points = written(&told, "muster_alert");

@@ -87,7 +87,14 @@ fn ask_all(what: &str, flavour: &str, macros: &[(&str, String)], choose: &Choose
             let value = if all { ".*" } else { chosen };
             variables.insert(variable["name"].as_str().unwrap().to_owned(), value.to_owned());
         }
-        let mut question = |target: &Value, text: &str, title: &str| {
+        let mut question = |target: &Value, interval: &Value, text: &str, title: &str| {
+            let mut variables = variables.clone();
+            variables.insert("__interval".to_owned(), interval.as_str().unwrap_or("30s").to_owned());
+            // As Grafana makes it: four times the query's least step.
+            if let Some(step) = target["interval"].as_str() {
+                let step_s: u32 = step.trim_end_matches('s').parse().unwrap();
+                variables.insert("__rate_interval".to_owned(), format!("{}s", 4 * step_s));
+            }
             let text = with(text, &variables);
             // The end of a regular expression is none of Grafana's.
             assert!(!text.replace("$/", "/").contains('$'), "{what}: {name}: {title}: {text}");
@@ -101,12 +108,12 @@ fn ask_all(what: &str, flavour: &str, macros: &[(&str, String)], choose: &Choose
         for panel in dashboard["panels"].as_array().unwrap() {
             for target in panel["targets"].as_array().into_iter().flatten() {
                 let text = target["expr"].as_str().or(target["query"].as_str()).unwrap();
-                question(target, text, panel["title"].as_str().unwrap());
+                question(target, &panel["interval"], text, panel["title"].as_str().unwrap());
             }
         }
         for annotation in dashboard["annotations"]["list"].as_array().unwrap() {
             if let Some(text) = annotation["expr"].as_str() {
-                question(annotation, text, "annotations");
+                question(annotation, &Value::Null, text, "annotations");
             }
         }
     }
@@ -126,8 +133,6 @@ fn label_values(http: &Http, text: &str) -> Vec<String> {
 /// Asks a server that speaks Prometheus's language everything.
 fn ask_prometheus(what: &str, http: &Http, times: Times) -> usize {
     let seconds = |ms: i64| (ms / 1000).to_string();
-    // As Grafana makes them of panels' least interval, and of how often hosts measure.
-    let macros = [("__rate_interval", "40s".to_owned()), ("__interval", "30s".to_owned())];
     let ask = |target: &Value, text: &str| {
         let (start, end) = (seconds(times.start_ms), seconds(times.end_ms));
         let answer = if target["instant"] == true {
@@ -142,7 +147,7 @@ fn ask_prometheus(what: &str, http: &Http, times: Times) -> usize {
         };
         Ok(rows.filter(has_value).count())
     };
-    ask_all(what, "promql", &macros, &|text| label_values(http, text), &ask)
+    ask_all(what, "promql", &[], &|text| label_values(http, text), &ask)
 }
 
 #[test]
@@ -186,7 +191,6 @@ fn influxdb_answers_every_panel() {
     let macros = [
         ("timeFilter", format!("time >= {}ms and time <= {}ms", times.start_ms, times.end_ms)),
         ("{__to}", times.end_ms.to_string()),
-        ("__interval", "30s".to_owned()),
     ];
     let choose = |text: &str| {
         let answer = query(text).unwrap();
