@@ -51,6 +51,7 @@ mod rollback;
 mod service;
 mod simulate;
 mod survival;
+mod top;
 mod wire;
 mod ycommand;
 mod yuno;
