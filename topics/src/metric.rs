@@ -80,23 +80,31 @@ pub enum BatchError {
 #[must_use]
 pub fn encode(id: Numbered, points: &[Point]) -> String {
     let mut text = format!("# v=1 epoch={} seq={}\n", id.epoch, id.seq);
-    for point in points.iter().filter(|point| !point.fields.is_empty()) {
-        escape(&mut text, &point.measurement, ", ");
-        for (name, value) in &point.tags {
-            text.push(',');
-            escape(&mut text, name, ",= ");
-            text.push('=');
-            escape(&mut text, value, ",= ");
-        }
-        for (index, (name, value)) in point.fields.iter().enumerate() {
-            text.push(if index == 0 { ' ' } else { ',' });
-            escape(&mut text, name, ",= ");
-            // Writing to a String cannot fail.
-            let _ = write!(text, "={value}");
-        }
-        let _ = writeln!(text, " {}", point.at_ms);
+    for point in points {
+        write_line(&mut text, point);
     }
     text
+}
+
+/// Writes a point as one line; nothing if it has no fields.
+pub fn write_line(text: &mut String, point: &Point) {
+    if point.fields.is_empty() {
+        return;
+    }
+    escape(text, &point.measurement, ", ");
+    for (name, value) in &point.tags {
+        text.push(',');
+        escape(text, name, ",= ");
+        text.push('=');
+        escape(text, value, ",= ");
+    }
+    for (index, (name, value)) in point.fields.iter().enumerate() {
+        text.push(if index == 0 { ' ' } else { ',' });
+        escape(text, name, ",= ");
+        // Writing to a String cannot fail.
+        let _ = write!(text, "={value}");
+    }
+    let _ = writeln!(text, " {}", point.at_ms);
 }
 
 /// Packs a batch's text with gzip.

@@ -152,6 +152,17 @@ pub async fn count(db: &SqlitePool) -> Result<(u64, u64)> {
     Ok((unsigned("count", all)?, unsigned("count", online)?))
 }
 
+/// How many hosts there are in each state of presence; `never` of those that have not been seen.
+pub async fn states(db: &SqlitePool) -> Result<BTreeMap<String, u64>> {
+    let rows: Vec<(String, i64)> = sqlx::query_as(
+        "SELECT COALESCE(presence.state, 'never') AS state, count(*)
+         FROM host LEFT JOIN presence ON presence.host = host.id GROUP BY COALESCE(presence.state, 'never')",
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(|(state, count)| Ok((state, unsigned("count", count)?))).collect()
+}
+
 /// Hosts that are online.
 pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
     let rows: Vec<(String,)> = sqlx::query_as("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
