@@ -28,6 +28,7 @@ mod digest;
 mod doors;
 mod exec;
 mod exec_options;
+mod external;
 mod first_run;
 mod follow;
 mod forged;
