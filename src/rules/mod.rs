@@ -22,6 +22,7 @@ pub mod alert;
 pub mod authorise;
 pub mod backoff;
 pub mod config;
+pub mod container;
 pub mod cost;
 pub mod document;
 pub mod edit;
