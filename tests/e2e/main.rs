@@ -19,6 +19,7 @@ mod bad_input;
 mod batch;
 mod boot;
 mod channel;
+mod containers;
 mod content;
 mod crashes;
 mod daemon;
