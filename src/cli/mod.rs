@@ -9,7 +9,7 @@
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
 //!   and its options in [`process`] and [`endpoint`]), [`snapshot`],
-//!   [`alert`], [`metric`], [`dashboards`], [`login`]
+//!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
@@ -39,6 +39,7 @@ pub mod rollback;
 pub mod snapshot;
 pub mod target;
 pub mod token;
+pub mod top;
 pub mod unit;
 pub mod upgrade;
 pub mod wait;
@@ -104,6 +105,8 @@ pub enum Verb {
     /// Measurements
     #[command(subcommand)]
     Metric(metric::Verb),
+    /// Show what hosts or units do now, the busiest first
+    Top(top::Top),
     /// Dashboards for Grafana, and rules for Prometheus
     #[command(subcommand)]
     Dashboards(dashboards::Verb),
@@ -171,6 +174,7 @@ async fn perform_one(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
         Verb::Alert(verb) => alert::run(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,
+        Verb::Top(top) => top::run(top, session).await,
         // They are done where the session is made.
         Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboards(_) => Ok(()),
     }

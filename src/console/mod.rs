@@ -13,6 +13,7 @@
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
 //! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time; `standing`: how hosts and alerts stand, as such
+//! - [`fleet`]: what hosts measured last, and what all of them come to
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
@@ -34,6 +35,7 @@ mod dated;
 pub(crate) mod dispatch;
 mod enrol;
 mod error;
+pub mod fleet;
 pub(crate) mod ingest;
 mod link;
 mod operator;
@@ -115,6 +117,7 @@ struct Shared {
     link: LinkHandle,
     owed: ingest::Owed,
     tellings: alert::Tellings,
+    fleet: fleet::Fleet,
     dispatch: mpsc::Sender<dispatch::Event>,
     dated: dated::Dated,
     changes: broadcast::Sender<Change>,

@@ -32,7 +32,7 @@ use super::{
     config::Config,
     content,
     dated::Dated,
-    dispatch, enrol, ingest,
+    dispatch, enrol, fleet, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
     operator, prometheus, register,
     revocation::{self, RevocationError},
@@ -278,6 +278,7 @@ impl Prepared {
             link: handle,
             owed: ingest::Owed::default(),
             tellings: alert::Tellings::new(generations),
+            fleet: fleet::Fleet::default(),
             dispatch,
             dated,
             changes: broadcast::channel(CHANGES).0,
@@ -296,6 +297,7 @@ impl Prepared {
         }
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
         tasks.spawn(standing::run(Arc::clone(&shared), shutdown.clone()));
+        tasks.spawn(fleet::record(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));
         tasks.spawn(sweep(Arc::clone(&shared), shutdown.clone()));
