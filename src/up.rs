@@ -65,6 +65,9 @@ pub struct Up {
     /// The broker's port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8883)]
     mqtt_port: u16,
+    /// The socket of Podman's or Docker's HTTP interface, for containers [default: /run/podman/podman.sock]
+    #[arg(long, value_name = "PATH")]
+    podman_socket: Option<PathBuf>,
     /// Leave out the sample yuno, default/hello
     #[arg(long)]
     no_sample: bool,
@@ -97,7 +100,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
     // Joining goes on for as long as the console's address leads nowhere, so it must be possible to end it.
     let folder = data.join("agent");
     let started = tokio::select! {
-        started = start_agent(&folder, &console, &urls.1) => started.map(Some),
+        started = start_agent(&up, &folder, &console, &urls.1) => started.map(Some),
         () = shutdown.cancelled() => Ok(None),
     };
     let agent = match started {
@@ -287,11 +290,19 @@ fn bracketed(address: IpAddr) -> String {
 
 /// Starts this host's agent, which joins by a token of its own at the first start; later, it is told
 /// where broker and console are now.
-async fn start_agent(folder: &Path, running: &RunningConsole, broker_url: &str) -> Result<RunningAgent, Failure> {
+async fn start_agent(
+    up: &Up,
+    folder: &Path,
+    running: &RunningConsole,
+    broker_url: &str,
+) -> Result<RunningAgent, Failure> {
     let console = running.console();
     let told = |error: &dyn std::error::Error| Failure::told(Kind::Failed, crate::failure::with_causes(error));
     let known = join::load(folder).map_err(|error| told(&error))?;
     let mut config = agent::config::Config { data_dir: folder.to_owned(), ..agent::config::Config::default() };
+    if let Some(socket) = &up.podman_socket {
+        config.containers.podman_socket.clone_from(socket);
+    }
     if let Some(mut identity) = known {
         let console_url = console.status().await.trying("the console")?.console_url;
         identity.membership.broker_url = broker_url.to_owned();

@@ -230,6 +230,20 @@ impl Artifacts {
         Ok(())
     }
 
+    /// Notes that these are needed, so that [`Self::sweep`] leaves them for another day.
+    ///
+    /// # Errors
+    /// If a file cannot be touched.
+    pub fn keep<'a>(&self, needed: impl Iterator<Item = &'a Digest>, now: SystemTime) -> io::Result<()> {
+        for sha256 in needed {
+            match File::open(self.path(sha256)).and_then(|file| file.set_modified(now)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     fn flight(&self, sha256: &Digest) -> Arc<Flight> {
         let mut flights = self.shared.flights.lock().unwrap_or_else(PoisonError::into_inner);
         flights.retain(|_, flight| flight.strong_count() > 0);

@@ -48,6 +48,8 @@ pub struct Config {
     pub journal: JournalConfig,
     /// Getting artifacts.
     pub artifacts: ArtifactsConfig,
+    /// Containers.
+    pub containers: ContainersConfig,
     /// Heartbeats.
     pub heartbeat: HeartbeatConfig,
     /// Measurements.
@@ -74,6 +76,7 @@ impl Default for Config {
             exec: ExecConfig::default(),
             journal: JournalConfig::default(),
             artifacts: ArtifactsConfig::default(),
+            containers: ContainersConfig::default(),
             heartbeat: HeartbeatConfig::default(),
             metrics: MetricsConfig::default(),
             alerts: AlertsConfig::default(),
@@ -100,6 +103,21 @@ impl Default for ExecConfig {
     fn default() -> Self {
         // Four turns of all that run: who is behind more than that had better hear of it.
         Self { parallel_max: 16, queue_max: 64, limits: Limits::default() }
+    }
+}
+
+/// Containers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ContainersConfig {
+    /// The Unix socket on which Podman's (`podman system service`) or Docker's HTTP interface is.
+    pub podman_socket: PathBuf,
+}
+
+impl Default for ContainersConfig {
+    fn default() -> Self {
+        // Where Podman's own unit file for systemd has it.
+        Self { podman_socket: PathBuf::from("/run/podman/podman.sock") }
     }
 }
 

@@ -69,9 +69,11 @@ impl Agent {
         let is_over = |phase| matches!(phase, Phase::Stopped | Phase::Failed);
         let mut forgotten = false;
         for (name, state) in states.iter() {
-            let Spec::Yuno(spec) = &state.desired.spec;
             let since_ms = state.observed.since_ms;
-            if spec.transient && is_over(state.observed.phase) && since_ms.saturating_add(KEPT_MS) < now_ms {
+            if state.desired.spec.is_transient()
+                && is_over(state.observed.phase)
+                && since_ms.saturating_add(KEPT_MS) < now_ms
+            {
                 forgotten |= unit::forget_transient(&self.store, name, state.desired.generation).await?;
             }
         }
@@ -166,7 +168,7 @@ mod tests {
         let (unit, verb) = prepare(id, &exec(&["sh", "-c", "exit 3"]), folder.path()).unwrap();
         assert_eq!(unit.to_string(), format!("default/exec-{id}"));
         let Verb::UnitApply { spec, run: Some(Run::Running), .. } = verb else { panic!("a unit that runs") };
-        let Spec::Yuno(spec) = *spec;
+        let Spec::Yuno(spec) = *spec else { panic!("a yuno") };
         assert!(spec.transient && spec.restart == Restart::Never && spec.args.is_empty());
     }
 }

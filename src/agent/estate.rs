@@ -112,8 +112,8 @@ impl Agent {
     }
 
     /// Whether the host's own policy allows a unit to become this again: it may be stricter than it was then.
-    fn may_be(&self, unit: &UnitName, Spec::Yuno(spec): &Spec) -> Result<(), Refusal> {
-        let user = spec.user.as_deref().unwrap_or(&self.user);
+    fn may_be(&self, unit: &UnitName, spec: &Spec) -> Result<(), Refusal> {
+        let user = spec.host_user().unwrap_or(&self.user);
         let refusal = self.policy.forbids_realm(&unit.realm()).or_else(|| self.policy.forbids_user(user));
         refusal.map_or(Ok(()), Err)
     }

@@ -262,7 +262,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let lock = lock(&folder)?;
     let host = join::host_id(&folder)?;
     let realms = config.all_realms();
-    let portrait = Portrait::new(config.labels.clone(), &realms);
+    let mut portrait = Portrait::new(config.labels.clone(), &realms);
     let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
     let store = Store::open_or_replace(&folder.join("agent.db"), now_ms).await?;
     if join::load(&folder)?.is_none() && config.join.is_some() {
@@ -283,9 +283,17 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
     let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
         .map_err(|source| AgentError::Folder { path: folder.join("artifacts"), source })?;
-    let units = Units::start(store.clone(), host, shims.clone(), artifacts, folder.clone(), tasks.clone())
-        .await
-        .map_err(|error| AgentError::Units(Box::new(error)))?;
+    let units = Units::start(
+        store.clone(),
+        host,
+        shims.clone(),
+        artifacts,
+        (folder.clone(), &config.containers),
+        tasks.clone(),
+    )
+    .await
+    .map_err(|error| AgentError::Units(Box::new(error)))?;
+    portrait.contain(units.containers());
     let (meter, queues) = (Arc::<Meter>::default(), Arc::<Queues>::default());
     let metrics = MetricsTask::start(
         store.clone(),

@@ -11,9 +11,11 @@ use muster_topics::{
     unit::Hold,
 };
 
+use tokio::sync::watch;
+
 use super::{
     facts,
-    unit::{UnitState, UnitStates},
+    unit::{Listed, UnitState, UnitStates},
 };
 
 /// The most that a state may take: a message, less what surrounds the state in a heartbeat.
@@ -29,6 +31,7 @@ pub(super) struct Portrait {
     realms: Vec<Name>,
     alerts: BTreeMap<Name, AlertSummary>,
     alert_rules: Option<u64>,
+    containers: watch::Receiver<Listed>,
 }
 
 impl Portrait {
@@ -41,7 +44,13 @@ impl Portrait {
             realms: realms.iter().cloned().collect(),
             alerts: BTreeMap::new(),
             alert_rules: None,
+            containers: watch::channel(Listed::default()).1,
         }
+    }
+
+    /// The containers of the host are listed here from now on.
+    pub(super) fn contain(&mut self, containers: watch::Receiver<Listed>) {
+        self.containers = containers;
     }
 
     /// These alerts hold from now on, by the console's rules of this generation and the host's own.
@@ -107,17 +116,21 @@ impl Portrait {
             realms: self.realms.clone(),
             alerts: self.alerts.clone(),
             alert_rules: self.alert_rules,
+            containers: self.containers.borrow().as_ref().clone(),
             units: units.iter().map(|(name, state)| (name.clone(), summary(state))).collect(),
         })
     }
 }
 
 /// Leaves out what does not fit into one message: first the units, which are on topics of their own
-/// (there is room for about 300), then the interfaces. Labels, realms and alerts always fit.
+/// (there is room for about 300), then the containers, then the interfaces. Labels, realms and alerts always fit.
 fn fitted(mut state: HostState) -> HostState {
     let fits = |state: &HostState| serde_json::to_vec(state).is_ok_and(|json| json.len() <= STATE_MAX_BYTES);
     if !fits(&state) {
         state.units.clear();
+    }
+    if !fits(&state) {
+        state.containers.clear();
     }
     if !fits(&state) {
         state.interfaces.clear();

@@ -1,11 +1,7 @@
 //! `muster yuno config`: what a yuno reads as its configuration.
 
 use clap::Args;
-use muster_topics::{
-    command::Verb,
-    effective::Effective,
-    unit::{Spec, YunoSpec},
-};
+use muster_topics::{command::Verb, effective::Effective};
 use serde_json::Value;
 
 use super::{
@@ -80,7 +76,7 @@ fn pretty(document: &Value) -> String {
 }
 
 async fn desired(session: &Session, unit: &Unit) -> Result<(), Failure> {
-    let Spec::Yuno(YunoSpec { configs, .. }) = &unit.desired.spec;
+    let configs = unit.desired.spec.configs();
     if configs.is_empty() {
         return Err(Failure::new(Kind::Failed, format!("{} has no configs", unit.unit)));
     }

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use muster_topics::presence::PresenceState;
 use reqwest::Method;
 
-use super::{Session, print};
+use super::{Session, container, print};
 use crate::{api::Host, clock, failure::Failure};
 
 /// Verbs on hosts.
@@ -145,6 +145,8 @@ async fn show(session: &Session, host: &str) -> Result<(), Failure> {
                     .iter()
                     .map(|(name, interface)| ("interface", format!("{name} {}", interface.addresses.join(", ")))),
             );
+            lines
+                .extend(state.containers.iter().map(|(name, summary)| ("container", container::listed(name, summary))));
             lines.extend(
                 state.units.iter().map(|(name, unit)| ("unit", format!("{name} {}", super::wait::phase(unit.phase)))),
             );

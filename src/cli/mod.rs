@@ -8,7 +8,7 @@
 //!   it should be
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
-//!   and its options in [`process`] and [`endpoint`]), [`snapshot`],
+//!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
 //!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
@@ -21,6 +21,7 @@ pub mod change;
 pub mod client;
 pub mod command;
 pub mod config;
+pub mod container;
 pub mod context;
 pub mod dashboards;
 pub mod effective;
@@ -96,6 +97,9 @@ pub enum Verb {
     /// Yunos: native processes that an agent keeps
     #[command(subcommand)]
     Yuno(unit::YunoVerb),
+    /// Containers that an agent keeps, by Podman or Docker
+    #[command(subcommand)]
+    Container(container::Verb),
     /// Snapshots: what the units of a host should be, to go back to
     #[command(subcommand)]
     Snapshot(snapshot::Verb),
@@ -135,7 +139,11 @@ pub struct Session {
 /// If it cannot be done, or `interrupt` is cancelled before it is.
 pub async fn run(verb: Verb, options: &Options, interrupt: CancellationToken) -> Result<(), Failure> {
     // What goes on until it is interrupted has something to say to others then.
-    let ends_itself = matches!(verb, Verb::Yuno(unit::YunoVerb::Logs(logs::Logs { follow: true, .. })));
+    let ends_itself = matches!(
+        verb,
+        Verb::Yuno(unit::YunoVerb::Logs(logs::Logs { follow: true, .. }))
+            | Verb::Container(container::Verb::Logs(logs::Logs { follow: true, .. }))
+    );
     tokio::select! {
         done = perform(verb, options, interrupt.clone()) => done,
         // As a shell has it: 128 + SIGINT.
@@ -172,6 +180,7 @@ async fn perform_one(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Snapshot(verb) => snapshot::run(verb, session).await,
         Verb::Unit(verb) => unit::run(verb, session).await,
         Verb::Yuno(verb) => unit::run_yuno(verb, session).await,
+        Verb::Container(verb) => container::run(verb, session).await,
         Verb::Alert(verb) => alert::run(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,
         Verb::Top(top) => top::run(top, session).await,

@@ -4,7 +4,7 @@
 use clap::Args;
 use muster_topics::{
     Millis,
-    unit::{Replace, Rollback, Spec, YunoSpec},
+    unit::{Replace, Rollback, YunoSpec},
 };
 
 use super::print;
@@ -65,8 +65,7 @@ pub fn mark(unit: &Unit) -> &'static str {
 /// For one unit: how it is replaced, if not as usual, and what runs beside it for that.
 #[must_use]
 pub fn replacement(unit: &Unit, now_ms: Millis) -> [(&'static str, String); 2] {
-    let Spec::Yuno(spec) = &unit.desired.spec;
-    let how = if spec.replace.is_stop_first() { "" } else { "start first" };
+    let how = if unit.desired.spec.yuno().is_none_or(|yuno| yuno.replace.is_stop_first()) { "" } else { "start first" };
     let beside = unit.observed.beside.as_ref();
     let told = beside.map(|beside| format!("{beside} (there since {})", print::age(beside.since_ms, now_ms)));
     [("replaced", how.to_owned()), ("beside it", told.unwrap_or_default())]

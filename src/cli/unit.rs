@@ -17,7 +17,7 @@ use muster_topics::{
 use super::{
     Session, apply, artifact, ask,
     change::{Action, Change, Waiting, change, settle, submit},
-    config, effective, endpoint, exec, export, host, logs, print, probe, process, rollback,
+    config, container, effective, endpoint, exec, export, host, logs, print, probe, process, rollback,
     target::{self, UnitRef},
     upgrade, wait,
 };
@@ -269,7 +269,7 @@ fn parse_word<T: serde::de::DeserializeOwned>(word: &str) -> Result<T, String> {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
-        Verb::Ls { host, select } => list(session, host, select.as_ref()).await,
+        Verb::Ls { host, select } => list(session, host, select.as_ref(), None).await,
         Verb::Show { unit, host } => show(session, &unit, host).await,
         Verb::Apply(wanted) => apply::run(*wanted, session).await,
         Verb::Export(wanted) => export::run(wanted, session).await,
@@ -305,7 +305,7 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
         YunoVerb::Freeze(which) => change(session, which, Action::Freeze).await,
         YunoVerb::Thaw(which) => change(session, which, Action::Thaw).await,
-        YunoVerb::Ls { host, select } => list(session, host, select.as_ref()).await,
+        YunoVerb::Ls { host, select } => list(session, host, select.as_ref(), None).await,
         YunoVerb::Show { unit, host } => show(session, &unit, host).await,
         YunoVerb::Logs(wanted) => logs::run(wanted, session).await,
         YunoVerb::Config(wanted) => effective::run(wanted, session).await,
@@ -318,9 +318,16 @@ pub(super) async fn units(session: &Session, host: Option<String>) -> Result<Vec
     session.client.get("units", &query).await
 }
 
-async fn list(session: &Session, host: Option<String>, select: Option<&Select>) -> Result<(), Failure> {
+/// Lists units: all, or those of one kind.
+pub(super) async fn list(
+    session: &Session,
+    host: Option<String>,
+    select: Option<&Select>,
+    kind: Option<&str>,
+) -> Result<(), Failure> {
     let units = units(session, host).await?;
-    let units: Vec<Unit> = target::select(&units, select).cloned().collect();
+    let is_of_kind = |unit: &&Unit| kind.is_none_or(|kind| unit.desired.spec.kind() == kind);
+    let units: Vec<Unit> = target::select(&units, select).filter(is_of_kind).cloned().collect();
     let now_ms = clock::now_ms();
     let row = |unit: &Unit| {
         let observed = &unit.observed;
@@ -370,31 +377,40 @@ pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String
         .ok_or_else(|| Failure::new(Kind::Failed, format!("there is no unit {}", wanted.unit)))
 }
 
-async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<(), Failure> {
+pub(super) async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<(), Failure> {
     let unit = one(session, wanted, host).await?;
     let now_ms = clock::now_ms();
     let [verified, rolled_back, its_lines, hint] = rollback::facts(&unit, now_ms);
     let [replaced, beside] = rollback::replacement(&unit, now_ms);
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
-        let Spec::Yuno(spec) = &desired.spec;
-        let configs = spec.configs.iter().map(|config| format!("{}@{}", config.id, config.version));
+        let spec = &desired.spec;
+        let yuno = spec.yuno();
+        let probed = |which| yuno.map(|yuno| probed(yuno, which)).unwrap_or_default();
+        let [image, inside, mounts, network] = container::facts(spec);
+        let artifact =
+            |artifact: &ArtifactRef| format!("{}@{} ({})", artifact.role, artifact.version, artifact.sha256.short());
+        let configs = spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version));
         let revision = observed.revision.as_ref().map(|revision| revision.short().to_owned());
         vec![
             ("unit", unit.unit.to_string()),
             ("host", format!("{} ({})", unit.hostname, unit.host)),
             ("kind", desired.spec.kind().to_owned()),
-            (
-                "artifact",
-                format!("{}@{} ({})", spec.artifact.role, spec.artifact.version, spec.artifact.sha256.short()),
-            ),
+            ("artifact", spec.artifact().map(artifact).unwrap_or_default()),
+            image,
+            network,
+            mounts,
             ("configs", configs.collect::<Vec<_>>().join(", ")),
-            ("arguments", spec.args.join(" ")),
-            ("user", spec.user.clone().unwrap_or_default()),
-            ("starts after", names(&spec.after)),
-            ("requires", names(&spec.requires)),
+            ("arguments", spec.args().join(" ")),
+            ("user", spec.host_user().unwrap_or_default().to_owned()),
+            inside,
+            ("starts after", names(spec.after())),
+            ("requires", names(spec.requires())),
             ("snapshots need", unit.pins.words().join(", ")),
-            ("labels", spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")),
+            (
+                "labels",
+                spec.labels().iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "),
+            ),
             (
                 "desired",
                 format!(
@@ -421,9 +437,9 @@ async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Resu
             rolled_back,
             its_lines,
             hint,
-            ("start probe", probed(spec, Which::Start)),
-            ("ready probe", probed(spec, Which::Ready)),
-            ("live probe", probed(spec, Which::Live)),
+            ("start probe", probed(Which::Start)),
+            ("ready probe", probed(Which::Ready)),
+            ("live probe", probed(Which::Live)),
             ("unready", observed.unready.clone().unwrap_or_default()),
             ("hold", unit.hold.as_ref().map(|hold| held(hold, now_ms)).unwrap_or_default()),
             ("listens at", endpoint::listens(observed)),

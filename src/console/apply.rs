@@ -181,8 +181,8 @@ impl Console {
         if let Err(message) = known.realm(&wanted.unit.realm(), &found) {
             faults.add(source, &at("unit"), &message);
         }
-        let artifact = known.artifact(&wanted.artifact);
-        let artifact = artifact.map_err(|message| faults.add(source, &at("artifact"), &message)).ok();
+        let artifact = wanted.artifact.as_ref().map(|name| known.artifact(name)).transpose();
+        let artifact = artifact.map_err(|message| faults.add(source, &at(wanted.artifact_key()), &message)).ok();
         let mut configs = Vec::new();
         for (index, text) in wanted.configs.iter().enumerate() {
             match known.config(text) {
@@ -192,7 +192,7 @@ impl Console {
         }
         let is_found = wanted.is_whole && configs.len() == wanted.configs.len();
         let Some(artifact) = artifact.filter(|_| is_found) else { return Ok(None) };
-        let says = match &artifact.manifest {
+        let says = match artifact.as_ref().and_then(|artifact| artifact.manifest.as_ref()) {
             Some(manifest) => self.manifest(manifest).await?,
             None => muster_topics::manifest::Manifest::default(),
         };
@@ -218,8 +218,7 @@ impl Console {
         {
             faults.add_error(source, unit, error)?;
         }
-        let Spec::Yuno(yuno) = spec;
-        for error in content::unit_faults(self, yuno).await? {
+        for error in content::unit_faults(self, spec).await? {
             faults.add_error(source, unit, error)?;
         }
         Ok(())
@@ -394,24 +393,20 @@ fn check_name<T: std::str::FromStr<Err = muster_topics::name::NameError>>(text: 
 /// Puts the values of an environment into a spec that was reported without them, if they are those of `after`, as its
 /// revision tells. What is not so for the same names is a difference, in the words that stand for it.
 fn other_values(before: &mut Spec, revision: &Digest, after: &Spec) -> Option<String> {
-    let Spec::Yuno(after) = after;
     let known = {
         let mut with = before.clone();
-        let Spec::Yuno(yuno) = &mut with;
-        let shared = after.env.iter().filter(|(name, _)| yuno.env.contains_key(*name));
-        let values: BTreeMap<String, String> = shared.map(|(name, value)| (name.clone(), value.clone())).collect();
-        yuno.env.extend(values);
+        let shared = after.env().iter().filter(|(name, _)| before.env().contains_key(*name));
+        with.env_mut().extend(shared.map(|(name, value)| (name.clone(), value.clone())));
         with
     };
     if known.revision().is_ok_and(|found| found == *revision) {
         *before = known;
         return None;
     }
-    let Spec::Yuno(before) = before;
-    let is_told = |name: &String| after.env.get(name).is_some_and(|value| value != MASK);
+    let is_told = |name: &String| after.env().get(name).is_some_and(|value| value != MASK);
     // With a name that goes its value is gone, and with it what the others were.
-    let names_are_kept = before.env.keys().all(|name| after.env.contains_key(name));
-    (names_are_kept && before.env.keys().any(is_told)).then(|| "env (values)".to_owned())
+    let names_are_kept = before.env().keys().all(|name| after.env().contains_key(name));
+    (names_are_kept && before.env().keys().any(is_told)).then(|| "env (values)".to_owned())
 }
 
 /// In which fields a unit differs.
@@ -428,10 +423,7 @@ fn fields(before: Option<(&Spec, Run)>, after: Option<(&Spec, Run)>) -> Vec<Fiel
         })
         .collect();
     // Under one label there may have been another content.
-    let content = |unit: Option<(&Spec, Run)>| {
-        let Spec::Yuno(yuno) = unit?.0;
-        Some(yuno.artifact.clone())
-    };
+    let content = |unit: Option<(&Spec, Run)>| unit?.0.artifact().cloned();
     if let (Some(one), Some(other)) = (content(before), content(after))
         && one.sha256 != other.sha256
         && (&one.role, &one.version) == (&other.role, &other.version)

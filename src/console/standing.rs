@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Change, Shared,
+    Change, Shared, ingest,
     store::{
         alert::{self, Key, Stood},
         host,
@@ -107,11 +107,10 @@ async fn look(
     for point in stretches.iter().flat_map(Stretch::points) {
         points.push(point);
         if points.len() == POINTS_MAX {
-            shared.series.append(&points).await.map_err(failed)?;
-            points.clear();
+            ingest::commit(shared, std::mem::take(&mut points)).await.map_err(failed)?;
         }
     }
-    shared.series.append(&points).await.map_err(failed)?;
+    ingest::commit(shared, points).await.map_err(failed)?;
     Ok(next)
 }
 

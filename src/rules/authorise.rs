@@ -13,7 +13,6 @@ use muster_topics::{
     name::{Name, UnitName},
     outcome::RefusalCode,
     select,
-    unit::Spec,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -337,9 +336,7 @@ fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
     let broadcast = channel == Channel::Broadcast || command.target.broadcast().is_some();
     let secret = match &command.verb {
         Verb::Exec(_) | Verb::Batch(_) => command.verb.execs().iter().find_map(Exec::secret),
-        Verb::UnitApply { spec, .. } => match &**spec {
-            Spec::Yuno(spec) => (!spec.env.is_empty()).then_some("environment"),
-        },
+        Verb::UnitApply { spec, .. } => (!spec.env().is_empty()).then_some("environment"),
         _ => None,
     };
     let secret = secret.filter(|_| broadcast)?;
@@ -389,9 +386,7 @@ fn realms(verb: &Verb) -> Vec<Name> {
 /// The users that a verb makes something run as; nothing for the agent's own.
 fn users(verb: &Verb) -> Vec<Option<&str>> {
     match verb {
-        Verb::UnitApply { spec, .. } => match &**spec {
-            Spec::Yuno(spec) => vec![spec.user.as_deref()],
-        },
+        Verb::UnitApply { spec, .. } => vec![spec.host_user()],
         other => other.execs().iter().map(|exec| exec.user.as_deref()).collect(),
     }
 }

@@ -37,6 +37,43 @@ pub fn process_delay(attempts: u32) -> Option<Duration> {
     Some(Duration::from_millis(RESTART.bound_ms(doublings).unsigned_abs()))
 }
 
+/// The waits before a container is started again: it takes longer to come up than a process, and what it lacks is more
+/// often its runtime's to mend than its own, so that the first try is not at once, and the last soon.
+const CONTAINER_S: [u64; 5] = [5, 10, 20, 40, 60];
+
+/// How patient somebody is with a unit that ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// With a process: [`process_delay`].
+    Process,
+    /// With a container: five attempts, after 5, 10, 20, 40 and 60 s.
+    Container,
+}
+
+impl Patience {
+    /// How long to wait before it is started again that has been so `attempts` times already; nothing if it has had all
+    /// its chances.
+    #[must_use]
+    pub fn delay(self, attempts: u32) -> Option<Duration> {
+        match self {
+            Self::Process => process_delay(attempts),
+            Self::Container => {
+                let index = usize::try_from(attempts).unwrap_or(usize::MAX);
+                CONTAINER_S.get(index).copied().map(Duration::from_secs)
+            }
+        }
+    }
+
+    /// How often it is started again at once.
+    #[must_use]
+    pub fn immediate(self) -> u32 {
+        match self {
+            Self::Process => IMMEDIATE_RESTARTS,
+            Self::Container => 0,
+        }
+    }
+}
+
 /// Exponential growth up to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
@@ -100,6 +137,15 @@ mod tests {
         }
         assert_eq!(process_delay(RESTARTS_MAX), None);
         assert_eq!(process_delay(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_container_has_five_chances() {
+        let waits: Vec<u64> =
+            (0..).map_while(|attempts| Patience::Container.delay(attempts)).map(|wait| wait.as_secs()).collect();
+        assert_eq!(waits, [5, 10, 20, 40, 60]);
+        assert_eq!(Patience::Container.delay(u32::MAX), None);
+        assert_eq!(Patience::Process.delay(3), process_delay(3));
     }
 
     #[test]

@@ -54,14 +54,15 @@ pub fn cost(before: (&Spec, Run), after: (&Spec, Run)) -> Cost {
 }
 
 fn reloads(spec: &Spec) -> bool {
-    let Spec::Yuno(yuno) = spec;
-    !yuno.reload.is_restart()
+    match spec {
+        Spec::Yuno(yuno) => !yuno.reload.is_restart(),
+        Spec::Container(_) => true,
+    }
 }
 
 /// Whether what runs goes on until another is up. One that is not up itself, or is suspended, is ended all the same.
 fn starts_first(spec: &Spec) -> bool {
-    let Spec::Yuno(yuno) = spec;
-    !yuno.replace.is_stop_first()
+    spec.yuno().is_some_and(|yuno| !yuno.replace.is_stop_first())
 }
 
 #[cfg(test)]

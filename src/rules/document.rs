@@ -1,7 +1,7 @@
 //! Units as people write them down: a document with a unit's name, where it belongs, and its whole intended spec.
 //!
 //! The keys are those of a spec, with three differences: artifact and configs stand there as people name them
-//! (`role@version`, `id@version`), `unit`, `hosts` and `run` say what is around the spec, and restarts on demand are
+//! (`role@version`, `id@version`; of a container as `image: {rootfs: role@version}`), `unit`, `hosts` and `run` say what is around the spec, and restarts on demand are
 //! not counted. What is left out is the default, or what the artifact's manifest says; a `run` that is left out leaves
 //! it as it is.
 //!
@@ -10,6 +10,7 @@
 //! **Invariant: what [`write`] gives, [`read`] takes**, and it comes to the same spec.
 
 use muster_topics::{
+    container::ContainerSpec,
     manifest::Manifest,
     name::{Digest, UnitName},
     unit::{ArtifactRef, ConfigRef, Run, Spec, YunoSpec},
@@ -37,10 +38,11 @@ pub struct Wanted {
     pub hosts: Vec<String>,
     /// Whether it should run; as it does, if the document does not say.
     pub run: Option<Run>,
-    /// What runs, as people name it.
-    pub artifact: String,
+    /// The artifact that it is made of, as people name it, if it is of one.
+    pub artifact: Option<String>,
     /// Its configs, as people name them.
     pub configs: Vec<String>,
+    kind: Kind,
     /// The rest of the spec.
     fields: Map<String, Value>,
     /// Whether that is all that the document says, rather than what was right of it.
@@ -107,28 +109,72 @@ fn read_unit(document: &Map<String, Value>, hosts: Option<&[String]>) -> (Option
     let name = document.get("unit").and_then(Value::as_str).map(str::to_owned);
     let mut faults = Faults { unit: name, list: Vec::new() };
     let mut whole = Value::Object(document.clone());
-    for key in take_unknown(&mut whole, &schema()) {
+    let kind = match document.get("kind") {
+        Some(Value::String(kind)) if kind == "container" => Kind::Container,
+        _ => Kind::Yuno,
+    };
+    for key in take_unknown(&mut whole, &schema(kind)) {
         faults.add(&key.at, unknown(&key.hint));
     }
     let Value::Object(mut fields) = whole else { return (None, faults.list) };
     let unit: Option<UnitName> = required(&mut fields, "unit", &mut faults);
-    let artifact: Option<String> = required(&mut fields, "artifact", &mut faults);
+    let (artifact, is_made): (Option<String>, bool) = match kind {
+        Kind::Yuno => {
+            let artifact: Option<String> = required(&mut fields, "artifact", &mut faults);
+            let is_made = artifact.is_some();
+            (artifact, is_made)
+        }
+        Kind::Container => (image_artifact(&mut fields, &mut faults), fields.contains_key("image")),
+    };
     let configs = optional(&mut fields, "configs", &mut faults).unwrap_or_default();
     let named = optional(&mut fields, "hosts", &mut faults);
     let run = optional(&mut fields, "run", &mut faults);
     if let Some(kind) = optional::<String>(&mut fields, "kind", &mut faults)
-        && kind != "yuno"
+        && !["yuno", "container"].contains(&kind.as_str())
     {
-        faults.add("kind", format!("there is no kind {kind:?}; known is `yuno`"));
+        faults.add("kind", format!("there is no kind {kind:?}; known are `yuno` and `container`"));
     }
     for (key, value) in &fields {
-        probe(key, value, &|value| Value::Object(Map::from_iter([(key.clone(), value)])), &mut faults);
+        probe(kind, key, value, &|value| Value::Object(Map::from_iter([(key.clone(), value)])), &mut faults);
     }
-    let wanted = unit.zip(artifact).map(|(unit, artifact)| {
+    let wanted = unit.filter(|_| is_made).map(|unit| {
         let hosts = named.unwrap_or_else(|| hosts.unwrap_or_default().to_vec());
-        Wanted { unit, hosts, run, artifact, configs, fields, is_whole: faults.list.is_empty() }
+        Wanted { unit, hosts, run, artifact, configs, kind, fields, is_whole: faults.list.is_empty() }
     });
     (wanted, faults.list)
+}
+
+/// What kind of unit a document is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A yuno, which need not be said.
+    Yuno,
+    /// A container.
+    Container,
+}
+
+/// Takes the artifact's name out of a container's image, if it is made of one, and puts any in its place.
+fn image_artifact(fields: &mut Map<String, Value>, faults: &mut Faults) -> Option<String> {
+    let Some(image) = fields.get_mut("image") else {
+        faults.add(
+            "image",
+            "it has to be there: {rootfs: ROLE@VERSION}, {archive: ROLE@VERSION} or {name: …}".to_owned(),
+        );
+        return None;
+    };
+    IMAGE_FORMS.iter().find_map(|form| {
+        let place = image.get_mut(form)?;
+        let name = place.as_str()?.to_owned();
+        *place = any_artifact();
+        Some(name)
+    })
+}
+
+/// The forms of an image that are artifacts.
+const IMAGE_FORMS: [&str; 2] = ["rootfs", "archive"];
+
+fn any_artifact() -> Value {
+    json!({ "sha256": Digest::of(b""), "size_bytes": 0, "role": "any", "version": "0" })
 }
 
 struct Faults {
@@ -162,54 +208,72 @@ fn optional<T: DeserializeOwned>(fields: &mut Map<String, Value>, key: &str, fau
 
 /// Tells what is wrong with a value of a spec, and where within it: each part by itself, for a reader of the whole
 /// stops at the first.
-fn probe(at: &str, value: &Value, wrap: &dyn Fn(Value) -> Value, faults: &mut Faults) {
+fn probe(kind: Kind, at: &str, value: &Value, wrap: &dyn Fn(Value) -> Value, faults: &mut Faults) {
     match value {
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                probe(&format!("{at}.{index}"), item, &|item| wrap(Value::Array(vec![item])), faults);
+                probe(kind, &format!("{at}.{index}"), item, &|item| wrap(Value::Array(vec![item])), faults);
             }
             // What may be no list at all.
             if items.is_empty() {
-                complain(at, wrap(json!([])), faults);
+                complain(kind, at, wrap(json!([])), faults);
             }
         }
         // Where all may be left out, each may stand alone.
-        Value::Object(parts) if yuno(wrap(json!({}))).is_ok() => {
+        Value::Object(parts) if spec_of(kind, wrap(json!({}))).is_ok() => {
             for (key, part) in parts {
                 let alone = |part: Value| wrap(Value::Object(Map::from_iter([(key.clone(), part)])));
-                probe(&format!("{at}.{key}"), part, &alone, faults);
+                probe(kind, &format!("{at}.{key}"), part, &alone, faults);
             }
         }
-        _ => complain(at, wrap(value.clone()), faults),
+        _ => complain(kind, at, wrap(value.clone()), faults),
     }
 }
 
-fn complain(at: &str, fields: Value, faults: &mut Faults) {
-    if let Err(message) = yuno(fields) {
+fn complain(kind: Kind, at: &str, fields: Value, faults: &mut Faults) {
+    if let Err(message) = spec_of(kind, fields) {
         faults.add(at, message);
     }
 }
 
-/// A spec of some fields, with an artifact that stands for any.
-fn yuno(fields: Value) -> Result<YunoSpec, String> {
-    let sha256 = Digest::of(b"");
-    let mut spec = json!({ "artifact": { "sha256": sha256, "size_bytes": 0, "role": "any", "version": "0" } });
+/// A spec of some fields, with an artifact, or an image, that stands for any.
+fn spec_of(kind: Kind, fields: Value) -> Result<Spec, String> {
+    let mut spec = match kind {
+        Kind::Yuno => json!({ "artifact": any_artifact() }),
+        Kind::Container => json!({ "image": { "name": "any" } }),
+    };
     if let (Value::Object(spec), Value::Object(fields)) = (&mut spec, fields) {
         spec.extend(fields);
     }
-    from_value(&spec)
+    match kind {
+        Kind::Yuno => from_value(&spec).map(Spec::Yuno),
+        Kind::Container => from_value(&spec).map(Spec::Container),
+    }
 }
 
 impl Wanted {
+    /// Where a document names the artifact.
+    #[must_use]
+    pub fn artifact_key(&self) -> &'static str {
+        match self.kind {
+            Kind::Yuno => "artifact",
+            Kind::Container => "image",
+        }
+    }
+
     /// The spec, with what its artifact and its configs are, and what the artifact's manifest says where the document
     /// does not.
     ///
     /// # Errors
     /// If a field contradicts another.
-    pub fn spec(&self, artifact: ArtifactRef, configs: Vec<ConfigRef>, says: &Manifest) -> Result<Spec, Fault> {
-        let spec = yuno(Value::Object(self.fields.clone()));
+    pub fn spec(&self, artifact: Option<ArtifactRef>, configs: Vec<ConfigRef>, says: &Manifest) -> Result<Spec, Fault> {
+        let spec = spec_of(self.kind, Value::Object(self.fields.clone()));
         let mut spec = spec.map_err(|message| Fault { at: self.unit.to_string(), message })?;
-        (spec.artifact, spec.configs) = (artifact, configs);
+        if let (Some(place), Some(artifact)) = (spec.artifact_mut(), artifact) {
+            *place = artifact;
+        }
+        let Spec::Yuno(mut spec) = spec else { return Ok(spec) };
+        spec.configs = configs;
         if !self.fields.contains_key("args") {
             spec.args.clone_from(&says.args);
         }
@@ -223,12 +287,16 @@ impl Wanted {
 /// The document that wants a unit as it is. Secrets are masked, and a mask stands for what is there.
 #[must_use]
 pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
-    let Spec::Yuno(yuno) = spec;
     let mut fields = portrait(spec, run);
-    let bare = portrait(&Spec::Yuno(YunoSpec::new(yuno.artifact.clone())), run);
-    fields.retain(|key, value| matches!(key.as_str(), "artifact" | "run") || bare.get(key) != Some(value));
+    let bare = match spec {
+        Spec::Yuno(yuno) => Spec::Yuno(YunoSpec::new(yuno.artifact.clone())),
+        Spec::Container(container) => Spec::Container(ContainerSpec::new(container.image.clone())),
+    };
+    let bare = portrait(&bare, run);
+    let is_said = |key: &str| matches!(key, "artifact" | "image" | "kind" | "run");
+    fields.retain(|key, value| is_said(key) || bare.get(key) != Some(value));
     // What a manifest says holds unless the document says otherwise.
-    if yuno.artifact.manifest.is_some() {
+    if let Some(yuno) = spec.yuno().filter(|yuno| yuno.artifact.manifest.is_some()) {
         fields.entry("args").or_insert_with(|| json!(yuno.args));
         fields.entry("channel").or_insert_with(|| json!(yuno.channel));
     }
@@ -240,12 +308,29 @@ pub fn write(unit: &UnitName, host: &str, spec: &Spec, run: Run) -> Value {
 /// Every field of a unit in the words of a document, the defaults too, with secrets masked.
 #[must_use]
 pub fn portrait(spec: &Spec, run: Run) -> Map<String, Value> {
-    let Spec::Yuno(yuno) = spec.masked();
-    let configs: Vec<String> = yuno.configs.iter().map(|config| format!("{}@{}", config.id, config.version)).collect();
-    let artifact = format!("{}@{}", yuno.artifact.role, yuno.artifact.version);
-    let Ok(Value::Object(mut fields)) = serde_json::to_value(&yuno) else { return Map::new() };
+    let spec = spec.masked();
+    let configs: Vec<String> =
+        spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version)).collect();
+    let artifact = spec.artifact().map(|artifact| format!("{}@{}", artifact.role, artifact.version));
+    let fields = match &spec {
+        Spec::Yuno(yuno) => serde_json::to_value(yuno),
+        Spec::Container(_) => serde_json::to_value(&spec),
+    };
+    let Ok(Value::Object(mut fields)) = fields else { return Map::new() };
     fields.remove("restart_epoch");
-    fields.insert("artifact".to_owned(), artifact.into());
+    match (&spec, artifact) {
+        (Spec::Yuno(_), Some(artifact)) => drop(fields.insert("artifact".to_owned(), artifact.into())),
+        (Spec::Container(_), Some(artifact)) => {
+            let image = fields.get_mut("image");
+            let place = image.and_then(|image| {
+                IMAGE_FORMS.iter().find(|form| image.get(form).is_some()).map(|form| &mut image[form])
+            });
+            if let Some(place) = place {
+                *place = artifact.into();
+            }
+        }
+        (_, None) => {}
+    }
     if configs.is_empty() {
         fields.remove("configs");
     } else {
@@ -257,8 +342,11 @@ pub fn portrait(spec: &Spec, run: Run) -> Map<String, Value> {
 
 /// The JSON Schema of a document that wants one unit.
 #[must_use]
-pub fn schema() -> Value {
-    let mut schema = schemars::schema_for!(YunoSpec).to_value();
+pub fn schema(kind: Kind) -> Value {
+    let mut schema = match kind {
+        Kind::Yuno => schemars::schema_for!(YunoSpec).to_value(),
+        Kind::Container => schemars::schema_for!(ContainerSpec).to_value(),
+    };
     let run = schemars::schema_for!(Run).to_value();
     let name = schemars::schema_for!(UnitName).to_value();
     if let Some(properties) = schema["properties"].as_object_mut() {
@@ -267,13 +355,32 @@ pub fn schema() -> Value {
         properties.extend([
             ("unit".to_owned(), name),
             ("hosts".to_owned(), texts("The hosts that it belongs on, by id or hostname.")),
-            ("kind".to_owned(), json!({ "const": "yuno" })),
             ("run".to_owned(), run),
-            ("artifact".to_owned(), json!({ "description": "ROLE@VERSION, ROLE or a SHA-256.", "type": "string" })),
-            ("configs".to_owned(), texts("Each as ID@VERSION or ID.")),
         ]);
+        let artifact = json!({ "description": "ROLE@VERSION, ROLE or a SHA-256.", "type": "string" });
+        properties.extend(match kind {
+            Kind::Yuno => vec![
+                ("kind".to_owned(), json!({ "const": "yuno" })),
+                ("artifact".to_owned(), artifact),
+                ("configs".to_owned(), texts("Each as ID@VERSION or ID.")),
+            ],
+            Kind::Container => {
+                let name = json!({ "description": "An image that the host has, or can pull.", "type": "string" });
+                let forms = json!({ "rootfs": artifact, "archive": artifact, "name": name });
+                vec![
+                    ("kind".to_owned(), json!({ "const": "container" })),
+                    (
+                        "image".to_owned(),
+                        json!({ "type": "object", "properties": forms, "additionalProperties": false }),
+                    ),
+                ]
+            }
+        });
     }
-    schema["required"] = json!(["unit", "artifact"]);
+    schema["required"] = match kind {
+        Kind::Yuno => json!(["unit", "artifact"]),
+        Kind::Container => json!(["unit", "kind", "image"]),
+    };
     schema
 }
 
@@ -353,7 +460,7 @@ mod tests {
                 "unit": "default/a", "artifact": 5, "artefact": "web", "grace_ms": "long", "restart": "sometimes",
                 "limits": {"memroy_bytes": 1, "pids": "many"}, "env": {"A": 1, "B": "b", "C": true},
                 "provides": [{"name": "x"}, {"name": "Y Z"}, {"nam": "x"}], "restart_epoch": 4, "run": "now",
-                "kind": "container"
+                "kind": "pod"
             }),
             &[
                 ("default/a: artefact", "`artifact`"),
@@ -362,7 +469,7 @@ mod tests {
                 ("default/a: provides.2.nam", "`name`"),
                 ("default/a: artifact", "expected a string"),
                 ("default/a: run", "`stopped`, `running`"),
-                ("default/a: kind", "`yuno`"),
+                ("default/a: kind", "`container`"),
                 ("default/a: env.A", "expected a string"),
                 ("default/a: env.C", "expected a string"),
                 ("default/a: grace_ms", "expected u64"),
@@ -389,6 +496,39 @@ mod tests {
     }
 
     #[test]
+    fn containers() {
+        let document = json!({
+            "unit": "default/a", "kind": "container", "image": {"rootfs": "web@1.0"}, "args": ["/bin/true"],
+            "mounts": [{"host": "/srv", "inside": "/data", "read_only": true}], "network": "none", "env": {"A": "b"},
+        });
+        check_faults(&document, &[]);
+        let (wanted, _) = read(&document);
+        assert_eq!((wanted[0].artifact.as_deref(), wanted[0].artifact_key()), (Some("web@1.0"), "image"));
+        let spec = wanted[0].spec(Some(artifact(false)), Vec::new(), &Manifest::default()).unwrap();
+        assert_eq!(spec.artifact(), Some(&artifact(false)));
+        let written = write(&"default/a".parse().unwrap(), "anna", &spec, Run::Running);
+        let mut wanted = document;
+        for (key, value) in [("run", json!("running")), ("hosts", json!(["anna"])), ("env", json!({"A": MASK}))] {
+            wanted[key] = value;
+        }
+        assert_eq!(written, wanted);
+        check_faults(&json!({"unit": "a/b", "kind": "container"}), &[("a/b: image", "has to be there")]);
+        check_faults(
+            &json!({
+                "unit": "a/b", "kind": "container", "image": {"name": "x"}, "artifact": "web", "configs": ["a"],
+                "mounts": [{"host": "/a", "inside": "/b"}, {"hots": "/a", "inside": 5}], "network": "empty",
+            }),
+            &[
+                ("a/b: artifact", "no such key"),
+                ("a/b: configs", "no such key"),
+                ("a/b: mounts.1.hots", "`host`"),
+                ("a/b: mounts.1", "invalid type"),
+                ("a/b: network", "`bridge`"),
+            ],
+        );
+    }
+
+    #[test]
     fn hosts_of_a_list_are_for_those_that_name_none() {
         let document = json!({
             "hosts": ["anna"],
@@ -405,7 +545,9 @@ mod tests {
         let spec = |document: Value| {
             let (wanted, faults) = read(&document);
             assert_eq!(faults, []);
-            let Spec::Yuno(spec) = wanted[0].spec(artifact(true), Vec::new(), &says).unwrap();
+            let Spec::Yuno(spec) = wanted[0].spec(Some(artifact(true)), Vec::new(), &says).unwrap() else {
+                panic!("a yuno")
+            };
             (spec.args, spec.channel)
         };
         let silent = json!({"unit": "a/b", "artifact": "web"});
@@ -451,11 +593,11 @@ mod tests {
             let (wanted, faults) = read(&document);
             prop_assert_eq!(faults, []);
             prop_assert_eq!(&wanted[0].hosts[..], ["anna"]);
-            prop_assert_eq!((wanted[0].run, &wanted[0].artifact[..]), (Some(run), "web@1.0"));
+            prop_assert_eq!((wanted[0].run, wanted[0].artifact.as_deref()), (Some(run), Some("web@1.0")));
             prop_assert_eq!(&wanted[0].configs[..], ["a.b@3"]);
             let says = Manifest { args: vec!["-v".to_owned()], channel: Channel::Notify, ..Manifest::default() };
             let says = if manifest { says } else { Manifest::default() };
-            prop_assert_eq!(wanted[0].spec(artifact(manifest), configs, &says).unwrap(), spec);
+            prop_assert_eq!(wanted[0].spec(Some(artifact(manifest)), configs, &says).unwrap(), spec);
         }
     }
 }

@@ -25,7 +25,7 @@ use muster_topics::{
     },
 };
 
-use super::{Refusal, lease, probe, process};
+use super::{Refusal, container, lease, probe, process};
 
 /// A unit that exists, as far as a verb has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -165,14 +165,13 @@ fn hold(current: Current<'_>, run: Run, note: Option<&str>) -> Result<Edit, Refu
 
 fn label(desired: &Desired, labels: &BTreeMap<Name, Option<LabelValue>>) -> Result<Edit, Refusal> {
     let mut spec = desired.spec.clone();
-    let Spec::Yuno(yuno) = &mut spec;
     for (name, value) in labels {
         match value {
-            Some(value) => yuno.labels.insert(name.clone(), value.clone()),
-            None => yuno.labels.remove(name),
+            Some(value) => spec.labels_mut().insert(name.clone(), value.clone()),
+            None => spec.labels_mut().remove(name),
         };
     }
-    process::check(yuno).map_err(|message| Refusal::new(RefusalCode::Invalid, message))?;
+    check(&spec).map_err(|message| Refusal::new(RefusalCode::Invalid, message))?;
     if spec == desired.spec {
         return Ok(Edit::Keep);
     }
@@ -190,12 +189,14 @@ fn upgrade(
 ) -> Result<Edit, Refusal> {
     let conflict = |message| Err(Refusal::new(RefusalCode::Conflict, message));
     let mut spec = desired.spec.clone();
-    let Spec::Yuno(yuno) = &mut spec;
     if let Some(artifact) = artifact {
-        yuno.artifact = artifact.clone();
+        let Some(place) = spec.artifact_mut() else {
+            return conflict(format!("{unit} is made of no artifact"));
+        };
+        *place = artifact.clone();
     }
     for config in configs {
-        let Some(place) = yuno.configs.iter_mut().find(|place| place.id == config.id) else {
+        let Some(place) = spec.configs_mut().iter_mut().find(|place| place.id == config.id) else {
             return conflict(format!("{unit} has no config {}", config.id));
         };
         *place = config.clone();
@@ -232,8 +233,10 @@ fn running(run: Run) -> Run {
 
 fn play(unit: &UnitName, current: Current<'_>, run: bool) -> Result<Edit, Refusal> {
     let unsupported = |why: &str| Err(Refusal::new(RefusalCode::Unsupported, format!("{unit} cannot play: {why}")));
-    let Spec::Yuno(spec) = &current.desired.spec;
-    if spec.channel != Channel::Lines {
+    if current.desired.spec.yuno().is_none() {
+        return unsupported(&format!("it is a {}", current.desired.spec.kind()));
+    }
+    if current.desired.spec.channel() != Channel::Lines {
         return unsupported(
             "its channel is not `lines`. hint: `channel` in its spec says how it speaks with its agent",
         );
@@ -279,8 +282,7 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
         }
         keep_restarts(&current.desired.spec, &mut spec);
     }
-    let Spec::Yuno(yuno) = &spec;
-    if run == Some(Run::Playing) && yuno.channel != Channel::Lines {
+    if run == Some(Run::Playing) && spec.channel() != Channel::Lines {
         return Err(Refusal::new(
             RefusalCode::Unsupported,
             format!("{unit} cannot play: its channel is not `lines`. hint: add \"channel\": \"lines\""),
@@ -306,18 +308,28 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
     Ok(Edit::Set { spec: Box::new(spec), revision, run: run_wanted, frozen, holding: Holding::Keep })
 }
 
+fn check(spec: &Spec) -> Result<(), String> {
+    match spec {
+        Spec::Yuno(spec) => process::check(spec),
+        Spec::Container(spec) => container::check(spec),
+    }
+}
+
 /// Everything that is wrong with a spec, at once.
 #[must_use]
 pub fn faults(spec: &Spec) -> Vec<String> {
-    let Spec::Yuno(spec) = spec;
-    process::faults(spec).into_iter().chain(lease::check(spec)).chain(probe::check(spec)).collect()
+    match spec {
+        Spec::Yuno(spec) => {
+            process::faults(spec).into_iter().chain(lease::check(spec)).chain(probe::check(spec)).collect()
+        }
+        Spec::Container(spec) => container::faults(spec).into_iter().chain(lease::check(spec)).collect(),
+    }
 }
 
 /// Whoever applies a spec as it is shown knows no value of its environment: a mask stands for the value that is there.
 fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), Refusal> {
-    let Spec::Yuno(after) = after;
-    let before = before.map(|Spec::Yuno(before)| &before.env);
-    for (name, value) in after.env.iter_mut().filter(|(_, value)| *value == MASK) {
+    let before = before.map(Spec::env);
+    for (name, value) in after.env_mut().iter_mut().filter(|(_, value)| *value == MASK) {
         let Some(kept) = before.and_then(|env| env.get(name)) else {
             let message =
                 format!("env.{name}: {MASK} stands for the value that is there, and there is none. hint: write it out");
@@ -331,26 +343,22 @@ fn keep_secrets(before: Option<&Spec>, after: &mut Spec) -> Result<(), Refusal> 
 /// Whoever applies a spec from a file knows nothing of the restarts on demand since; without this,
 /// applying the same file again would restart the unit.
 fn keep_restarts(before: &Spec, after: &mut Spec) {
-    match (before, after) {
-        (Spec::Yuno(before), Spec::Yuno(after)) => {
-            after.restart_epoch = after.restart_epoch.max(before.restart_epoch);
-        }
-    }
+    let epoch = after.restart_epoch_mut();
+    *epoch = (*epoch).max(before.restart_epoch());
 }
 
 fn restart(desired: &Desired) -> Result<Edit, Refusal> {
     let mut spec = desired.spec.clone();
-    match &mut spec {
-        Spec::Yuno(spec) => spec.restart_epoch = spec.restart_epoch.saturating_add(1),
-    }
+    let epoch = spec.restart_epoch_mut();
+    *epoch = epoch.saturating_add(1);
     let revision = revision(&spec)?;
     Ok(Edit::Set { spec: Box::new(spec), revision, run: running(desired.run), frozen: false, holding: Holding::Keep })
 }
 
 fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
     let conflict = |message| Err(Refusal::new(RefusalCode::Conflict, message));
-    let Spec::Yuno(spec) = &current.desired.spec;
-    let has_ended = spec.transient && matches!(current.observed.phase, Phase::Stopped | Phase::Failed);
+    let is_transient = current.desired.spec.is_transient();
+    let has_ended = is_transient && matches!(current.observed.phase, Phase::Stopped | Phase::Failed);
     if current.desired.run != Run::Stopped && !has_ended {
         return conflict(format!("{unit} should run. hint: `muster unit retire {unit}` stops and holds it"));
     }
@@ -359,7 +367,7 @@ fn remove(unit: &UnitName, current: Current<'_>) -> Result<Edit, Refusal> {
         return conflict(format!("{unit} has not stopped yet. hint: wait until its phase is stopped"));
     }
     // One that is there for one run is not started again by itself.
-    if !spec.transient && !current.is_held(HoldReason::Operator) {
+    if !is_transient && !current.is_held(HoldReason::Operator) {
         return conflict(format!(
             "{unit} is stopped, but nobody holds it, so it could be started at any moment. hint: `muster unit retire {unit}`"
         ));
@@ -442,7 +450,7 @@ mod tests {
             Ok(Edit::Keep) => "keep".to_owned(),
             Ok(Edit::Forget) => "forget".to_owned(),
             Ok(Edit::Set { run, spec, frozen, holding, .. }) => {
-                let Spec::Yuno(spec) = &**spec;
+                let Spec::Yuno(spec) = &**spec else { panic!("a yuno") };
                 let frozen = if *frozen { " frozen" } else { "" };
                 let holding = match holding {
                     Holding::Keep => "",

@@ -314,6 +314,7 @@ mod tests {
             realms: vec!["default".parse().unwrap()],
             units: Default::default(),
             alerts: Default::default(),
+            containers: Default::default(),
             alert_rules: None,
         }
     }

@@ -13,11 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_topics::{
+    container::ContainerSpec,
     endpoint::{Connector, ENDPOINTS_MAX, Endpoint, Needed, Protocol, Provided},
     name::{Name, UnitName},
     outcome::RefusalCode,
     realm::PortRange,
-    unit::YunoSpec,
+    unit::{Spec, YunoSpec},
 };
 use serde::{Deserialize, Serialize};
 
@@ -155,9 +156,36 @@ fn next_placeholder(text: &str) -> Option<(&str, Placeholder<'_>, &str)> {
     None
 }
 
+/// What of a spec is about endpoints.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<'a> {
+    provides: &'a [Provided],
+    needs: &'a [Needed],
+    args: &'a [String],
+}
+
+impl<'a> From<&'a Spec> for Ends<'a> {
+    fn from(spec: &'a Spec) -> Self {
+        Self { provides: spec.provides(), needs: spec.needs(), args: spec.args() }
+    }
+}
+
+impl<'a> From<&'a YunoSpec> for Ends<'a> {
+    fn from(spec: &'a YunoSpec) -> Self {
+        Self { provides: &spec.provides, needs: &spec.needs, args: &spec.args }
+    }
+}
+
+impl<'a> From<&'a ContainerSpec> for Ends<'a> {
+    fn from(spec: &'a ContainerSpec) -> Self {
+        Self { provides: &spec.provides, needs: &spec.needs, args: &spec.args }
+    }
+}
+
 /// What is wrong with what a unit provides and needs: everything, at once.
 #[must_use]
-pub fn check(spec: &YunoSpec) -> Vec<String> {
+pub fn check<'a>(spec: impl Into<Ends<'a>>) -> Vec<String> {
+    let spec = spec.into();
     let mut wrong = Vec::new();
     let provided: Vec<&Name> = spec.provides.iter().map(|provided| &provided.name).collect();
     let needed: Vec<&Name> = spec.needs.iter().map(|needed| &needed.name).collect();
@@ -177,7 +205,7 @@ pub fn check(spec: &YunoSpec) -> Vec<String> {
         }
     }
     let mut ports = BTreeSet::new();
-    for Provided { name, port, protocol, .. } in &spec.provides {
+    for Provided { name, port, protocol, .. } in spec.provides {
         match port {
             Some(0) => wrong.push(format!("provides: {name} has port 0, which is none. hint: leave the port out")),
             Some(port) if !ports.insert((*protocol, *port)) => {
@@ -186,7 +214,7 @@ pub fn check(spec: &YunoSpec) -> Vec<String> {
             _ => {}
         }
     }
-    for (place, what, name, list) in unknown_placeholders(&spec.args, spec) {
+    for (place, what, name, list) in unknown_placeholders(spec.args, spec) {
         wrong.push(format!("argument {place} says {{{what}:{name}}}, and {list} has no {name}"));
     }
     wrong
@@ -195,7 +223,11 @@ pub fn check(spec: &YunoSpec) -> Vec<String> {
 /// Placeholders in some words that are of no endpoint of the unit: in which word (from 1), what and whose, and in what
 /// it should stand.
 #[must_use]
-pub fn unknown_placeholders<'a>(words: &'a [String], spec: &YunoSpec) -> Vec<(usize, &'a str, &'a str, &'static str)> {
+pub fn unknown_placeholders<'a, 'b>(
+    words: &'a [String],
+    spec: impl Into<Ends<'b>>,
+) -> Vec<(usize, &'a str, &'a str, &'static str)> {
+    let spec = spec.into();
     let provided = |name: &str| spec.provides.iter().any(|provided| provided.name.as_str() == name);
     let needed = |name: &str| spec.needs.iter().any(|needed| needed.name.as_str() == name);
     let mut unknown = Vec::new();
@@ -286,16 +318,16 @@ fn exhausted(unit: &UnitName, provided: &Provided, range: PortRange) -> Refusal 
 #[derive(Clone, Debug, Default)]
 pub struct Provision<'a> {
     /// What each unit provides.
-    units: BTreeMap<&'a UnitName, &'a YunoSpec>,
+    units: BTreeMap<&'a UnitName, Ends<'a>>,
     ports: BTreeMap<(&'a UnitName, &'a Name), u16>,
 }
 
 impl<'a> Provision<'a> {
     /// From the specs of all units, and all leases.
     #[must_use]
-    pub fn new(units: impl IntoIterator<Item = (&'a UnitName, &'a YunoSpec)>, leases: &'a [Lease]) -> Self {
+    pub fn new(units: impl IntoIterator<Item = (&'a UnitName, impl Into<Ends<'a>>)>, leases: &'a [Lease]) -> Self {
         let ports = leases.iter().map(|lease| ((&lease.unit, &lease.name), lease.port)).collect();
-        Self { units: units.into_iter().collect(), ports }
+        Self { units: units.into_iter().map(|(unit, spec)| (unit, spec.into())).collect(), ports }
     }
 
     fn port(&self, unit: &UnitName, name: &Name) -> Option<u16> {
@@ -311,7 +343,7 @@ impl<'a> Provision<'a> {
     }
 
     fn providers(&self, realm: &Name, name: &Name) -> Vec<&'a UnitName> {
-        let provides = |spec: &YunoSpec| spec.provides.iter().any(|provided| provided.name == *name);
+        let provides = |spec: &Ends<'_>| spec.provides.iter().any(|provided| provided.name == *name);
         let all = self.units.iter().filter(|(unit, spec)| unit.realm() == *realm && provides(spec));
         all.map(|(unit, _)| *unit).collect()
     }
@@ -343,7 +375,13 @@ impl<'a> Provision<'a> {
 
 /// What a unit is wired to, and why it has to wait, if it has.
 #[must_use]
-pub fn wire(unit: &UnitName, spec: &YunoSpec, provision: &Provision<'_>, realms: &Realms) -> (Wiring, Option<String>) {
+pub fn wire<'a>(
+    unit: &UnitName,
+    spec: impl Into<Ends<'a>>,
+    provision: &Provision<'_>,
+    realms: &Realms,
+) -> (Wiring, Option<String>) {
+    let spec = spec.into();
     let realm = realms.resolve(&unit.realm());
     let mut lacks = Vec::new();
     if let Some(disabled) = &realm.disabled {
@@ -356,7 +394,7 @@ pub fn wire(unit: &UnitName, spec: &YunoSpec, provision: &Provision<'_>, realms:
     };
     let endpoints: Vec<Endpoint> = spec.provides.iter().filter_map(endpoint).collect();
     let mut connectors = Vec::new();
-    for needed in &spec.needs {
+    for needed in spec.needs {
         match provision.resolve(unit, needed, realms) {
             Ok(connector) => connectors.push(connector),
             Err(_) if needed.optional => {}

@@ -24,6 +24,7 @@ pub mod authorise;
 pub mod backlog;
 pub mod backoff;
 pub mod config;
+pub mod container;
 pub mod cost;
 pub mod document;
 pub mod edit;

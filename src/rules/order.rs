@@ -9,10 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_topics::{
-    name::UnitName,
-    unit::{Spec, YunoSpec},
-};
+use muster_topics::{name::UnitName, unit::Spec};
 
 /// What keeps a unit from being started, as far as others are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,11 +54,6 @@ pub struct Node<'a> {
 /// All units of a host.
 pub type Nodes<'a> = BTreeMap<&'a UnitName, Node<'a>>;
 
-fn yuno(spec: &Spec) -> &YunoSpec {
-    let Spec::Yuno(spec) = spec;
-    spec
-}
-
 /// What keeps a unit from being started.
 #[must_use]
 pub fn gate(unit: &UnitName, nodes: &Nodes<'_>) -> Gate {
@@ -70,17 +62,17 @@ pub fn gate(unit: &UnitName, nodes: &Nodes<'_>) -> Gate {
     if needs != Gate::Open {
         return needs;
     }
-    let priority = yuno(node.spec).priority;
+    let priority = node.spec.priority();
     let goes_first = |other: &Node<'_>| {
         let is_about_to = other.launching || other.starts && self::needs(other.spec, nodes) == Gate::Open;
-        yuno(other.spec).priority < priority && is_about_to
+        other.spec.priority() < priority && is_about_to
     };
     if nodes.values().any(goes_first) { Gate::Turn } else { Gate::Open }
 }
 
 /// The same, by what it needs alone.
 fn needs(spec: &Spec, nodes: &Nodes<'_>) -> Gate {
-    let YunoSpec { after, requires, .. } = yuno(spec);
+    let (after, requires) = (spec.after(), spec.requires());
     let way = |unit: &UnitName| nodes.get(unit).map(|node| node.way);
     for unit in requires {
         match way(unit) {
@@ -105,7 +97,7 @@ pub fn cycle<'a>(
 ) -> Option<Vec<UnitName>> {
     let needed = |name: &UnitName| {
         let spec = if name == unit { Some(spec) } else { others.get(name).copied() };
-        spec.map(|spec| yuno(spec).requires.iter().chain(&yuno(spec).after)).into_iter().flatten()
+        spec.map(|spec| spec.requires().iter().chain(spec.after())).into_iter().flatten()
     };
     // Depth first from the unit; what led to no circle once never does.
     let mut seen = BTreeSet::from([unit]);
@@ -135,16 +127,14 @@ pub fn stop_waves<'a>(units: &BTreeMap<&'a UnitName, &'a Spec>) -> Vec<Vec<&'a U
     while !left.is_empty() {
         let needed: BTreeSet<&UnitName> = left
             .iter()
-            .flat_map(|(name, spec)| {
-                yuno(spec).requires.iter().chain(&yuno(spec).after).filter(move |needed| needed != name)
-            })
+            .flat_map(|(name, spec)| spec.requires().iter().chain(spec.after()).filter(move |needed| needed != name))
             .collect();
         let free = |name: &UnitName| !needed.contains(name);
         // What goes in circles, which should not be, stops all the same.
-        let top = left.iter().filter(|(name, _)| free(name)).map(|(_, spec)| yuno(spec).priority).max();
+        let top = left.iter().filter(|(name, _)| free(name)).map(|(_, spec)| spec.priority()).max();
         let wave: Vec<&UnitName> = left
             .iter()
-            .filter(|(name, spec)| top.is_none_or(|top| free(name) && yuno(spec).priority == top))
+            .filter(|(name, spec)| top.is_none_or(|top| free(name) && spec.priority() == top))
             .map(|(name, _)| *name)
             .collect();
         left.retain(|name, _| !wave.contains(name));

@@ -50,7 +50,7 @@ use std::sync::Arc;
 use muster_topics::{
     Millis,
     name::Digest,
-    unit::{Desired, Hold, Observed, Phase, Spec, StopSignal},
+    unit::{Desired, Hold, Observed, Phase, StopSignal},
 };
 use serde::{Deserialize, Serialize};
 
@@ -447,9 +447,8 @@ impl Unit {
         let Some((slot, process, wiring, health)) = of_beside.or_else(|| self.probed(desired)) else {
             return Vec::new();
         };
-        let Spec::Yuno(spec) = &desired.spec;
         let probing = |which| {
-            let (probe, wiring) = (spec.probes.get(which)?.clone(), wiring.clone());
+            let (probe, wiring) = (desired.spec.yuno()?.probes.get(which)?.clone(), wiring.clone());
             let (desired, coming) = (desired.clone(), !health.is_up());
             Some(Probing { which, probe, slot, process, wiring, desired, coming })
         };

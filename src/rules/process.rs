@@ -1,9 +1,11 @@
 //! Whether a process can be started from a spec at all.
 
+use std::collections::BTreeMap;
+
 use super::backoff::GOOD_AFTER_MS;
 use muster_topics::{
     probe::{Check, Which},
-    process::{Limits, Log, Process, Rlimit},
+    process::{Limits, Log, Process, Resource, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
     unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, StopSignal, YunoSpec},
 };
@@ -69,10 +71,6 @@ pub fn check(spec: &YunoSpec) -> Result<(), String> {
 /// What is wrong with a spec, in each of its parts.
 #[must_use]
 pub fn faults(spec: &YunoSpec) -> Vec<String> {
-    let most = |what: &str, things: &str, count: usize, max: usize| {
-        let message = || Err(format!("{what}: there are {count}{things}, and may be at most {max}"));
-        if count > max { message() } else { Ok(()) }
-    };
     let checks = [
         check_texts(spec),
         check_configs(spec),
@@ -152,7 +150,7 @@ fn check_reload(spec: &YunoSpec) -> Result<(), String> {
     }
 }
 
-fn check_limits(limits: &Limits) -> Result<(), String> {
+pub(super) fn check_limits(limits: &Limits) -> Result<(), String> {
     if let Some(bytes) = limits.memory_bytes {
         between("limits.memory_bytes", bytes, MEMORY_MIN_BYTES, MEMORY_MAX_BYTES)?;
     }
@@ -166,14 +164,7 @@ fn check_attributes(process: &Process) -> Result<(), String> {
     if let Some(nice) = process.nice.filter(|nice| !(-20..=19).contains(nice)) {
         return Err(format!("process.nice is {nice}, and may be from -20 to 19"));
     }
-    for (resource, Rlimit { soft, hard }) in &process.rlimits {
-        let name = format!("{resource:?}").to_lowercase();
-        if soft.get().unwrap_or(u64::MAX) > hard.get().unwrap_or(u64::MAX) {
-            return Err(format!(
-                "process.rlimits.{name}: what holds ({soft}) is more than it may be raised to ({hard})"
-            ));
-        }
-    }
+    check_rlimits("process.rlimits", &process.rlimits)?;
     let groups = process.groups.as_deref().unwrap_or_default();
     if groups.len() > GROUPS_MAX {
         return Err(format!("process.groups has {} groups, and may have at most {GROUPS_MAX}", groups.len()));
@@ -182,6 +173,16 @@ fn check_attributes(process: &Process) -> Result<(), String> {
         Some(group) => Err(format!("process.groups: {group:?} is no name of a group")),
         None => Ok(()),
     }
+}
+
+pub(super) fn check_rlimits(what: &str, rlimits: &BTreeMap<Resource, Rlimit>) -> Result<(), String> {
+    for (resource, Rlimit { soft, hard }) in rlimits {
+        if soft.get().unwrap_or(u64::MAX) > hard.get().unwrap_or(u64::MAX) {
+            let name = format!("{resource:?}").to_lowercase();
+            return Err(format!("{what}.{name}: what holds ({soft}) is more than it may be raised to ({hard})"));
+        }
+    }
+    Ok(())
 }
 
 fn check_log(log: &Log) -> Result<(), String> {
@@ -233,7 +234,12 @@ fn check_replace(spec: &YunoSpec) -> Result<(), String> {
     }
 }
 
-fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), String> {
+pub(super) fn most(what: &str, things: &str, count: usize, max: usize) -> Result<(), String> {
+    let message = || Err(format!("{what}: there are {count}{things}, and may be at most {max}"));
+    if count > max { message() } else { Ok(()) }
+}
+
+pub(super) fn between(what: &str, value: u64, min: u64, max: u64) -> Result<(), String> {
     match value {
         _ if value < min => Err(format!("{what} is {value}, and must be at least {min}")),
         _ if value > max => Err(format!("{what} is {value}, and may be at most {max}")),

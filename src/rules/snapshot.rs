@@ -25,9 +25,9 @@ impl Pinned {
     #[must_use]
     pub fn after(&self, now: Option<&Spec>) -> Self {
         let mut pinned = self.clone();
-        match (&mut pinned.spec, now) {
-            (Spec::Yuno(then), Some(Spec::Yuno(now))) => then.restart_epoch = then.restart_epoch.max(now.restart_epoch),
-            (Spec::Yuno(_), None) => {}
+        if let Some(now) = now {
+            let epoch = pinned.spec.restart_epoch_mut();
+            *epoch = (*epoch).max(now.restart_epoch());
         }
         pinned
     }
@@ -134,7 +134,7 @@ mod tests {
     fn what_it_is_made_again() {
         let now = pinned(Run::Running, |spec| spec.restart_epoch = 9);
         let goal = pinned(Run::Stopped, |spec| spec.args.push("x".to_owned())).after(Some(&now.spec));
-        let Spec::Yuno(spec) = &goal.spec;
+        let Spec::Yuno(spec) = &goal.spec else { panic!("a yuno") };
         assert_eq!((goal.run, spec.restart_epoch, spec.args.len()), (Run::Stopped, 9, 1));
         assert_eq!(now.after(None), now);
     }

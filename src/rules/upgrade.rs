@@ -8,7 +8,7 @@ use std::{cmp::Ordering, collections::BTreeMap, fmt};
 use muster_topics::{
     command::Verb,
     name::{ConfigId, Name, UnitName, Version},
-    unit::{ArtifactRef, ConfigRef, Desired, Spec},
+    unit::{ArtifactRef, ConfigRef, Desired},
 };
 use serde::Serialize;
 
@@ -84,14 +84,16 @@ pub struct Upgrade {
 /// What a unit would get of an offer, if anything.
 #[must_use]
 pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgrade> {
-    let Spec::Yuno(spec) = &desired.spec;
+    let spec = &desired.spec;
     let goes = |from: &Version, to: &Version| offer.force || to.age_order(from).is_gt();
-    let artifact = offer
-        .artifacts
-        .get(&spec.artifact.role)
-        .filter(|found| found.sha256 != spec.artifact.sha256 && goes(&spec.artifact.version, &found.version));
+    let has = spec.artifact();
+    let artifact = has.and_then(|has| {
+        let found = offer.artifacts.get(&has.role)?;
+        let is_newer = found.sha256 != has.sha256 && goes(&has.version, &found.version);
+        is_newer.then_some((has, found))
+    });
     let configs: Vec<(&ConfigRef, &Config)> = spec
-        .configs
+        .configs()
         .iter()
         .filter_map(|has| Some((has, offer.configs.get(&has.id)?)))
         .filter(|(has, found)| has.sha256 != found.sha256 && goes(&has.version, &found.version))
@@ -101,20 +103,22 @@ pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgr
     }
     let step = |what: String, from: &Version, to: &Version| Step { what, from: from.clone(), to: to.clone() };
     let steps = configs.iter().map(|(has, found)| step(has.id.to_string(), &has.version, &found.version)).collect();
-    let wanted = artifact.map(artifact_ref);
+    let wanted = artifact.map(|(_, found)| artifact_ref(found));
     let configs: Vec<ConfigRef> = configs.iter().map(|(_, found)| config_ref(found)).collect();
     let mut after = spec.clone();
-    after.artifact = wanted.clone().unwrap_or(after.artifact);
-    for place in &mut after.configs {
+    if let (Some(place), Some(wanted)) = (after.artifact_mut(), &wanted) {
+        place.clone_from(wanted);
+    }
+    for place in after.configs_mut() {
         if let Some(config) = configs.iter().find(|config| config.id == place.id) {
             place.clone_from(config);
         }
     }
     let (unit, from) = (unit.clone(), desired.revision.clone());
     Some(Upgrade {
-        artifact: artifact.map(|found| step(found.role.to_string(), &spec.artifact.version, &found.version)),
+        artifact: artifact.map(|(has, found)| step(found.role.to_string(), &has.version, &found.version)),
         configs: steps,
-        cost: cost((&desired.spec, desired.run), (&Spec::Yuno(after), desired.run)),
+        cost: cost((&desired.spec, desired.run), (&after, desired.run)),
         verb: Verb::UnitUpgrade { unit, from, artifact: wanted, configs },
     })
 }
@@ -133,7 +137,7 @@ fn config_ref(found: &Config) -> ConfigRef {
 mod tests {
     use muster_topics::{
         name::Digest,
-        unit::{Run, YunoSpec},
+        unit::{Run, Spec, YunoSpec},
     };
 
     use super::*;

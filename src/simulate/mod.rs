@@ -242,6 +242,7 @@ fn state(realms: &BTreeSet<Name>) -> HostState {
         realms: realms.iter().cloned().collect(),
         units: BTreeMap::new(),
         alerts: BTreeMap::new(),
+        containers: Default::default(),
         alert_rules: None,
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     Millis, V1,
     alert::AlertSummary,
     canonical::{self, CanonicalError},
+    container::ContainerSummary,
     name::{Digest, Name, UnitName},
     unit::{Hold, Phase, Run},
 };
@@ -97,6 +98,10 @@ pub struct HostState {
     /// Every alert that holds, in short.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub alerts: BTreeMap<Name, AlertSummary>,
+    /// The containers that there are on the host, by name, also those that are no units: at most
+    /// [`LISTED_MAX`](crate::container::LISTED_MAX).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub containers: BTreeMap<String, ContainerSummary>,
     /// The generation of the console's rules for alerts that the host goes by; nothing if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alert_rules: Option<u64>,

@@ -34,6 +34,8 @@ pub mod canonical;
 pub mod capability;
 pub mod channel;
 pub mod command;
+mod common;
+pub mod container;
 pub mod effective;
 pub mod endpoint;
 pub mod envelope;

@@ -36,6 +36,12 @@ impl Limits {
         }
     }
 
+    /// Itself, if anything is limited.
+    #[must_use]
+    pub fn some(self) -> Option<Self> {
+        Some(self).filter(|limits| !limits.is_none())
+    }
+
     /// Whether nothing is limited.
     #[must_use]
     pub fn is_none(&self) -> bool {

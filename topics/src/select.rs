@@ -218,17 +218,18 @@ pub struct Unit<'a> {
 
 impl Subject for Unit<'_> {
     fn values(&self, field: &Field) -> Vec<Cow<'_, str>> {
-        let Spec::Yuno(spec) = self.spec;
+        let spec = self.spec;
+        let artifact = spec.artifact();
         match field {
             Field::Host => vec![self.host.to_string().into(), self.hostname.into()],
             Field::Id => vec![self.name.as_str().into()],
             Field::Realm => vec![self.name.realm().as_str().to_owned().into()],
             Field::Name => vec![self.name.name().as_str().to_owned().into()],
-            Field::Role => vec![spec.artifact.role.as_str().into()],
-            Field::Version => vec![spec.artifact.version.as_str().into()],
-            Field::Kind => vec![self.spec.kind().into()],
+            Field::Role => artifact.map(|artifact| artifact.role.as_str().into()).into_iter().collect(),
+            Field::Version => artifact.map(|artifact| artifact.version.as_str().into()).into_iter().collect(),
+            Field::Kind => vec![spec.kind().into()],
             Field::Phase => vec![word(self.phase).into()],
-            Field::Label(name) => spec.labels.get(name).map(|value| value.as_str().into()).into_iter().collect(),
+            Field::Label(name) => spec.labels().get(name).map(|value| value.as_str().into()).into_iter().collect(),
             Field::Fact(_) => Vec::new(),
         }
     }

@@ -33,20 +33,19 @@ impl Pins {
     /// What of `specs` is not part of what a unit should be `now`.
     #[must_use]
     pub fn of<'a>(specs: impl IntoIterator<Item = &'a Spec>, now: &Spec) -> Self {
-        let Spec::Yuno(now) = now;
         let mut pins = Self::default();
-        for Spec::Yuno(spec) in specs {
-            let mut artifact = spec.artifact.clone();
-            // What a unit needs of an artifact is told by these.
-            artifact.manifest = None;
-            let label =
-                |artifact: &ArtifactRef| (artifact.sha256.clone(), artifact.role.clone(), artifact.version.clone());
-            let is_there = label(&now.artifact) == label(&artifact) || pins.artifacts.contains(&artifact);
-            if !is_there && pins.has_room() {
-                pins.artifacts.push(artifact);
+        let label = |artifact: &ArtifactRef| (artifact.sha256.clone(), artifact.role.clone(), artifact.version.clone());
+        for spec in specs {
+            if let Some(artifact) = spec.artifact() {
+                // What a unit needs of an artifact is told by these.
+                let artifact = ArtifactRef { manifest: None, ..artifact.clone() };
+                let is_needed_now = now.artifact().map(label) == Some(label(&artifact));
+                if !is_needed_now && !pins.artifacts.contains(&artifact) && pins.has_room() {
+                    pins.artifacts.push(artifact);
+                }
             }
-            for config in &spec.configs {
-                if !now.configs.contains(config) && !pins.configs.contains(config) && pins.has_room() {
+            for config in spec.configs() {
+                if !now.configs().contains(config) && !pins.configs.contains(config) && pins.has_room() {
                     pins.configs.push(config.clone());
                 }
             }

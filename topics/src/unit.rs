@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::{
     Millis, V1, canonical,
     channel::{Ability, ToldStats},
+    container::ContainerSpec,
     endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     probe::Probes,
@@ -16,13 +17,16 @@ use crate::{
     snapshot::Pins,
 };
 
-/// What a unit should be, by kind. A second kind is a second variant here, an adapter in the agent
+/// What a unit should be, by kind. A further kind is a further variant here, an adapter in the agent
 /// (`src/agent/unit/`), and nothing else on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "both are large, and nearly always it is a yuno")]
 pub enum Spec {
     /// A managed process.
     Yuno(YunoSpec),
+    /// A container.
+    Container(ContainerSpec),
 }
 
 impl Spec {
@@ -31,6 +35,7 @@ impl Spec {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Yuno(_) => "yuno",
+            Self::Container(_) => "container",
         }
     }
 
@@ -40,17 +45,19 @@ impl Spec {
     pub fn masked(&self) -> Self {
         match self {
             Self::Yuno(spec) => Self::Yuno(YunoSpec { env: mask(&spec.env), ..spec.clone() }),
+            Self::Container(spec) => Self::Container(ContainerSpec { env: mask(&spec.env), ..spec.clone() }),
         }
     }
 
-    /// The same with other configs has the same frame: what runs as one revision of it can become the other
-    /// without a new process.
+    /// The same with other configs, or a container with other limits, has the same frame: what runs as one revision of it
+    /// can become the other without a new process.
     ///
     /// # Errors
     /// As [`Self::revision`].
     pub fn frame(&self) -> Result<Digest, canonical::CanonicalError> {
         match self {
             Self::Yuno(spec) => Self::Yuno(YunoSpec { configs: Vec::new(), ..spec.clone() }).revision(),
+            Self::Container(spec) => spec.identity(self.kind(), false),
         }
     }
 
@@ -79,6 +86,7 @@ impl Spec {
                 needs: &spec.needs,
                 restart_epoch: spec.restart_epoch,
             }),
+            Self::Container(spec) => spec.identity(self.kind(), true),
         }
     }
 }
@@ -271,7 +279,7 @@ pub fn priority() -> u8 {
     5
 }
 
-fn is_priority(number: &u8) -> bool {
+pub(crate) fn is_priority(number: &u8) -> bool {
     *number == priority()
 }
 
@@ -377,7 +385,7 @@ pub fn verify_after_ms() -> u64 {
     10_000
 }
 
-fn is_verify_after_ms(ms: &u64) -> bool {
+pub(crate) fn is_verify_after_ms(ms: &u64) -> bool {
     *ms == verify_after_ms()
 }
 

@@ -319,12 +319,11 @@ async fn new_leases(
     row: Option<&UnitRow>,
     after: &Spec,
 ) -> Result<Result<Option<Vec<Lease>>, Refusal>, StoreError> {
-    let Spec::Yuno(wanted) = after;
     let same = match row {
         // One that has gone back has the ports of what it went back to.
         Some(row) if row.kept.observed.rolled_back.is_some() => false,
-        Some(UnitRow { desired: Desired { spec: Spec::Yuno(before), .. }, .. }) => before.provides == wanted.provides,
-        None => wanted.provides.is_empty(),
+        Some(row) => row.desired.spec.provides() == after.provides(),
+        None => after.provides().is_empty(),
     };
     if same {
         return Ok(Ok(None));
@@ -419,8 +418,7 @@ async fn circle(
     unit: &UnitName,
     spec: &Spec,
 ) -> Result<Option<Vec<UnitName>>, StoreError> {
-    let Spec::Yuno(yuno) = spec;
-    if yuno.after.is_empty() && yuno.requires.is_empty() {
+    if spec.after().is_empty() && spec.requires().is_empty() {
         return Ok(None);
     }
     let rows = sqlx::query!(r#"SELECT name AS "name!", spec FROM unit"#).fetch_all(connection).await?;
@@ -519,7 +517,7 @@ mod tests {
         let (_folder, store) = store().await;
         let unit = name();
         let Verb::UnitApply { spec, .. } = apply(&unit, "a", None) else { panic!("an apply") };
-        let Spec::Yuno(mut spec) = *spec;
+        let Spec::Yuno(mut spec) = *spec else { panic!("a yuno") };
         spec.channel = muster_topics::unit::Channel::Lines;
         for run in [Run::Playing, Run::Stopped, Run::Playing] {
             let spec = Box::new(Spec::Yuno(spec.clone()));
@@ -599,7 +597,7 @@ mod tests {
         let (_folder, store) = store().await;
         let requires = |unit: &str, needed: &str| {
             let Verb::UnitApply { mut spec, .. } = apply(&name(), "a", None) else { unreachable!() };
-            let Spec::Yuno(yuno) = &mut *spec;
+            let Spec::Yuno(yuno) = &mut *spec else { panic!("a yuno") };
             yuno.requires = vec![needed.parse().unwrap()];
             Verb::UnitApply { unit: unit.parse().unwrap(), spec, run: None }
         };

@@ -80,10 +80,9 @@ async fn give_back_ports(
     let name = unit.as_str();
     let spec = sqlx::query_scalar!("SELECT spec FROM unit WHERE name = ?", name).fetch_one(&mut *connection).await?;
     // What cannot be read may need any of them.
-    let Ok(Spec::Yuno(desired)) = serde_json::from_str(&spec) else { return Ok(()) };
-    let Spec::Yuno(verified) = verified;
+    let Ok(desired) = serde_json::from_str::<Spec>(&spec) else { return Ok(()) };
     let is_needed = |lease: &Lease| {
-        let mut provided = desired.provides.iter().chain(&verified.provides);
+        let mut provided = desired.provides().iter().chain(verified.provides());
         provided.any(|provided| provided.name == lease.name)
     };
     for lease in lease::all(connection).await?.iter().filter(|lease| lease.unit == *unit && !is_needed(lease)) {
@@ -100,16 +99,16 @@ async fn take_back_ports(
     verified: &Verified,
     observed: &Observed,
 ) -> Result<(), StoreError> {
-    let Spec::Yuno(spec) = &verified.spec;
-    if observed.rolled_back.is_none() || spec.provides.is_empty() {
+    let provides = verified.spec.provides();
+    if observed.rolled_back.is_none() || provides.is_empty() {
         return Ok(());
     }
     let leases = lease::all(connection).await?;
     let has = |provided: &Provided| leases.iter().any(|lease| lease.unit == *unit && lease.is_for(provided));
-    if spec.provides.iter().all(has) {
+    if provides.iter().all(has) {
         return Ok(());
     }
-    match lease::find(connection, unit, &spec.provides).await? {
+    match lease::find(connection, unit, provides).await? {
         Ok(leases) => lease::set(connection, unit, &leases).await,
         // It goes on with what it has, and says itself what it cannot bind.
         Err(Refusal { message, .. }) => {
@@ -121,17 +120,16 @@ async fn take_back_ports(
 
 /// What a unit has to be leased for: what it provides, and beside that what the revision provides that it may go back to.
 pub(super) fn ports(desired: &Spec, verified: Option<&Verified>) -> Vec<Provided> {
-    let Spec::Yuno(desired) = desired;
-    let mut provides = desired.provides.clone();
-    if let Some(Verified { spec: Spec::Yuno(verified), .. }) = verified {
+    let mut provides = desired.provides().to_vec();
+    if let Some(verified) = verified {
         let is_other = |provided: &&Provided| {
             let clashes = |other: &Provided| {
                 let same_port = provided.port.is_some() && provided.port == other.port;
                 other.name == provided.name || same_port && provided.protocol == other.protocol
             };
-            !desired.provides.iter().any(clashes)
+            !desired.provides().iter().any(clashes)
         };
-        provides.extend(verified.provides.iter().filter(is_other).cloned());
+        provides.extend(verified.spec.provides().iter().filter(is_other).cloned());
     }
     provides
 }

@@ -27,6 +27,18 @@ pub(super) fn tail(folders: &[impl AsRef<Path>], lines: u32, max_bytes: u64) -> 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::agent) struct Place([Spot; 2]);
 
+impl Place {
+    /// A place in what has no files, which its keeper knows by a number.
+    pub(super) fn of(number: u64) -> Self {
+        Self([Spot { inode: 0, at_bytes: number }, Spot::default()])
+    }
+
+    /// That number.
+    pub(super) fn at(self) -> u64 {
+        self.0[0].at_bytes
+    }
+}
+
 /// How far somebody has read one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Spot {

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`entry`] (what it has of a unit), [`turn`] (in which
-//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind), [`log`].
+//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind) with its [`log`], [`container`] (the second).
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
 //!
@@ -28,21 +28,22 @@
 //!
 //! **Invariant: there is one slow step at a time per unit**, and each has a deadline.
 //!
-//! # How a second kind comes in
+//! # How a further kind comes in
 //!
 //! 1. `topics`: a variant of `Spec` with its fields, those of them that make a revision, and its name in
-//!    `Spec::kind`. The compiler then points to the few matches on `Spec`: in `rules::edit` (what is checked,
-//!    what an apply keeps, what a restart changes) and in `rules::plan` (its `Policy`).
+//!    `Spec::kind`. What all kinds have is read through `Spec`'s own methods (`topics/src/common.rs`); the compiler points to the few
+//!    matches on `Spec` that are left: in `rules::edit` (what is checked), in `rules::plan` (its `Policy`), in
+//!    `rules::document` (how people write it down) and where one is shown.
 //! 2. Here: a module with an implementation of [`kind::Kind`], listed in [`Kinds::open`]. Everything else, which
 //!    is when to do what, what to write down and what to tell, is there.
 //!
-//! The planner's words fit what has no process as well. A container's `install` pulls its image and its
-//! `Instance` follows the runtime's events. For packages and files `install` renders and fetches, `start`
+//! The planner's words fit what has no process as well. For packages and files `install` renders and fetches, `start`
 //! puts into effect (and the instance reports no process, but one that "ended" once it finds that somebody
 //! changed what it had put there, so that drift is mended with the same waits as a crash), and `stop` takes
 //! it back. What asks others for leave before a change (conflicts, admission) comes as further holds: the
 //! planner keeps what is while it is held.
 
+mod container;
 mod entry;
 mod health;
 mod kind;
@@ -75,15 +76,18 @@ use serde_json::Value;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use self::container::Listed;
 pub(super) use self::kind::Ask;
-pub(in crate::agent) use self::{kind::LogFrom, log::Place};
 use self::{
+    container::Containers,
     kind::{Kind, complaint},
     task::{REQUESTS_MAX, Request, Task},
     yuno::Yunos,
 };
+pub(in crate::agent) use self::{kind::LogFrom, log::Place};
 use super::{
     artifact::Artifacts,
+    config::ContainersConfig,
     metric::Reconciled,
     shim::Shims,
     store::{Store, StoreError},
@@ -166,16 +170,28 @@ fn bounded(answer: Result<Value, Complaint>, left_bytes: &mut usize) -> UnitAnsw
 
 /// All kinds that there are.
 #[derive(Clone)]
-struct Kinds(Arc<[Arc<dyn Kind>]>);
+struct Kinds {
+    all: Arc<[Arc<dyn Kind>]>,
+    /// One of them, which knows of more than units.
+    containers: Option<Arc<Containers>>,
+}
 
 impl Kinds {
-    fn open(data_dir: &std::path::Path, host: HostId, shims: Shims, artifacts: Artifacts) -> io::Result<Self> {
+    fn open(
+        data_dir: &std::path::Path,
+        host: HostId,
+        shims: Shims,
+        artifacts: Artifacts,
+        containers: &ContainersConfig,
+    ) -> io::Result<Self> {
+        let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), containers)?);
         let yunos = Yunos::new(data_dir, host, artifacts, shims)?;
-        Ok(Self(Arc::new([Arc::new(yunos)])))
+        // Yunos come last: when they give back artifacts, all others have said what they need.
+        Ok(Self { all: Arc::new([containers.clone(), Arc::new(yunos)]), containers: Some(containers) })
     }
 
     fn iter(&self) -> impl Iterator<Item = &Arc<dyn Kind>> {
-        self.0.iter()
+        self.all.iter()
     }
 
     /// The kind of a spec.
@@ -195,6 +211,7 @@ pub struct Units {
     reconciled: watch::Receiver<Option<Reconciled>>,
     kinds: Kinds,
     questions: Arc<Semaphore>,
+    containers: watch::Receiver<Listed>,
 }
 
 impl std::fmt::Debug for Units {
@@ -214,11 +231,11 @@ impl Units {
         host: HostId,
         shims: Shims,
         artifacts: Artifacts,
-        data_dir: PathBuf,
+        (data_dir, containers): (PathBuf, &ContainersConfig),
         shutdown: CancellationToken,
     ) -> Result<Self, UnitsError> {
-        let kinds =
-            Kinds::open(&data_dir, host, shims, artifacts).map_err(|source| UnitsError::Folder { data_dir, source })?;
+        let kinds = Kinds::open(&data_dir, host, shims, artifacts, containers)
+            .map_err(|source| UnitsError::Folder { data_dir, source })?;
         Self::keep(store, kinds, shutdown).await
     }
 
@@ -230,9 +247,13 @@ impl Units {
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
         let (looked_up, reconciled) = (task.looked_up(), task.reconciled());
-        tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
+        tokio::spawn(shutdown.clone().run_until_cancelled_owned(task.run()));
+        let (list, containers) = watch::channel(Listed::default());
+        if let Some(all) = kinds.containers.clone() {
+            tokio::spawn(shutdown.run_until_cancelled_owned(all.keep_list(list, states.clone())));
+        }
         let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
-        Ok(Self { changed, look, requests, states, looked_up, reconciled, kinds, questions })
+        Ok(Self { changed, look, requests, states, looked_up, reconciled, kinds, questions, containers })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -252,6 +273,12 @@ impl Units {
         let stats = self.kinds.iter().flat_map(|kind| kind.stats());
         let is_known_by = |(unit, slot): &(UnitName, Slot)| states.get(unit).is_some_and(|state| state.slot == *slot);
         stats.filter(|(of, _)| is_known_by(of)).map(|((unit, _), told)| (unit, told)).collect()
+    }
+
+    /// All containers of the host, units or not, as they were when they were last listed.
+    #[must_use]
+    pub fn containers(&self) -> watch::Receiver<Listed> {
+        self.containers.clone()
     }
 
     /// All units, now and on each change.
@@ -313,7 +340,7 @@ impl Units {
             Spec::Yuno(spec) if spec.channel != Channel::Lines => {
                 return Err(complaint("unsupported", "its channel is not `lines`, so it cannot be asked"));
             }
-            Spec::Yuno(_) => {}
+            Spec::Yuno(_) | Spec::Container(_) => {}
         }
         match self.kinds.of(&spec) {
             Some(kind) => kind.ask(unit, slot, ask, limit).await,

@@ -39,7 +39,7 @@ use crate::{
     clock::now_ms,
     rules::{
         Refusal, edit,
-        lease::{self, Lease, Provision, Wiring},
+        lease::{self, Ends, Lease, Provision, Wiring},
         plan::{Seen, Slot},
         realm::Realms,
     },
@@ -456,8 +456,8 @@ fn wire_all(
     // One that has gone back provides and needs what that revision does.
     let specs = || {
         entries.iter().filter_map(move |(name, entry)| {
-            let Desired { spec: Spec::Yuno(spec), .. } = entry.unit.desired.as_ref()?;
-            Some((name, spec))
+            let desired = entry.unit.desired.as_ref()?;
+            Some((name, Ends::from(&desired.spec)))
         })
     };
     let provision = Provision::new(specs(), leases);

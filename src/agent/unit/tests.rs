@@ -284,7 +284,7 @@ impl Host {
 
     async fn agent(store: &Store, fake: &Arc<Fake>) -> (Units, CancellationToken) {
         let shutdown = CancellationToken::new();
-        let kinds = Kinds(Arc::new([Arc::new(FakeKind(fake.clone())) as Arc<dyn Kind>]));
+        let kinds = Kinds { all: Arc::new([Arc::new(FakeKind(fake.clone())) as Arc<dyn Kind>]), containers: None };
         (Units::keep(store.clone(), kinds, shutdown.clone()).await.unwrap(), shutdown)
     }
 

@@ -112,7 +112,7 @@ impl Yunos {
         keep: Option<&Digest>,
         tell: &Tell<'_>,
     ) -> Result<(), Failure> {
-        let Spec::Yuno(spec) = &desired.spec;
+        let spec = of_yuno(&desired.spec)?;
         // What a revision needs is the same wherever it is started.
         let place = self.place(unit, Slot::First);
         self.fetch(&spec.artifact, tell).await.map_err(from_artifact)?;
@@ -179,7 +179,7 @@ impl Yunos {
 
     async fn start(&self, unit: &UnitName, start: &Start) -> Result<Yuno, NotStarted> {
         let Start { slot, desired, keep, wiring, attempts, beside } = start;
-        let Spec::Yuno(spec) = &desired.spec;
+        let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, *slot);
         // Almost always all is there; but somebody may have tidied up by hand.
         self.install(unit, desired, keep.as_ref(), &|_| ()).await?;
@@ -302,8 +302,7 @@ impl Yunos {
     fn sweep(&self, desired: &[Desired]) -> io::Result<()> {
         let mut needed: BTreeSet<Digest> = BTreeSet::new();
         for Desired { spec, .. } in desired {
-            let Spec::Yuno(spec) = spec;
-            needed.insert(spec.artifact.sha256.clone());
+            needed.extend(spec.artifact().map(|artifact| artifact.sha256.clone()));
         }
         for Trace { unit, .. } in self.traces()? {
             let places = Slot::ALL.map(|slot| self.place(&unit, slot));
@@ -312,6 +311,12 @@ impl Yunos {
         }
         self.artifacts.sweep(&needed, SystemTime::now())
     }
+}
+
+/// A yuno's own fields. What is no yuno is kept by another kind.
+fn of_yuno(spec: &Spec) -> Result<&YunoSpec, Failure> {
+    let never = || Failure { error: format!("a {} is no yuno", spec.kind()), may_heal: false };
+    spec.yuno().ok_or_else(never)
 }
 
 impl Kind for Yunos {
@@ -369,8 +374,7 @@ impl Kind for Yunos {
     }
 
     fn looks_outside(&self, desired: &Desired) -> bool {
-        let Spec::Yuno(spec) = &desired.spec;
-        !spec.on_change.is_empty()
+        desired.spec.yuno().is_some_and(|spec| !spec.on_change.is_empty())
     }
 
     fn look_outside<'a>(

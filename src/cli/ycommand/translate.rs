@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_topics::unit::{Phase, Run, Spec, YunoSpec};
+use muster_topics::unit::{Phase, Run, YunoSpec};
 
 use super::line::{Line, Value};
 use crate::{
@@ -169,7 +169,8 @@ fn units<'a>(line: &Line, world: &'a World) -> Result<Vec<&'a Unit>, Failure> {
 }
 
 fn is(unit: &Unit, key: &str, value: &str) -> bool {
-    let Spec::Yuno(spec) = &unit.desired.spec;
+    // Yuneta knows nothing else.
+    let Some(spec) = unit.desired.spec.yuno() else { return false };
     let label = |name: &str| spec.labels.iter().any(|(key, label)| key.as_str() == name && label.as_str() == value);
     match key {
         "id" => unit.unit.as_str() == value || unit.unit.name().as_str() == value,
@@ -208,9 +209,9 @@ fn update_binary(line: &Line, world: &World) -> Result<Vec<Words>, String> {
     let (add, role, version) = add_binary(line, world)?;
     let mut lines = vec![add];
     let rests = |unit: &&Unit| {
-        let Spec::Yuno(spec) = &unit.desired.spec;
+        let is_of_role = unit.desired.spec.yuno().is_some_and(|spec| spec.artifact.role.as_str() == role);
         let is_still = matches!(unit.observed.phase, Phase::Absent | Phase::Stopped | Phase::Failed);
-        spec.artifact.role.as_str() == role && unit.desired.run == Run::Stopped && is_still
+        is_of_role && unit.desired.run == Run::Stopped && is_still
     };
     let resting: Vec<String> = world.units.iter().filter(rests).map(reference).collect();
     if !resting.is_empty() {
@@ -232,7 +233,7 @@ fn run(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
     let units = units(line, world)?;
     let mut lines = Vec::new();
     for unit in &units {
-        let Spec::Yuno(spec) = &unit.desired.spec;
+        let Some(spec) = unit.desired.spec.yuno() else { continue };
         let newest = newer_configs(spec, world);
         if unit.desired.run == Run::Stopped && !newest.is_empty() {
             let artifact = format!("{}@{}", spec.artifact.role, spec.artifact.version);

@@ -1,7 +1,7 @@
 //! Whether everything that a unit's spec names is here, and fits together: as much as can be known before a host is
 //! asked. All that is wrong is told at once.
 
-use muster_topics::unit::{ArtifactRef, ConfigRef, YunoSpec};
+use muster_topics::unit::{ArtifactRef, ConfigRef, Spec, YunoSpec};
 
 use crate::{
     api::Artifact,
@@ -13,26 +13,29 @@ use crate::{
 };
 
 /// Whether a unit can be made of what is here.
-pub(in crate::console) async fn check_unit(console: &Console, spec: &YunoSpec) -> Result<(), Error> {
+pub(in crate::console) async fn check_unit(console: &Console, spec: &Spec) -> Result<(), Error> {
     all(unit_faults(console, spec).await?)
 }
 
 /// Why a unit cannot be made of what is here.
-pub(in crate::console) async fn unit_faults(console: &Console, spec: &YunoSpec) -> Result<Vec<Error>, Error> {
+pub(in crate::console) async fn unit_faults(console: &Console, spec: &Spec) -> Result<Vec<Error>, Error> {
     let mut faults = Vec::new();
-    let known = match artifact(console, &spec.artifact).await {
-        Ok(known) => Some(known),
-        Err(error) => take(&mut faults, error)?,
+    let known = match spec.artifact() {
+        None => None,
+        Some(wanted) => match artifact(console, wanted).await {
+            Ok(known) => Some(known),
+            Err(error) => take(&mut faults, error)?,
+        },
     };
     let mut all_here = true;
-    for wanted in &spec.configs {
+    for wanted in spec.configs() {
         if let Err(error) = self::config(console, wanted).await {
             all_here = false;
             take::<()>(&mut faults, error)?;
         }
     }
-    if let (Some(known), true) = (known, all_here) {
-        faults.extend(against_schema(console, &known, spec).await?);
+    if let (Some(known), Some(yuno), true) = (known, spec.yuno(), all_here) {
+        faults.extend(against_schema(console, &known, yuno).await?);
     }
     Ok(faults)
 }

@@ -37,8 +37,8 @@ struct Holder {
 
 impl Holder {
     fn of(who: String, spec: Spec) -> Self {
-        let Spec::Yuno(spec) = spec;
-        Self { who, artifacts: vec![spec.artifact], configs: spec.configs, and_more: false }
+        let artifacts = spec.artifact().cloned().into_iter().collect();
+        Self { who, artifacts, configs: spec.configs().to_vec(), and_more: false }
     }
 
     /// Snapshots that have been taken of a unit.

@@ -12,7 +12,7 @@ use muster_topics::{
     },
     name::{HostId, UnitName},
     outcome::{Data, Stream},
-    unit::{NOTE_MAX_CHARS, Spec},
+    unit::NOTE_MAX_CHARS,
 };
 
 use crate::{console::Error, rules::lease};
@@ -81,11 +81,11 @@ pub(in crate::console) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error
         Verb::Exec(exec) => check_exec(exec, broadcast),
         Verb::Batch(batch) => check_batch(batch, broadcast),
         Verb::UnitApply { spec, .. } => {
-            let Spec::Yuno(spec) = &**spec;
-            no_secrets((!spec.env.is_empty()).then_some("environment"), broadcast)?;
-            no_nul(spec.args.iter().chain(&spec.user))?;
-            environment(&spec.env)?;
-            match &lease::check(spec)[..] {
+            no_secrets((!spec.env().is_empty()).then_some("environment"), broadcast)?;
+            let user = spec.yuno().and_then(|yuno| yuno.user.as_ref());
+            no_nul(spec.args().iter().chain(user))?;
+            environment(spec.env())?;
+            match &lease::check(&**spec)[..] {
                 [] => Ok(()),
                 wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
             }

@@ -23,7 +23,6 @@ use muster_topics::{
     envelope::EnvelopeError,
     name::{CommandId, HostId, Name},
     topic::{HostTopic, Topic},
-    unit::Spec,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -190,10 +189,7 @@ fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
 /// Whether artifact and configs of a unit are there: hosts will fetch them from here.
 async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
     match verb {
-        Verb::UnitApply { spec, .. } => {
-            let Spec::Yuno(spec) = &**spec;
-            content::check_unit(console, spec).await
-        }
+        Verb::UnitApply { spec, .. } => content::check_unit(console, spec).await,
         // What else the unit is made of is known to its host.
         Verb::UnitUpgrade { artifact, configs, .. } => content::check_parts(console, artifact.as_ref(), configs).await,
         _ => Ok(()),

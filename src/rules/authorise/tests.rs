@@ -261,7 +261,7 @@ fn a_broadcast_carries_no_environment() {
     let mut unit = Command { target: Target::All, ..apply_as("shop") };
     check_own(unit.clone(), None);
     let Verb::UnitApply { spec, .. } = &mut unit.verb else { panic!("an apply") };
-    let Spec::Yuno(spec) = &mut **spec;
+    let muster_topics::unit::Spec::Yuno(spec) = &mut **spec else { panic!("a yuno") };
     spec.env.insert("PASSWORD".to_owned(), "x".to_owned());
     check_own(unit, Some(RefusalCode::Invalid));
     let judged = judged(with_env(mine()), Channel::Broadcast, KnownTime::new(0), NOW);

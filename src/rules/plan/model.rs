@@ -13,7 +13,7 @@ use muster_topics::{
     endpoint::{Endpoint, Protocol},
     name::UnitName,
     probe::Which,
-    unit::{Exit, Run},
+    unit::{Exit, Run, Spec},
 };
 use proptest::prelude::*;
 
@@ -275,8 +275,8 @@ proptest! {
         let (verified, before) = (running(&world), process(&world));
         prop_assert_eq!(&world.unit.verified().map(|verified| verified.revision.clone()), &verified);
         let Verb::UnitApply { spec, .. } = &other else { unreachable!() };
-        let Spec::Yuno(mut yuno) = (**spec).clone();
-        let Spec::Yuno(now) = &world.row.as_ref().unwrap().0.spec;
+        let Spec::Yuno(mut yuno) = (**spec).clone() else { panic!("a yuno") };
+        let Spec::Yuno(now) = &world.row.as_ref().unwrap().0.spec else { panic!("a yuno") };
         yuno.restart_epoch = now.restart_epoch;
         world.bad = Some((Spec::Yuno(yuno).revision().unwrap(), bad));
         world.verb(&other);

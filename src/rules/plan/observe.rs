@@ -6,7 +6,7 @@ use muster_topics::{
     Millis,
     name::Digest,
     probe::Probes,
-    unit::{Desired, Hold, HoldReason, Phase, Restart, Spec},
+    unit::{Desired, Hold, HoldReason, Phase, Restart},
 };
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     Step, Told, Unit, Work, to_millis,
 };
 use crate::rules::{
-    backoff::{GOOD_AFTER_MS, Growth, IMMEDIATE_RESTARTS, process_delay},
+    backoff::{GOOD_AFTER_MS, Growth},
     lease::Wiring,
 };
 
@@ -149,8 +149,8 @@ impl Unit {
     }
 
     fn probes(&self) -> Probes {
-        let probes = self.desired.as_ref().map(|Desired { spec: Spec::Yuno(spec), .. }| spec.probes.clone());
-        probes.unwrap_or_default()
+        let yuno = self.desired.as_ref().and_then(|desired| desired.spec.yuno());
+        yuno.map(|yuno| yuno.probes.clone()).unwrap_or_default()
     }
 
     fn wire(&mut self, wiring: Wiring, lack: Option<String>, now_ms: Millis) {
@@ -283,7 +283,7 @@ impl Unit {
         self.fail(&failure.error);
         if failure.may_heal {
             // What the system refuses now it will refuse at once again: no immediate restart here.
-            self.restart_later(self.observed.attempts.max(IMMEDIATE_RESTARTS), now_ms, now_ms);
+            self.restart_later(self.observed.attempts.max(self.policy.patience.immediate()), now_ms, now_ms);
         } else {
             self.rest = Some(Rest::Failed);
         }
@@ -364,7 +364,7 @@ impl Unit {
             self.forget_verified();
             return;
         }
-        let goes_on = again && attempts < IMMEDIATE_RESTARTS && !ended.silent && condemned.is_none();
+        let goes_on = again && attempts < self.policy.patience.immediate() && !ended.silent && condemned.is_none();
         let how = condemned.map_or_else(|| by_itself(ended), |why| format!("{why}; ended for that: {ended}"));
         if !goes_on && self.go_back(&how, now_ms) {
             return;
@@ -380,7 +380,7 @@ impl Unit {
 
     /// Has it started again, as late as so many `attempts` deserve, or holds it if these are enough.
     fn restart_later(&mut self, attempts: u32, since_ms: Millis, now_ms: Millis) {
-        match process_delay(attempts) {
+        match self.policy.patience.delay(attempts) {
             // A clock that was set back must not make the wait longer than it is.
             Some(delay) => self.restart_ms = Some(after(since_ms.min(now_ms), delay)),
             // An operator holds it already, and nothing starts it until he has another try made.

@@ -6,10 +6,13 @@ use muster_topics::{
 };
 
 use super::{health::Has, to_millis};
+use crate::rules::backoff::Patience;
 
 /// What the planner has to know of a spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
+    /// How long to wait before it is started again, and how often.
+    pub(super) patience: Patience,
     pub(super) restart: Restart,
     /// It is there for one run.
     pub(super) transient: bool,
@@ -51,6 +54,20 @@ impl Policy {
                 rolls_back: spec.rollback.is_auto(),
                 verify_after_ms: to_millis(spec.verify_after_ms),
                 healthy_within_ms: to_millis(spec.healthy_within()),
+                patience: Patience::Process,
+            },
+            Spec::Container(spec) => Self {
+                patience: Patience::Container,
+                restart: spec.restart,
+                started_after_ms: to_millis(spec.started_after_ms),
+                // Its limits can change while it runs.
+                reloads: true,
+                stop_signal: spec.stop_signal,
+                grace_ms: spec.grace_ms,
+                rolls_back: spec.rollback.is_auto(),
+                verify_after_ms: to_millis(spec.verify_after_ms),
+                healthy_within_ms: to_millis(spec.healthy_within()),
+                ..Self::default()
             },
         }
     }
@@ -74,6 +91,7 @@ impl Default for Policy {
             rolls_back: false,
             verify_after_ms: to_millis(verify_after_ms()),
             healthy_within_ms: Millis::MAX,
+            patience: Patience::Process,
         }
     }
 }

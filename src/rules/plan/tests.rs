@@ -2,6 +2,7 @@
 //! leads to and the phase that it makes.
 
 mod beside;
+mod contained;
 mod gated;
 mod held;
 mod probed;
@@ -11,7 +12,7 @@ mod wired;
 
 use muster_topics::{
     probe::Which,
-    unit::{Channel, Exit, HoldReason, Restart, Rollback, Run, YunoSpec},
+    unit::{Channel, Exit, HoldReason, Restart, Rollback, Run, Spec, YunoSpec},
 };
 
 use super::*;

@@ -125,7 +125,7 @@ fn state() -> HostState {
 fn check_host(text: &str, picked: bool) {
     let (web, till) = ("prod/shop-1".parse().unwrap(), "prod/till".parse().unwrap());
     let (spec, mut other) = (spec(), spec());
-    let Spec::Yuno(yuno) = &mut other;
+    let Spec::Yuno(yuno) = &mut other else { panic!("a yuno") };
     yuno.artifact.role = "till".parse().unwrap();
     yuno.labels.clear();
     let host = HostId(uuid::Uuid::from_u128(7));

@@ -26,6 +26,7 @@ use super::{
     Yunos,
     failure::{blocking, may_heal},
     launch::find_user,
+    of_yuno,
     place::{Place, Started},
 };
 use crate::{
@@ -51,7 +52,7 @@ impl Yunos {
         keep: Option<&Digest>,
         signal: &Signaller<'_>,
     ) -> Result<bool, Failure> {
-        let Spec::Yuno(spec) = &desired.spec;
+        let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, slot);
         let Ok(started) = place.started() else { return Ok(false) };
         // Only what was started with the link can be led elsewhere.
@@ -80,7 +81,7 @@ impl Yunos {
         desired: &Desired,
         signal: &Signaller<'_>,
     ) -> Result<bool, Failure> {
-        let Spec::Yuno(spec) = &desired.spec;
+        let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, slot);
         let Ok(started) = place.started() else { return Ok(true) };
         if started.revision != desired.revision {
@@ -145,8 +146,7 @@ fn by_name(signal: StopSignal) -> Signal {
 
 /// What a unit was started as, if it may be reloaded.
 pub(super) fn frame(spec: &Spec) -> Option<Digest> {
-    let Spec::Yuno(yuno) = spec;
-    if yuno.reload.is_restart() { None } else { spec.frame().ok() }
+    if spec.yuno()?.reload.is_restart() { None } else { spec.frame().ok() }
 }
 
 /// What files outside are now. One that cannot be read is as one that is not there.

@@ -70,8 +70,16 @@ impl Host {
         let identity = identity();
         let host = identity.borrow().membership.host;
         let artifacts = Artifacts::open(folder, identity, None).unwrap();
-        let units =
-            Units::start(store.clone(), host, shims, artifacts, folder.to_owned(), shutdown.clone()).await.unwrap();
+        let units = Units::start(
+            store.clone(),
+            host,
+            shims,
+            artifacts,
+            (folder.to_owned(), &Default::default()),
+            shutdown.clone(),
+        )
+        .await
+        .unwrap();
         (units, shutdown)
     }
 

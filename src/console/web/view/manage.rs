@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use muster_topics::{
     name::NAME_MAX_BYTES,
     signal::Signal,
-    unit::{HoldReason, NOTE_MAX_CHARS, Run, Spec},
+    unit::{HoldReason, NOTE_MAX_CHARS, Run},
 };
 
 use super::{Frame, unit::url};
@@ -54,11 +54,10 @@ fn newer(newer: Option<&Upgrade>, frame: &Frame, url: &str) -> Markup {
 }
 
 fn labels(unit: &Unit, frame: &Frame, url: &str) -> Markup {
-    let Spec::Yuno(spec) = &unit.desired.spec;
     html! {
         fieldset {
             legend { "Labels" }
-            @for (name, value) in &spec.labels {
+            @for (name, value) in unit.desired.spec.labels() {
                 (frame.form(&format!("{url}/unlabel"), html! {
                     div.row {
                         code { (name) "=" (value) }

@@ -8,9 +8,10 @@ use std::{
 use maud::{Markup, html};
 use muster_topics::{
     channel::Ability,
+    container::{ContainerSpec, Image, Network},
     endpoint::Protocol,
     name::{HostId, Name, UnitName},
-    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec, YunoSpec},
+    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec},
 };
 
 use super::{
@@ -126,9 +127,8 @@ impl View for UnitView {
 impl UnitView {
     /// Whether it can play, or may be one that has only not been connected yet.
     fn may_play(&self) -> bool {
-        let Spec::Yuno(spec) = &self.unit.desired.spec;
         let can = &self.unit.observed.can;
-        spec.channel == Channel::Lines && (can.is_empty() || can.contains(&Ability::Play))
+        self.unit.desired.spec.channel() == Channel::Lines && (can.is_empty() || can.contains(&Ability::Play))
     }
 
     fn asked_url(&self) -> String {
@@ -284,10 +284,17 @@ fn behind(behind: bool) -> Markup {
 }
 
 fn spec(spec: &Spec) -> Markup {
-    let Spec::Yuno(YunoSpec { artifact, configs, args, env, user, grace_ms, labels, after, requires, probes, .. }) =
-        spec;
+    let (configs, args, env, labels) = (spec.configs(), spec.args(), spec.env(), spec.labels());
+    let user = match spec {
+        Spec::Yuno(yuno) => yuno.user.as_ref(),
+        Spec::Container(container) => container.user.as_ref(),
+    };
+    let probes = spec.yuno().map(|yuno| &yuno.probes).filter(|probes| !probes.is_none());
     html! {
-        div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
+        @if let Some(artifact) = spec.artifact() {
+            div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
+        }
+        @if let Spec::Container(container) = spec { (in_container(container)) }
         @if !configs.is_empty() {
             div { dt { "Configs" } dd { @for config in configs {
                 a href={ "/config/" (config.id) "/" (config.version) } { (config.id) "@" (config.version) } " "
@@ -299,18 +306,45 @@ fn spec(spec: &Spec) -> Markup {
             div { dt { "Environment" } dd { @for name in env.keys() { code { (name) } " " } } }
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
-        div { dt { "Grace" } dd { (bits::span(*grace_ms)) } }
-        @if !probes.is_none() {
+        div { dt { "Grace" } dd { (bits::span(spec.grace_ms())) } }
+        @if let Some(probes) = probes {
             div { dt { "Probes" } dd { @for (which, probe) in probes.iter() {
                 (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) " "
             } } }
         }
-        @for (what, units) in [("Starts after", after), ("Requires", requires)] {
+        @for (what, units) in [("Starts after", spec.after()), ("Requires", spec.requires())] {
             @if !units.is_empty() { div { dt { (what) } dd { @for unit in units { code { (unit) } " " } } } }
         }
         @if !labels.is_empty() {
             div { dt { "Labels" } dd { @for (name, value) in labels { code { (name) "=" (value) } " " } } }
         }
+    }
+}
+
+fn in_container(container: &ContainerSpec) -> Markup {
+    html! {
+        div { dt { "Runtime" } dd { (container.runtime) } }
+        @if let Image::Name(name) = &container.image { div { dt { "Image" } dd { code { (name) } } } }
+        @if let Some(entry) = &container.entry { div { dt { "Entry point" } dd { code { (crate::argv::join(entry)) } } } }
+        @for mount in &container.mounts {
+            div { dt { "Mount" } dd {
+                code { (mount.host) } " as " code { (mount.inside) } @if mount.read_only { " (read only)" }
+            } }
+        }
+        div { dt { "Network" } dd { (match container.network {
+            Network::Bridge => "bridge",
+            Network::Host => "the host's",
+            Network::None => "none",
+        }) } }
+    }
+}
+
+/// What a unit is made of, in short.
+fn made_of(spec: &Spec) -> String {
+    match (spec.artifact(), spec) {
+        (Some(artifact), _) => format!("{}@{}", artifact.role, artifact.version),
+        (None, Spec::Container(ContainerSpec { image: Image::Name(name), .. })) => name.clone(),
+        (None, _) => spec.kind().to_owned(),
     }
 }
 
@@ -325,7 +359,6 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
             }
             tbody {
                 @for unit in units {
-                    @let Spec::Yuno(yuno) = &unit.desired.spec;
                     tr {
                         th scope="row" { a href=(url(unit.host, &unit.unit)) { (unit.unit) } }
                         td data-label="Should be" { (wanted(&unit.desired)) }
@@ -338,7 +371,7 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
                             @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
                         }
-                        td data-label="What" { (yuno.artifact.role) "@" (yuno.artifact.version) }
+                        td data-label="What" { (made_of(&unit.desired.spec)) }
                         td data-label="Last news" { (ago(unit.at_ms, frame.now_ms)) }
                     }
                 }

@@ -17,7 +17,7 @@ fn a_mask_stands_for_what_is_there() {
         spec.env.insert("PORT".to_owned(), "1".to_owned());
     });
     let Ok(Edit::Set { spec, .. }) = edit(&unit(), current, &applied(also, None)) else { panic!("should be a change") };
-    let Spec::Yuno(spec) = *spec;
+    let Spec::Yuno(spec) = *spec else { panic!("a yuno") };
     assert_eq!((&spec.env["TOKEN"][..], &spec.env["PORT"][..]), ("hunter2", "1"));
 }
 

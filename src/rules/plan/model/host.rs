@@ -151,7 +151,7 @@ impl World {
                     Holding::End => None,
                     Holding::Begin { .. } => Some(Hold::new(HoldReason::Operator, self.now_ms)),
                 };
-                let Spec::Yuno(yuno) = &*spec;
+                let Spec::Yuno(yuno) = &*spec else { panic!("a yuno") };
                 self.speaking.insert(revision.clone(), speaks(&yuno.artifact.sha256));
                 let desired = Desired { generation: self.generation, revision, spec: *spec, run, frozen };
                 self.row = Some((desired, hold));

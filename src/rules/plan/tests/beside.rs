@@ -102,7 +102,7 @@ fn the_old_one_is_ended_once_the_new_one_is_up() {
 #[test]
 fn one_that_says_so_is_up_when_it_has_said_so() {
     let notify = |artifact: &str| {
-        let Spec::Yuno(mut spec) = first(artifact);
+        let Spec::Yuno(mut spec) = first(artifact) else { panic!("a yuno") };
         spec.channel = Channel::Notify;
         Spec::Yuno(spec)
     };
@@ -165,7 +165,7 @@ fn what_fails_leaves_what_runs_alone() {
 #[test]
 fn with_nothing_to_go_back_to_it_fails_and_runs_on() {
     let never = |artifact: &str| {
-        let Spec::Yuno(mut spec) = first(artifact);
+        let Spec::Yuno(mut spec) = first(artifact) else { panic!("a yuno") };
         spec.rollback = Rollback::Never;
         Spec::Yuno(spec)
     };
@@ -195,7 +195,7 @@ fn with_nothing_to_go_back_to_it_fails_and_runs_on() {
 #[test]
 fn what_was_replaced_ends_as_its_own_spec_says() {
     let mut bench = running(Run::Running);
-    let Spec::Yuno(mut other) = first("b");
+    let Spec::Yuno(mut other) = first("b") else { panic!("a yuno") };
     (other.grace_ms, other.stop_signal) = (1, Some(StopSignal::Int));
     bench.replace(Spec::Yuno(other), Run::Running);
     bench.trail.clear();
@@ -265,7 +265,7 @@ fn another_wish_has_the_candidate_ended_first() {
 #[test]
 fn two_do_not_play() {
     let speaks = |artifact: &str| {
-        let Spec::Yuno(mut spec) = first(artifact);
+        let Spec::Yuno(mut spec) = first(artifact) else { panic!("a yuno") };
         (spec.channel, spec.stop_signal) = (Channel::Lines, Some(StopSignal::Term));
         Spec::Yuno(spec)
     };

@@ -86,7 +86,7 @@ fn the_start_probe_goes_first_and_the_ready_probe_says_when_it_runs() {
 fn it_waits_for_its_word_and_for_its_probe() {
     for first in ["word", "probe"] {
         let mut spec = probed("r", Restart::Always);
-        let Spec::Yuno(yuno) = &mut spec;
+        let Spec::Yuno(yuno) = &mut spec else { panic!("a yuno") };
         yuno.channel = Channel::Notify;
         let mut bench = Bench::new(desired(1, spec, Run::Running));
         bench.install();
@@ -250,7 +250,7 @@ fn other_probes_do_not_throw_it_back() {
 fn what_is_being_replaced_is_not_probed() {
     let mut bench = Bench::up("rl");
     let mut next = probed("rl", Restart::Always);
-    let Spec::Yuno(yuno) = &mut next;
+    let Spec::Yuno(yuno) = &mut next else { panic!("a yuno") };
     yuno.args.push("x".to_owned());
     bench.see(wants(desired(2, next, Run::Running)));
     assert_eq!((bench.tried().as_str(), bench.unit.observed.phase), ("", Phase::Running));

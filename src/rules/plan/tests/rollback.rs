@@ -8,7 +8,7 @@ fn good(artifact: &str) -> Spec {
 }
 
 fn with(artifact: &str, change: impl FnOnce(&mut YunoSpec)) -> Spec {
-    let Spec::Yuno(mut spec) = good(artifact);
+    let Spec::Yuno(mut spec) = good(artifact) else { panic!("a yuno") };
     change(&mut spec);
     Spec::Yuno(spec)
 }
@@ -35,7 +35,7 @@ fn verified() -> Bench {
 /// The same, after another spec was put into effect in its place.
 fn changed_to(spec: Spec) -> Bench {
     let mut bench = verified();
-    let Spec::Yuno(yuno) = &spec;
+    let Spec::Yuno(yuno) = &spec else { panic!("a yuno") };
     let signal = yuno.stop_signal();
     bench.see(wants(desired(2, spec, Run::Running)));
     bench.install();

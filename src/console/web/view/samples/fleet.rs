@@ -36,6 +36,7 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
         realms: vec!["default".parse().unwrap(), "shop".parse().unwrap()],
         units: if index % 4 == 1 { units } else { BTreeMap::new() },
         alerts: BTreeMap::new(),
+        containers: BTreeMap::new(),
         alert_rules: None,
     };
     Host {

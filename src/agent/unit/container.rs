@@ -1,0 +1,429 @@
+//! Containers: the second kind, written once over what a runtime can do ([`runtime`]).
+//!
+//! A container is called `muster.<realm>.<name>` (names have no dots), and carries the labels `muster.host` and
+//! `muster.unit`. **Invariant: what does not carry this host's labels is never touched**, whatever it is called.
+//!
+//! The same container is started again after it has ended, with all that it has written; it is made anew when what it is
+//! made from is other than it was (the label `muster.made`). What the agent has to know of one while its runtime cannot be
+//! asked is in `<data>/containers/<realm>/<name>/started.json`, written before it is started.
+//!
+//! Modules, in reading order: `runtime` (what one has to be able to do), `place` (that file), `instance` (one that runs),
+//! `list` (all that there are on
+//! the host), `podman` (Podman and Docker).
+
+mod instance;
+mod list;
+mod place;
+mod podman;
+mod runtime;
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use futures_util::{FutureExt, future::BoxFuture};
+use muster_topics::{
+    canonical,
+    container::{self, ContainerSpec, Network},
+    effective::Effective,
+    name::{Digest, HostId, UnitName},
+    process::Limits,
+    unit::{Desired, Progress, Spec},
+};
+
+pub use self::list::Listed;
+use self::{
+    instance::Container,
+    place::{Place, Started},
+    podman::Podman,
+    runtime::{Phase, Recipe, Runtime, State},
+};
+use super::{
+    kind::{Adopted, Instance, Kind, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
+    log,
+};
+use crate::{
+    agent::{artifact::Artifacts, config::ContainersConfig, crash},
+    rules::{
+        lease::Wiring,
+        plan::{Failure, Slot},
+    },
+};
+
+/// Labels of containers that an agent has made.
+const HOST_LABEL: &str = "muster.host";
+const UNIT_LABEL: &str = "muster.unit";
+const MADE_LABEL: &str = "muster.made";
+
+/// How often it is told how far a download is, as of yunos.
+const PROGRESS: Duration = Duration::from_secs(2);
+
+/// Everything about containers on this host.
+pub(super) struct Containers {
+    folder: PathBuf,
+    host: String,
+    artifacts: Artifacts,
+    runtimes: Vec<Arc<dyn Runtime>>,
+}
+
+impl Containers {
+    pub(super) fn new(
+        data_dir: &Path,
+        host: HostId,
+        artifacts: Artifacts,
+        config: &ContainersConfig,
+    ) -> io::Result<Self> {
+        let podman = Podman::new(&config.podman_socket)?;
+        let (folder, host) = (data_dir.join("containers"), host.to_string());
+        Ok(Self { folder, host, artifacts, runtimes: vec![Arc::new(podman)] })
+    }
+
+    fn place(&self, unit: &UnitName) -> Place {
+        Place(self.folder.join(unit.realm().as_str()).join(unit.name().as_str()))
+    }
+
+    fn runtime(&self, which: container::Runtime) -> Result<Arc<dyn Runtime>, Failure> {
+        let found = self.runtimes.iter().find(|runtime| runtime.which() == which).cloned();
+        found.ok_or_else(|| never(format!("unsupported: this host's agent does not know the runtime {which}")))
+    }
+
+    fn is_ours(&self, unit: &UnitName, state: &State) -> bool {
+        let has = |label: &str, value: &str| state.labels.get(label).is_some_and(|found| found == value);
+        has(HOST_LABEL, &self.host) && has(UNIT_LABEL, unit.as_str())
+    }
+
+    async fn install(&self, desired: &Desired, tell: &Tell<'_>) -> Result<(), Failure> {
+        let spec = container(&desired.spec)?;
+        let runtime = self.runtime(spec.runtime)?;
+        if let Some(what) = runtime.cannot(spec) {
+            return Err(never(format!("unsupported by {}: {what}", spec.runtime)));
+        }
+        if runtime.has_image(&spec.image).await? {
+            return Ok(());
+        }
+        let file = match spec.image.artifact() {
+            Some(artifact) => {
+                let fetched = self.artifacts.fetch(artifact);
+                tokio::pin!(fetched);
+                loop {
+                    match tokio::time::timeout(PROGRESS, &mut fetched).await {
+                        Ok(fetched) => {
+                            let failure = |error: crate::agent::artifact::ArtifactError| Failure {
+                                may_heal: error.may_heal(),
+                                error: error.to_string(),
+                            };
+                            break Some(fetched.map_err(failure)?);
+                        }
+                        Err(_) => {
+                            if let Some(done_bytes) = self.artifacts.done_bytes(&artifact.sha256) {
+                                tell(Progress { done_bytes, total_bytes: artifact.size_bytes });
+                            }
+                        }
+                    }
+                }
+            }
+            None => None,
+        };
+        runtime.bring_image(&spec.image, file.as_deref()).await
+    }
+
+    async fn start(&self, unit: &UnitName, start: &Start) -> Result<Container, NotStarted> {
+        let Start { desired, wiring, .. } = start;
+        // Almost always the image is there; but somebody may have tidied up by hand.
+        self.install(desired, &|_| ()).await?;
+        let spec = container(&desired.spec)?;
+        let runtime = self.runtime(spec.runtime)?;
+        mounts_are_there(spec)?;
+        let (name, frame) = (name(unit), frame(&desired.spec)?);
+        let recipe = self.recipe(unit, spec, wiring, &frame)?;
+        let found = runtime.look(&name).await?;
+        let made = match found {
+            None => false,
+            Some(state) if !self.is_ours(unit, &state) => return Err(self.taken(&name, spec.runtime).into()),
+            Some(state) if is_alive(&state) => return Err(NotStarted::Unknown),
+            Some(state) => {
+                let is_same = state.labels.get(MADE_LABEL) == recipe.labels.get(MADE_LABEL);
+                // What its runtime takes for alive, and is not, has to be cleared away; as has what has other limits now.
+                let rests = matches!(state.phase, Phase::Made | Phase::Ended { .. });
+                let before = self.place(unit).started()?;
+                let goes_on = match before.filter(|_| is_same && rests) {
+                    Some(before) if before.limits == spec.limits => true,
+                    Some(before) if limited(before.limits) == limited(spec.limits) => {
+                        runtime.limit(&name, spec.limits).await.unwrap_or(false)
+                    }
+                    _ => false,
+                };
+                if !goes_on {
+                    runtime.remove(&name).await?;
+                }
+                goes_on
+            }
+        };
+        if !made {
+            runtime.create(&name, &recipe).await?;
+        }
+        crash::point("start", "before its revision is noted");
+        self.note(unit, desired, wiring, frame)?;
+        runtime.start(&name).await?;
+        // Whether it runs is not certain if its runtime says no more now.
+        Container::of(runtime, name, wiring.clone()).await.map_err(|_| NotStarted::Unknown)
+    }
+
+    /// Writes down what is in effect from now on.
+    fn note(&self, unit: &UnitName, desired: &Desired, wiring: &Wiring, frame: Digest) -> Result<(), Failure> {
+        let spec = container(&desired.spec)?;
+        self.place(unit).write(&Started {
+            revision: desired.revision.clone(),
+            runtime: spec.runtime,
+            frame,
+            limits: spec.limits,
+            wiring: wiring.clone(),
+            boot_id: muster_shim::proc::boot_id().unwrap_or_default(),
+        })
+    }
+
+    fn taken(&self, name: &str, runtime: container::Runtime) -> Failure {
+        never(format!(
+            "{runtime} has a container {name} that this host's agent did not make, and which is left as it is. hint: rename \
+             or remove it"
+        ))
+    }
+
+    fn recipe(
+        &self,
+        unit: &UnitName,
+        spec: &ContainerSpec,
+        wiring: &Wiring,
+        frame: &Digest,
+    ) -> Result<Recipe, Failure> {
+        let mut env = spec.env.clone();
+        env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
+        env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
+        env.extend(wiring.variables());
+        let fill = |words: &[String]| words.iter().map(|word| wiring.fill(word)).collect::<Vec<_>>();
+        let inside = |port: u16, name| spec.ports.get(name).copied().unwrap_or(port);
+        let published = match spec.network {
+            Network::Bridge => wiring.endpoints.iter().map(|end| (end.clone(), inside(end.port, &end.name))).collect(),
+            Network::Host | Network::None => Vec::new(),
+        };
+        let made = canonical::digest(&(frame, wiring)).map_err(|error| never(error.to_string()))?;
+        let labels = [(HOST_LABEL, self.host.clone()), (UNIT_LABEL, unit.to_string()), (MADE_LABEL, made.to_string())];
+        Ok(Recipe {
+            image: spec.image.clone(),
+            entry: spec.entry.as_deref().map(fill),
+            args: fill(&spec.args),
+            env,
+            user: spec.user.clone(),
+            cwd: spec.cwd.clone(),
+            mounts: spec.mounts.clone(),
+            network: spec.network,
+            limits: spec.limits,
+            rlimits: spec.rlimits.clone(),
+            published,
+            labels: labels.map(|(name, value)| (name.to_owned(), value)).into(),
+        })
+    }
+
+    async fn adopt(&self, unit: &UnitName, slot: Slot) -> Result<Adopted, Failure> {
+        // There is one container of a unit at a time.
+        if slot == Slot::Second {
+            return Ok(Adopted::Nothing);
+        }
+        let Some(started) = self.place(unit).started()? else { return Ok(Adopted::Nothing) };
+        let (runtime, name) = (self.runtime(started.runtime)?, name(unit));
+        match runtime.look(&name).await? {
+            Some(state) if self.is_ours(unit, &state) => {}
+            // Somebody has removed it, or put another in its place, which a start will say.
+            _ => return Ok(Adopted::Ended(instance::unseen())),
+        }
+        let mut container = Container::of(runtime, name, started.wiring.clone()).await?;
+        match container.first() {
+            Some(News::Told(told)) => {
+                Ok(Adopted::Alive { revision: started.revision, told, instance: Box::new(container) })
+            }
+            Some(News::Ended(mut over)) => {
+                // What a host that went down has ended has not failed.
+                over.last.with_host = muster_shim::proc::boot_id().is_ok_and(|boot_id| boot_id != started.boot_id);
+                Ok(Adopted::Ended(over))
+            }
+            None => Err(may_heal("it cannot be told whether it runs")),
+        }
+    }
+
+    /// Changes what can change while it runs: limits, each of which it had before.
+    async fn reload(&self, unit: &UnitName, desired: &Desired) -> Result<bool, Failure> {
+        let spec = container(&desired.spec)?;
+        let Some(started) = self.place(unit).started()? else { return Ok(false) };
+        let same_limits = limited(started.limits) == limited(spec.limits);
+        if started.frame != frame(&desired.spec)? || started.runtime != spec.runtime || !same_limits {
+            return Ok(false);
+        }
+        let runtime = self.runtime(spec.runtime)?;
+        if !runtime.limit(&name(unit), spec.limits).await? {
+            return Ok(false);
+        }
+        let limits = spec.limits;
+        self.place(unit).write(&Started { revision: desired.revision.clone(), limits, ..started }).map(|()| true)
+    }
+
+    async fn remove(&self, unit: &UnitName) -> Result<(), Failure> {
+        let place = self.place(unit);
+        if let Some(started) = place.started()? {
+            let (runtime, name) = (self.runtime(started.runtime)?, name(unit));
+            if runtime.look(&name).await?.is_some_and(|state| self.is_ours(unit, &state)) {
+                runtime.remove(&name).await?;
+            }
+        }
+        place.remove()
+    }
+
+    async fn log(&self, unit: &UnitName, from: runtime::LogFrom) -> io::Result<(Vec<u8>, u64)> {
+        let other = |failure: Failure| io::Error::other(failure.error);
+        let Some(started) = self.place(unit).started().map_err(other)? else { return Ok((Vec::new(), 0)) };
+        let (runtime, name) = (self.runtime(started.runtime).map_err(other)?, name(unit));
+        let (mut text, mark) = match runtime.look(&name).await.map_err(other)? {
+            Some(state) if self.is_ours(unit, &state) => runtime.log(&name, from).await.map_err(other)?,
+            _ => (Vec::new(), 0),
+        };
+        let most = usize::try_from(log::TAIL_MAX_BYTES).unwrap_or(usize::MAX);
+        text.drain(..text.len().saturating_sub(most));
+        Ok((text, mark))
+    }
+}
+
+/// What a container is called.
+fn name(unit: &UnitName) -> String {
+    format!("muster.{}.{}", unit.realm(), unit.name())
+}
+
+fn container(spec: &Spec) -> Result<&ContainerSpec, Failure> {
+    match spec {
+        Spec::Container(spec) => Ok(spec),
+        Spec::Yuno(_) => Err(never("a yuno is no container".to_owned())),
+    }
+}
+
+fn frame(spec: &Spec) -> Result<Digest, Failure> {
+    spec.frame().map_err(|error| never(error.to_string()))
+}
+
+/// Which limits there are.
+fn limited(limits: Limits) -> [bool; 3] {
+    [limits.memory_bytes.is_some(), limits.cpu.is_some(), limits.pids.is_some()]
+}
+
+/// Whether it runs, and not only its runtime says so.
+fn is_alive(state: &State) -> bool {
+    let Phase::Runs { pid, .. } = state.phase else { return false };
+    muster_shim::proc::stat(pid).is_some_and(|stat| !stat.is_dead())
+}
+
+/// A runtime that finds nothing at a path may make an empty folder there, which nobody wants.
+fn mounts_are_there(spec: &ContainerSpec) -> Result<(), Failure> {
+    match spec.mounts.iter().find_map(|mount| Some((mount, fs::metadata(&mount.host).err()?))) {
+        Some((mount, error)) => Err(may_heal(format!("{} cannot be mounted as {}: {error}", mount.host, mount.inside))),
+        None => Ok(()),
+    }
+}
+
+fn may_heal(error: impl Into<String>) -> Failure {
+    Failure { error: error.into(), may_heal: true }
+}
+
+fn never(error: String) -> Failure {
+    Failure { error, may_heal: false }
+}
+
+impl Kind for Containers {
+    fn name(&self) -> &'static str {
+        "container"
+    }
+
+    fn traces(&self) -> io::Result<Vec<Trace>> {
+        place::traces(&self.folder)
+    }
+
+    fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>> {
+        self.adopt(unit, slot).boxed()
+    }
+
+    fn install<'a>(
+        &'a self,
+        _: &'a UnitName,
+        desired: &'a Desired,
+        _: Option<&'a Digest>,
+        tell: &'a Tell<'a>,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        self.install(desired, tell).boxed()
+    }
+
+    fn start<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        start: &'a Start,
+    ) -> BoxFuture<'a, Result<Box<dyn Instance>, NotStarted>> {
+        let start = self.start(unit, start);
+        async { start.await.map(|container| Box::new(container) as Box<dyn Instance>) }.boxed()
+    }
+
+    fn reload<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        _: Slot,
+        desired: &'a Desired,
+        _: Option<&'a Digest>,
+        _: &'a Signaller<'a>,
+    ) -> BoxFuture<'a, Result<bool, Failure>> {
+        self.reload(unit, desired).boxed()
+    }
+
+    fn looks_outside(&self, _: &Desired) -> bool {
+        false
+    }
+
+    fn look_outside<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: Slot,
+        _: &'a Desired,
+        _: &'a Signaller<'a>,
+    ) -> BoxFuture<'a, Result<bool, Failure>> {
+        async { Ok(true) }.boxed()
+    }
+
+    fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
+        self.remove(unit).boxed()
+    }
+
+    fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {
+        async move { self.log(unit, runtime::LogFrom::Last(lines)).await.map(|(text, _)| text) }.boxed()
+    }
+
+    fn effective<'a>(&'a self, _: &'a UnitName, _: Slot, _: &'a Digest) -> BoxFuture<'a, io::Result<Effective>> {
+        // It has no configs.
+        async { Err(io::Error::from(io::ErrorKind::NotFound)) }.boxed()
+    }
+
+    fn follow<'a>(&'a self, unit: &'a UnitName, from: LogFrom) -> BoxFuture<'a, io::Result<(Vec<u8>, log::Place)>> {
+        async move {
+            let from = match from {
+                LogFrom::Last(lines) => runtime::LogFrom::Last(lines),
+                LogFrom::Place(place) => runtime::LogFrom::After(place.at()),
+            };
+            let (text, mark) = self.log(unit, from).await?;
+            Ok((text, log::Place::of(mark)))
+        }
+        .boxed()
+    }
+
+    fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {
+        let needed: BTreeMap<_, _> =
+            desired.iter().filter_map(|desired| Some((desired.spec.artifact()?.sha256.clone(), ()))).collect();
+        // The other kinds give artifacts back that nobody has needed for a day.
+        async move { self.artifacts.keep(needed.keys(), SystemTime::now()) }.boxed()
+    }
+}

@@ -1,0 +1,228 @@
+//! A container that runs. Its end is heard of by a handle of its first process, which costs nothing while it runs and needs
+//! no runtime; what became of it then is asked of the runtime.
+
+use std::{collections::VecDeque, io, os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, future::BoxFuture};
+use muster_topics::{
+    signal::Signal,
+    unit::{Exit, StopSignal},
+};
+use tokio::{net::unix::pipe, time::Instant};
+
+use super::runtime::{LogFrom, Phase, Runtime};
+use crate::{
+    agent::unit::kind::{Instance, News},
+    clock::now_ms,
+    rules::{
+        lease::Wiring,
+        plan::{Ended, Failure, Over, Process, Told},
+    },
+};
+
+/// How often it is looked whether somebody else has suspended it, or let it go on. Each look is a question to the runtime.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// How long a runtime may take to notice the end of a container, and how often it is asked meanwhile.
+const NOTICE_MAX: Duration = Duration::from_secs(10);
+const NOTICE_EVERY: Duration = Duration::from_millis(50);
+
+/// When to kill again what was killed and is still there.
+const KILL_AGAIN: Duration = Duration::from_secs(5);
+
+/// What of its last words is told when it has ended, as of a yuno.
+const LAST_LINES: u32 = 10;
+const LAST_LINES_MAX_BYTES: usize = 2 * 1024;
+
+/// A container of a unit.
+pub(super) struct Container {
+    runtime: Arc<dyn Runtime>,
+    name: String,
+    wiring: Wiring,
+    runs: Option<Runs>,
+    /// When it is killed, if it was asked to end.
+    kill_at: Option<Instant>,
+    news: VecDeque<News>,
+}
+
+/// Its first process.
+struct Runs {
+    process: Process,
+    frozen: bool,
+    ends: pipe::Receiver,
+}
+
+impl Container {
+    /// The container of this name as it is now, with that as its first news.
+    pub(super) async fn of(runtime: Arc<dyn Runtime>, name: String, wiring: Wiring) -> Result<Self, Failure> {
+        let mut container = Self { runtime, name, wiring, runs: None, kill_at: None, news: VecDeque::new() };
+        let news = container.look().await?.unwrap_or_else(|| ended_unseen(None));
+        container.news.push_back(news);
+        Ok(container)
+    }
+
+    /// What is told first, without anything to wait for.
+    pub(super) fn first(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// What it is now; nothing if there is none of this name any more. One of which the runtime says that it runs, and
+    /// whose process is gone, is about to have ended.
+    async fn look(&mut self) -> Result<Option<News>, Failure> {
+        let until = Instant::now() + NOTICE_MAX;
+        loop {
+            let Some(state) = self.runtime.look(&self.name).await? else { return Ok(None) };
+            match state.phase {
+                Phase::Runs { pid, started_ms, frozen } => {
+                    if let Some(runs) = Runs::of(pid, started_ms, frozen) {
+                        let told = self.told(&runs);
+                        self.runs = Some(runs);
+                        return Ok(Some(told));
+                    }
+                }
+                Phase::Ended { exit, oom_killed, started_ms, at_ms } => {
+                    let ended = Ended {
+                        oom_killed,
+                        last_lines: self.last_lines().await,
+                        ..Ended::new(exit, started_ms, at_ms.unwrap_or_else(now_ms))
+                    };
+                    self.runs = None;
+                    return Ok(Some(News::Ended(Over { restarts: 0, last: ended })));
+                }
+                Phase::Made => return Ok(Some(ended_unseen(None))),
+                Phase::Busy => {}
+            }
+            if Instant::now() >= until {
+                // Its runtime does not know, but it is certain: its process is no more.
+                let started_ms = self.runs.take().map(|runs| runs.process.started_ms);
+                return Ok(Some(ended_unseen(started_ms)));
+            }
+            tokio::time::sleep(NOTICE_EVERY).await;
+        }
+    }
+
+    fn told(&self, runs: &Runs) -> News {
+        let (process, frozen, wiring) = (Some(runs.process), runs.frozen, self.wiring.clone());
+        News::Told(Told { process, frozen, wiring, ..Told::default() })
+    }
+
+    async fn last_lines(&self) -> Option<String> {
+        let (text, _) = self.runtime.log(&self.name, LogFrom::Last(LAST_LINES)).await.ok()?;
+        let from = text.len().saturating_sub(LAST_LINES_MAX_BYTES);
+        (!text.is_empty()).then(|| String::from_utf8_lossy(&text[from..]).into_owned())
+    }
+
+    /// Cancel-safe: what is asked of the runtime changes nothing, or is asked again.
+    async fn hear(&mut self) -> Option<News> {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return Some(news);
+            }
+            let Some(runs) = &self.runs else { return None };
+            let never = Instant::now() + Duration::from_secs(u64::from(u32::MAX));
+            tokio::select! {
+                ended = runs.ends.readable() => {
+                    if let Err(error) = ended {
+                        tracing::warn!(container = %self.name, %error, "the end of a container cannot be waited for");
+                    }
+                    // Whoever cannot be asked now is asked until it can.
+                    return self.look().await.ok().map(|news| news.unwrap_or_else(|| ended_unseen(None)));
+                }
+                () = tokio::time::sleep_until(self.kill_at.unwrap_or(never)) => {
+                    self.kill_at = Some(Instant::now() + KILL_AGAIN);
+                    if let Err(failure) = self.runtime.signal(&self.name, Signal::Kill).await {
+                        tracing::warn!(container = %self.name, error = %failure.error, "a container cannot be killed, yet");
+                    }
+                }
+                () = tokio::time::sleep(LOOK_EVERY) => {
+                    let before = (runs.process, runs.frozen);
+                    // Until it ends, whatever its runtime does, it runs.
+                    let Ok(Some(news)) = self.look().await else { continue };
+                    let now = self.runs.as_ref().map(|runs| (runs.process, runs.frozen));
+                    if now != Some(before) {
+                        return Some(news);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn end(&mut self, signal: StopSignal, grace_ms: u64) -> Result<(), Failure> {
+        self.kill_at = Some(Instant::now() + Duration::from_millis(grace_ms));
+        // What is suspended hears nothing.
+        if self.runs.as_ref().is_some_and(|runs| runs.frozen) {
+            self.suspend(false).await?;
+        }
+        if grace_ms > 0 {
+            self.runtime.signal(&self.name, from_stop(signal)).await?;
+        }
+        Ok(())
+    }
+
+    async fn suspend(&mut self, frozen: bool) -> Result<(), Failure> {
+        self.runtime.freeze(&self.name, frozen).await?;
+        let news = self.look().await?;
+        self.news.extend(news);
+        Ok(())
+    }
+}
+
+impl Instance for Container {
+    fn next(&mut self) -> BoxFuture<'_, Option<News>> {
+        self.hear().boxed()
+    }
+
+    fn stop(&mut self, signal: StopSignal, grace_ms: u64) -> BoxFuture<'_, Result<(), Failure>> {
+        self.end(signal, grace_ms).boxed()
+    }
+
+    fn freeze(&mut self, frozen: bool) -> BoxFuture<'_, Result<(), Failure>> {
+        self.suspend(frozen).boxed()
+    }
+
+    fn signal(&mut self, signal: Signal) -> BoxFuture<'_, Result<bool, Failure>> {
+        async move { self.runtime.signal(&self.name, signal).await }.boxed()
+    }
+}
+
+impl Runs {
+    /// A process that its runtime tells of, if it is still there. The handle is taken before the process is looked at, so
+    /// that both are of the same one.
+    fn of(pid: i32, started_ms: Option<i64>, frozen: bool) -> Option<Self> {
+        let handle = open(pid).ok()?;
+        let stat = muster_shim::proc::stat(pid).filter(|stat| !stat.is_dead())?;
+        let started_ms = started_ms.unwrap_or_else(now_ms);
+        let process = Process { pid, start_ticks: stat.start_ticks, started_ms };
+        // It is no pipe, and nothing is read of it; but it becomes readable as one does.
+        let ends = pipe::Receiver::from_owned_fd_unchecked(handle).ok()?;
+        Some(Self { process, frozen, ends })
+    }
+}
+
+fn open(pid: i32) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::NONBLOCK)
+        // Kernels before 5.10 know no flags.
+        .or_else(|_| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()))?)
+}
+
+fn ended_unseen(started_ms: Option<i64>) -> News {
+    News::Ended(Over { restarts: 0, last: Ended::new(Exit::Unknown, started_ms, now_ms()) })
+}
+
+/// An end that nobody has seen.
+pub(super) fn unseen() -> Over {
+    Over { restarts: 0, last: Ended::new(Exit::Unknown, None, now_ms()) }
+}
+
+fn from_stop(signal: StopSignal) -> Signal {
+    match signal {
+        StopSignal::Term => Signal::Term,
+        StopSignal::Int => Signal::Int,
+        StopSignal::Quit => Signal::Quit,
+        StopSignal::Hup => Signal::Hup,
+        StopSignal::Usr1 => Signal::Usr1,
+        StopSignal::Usr2 => Signal::Usr2,
+        StopSignal::Kill => Signal::Kill,
+    }
+}

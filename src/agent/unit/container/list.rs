@@ -1,0 +1,128 @@
+//! All containers of the host, also those that are no units, for its heartbeats.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use muster_topics::{
+    container::{ContainerSummary, LISTED_MAX, LISTED_NAME_MAX_BYTES},
+    name::UnitName,
+    process::Limits,
+    unit::Spec,
+};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    Containers, HOST_LABEL, UNIT_LABEL,
+    runtime::{self, Known},
+};
+use crate::agent::unit::{UnitState, UnitStates};
+
+/// All containers of a host, by name.
+pub type Listed = Arc<BTreeMap<String, ContainerSummary>>;
+
+/// How often they are listed. Each time is a question to the runtime, which may have to be started for it.
+const LIST_EVERY: Duration = Duration::from_secs(60);
+
+/// How soon after a unit has changed: what is done to one container comes in a row.
+const LIST_SOON: Duration = Duration::from_secs(2);
+
+/// Every so many lists all is asked anew of each: somebody may have given one other limits.
+const ANEW: u32 = 10;
+
+impl Containers {
+    /// Lists them now and then, until it is dropped.
+    pub(in crate::agent::unit) async fn keep_list(
+        self: Arc<Self>,
+        list: watch::Sender<Listed>,
+        mut states: watch::Receiver<UnitStates>,
+    ) {
+        let mut known: Vec<Known> = vec![Known::new(); self.runtimes.len()];
+        for round in 0_u32.. {
+            let mut all = BTreeMap::new();
+            for (runtime, known) in self.runtimes.iter().zip(&mut known) {
+                if round.is_multiple_of(ANEW) || !runtime.is_there() {
+                    known.clear();
+                }
+                if !runtime.is_there() {
+                    continue;
+                }
+                match runtime.list(known).await {
+                    Ok(now) => *known = now,
+                    // They are not gone because nobody can be asked.
+                    Err(failure) => tracing::debug!(error = %failure.error, "containers cannot be listed"),
+                }
+                all.extend(known.values().map(|listed| (listed.name.clone(), self.summary(&**runtime, listed))));
+            }
+            let all = Arc::new(fitted(all));
+            list.send_if_modified(|before| {
+                *before != all && {
+                    *before = all;
+                    true
+                }
+            });
+            wait(&mut states).await;
+        }
+    }
+
+    fn summary(&self, runtime: &dyn runtime::Runtime, listed: &runtime::Listed) -> ContainerSummary {
+        let runtime::Listed { labels, state, image, limits, .. } = listed;
+        let unit = labels.get(UNIT_LABEL).and_then(|unit| unit.parse::<UnitName>().ok());
+        let unit = unit.filter(|_| labels.get(HOST_LABEL) == Some(&self.host));
+        let image = image.chars().take(LISTED_NAME_MAX_BYTES).collect();
+        // What was changed while it ran its runtime may not tell.
+        let given = unit.as_ref().and_then(|unit| self.place(unit).started().ok()?).map(|started| started.limits);
+        let limits = given.map_or(*limits, |given| Limits {
+            memory_bytes: given.memory_bytes.or(limits.memory_bytes),
+            cpu: given.cpu.or(limits.cpu),
+            pids: given.pids.or(limits.pids),
+        });
+        ContainerSummary { runtime: runtime.which(), state: *state, unit, image, limits }
+    }
+}
+
+/// Waits until it is time for the next list.
+async fn wait(states: &mut watch::Receiver<UnitStates>) {
+    let next = Instant::now() + LIST_EVERY;
+    let is_container = |state: &UnitState| matches!(state.desired.spec, Spec::Container(_));
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => return,
+            // The sender goes only with the agent.
+            Ok(()) = states.changed() => {
+                if states.borrow_and_update().values().any(is_container) {
+                    return tokio::time::sleep(LIST_SOON).await;
+                }
+            }
+        }
+    }
+}
+
+/// As many as a heartbeat has room for: those of units first.
+fn fitted(all: BTreeMap<String, ContainerSummary>) -> BTreeMap<String, ContainerSummary> {
+    let named = all.into_iter().filter(|(name, _)| name.len() <= LISTED_NAME_MAX_BYTES);
+    let (units, others): (Vec<_>, Vec<_>) = named.partition(|(_, summary)| summary.unit.is_some());
+    units.into_iter().chain(others).take(LISTED_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::container::{ContainerState, Runtime};
+
+    use super::*;
+
+    #[test]
+    fn those_of_units_come_first_when_there_is_no_room() {
+        let summary = |unit: Option<&str>| ContainerSummary {
+            runtime: Runtime::Podman,
+            state: ContainerState::Running,
+            unit: unit.map(|unit| unit.parse().unwrap()),
+            image: String::new(),
+            limits: Limits::default(),
+        };
+        let mut all: BTreeMap<_, _> = (0..LISTED_MAX).map(|n| (format!("a{n}"), summary(None))).collect();
+        all.insert("z".to_owned(), summary(Some("default/shop")));
+        all.insert("y".repeat(LISTED_NAME_MAX_BYTES + 1), summary(Some("default/long")));
+        let fitted = fitted(all);
+        assert_eq!(fitted.len(), LISTED_MAX);
+        assert!(fitted.contains_key("z") && fitted.keys().all(|name| name.len() <= LISTED_NAME_MAX_BYTES));
+    }
+}

@@ -1,0 +1,242 @@
+//! Podman and Docker, by the HTTP interface that both have, on a Unix socket.
+//!
+//! Images that are artifacts are known to it by their SHA-256: `localhost/muster-rootfs:<sha256>` was imported from a root
+//! file system, `localhost/muster-archive:<sha256>` loaded from an archive. So what is there need not be brought again.
+
+mod http;
+mod image;
+mod logs;
+mod wire;
+
+use std::{io, path::Path, time::Duration};
+
+use futures_util::FutureExt;
+use muster_topics::{
+    container::{self, ContainerSpec, Image},
+    process::Limits,
+    signal::Signal,
+};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+use self::http::Http;
+use super::{
+    may_heal,
+    runtime::{Answer, Known, LogFrom, Phase, Recipe, Runtime, State},
+};
+use crate::rules::plan::Failure;
+
+/// What is looked up or noted down takes milliseconds; a disk that sleeps takes its time.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+/// What makes layers, cgroups and networks takes longer; below a start's own deadline.
+const WORK_MAX: Duration = Duration::from_secs(25);
+
+/// Podman or Docker.
+pub(super) struct Podman {
+    http: Http,
+    /// Whether it is Podman, once it has said so.
+    is_podman: OnceCell<bool>,
+}
+
+impl Podman {
+    pub(super) fn new(socket: &Path) -> io::Result<Self> {
+        Ok(Self { http: Http::new(socket)?, is_podman: OnceCell::new() })
+    }
+
+    /// Whether it is Podman: Docker changes limits in another way.
+    async fn is_podman(&self) -> Result<bool, Failure> {
+        let ask = async {
+            let answer = self.http.ask(Method::GET, "/version", &[], None, LOOK_MAX).await?;
+            let version: wire::Version = answer.json()?;
+            Ok::<_, Failure>(version.components.iter().any(|component| component.name.starts_with("Podman")))
+        };
+        self.is_podman.get_or_try_init(|| ask).await.copied()
+    }
+
+    async fn look(&self, name: &str) -> Result<Option<State>, Failure> {
+        let answer = self.http.ask(Method::GET, &format!("/containers/{name}/json"), &[], None, LOOK_MAX).await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let seen: wire::Seen = answer.accepted("look at the container", name)?.json()?;
+        Ok(Some(seen.into_state()))
+    }
+
+    async fn limits(&self, id: &str) -> Result<Limits, Failure> {
+        let answer = self.http.ask(Method::GET, &format!("/containers/{id}/json"), &[], None, LOOK_MAX).await?;
+        if answer.status == StatusCode::NOT_FOUND {
+            return Ok(Limits::default());
+        }
+        let seen: wire::Seen = answer.accepted("look at the container", id)?.json()?;
+        Ok(seen.limits())
+    }
+
+    async fn lines(&self, name: &str, key: &str, value: u64) -> Result<Vec<logs::Line>, Failure> {
+        let value = value.to_string();
+        let query = [("stdout", "true"), ("stderr", "true"), ("timestamps", "true"), (key, value.as_str())];
+        let answer = self.http.ask(Method::GET, &format!("/containers/{name}/logs"), &query, None, LOOK_MAX).await?;
+        Ok(logs::read(&answer.accepted("read the log of the container", name)?.body))
+    }
+
+    async fn act(
+        &self,
+        method: Method,
+        name: &str,
+        what: &str,
+        query: &[(&str, &str)],
+    ) -> Result<http::Answer, Failure> {
+        let slash = if what.is_empty() { "" } else { "/" };
+        self.http.ask(method, &format!("/containers/{name}{slash}{what}"), query, None, WORK_MAX).await
+    }
+
+    async fn limit(&self, name: &str, limits: Limits) -> Result<bool, Failure> {
+        let (path, body) = if self.is_podman().await? {
+            (format!("/v4.0.0/libpod/containers/{name}/update"), wire::podman_limits(limits))
+        } else {
+            (format!("/containers/{name}/update"), json!(wire::Resources::of(limits)))
+        };
+        let answer = self.http.ask(Method::POST, &path, &[], Some(&body), WORK_MAX).await?;
+        if !answer.status.is_success() {
+            tracing::info!(container = name, why = %answer.message(), "its limits cannot change while it runs");
+        }
+        Ok(answer.status.is_success())
+    }
+}
+
+impl Runtime for Podman {
+    fn which(&self) -> container::Runtime {
+        container::Runtime::Podman
+    }
+
+    fn cannot(&self, _: &ContainerSpec) -> Option<String> {
+        // All that there is.
+        None
+    }
+
+    fn has_image<'a>(&'a self, image: &'a Image) -> Answer<'a, bool> {
+        image::is_there(&self.http, image).boxed()
+    }
+
+    fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()> {
+        image::bring(&self.http, image, file).boxed()
+    }
+
+    fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>> {
+        self.look(name).boxed()
+    }
+
+    fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> Answer<'a, ()> {
+        async move {
+            let body = json!(wire::Create::of(recipe));
+            let query = [("name", name)];
+            let answer = self.http.ask(Method::POST, "/containers/create", &query, Some(&body), WORK_MAX).await?;
+            answer.accepted("make the container", name).map(drop)
+        }
+        .boxed()
+    }
+
+    fn start<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        async move {
+            let answer = self.act(Method::POST, name, "start", &[]).await?;
+            // Somebody else was faster.
+            if answer.status == StatusCode::NOT_MODIFIED {
+                return Ok(());
+            }
+            answer.accepted("start the container", name).map(drop)
+        }
+        .boxed()
+    }
+
+    fn signal<'a>(&'a self, name: &'a str, signal: Signal) -> Answer<'a, bool> {
+        async move {
+            let signal = signal.to_string();
+            let answer = self.act(Method::POST, name, "kill", &[("signal", &signal)]).await?;
+            let Err(refused) = answer.accepted("send a signal to the container", name) else { return Ok(true) };
+            // Each says in a way of its own that there is nobody to hear it.
+            let runs = self.look(name).await?.is_some_and(|state| matches!(state.phase, Phase::Runs { .. }));
+            if runs { Err(refused) } else { Ok(false) }
+        }
+        .boxed()
+    }
+
+    fn freeze<'a>(&'a self, name: &'a str, frozen: bool) -> Answer<'a, ()> {
+        async move {
+            let (what, words) = if frozen { ("pause", "suspend") } else { ("unpause", "let go on") };
+            let answer = self.act(Method::POST, name, what, &[]).await?;
+            let refused = match answer.accepted(&format!("{words} the container"), name) {
+                Ok(_) => return Ok(()),
+                Err(refused) => refused,
+            };
+            // What is so already is no failure.
+            let state = self.look(name).await?;
+            let is_so = state.is_some_and(
+                |state| matches!(state.phase, super::runtime::Phase::Runs { frozen: is, .. } if is == frozen),
+            );
+            if is_so { Ok(()) } else { Err(refused) }
+        }
+        .boxed()
+    }
+
+    fn limit<'a>(&'a self, name: &'a str, limits: Limits) -> Answer<'a, bool> {
+        self.limit(name, limits).boxed()
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        async move {
+            let answer = self.act(Method::DELETE, name, "", &[("force", "true"), ("v", "true")]).await?;
+            if answer.status == StatusCode::NOT_FOUND {
+                return Ok(());
+            }
+            answer.accepted("remove the container", name).map(drop)
+        }
+        .boxed()
+    }
+
+    fn is_there(&self) -> bool {
+        self.http.socket().exists()
+    }
+
+    fn list<'a>(&'a self, known: &'a Known) -> Answer<'a, Known> {
+        async move {
+            let answer = self.http.ask(Method::GET, "/containers/json", &[("all", "true")], None, LOOK_MAX).await?;
+            let listed: Vec<wire::Listed> = answer.accepted("list", "containers")?.json()?;
+            let mut all = Known::new();
+            for one in listed {
+                let (id, mut one) = one.into_listed();
+                let before = known.get(&id).filter(|before| before.state == one.state);
+                one.limits = match before {
+                    Some(before) => before.limits,
+                    // One that is gone meanwhile has none.
+                    None => self.limits(&id).await?,
+                };
+                all.insert(id, one);
+            }
+            Ok(all)
+        }
+        .boxed()
+    }
+
+    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, u64)> {
+        async move {
+            let lines = match from {
+                LogFrom::After(mark) => logs::after(self.lines(name, "since", logs::second(mark)).await?, mark),
+                LogFrom::Last(most) => {
+                    // Its last second may be in there in part only, and a mark counts the lines of a second.
+                    let last = self.lines(name, "tail", u64::from(most.max(1))).await?;
+                    match last.last().map(|line| line.at_s) {
+                        Some(at_s) => logs::joined(last, self.lines(name, "since", at_s).await?, most),
+                        None => logs::Lines::default(),
+                    }
+                }
+            };
+            Ok((lines.text, lines.mark))
+        }
+        .boxed()
+    }
+}
+
+/// A message of an interface that is not what its documents say.
+fn strange(what: &str, error: impl std::fmt::Display) -> Failure {
+    may_heal(format!("Podman's or Docker's answer is not understood: {what}: {error}"))
+}

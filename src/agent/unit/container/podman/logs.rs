@@ -1,0 +1,134 @@
+//! What containers said, as it comes: frames of standard output and error, with a time before each line.
+//!
+//! Podman tells no more of a time than its second, so a place in a log is a second and how many lines of it were told.
+
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// Stream, three zeros, and the length of what follows.
+const HEADER_BYTES: usize = 8;
+
+/// Bits of a mark that count lines: 16 million in a second.
+const COUNT_BITS: u32 = 24;
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// In which second since the epoch.
+    pub(super) at_s: u64,
+    /// What, with its end.
+    pub(super) text: Vec<u8>,
+}
+
+/// Some lines, and the mark of where they end.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines {
+    pub(super) text: Vec<u8>,
+    pub(super) mark: u64,
+}
+
+/// The second of a mark.
+pub(super) fn second(mark: u64) -> u64 {
+    mark >> COUNT_BITS
+}
+
+/// Of all lines from the second of a mark on, those after it.
+pub(super) fn after(lines: Vec<Line>, mark: u64) -> Lines {
+    let (at_s, told) = (second(mark), mark & ((1 << COUNT_BITS) - 1));
+    // Time may have been asked for more precisely than it was told.
+    let lines: Vec<Line> = lines.into_iter().filter(|line| line.at_s >= at_s).collect();
+    let mark = lines.last().map_or(mark, |last| mark_at(last.at_s, &lines));
+    let of_second = lines.iter().take_while(|line| line.at_s == at_s).count();
+    let skipped = usize::try_from(told).unwrap_or(usize::MAX).min(of_second);
+    Lines { text: lines.into_iter().skip(skipped).flat_map(|line| line.text).collect(), mark }
+}
+
+/// The last `most` of lines that end in some second, and all from that second on.
+pub(super) fn joined(last: Vec<Line>, since: Vec<Line>, most: u32) -> Lines {
+    let from_s = since.first().map_or(u64::MAX, |line| line.at_s);
+    let mut lines: Vec<Line> = last.into_iter().filter(|line| line.at_s < from_s).chain(since).collect();
+    let mark = lines.last().map_or(0, |last| mark_at(last.at_s, &lines));
+    lines.drain(..lines.len().saturating_sub(usize::try_from(most).unwrap_or(usize::MAX)));
+    Lines { text: lines.into_iter().flat_map(|line| line.text).collect(), mark }
+}
+
+fn mark_at(at_s: u64, lines: &[Line]) -> u64 {
+    let told = lines.iter().filter(|line| line.at_s == at_s).count();
+    at_s << COUNT_BITS | u64::try_from(told).unwrap_or(u64::MAX).min((1 << COUNT_BITS) - 1)
+}
+
+/// Reads as much as is there of them; a frame that is cut off is left out.
+pub(super) fn read(mut body: &[u8]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    // What is not framed comes from a terminal, which ours never have.
+    while let Some((header, rest)) = body.split_at_checked(HEADER_BYTES) {
+        let length = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+        let Some((frame, rest)) = usize::try_from(length).ok().and_then(|length| rest.split_at_checked(length)) else {
+            break;
+        };
+        lines.extend(frame.split_inclusive(|byte| *byte == b'\n').filter_map(line));
+        body = rest;
+    }
+    lines
+}
+
+fn line(bytes: &[u8]) -> Option<Line> {
+    let space = bytes.iter().position(|byte| *byte == b' ')?;
+    let at = OffsetDateTime::parse(std::str::from_utf8(&bytes[..space]).ok()?, &Rfc3339).ok()?;
+    let at_s = u64::try_from(at.unix_timestamp()).ok()?;
+    Some(Line { at_s, text: bytes[space + 1..].to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(stream: u8, text: &str) -> Vec<u8> {
+        let mut frame = vec![stream, 0, 0, 0];
+        frame.extend(u32::try_from(text.len()).unwrap().to_be_bytes());
+        frame.extend(text.as_bytes());
+        frame
+    }
+
+    fn lines(lines: &[(u64, &str)]) -> Vec<Line> {
+        lines.iter().map(|(at_s, text)| Line { at_s: *at_s, text: text.as_bytes().to_vec() }).collect()
+    }
+
+    #[test]
+    fn frames_become_lines() {
+        let mut body = frame(1, "1970-01-01T00:00:01.000000002Z a b\n");
+        body.extend(frame(2, "1970-01-01T01:00:02+01:00 c\n1970-01-01T00:00:03Z d\n"));
+        let whole = body.clone();
+        body.extend(&frame(1, "1970-01-01T00:00:04Z cut")[..12]);
+        assert_eq!(read(&body), lines(&[(1, "a b\n"), (2, "c\n"), (3, "d\n")]));
+        for cut in 0..whole.len() {
+            assert!(read(&whole[..cut]).len() < 3, "{cut}");
+        }
+        assert_eq!(read(&frame(1, "no time\n")), []);
+    }
+
+    #[test]
+    fn who_follows_misses_nothing_and_reads_nothing_twice() {
+        let all = [(5, "a"), (5, "b"), (7, "c"), (7, "d"), (7, "e"), (9, "f")];
+        let text = |found: &Lines| String::from_utf8(found.text.clone()).unwrap();
+        for known in 0..=all.len() {
+            for most in 0..=all.len() {
+                let there = lines(&all[..known]);
+                // As a runtime answers: so many from the end, and from a second on.
+                let tail = there[there.len().saturating_sub(most.max(1))..].to_vec();
+                let since =
+                    |at_s: u64, of: &[Line]| of.iter().filter(|line| line.at_s >= at_s).cloned().collect::<Vec<_>>();
+                let first = match tail.last().map(|line| line.at_s) {
+                    Some(at_s) => joined(tail, since(at_s, &there), most as u32),
+                    None => Lines::default(),
+                };
+                let wanted: String = all[..known][known.saturating_sub(most)..].iter().map(|line| line.1).collect();
+                assert_eq!(text(&first), wanted, "{known}, {most}");
+                let rest = after(since(second(first.mark), &lines(&all)), first.mark);
+                let wanted: String = all[known..].iter().map(|line| line.1).collect();
+                assert_eq!(text(&rest), wanted, "{known}, {most}");
+                let none = after(since(second(rest.mark), &lines(&all)), rest.mark);
+                assert_eq!((text(&none), none.mark), (String::new(), rest.mark));
+            }
+        }
+    }
+}

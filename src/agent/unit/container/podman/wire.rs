@@ -1,0 +1,352 @@
+//! What is said over the socket: as much of it as is needed.
+
+use std::collections::BTreeMap;
+
+use muster_topics::{
+    Millis,
+    container::{ContainerState, Network},
+    process::{Amount, Cores, Limits, Resource, Rlimit},
+    unit::Exit,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::image;
+use crate::agent::unit::container::runtime::{self, Phase, Recipe, State};
+
+/// `GET /version`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Version {
+    #[serde(default)]
+    pub(super) components: Vec<Component>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Component {
+    pub(super) name: String,
+}
+
+/// `GET /containers/NAME/json`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Seen {
+    state: SeenState,
+    config: SeenConfig,
+    #[serde(default)]
+    host_config: SeenHostConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct SeenHostConfig {
+    memory: i64,
+    #[serde(rename = "NanoCpus")]
+    nano_cpus: i64,
+    cpu_quota: i64,
+    cpu_period: i64,
+    pids_limit: Option<i64>,
+}
+
+/// `GET /containers/json`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Listed {
+    id: String,
+    #[serde(default)]
+    names: Option<Vec<String>>,
+    #[serde(default)]
+    image: String,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl Listed {
+    /// Its id, and what else is told in a list.
+    pub(super) fn into_listed(self) -> (String, runtime::Listed) {
+        let name = self.names.into_iter().flatten().next().unwrap_or_else(|| self.id.clone());
+        let listed = runtime::Listed {
+            name: name.trim_start_matches('/').to_owned(),
+            labels: self.labels.unwrap_or_default(),
+            state: match self.state.as_str() {
+                "created" | "configured" | "initialized" => ContainerState::Made,
+                "running" => ContainerState::Running,
+                "paused" => ContainerState::Frozen,
+                "exited" | "dead" | "stopped" => ContainerState::Ended,
+                _ => ContainerState::Busy,
+            },
+            image: self.image,
+            limits: Limits::default(),
+        };
+        (self.id, listed)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct SeenState {
+    status: String,
+    #[serde(default)]
+    pid: i32,
+    #[serde(default)]
+    exit_code: i32,
+    #[serde(default, rename = "OOMKilled")]
+    oom_killed: bool,
+    #[serde(default)]
+    started_at: String,
+    #[serde(default)]
+    finished_at: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct SeenConfig {
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl Seen {
+    /// What it may use. Nothing, or less, is no limit.
+    pub(super) fn limits(&self) -> Limits {
+        let SeenHostConfig { memory, nano_cpus, cpu_quota, cpu_period, pids_limit } = self.host_config;
+        let some = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
+        let share = match (some(nano_cpus), some(cpu_quota), some(cpu_period)) {
+            (Some(nano), ..) => Some(nano as f64 / 1e9),
+            (None, Some(quota), Some(period)) => Some(quota as f64 / period as f64),
+            _ => None,
+        };
+        Limits {
+            memory_bytes: some(memory),
+            cpu: share.and_then(Cores::new),
+            pids: pids_limit.and_then(some).and_then(|pids| u32::try_from(pids).ok()),
+        }
+    }
+
+    pub(super) fn into_state(self) -> State {
+        let SeenState { status, pid, exit_code, oom_killed, started_at, finished_at } = self.state;
+        let (started_ms, at_ms) = (millis(&started_at), millis(&finished_at));
+        let phase = match status.as_str() {
+            "created" | "configured" | "initialized" => Phase::Made,
+            "running" => Phase::Runs { pid, started_ms, frozen: false },
+            "paused" => Phase::Runs { pid, started_ms, frozen: true },
+            "exited" | "dead" | "stopped" => {
+                Phase::Ended { exit: exit(exit_code, oom_killed), oom_killed, started_ms, at_ms }
+            }
+            // `stopping`, `removing`, `restarting`, and what there may be yet.
+            _ => Phase::Busy,
+        };
+        State { labels: self.config.labels.unwrap_or_default(), phase }
+    }
+}
+
+/// Nothing for the year 1, which stands for never.
+fn millis(text: &str) -> Option<Millis> {
+    let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    Millis::try_from(at.unix_timestamp_nanos() / 1_000_000).ok().filter(|ms| *ms > 0)
+}
+
+/// A signal comes as 128 and its number, as a shell has it. (A program that returns such a code cannot be told from one
+/// that was ended by a signal.)
+fn exit(code: i32, oom_killed: bool) -> Exit {
+    const SIGNALS: std::ops::RangeInclusive<i32> = 129..=192;
+    match code {
+        _ if oom_killed => Exit::Signal(9),
+        code if SIGNALS.contains(&code) => Exit::Signal(code - 128),
+        code if code < 0 => Exit::Unknown,
+        code => Exit::Code(code),
+    }
+}
+
+/// `POST /containers/create`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Create {
+    image: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cmd: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entrypoint: Option<Vec<String>>,
+    env: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    working_dir: Option<String>,
+    labels: BTreeMap<String, String>,
+    exposed_ports: BTreeMap<String, Value>,
+    host_config: HostConfig,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct HostConfig {
+    mounts: Vec<Mount>,
+    network_mode: &'static str,
+    port_bindings: BTreeMap<String, Vec<Binding>>,
+    /// Its agent starts it again, and nobody else.
+    restart_policy: Value,
+    ulimits: Vec<Ulimit>,
+    #[serde(flatten)]
+    resources: Resources,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Ulimit {
+    name: Resource,
+    soft: i64,
+    hard: i64,
+}
+
+/// No limit is less than nothing there.
+fn amount(amount: Amount) -> i64 {
+    amount.get().map_or(-1, |amount| i64::try_from(amount).unwrap_or(i64::MAX))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Mount {
+    #[serde(rename = "Type")]
+    kind: &'static str,
+    source: String,
+    target: String,
+    read_only: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Binding {
+    host_ip: String,
+    host_port: String,
+}
+
+/// Limits, as Docker has them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Resources {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<u64>,
+    /// Swap included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_swap: Option<u64>,
+    #[serde(rename = "NanoCpus", skip_serializing_if = "Option::is_none")]
+    nano_cpus: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pids_limit: Option<u32>,
+}
+
+impl Resources {
+    pub(super) fn of(limits: Limits) -> Self {
+        Self {
+            memory: limits.memory_bytes,
+            memory_swap: limits.memory_bytes,
+            nano_cpus: limits.cpu.map(|cores| u64::from(cores.millis()) * 1_000_000),
+            pids_limit: limits.pids,
+        }
+    }
+}
+
+/// How long a period of the processor's time is, in microseconds.
+const PERIOD_US: u64 = 100_000;
+
+/// Limits, as Podman's own interface has them: those of the OCI runtime.
+pub(super) fn podman_limits(limits: Limits) -> Value {
+    let mut resources = json!({});
+    if let Some(bytes) = limits.memory_bytes {
+        resources["memory"] = json!({ "limit": bytes, "swap": bytes });
+    }
+    if let Some(cores) = limits.cpu {
+        let quota = u64::from(cores.millis()) * PERIOD_US / 1_000;
+        resources["cpu"] = json!({ "quota": quota, "period": PERIOD_US });
+    }
+    if let Some(pids) = limits.pids {
+        resources["pids"] = json!({ "limit": pids });
+    }
+    resources
+}
+
+impl Create {
+    pub(super) fn of(recipe: &Recipe) -> Self {
+        let mut exposed_ports = BTreeMap::new();
+        let mut port_bindings: BTreeMap<String, Vec<Binding>> = BTreeMap::new();
+        for (endpoint, inside) in &recipe.published {
+            let port = format!("{inside}/{}", endpoint.protocol);
+            exposed_ports.insert(port.clone(), json!({}));
+            let (host_ip, host_port) = (endpoint.address.to_string(), endpoint.port.to_string());
+            port_bindings.entry(port).or_default().push(Binding { host_ip, host_port });
+        }
+        let mount = |mount: &muster_topics::container::Mount| Mount {
+            kind: "bind",
+            source: mount.host.clone(),
+            target: mount.inside.clone(),
+            read_only: mount.read_only,
+        };
+        Self {
+            image: image::name(&recipe.image),
+            cmd: recipe.args.clone(),
+            entrypoint: recipe.entry.clone(),
+            env: recipe.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            user: recipe.user.clone(),
+            working_dir: recipe.cwd.clone(),
+            labels: recipe.labels.clone(),
+            exposed_ports,
+            host_config: HostConfig {
+                mounts: recipe.mounts.iter().map(mount).collect(),
+                network_mode: match recipe.network {
+                    Network::Bridge => "bridge",
+                    Network::Host => "host",
+                    Network::None => "none",
+                },
+                port_bindings,
+                ulimits: recipe
+                    .rlimits
+                    .iter()
+                    .map(|(name, Rlimit { soft, hard })| Ulimit {
+                        name: *name,
+                        soft: amount(*soft),
+                        hard: amount(*hard),
+                    })
+                    .collect(),
+                restart_policy: json!({ "Name": "no" }),
+                resources: Resources::of(recipe.limits),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states() {
+        let of = |state: Value| {
+            let seen: Seen = serde_json::from_value(json!({"State": state, "Config": {"Labels": {"a": "b"}}})).unwrap();
+            seen.into_state().phase
+        };
+        let (start, end) = ("1970-01-01T00:00:01.5Z", "1970-01-01T00:00:02+00:00");
+        let runs = |frozen| Phase::Runs { pid: 7, started_ms: Some(1_500), frozen };
+        assert_eq!(of(json!({"Status": "running", "Pid": 7, "StartedAt": start})), runs(false));
+        assert_eq!(of(json!({"Status": "paused", "Pid": 7, "StartedAt": start})), runs(true));
+        assert_eq!(of(json!({"Status": "created", "StartedAt": "0001-01-01T00:00:00Z"})), Phase::Made);
+        assert_eq!(of(json!({"Status": "stopping"})), Phase::Busy);
+        for (code, oom_killed, exit) in [
+            (0, false, Exit::Code(0)),
+            (3, false, Exit::Code(3)),
+            (143, false, Exit::Signal(15)),
+            (137, true, Exit::Signal(9)),
+            (255, false, Exit::Code(255)),
+            (-1, false, Exit::Unknown),
+        ] {
+            let state = json!({"Status": "exited", "ExitCode": code, "OOMKilled": oom_killed, "StartedAt": start, "FinishedAt": end});
+            let wanted = Phase::Ended { exit, oom_killed, started_ms: Some(1_500), at_ms: Some(2_000) };
+            assert_eq!(of(state), wanted);
+        }
+        let bare: Seen =
+            serde_json::from_value(json!({"State": {"Status": "exited"}, "Config": {"Labels": null}})).unwrap();
+        assert_eq!(bare.into_state().labels.len(), 0);
+    }
+}

@@ -1,0 +1,125 @@
+//! What a container runtime has to be able to do. The kind itself ([`super::Containers`]) is written once, over this.
+
+use std::{collections::BTreeMap, path::Path};
+
+use futures_util::future::BoxFuture;
+use muster_topics::{
+    Millis,
+    container::{self, ContainerSpec, ContainerState, Image, Network},
+    endpoint::Endpoint,
+    process::{Limits, Resource, Rlimit},
+    signal::Signal,
+    unit::Exit,
+};
+
+use crate::rules::plan::Failure;
+
+/// Answers of a runtime.
+pub(super) type Answer<'a, T> = BoxFuture<'a, Result<T, Failure>>;
+
+/// A container runtime. Each call has a deadline of its own, within which it fails; none runs a shell, nor takes what came
+/// from outside for anything but data.
+pub(super) trait Runtime: Send + Sync {
+    /// Which it is.
+    fn which(&self) -> container::Runtime;
+
+    /// What a spec asks for and this runtime cannot do, if anything: in words, by the field's name.
+    fn cannot(&self, spec: &ContainerSpec) -> Option<String>;
+
+    /// Whether it has an image.
+    fn has_image<'a>(&'a self, image: &'a Image) -> Answer<'a, bool>;
+
+    /// Brings it an image: from `file` for one that is an artifact, from wherever it pulls from otherwise. It has no
+    /// deadline but that of its caller.
+    fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()>;
+
+    /// Looks at a container; nothing if there is none of this name.
+    fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>>;
+
+    /// Makes a container. There is none of this name.
+    fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> Answer<'a, ()>;
+
+    /// Starts one that does not run.
+    fn start<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
+
+    /// Sends a signal to its first process; false if it does not run.
+    fn signal<'a>(&'a self, name: &'a str, signal: Signal) -> Answer<'a, bool>;
+
+    /// Suspends it, or lets it go on.
+    fn freeze<'a>(&'a self, name: &'a str, frozen: bool) -> Answer<'a, ()>;
+
+    /// Changes its limits while it runs, each of which it has already; false if that cannot be done.
+    fn limit<'a>(&'a self, name: &'a str, limits: Limits) -> Answer<'a, bool>;
+
+    /// Removes one, running or not.
+    fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()>;
+
+    /// Whether there is anything that could be asked on this host, as far as that can be told without asking.
+    fn is_there(&self) -> bool;
+
+    /// All containers, units or not. Of those that are in `known`, by id and state, no more is asked.
+    fn list<'a>(&'a self, known: &'a Known) -> Answer<'a, Known>;
+
+    /// What it said, oldest first, and a mark of where that ends, which is never 0 once there was anything.
+    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, u64)>;
+}
+
+/// Containers by id.
+pub(super) type Known = BTreeMap<String, Listed>;
+
+/// A container in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) state: ContainerState,
+    pub(super) image: String,
+    pub(super) limits: Limits,
+}
+
+/// A container, as its runtime tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) phase: Phase,
+}
+
+/// What a container does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It was made, and never started.
+    Made,
+    /// It runs, or is suspended.
+    Runs { pid: i32, started_ms: Option<Millis>, frozen: bool },
+    /// It has ended.
+    Ended { exit: Exit, oom_killed: bool, started_ms: Option<Millis>, at_ms: Option<Millis> },
+    /// The runtime is about to do something with it.
+    Busy,
+}
+
+/// Everything that a container is made from: a spec, with what stands for something in it put in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Recipe {
+    pub(super) image: Image,
+    pub(super) entry: Option<Vec<String>>,
+    pub(super) args: Vec<String>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) user: Option<String>,
+    pub(super) cwd: Option<String>,
+    pub(super) mounts: Vec<container::Mount>,
+    pub(super) network: Network,
+    pub(super) limits: Limits,
+    pub(super) rlimits: BTreeMap<Resource, Rlimit>,
+    /// Each with the port inside.
+    pub(super) published: Vec<(Endpoint, u16)>,
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+/// From where on a log is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogFrom {
+    /// So many lines from the end.
+    Last(u32),
+    /// What comes after this mark; all for 0.
+    After(u64),
+}

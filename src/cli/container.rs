@@ -1,0 +1,141 @@
+//! `muster container`: the verbs of units on containers, and what is shown of one beyond what every unit has. One is made
+//! by `muster unit apply`.
+
+use clap::Subcommand;
+use muster_topics::{
+    container::{ContainerSummary, Image, Mount, Network},
+    select::Select,
+    signal::Signal,
+    unit::Spec,
+};
+
+use super::{
+    Session,
+    change::{Action, Change, change},
+    logs, print,
+    target::UnitRef,
+    unit,
+};
+use crate::failure::Failure;
+
+/// Verbs on containers.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// Start a container
+    Run(Change),
+    /// Stop a container: its stop signal, its grace, then SIGKILL for all that is in it
+    Stop(Change),
+    /// End a container and make it anew
+    Restart(Change),
+    /// Send a signal to a container's first process; nothing that is desired changes by that
+    Signal {
+        /// Its name, such as HUP or SIGUSR1
+        signal: Signal,
+        /// Which
+        #[command(flatten)]
+        which: Change,
+    },
+    /// Suspend a container with all that is in it; it keeps its memory, can be stopped, and is thawed by a restart
+    Freeze(Change),
+    /// Let a container go on that was frozen
+    Thaw(Change),
+    /// Have a container brought back that is held as broken: its attempts begin anew
+    Restore(Change),
+    /// List containers that agents keep
+    #[command(alias = "list")]
+    Ls {
+        /// Only those of one host, by id or hostname
+        #[arg(long)]
+        host: Option<String>,
+        /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
+        #[arg(long, value_name = "EXPRESSION")]
+        select: Option<Select>,
+    },
+    /// Show what a container should be and what it is
+    Show {
+        /// REALM/NAME or HOST:REALM/NAME
+        unit: UnitRef,
+        /// The host, by id or hostname
+        #[arg(long)]
+        host: Option<String>,
+    },
+    /// Print the last lines that a container said, or several
+    Logs(logs::Logs),
+    /// Make a host forget containers that are retired (`muster unit retire`), and remove them with all that they wrote
+    Rm(Change),
+}
+
+/// Does a verb on containers.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
+    match verb {
+        Verb::Run(which) => change(session, which, Action::Run).await,
+        Verb::Stop(which) => change(session, which, Action::Stop).await,
+        Verb::Restart(which) => change(session, which, Action::Restart).await,
+        Verb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
+        Verb::Freeze(which) => change(session, which, Action::Freeze).await,
+        Verb::Thaw(which) => change(session, which, Action::Thaw).await,
+        Verb::Restore(which) => change(session, which, Action::Unhold).await,
+        Verb::Ls { host, select } => unit::list(session, host, select.as_ref(), Some("container")).await,
+        Verb::Show { unit, host } => unit::show(session, &unit, host).await,
+        Verb::Logs(wanted) => logs::run(wanted, session).await,
+        Verb::Rm(which) => change(session, which, Action::Remove).await,
+    }
+}
+
+/// For one unit: its image and runtime, the user inside, its mounts and its network; nothing of these for what is no
+/// container.
+#[must_use]
+pub fn facts(spec: &Spec) -> [(&'static str, String); 4] {
+    let container = match spec {
+        Spec::Container(container) => Some(container),
+        Spec::Yuno(_) => None,
+    };
+    let shown = |of: &dyn Fn(&muster_topics::container::ContainerSpec) -> String| container.map(of).unwrap_or_default();
+    let image = shown(&|container| {
+        let what = match &container.image {
+            Image::Rootfs(_) => "a root file system",
+            Image::Archive(_) => "an archive",
+            Image::Name(name) => name,
+        };
+        format!("{what}, kept by {}", container.runtime)
+    });
+    let mounts = shown(&|container| container.mounts.iter().map(mount).collect::<Vec<_>>().join(", "));
+    let network = shown(&|container| network(container.network).to_owned());
+    [
+        ("image", image),
+        ("user inside", shown(&|container| container.user.clone().unwrap_or_default())),
+        ("mounts", mounts),
+        ("network", network),
+    ]
+}
+
+fn mount(mount: &Mount) -> String {
+    let read_only = if mount.read_only { " (read only)" } else { "" };
+    format!("{} as {}{read_only}", mount.host, mount.inside)
+}
+
+/// The word for a network, as in a spec.
+#[must_use]
+pub fn network(network: Network) -> &'static str {
+    match network {
+        Network::Bridge => "bridge",
+        Network::Host => "host",
+        Network::None => "none",
+    }
+}
+
+/// One in a list of all containers of a host.
+#[must_use]
+pub fn listed(name: &str, summary: &ContainerSummary) -> String {
+    let ContainerSummary { state, unit, image, limits, runtime } = summary;
+    let mut words = vec![format!("{name} {}, {runtime}", state.as_str())];
+    words.push(unit.as_ref().map_or_else(|| "no unit".to_owned(), |unit| format!("unit {unit}")));
+    words.extend((!image.is_empty()).then(|| image.clone()));
+    words.extend(limits.memory_bytes.map(|bytes| format!("memory {}", print::bytes(bytes))));
+    words.extend(limits.cpu.map(|cpu| format!("cpu {cpu}")));
+    words.extend(limits.pids.map(|pids| format!("pids {pids}")));
+    words.join(", ")
+}

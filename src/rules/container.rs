@@ -1,0 +1,237 @@
+//! Whether a container can be made from a spec at all.
+
+use muster_topics::{
+    container::{ContainerSpec, IMAGE_NAME_MAX_BYTES, Image, MOUNTS_MAX, Mount, Network},
+    name::Name,
+    unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, StopSignal},
+};
+
+use super::process::{
+    GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, RESTART_EPOCH_MAX, SILENCE_MIN_MS, STARTED_AFTER_MAX_MS, VERIFY_AFTER_MAX_MS,
+    between, check_limits, check_rlimits, most,
+};
+
+/// What is wrong with a spec, if anything is.
+///
+/// # Errors
+/// With words for whoever wrote it.
+pub fn check(spec: &ContainerSpec) -> Result<(), String> {
+    faults(spec).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// What is wrong with a spec, in each of its parts.
+#[must_use]
+pub fn faults(spec: &ContainerSpec) -> Vec<String> {
+    let checks = [
+        check_image(&spec.image),
+        check_texts(spec),
+        check_mounts(&spec.mounts),
+        check_network(spec),
+        check_limits(&spec.limits),
+        check_rlimits("rlimits", &spec.rlimits),
+        check_stop(spec.stop_signal),
+        check_times(spec),
+        most("labels", "", spec.labels.len(), LABELS_MAX),
+        most("after", " units", spec.after.len(), NEEDS_MAX),
+        most("requires", " units", spec.requires.len(), NEEDS_MAX),
+        between("priority", spec.priority.into(), 0, PRIORITY_MAX.into()),
+        between("restart_epoch", spec.restart_epoch, 0, RESTART_EPOCH_MAX),
+    ];
+    checks.into_iter().filter_map(Result::err).collect()
+}
+
+/// The name of an image is part of a path that its runtime is asked for.
+fn check_image(image: &Image) -> Result<(), String> {
+    let Image::Name(name) = image else { return Ok(()) };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:/@".contains(&byte);
+    let parts_are_names = name.split('/').all(|part| part.starts_with(|first: char| first.is_ascii_alphanumeric()));
+    if name.len() > IMAGE_NAME_MAX_BYTES || !name.bytes().all(is_plain) || !parts_are_names {
+        let name: String = name.chars().take(40).collect();
+        return Err(format!(
+            "image.name {name:?} is no name of an image. hint: REGISTRY/NAME:TAG, such as docker.io/library/alpine:3"
+        ));
+    }
+    Ok(())
+}
+
+fn check_texts(spec: &ContainerSpec) -> Result<(), String> {
+    if let Some(arg) = spec.args.iter().position(|arg| arg.contains('\0')) {
+        return Err(format!("argument {} contains a NUL", arg + 1));
+    }
+    if spec.entry.iter().flatten().any(|word| word.contains('\0')) {
+        return Err("entry contains a NUL".to_owned());
+    }
+    if spec.entry.as_ref().is_some_and(|words| words.first().is_none_or(String::is_empty)) {
+        return Err("entry names no program. hint: leave it out for the image's own".to_owned());
+    }
+    // A root file system says nothing of what runs in it.
+    if matches!(spec.image, Image::Rootfs(_)) && spec.entry.is_none() && spec.args.is_empty() {
+        return Err("a root file system does not say what runs in it. hint: add entry or args".to_owned());
+    }
+    for (name, value) in &spec.env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(format!("environment variable {name:?} has no valid name or value"));
+        }
+        if name.starts_with("MUSTER_") {
+            return Err(format!("environment variable {name} is the agent's own: names beginning with MUSTER_ are"));
+        }
+    }
+    if spec.user.as_ref().is_some_and(|user| user.is_empty() || user.contains(['\0', '\n'])) {
+        return Err("user is no name of a user. hint: USER or USER:GROUP, by name or number".to_owned());
+    }
+    match &spec.cwd {
+        Some(cwd) => absolute("cwd", cwd),
+        None => Ok(()),
+    }
+}
+
+fn check_mounts(mounts: &[Mount]) -> Result<(), String> {
+    most("mounts", "", mounts.len(), MOUNTS_MAX)?;
+    for (index, Mount { host, inside, .. }) in mounts.iter().enumerate() {
+        absolute(&format!("mounts.{index}.host"), host)?;
+        absolute(&format!("mounts.{index}.inside"), inside)?;
+        if inside.trim_end_matches('/').is_empty() {
+            return Err(format!("mounts.{index}.inside is the root itself, which the image is"));
+        }
+        if mounts[..index].iter().any(|other| other.inside == *inside) {
+            return Err(format!("mounts.{index}.inside: {inside} stands there twice"));
+        }
+    }
+    Ok(())
+}
+
+/// A path that means one place, whoever reads it.
+fn absolute(what: &str, path: &str) -> Result<(), String> {
+    if !path.starts_with('/') || path.contains(['\0', '\n']) {
+        return Err(format!("{what}: {path:?} is no absolute path. hint: begin it with /"));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(format!("{what}: {path:?} goes back up with .., so that nobody can tell where it leads"));
+    }
+    Ok(())
+}
+
+fn check_network(spec: &ContainerSpec) -> Result<(), String> {
+    let provides = |name: &Name| spec.provides.iter().any(|provided| provided.name == *name);
+    if let Some(name) = spec.ports.keys().find(|name| !provides(name)) {
+        return Err(format!("ports.{name}: it provides no {name}. hint: add {{\"name\": \"{name}\"}} to provides"));
+    }
+    if let Some((name, _)) = spec.ports.iter().find(|(_, port)| **port == 0) {
+        return Err(format!("ports.{name} is 0, which is no port"));
+    }
+    match spec.network {
+        Network::None if !spec.provides.is_empty() => {
+            Err("network is none, so nobody can reach what it provides. hint: bridge or host".to_owned())
+        }
+        Network::Host if !spec.ports.is_empty() => {
+            Err("network is host, where a port inside is the host's own. hint: leave ports out".to_owned())
+        }
+        Network::Bridge | Network::None if !spec.needs.is_empty() => {
+            Err("needs are endpoints of the host, which only a container in its network reaches. hint: \"network\": \"host\""
+                .to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_stop(signal: StopSignal) -> Result<(), String> {
+    // To be killed at once is what a grace of nothing is for.
+    if signal == StopSignal::Kill { Err("stop_signal is kill. hint: \"grace_ms\": 0".to_owned()) } else { Ok(()) }
+}
+
+fn check_times(spec: &ContainerSpec) -> Result<(), String> {
+    between("grace_ms", spec.grace_ms, 0, GRACE_MAX_MS)?;
+    between("started_after_ms", spec.started_after_ms, 0, STARTED_AFTER_MAX_MS)?;
+    between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS)?;
+    match spec.healthy_within_ms {
+        Some(within_ms) if within_ms <= spec.started_after_ms => Err(format!(
+            "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
+             never be",
+            spec.started_after_ms
+        )),
+        Some(within_ms) => between("healthy_within_ms", within_ms, SILENCE_MIN_MS, HEALTHY_WITHIN_MAX_MS),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check_fields(fields: Value, complaint: Option<&str>) {
+        let mut spec = json!({"image": {"name": "docker.io/library/alpine:3"}});
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let spec: ContainerSpec = serde_json::from_value(spec).unwrap();
+        match (check(&spec), complaint) {
+            (Ok(()), None) => {}
+            (Err(error), Some(words)) if error.starts_with(words) => {}
+            (found, _) => panic!("{fields}: {found:?}"),
+        }
+    }
+
+    fn rootfs() -> Value {
+        json!({"rootfs": {"sha256": "0".repeat(64), "size_bytes": 5, "role": "shop", "version": "1"}})
+    }
+
+    #[test]
+    fn what_a_container_can_be_given() {
+        let web = json!([{"name": "web"}]);
+        for fields in [
+            json!({}),
+            json!({"image": {"name": "registry:5000/shop/web@sha256:ab"}}),
+            json!({"image": rootfs(), "args": ["/bin/true"]}),
+            json!({"image": rootfs(), "entry": ["/bin/true"]}),
+            json!({"mounts": [{"host": "/srv/a..b", "inside": "/data"}]}),
+            json!({"provides": web, "ports": {"web": 80}}),
+            json!({"provides": web, "network": "host"}),
+            json!({"needs": web, "network": "host"}),
+            json!({"grace_ms": 0, "user": "1000:1000", "cwd": "/"}),
+        ] {
+            check_fields(fields, None);
+        }
+    }
+
+    #[test]
+    fn what_no_container_can_be_made_of() {
+        let web = json!([{"name": "web"}]);
+        let mount = |host: &str, inside: &str| json!({"host": host, "inside": inside});
+        for (fields, complaint) in [
+            (json!({"image": {"name": ""}}), "image.name"),
+            (json!({"image": {"name": "../etc"}}), "image.name"),
+            (json!({"image": {"name": "a//b"}}), "image.name"),
+            (json!({"image": {"name": "a?b=c"}}), "image.name"),
+            (json!({"image": {"name": "-a"}}), "image.name"),
+            (json!({"image": {"name": "a".repeat(256)}}), "image.name"),
+            (json!({"image": rootfs()}), "a root file system does not say"),
+            (json!({"args": ["a\0"]}), "argument 1"),
+            (json!({"entry": []}), "entry names no program"),
+            (json!({"entry": ["a\0"]}), "entry contains"),
+            (json!({"env": {"A=B": "c"}}), "environment variable"),
+            (json!({"env": {"MUSTER_UNIT": "c"}}), "environment variable MUSTER_UNIT"),
+            (json!({"user": ""}), "user"),
+            (json!({"cwd": "srv"}), "cwd"),
+            (json!({"mounts": [mount("srv", "/a")]}), "mounts.0.host"),
+            (json!({"mounts": [mount("/srv/../etc", "/a")]}), "mounts.0.host"),
+            (json!({"mounts": [mount("/srv", "a")]}), "mounts.0.inside"),
+            (json!({"mounts": [mount("/srv", "//")]}), "mounts.0.inside is the root"),
+            (json!({"mounts": [mount("/a", "/c"), mount("/b", "/c")]}), "mounts.1.inside: /c stands there twice"),
+            (json!({"mounts": (0..33).map(|n| mount("/a", &format!("/{n}"))).collect::<Vec<_>>()}), "mounts"),
+            (json!({"ports": {"web": 80}}), "ports.web"),
+            (json!({"provides": web, "ports": {"web": 0}}), "ports.web is 0"),
+            (json!({"provides": web, "network": "none"}), "network is none"),
+            (json!({"provides": web, "ports": {"web": 80}, "network": "host"}), "network is host"),
+            (json!({"needs": web}), "needs are endpoints of the host"),
+            (json!({"limits": {"memory_bytes": 5}}), "limits.memory_bytes"),
+            (json!({"rlimits": {"nofile": {"soft": 2, "hard": 1}}}), "rlimits.nofile"),
+            (json!({"stop_signal": "kill"}), "stop_signal"),
+            (json!({"grace_ms": 3_600_001}), "grace_ms"),
+            (json!({"healthy_within_ms": 1_000}), "healthy_within_ms"),
+            (json!({"priority": 10}), "priority"),
+        ] {
+            check_fields(fields, Some(complaint));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Cases of containers, as far as they are not those of yunos.
+
+use super::*;
+
+fn container(fields: serde_json::Value) -> Spec {
+    let mut spec = serde_json::json!({"kind": "container", "image": {"name": "a"}, "rollback": "never"});
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    serde_json::from_value(spec).unwrap()
+}
+
+fn plain() -> Spec {
+    container(serde_json::json!({}))
+}
+
+fn running(spec: Spec) -> Bench {
+    let mut bench = Bench::new(desired(1, spec, Run::Running));
+    bench.install();
+    bench.start();
+    bench.pass(SECOND);
+    bench.trail.clear();
+    bench
+}
+
+#[test]
+fn it_is_brought_back_five_times_and_then_held() {
+    let mut bench = running(plain());
+    for (attempt, wait_s) in [5, 10, 20, 40, 60].into_iter().enumerate() {
+        bench.end(1);
+        bench.check("BACKOFF");
+        assert_eq!(bench.unit.observed.retry_ms, Some(bench.now_ms + wait_s * SECOND));
+        // Whoever comes after this agent goes on counting.
+        let kept = bench.unit.kept().observed;
+        assert_eq!((kept.attempts, kept.retry_ms), (attempt as u32, bench.unit.observed.retry_ms));
+        bench.pass(wait_s * SECOND);
+        bench.check(&format!("start {attempt}, STARTING"));
+        bench.start();
+        bench.pass(SECOND);
+        bench.check("STARTING, RUNNING");
+    }
+    bench.end(1);
+    bench.check("FAILED");
+    assert_eq!(bench.unit.hold.as_ref().unwrap().reason, HoldReason::Broken);
+    assert!(bench.unit.observed.error.as_ref().unwrap().contains("started again 5 times"));
+    assert_eq!(bench.unit.desired.as_ref().unwrap().run, Run::Running, "what is wanted stays");
+    // A new try has all its chances.
+    bench.see(wants(desired(2, plain(), Run::Running)));
+    bench.check("start 0, STARTING");
+}
+
+#[test]
+fn what_cannot_be_started_has_five_chances_as_well() {
+    let mut bench = Bench::new(desired(1, plain(), Run::Running));
+    bench.install();
+    let failure = || Failure { error: "no runtime".to_owned(), may_heal: true };
+    let mut waits = Vec::new();
+    while bench.unit.hold.is_none() {
+        bench.see(Seen::NotStarted(failure()));
+        let Some(retry_ms) = bench.unit.observed.retry_ms else { break };
+        waits.push((retry_ms - bench.now_ms) / SECOND);
+        bench.pass(retry_ms - bench.now_ms);
+    }
+    assert_eq!(waits, [5, 10, 20, 40, 60]);
+    assert!(bench.unit.is_broken());
+}
+
+#[test]
+fn other_limits_reach_what_runs_and_anything_else_makes_it_anew() {
+    let limited = |pids: u32| container(serde_json::json!({"limits": {"pids": pids}}));
+    let mut bench = running(limited(5));
+    bench.see(wants(desired(2, limited(6), Run::Running)));
+    bench.install();
+    bench.check("Install, RUNNING, Reload");
+    bench.see(Seen::Reloaded(limited(6).revision().unwrap()));
+    bench.check("RUNNING");
+    assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
+    let other = container(serde_json::json!({"args": ["b"]}));
+    bench.see(wants(desired(3, other.clone(), Run::Running)));
+    bench.install();
+    bench.check("Install, RUNNING, Reload");
+    bench.see(Seen::NotReloaded(other.revision().unwrap()));
+    bench.check("stop Term 30000, STOPPING");
+    bench.end(0);
+    bench.check("start 0, STARTING");
+}

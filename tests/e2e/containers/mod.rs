@@ -1,0 +1,326 @@
+//! Containers, kept by a real Podman.
+
+pub(crate) mod stage;
+
+use std::io::{Read, Write};
+
+use nix::{sys::signal::kill, unistd::Pid};
+use serde_json::{Value, json};
+
+use self::stage::{Podman, add_rootfs, apply, write};
+use crate::fleet::{Fleet, eventually};
+
+const LOOP: &str = "echo up as $(id -u) with $COLOUR; trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done";
+
+fn shop(fields: Value) -> Value {
+    let mut document = json!({
+        "unit": "default/shop", "kind": "container", "image": {"rootfs": "shop@1"}, "args": ["/bin/sh", "-c", LOOP],
+        "env": {"COLOUR": "blue"}, "network": "none",
+        // What its caller may not raise, where a test runs.
+        "rlimits": {"nofile": {"soft": 1024, "hard": 4096}, "nproc": {"soft": 1000, "hard": 1000}}, "started_after_ms": 200, "run": "running"
+    });
+    document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    document
+}
+
+fn pid(unit: &Value) -> Pid {
+    Pid::from_raw(i32::try_from(unit["observed"]["pid"].as_i64().unwrap()).unwrap())
+}
+
+fn stage() -> (Podman, Fleet) {
+    let podman = Podman::start();
+    let fleet = podman.fleet();
+    add_rootfs(&fleet);
+    (podman, fleet)
+}
+
+#[track_caller]
+fn wait_for_log(fleet: &Fleet, words: &str) -> String {
+    eventually(words, || {
+        let log = fleet.muster(&["container", "logs", "default/shop"]).stdout;
+        if log.contains(words) { Ok(log) } else { Err(log) }
+    })
+}
+
+#[test]
+fn from_a_tarball_to_running_and_away_again() {
+    let (podman, mut fleet) = stage();
+    let mount = json!([{"host": "/etc/hostname", "inside": "/srv/name", "read_only": true}]);
+    apply(&fleet, &shop(json!({"user": "shop", "mounts": mount})));
+    let unit = fleet.unit_in_phase("default/shop", "running");
+    let first = pid(&unit);
+    assert_eq!(unit["desired"]["spec"]["kind"], "container");
+    wait_for_log(&fleet, "up as 700 with blue");
+    let inside = podman.run(&["exec", "muster.default.shop", "cat", "/srv/name"]);
+    assert_eq!(inside, std::fs::read_to_string("/etc/hostname").unwrap().trim());
+
+    // What is applied again as it is changes nothing; nor does an agent that is started again.
+    apply(&fleet, &shop(json!({"user": "shop", "mounts": mount})));
+    assert_eq!(pid(&fleet.unit_in_phase("default/shop", "running")), first);
+    fleet.kill();
+    fleet.again();
+    assert_eq!(pid(&fleet.unit_in_phase("default/shop", "running")), first);
+    assert_eq!(podman.names(), ["muster.default.shop"]);
+
+    fleet.ok(&["container", "freeze", "default/shop"]);
+    assert_eq!(podman.inspect("muster.default.shop")["State"]["Status"], "paused");
+    fleet.ok(&["container", "thaw", "default/shop"]);
+    assert_eq!(podman.inspect("muster.default.shop")["State"]["Status"], "running");
+    assert_eq!(pid(&fleet.unit_in_phase("default/shop", "running")), first);
+
+    fleet.ok(&["container", "restart", "default/shop"]);
+    let second = pid(&fleet.unit("default/shop", |unit| {
+        unit["observed"]["phase"] == "running" && unit["observed"]["pid"] != json!(first.as_raw())
+    }));
+    assert!(kill(first, None).is_err() && kill(second, None).is_ok());
+
+    fleet.ok(&["container", "stop", "default/shop"]);
+    let unit = fleet.unit_in_phase("default/shop", "stopped");
+    assert_eq!(unit["observed"]["exit"], json!({"code": 0}));
+    assert!(fleet.ok(&["container", "logs", "default/shop"]).contains("asked"));
+    fleet.ok(&["unit", "retire", "default/shop"]);
+    fleet.ok(&["container", "rm", "default/shop"]);
+    assert_eq!(podman.names(), Vec::<String>::new());
+}
+
+#[test]
+fn what_was_ended_from_outside_comes_back_and_what_was_stopped_does_not() {
+    let (podman, fleet) = stage();
+    apply(&fleet, &shop(json!({})));
+    let first = pid(&fleet.unit_in_phase("default/shop", "running"));
+    podman.run(&["exec", "muster.default.shop", "touch", "/srv/kept"]);
+    // Somebody stops it by hand: it comes back after five seconds, as it was.
+    podman.run(&["kill", "muster.default.shop"]);
+    let unit = fleet.unit_in_phase("default/shop", "backoff");
+    assert_eq!(unit["observed"]["exit"], json!({"signal": 9}), "{unit}");
+    let wait_ms = unit["observed"]["retry_ms"].as_i64().unwrap() - unit["observed"]["since_ms"].as_i64().unwrap();
+    assert!((2_000..=5_000).contains(&wait_ms), "{wait_ms} ms: {unit}");
+    let unit = fleet.unit_in_phase("default/shop", "running");
+    assert_eq!(unit["observed"]["attempts"], 1);
+    assert_ne!(pid(&unit), first);
+    podman.run(&["exec", "muster.default.shop", "ls", "/srv/kept"]);
+    // Somebody removes it: it is made anew.
+    podman.run(&["rm", "--force", "--time", "0", "muster.default.shop"]);
+    let unit =
+        fleet.unit("default/shop", |unit| unit["observed"]["phase"] == "running" && unit["observed"]["attempts"] == 2);
+    assert_eq!(podman.inspect("muster.default.shop")["State"]["Pid"], unit["observed"]["pid"]);
+    fleet.ok(&["container", "stop", "default/shop"]);
+    let id = podman.inspect("muster.default.shop")["Id"].clone();
+    assert_eq!(fleet.unit_in_phase("default/shop", "stopped")["desired"]["run"], "stopped");
+    assert_eq!(podman.inspect("muster.default.shop")["State"]["Running"], false);
+    // It is the same container that goes on.
+    fleet.ok(&["container", "run", "default/shop"]);
+    assert_eq!(podman.inspect("muster.default.shop")["Id"], id);
+}
+
+#[test]
+fn one_that_ignores_its_signal_is_killed_and_a_frozen_one_can_be_stopped() {
+    let (_podman, fleet) = stage();
+    let deaf = "trap '' TERM; echo deaf; while :; do sleep 0.1; done";
+    apply(&fleet, &shop(json!({"args": ["/bin/sh", "-c", deaf], "grace_ms": 300})));
+    wait_for_log(&fleet, "deaf");
+    fleet.ok(&["container", "stop", "default/shop"]);
+    assert_eq!(fleet.unit_in_phase("default/shop", "stopped")["observed"]["exit"], json!({"signal": 9}));
+    apply(&fleet, &shop(json!({})));
+    fleet.ok(&["container", "freeze", "default/shop"]);
+    fleet.ok(&["container", "stop", "default/shop"]);
+    assert_eq!(fleet.unit_in_phase("default/shop", "stopped")["observed"]["exit"], json!({"code": 0}));
+}
+
+#[test]
+fn what_muster_did_not_make_is_left_alone() {
+    let (podman, fleet) = stage();
+    apply(&fleet, &shop(json!({"unit": "default/first"})));
+    fleet.unit_in_phase("default/first", "running");
+    let image = podman.inspect("muster.default.first")["ImageName"].as_str().unwrap().to_owned();
+    podman.run(&["create", "--name", "muster.default.shop", "--network", "none", &image, "/bin/sleep", "1000"]);
+    let id = podman.inspect("muster.default.shop")["Id"].clone();
+    let path = write(&fleet, &shop(json!({})));
+    fleet.muster(&["unit", "apply", &path]).expect_code(1).expect_stderr("did not make");
+    let unit = fleet.unit_in_phase("default/shop", "failed");
+    assert!(unit["observed"]["error"].as_str().unwrap().contains("hint: rename or remove it"), "{unit}");
+    fleet.ok(&["unit", "retire", "default/shop"]);
+    fleet.ok(&["container", "rm", "default/shop"]);
+    assert_eq!(podman.inspect("muster.default.shop")["Id"], id);
+    // It is seen, and told apart from the unit's.
+    let listed = eventually("both containers in a heartbeat", || {
+        let host = fleet.json(&["host", "show", &fleet.host()]);
+        let listed = host["state"]["value"]["containers"].clone();
+        let both = listed["muster.default.shop"]["state"] == "made" && listed["muster.default.first"].is_object();
+        if both { Ok(listed) } else { Err(listed.to_string()) }
+    });
+    assert_eq!(listed["muster.default.shop"]["unit"], Value::Null);
+    assert_eq!(listed["muster.default.first"]["unit"], "default/first");
+    assert_eq!(listed["muster.default.first"]["state"], "running");
+    // The other is as it was.
+    assert_eq!(fleet.unit_in_phase("default/first", "running")["observed"]["attempts"], 0);
+}
+
+#[test]
+fn without_its_runtime_a_container_is_left_and_others_go_on() {
+    let (mut podman, mut fleet) = stage();
+    apply(&fleet, &shop(json!({})));
+    let first = pid(&fleet.unit_in_phase("default/shop", "running"));
+    podman.end_service();
+    // An agent that starts now finds it again when its runtime is back; what is new says what is missing.
+    fleet.kill();
+    fleet.again();
+    fleet.ok(&["unit", "apply", &write(&fleet, &shop(json!({"unit": "default/new"}))), "--no-wait"]);
+    let script = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nwhile :; do sleep 1; done\n");
+    fleet.ok(&["artifact", "add", &script, "--role", "server", "--version", "1"]);
+    fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
+    fleet.unit_in_phase("default/till", "running");
+    let unit = fleet.unit("default/new", |unit| unit["observed"]["error"].is_string());
+    let error = unit["observed"]["error"].as_str().unwrap();
+    assert!(error.contains("cannot be reached at") && error.contains("podman system service"), "{error}");
+    assert!(kill(first, None).is_ok());
+    podman.serve();
+    fleet.unit_in_phase("default/new", "running");
+    let unit = fleet.unit("default/shop", |unit| unit["observed"]["error"].is_null());
+    assert_eq!((pid(&unit), &unit["observed"]["phase"]), (first, &json!("running")));
+    fleet.ok(&["container", "stop", "default/shop"]);
+}
+
+#[test]
+fn limits_hold_and_change_while_it_runs() {
+    let (podman, fleet) = stage();
+    let limits = |memory_mb: u64, cpu: f64| {
+        shop(json!({"limits": {"memory_bytes": memory_mb * 1_048_576, "cpu": cpu, "pids": 50}}))
+    };
+    apply(&fleet, &limits(64, 0.5));
+    let first = pid(&fleet.unit_in_phase("default/shop", "running"));
+    assert_eq!(memory_limit(first), 64 * 1_048_576);
+    apply(&fleet, &limits(96, 0.25));
+    let unit = fleet.unit("default/shop", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
+    assert_eq!((pid(&unit), memory_limit(first)), (first, 96 * 1_048_576));
+    // To take a limit away takes a new container.
+    apply(&fleet, &shop(json!({})));
+    let unit = fleet.unit("default/shop", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
+    assert_ne!(pid(&unit), first);
+    drop(podman);
+}
+
+/// The limit of the memory cgroup that a process is in.
+fn memory_limit(pid: Pid) -> u64 {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let of = |controller: &str| {
+        let line = groups.lines().find(|line| line.split(':').nth(1) == Some(controller))?;
+        line.splitn(3, ':').nth(2).map(str::to_owned)
+    };
+    let path = match (of("memory"), of("")) {
+        (Some(path), _) => format!("/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"),
+        (None, Some(path)) => format!("/sys/fs/cgroup{path}/memory.max"),
+        (None, None) => panic!("{groups}"),
+    };
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().parse().unwrap()
+}
+
+#[test]
+fn what_cannot_be_made_says_why() {
+    let (podman, fleet) = stage();
+    let refused = |fields: Value, code: i32, words: &str| {
+        let run = fleet.muster(&["unit", "apply", &write(&fleet, &shop(fields))]);
+        run.expect_stderr(words).expect_code(code);
+    };
+    // What its document says already.
+    refused(json!({"network": "bridge", "needs": [{"name": "db"}]}), 2, "needs are endpoints of the host");
+    refused(json!({"args": []}), 2, "a root file system does not say what runs in it");
+    refused(json!({"runtime": "docker"}), 2, "unknown variant `docker`");
+    // What its host finds.
+    refused(json!({"image": {"name": "localhost/no-such:1"}}), 1, "localhost/no-such:1");
+    refused(json!({"mounts": [{"host": "/no/such", "inside": "/x"}]}), 1, "/no/such cannot be mounted as /x");
+    assert_eq!(podman.names(), Vec::<String>::new());
+}
+
+#[test]
+fn what_it_provides_is_published_on_the_port_that_it_is_leased() {
+    let (_podman, fleet) = stage();
+    let fields = json!({
+        "args": ["/bin/httpd", "-f", "-p", "80", "-h", "/etc"], "network": "bridge",
+        "provides": [{"name": "http"}], "ports": {"http": 80},
+    });
+    apply(&fleet, &shop(fields));
+    let unit = fleet.unit_in_phase("default/shop", "running");
+    let endpoint = &unit["observed"]["endpoints"][0];
+    let address = format!("{}:{}", endpoint["address"].as_str().unwrap(), endpoint["port"]);
+    let answer = eventually("an answer from inside", || {
+        let asked = std::net::TcpStream::connect(&address).and_then(|mut stream| {
+            stream.write_all(b"GET /passwd HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        });
+        asked.map_err(|error| error.to_string())
+    });
+    assert!(answer.contains("shop:x:700"), "{answer}");
+}
+
+/// What became of a unit after something was done to it.
+type Outcome = (String, i32, Value, Value, Value);
+
+/// Does the same to a unit, of whichever kind, and tells what became of it each time.
+fn scenario(fleet: &Fleet, unit: &str, apply: &dyn Fn(&str)) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    let mut note = |what: &str, code: i32| {
+        let shown = fleet.json(&["unit", "show", unit]);
+        let observed = &shown["observed"];
+        let frozen = observed["frozen"].clone();
+        outcomes.push((what.to_owned(), code, observed["phase"].clone(), observed["exit"].clone(), frozen));
+    };
+    let mut verb = |words: &[&str]| {
+        let code = fleet.muster(&[words, &[unit]].concat()).code;
+        note(&words.join(" "), code);
+    };
+    apply("trap 'exit 0' TERM; while :; do sleep 0.1; done");
+    for words in [
+        &["unit", "show"][..],
+        &["container", "run"],
+        &["container", "freeze"],
+        &["container", "thaw"],
+        &["yuno", "play"],
+        &["yuno", "stats"],
+        &["unit", "hold"],
+        &["container", "restart"],
+        &["unit", "unhold"],
+        &["container", "restart"],
+        &["container", "rm"],
+        &["container", "stop"],
+        &["container", "signal", "TERM"],
+        &["container", "rm"],
+    ] {
+        verb(words);
+    }
+    // One that fails, and is not to be started again, has failed; one that does what it has to is over.
+    for end in ["exit 3", "exit 0"] {
+        apply(end);
+        verb(&["container", "run"]);
+    }
+    verb(&["unit", "retire"]);
+    assert_eq!(fleet.muster(&["container", "rm", unit]).code, 0);
+    outcomes
+}
+
+#[test]
+fn the_same_becomes_of_a_yuno_and_of_a_container() {
+    let (_podman, fleet) = stage();
+    let as_container = |script: &str| {
+        let restart = if script.contains("trap") { "always" } else { "never" };
+        let fields =
+            json!({"args": ["/bin/sh", "-c", script], "restart": restart, "run": "stopped", "rollback": "never"});
+        apply(&fleet, &shop(fields));
+    };
+    let as_yuno = |script: &str| {
+        let version = script.replace(|letter: char| !letter.is_ascii_alphanumeric(), "");
+        let path = crate::fleet::file(&fleet.home, "script", &format!("#!/bin/sh\n{script}\n"));
+        fleet.ok(&["artifact", "add", &path, "--role", "script", "--version", &version]);
+        let restart = if script.contains("trap") { "always" } else { "never" };
+        let document = json!({
+            "unit": "default/till", "artifact": format!("script@{version}"), "restart": restart, "run": "stopped",
+            "started_after_ms": 200, "rollback": "never",
+        });
+        apply(&fleet, &document);
+    };
+    let container = scenario(&fleet, "default/shop", &as_container);
+    let yuno = scenario(&fleet, "default/till", &as_yuno);
+    assert_eq!(container, yuno);
+    assert!(container.len() > 15, "{container:?}");
+}

@@ -1,0 +1,155 @@
+//! A Podman of a test's own: its storage, its socket, and an image made of a static busybox.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::fleet::{Fleet, Running, eventually};
+
+/// `podman system service`, with storage and sockets in a folder of its own. What it keeps is ended with it.
+pub(crate) struct Podman {
+    folder: TempDir,
+    service: Option<Running>,
+}
+
+impl Podman {
+    /// Starts one; fails if there is none on this machine, as `tests/run` installs it.
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        // A socket's path has to be short.
+        let folder = tempfile::Builder::new().prefix("mp-").tempdir_in("/tmp").unwrap();
+        fs::write(
+            folder.path().join("containers.conf"),
+            "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"]\n[engine]\n",
+        )
+        .unwrap();
+        let mut podman = Self { folder, service: None };
+        podman.serve();
+        podman
+    }
+
+    /// Has the service listen (again).
+    #[track_caller]
+    pub(crate) fn serve(&mut self) {
+        let url = format!("unix://{}", self.socket().display());
+        let mut command = self.command();
+        command.args(["system", "service", "--time", "0", &url]);
+        self.service = Some(Running::start(&mut command));
+        let socket = self.socket();
+        eventually("Podman's socket", || {
+            std::os::unix::net::UnixStream::connect(&socket).map(drop).map_err(|error| error.to_string())
+        });
+    }
+
+    /// Ends the service, and nothing that it keeps.
+    pub(crate) fn end_service(&mut self) {
+        self.service.take().unwrap().kill();
+        let _ = fs::remove_file(self.socket());
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+
+    fn command(&self) -> Command {
+        let at = |name: &str| self.folder.path().join(name);
+        let mut command = Command::new("podman");
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.folder.path())
+            .env("XDG_RUNTIME_DIR", self.folder.path())
+            .env("TMPDIR", self.folder.path())
+            .env("CONTAINERS_CONF", at("containers.conf"))
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .arg("--root")
+            .arg(at("root"))
+            .arg("--runroot")
+            .arg(at("run"))
+            .arg("--tmpdir")
+            .arg(at("tmp"))
+            .args(["--runtime", "runc", "--cgroup-manager", "cgroupfs", "--events-backend", "file"])
+            .args(["--storage-driver", "vfs"]);
+        command
+    }
+
+    /// Runs `podman` beside the agent, as somebody else on that host would; gives what it prints.
+    #[track_caller]
+    pub(crate) fn run(&self, args: &[&str]) -> String {
+        let output = self.command().args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "podman {args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// What it tells of a container.
+    #[track_caller]
+    pub(crate) fn inspect(&self, name: &str) -> Value {
+        let all: Value = serde_json::from_str(&self.run(&["container", "inspect", name])).unwrap();
+        all[0].clone()
+    }
+
+    /// The names of all containers.
+    #[track_caller]
+    pub(crate) fn names(&self) -> Vec<String> {
+        let names = self.run(&["ps", "--all", "--format", "{{.Names}}"]);
+        names.lines().map(str::to_owned).collect()
+    }
+
+    /// A fleet whose host keeps its containers here.
+    pub(crate) fn fleet(&self) -> Fleet {
+        Fleet::start_with(&["--no-sample", "--podman-socket", self.socket().to_str().unwrap()])
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        // By name, and only of this storage.
+        let removed = self.command().args(["rm", "--all", "--force", "--time", "0"]).output();
+        if let Ok(output) = removed
+            && !output.status.success()
+        {
+            eprintln!("podman rm: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        drop(self.service.take());
+    }
+}
+
+/// Adds a root file system to a fleet, as `shop@1`: a static busybox and the names that it goes by.
+#[track_caller]
+pub(crate) fn add_rootfs(fleet: &Fleet) {
+    let tree = fleet.home.path().join("tree");
+    for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "srv"] {
+        fs::create_dir_all(tree.join(folder)).unwrap();
+    }
+    fs::copy("/bin/busybox", tree.join("bin/busybox")).expect("busybox-static is installed by tests/run");
+    for name in ["sh", "sleep", "cat", "echo", "true", "kill", "id", "httpd", "env", "touch", "ls", "date"] {
+        std::os::unix::fs::symlink("busybox", tree.join("bin").join(name)).unwrap();
+    }
+    fs::write(tree.join("etc/passwd"), "root:x:0:0::/:/bin/sh\nshop:x:700:700::/:/bin/sh\n").unwrap();
+    fs::write(tree.join("etc/group"), "root:x:0:\nshop:x:700:\n").unwrap();
+    let tar = fleet.home.path().join("shop.tar");
+    let packed = Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(&tar).arg(".").status().unwrap();
+    assert!(packed.success());
+    fleet.ok(&["artifact", "add", tar.to_str().unwrap(), "--role", "shop", "--version", "1"]);
+}
+
+/// Applies a document.
+#[track_caller]
+pub(crate) fn apply(fleet: &Fleet, document: &Value) {
+    fleet.ok(&["unit", "apply", &write(fleet, document)]);
+}
+
+/// Writes a document down; gives its path.
+pub(crate) fn write(fleet: &Fleet, document: &Value) -> String {
+    let path: &Path = &fleet.home.path().join("unit.json");
+    fs::write(path, document.to_string()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
