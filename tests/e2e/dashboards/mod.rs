@@ -12,6 +12,7 @@ use std::{
     process::Command,
 };
 
+use muster_dashboards::series::Measurement;
 use muster_series::SeriesStore;
 use serde_json::Value;
 
@@ -19,7 +20,7 @@ use self::{
     data::{END_AGO_MS, HOSTS, STEP_MS, points},
     server::{Http, Server},
 };
-use crate::fleet::{Fleet, Home};
+use crate::fleet::{Fleet, Home, eventually};
 
 fn dashboards() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards")
@@ -248,13 +249,39 @@ fn promtool_takes_the_rules() {
     }
 }
 
+/// The names of all series on the list.
+fn listed() -> Vec<String> {
+    let measurements = muster_dashboards::series::MEASUREMENTS.iter();
+    let of_each = |one: &'static Measurement| one.fields.iter().map(|(field, _)| format!("{}_{field}", one.name));
+    measurements.flat_map(of_each).collect()
+}
+
+/// What a real fleet measures is on the list, and so on a dashboard.
+#[test]
+fn what_is_measured_is_on_the_list() {
+    let fleet = Fleet::start_with(&[]);
+    fleet.unit_in_phase("default/hello", "running");
+    let http = Http::console(&fleet);
+    let listed = listed();
+    let names = eventually("measurements of host, unit and agent", || {
+        let answer = http.get("/api/v1/label/__name__/values", &[])?;
+        let names: Vec<String> = serde_json::from_value(answer["data"].clone()).unwrap();
+        let has = |prefix| names.iter().any(|name| name.starts_with(prefix));
+        if ["muster_host_online", "muster_host_memory", "muster_unit_memory", "muster_agent_"].into_iter().all(has) {
+            Ok(names)
+        } else {
+            Err(format!("{names:?}"))
+        }
+    });
+    let unlisted: Vec<&String> =
+        names.iter().filter(|name| !name.starts_with("muster_yuno_") && !listed.contains(name)).collect();
+    assert!(unlisted.is_empty(), "on no dashboard: {unlisted:?}. hint: dashboards/src/series.rs lists what there is");
+}
+
 /// Rules ask for series that there are.
 #[test]
 fn rules_ask_for_what_is_measured() {
-    let measured: Vec<String> = muster_dashboards::series::MEASUREMENTS
-        .iter()
-        .flat_map(|one| one.fields.iter().map(|(field, _)| format!("{}_{field}", one.name)))
-        .collect();
+    let measured = listed();
     for file in ["rules/recording.yml", "rules/alerts.yml"] {
         let text = fs::read_to_string(dashboards().join(file)).unwrap();
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
