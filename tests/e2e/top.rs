@@ -64,9 +64,9 @@ impl Screen {
         !tcgetattr(self.slave.as_fd()).unwrap().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO)
     }
 
-    /// After its end, with this code: the terminal is as it was.
+    /// Waits for its end, with this code: the terminal is as it was.
     #[track_caller]
-    fn is_given_back(mut self, code: i32) {
+    fn expect_given_back(mut self, code: i32) {
         assert_eq!(self.top.wait().unwrap().code(), Some(code));
         self.wait_for("\x1b[?25h\x1b[?1049l");
         let flags = tcgetattr(self.slave.as_fd()).unwrap().local_flags;
@@ -82,7 +82,7 @@ impl Drop for Screen {
 }
 
 #[test]
-fn hosts_are_drawn_and_the_terminal_is_given_back() {
+fn hosts_are_drawn_and_the_terminal_expect_given_back() {
     let fleet = Fleet::start();
     let host = fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap().to_owned();
     let mut screen = Screen::start(&fleet, &["--every", "1s"]);
@@ -94,14 +94,14 @@ fn hosts_are_drawn_and_the_terminal_is_given_back() {
     screen.wait_for("by memory");
     screen.wait_for("% ");
     screen.press("q");
-    screen.is_given_back(0);
+    screen.expect_given_back(0);
 
     // Whoever ends it from outside gets his terminal back as well.
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 130)] {
         let screen = Screen::start(&fleet, &["units"]);
         screen.wait_for("0 units on 1 hosts");
         kill(Pid::from_raw(screen.top.id().cast_signed()), signal).unwrap();
-        screen.is_given_back(code);
+        screen.expect_given_back(code);
     }
     let mut screen = Screen::start(&fleet, &[]);
     screen.wait_for("by cpu");
@@ -109,7 +109,7 @@ fn hosts_are_drawn_and_the_terminal_is_given_back() {
     screen.wait_for("1 hosts");
     // Without a session of its own, Ctrl-C is a key that means nothing; the signal is what the terminal makes of it.
     screen.press("q");
-    screen.is_given_back(0);
+    screen.expect_given_back(0);
 }
 
 #[test]
