@@ -18,7 +18,7 @@ use std::{
 use muster_topics::{Millis, metric::Point, name::HostId};
 use tokio_util::sync::CancellationToken;
 
-use super::{Console, Error, Shared, store::host};
+use super::{Console, Error, Shared, ingest, store::host};
 use crate::clock::now_ms;
 
 /// What is older says nothing of a host any more, as Prometheus has it.
@@ -245,7 +245,7 @@ pub(super) async fn record(shared: Arc<Shared>, shutdown: CancellationToken) {
         if points.is_empty() {
             continue;
         }
-        if let Err(error) = shared.series.append(&points).await {
+        if let Err(error) = ingest::commit(&shared, points).await {
             // The recorder says more, and goes on trying; of these the next half minute has others.
             tracing::warn!(%error, "the fleet's values cannot be recorded");
         }

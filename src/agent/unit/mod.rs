@@ -84,6 +84,7 @@ use self::{
 };
 use super::{
     artifact::Artifacts,
+    metric::Reconciled,
     shim::Shims,
     store::{Store, StoreError},
 };
@@ -191,6 +192,7 @@ pub struct Units {
     requests: mpsc::Sender<Request>,
     states: watch::Receiver<UnitStates>,
     looked_up: watch::Receiver<bool>,
+    reconciled: watch::Receiver<Option<Reconciled>>,
     kinds: Kinds,
     questions: Arc<Semaphore>,
 }
@@ -227,10 +229,10 @@ impl Units {
         let mut task = Task::new(store, kinds.clone(), [changed.clone(), look.clone()], asked, publish);
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
-        let looked_up = task.looked_up();
+        let (looked_up, reconciled) = (task.looked_up(), task.reconciled());
         tokio::spawn(shutdown.run_until_cancelled_owned(task.run()));
         let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
-        Ok(Self { changed, look, requests, states, looked_up, kinds, questions })
+        Ok(Self { changed, look, requests, states, looked_up, reconciled, kinds, questions })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -256,6 +258,12 @@ impl Units {
     #[must_use]
     pub fn states(&self) -> watch::Receiver<UnitStates> {
         self.states.clone()
+    }
+
+    /// When all units were last looked at, and how long that took.
+    #[must_use]
+    pub fn reconciled(&self) -> watch::Receiver<Option<Reconciled>> {
+        self.reconciled.clone()
     }
 
     /// Waits until everything that an earlier life of the agent may have left running has been looked up. What

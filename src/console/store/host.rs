@@ -186,6 +186,17 @@ pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
 }
 
+/// Names of all hosts, and whether each is online.
+pub async fn standing(db: &SqlitePool) -> Result<BTreeMap<HostId, (String, bool)>> {
+    let rows: Vec<(String, String, bool)> = sqlx::query_as(
+        "SELECT host.id, host.hostname, COALESCE(presence.state = 'online', FALSE)
+         FROM host LEFT JOIN presence ON presence.host = host.id",
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(|(id, hostname, online)| Ok((parsed("host id", &id)?, (hostname, online)))).collect()
+}
+
 #[derive(FromRow)]
 struct HostRow {
     id: String,
