@@ -36,8 +36,12 @@ mod enabled {
     pub(crate) enum Fault {
         /// The agent does what has expired.
         ObeyExpired,
+        /// The agent believes its clock alone, whatever signed times it has seen.
+        TrustClock,
         /// The agent does what was issued before its store was made.
         ObeyBeforeStore,
+        /// The agent does not note the signed time of what it hears.
+        ForgetSignedTime,
         /// The agent takes a repetition for a new command.
         EnterTwice,
         /// The agent forgets commands as soon as the console has their answers.

@@ -19,6 +19,25 @@ use crate::{
 
 /// The last release of the branch with long support that PyPI has.
 const VERSION: &str = "3006.9";
+/// What it needs, which its package does not always say by itself (its `requirements/base.txt` and `zeromq.txt`).
+const DEPENDENCIES: [&str; 13] = [
+    "Jinja2",
+    "PyYAML",
+    "MarkupSafe",
+    "cryptography<43",
+    "distro",
+    "jmespath",
+    "looseversion",
+    "msgpack<1.1",
+    "packaging",
+    "psutil",
+    "pycryptodomex",
+    "pyzmq",
+    "requests",
+];
+
+/// So many minions begin at a time.
+const BEGIN_AT_ONCE: usize = 4;
 
 /// Installs Salt from PyPI, once; the folder of its programs.
 fn install() -> PathBuf {
@@ -29,7 +48,8 @@ fn install() -> PathBuf {
         let made = Command::new("python3").args(["-m", "venv"]).arg(&folder).status().expect("python3 is wanted");
         assert!(made.success(), "no virtual environment could be made");
         let wanted = format!("salt=={VERSION}");
-        let installed = Command::new(programs.join("pip")).args(["install", "--quiet", &wanted]).status().unwrap();
+        let mut pip = Command::new(programs.join("pip"));
+        let installed = pip.args(["install", "--quiet", &wanted]).args(DEPENDENCIES).status().unwrap();
         assert!(installed.success(), "Salt could not be installed");
     }
     programs
@@ -61,8 +81,14 @@ pub(crate) fn measure(hosts: usize, rounds: usize) -> Measured {
         Running::start(command.arg("-c").arg(folder).args(["-l", "error"]))
     };
     let master = start("salt-master", &central);
+    let accepted = central.join("etc/salt/pki/master/minions");
     let minions: Vec<Running> = (0..hosts)
         .map(|n| {
+            // All at once they outwait each other's first handshakes, and many give up.
+            eventually("earlier minions to be accepted", || match fs::read_dir(&accepted).map_or(0, Iterator::count) {
+                came if came + BEGIN_AT_ONCE > n => Ok(()),
+                came => Err(format!("{came} of {n}")),
+            });
             let folder = folder(&format!("minion{n}"));
             let text = format!(
                 "master: 127.0.0.1\nmaster_port: {answers}\npublish_port: {publish}\nid: minion{n}\nroot_dir: {}\nuser: root\n",

@@ -112,6 +112,11 @@ impl AlertTopics {
         }
     }
 
+    /// How many the console has not acknowledged.
+    pub(super) fn waiting(&self) -> usize {
+        self.items.values().filter(|item| item.due_ms.is_some()).count()
+    }
+
     /// The alerts that hold, in short.
     pub(super) fn active(&self) -> BTreeMap<Name, AlertSummary> {
         let holds = self.items.values().filter(|item| item.alert.state == AlertState::Raised);

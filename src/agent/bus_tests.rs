@@ -267,3 +267,42 @@ async fn a_twin_withdraws_and_the_host_goes_on() {
     twin.stop().await;
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn after_a_time_apart_the_newest_comes_first_and_the_past_at_its_pace() {
+    const GAP_MS: u32 = 300;
+    let mut fleet = Fleet::new();
+    fleet.kill_broker();
+    let mut config = fleet.config("agent");
+    (config.metrics.sample_ms, config.metrics.publish_ms) = (20, 40);
+    let away = super::start(config).await.unwrap();
+    away.measured().wait_for(|stored| *stored >= 10).await.unwrap();
+    away.stop().await;
+
+    fleet.start_broker();
+    let mut console = fleet.console().await;
+    let began = std::time::Instant::now();
+    let mut config = fleet.config("agent");
+    config.metrics.backlog_gap_ms = GAP_MS;
+    let agent = super::start(config).await.unwrap();
+    let (first, points) = console.batch().await;
+    assert!(first.seq >= 10, "the newest first: {first:?}");
+    fleet.acknowledge_batch(&console, first).await;
+    let (mut last, mut before_ms) = (first, points[0].at_ms);
+    while last.seq > 1 {
+        let (id, points) = console.batch().await;
+        fleet.acknowledge_batch(&console, id).await;
+        // What is new comes between, and batches that were said again before their acknowledgement came.
+        if id.epoch > first.epoch || id.seq >= last.seq {
+            continue;
+        }
+        assert_eq!(id.seq, last.seq - 1, "in order, and none left out");
+        let newest_ms = points.iter().map(|point| point.at_ms).max().unwrap();
+        assert!(newest_ms <= before_ms, "with its own times");
+        (last, before_ms) = (id, points[0].at_ms);
+    }
+    // The second goes at once; each of the others a gap, which varies by a quarter, after the one before.
+    let least_ms = (first.seq - 2) * u64::from(GAP_MS) * 3 / 4;
+    assert!(began.elapsed().as_millis() >= u128::from(least_ms), "{:?}", began.elapsed());
+    agent.stop().await;
+}

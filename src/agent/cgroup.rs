@@ -32,6 +32,10 @@ use muster_topics::{
 
 use crate::rules::plan::Slot;
 
+mod places;
+
+pub(super) use self::places::{Hierarchies, Places};
+
 /// Which instance of which unit.
 type Seat<'a> = (&'a UnitName, Slot);
 
@@ -39,6 +43,8 @@ type Seat<'a> = (&'a UnitName, Slot);
 const CPU_PERIOD_US: u64 = 100_000;
 /// How often to make a unit's cgroup whose folders above are removed meanwhile, with the last other unit in them.
 const MAKE_TRIES: u32 = 5;
+/// Controllers that also count, for measurements: processor time is counted without any.
+const COUNTING: [&str; 3] = ["memory", "pids", "io"];
 /// Where an agent goes that is in the way.
 const ASIDE: &str = "agent";
 
@@ -116,7 +122,9 @@ impl Tree {
         let mut made = Made::default();
         made.cgroup.unified = self.unified.as_ref().and_then(|unified| {
             let controllers = settings.iter().map(|setting| setting.controller).collect();
-            unified.make(&self.name, seat, &controllers).ok()
+            let made = unified.make(&self.name, seat, &controllers).ok()?;
+            unified.count(&self.name, seat);
+            Some(made)
         });
         for setting in &settings {
             if let Err(why) = self.set(&mut made.cgroup, seat, setting) {
@@ -198,6 +206,18 @@ impl Unified {
                 if busy && self.is_own && folder == self.base {
                     // The agent itself may be all that is in the way.
                     let _ = self.move_aside().and_then(|()| hand_on(folder, controller));
+                }
+            }
+        }
+    }
+
+    /// Has the kernel count what it would not without a limit. What it refuses is not worth moving anybody aside for.
+    fn count(&self, name: &str, seat: Seat<'_>) {
+        let [all, realm, _] = folders(&self.base, name, seat);
+        for folder in [&self.base, &all, &realm] {
+            for controller in COUNTING {
+                if !has_word(&folder.join("cgroup.subtree_control"), controller) && has_controller(folder, controller) {
+                    let _ = hand_on(folder, controller);
                 }
             }
         }

@@ -16,7 +16,8 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{alert::defaults, authorise::Policy, heartbeat::Periods};
+use super::metric::{Group, Periods};
+use crate::rules::{alert::defaults, authorise::Policy, heartbeat};
 
 /// The most labels that a host may carry: a whole heartbeat has to fit into one message, and labels
 /// take at most 10 of its 64 KiB.
@@ -180,9 +181,9 @@ impl Default for HeartbeatConfig {
 
 impl HeartbeatConfig {
     /// The same, as heartbeats are made with.
-    pub(crate) fn periods(&self) -> Periods {
+    pub(crate) fn periods(&self) -> heartbeat::Periods {
         let &Self { period_ms, gap_ms, digest_ms } = self;
-        Periods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() }
+        heartbeat::Periods { period_ms: period_ms.into(), gap_ms: gap_ms.into(), digest_ms: digest_ms.into() }
     }
 }
 
@@ -194,12 +195,20 @@ pub struct MetricsConfig {
     pub sample_ms: u32,
     /// Time between two batches, in milliseconds.
     pub publish_ms: u32,
-    /// Whether batches are packed with gzip. A reader that cannot unpack wants them plain.
+    /// Groups of measurements that are not taken at all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub off: Vec<Group>,
+    /// Whether batches are packed with gzip, without what their topic says. A reader that knows lines alone wants them plain.
     pub pack: bool,
     /// How much may wait for the console, in bytes; beyond it the oldest goes.
     pub buffer_max_bytes: u64,
     /// How old it may become, in seconds.
     pub buffer_max_age_s: u64,
+    /// Time from one batch that has waited for the console to the next, in milliseconds (varied by a quarter). The newest does
+    /// not wait, and none goes before the last of them was acknowledged.
+    pub backlog_gap_ms: u32,
+    /// How often groups of measurements are taken, in seconds; 0 is with each sample.
+    pub every_s: Periods,
 }
 
 impl Default for MetricsConfig {
@@ -207,10 +216,14 @@ impl Default for MetricsConfig {
         Self {
             sample_ms: 10_000,
             publish_ms: 30_000,
+            off: Vec::new(),
             pack: true,
             // Twelve days of a quiet host, so that age is what counts there.
             buffer_max_bytes: 16 * 1024 * 1024,
             buffer_max_age_s: 7 * 24 * 3_600,
+            // Why this much: `rules::backlog::GAP_MS`.
+            backlog_gap_ms: 1_000,
+            every_s: Periods::default(),
         }
     }
 }
@@ -432,6 +445,8 @@ mod tests {
             "[exec.limits]\nprocesses = 1",
             "[policy]\ndeny = []",
             "[metrics]\nsample_s = 1",
+            "[metrics]\noff = ['weather']",
+            "[metrics.every_s]\nweather = 1",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -7,7 +7,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     future::pending,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -35,6 +38,7 @@ use super::{
     join::Identity,
     link::{Connection, Link, LinkEvent, Me, Message},
     local::{Question, Standing},
+    metric::Queues,
     portrait::Portrait,
     road::{Running, Work},
     store::{Store, StoreError, journal},
@@ -118,6 +122,7 @@ pub(super) struct Agent {
     pub(super) refresh_due_ms: Option<Millis>,
     pub(super) inputs: Inputs,
     pub(super) lookout: Lookout,
+    queues: Arc<Queues>,
     former: Vec<Uuid>,
     pub(super) portrait: Portrait,
     held: VecDeque<Message>,
@@ -157,6 +162,7 @@ pub(super) struct Parts {
     pub(super) portrait: Portrait,
     pub(super) bounds: Bounds,
     pub(super) lookout: Lookout,
+    pub(super) queues: Arc<Queues>,
     pub(super) former: Vec<Uuid>,
     pub(super) ready: watch::Sender<bool>,
     pub(super) inputs: Inputs,
@@ -188,6 +194,7 @@ impl Agent {
             refresh_due_ms: None,
             inputs: parts.inputs,
             lookout: parts.lookout,
+            queues: parts.queues,
             former: parts.former,
             portrait: parts.portrait,
             held: VecDeque::new(),
@@ -286,7 +293,10 @@ impl Agent {
                 self.observe_units();
                 return self.look_out_for_units().await;
             }
-            Event::Sampled => return self.sampled().await,
+            Event::Sampled => {
+                self.tell_queues();
+                return self.sampled().await;
+            }
             Event::Metrics => {
                 self.voice.metrics_stored();
                 // Told as often as measurements are, however often a unit has something to tell.
@@ -297,6 +307,13 @@ impl Agent {
             Event::Stop => {}
         }
         Ok(())
+    }
+
+    /// How much waits here, for the next sample.
+    fn tell_queues(&self) {
+        let tell = |counter: &AtomicU64, count: usize| counter.store(count as u64, Ordering::Relaxed);
+        tell(&self.queues.commands, self.running.len());
+        tell(&self.queues.alerts, self.voice.alerts.waiting());
     }
 
     /// Answers what was asked on the host. Who does not wait for the answer does not need it.

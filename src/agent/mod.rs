@@ -82,10 +82,10 @@ use self::{
     core::{Agent, Inputs, Parts},
     execute::Executor,
     join::{Identity, JoinError},
-    link::{Link, Me},
+    link::{Link, Me, Meter},
     local::{Asker, Local, Question},
     manager::Manager,
-    metric::MetricsTask,
+    metric::{MetricsTask, Queues, Sources},
     portrait::Portrait,
     shim::Shims,
     store::{Store, StoreError, journal},
@@ -294,12 +294,13 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     .await
     .map_err(|error| AgentError::Units(Box::new(error)))?;
     portrait.contain(units.containers());
+    let (meter, queues) = (Arc::<Meter>::default(), Arc::<Queues>::default());
     let metrics = MetricsTask::start(
         store.clone(),
         metric_settings(&config),
         metric::Labels { host, hostname: portrait.hostname.clone() },
         life.epoch,
-        units.states(),
+        Sources::new(units.clone(), meter.clone(), queues.clone()),
         tasks.clone(),
     );
     let (exec_sender, exec) = mpsc::channel(EXEC_EVENTS);
@@ -307,7 +308,8 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let unfinished = journal::unfinished(&store).await?;
 
     let beats = Beats::new(life.epoch, config.heartbeat.periods(), portrait.with(&units.states().borrow()));
-    let mut voice = Voice::new(me.clone(), store.clone(), beats);
+    let backlog_gap_ms = Millis::from(config.metrics.backlog_gap_ms);
+    let mut voice = Voice::new(me.clone(), store.clone(), beats).with_backlog(backlog_gap_ms);
     let lookout = lookout(&config, &store, &portrait, &mut voice).await?;
     let (ready_sender, ready) = watch::channel(false);
     let (asker, asked) = Asker::new();
@@ -316,7 +318,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let local = local.map_err(|(place, source)| AgentError::Local { place, source })?;
     tokio::spawn(local.serve(asker.clone(), tasks.clone()));
     let inputs = Inputs {
-        link: Link::start(me.clone(), portrait.groups(), identity_watch.clone(), tasks.clone()),
+        link: Link::start_metered(me.clone(), portrait.groups(), identity_watch.clone(), meter, tasks.clone()),
         exec,
         units: units.states(),
         metrics: metrics.stored(),
@@ -339,6 +341,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         portrait,
         bounds: Bounds::new(config.journal.clone()),
         lookout,
+        queues,
         former,
         ready: ready_sender,
         inputs,
@@ -369,6 +372,7 @@ fn metric_settings(config: &Config) -> metric::Settings {
         sample: Duration::from_millis(config.metrics.sample_ms.into()),
         publish: Duration::from_millis(config.metrics.publish_ms.into()),
         pack: config.metrics.pack,
+        choice: metric::Choice { periods: config.metrics.every_s, off: config.metrics.off.clone() },
         buffer_max_bytes: config.metrics.buffer_max_bytes,
         buffer_max_age: Duration::from_secs(config.metrics.buffer_max_age_s),
     }

@@ -16,6 +16,7 @@ use muster_topics::{
     envelope::{Body, Signer},
     heartbeat::Heartbeat,
     join::Membership,
+    metric::{self, Point},
     name::{CommandId, HostId},
     outcome::{Content, Outcome, Report},
     presence::{Presence, PresenceState},
@@ -155,6 +156,11 @@ impl Fleet {
         super::start(self.config(name)).await.unwrap()
     }
 
+    /// As a console that has stored this batch.
+    pub(super) async fn acknowledge_batch(&self, console: &Console, id: Numbered) {
+        console.publish(HostTopic::Ack, false, self.sign(&Ack { metrics: vec![id], ..self.ack() })).await;
+    }
+
     /// Until an agent works.
     pub(super) async fn working(&self, name: &str) -> RunningAgent {
         let agent = self.agent(name).await;
@@ -279,6 +285,19 @@ impl Console {
         };
         let what = format!("{topic} of {}", std::any::type_name::<T>());
         tokio::time::timeout(PATIENCE, next).await.unwrap_or_else(|_| panic!("nothing came on {what}"))
+    }
+
+    /// The next batch of measurements.
+    pub(super) async fn batch(&mut self) -> (Numbered, Vec<Point>) {
+        let next = async {
+            loop {
+                let (on, payload) = self.messages.recv().await.expect("the console's connection");
+                if on == HostTopic::Metric {
+                    return metric::decode(&payload).unwrap();
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, next).await.expect("a batch of measurements")
     }
 
     pub(super) async fn presence(&mut self, state: PresenceState) -> Presence {

@@ -6,7 +6,7 @@
 //! time, and nothing piles up.
 //!
 //! **Invariant: rows of the outbox and batches are said until the console's signed `ack` names them**,
-//! with growing waits between, and at once after every connect.
+//! with growing waits between, and at once after every connect; batches that have waited as [`crate::rules::backlog`] has it.
 //!
 //! What waits is in a store: a host's own, or the one that simulated hosts share (see [`Kept`]).
 
@@ -30,6 +30,7 @@ use crate::{
     chance, clock,
     fault::planted,
     rules::{
+        backlog::{self, Backlog},
         heartbeat::Beats,
         presence::{Standing, Verdict},
         resend::Resend,
@@ -38,8 +39,6 @@ use crate::{
 
 /// Outbox rows under way. Only their keys are kept here; 256 rows are 4 MiB of output.
 const OUTBOX_MAX: usize = 256;
-/// Metric batches under way: with a round trip of 10 ms, a day's backlog of 2,880 goes in four seconds.
-const METRICS_MAX: usize = 8;
 /// Notes (`accepted`, `running`) that have not gone out. They are not kept until acknowledged, and
 /// only the newest matter.
 const NOTES_MAX: usize = 64;
@@ -126,8 +125,7 @@ pub(crate) struct Voice<K = Store, W = Connection> {
     outbox: Resend<ReportAck>,
     /// The store may hold rows that are not in `outbox`.
     outbox_behind: bool,
-    metrics: Resend<Numbered>,
-    metrics_behind: bool,
+    metrics: Backlog,
     blocked_until_ms: Option<Millis>,
 }
 
@@ -156,10 +154,15 @@ impl<K: Kept, W: Wire> Voice<K, W> {
             notes: VecDeque::new(),
             outbox: Resend::new(OUTBOX_MAX),
             outbox_behind: !planted!(ForgetOutbox),
-            metrics: Resend::new(METRICS_MAX),
-            metrics_behind: true,
+            metrics: Backlog::new(backlog::GAP_MS),
             blocked_until_ms: None,
         }
+    }
+
+    /// With this gap between two batches of measurements that have waited.
+    #[must_use]
+    pub(super) fn with_backlog(self, gap_ms: Millis) -> Self {
+        Self { metrics: Backlog::new(gap_ms), ..self }
     }
 
     /// There is a connection; whether this agent may work in it shows when its presence comes back.
@@ -213,6 +216,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
     pub(crate) fn begin(&mut self, now_ms: Millis) {
         self.beats.connected(now_ms);
         self.repeat_all(now_ms);
+        self.metrics.connected();
     }
 
     /// Somebody has lost track: everything is said anew, within the limits.
@@ -235,7 +239,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         self.units.all();
         self.alerts.all(now_ms);
         self.outbox.reset(now_ms);
-        self.metrics.reset(now_ms);
+        self.metrics.repeat();
     }
 
     /// A row is in the outbox, and should go out now.
@@ -247,7 +251,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
 
     /// New batches are in the store.
     pub(crate) fn metrics_stored(&mut self) {
-        self.metrics_behind = true;
+        self.metrics.stored();
     }
 
     /// Something that need not be kept.
@@ -273,7 +277,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
             self.outbox.remove(key);
         }
         for id in &ack.metrics {
-            self.metrics.remove(id);
+            self.metrics.acknowledged(id);
         }
         for key in &ack.alerts {
             self.alerts.acknowledged(key);
@@ -433,22 +437,13 @@ impl<K: Kept, W: Wire> Voice<K, W> {
     }
 
     async fn say_metrics(&mut self, now_ms: Millis) -> Result<bool, StoreError> {
-        let wanting = self.metrics_behind && self.metrics.has_room();
-        if !wanting && self.metrics.next_ms().is_none_or(|due_ms| now_ms < due_ms) {
+        if !self.metrics.wants(now_ms) {
             return Ok(true);
         }
-        let rows = self.kept.first_batches(self.metrics.capacity()).await?;
-        self.metrics_behind = rows.len() >= self.metrics.capacity();
-        // A full buffer may have dropped the oldest.
-        for id in self.metrics.due(Millis::MAX) {
-            if !rows.iter().any(|(row, _)| *row == id) {
-                self.metrics.remove(&id);
-            }
-        }
-        for (id, _) in &rows {
-            self.metrics.add(*id, now_ms);
-        }
-        let due = self.metrics.due(now_ms);
+        let rows = self.kept.first_batches(self.metrics.limit()).await?;
+        let waiting: Vec<Numbered> = rows.iter().map(|(id, _)| *id).collect();
+        let due = self.metrics.choose(&waiting, now_ms);
+        // Both have the newest first.
         for (id, payload) in rows.into_iter().filter(|(id, _)| due.contains(id)) {
             if !self.publish(HostTopic::Metric, false, payload) {
                 return Ok(false);

@@ -101,10 +101,10 @@ pub struct Set {
     #[arg(long, value_name = "MOUNT|UNIT")]
     of: Option<String>,
     /// Beyond this an alert is raised: a share such as 90%, a size such as 512MiB, or a number
-    #[arg(long, value_parser = level, value_name = "LEVEL", visible_alias = "below", allow_negative_numbers = true)]
+    #[arg(long, value_parser = words::level, value_name = "LEVEL", visible_alias = "below", allow_negative_numbers = true)]
     above: Option<f64>,
     /// Back at this it is cleared; at the other level if nothing says so
-    #[arg(long, value_parser = level, value_name = "LEVEL", allow_negative_numbers = true)]
+    #[arg(long, value_parser = words::level, value_name = "LEVEL", allow_negative_numbers = true)]
     clear: Option<f64>,
     /// For how long it has to be so
     #[arg(long = "for", value_name = "TIME")]
@@ -143,20 +143,6 @@ fn metric(text: &str) -> Result<Metric, String> {
         let known: Vec<&str> = Metric::ALL.iter().map(|metric| metric.as_str()).collect();
         format!("there is no metric of this name. hint: it is one of {}", known.join(", "))
     })
-}
-
-/// A level as people write it.
-fn level(text: &str) -> Result<f64, String> {
-    const KIB: f64 = 1024.0;
-    let units = [("%", 0.01), ("KiB", KIB), ("MiB", KIB * KIB), ("GiB", KIB * KIB * KIB), ("s", 1.0)];
-    let (number, factor) =
-        units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor))).unwrap_or((text, 1.0));
-    let number: f64 = number.trim().parse().map_err(|_| {
-        format!("{text:?} is no level: a number is wanted, with %, KiB, MiB, GiB or s behind it where that fits")
-    })?;
-    let level = number * factor;
-    // 80 % is 0.8, and not 0.8000000000000000444.
-    if level.is_finite() { Ok((level * 1e9).round() / 1e9) } else { Err(format!("{text:?} is no finite number")) }
 }
 
 /// Does it.
@@ -339,7 +325,7 @@ mod tests {
             ("inf", None),
             ("much", None),
         ] {
-            assert_eq!(level(text).ok(), wanted, "{text}");
+            assert_eq!(words::level(text).ok(), wanted, "{text}");
         }
     }
 

@@ -182,6 +182,15 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     session.printer.list(&rows, &["SERIES", "VALUE", "TIME", "AGE"], Clone::clone, "no series has a value")
 }
 
+/// What an expression is at one moment.
+///
+/// # Errors
+/// If the console cannot be asked, or does not understand it.
+pub(super) async fn instant(session: &Session, expression: &str, at_ms: Millis) -> Result<Vec<Series>, Failure> {
+    let form = [("query", expression.to_owned()), ("time", seconds(at_ms))];
+    series(session.client.prometheus("query", &form).await?)
+}
+
 /// Copies what the console writes out to standard output.
 async fn export(session: &Session, selector: String, range: (Millis, Millis), format: Text) -> Result<(), Failure> {
     let query = [

@@ -9,7 +9,7 @@
 //! - one module for each noun: [`host`], [`token`], [`exec`], [`command`], [`artifact`], [`config`],
 //!   [`realm`], [`unit`] (with [`apply`] and [`export`] of documents, `yuno`, its [`upgrade`], [`logs`] and [`effective`] config, what is [`ask`]ed of yunos themselves,
 //!   and its options in [`process`] and [`endpoint`]), [`container`], [`snapshot`],
-//!   [`alert`], [`metric`], [`login`]
+//!   [`alert`], [`metric`] and [`top`], [`dashboards`], [`login`]
 //!
 //! **Invariant: data goes to standard output and nothing else does**; words for people go to standard error.
 
@@ -23,6 +23,7 @@ pub mod command;
 pub mod config;
 pub mod container;
 pub mod context;
+pub mod dashboards;
 pub mod effective;
 pub mod endpoint;
 pub mod exec;
@@ -39,6 +40,7 @@ pub mod rollback;
 pub mod snapshot;
 pub mod target;
 pub mod token;
+pub mod top;
 pub mod unit;
 pub mod upgrade;
 pub mod wait;
@@ -107,6 +109,11 @@ pub enum Verb {
     /// Measurements
     #[command(subcommand)]
     Metric(metric::Verb),
+    /// Show what hosts or units do now, the busiest first
+    Top(top::Top),
+    /// Dashboards for Grafana, and rules for Prometheus
+    #[command(subcommand)]
+    Dashboards(dashboards::Verb),
     /// Do what a line in Yuneta's manner says
     Ycommand(ycommand::YCommand),
     /// Sign the command line in to a console
@@ -149,6 +156,9 @@ async fn perform(verb: Verb, options: &Options, interrupt: CancellationToken) ->
     if let Verb::Login(login) = verb {
         return login::run(&login, options).await;
     }
+    if let Verb::Dashboards(verb) = &verb {
+        return dashboards::run(verb, options);
+    }
     let context = Contexts::load(&context::path()?)?.pick(options.context.as_deref())?;
     let session = Session { client: Client::new(&context)?, context, printer, interrupt };
     match verb {
@@ -173,7 +183,8 @@ async fn perform_one(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Container(verb) => container::run(verb, session).await,
         Verb::Alert(verb) => alert::run(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,
+        Verb::Top(top) => top::run(top, session).await,
         // They are done where the session is made.
-        Verb::Login(_) | Verb::Ycommand(_) => Ok(()),
+        Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboards(_) => Ok(()),
     }
 }

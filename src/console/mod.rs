@@ -12,11 +12,12 @@
 //! - [`ingest`]: what hosts say, from the link into the store, and then acknowledged
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
 //! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
-//! - `muster_series`, a crate of its own: measurements over time
+//! - `muster_series`, a crate of its own: measurements over time; `standing`: how hosts and alerts stand, as such
+//! - [`fleet`]: what hosts measured last, and what all of them come to
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
-//! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules, dispatch (owns the open commands), the two
+//! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules, who writes how hosts and alerts stand, dispatch (owns the open commands), the two
 //! listeners, the keeper of the revocation list, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
 //!
 //! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
@@ -34,6 +35,7 @@ mod dated;
 pub(crate) mod dispatch;
 mod enrol;
 mod error;
+pub mod fleet;
 pub(crate) mod ingest;
 mod link;
 mod operator;
@@ -42,6 +44,7 @@ mod realm;
 pub mod register;
 pub mod revocation;
 mod server;
+mod standing;
 mod start;
 pub mod store;
 #[cfg(test)]
@@ -114,6 +117,7 @@ struct Shared {
     link: LinkHandle,
     owed: ingest::Owed,
     tellings: alert::Tellings,
+    fleet: fleet::Fleet,
     dispatch: mpsc::Sender<dispatch::Event>,
     dated: dated::Dated,
     changes: broadcast::Sender<Change>,

@@ -32,11 +32,12 @@ use super::{
     config::Config,
     content,
     dated::Dated,
-    dispatch, enrol, ingest,
+    dispatch, enrol, fleet, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
     operator, prometheus, register,
     revocation::{self, RevocationError},
     server::Server,
+    standing,
     store::{self, Store, StoreError},
     web,
 };
@@ -277,6 +278,7 @@ impl Prepared {
             link: handle,
             owed: ingest::Owed::default(),
             tellings: alert::Tellings::new(generations),
+            fleet: fleet::Fleet::default(),
             dispatch,
             dated,
             changes: broadcast::channel(CHANGES).0,
@@ -294,6 +296,8 @@ impl Prepared {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
+        tasks.spawn(standing::run(Arc::clone(&shared), shutdown.clone()));
+        tasks.spawn(fleet::record(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));
         tasks.spawn(sweep(Arc::clone(&shared), shutdown.clone()));

@@ -11,6 +11,7 @@ use crate::{
     math::Map,
     relabel,
     tree::{Expr, Node, Ranged},
+    window::Purpose,
 };
 
 /// The label that holds a bucket's bound.
@@ -81,6 +82,7 @@ impl Evaluator<'_> {
         let mut series = Vec::new();
         self.select(
             selector,
+            Purpose::TIME,
             steps,
             &|_, (at_ms, value)| (!is_absent(value)).then_some(seconds(at_ms)),
             &mut |one: Series| {
@@ -93,7 +95,7 @@ impl Evaluator<'_> {
 
     fn absent_over(&mut self, ranged: &Ranged, labels: &Labels, steps: Steps) -> Result<Vec<Series>, Error> {
         let mut found = vec![false; steps.count];
-        self.ranged(ranged, steps, &|_, _| Some(1.0), &mut |series| {
+        self.ranged(ranged, Purpose::ABSENCE, steps, &|_, _| Some(1.0), &mut |series| {
             found.iter_mut().zip(&series.values).for_each(|(found, value)| *found |= !is_absent(*value));
             Ok(())
         })?;

@@ -9,18 +9,15 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::{
-    Error, LOOKBACK_MS, Labels, Limits, Millis, Range, Sample, Source, SourceError,
+    Error, LOOKBACK_MS, Labels, Limits, Millis, Range, Sample, Source,
     over::{Over, Window},
-    tree::{At, Expr, Node, Ranged, Selector},
+    tree::{Expr, Node, Ranged, Selector},
+    window::{Purpose, reference, slide},
 };
 
 /// Stands where a series has no value at a step. It is Prometheus's mark of a series that has ended, and no arithmetic
 /// makes it.
 pub(crate) const ABSENT: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
-/// Between two windows more than this must lie for each to be read by itself: skipping less costs more than reading it.
-const APART_MS: Millis = 600_000;
-/// The latest time that can be asked for, in the year 9999, so that no sum of times overflows.
-const TIME_MAX_MS: Millis = 253_402_300_799_000;
 
 /// Whether a series has no value here.
 pub(crate) fn is_absent(value: f64) -> bool {
@@ -95,13 +92,14 @@ pub(crate) fn check_range(range: Range, limits: &Limits) -> Result<(), Error> {
 
 pub(crate) type Sink<'s> = &'s mut dyn FnMut(Series) -> Result<(), Error>;
 /// The value of a window at a step, by its index.
-type Measure<'m> = &'m dyn Fn(usize, &Window<'_>) -> Option<f64>;
+pub(crate) type Measure<'m> = &'m dyn Fn(usize, &Window<'_>) -> Option<f64>;
 
 pub(crate) struct Evaluator<'a> {
-    source: &'a dyn Source,
-    limits: &'a Limits,
-    range: Range,
-    samples: usize,
+    pub(crate) source: &'a dyn Source,
+    pub(crate) limits: &'a Limits,
+    pub(crate) range: Range,
+    /// Samples and stretches that were read.
+    pub(crate) samples: usize,
 }
 
 impl<'a> Evaluator<'a> {
@@ -205,9 +203,13 @@ impl<'a> Evaluator<'a> {
 
     fn stream_each(&mut self, node: &Node, steps: Steps, sink: Sink<'_>) -> Result<(), Error> {
         match &node.expr {
-            Expr::Selector(selector) => {
-                self.select(selector, steps, &|_, (_, value)| (!is_absent(value)).then_some(value), sink)
-            }
+            Expr::Selector(selector) => self.select(
+                selector,
+                Purpose::VALUE,
+                steps,
+                &|_, (_, value)| (!is_absent(value)).then_some(value),
+                sink,
+            ),
             Expr::Over { function, ranged, parameter } => {
                 let parameter = match parameter {
                     Some(parameter) => self.scalar(parameter, steps)?,
@@ -223,12 +225,13 @@ impl<'a> Evaluator<'a> {
     pub(crate) fn select(
         &mut self,
         selector: &Selector,
+        purpose: Purpose,
         steps: Steps,
         measure: &dyn Fn(usize, Sample) -> Option<f64>,
         sink: Sink<'_>,
     ) -> Result<(), Error> {
-        let last = |index, window: &Window<'_>| measure(index, *window.samples.last()?);
-        self.windows(selector, LOOKBACK_MS, true, steps, &last, sink)
+        let last = |index, window: &Window<'_>| measure(index, window.last()?);
+        self.windows(selector, LOOKBACK_MS, purpose, steps, &last, sink)
     }
 
     fn over(
@@ -243,7 +246,7 @@ impl<'a> Evaluator<'a> {
         let measure = |index: usize, window: &Window<'_>| {
             function.apply(window, parameter.get(index).copied().unwrap_or(f64::NAN))
         };
-        self.ranged(ranged, steps, &measure, &mut |mut series: Series| {
+        self.ranged(ranged, Purpose::of(function), steps, &measure, &mut |mut series: Series| {
             if !function.keeps_name() {
                 series.labels = series.labels.nameless();
             }
@@ -258,13 +261,14 @@ impl<'a> Evaluator<'a> {
     pub(crate) fn ranged(
         &mut self,
         ranged: &Ranged,
+        purpose: Purpose,
         steps: Steps,
         measure: Measure<'_>,
         sink: Sink<'_>,
     ) -> Result<(), Error> {
         let (node, range_ms) = match ranged {
             Ranged::Selector { selector, range_ms } => {
-                return self.windows(selector, *range_ms, false, steps, measure, sink);
+                return self.windows(selector, *range_ms, purpose, steps, measure, sink);
             }
             Ranged::Subquery { node, range_ms, .. } => (node, *range_ms),
         };
@@ -274,7 +278,7 @@ impl<'a> Evaluator<'a> {
             self.check()?;
             let samples = inner.samples(&series.values);
             let end = |index| reference(range, ranged.at(), ranged.offset_ms(), steps.time(index));
-            let values = slide(&samples, range_ms, steps, &end, measure);
+            let values = slide((&samples, &[]), range_ms, steps, &end, measure);
             if values.iter().any(|value| !is_absent(*value)) {
                 sink(Series { labels: series.labels, values })?;
             }
@@ -301,75 +305,6 @@ impl<'a> Evaluator<'a> {
         Ok(Some(inner))
     }
 
-    /// The windows of a selector. Of marks that a series has ended only the last sample of a window may be one, and only
-    /// if `marks`.
-    fn windows(
-        &mut self,
-        selector: &Selector,
-        range_ms: Millis,
-        marks: bool,
-        steps: Steps,
-        measure: Measure<'_>,
-        sink: Sink<'_>,
-    ) -> Result<(), Error> {
-        let range = self.range;
-        let end = |index| reference(range, selector.at, selector.offset_ms, steps.time(index));
-        let whole = end(0).saturating_sub(range_ms)..=end(steps.count.saturating_sub(1));
-        let apart = selector.at.is_none() && steps.count > 1 && steps.step_ms.saturating_sub(range_ms) > APART_MS;
-        let most = self.limits.series_max;
-        let chosen =
-            self.source.select(&selector.matchers, whole.clone(), most.saturating_add(1)).map_err(unreadable)?;
-        if chosen.len() > most {
-            let matchers = &selector.matchers;
-            return Err(Error::Limit(format!(
-                "{matchers} chooses more than {most} series. hint: name a host or a unit"
-            )));
-        }
-        let mut samples = Vec::new();
-        for (labels, id) in chosen {
-            self.check()?;
-            let values = if apart {
-                let mut values = vec![ABSENT; steps.count];
-                for (index, value) in values.iter_mut().enumerate() {
-                    let one = Steps { start_ms: steps.time(index), count: 1, ..steps };
-                    self.read(id, end(index).saturating_sub(range_ms)..=end(index), marks, &mut samples)?;
-                    let found = slide(&samples, range_ms, one, &|_| end(index), &|_, window| measure(index, window));
-                    *value = found.first().copied().unwrap_or(ABSENT);
-                }
-                values
-            } else {
-                self.read(id, whole.clone(), marks, &mut samples)?;
-                slide(&samples, range_ms, steps, &end, measure)
-            };
-            if values.iter().any(|value| !is_absent(*value)) {
-                sink(Series { labels, values })?;
-            }
-        }
-        Ok(())
-    }
-
-    fn read(
-        &mut self,
-        id: u64,
-        times: std::ops::RangeInclusive<Millis>,
-        marks: bool,
-        samples: &mut Vec<Sample>,
-    ) -> Result<(), Error> {
-        samples.clear();
-        let left = self.limits.samples_max.saturating_sub(self.samples);
-        self.source.read(id, times, left, samples).map_err(unreadable)?;
-        if samples.len() > left {
-            let most = self.limits.samples_max;
-            let hint = "hint: ask for a shorter range or fewer series";
-            return Err(Error::Limit(format!("the query reads more than {most} samples. {hint}")));
-        }
-        self.samples += samples.len();
-        if !marks {
-            samples.retain(|(_, value)| !is_absent(*value));
-        }
-        Ok(())
-    }
-
     /// The samples of a range at the first step.
     pub(crate) fn samples(&mut self, ranged: &Ranged) -> Result<Vec<(Labels, Vec<Sample>)>, Error> {
         let steps = self.steps();
@@ -379,56 +314,12 @@ impl<'a> Evaluator<'a> {
             all.borrow_mut().push(window.samples.to_vec());
             Some(1.0)
         };
-        self.ranged(ranged, Steps { count: 1, ..steps }, &keep, &mut |series| {
+        self.ranged(ranged, Purpose::POINTS, Steps { count: 1, ..steps }, &keep, &mut |series| {
             labels.push(series.labels);
             Ok(())
         })?;
         Ok(labels.into_iter().zip(all.into_inner()).collect())
     }
-}
-
-/// Why samples could not be had; a source may say that there was enough.
-fn unreadable(error: SourceError) -> Error {
-    error.downcast::<Error>().map_or_else(Error::Source, |error| *error)
-}
-
-/// When a selector is looked at, at a step.
-fn reference(range: Range, at: Option<At>, offset_ms: Millis, now_ms: Millis) -> Millis {
-    let base = match at {
-        None => now_ms,
-        Some(At::Start) => range.start_ms,
-        Some(At::End) => range.end_ms,
-        Some(At::Time(at_ms)) => at_ms,
-    };
-    base.saturating_sub(offset_ms).clamp(-TIME_MAX_MS, TIME_MAX_MS)
-}
-
-/// Moves a window over samples.
-fn slide(
-    samples: &[Sample],
-    range_ms: Millis,
-    steps: Steps,
-    end: &dyn Fn(usize) -> Millis,
-    measure: Measure<'_>,
-) -> Vec<f64> {
-    let mut values = vec![ABSENT; steps.count];
-    let (mut low, mut high) = (0, 0);
-    for (index, value) in values.iter_mut().enumerate() {
-        let end_ms = end(index);
-        let start_ms = end_ms.saturating_sub(range_ms);
-        while samples.get(high).is_some_and(|(at_ms, _)| *at_ms <= end_ms) {
-            high += 1;
-        }
-        while low < high && samples.get(low).is_some_and(|(at_ms, _)| *at_ms < start_ms) {
-            low += 1;
-        }
-        let Some(samples) = samples.get(low..high).filter(|samples| !samples.is_empty()) else { continue };
-        let window = Window { samples, start_ms, end_ms, now_ms: steps.time(index) };
-        if let Some(found) = measure(index, &window) {
-            *value = found;
-        }
-    }
-    values
 }
 
 pub(crate) fn seconds(at_ms: Millis) -> f64 {

@@ -12,6 +12,7 @@
 //! - [`source`]: where samples come from
 //! - `tree`: a query, checked; `parse`: from text to it
 //! - `eval`: a query's value at the steps of a range; `aggregate`, `binary` and `call` are its parts
+//! - `window`: what each step looks at; `stretch`: where it is known in summaries alone, and what that may be wrong by
 //! - `over`, `math`, `date`, `histogram`, `relabel`: functions; pure numbers and labels
 //! - [`number`]: numbers and times as Prometheus writes them
 //!
@@ -21,6 +22,9 @@
 //! soon after its caller has had enough ([`Limits::enough`]).
 //!
 //! **Invariant: what is not understood is refused by name**, never answered with something else.
+//!
+//! A source may know of old times, or of long ones, nothing but summaries ([`Stretch`]): functions of what these hold are
+//! answered, with a bounded error; others need samples.
 //!
 //! # What differs
 //!
@@ -46,7 +50,9 @@ mod over;
 mod parse;
 mod relabel;
 pub mod source;
+mod stretch;
 mod tree;
+mod window;
 
 use std::sync::Arc;
 
@@ -54,7 +60,7 @@ pub use self::{
     labels::{Labels, NAME},
     matcher::{Matcher, Test},
     matcher_list::Matchers,
-    source::{Sample, Source, SourceError},
+    source::{Hints, STRETCH_MAX_MS, Sample, Source, SourceError, Stretch},
 };
 
 /// A time in milliseconds since 1970.

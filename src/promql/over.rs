@@ -1,10 +1,12 @@
 //! Functions of the samples in a window of time: `rate`, `avg_over_time` and their kind.
 
-use crate::{Millis, source::Sample};
+use crate::{Millis, Stretch, source::Sample, stretch};
 
-/// The samples of one series in a window, oldest first; never none.
+/// What one series has in a window, oldest first; never nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window<'a> {
+    /// Before all samples, where samples are not to be had or not wanted.
+    pub(crate) stretches: &'a [Stretch],
     pub(crate) samples: &'a [Sample],
     /// Where it starts.
     pub(crate) start_ms: Millis,
@@ -12,6 +14,13 @@ pub(crate) struct Window<'a> {
     pub(crate) end_ms: Millis,
     /// The step that it is for.
     pub(crate) now_ms: Millis,
+}
+
+impl Window<'_> {
+    /// The newest value; that of a stretch is given as if it were measured at its end.
+    pub(crate) fn last(&self) -> Option<Sample> {
+        self.samples.last().copied().or_else(|| self.stretches.last().map(|last| (last.end_ms() - 1, last.last)))
+    }
 }
 
 /// The functions.
@@ -39,30 +48,53 @@ pub(crate) enum Over {
 }
 
 impl Over {
+    const NAMES: [(&'static str, Self); 19] = [
+        ("rate", Self::Rate),
+        ("increase", Self::Increase),
+        ("delta", Self::Delta),
+        ("irate", Self::InstantRate),
+        ("idelta", Self::InstantDelta),
+        ("deriv", Self::Derivative),
+        ("predict_linear", Self::PredictLinear),
+        ("changes", Self::Changes),
+        ("resets", Self::Resets),
+        ("avg_over_time", Self::Average),
+        ("min_over_time", Self::Minimum),
+        ("max_over_time", Self::Maximum),
+        ("sum_over_time", Self::Sum),
+        ("count_over_time", Self::Count),
+        ("last_over_time", Self::Last),
+        ("stddev_over_time", Self::Deviation),
+        ("stdvar_over_time", Self::Variance),
+        ("quantile_over_time", Self::Quantile),
+        ("present_over_time", Self::Present),
+    ];
+
     /// By its name in queries.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "rate" => Self::Rate,
-            "increase" => Self::Increase,
-            "delta" => Self::Delta,
-            "irate" => Self::InstantRate,
-            "idelta" => Self::InstantDelta,
-            "deriv" => Self::Derivative,
-            "predict_linear" => Self::PredictLinear,
-            "changes" => Self::Changes,
-            "resets" => Self::Resets,
-            "avg_over_time" => Self::Average,
-            "min_over_time" => Self::Minimum,
-            "max_over_time" => Self::Maximum,
-            "sum_over_time" => Self::Sum,
-            "count_over_time" => Self::Count,
-            "last_over_time" => Self::Last,
-            "stddev_over_time" => Self::Deviation,
-            "stdvar_over_time" => Self::Variance,
-            "quantile_over_time" => Self::Quantile,
-            "present_over_time" => Self::Present,
-            _ => return None,
-        })
+        Self::NAMES.into_iter().find(|(one, _)| *one == name).map(|(_, function)| function)
+    }
+
+    /// Its name in queries.
+    pub(crate) fn name(self) -> &'static str {
+        Self::NAMES.into_iter().find(|(_, one)| *one == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether it is known of summaries as well as of samples; by how much it may be wrong then is said in `stretch`.
+    pub(crate) fn of_summaries(self) -> bool {
+        matches!(
+            self,
+            Self::Rate
+                | Self::Increase
+                | Self::Delta
+                | Self::Average
+                | Self::Minimum
+                | Self::Maximum
+                | Self::Sum
+                | Self::Count
+                | Self::Last
+                | Self::Present
+        )
     }
 
     /// Whether the result still has the series' name.
@@ -72,6 +104,9 @@ impl Over {
 
     /// The value, if the window has enough for one.
     pub(crate) fn apply(self, window: &Window<'_>, parameter: f64) -> Option<f64> {
+        if !window.stretches.is_empty() {
+            return stretch::apply(self, window);
+        }
         let samples = window.samples;
         let (&(_, first), &(_, last)) = (samples.first()?, samples.last()?);
         match self {

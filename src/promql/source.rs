@@ -10,6 +10,54 @@ pub type Sample = (Millis, f64);
 /// Why samples could not be had. One that holds an [`Error`](crate::Error) is taken for it.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
+/// How long a [`Stretch`] may be at most: an hour.
+pub const STRETCH_MAX_MS: Millis = 3_600_000;
+
+/// What samples are wanted for, by which a source chooses how finely it answers (Prometheus's `SelectHints`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hints {
+    /// From one step to the next; nothing if one time alone is asked for.
+    pub step_ms: Option<Millis>,
+    /// How long the window of each step is; nothing if the newest value is wanted.
+    pub window_ms: Option<Millis>,
+    /// The function that the samples go to.
+    pub function: &'static str,
+    /// Whether what it gives is known of summaries, too.
+    pub summaries: bool,
+}
+
+/// What the samples of a series come to in a stretch of time: `start_ms <= time < start_ms + width_ms`. `start_ms` is a
+/// multiple of `width_ms`, which is at most [`STRETCH_MAX_MS`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stretch {
+    /// When it begins.
+    pub start_ms: Millis,
+    /// How long it is.
+    pub width_ms: Millis,
+    /// How many samples; never none.
+    pub count: u64,
+    /// The least value.
+    pub min: f64,
+    /// The greatest value.
+    pub max: f64,
+    /// All values together.
+    pub sum: f64,
+    /// The value of the earliest sample.
+    pub first: f64,
+    /// The value of the latest sample.
+    pub last: f64,
+    /// By how much a counter grew from the earliest to the latest; where it fell, it began anew at 0.
+    pub increase: f64,
+}
+
+impl Stretch {
+    /// When it is over.
+    #[must_use]
+    pub fn end_ms(&self) -> Millis {
+        self.start_ms.saturating_add(self.width_ms)
+    }
+}
+
 /// Something that has series. It may block: a query runs on a thread that may wait.
 pub trait Source {
     /// The series that satisfy all matchers and may have samples in these times, both ends included: their labels, with
@@ -37,4 +85,29 @@ pub trait Source {
         samples_max: usize,
         into: &mut Vec<Sample>,
     ) -> Result<(), SourceError>;
+
+    /// From when on samples are to be read; what is before that is asked of [`Self::stretches`]. Asked once for each
+    /// selector. It is the end of a stretch. A source that has samples alone has nothing to say.
+    ///
+    /// # Errors
+    /// If it cannot be told, or if samples are needed where there are none any more.
+    fn samples_from(&self, _hints: &Hints, _times: &RangeInclusive<Millis>) -> Result<Millis, SourceError> {
+        Ok(Millis::MIN)
+    }
+
+    /// Appends the stretches of a series that meet these times, oldest first, none of them twice. If there are more than
+    /// `stretches_max`, it may stop behind that many and one.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn stretches(
+        &self,
+        _series: u64,
+        _times: RangeInclusive<Millis>,
+        _hints: &Hints,
+        _stretches_max: usize,
+        _into: &mut Vec<Stretch>,
+    ) -> Result<(), SourceError> {
+        Ok(())
+    }
 }

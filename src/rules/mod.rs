@@ -7,6 +7,7 @@
 //! - [`heartbeat`]: what to say of the host's state, and when
 //! - [`alert`]: which alerts hold
 //! - [`resend`]: when to say something again that nobody has acknowledged
+//! - [`backlog`]: which measurements go first after a time apart
 //! - [`config`]: how configs become one, and what of them is secret; [`schema`]: whether that is what is wanted
 //! - [`order`]: whose turn it is among the units of a host
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
@@ -20,6 +21,7 @@
 
 pub mod alert;
 pub mod authorise;
+pub mod backlog;
 pub mod backoff;
 pub mod config;
 pub mod container;

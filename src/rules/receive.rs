@@ -31,7 +31,9 @@ const KEEP_SIGNED_MS: Millis = 3_600_000;
 pub fn command(command: Command, channel: Channel, judge: &Judge<'_>, time: &mut KnownTime) -> Verdict {
     let issued_ms = command.issued_ms;
     let verdict = authorise::check(command, channel, judge);
-    time.saw(issued_ms, judge.clock_ms);
+    if !planted!(ForgetSignedTime) {
+        time.saw(issued_ms, judge.clock_ms);
+    }
     match verdict {
         Verdict::Refused(..) if planted!(RefuseInSilence) => Verdict::NotMine,
         verdict => verdict,
@@ -55,7 +57,9 @@ pub fn ack(ack: &Ack, me: HostId, time: &mut KnownTime, kept_ms: Millis, clock_m
     if ack.host != me {
         return Acknowledged::NotMine;
     }
-    time.saw(ack.issued_ms, clock_ms);
+    if !planted!(ForgetSignedTime) {
+        time.saw(ack.issued_ms, clock_ms);
+    }
     let store = !ack.reports.is_empty() || time.signed_ms() - kept_ms > KEEP_SIGNED_MS;
     Acknowledged::Forget { store }
 }

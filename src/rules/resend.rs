@@ -37,6 +37,18 @@ impl<K: Ord + Copy> Resend<K> {
         self.capacity
     }
 
+    /// The least of the items.
+    #[must_use]
+    pub fn first(&self) -> Option<K> {
+        self.items.keys().next().copied()
+    }
+
+    /// Whether an item is in.
+    #[must_use]
+    pub fn contains(&self, key: &K) -> bool {
+        self.items.contains_key(key)
+    }
+
     /// Whether there is room.
     #[must_use]
     pub fn has_room(&self) -> bool {

@@ -350,6 +350,14 @@ impl SeriesStore {
         self.noted(read.await)
     }
 
+    /// From when on points are kept as they came: the beginning of an hour. Nothing as long as none was ever deleted.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn points_from(&self) -> Result<Option<Millis>, SeriesError> {
+        reader::points_from(&self.readers).await
+    }
+
     /// Names of labels that some series has, sorted; `__name__` is one.
     ///
     /// # Errors

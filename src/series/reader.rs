@@ -12,10 +12,11 @@ use super::{
     Series, SeriesError,
     batch::NAME_LABEL,
     blobs::Faults,
-    key::{SeriesId, TIME_LAST_MS},
+    key::{SeriesId, TIME_FIRST_MS, TIME_LAST_MS},
     selector::Selector,
     span::Resolution,
     thin::{THIN_MIN, Thinner},
+    upkeep,
     view::{Bucket, View},
 };
 
@@ -142,6 +143,13 @@ async fn rarest(readers: &SqlitePool, selector: &Selector) -> Result<Option<(Str
     Ok(rarest.map(|(_, label)| label))
 }
 
+/// From when on there are points, if any were deleted.
+pub(crate) async fn points_from(readers: &SqlitePool) -> Result<Option<Millis>, SeriesError> {
+    let mut connection = readers.acquire().await?;
+    let kept = upkeep::kept(&mut connection).await?;
+    Ok(Some(kept.raw_ms).filter(|raw_ms| *raw_ms > TIME_FIRST_MS))
+}
+
 /// Names of labels that some series has.
 pub(crate) async fn label_names(readers: &SqlitePool) -> Result<Vec<String>, SeriesError> {
     // One search for each name: there are few, and many series.
@@ -250,6 +258,27 @@ mod tests {
             of(Millis::MAX - 1, Millis::MAX, 1),
             [(Millis::MAX - 1, Millis::MAX - 1), (Millis::MAX, Millis::MAX)]
         );
+    }
+
+    /// Not measured in time, which says more of the machine: rows that are looked at.
+    #[tokio::test]
+    async fn a_year_costs_few_rows() {
+        const BASE_MS: Millis = 1_704_067_200_000;
+        let folder = tempfile::tempdir().unwrap();
+        let store = crate::SeriesStore::open(&folder.path().join("series.db")).await.unwrap();
+        let end_ms = BASE_MS + 400 * DAY_MS;
+        let samples = (BASE_MS..end_ms).step_by(300_000).map(|at_ms| (at_ms, (at_ms / 300_000 % 97) as f64)).collect();
+        let column = crate::Column { name: "m".to_owned(), labels: Vec::new(), samples };
+        store.append_columns(vec![column]).await.unwrap();
+        store.settle().await;
+        let series = store.select(Selector::parse("m").unwrap(), 1).await.unwrap()[0].id;
+        for days in [365, 90, 30, 7, 1] {
+            let mut view = View::new(&store.readers).await.unwrap();
+            let points = thinned(&mut view, series, end_ms - days * DAY_MS..=end_ms, 360).await.unwrap();
+            assert!(points.len() > 150, "{days} days: {}", points.len());
+            // Of 105,120 points: blobs of 16 days, and the hours of a day that is not rolled up yet.
+            assert!(view.rows <= 100, "{days} days: {} rows", view.rows);
+        }
     }
 
     #[test]

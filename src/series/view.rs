@@ -50,6 +50,8 @@ pub(crate) struct View {
     chunks: Option<(Hour, Hour)>,
     /// What could not be read.
     pub(crate) faults: Faults,
+    /// How many rows were read: what a look costs, whatever the machine.
+    pub(crate) rows: usize,
 }
 
 impl View {
@@ -63,7 +65,7 @@ impl View {
                 .await?;
         let hour = |key: Option<i64>| key.and_then(key::ChunkKey::from_sql).map(|key| key.hour);
         let chunks = hour(bounds.0).zip(hour(bounds.1));
-        Ok(Self { tx, kept, chunks, faults: Faults::new() })
+        Ok(Self { tx, kept, chunks, faults: Faults::new(), rows: 0 })
     }
 
     /// When the first point is of all that may be there, and the last.
@@ -103,6 +105,7 @@ impl View {
         let sealed = self.sealed(series, key::hours(&times)).await?;
         let sealed: Vec<Sample> = sealed.into_values().flatten().filter(|sample| times.contains(&sample.0)).collect();
         let came = head(&mut self.tx, series, times, usize::MAX).await?;
+        self.rows += came.len();
         Ok(chunk::merge(sealed, came))
     }
 
@@ -113,7 +116,9 @@ impl View {
     ) -> Result<BTreeMap<Hour, Vec<Sample>>, sqlx::Error> {
         let Some((first, last)) = self.chunks else { return Ok(BTreeMap::new()) };
         let hours = hours.start.max(first.0)..hours.end.min(last.0 + 1);
-        Ok(blobs::points(&mut self.tx, series, hours, &mut self.faults).await?.into_iter().collect())
+        let found = blobs::points(&mut self.tx, series, hours, &mut self.faults).await?;
+        self.rows += found.len();
+        Ok(found.into_iter().collect())
     }
 
     /// Summaries of a series whose stretches meet a range, in the order of time; where they are deleted already, coarser ones.
@@ -158,6 +163,7 @@ impl View {
         let hours = key::hours(times);
         let whole = Hour(hours.start).start_ms()..=*Hour(hours.end - 1).times().end();
         let came = head(&mut self.tx, series, whole, usize::MAX).await?;
+        self.rows += came.len();
         Ok(came.into_iter().map(|sample| Hour::of(sample.0)).collect())
     }
 
@@ -206,11 +212,13 @@ impl View {
         for day in Hour(hours.start).day().max(first)..=Hour(hours.end - 1).day().min(last) {
             let key = span::day_key(series, day);
             let span = blobs::span(&mut self.tx, Table::Five, key, &mut self.faults).await?;
+            self.rows += 1;
             found.extend(span.into_iter().map(|(place, summary)| (start_ms(day, place), summary)));
         }
         let mut behind = self.fresh(series, times).await?;
         let stretch = (key::series_first(series, hours.start), key::series_first(series, hours.end - 1));
         let rows = blobs::range(&mut self.tx, Table::Summary, stretch).await?;
+        self.rows += rows.len();
         behind.extend(rows.iter().map(|(key, _)| Hour(key::of_series_first(*key).1)));
         // One search for all that lie together: mostly today's.
         for run in runs(&behind) {
@@ -227,6 +235,7 @@ impl View {
 
     async fn spans(&mut self, table: Table, keys: (i64, i64)) -> Result<Vec<(i64, span::Span)>, sqlx::Error> {
         let rows = blobs::range(&mut self.tx, table, keys).await?;
+        self.rows += rows.len();
         let mut spans = Vec::with_capacity(rows.len());
         for (key, data) in rows {
             match span::decode(key, &data) {

@@ -102,6 +102,8 @@ pub(super) struct Host {
     pub(super) running: BTreeMap<CommandId, Running>,
     pub(super) refreshes: Refreshes,
     pub(super) refresh_due_ms: Option<Millis>,
+    /// The generation of the console's rules for alerts, in this life.
+    pub(super) rules: Option<u64>,
     held: VecDeque<Message>,
     sole: bool,
     began: Instant,
@@ -120,6 +122,7 @@ impl Host {
             running: BTreeMap::new(),
             refreshes: Refreshes::default(),
             refresh_due_ms: None,
+            rules: None,
             held: VecDeque::new(),
             sole: false,
             began: Instant::now(),

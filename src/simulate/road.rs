@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use muster_topics::{
     Millis, V1,
     ack::Ack,
+    alert::AlertRules,
     command::{Command, Refresh, Verb},
     envelope::{self, Kind, Verified},
+    heartbeat::HostState,
     name::{CommandId, Digest},
     outcome::{Content, Outcome, Output, RefusalCode, Report, Status},
     topic::Topic,
@@ -15,7 +17,7 @@ use muster_topics::{
 };
 
 use super::{
-    host::{Done, Ended, Host, Running},
+    host::{Done, Ended, Host, Parts, Running},
     store::{Answer, Unfinished, key},
     writer::Entry,
 };
@@ -61,8 +63,11 @@ impl Host {
                     self.refresh(&refresh);
                 }
             }
-            // What is not measured raises no alert.
-            Kind::AlertRules => {}
+            Kind::AlertRules => {
+                if let Ok(told) = verified.body::<AlertRules>() {
+                    self.alert_rules(&told);
+                }
+            }
         }
         self.parts.voice.done(message);
         Ok(())
@@ -82,6 +87,20 @@ impl Host {
         }
         self.parts.voice.acknowledged(&ack);
         Ok(())
+    }
+
+    /// What is not measured raises no alert. But the console hears that the rules have arrived, as from any host, and does not
+    /// tell them again and again.
+    fn alert_rules(&mut self, told: &AlertRules) {
+        if told.host != self.parts.me.host || self.rules.is_some_and(|rules| told.generation <= rules) {
+            return;
+        }
+        self.parts.time.saw(told.issued_ms, clock::now_ms());
+        self.rules = Some(told.generation);
+        let Parts { hostname, manner, voice, .. } = &mut self.parts;
+        let state = HostState { hostname: hostname.clone(), alert_rules: self.rules, ..manner.state.clone() };
+        voice.beats.observe(state);
+        voice.beats.hasten();
     }
 
     fn refresh(&mut self, refresh: &Refresh) {

@@ -10,7 +10,11 @@ mod fleet;
 
 use std::{env, fs, future::Future, path::PathBuf, process::Command, str::FromStr, time::Duration};
 
-use fantoccini::{Client, ClientBuilder, Locator, wd::WebDriverCompatibleCommand};
+use fantoccini::{
+    Client, ClientBuilder, Locator,
+    actions::{InputSource, MOUSE_BUTTON_LEFT, MouseActions, PointerAction},
+    wd::WebDriverCompatibleCommand,
+};
 use fleet::{Fleet, PATIENCE, Running};
 use hyper_util::client::legacy::connect::HttpConnector;
 use reqwest::Url;
@@ -152,8 +156,8 @@ impl Browser {
         let expected = match picture {
             "sign-in" => "status of 401",
             "narrow-dark-nowhere" => "status of 404",
-            // A label was refused on the way there.
-            "unit-retired-narrow" => "status of 400",
+            // A label, and a rule, were refused on the way there.
+            "unit-retired-narrow" | "rule-refused" | "alerts" => "status of 400",
             _ => "(nothing)",
         };
         let is_fault =
@@ -342,6 +346,8 @@ fn every_page_fits_a_telephone_in_the_dark() {
             ("join", "/join".to_owned()),
             ("artifacts", "/artifacts".to_owned()),
             ("configs", "/configs".to_owned()),
+            ("alerts", "/alerts".to_owned()),
+            ("rule", "/alerts/rule?name=disk".to_owned()),
             ("config", "/config/hello.main/1".to_owned()),
             ("nowhere", "/no/such/page".to_owned()),
         ] {
@@ -367,5 +373,125 @@ fn a_token_for_another_host_is_shown_once() {
         browser.find("main h1").await;
         assert!(!browser.text().await.contains("muster1."), "the token is shown a second time");
         browser.end().await;
+    });
+}
+
+impl Browser {
+    async fn number(&self, script: &str) -> i64 {
+        self.client.execute(script, vec![]).await.unwrap().as_i64().unwrap_or(-1)
+    }
+
+    /// Waits until a script's number is at least so much.
+    async fn until(&self, what: &str, script: &str, least: i64) {
+        let started = std::time::Instant::now();
+        while self.number(script).await < least {
+            assert!(started.elapsed() < PATIENCE, "{what}: {}", self.text().await);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Each chart is drawn, with something in it.
+    async fn charts(&self, least: i64) {
+        let drawn = "const all = [...document.querySelectorAll('.chart')]; \
+                     return all.some(f => f.querySelector('.nothing')) ? 0 : all.filter(f => f.querySelector('.uplot canvas')).length";
+        self.until("charts with something in each", drawn, least).await;
+        let values =
+            "return [...document.querySelectorAll('.chart .u-value')].filter(v => /\\d/.test(v.textContent)).length";
+        assert!(self.number(values).await >= least, "newest values in legends");
+    }
+
+    /// The whole of a page, however long it is.
+    async fn tall(&self, width: u32) {
+        let height = self.number("return document.documentElement.scrollHeight").await;
+        if width >= 500 {
+            self.client.set_window_size(width, u32::try_from(height).unwrap_or(900) + 150).await.unwrap();
+        }
+    }
+}
+
+/// Charts of real measurements, wide and narrow, light and dark; a part of the time marked with the mouse; and an alert on the
+/// axis of time, by a rule that was set in the browser.
+#[test]
+fn charts_show_what_agents_measure() {
+    let fleet = Fleet::start_with(&[]);
+    fleet.unit_in_phase("default/hello", "running");
+    let host = format!("/host/{}", fleet.host());
+    let unit = format!("{host}/unit/default/hello");
+    run(async {
+        let base = fleet.address("http://");
+        let browser = Browser::start(false, 1280).await;
+        browser.sign_in(&fleet).await;
+
+        // A rule that everything is beyond; first with a mistake.
+        browser.client.goto(&format!("{base}/alerts/rule")).await.unwrap();
+        browser.type_into("#name", "any-load").await;
+        browser.click("#metric option[value=memory_used]").await;
+        browser.type_into("#threshold", "much").await;
+        browser.click("main button.primary").await;
+        browser.see("is no level").await;
+        browser.check_page("rule-refused").await;
+        browser.type_into("#threshold", "0%").await;
+        browser.click("#severity option[value=critical]").await;
+        browser.click("main button.primary").await;
+        browser.see("any-load").await;
+        browser.see("memory_used above 0 %").await;
+        browser.check_page("alerts").await;
+
+        browser.client.goto(&format!("{base}{host}?range=15m")).await.unwrap();
+        browser.charts(6).await;
+        let marks = format!("return fetch('{host}/charts?range=15m').then(a => a.json()).then(a => a.marks.length)");
+        browser.until("a mark", &marks, 1).await;
+        browser.client.goto(&format!("{base}{host}?range=15m")).await.unwrap();
+        browser.charts(6).await;
+        browser.tall(1280).await;
+        browser.charts(6).await;
+        browser.check_page("charts-host-light-1280").await;
+
+        // A part of the time, marked in one chart, is shown in all.
+        let over = browser.find(".chart[data-chart=cpu] .u-over").await;
+        let at = |x| PointerAction::MoveToElement { element: over.clone(), duration: None, x, y: 0.0 };
+        let drag = MouseActions::new("mouse".to_owned())
+            .then(at(-60.0))
+            .then(PointerAction::Down { button: MOUSE_BUTTON_LEFT })
+            .then(at(0.0))
+            .then(at(60.0))
+            .then(PointerAction::Up { button: MOUSE_BUTTON_LEFT });
+        browser.client.perform_actions(drag).await.unwrap();
+        let zoomed = "return document.querySelector('.zoomed').hidden ? 0 : 1";
+        browser.until("a part of the time", zoomed, 1).await;
+        browser.check_page("charts-host-zoomed").await;
+        browser.click(".zoomed button").await;
+        browser.until("all of it again", "return document.querySelector('.zoomed').hidden ? 1 : 0", 1).await;
+
+        for range in ["1h", "24h", "30d", "1y"] {
+            browser.client.goto(&format!("{base}{host}?range={range}")).await.unwrap();
+            browser.charts(6).await;
+        }
+        browser.client.goto(&format!("{base}{unit}?range=15m")).await.unwrap();
+        browser.charts(2).await;
+        browser.tall(1280).await;
+        browser.check_page("charts-unit-light-1280").await;
+        browser.client.goto(&format!("{base}/?range=1h")).await.unwrap();
+        browser.see("Fullest disks").await;
+        browser.charts(3).await;
+        browser.tall(1280).await;
+        browser.check_page("charts-fleet-light-1280").await;
+        browser.end().await;
+
+        for (dark, width, word) in [(true, 1280, "dark-1280"), (true, 390, "dark-390"), (false, 390, "light-390")] {
+            let browser = Browser::start(dark, width).await;
+            browser.sign_in(&fleet).await;
+            for (page, path, least) in [("host", host.as_str(), 6), ("unit", unit.as_str(), 2), ("fleet", "/", 3)] {
+                browser.client.goto(&format!("{base}{path}?range=1h")).await.unwrap();
+                browser.charts(least).await;
+                browser.tall(width).await;
+                browser.show(".charts").await;
+                browser.check_page(&format!("charts-{page}-{word}")).await;
+            }
+            browser.client.goto(&format!("{base}/alerts/rule?name=disk")).await.unwrap();
+            browser.find("main h1").await;
+            browser.check_page(&format!("rule-{word}")).await;
+            browser.end().await;
+        }
     });
 }

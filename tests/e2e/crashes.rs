@@ -32,13 +32,10 @@ use crate::{
 };
 
 /// Places that no operator can bring about in a short time, each with the reason.
-const NOT_HERE: [(&str, &str); 6] = [
+const NOT_HERE: [(&str, &str); 3] = [
     ("prune", "about commands that expired a day ago"),
     ("trim metrics", "about measurements that are a week old"),
     ("forget transient", "about units that ended a day ago"),
-    ("record alerts", "about alerts, which take minutes to come and to go: `alerts` has them over restarts"),
-    ("forget alerts", "the same"),
-    ("keep alert rules", "the same"),
 ];
 
 /// A yuno that notes each of its starts, ends with 3 when it is told to, and with 0 when it is asked.
@@ -50,6 +47,9 @@ while :; do
     sleep 0.05 & wait $!
 done
 ";
+
+/// The rule that makes alerts of restarts.
+const RULE: &str = "restarted";
 
 /// A place, and the how manyeth passage of it.
 type Point = (String, usize);
@@ -185,6 +185,27 @@ impl Operator {
         self.roles.home.path().join("agent/units/default/till/work")
     }
 
+    /// How many alerts that are over the agent has forgotten.
+    fn alerts_forgotten(&self) -> usize {
+        let places = fs::read_to_string(self.roles.home.path().join("places")).unwrap_or_default();
+        places.lines().filter(|place| *place == "forget alerts/after commit").count()
+    }
+
+    /// A rule that is another one each round, and under which a unit that was started again is an alert.
+    fn watch_restarts(&self) {
+        let severity = ["info", "warning", "critical"][self.rounds % 3];
+        let rule = ["alert", "set", RULE, "--metric", "unit_restarts", "--above", "0", "--severity", severity];
+        self.roles.ok(&rule);
+    }
+
+    /// Waits until there are so many alerts of that rule, and no other has been forgotten for one that holds.
+    fn alerts(&self, count: usize) {
+        eventually("alerts", || {
+            let alerts = self.roles.json(&["alert", "ls", "--rule", RULE]);
+            if alerts.as_array().unwrap().len() == count { Ok(()) } else { Err(alerts.to_string()) }
+        });
+    }
+
     fn starts(&self) -> usize {
         fs::read_to_string(self.work().join("starts")).unwrap_or_default().lines().count()
     }
@@ -222,9 +243,43 @@ impl Operator {
         self.runs_once("the life after a replacement")
     }
 
+    /// A command of several steps: each is run once, in order, or it is known that nobody knows.
+    fn batch(&self) {
+        let effects = self.roles.home.path().join(format!("steps-{}", self.rounds));
+        let step = |n: u8| format!("- shell: echo {n} >> {}\n", effects.display());
+        let steps = file(&self.roles.home, "steps.yaml", &(1..=3).map(step).collect::<String>());
+        let run = self.roles.home.muster(&["exec", "--batch", &steps]);
+        let effect = fs::read_to_string(&effects).unwrap_or_default();
+        match run.code {
+            0 => assert_eq!(effect, "1\n2\n3\n"),
+            _ => assert!(run.stderr.contains("lost") && "1\n2\n3\n".starts_with(&effect), "{effect:?} {run:?}"),
+        }
+    }
+
+    /// A program that stays: there is one of it, under the name that was told.
+    fn daemon(&self) {
+        let effects = self.roles.home.path().join(format!("daemon-{}", self.rounds));
+        let script = format!("echo once >> {}; trap 'exit 0' TERM; while :; do sleep 0.05; done", effects.display());
+        let name = self.roles.ok(&["exec", "--daemon", "--shell", "--", &script]).trim().to_owned();
+        let effect = eventually("the daemon", || match fs::read_to_string(&effects) {
+            Ok(effect) if !effect.is_empty() => Ok(effect),
+            _ => Err("it has not begun".to_owned()),
+        });
+        assert_eq!(effect, "once\n");
+        self.roles.ok(&["yuno", "stop", &name]);
+        eventually("its end", || {
+            let unit = self.roles.json(&["unit", "show", &name]);
+            if unit["observed"]["phase"] == "stopped" { Ok(()) } else { Err(unit.to_string()) }
+        });
+        self.roles.ok(&["unit", "rm", &name]);
+        assert_eq!(fs::read_to_string(&effects).unwrap(), "once\n");
+    }
+
     /// The whole round; `wait_s` is how long a command of it takes.
     fn round(&mut self, wait_s: u32) {
         self.rounds += 1;
+        let forgotten = self.alerts_forgotten();
+        self.watch_restarts();
         let home = &self.roles.home;
         let effects = home.path().join(format!("effects-{}", self.rounds));
         let script = format!("echo once >> {}; echo told; sleep {wait_s}", effects.display());
@@ -239,6 +294,8 @@ impl Operator {
 
         let long = self.roles.ok(&["exec", "--no-wait", "--", "sleep", "1000"]);
         self.roles.ok(&["command", "cancel", long.trim()]);
+        self.batch();
+        self.daemon();
 
         self.roles.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
         self.runs_once("the first start");
@@ -248,6 +305,7 @@ impl Operator {
         self.unit("the exit code of a crash", |unit| unit["observed"]["exit"]["code"] == 3);
         self.runs_once("the start after a crash");
         assert_eq!(self.starts(), 2, "it was started again once");
+        self.alerts(1);
 
         let shim = shims(home.path());
         assert_eq!(shim.len(), 1, "one unit, one shim");
@@ -281,6 +339,11 @@ impl Operator {
         eventually("no shim without a program", || match shims(home.path()).as_slice() {
             [] => Ok(()),
             left => Err(format!("{left:?}")),
+        });
+        self.alerts(0);
+        eventually("the alert's end here", || match self.alerts_forgotten() {
+            count if count > forgotten => Ok(()),
+            _ => Err("the agent still knows it".to_owned()),
         });
         eventually("no folder", || if work.exists() { Err("it is there".to_owned()) } else { Ok(()) });
     }

@@ -23,6 +23,7 @@ mod containers;
 mod content;
 mod crashes;
 mod daemon;
+mod dashboards;
 mod delivery;
 mod digest;
 mod doors;

@@ -252,12 +252,20 @@ impl World {
         self.back = Some((machine, self.now_ms + away_ms));
     }
 
-    /// Somebody who owns the broker says again what the console once said, wherever he likes.
+    /// Somebody who owns the broker says again what the console once said, wherever he likes; what he has kept back until it
+    /// expired does most harm.
     fn replay(&mut self) {
-        let count = self.recorded.len() as u64;
-        let Some(message) = self.recorded.get(usize::try_from(below(count)).unwrap_or_default()).cloned() else {
-            return;
+        let kept_back = |message: &&Message| match &message.body {
+            Body::Signed(signed) => match &signed.order {
+                Order::Command(command) => command.expires_ms < self.now_ms && !self.watch.took_effect(command.id),
+                _ => false,
+            },
+            Body::Bytes(_) => false,
         };
+        let expired: Vec<&Message> = self.recorded.iter().filter(kept_back).collect();
+        let among = if permille(500) && !expired.is_empty() { expired } else { self.recorded.iter().collect() };
+        let Some(message) = among.get(usize::try_from(below(among.len() as u64)).unwrap_or_default()) else { return };
+        let message = (*message).clone();
         let host = pick(&self.hosts);
         let topic = match (&message.topic, below(4)) {
             (_, 0) => Topic::CommandAll,

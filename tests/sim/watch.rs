@@ -102,6 +102,11 @@ impl Watch {
         });
     }
 
+    /// Whether a command has taken effect anywhere.
+    pub(super) fn took_effect(&self, id: CommandId) -> bool {
+        self.effects.keys().any(|(_, command)| *command == id)
+    }
+
     /// The console has an outcome of a command.
     pub(super) fn outcome(&mut self, id: CommandId, host: HostId, outcome: Outcome) {
         let first = self.outcomes.entry((id, host)).or_insert_with(|| outcome.clone()).clone();

@@ -3,6 +3,10 @@
 //! The first line is a comment that names the batch (`# v=1 epoch=3 seq=17`); the rest are points
 //! with times in milliseconds. A batch is gzip by default; its first two bytes tell.
 //!
+//! What follows the number in the comment are tags of all lines that do not have them themselves
+//! (`# v=1 epoch=3 seq=17 hostname=shop-0042`). A packed batch has its `hostname` there, and no `host` at all, which its
+//! topic says; a plain one has both in each line, for whoever reads no comments.
+//!
 //! A series is known by its name, `measurement_field`, and its tags. Names follow Prometheus's
 //! conventions: `muster_host_cpu_busy_ratio` is the field `busy_ratio` of `muster_host_cpu`.
 //!
@@ -20,6 +24,10 @@ use crate::{Millis, PAYLOAD_MAX_BYTES, ack::Numbered};
 /// The most that a batch may be once it is unpacked: sixteen times what a message may be, which no
 /// batch of an agent comes near, and which a few packed bytes cannot exceed.
 pub const UNPACKED_MAX_BYTES: usize = 16 * PAYLOAD_MAX_BYTES;
+
+/// The most bytes of tags that the first line may say for all lines: a hostname of 253 and some more. Each of a batch's
+/// at most 131,072 lines has them in the end.
+const SHARED_MAX_BYTES: usize = 320;
 
 /// One line: values of one measurement at one time.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,13 +84,48 @@ pub enum BatchError {
     },
 }
 
+/// Tags that are the same in all lines of a batch, and can be left out of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared<'a> {
+    /// The tag `host`, which the topic says.
+    pub host: &'a str,
+    /// The tag `hostname`, which the first line says.
+    pub hostname: &'a str,
+}
+
+impl Shared<'_> {
+    fn has(&self, name: &str, value: &str) -> bool {
+        match name {
+            "host" => value == self.host,
+            "hostname" => value == self.hostname,
+            _ => false,
+        }
+    }
+}
+
 /// Writes a batch as text. Points without fields are left out.
 #[must_use]
 pub fn encode(id: Numbered, points: &[Point]) -> String {
-    let mut text = format!("# v=1 epoch={} seq={}\n", id.epoch, id.seq);
+    write_batch(id, None, points)
+}
+
+/// Writes a batch as text, without the tags in its lines that are the same in all of them.
+#[must_use]
+pub fn encode_short(id: Numbered, shared: Shared<'_>, points: &[Point]) -> String {
+    write_batch(id, Some(shared), points)
+}
+
+fn write_batch(id: Numbered, shared: Option<Shared<'_>>, points: &[Point]) -> String {
+    let mut text = format!("# v=1 epoch={} seq={}", id.epoch, id.seq);
+    if let Some(shared) = shared.filter(|shared| !shared.hostname.is_empty()) {
+        text.push_str(" hostname=");
+        escape(&mut text, shared.hostname, ",= ");
+    }
+    text.push('\n');
+    let is_left_out = |name: &str, value: &str| shared.is_some_and(|shared| shared.has(name, value));
     for point in points.iter().filter(|point| !point.fields.is_empty()) {
         escape(&mut text, &point.measurement, ", ");
-        for (name, value) in &point.tags {
+        for (name, value) in point.tags.iter().filter(|(name, value)| !is_left_out(name, value)) {
             text.push(',');
             escape(&mut text, name, ",= ");
             text.push('=');
@@ -115,18 +158,29 @@ pub fn pack(text: &str) -> Vec<u8> {
 pub fn decode(bytes: &[u8]) -> Result<(Numbered, Vec<Point>), BatchError> {
     let text = unpack(bytes).map_err(BatchError::Unpack)?;
     let mut lines = text.lines().enumerate();
-    let id = lines.next().and_then(|(_, line)| header(line)).ok_or(BatchError::Header)?;
+    let (id, shared) = lines.next().and_then(|(_, line)| header(line)).ok_or(BatchError::Header)?;
     let points = lines
         .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
         .map(|(index, line)| parse_line(line).map_err(|problem| BatchError::Line { line: index + 1, problem }))
+        .map(|point| point.map(|point| with_shared(point, &shared)))
         .collect::<Result<_, _>>()?;
     Ok((id, points))
+}
+
+/// Adds those of the tags of all lines that a line does not have itself.
+fn with_shared(mut point: Point, shared: &[(String, String)]) -> Point {
+    for (name, value) in shared {
+        if let Err(index) = point.tags.binary_search_by(|(tag, _)| tag.cmp(name)) {
+            point.tags.insert(index, (name.clone(), value.clone()));
+        }
+    }
+    point
 }
 
 /// Which batch this is, read from its first line alone.
 #[must_use]
 pub fn batch_id(bytes: &[u8]) -> Option<Numbered> {
-    header(unpack(bytes).ok()?.lines().next()?)
+    header(unpack(bytes).ok()?.lines().next()?).map(|(id, _)| id)
 }
 
 fn unpack(bytes: &[u8]) -> std::io::Result<String> {
@@ -143,11 +197,18 @@ fn unpack(bytes: &[u8]) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn header(line: &str) -> Option<Numbered> {
-    let mut words = line.strip_prefix("# v=1 ")?.split(' ');
+/// The number of a batch, and the tags of all its lines. Words that are no tags are for later readers.
+fn header(line: &str) -> Option<(Numbered, Vec<(String, String)>)> {
+    let mut words = split(line.strip_prefix("# v=1 ")?, ' ').into_iter();
     let epoch = words.next()?.strip_prefix("epoch=")?.parse().ok()?;
     let seq = words.next()?.strip_prefix("seq=")?.parse().ok()?;
-    Some(Numbered { epoch, seq })
+    let mut room = SHARED_MAX_BYTES;
+    let fits = |word: &&str| {
+        let left = room.checked_sub(word.len());
+        room = left.unwrap_or(room);
+        left.is_some()
+    };
+    Some((Numbered { epoch, seq }, words.filter(fits).filter_map(pair).collect()))
 }
 
 /// Line breaks cannot be written in the format and become spaces; a backslash stands for itself
@@ -174,7 +235,8 @@ fn parse_line(line: &str) -> Result<Point, &'static str> {
     };
     let mut key = split(key, ',').into_iter();
     let measurement = key.next().map(unescape).filter(|name| !name.is_empty()).ok_or("it has no measurement")?;
-    let tags = key.map(|tag| pair(tag).ok_or("a tag is not name=value")).collect::<Result<Vec<_>, _>>()?;
+    let mut tags = key.map(|tag| pair(tag).ok_or("a tag is not name=value")).collect::<Result<Vec<_>, _>>()?;
+    tags.sort();
     let fields = split(fields, ',').into_iter().map(field).collect::<Result<Vec<_>, _>>()?;
     let at_ms = time.parse().map_err(|_| "its time is not a whole number")?;
     Ok(Point { measurement, tags, fields, at_ms })
@@ -243,6 +305,27 @@ mod tests {
              muster_host_cpu,host=a\\ b busy_ratio=0.25 1000\n\
              muster_host_memory used_bytes=1000000000 2000\n"
         );
+    }
+
+    #[test]
+    fn what_all_lines_have_in_common_is_said_once() {
+        let shared = Shared { host: "h-1", hostname: "a b,c" };
+        let tags = |unit| [("host", "h-1"), ("hostname", "a b,c"), ("unit", unit)];
+        let own = Point::new("m", &tags("u"), 1).field("f", 1.0);
+        let other = Point::new("m", &[("host", "h-2"), ("hostname", "d")], 2).field("f", 2.0);
+        let text = encode_short(ID, shared, &[own.clone(), other.clone()]);
+        assert_eq!(text, "# v=1 epoch=3 seq=17 hostname=a\\ b\\,c\nm,unit=u f=1 1\nm,host=h-2,hostname=d f=2 2\n");
+        let (id, points) = decode(&pack(&text)).unwrap();
+        let named = Point::new("m", &tags("u")[1..], 1).field("f", 1.0);
+        assert_eq!((id, &points), (ID, &vec![named, other]), "the host is for the topic to say");
+        assert_eq!(batch_id(text.as_bytes()), Some(ID));
+        let nameless = encode_short(ID, Shared { hostname: "", ..shared }, &[]);
+        assert_eq!(nameless, "# v=1 epoch=3 seq=17\n");
+        let long = format!("# v=1 epoch=3 seq=17 x={} hostname=y\nm f=1 1\n", "x".repeat(SHARED_MAX_BYTES));
+        assert_eq!(decode(long.as_bytes()).unwrap().1[0].tags, [("hostname".to_owned(), "y".to_owned())]);
+        // What a later agent may say there stops nobody.
+        let (id, points) = decode(b"# v=1 epoch=3 seq=17 later z=1 y=\nm,a=b f=1 1\n").unwrap();
+        assert_eq!((id, points), (ID, vec![Point::new("m", &[("a", "b"), ("z", "1")], 1).field("f", 1.0)]));
     }
 
     #[test]

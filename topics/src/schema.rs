@@ -74,7 +74,8 @@ const CHANNELS: &[Channel] = &[
         payload: None,
         retained: false,
         about: "A batch of measurements in InfluxDB line protocol, times in milliseconds, gzip by default. \
-                The first line is a comment, `# v=1 epoch=… seq=…`. Repeated until acknowledged.",
+                The first line is a comment, `# v=1 epoch=… seq=…`, and behind it tags of all lines that do not have them. \
+                A packed batch leaves `host` to its topic. Repeated until acknowledged.",
     },
     Channel {
         id: "outcome",

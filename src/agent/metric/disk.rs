@@ -26,6 +26,8 @@ pub(super) struct Disk {
     pub(super) total_bytes: u64,
     /// All but what is left for ordinary programs.
     pub(super) used_bytes: u64,
+    /// How many files there can be, and how many there are; nothing where that has no limit.
+    pub(super) inodes: Option<(u64, u64)>,
 }
 
 /// What was found.
@@ -98,7 +100,7 @@ fn list() -> Vec<Disk> {
         let mount = disk.mount_point().to_string_lossy().into_owned();
         let device = disk.name().to_string_lossy().into_owned();
         let used_bytes = disk.total_space().saturating_sub(disk.available_space());
-        let disk = Disk { mount, total_bytes: disk.total_space(), used_bytes };
+        let disk = Disk { mount, total_bytes: disk.total_space(), used_bytes, inodes: None };
         match found.get(&device) {
             Some(other) if other.mount.len() <= disk.mount.len() => {}
             _ => drop(found.insert(device, disk)),
@@ -107,7 +109,16 @@ fn list() -> Vec<Disk> {
     let mut disks: Vec<_> = found.into_values().collect();
     disks.sort_by(|a, b| a.mount.cmp(&b.mount));
     disks.truncate(DISKS_MAX);
+    for disk in &mut disks {
+        disk.inodes = inodes(&disk.mount);
+    }
     disks
+}
+
+fn inodes(mount: &str) -> Option<(u64, u64)> {
+    let about = nix::sys::statvfs::statvfs(mount).ok()?;
+    let (all, free) = (about.files(), about.files_free());
+    (all > 0).then(|| (all, all.saturating_sub(free)))
 }
 
 #[cfg(test)]
@@ -120,6 +131,7 @@ mod tests {
         let Found { disks, .. } = watch.measure().await;
         let root = disks.iter().find(|disk| disk.mount == "/").expect("the root");
         assert!(root.total_bytes > 1 << 20 && root.used_bytes > 0 && root.used_bytes <= root.total_bytes, "{root:?}");
+        assert!(root.inodes.is_none_or(|(all, used)| 0 < used && used <= all), "{root:?}");
         assert!(disks.iter().all(|disk| !disk.mount.starts_with("/proc") && !disk.mount.starts_with("/dev")));
     }
 
@@ -130,7 +142,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(watch.measure().await, Found::default(), "the first question is still open");
         }
-        let old = Disk { mount: "old".into(), total_bytes: 1, used_bytes: 1 };
+        let old = Disk { mount: "old".into(), total_bytes: 1, used_bytes: 1, inodes: None };
         late.send(Found { disks: vec![old], celsius: None }).unwrap();
         let Found { disks, .. } = watch.measure().await;
         assert!(disks.iter().all(|disk| disk.mount != "old") && !disks.is_empty(), "{disks:?}");

@@ -6,24 +6,37 @@
 //!
 //! Modules, in reading order:
 //!
-//! - `sample`: the host, its units and the agent itself as points
-//! - `procfs`: what is read from `/proc` for that; `disk`: file systems, asked from beside, with `heat`
-//! - `batch`: points as messages; pure
+//! - [`group`]: what is measured together, and when
+//! - `sample`: the host as points; `unit`: its units, whose cgroups `account` reads; `own`: the agent itself
+//! - `procfs`, `wait`: what is read from `/proc` for that; `disk`: file systems, asked from beside, with `heat`; `time`: the clock
+//! - `thin`: what of that goes to the console; `batch`: points as messages; both pure
 //!
 //! **Invariant: a measurement is in the store before anybody is told of it**, so no restart of anything loses a message.
 //! Killed, the agent loses the samples of at most thirty seconds; ended in order, none.
 //!
 //! **Invariant: memory is bounded.** While the store refuses, samples are kept up to a limit, and then the oldest go.
 
+mod account;
 mod batch;
 mod disk;
+pub mod group;
 mod heat;
+mod own;
 mod procfs;
 mod sample;
+mod thin;
+mod time;
+mod unit;
+mod wait;
 
 use std::{sync::Arc, time::Duration};
 
-use muster_topics::{ack::Numbered, metric::Point, name::HostId};
+use muster_topics::{
+    Millis,
+    ack::Numbered,
+    metric::{Point, Shared},
+    name::HostId,
+};
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior, interval_at},
@@ -31,15 +44,19 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    disk::{DiskWatch, Found},
-    sample::Sampler,
+    disk::DiskWatch,
+    group::{Due, Schedule},
+    own::Stored,
+    sample::{Asked, Sampler},
+    thin::Thin,
 };
-use super::{
-    store::{
-        Store, StoreError,
-        metric::{self as buffer, Limits},
-    },
-    unit::UnitStates,
+pub use self::{
+    group::{Choice, Group, Periods},
+    own::{Queues, Reconciled, Sources},
+};
+use super::store::{
+    Store, StoreError,
+    metric::{self as buffer, Limits},
 };
 use crate::clock;
 
@@ -47,8 +64,9 @@ use crate::clock;
 const SECOND_SAMPLE: Duration = Duration::from_secs(2);
 /// Nobody means less, and a test wants no more.
 const SAMPLE_MIN: Duration = Duration::from_millis(10);
-/// How often file systems are looked at: they fill slowly.
-const DISKS: Duration = Duration::from_secs(60);
+/// Times of points are rounded to this part of the period of samples: a rate from one to the next is right to a hundredth, and
+/// there are fewer digits to send.
+const GRAIN: Millis = 100;
 /// Messages between two looks at the buffer's size: ten minutes, or 1.3 MB of the largest ones.
 const TRIM_EVERY: u64 = 20;
 /// Points that are kept in memory while the store refuses: half an hour of a quiet host, about a megabyte.
@@ -61,6 +79,8 @@ pub struct Settings {
     pub sample: Duration,
     /// Between two messages.
     pub publish: Duration,
+    /// What is measured, and how often.
+    pub choice: Choice,
     /// Whether messages are packed with gzip.
     pub pack: bool,
     /// How many bytes of messages may wait for the console.
@@ -75,6 +95,7 @@ impl Default for Settings {
         Self {
             sample: Duration::from_secs(10),
             publish: Duration::from_secs(30),
+            choice: Choice::default(),
             pack: true,
             buffer_max_bytes: 16 * 1024 * 1024,
             buffer_max_age: Duration::from_secs(7 * 24 * 3600),
@@ -106,11 +127,11 @@ impl MetricsTask {
         settings: Settings,
         labels: Labels,
         epoch: u64,
-        units: watch::Receiver<UnitStates>,
+        sources: Sources,
         shutdown: CancellationToken,
     ) -> Self {
         let phase = phase(labels.host);
-        let task = Task::new(store, settings, &labels, epoch, units);
+        let task = Task::new(store, settings, labels, epoch, sources);
         let (stored, samples) = (task.told.subscribe(), task.newest.subscribe());
         tokio::spawn(task.run(phase, shutdown));
         Self { stored, samples }
@@ -136,6 +157,12 @@ impl MetricsTask {
     }
 }
 
+/// A time to a hundredth of the period of samples.
+fn rounded(at_ms: Millis, sample: Duration) -> Millis {
+    let grain = (Millis::try_from(sample.as_millis()).unwrap_or(Millis::MAX) / GRAIN).max(1);
+    at_ms / grain * grain
+}
+
 /// Where in the interval a host takes its samples, from 0 to 1: its id decides, so that hosts that started together
 /// do not send together, and each stays where it is.
 fn phase(host: HostId) -> f64 {
@@ -147,12 +174,14 @@ fn phase(host: HostId) -> f64 {
 struct Task {
     store: Store,
     settings: Settings,
-    units: watch::Receiver<UnitStates>,
+    labels: Labels,
+    sources: Sources,
+    schedule: Schedule,
+    began: Instant,
     sampler: Sampler,
     disks: DiskWatch,
-    /// When file systems are looked at again.
-    disks_at: Instant,
-    /// Samples that are not stored yet.
+    thin: Thin,
+    /// What of samples is not stored yet.
     points: Vec<Point>,
     epoch: u64,
     /// The number of the last message, once it is known.
@@ -162,17 +191,20 @@ struct Task {
 }
 
 impl Task {
-    fn new(store: Store, settings: Settings, labels: &Labels, epoch: u64, units: watch::Receiver<UnitStates>) -> Self {
+    fn new(store: Store, settings: Settings, labels: Labels, epoch: u64, sources: Sources) -> Self {
         Self {
-            sampler: Sampler::new(labels),
+            sampler: Sampler::new(&labels),
+            schedule: Schedule::new(settings.choice.clone(), settings.sample),
+            began: Instant::now(),
             disks: DiskWatch::default(),
-            disks_at: Instant::now(),
+            thin: Thin::default(),
             points: Vec::new(),
             epoch,
             last_seq: None,
             store,
             settings,
-            units,
+            labels,
+            sources,
             told: watch::Sender::new(0),
             newest: watch::Sender::new(Arc::default()),
         }
@@ -208,23 +240,32 @@ impl Task {
     }
 
     async fn sample(&mut self) {
-        let found = if Instant::now() >= self.disks_at {
-            self.disks_at = Instant::now() + DISKS;
-            self.disks.measure().await
-        } else {
-            Found::default()
-        };
-        let units = self.units.borrow().clone();
-        let at_ms = clock::now_ms();
-        let mut points = self.sampler.sample(&units, &found.disks, at_ms);
-        points.extend(found.celsius.map(|celsius| self.sampler.heat(celsius, at_ms)));
+        let due = self.schedule.take(self.began.elapsed());
+        let asked = self.ask(due).await;
+        let at_ms = rounded(clock::now_ms(), self.settings.sample);
+        let points = self.sampler.sample(due, &self.sources, &asked, at_ms);
         self.newest.send_replace(points.as_slice().into());
-        self.points.extend(points);
+        self.points.extend(self.thin.thin(points));
         let surplus = self.points.len().saturating_sub(POINTS_MAX);
         if surplus > 0 {
             tracing::warn!(points = surplus, "the store takes no measurements, and the oldest are given up");
             self.points.drain(..surplus);
         }
+    }
+
+    /// Asks what others than the kernel know, or what it may take its time for.
+    async fn ask(&mut self, due: Due) -> Asked {
+        let mut asked = Asked::default();
+        if due.has(Group::Disks) || due.has(Group::Temperature) {
+            asked.found = self.disks.measure().await;
+        }
+        if due.has(Group::Agent) {
+            asked.stored = Stored::count(&self.store).await;
+        }
+        if due.has(Group::Stats) {
+            asked.stats = self.sources.keeper.as_ref().map(super::unit::Units::stats).unwrap_or_default();
+        }
+        asked
     }
 
     /// Stores what was sampled. If that fails the samples wait for the next time.
@@ -250,12 +291,11 @@ impl Task {
             Some(seq) => seq,
             None => buffer::last_seq(&self.store, self.epoch).await?,
         };
-        let size_bytes = buffer::store_size_bytes(&self.store).await?;
-        let at_ms = self.points.last().map_or_else(clock::now_ms, |point| point.at_ms);
-        let mut points = self.points.clone();
-        points.push(self.sampler.store(size_bytes, at_ms));
+        let points = self.points.clone();
         let first = Numbered { epoch: self.epoch, seq: last_seq + 1 };
-        let messages = batch::messages(first, points, self.settings.pack);
+        let host = self.labels.host.to_string();
+        let shared = Shared { host: &host, hostname: &self.labels.hostname };
+        let messages = batch::messages(first, points, self.settings.pack.then_some(shared));
         buffer::insert(&self.store, &messages, clock::now_ms()).await?;
         let count = messages.len() as u64;
         self.last_seq = Some(last_seq + count);
@@ -278,7 +318,10 @@ mod tests {
 
     use muster_topics::metric::decode;
 
-    use super::{sample::tests::labels, *};
+    use super::{
+        sample::tests::{labels, sources},
+        *,
+    };
 
     /// Fast, and each sample its own message.
     fn settings() -> Settings {
@@ -291,9 +334,8 @@ mod tests {
     }
 
     fn start(store: &Store, settings: Settings, epoch: u64) -> (MetricsTask, CancellationToken) {
-        let (_, units) = watch::channel(UnitStates::default());
         let shutdown = CancellationToken::new();
-        (MetricsTask::start(store.clone(), settings, labels(), epoch, units, shutdown.clone()), shutdown)
+        (MetricsTask::start(store.clone(), settings, labels(), epoch, sources(), shutdown.clone()), shutdown)
     }
 
     async fn run(store: &Store, epoch: u64, messages: u64) {
@@ -320,7 +362,7 @@ mod tests {
                 let (decoded, points) = decode(payload).unwrap();
                 assert_eq!(decoded, *id);
                 assert!(points.iter().any(|point| point.measurement == "muster_host_load"));
-                assert!(points.iter().any(|point| point.measurement == "muster_agent_store"));
+                assert_eq!(points.iter().any(|point| point.measurement == "muster_agent_store"), index == 0);
                 assert_eq!(points.iter().any(|point| point.measurement == "muster_host_disk"), index == 0);
             }
         }
@@ -353,6 +395,8 @@ mod tests {
         let [(id, payload)] = &pending[..] else { panic!("{} messages", pending.len()) };
         assert_eq!(*id, Numbered { epoch: 1, seq: 1 });
         assert!(payload.starts_with(b"# v=1 epoch=1 seq=1\n"), "not packed");
+        let text = String::from_utf8_lossy(payload);
+        assert!(text.lines().skip(1).all(|line| line.contains(",host=") && line.contains(",hostname=")), "{text}");
     }
 
     #[tokio::test]
@@ -361,8 +405,7 @@ mod tests {
         let store = open(folder.path()).await;
         let other = sqlx::SqlitePool::connect(folder.path().join("agent.db").to_str().unwrap()).await.unwrap();
         sqlx::query("ALTER TABLE metric_batch RENAME TO gone").execute(&other).await.unwrap();
-        let (_, units) = watch::channel(UnitStates::default());
-        let mut task = Task::new(store.clone(), settings(), &labels(), 1, units);
+        let mut task = Task::new(store.clone(), settings(), labels(), 1, sources());
         for _ in 0..3 {
             task.sample().await;
             task.flush().await;
@@ -395,6 +438,29 @@ mod tests {
         let pending = buffer::pending(&store, 1_000).await.unwrap();
         assert!(pending.len() < usize::try_from(TRIM_EVERY).unwrap() && pending.last().unwrap().0.seq > 1);
         assert_eq!(pending[0].0.seq, *task.stored().borrow(), "the newest is there");
+    }
+
+    #[test]
+    fn times_are_as_exact_as_rates_need() {
+        for (at_ms, sample_ms, expected) in
+            [(1_795_228_867_671, 10_000, 1_795_228_867_600), (1_234_567, 1_000, 1_234_560), (1_234_567, 20, 1_234_567)]
+        {
+            assert_eq!(rounded(at_ms, Duration::from_millis(sample_ms)), expected, "{sample_ms}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_off_is_not_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path()).await;
+        let choice =
+            Choice { off: Group::ALL.into_iter().filter(|group| *group != Group::Load).collect(), ..Choice::default() };
+        let mut task = Task::new(store.clone(), Settings { choice, ..settings() }, labels(), 1, sources());
+        task.sample().await;
+        task.flush().await;
+        let (_, points) = decode(&buffer::pending(&store, 1).await.unwrap()[0].1).unwrap();
+        assert!(points.iter().all(|point| point.measurement == "muster_host_load"), "{points:?}");
+        assert_eq!(points.len(), 1);
     }
 
     #[test]

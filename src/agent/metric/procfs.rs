@@ -1,8 +1,8 @@
 //! What is read from `/proc` ourselves, where sysinfo does not reach or reads more than is wanted: it has no
 //! processor time by mode, eleven files for one network interface, and a whole thread list for one
-//! process. The parsers are pure.
+//! process. The parsers are pure; what disks do and what waits is in [`super::wait`].
 
-use std::{fs::File, io::Read};
+use std::{fs::File, io::Read, path::Path};
 
 /// Reads files of `/proc` into one buffer that is used again and again.
 #[derive(Debug, Default)]
@@ -12,13 +12,18 @@ pub(super) struct Reader {
 
 impl Reader {
     /// The first `bytes_max` bytes of a file, if it can be read; what is not UTF-8 ends it.
-    pub(super) fn read(&mut self, path: &str, bytes_max: usize) -> Option<&str> {
+    pub(super) fn read(&mut self, path: impl AsRef<Path>, bytes_max: usize) -> Option<&str> {
         self.buffer.clear();
         File::open(path).ok()?.take(bytes_max as u64).read_to_end(&mut self.buffer).ok()?;
         match str::from_utf8(&self.buffer) {
             Ok(text) => Some(text),
             Err(error) => str::from_utf8(&self.buffer[..error.valid_up_to()]).ok(),
         }
+    }
+
+    /// The same of a file in a folder.
+    pub(super) fn read_below(&mut self, folder: &Path, file: &str, bytes_max: usize) -> Option<&str> {
+        self.read(folder.join(file), bytes_max)
     }
 }
 
@@ -38,10 +43,22 @@ pub(super) struct CpuTicks {
 }
 
 impl CpuTicks {
-    /// Reads `/proc/stat`, of which the first line is enough.
+    /// Reads the first line of `/proc/stat`.
     pub(super) fn parse(stat: &str) -> Option<Self> {
-        let mut ticks =
-            stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().map_while(|n| n.parse().ok());
+        Self::parse_counts(stat.lines().next()?.strip_prefix("cpu ")?)
+    }
+
+    /// Reads the lines after it, one for each processor that is on; a line that was cut off is left out.
+    pub(super) fn parse_cores(stat: &str) -> impl Iterator<Item = (u32, Self)> {
+        let whole = stat.split_inclusive('\n').skip(1).filter_map(|line| line.strip_suffix('\n'));
+        whole.map_while(|line| {
+            let (number, counts) = line.strip_prefix("cpu")?.split_once(' ')?;
+            Some((number.parse().ok()?, Self::parse_counts(counts)?))
+        })
+    }
+
+    fn parse_counts(counts: &str) -> Option<Self> {
+        let mut ticks = counts.split_ascii_whitespace().map_while(|n| n.parse().ok());
         let mut next = || ticks.next();
         let (user, nice, system, idle) = (next()?, next()?, next()?, next()?);
         // Later kernels added one after the other; time for guests is contained in `user` and `nice`.
@@ -77,8 +94,17 @@ impl CpuTicks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
-    pub(super) receive_bytes: u64,
-    pub(super) transmit_bytes: u64,
+    pub(super) receive: Carried,
+    pub(super) transmit: Carried,
+}
+
+/// One direction of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Carried {
+    pub(super) bytes: u64,
+    pub(super) packets: u64,
+    pub(super) errors: u64,
+    pub(super) drops: u64,
 }
 
 impl Interface {
@@ -87,15 +113,20 @@ impl Interface {
     pub(super) fn parse(dev: &str) -> Vec<Self> {
         let interface = |line: &str| {
             let (name, counters) = line.split_once(':')?;
-            let mut counters = counters.split_ascii_whitespace().map(|n| n.parse().ok());
-            let (receive_bytes, transmit_bytes) = (counters.next()??, counters.nth(7)??);
-            Some(Self { name: name.trim().to_owned(), receive_bytes, transmit_bytes })
+            let mut counters = counters.split_ascii_whitespace().map_while(|n| n.parse().ok());
+            let mut carried = |skip| {
+                let (bytes, packets) = (counters.nth(skip)?, counters.next()?);
+                Some(Carried { bytes, packets, errors: counters.next()?, drops: counters.next()? })
+            };
+            // Between the two: fifo, frame, compressed, multicast.
+            let (receive, transmit) = (carried(0)?, carried(4)?);
+            Some(Self { name: name.trim().to_owned(), receive, transmit })
         };
         let mut interfaces: Vec<_> = dev
             .lines()
             .skip(2)
             .filter_map(interface)
-            .filter(|i| i.name != "lo" && !i.name.starts_with("veth") && (i.receive_bytes > 0 || i.transmit_bytes > 0))
+            .filter(|i| i.name != "lo" && !i.name.starts_with("veth") && (i.receive.bytes > 0 || i.transmit.bytes > 0))
             .collect();
         interfaces.sort_by(|a, b| a.name.cmp(&b.name));
         interfaces
@@ -149,6 +180,17 @@ mod tests {
     }
 
     #[test]
+    fn processors_are_read_one_by_one() {
+        // Number 1 is off; the last line was cut off.
+        let text = "cpu  8144118 940329 946777 2265517 34489 0 38553 309455 0 0\n\
+                    cpu0 4090201 464889 469844 1125011 20353 0 15986 151961 0 0\n\
+                    cpu2 1 2 3 4\ncpu3 5 6 7 8";
+        let cores: Vec<_> = CpuTicks::parse_cores(text).map(|(core, ticks)| (core, ticks.idle, ticks.steal)).collect();
+        assert_eq!(cores, [(0, 1_125_011, 151_961), (2, 4, 0)]);
+        assert_eq!(CpuTicks::parse_cores("cpu  1 2 3 4\nintr 1 2\ncpu0 1 2 3 4\n").count(), 0);
+    }
+
+    #[test]
     fn interfaces_that_carry_something_are_read() {
         let text = "Inter-|   Receive                            |  Transmit\n \
                     face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets\n\
@@ -156,11 +198,14 @@ mod tests {
                     \x20 wlan0:5000 1 0 0 0 0 0 0 7000 1 0 0 0 0 0 0\n\
                     \x20 ifb0:       0       0    0    0    0     0          0         0        0       0 0 0 0 0 0 0\n\
                     vethab12: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n\
-                    \x20 eth0: 284150640    9988    0    0    0     0          0         0   810919    6787 0 0 0 0 0 0\n\
+                    \x20 eth0: 284150640    9988    3    4    0     0          0         0   810919    6787 5 6 0 0 0 0\n\
                     broken: 1 2 3\n";
         let found: Vec<_> =
-            Interface::parse(text).into_iter().map(|i| (i.name, i.receive_bytes, i.transmit_bytes)).collect();
+            Interface::parse(text).into_iter().map(|i| (i.name, i.receive.bytes, i.transmit.bytes)).collect();
         assert_eq!(found, [("eth0".into(), 284_150_640, 810_919), ("wlan0".into(), 5000, 7000)]);
+        let eth0 = &Interface::parse(text)[0];
+        assert_eq!(eth0.receive, Carried { bytes: 284_150_640, packets: 9_988, errors: 3, drops: 4 });
+        assert_eq!(eth0.transmit, Carried { bytes: 810_919, packets: 6_787, errors: 5, drops: 6 });
     }
 
     #[test]
@@ -180,7 +225,7 @@ mod tests {
         fn nothing_panics(text in any::<String>(), numbers in "(cpu |x: ){0,1}[0-9 :)\n]{0,200}") {
             for text in [&text, &numbers] {
                 let _ = CpuTicks::parse(text).map(|ticks| (ticks.total(), ticks.since(CpuTicks::default())));
-                let _ = Interface::parse(text);
+                let _ = (Interface::parse(text), CpuTicks::parse_cores(text).count());
                 let _ = ProcessStat::parse(text);
             }
         }

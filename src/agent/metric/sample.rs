@@ -1,101 +1,158 @@
 //! One sample: the host, its units, and the agent itself, as points.
 //!
-//! **Invariant: a sample reads a fixed number of files, and two for each unit that runs.** No scan of all processes, no
+//! **Invariant: a sample reads a fixed number of files, and at most eight for each unit that runs.** No scan of all processes, no
 //! walk through `/sys`: the agent's budget is a thousandth of a processor.
 //!
 //! Values are rounded to what they mean, for each needless digit travels: ratios to a ten-thousandth (a sample of ten
-//! seconds has a few thousand ticks), bytes and seconds to whole ones.
-//!
-//! A unit's processor time is that of its main process. What it forked is counted once units have cgroups.
+//! seconds has a few thousand ticks), bytes to whole ones, seconds of waiting to a hundredth.
 
 use std::collections::BTreeMap;
 
-use muster_topics::{Millis, metric::Point, name::UnitName};
-use nix::unistd::{SysconfVar, sysconf};
+use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
 use sysinfo::{MemoryRefreshKind, System};
 
 use super::{
     Labels,
-    disk::Disk,
-    procfs::{CpuTicks, Interface, ProcessStat, Reader},
+    disk::Found,
+    group::{Due, Group},
+    own::{OwnSampler, Sources, Stored},
+    procfs::{Carried, CpuTicks, Interface, Reader},
+    time,
+    unit::{self, UnitSampler},
+    wait::{DiskIo, Pressure},
 };
-use crate::agent::unit::{UnitState, UnitStates};
 
 /// The first line of `/proc/stat` has ten numbers.
 const STAT_MAX_BYTES: usize = 512;
+/// The lines of processors come next, each of at most 120 bytes.
+const STAT_CORES_MAX_BYTES: usize = 32 * 1024;
+/// The most processors that are told of one by one; a host with more is a rare thing, and its batches are long enough.
+const CORES_MAX: usize = 256;
 /// `/proc/net/dev` has 120 bytes for each interface.
 const NET_MAX_BYTES: usize = 64 * 1024;
 /// The most interfaces that are told of.
 const INTERFACES_MAX: usize = 32;
-/// `/proc/<pid>/stat` has 52 numbers and a name of at most 64 bytes.
-const PROCESS_MAX_BYTES: usize = 2048;
-/// What the kernel takes for the size of a page, should it not say.
-const PAGE_BYTES: u64 = 4096;
+/// `/proc/diskstats` has 150 bytes for each disk and each part of one.
+const DISKSTATS_MAX_BYTES: usize = 64 * 1024;
+/// The most disks that are told of.
+const DISKS_MAX: usize = 32;
+/// A file of `/proc/pressure` has two lines.
+const PRESSURE_MAX_BYTES: usize = 512;
+
+/// Makes points that say whose they are.
+#[derive(Debug)]
+pub(super) struct Labelled {
+    labels: [(&'static str, String); 2],
+    /// The size of a page of memory.
+    pub(super) page_bytes: u64,
+}
+
+impl Labelled {
+    pub(super) fn point(&self, measurement: &str, tags: &[(&str, &str)], at_ms: Millis) -> Point {
+        let tags: Vec<_> = self.labels.iter().map(|(k, v)| (*k, v.as_str())).chain(tags.iter().copied()).collect();
+        Point::new(measurement, &tags, at_ms)
+    }
+}
+
+/// What is asked elsewhere, before a sample is taken.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// File systems and the warmest sensor.
+    pub(super) found: Found,
+    /// What the agent's store says of itself.
+    pub(super) stored: Stored,
+    /// What yunos have told of themselves.
+    pub(super) stats: BTreeMap<UnitName, ToldStats>,
+}
 
 /// Takes samples, and remembers of the last one what ratios need.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    labels: [(&'static str, String); 2],
+    labelled: Labelled,
     system: Option<System>,
     reader: Reader,
-    page_bytes: u64,
     cpu: Option<CpuTicks>,
-    /// Processor time of units at the last sample, with the identity of their processes.
-    units: BTreeMap<UnitName, ((i32, u64), u64)>,
+    cores: BTreeMap<u32, CpuTicks>,
+    units: UnitSampler,
+    own: OwnSampler,
+    processors: u64,
 }
 
 impl Sampler {
     /// Before the first sample.
     pub(super) fn new(labels: &Labels) -> Self {
-        let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|bytes| u64::try_from(bytes).ok());
+        let units = UnitSampler::new();
+        let labels = [("host", labels.host.to_string()), ("hostname", labels.hostname.clone())];
         Self {
-            labels: [("host", labels.host.to_string()), ("hostname", labels.hostname.clone())],
+            labelled: Labelled { labels, page_bytes: units.page_bytes },
             system: System::new().ok(),
             reader: Reader::default(),
-            page_bytes: page_bytes.unwrap_or(PAGE_BYTES),
             cpu: None,
-            units: BTreeMap::new(),
+            cores: BTreeMap::new(),
+            units,
+            own: OwnSampler::default(),
+            processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
         }
     }
 
-    /// What is so now. Ratios are over the time since the last sample; the first has none.
-    pub(super) fn sample(&mut self, units: &UnitStates, disks: &[Disk], at_ms: Millis) -> Vec<Point> {
-        let mut points = Vec::with_capacity(16);
-        let cpu = self.reader.read("/proc/stat", STAT_MAX_BYTES).and_then(CpuTicks::parse);
-        let since = cpu.zip(self.cpu).map(|(now, earlier)| now.since(earlier)).filter(|since| since.total() > 0);
-        self.cpu = cpu;
-        points.extend(since.map(|since| self.cpu(since, at_ms)));
-        self.load_and_memory(&mut points, at_ms);
-        for disk in disks {
-            let point = self.point("muster_host_disk", &[("mount", &disk.mount)], at_ms);
-            points.push(bytes(point, &[("total_bytes", disk.total_bytes), ("used_bytes", disk.used_bytes)]));
+    /// What is so now, of the groups that are due. Ratios are over the time since the last sample of their group; the first
+    /// has none.
+    pub(super) fn sample(&mut self, due: Due, sources: &Sources, asked: &Asked, at_ms: Millis) -> Vec<Point> {
+        let mut points = Vec::with_capacity(32);
+        let host = self.processors(due, &mut points, at_ms);
+        self.load_and_memory(due, &mut points, at_ms);
+        for (resource, path) in
+            [("cpu", "/proc/pressure/cpu"), ("memory", "/proc/pressure/memory"), ("io", "/proc/pressure/io")]
+        {
+            let read = due.has(Group::Pressure).then(|| self.reader.read(path, PRESSURE_MAX_BYTES)).flatten();
+            points.extend(read.and_then(Pressure::parse).map(|pressure| self.pressure(resource, pressure, at_ms)));
         }
-        let interfaces = self.reader.read("/proc/net/dev", NET_MAX_BYTES).map(Interface::parse).unwrap_or_default();
-        for i in interfaces.iter().take(INTERFACES_MAX) {
-            let point = self.point("muster_host_network", &[("interface", &i.name)], at_ms);
-            let counters = [("receive_bytes_total", i.receive_bytes), ("transmit_bytes_total", i.transmit_bytes)];
-            points.push(bytes(point, &counters));
-        }
-        if let Ok(seconds) = System::uptime() {
+        self.disks(due, asked, &mut points, at_ms);
+        self.network(due, &mut points, at_ms);
+        if due.has(Group::Uptime)
+            && let Ok(seconds) = System::uptime()
+        {
             points.push(bytes(self.point("muster_host_uptime", &[], at_ms), &[("seconds", seconds)]));
         }
-        self.units(units, since, &mut points, at_ms);
-        if let Some(process) = self.process("self") {
-            let resident_bytes = process.resident_pages.saturating_mul(self.page_bytes);
-            let point = self.point("muster_agent_memory", &[], at_ms);
-            points.push(bytes(point, &[("resident_bytes", resident_bytes)]));
+        let offset = due.has(Group::Clock).then(time::offset_seconds).flatten();
+        points.extend(offset.map(|offset| self.point("muster_host_clock", &[], at_ms).field("offset_seconds", offset)));
+        let states = sources.units.borrow().clone();
+        if due.has(Group::Units) || due.has(Group::UnitDetails) {
+            points.extend(self.units.sample(&self.labelled, &mut self.reader, &states, host, due, at_ms));
+        }
+        points.extend(unit::stats(&self.labelled, &states, &asked.stats, at_ms));
+        if due.has(Group::Agent) {
+            let (labelled, reader) = (&self.labelled, &mut self.reader);
+            points.extend(self.own.sample(labelled, reader, sources, asked.stored, self.processors, at_ms));
         }
         points
     }
 
-    /// The warmest sensor, which is asked for less often.
-    pub(super) fn heat(&self, celsius: f64, at_ms: Millis) -> Point {
-        self.point("muster_host_temperature", &[], at_ms).field("celsius", celsius)
-    }
-
-    /// The size of the agent's store, which is asked for less often.
-    pub(super) fn store(&self, size_bytes: u64, at_ms: Millis) -> Point {
-        bytes(self.point("muster_agent_store", &[], at_ms), &[("size_bytes", size_bytes)])
+    /// All processors together and each of them; and what all have done until now.
+    fn processors(&mut self, due: Due, points: &mut Vec<Point>, at_ms: Millis) -> Option<CpuTicks> {
+        let cores = due.has(Group::Cores);
+        if !(cores || due.has(Group::Cpu) || due.has(Group::Units)) {
+            return None;
+        }
+        let text = self.reader.read("/proc/stat", if cores { STAT_CORES_MAX_BYTES } else { STAT_MAX_BYTES })?;
+        let now = CpuTicks::parse(text);
+        if cores {
+            let each: BTreeMap<u32, CpuTicks> = CpuTicks::parse_cores(text).take(CORES_MAX).collect();
+            for (core, now) in &each {
+                let since = self.cores.get(core).map(|earlier| now.since(*earlier));
+                if let Some(since) = since.filter(|since| since.total() > 0) {
+                    let point = self.point("muster_host_cpu_core", &[("core", &core.to_string())], at_ms);
+                    points.push(point.field("busy_ratio", ratio(since.busy(), since.total())));
+                }
+            }
+            self.cores = each;
+        }
+        if due.has(Group::Cpu) {
+            let since = now.zip(self.cpu).map(|(now, earlier)| now.since(earlier)).filter(|since| since.total() > 0);
+            points.extend(since.map(|since| self.cpu(since, at_ms)));
+            self.cpu = now;
+        }
+        now
     }
 
     fn cpu(&self, since: CpuTicks, at_ms: Millis) -> Point {
@@ -104,14 +161,17 @@ impl Sampler {
             .field("user_ratio", ratio(since.user, since.total()))
             .field("system_ratio", ratio(since.system, since.total()))
             .field("iowait_ratio", ratio(since.iowait, since.total()))
+            .field("steal_ratio", ratio(since.steal, since.total()))
     }
 
-    fn load_and_memory(&mut self, points: &mut Vec<Point>, at_ms: Millis) {
-        if let Ok(load) = System::load_average() {
+    fn load_and_memory(&mut self, due: Due, points: &mut Vec<Point>, at_ms: Millis) {
+        if due.has(Group::Load)
+            && let Ok(load) = System::load_average()
+        {
             let point = self.point("muster_host_load", &[], at_ms);
             points.push(point.field("1m", load.one).field("5m", load.five).field("15m", load.fifteen));
         }
-        let Some(system) = &mut self.system else { return };
+        let Some(system) = self.system.as_mut().filter(|_| due.has(Group::Memory)) else { return };
         system.refresh_memory_specifics(MemoryRefreshKind::everything());
         let (total, available) = (system.total_memory(), system.available_memory());
         let (swap_total, swap_free) = (system.total_swap(), system.free_swap());
@@ -124,52 +184,91 @@ impl Sampler {
         }
     }
 
-    /// Units' processor time is in shares of all processors, as the host's is, so that it adds up to it.
-    fn units(&mut self, units: &UnitStates, host: Option<CpuTicks>, points: &mut Vec<Point>, at_ms: Millis) {
-        let earlier = std::mem::take(&mut self.units);
-        for (name, state) in units.iter() {
-            let (realm, unit) = (name.realm(), name.name());
-            let tags = [("realm", realm.as_str()), ("unit", unit.as_str()), ("kind", state.desired.spec.kind())];
-            let attempts = u64::from(state.observed.attempts);
-            points.push(bytes(self.point("muster_unit_restart", &tags, at_ms), &[("attempts", attempts)]));
-            let Some((identity, process)) = self.unit_process(state) else { continue };
-            let memory = self.point("muster_unit_memory", &tags, at_ms);
-            points.push(bytes(memory, &[("resident_bytes", process.resident_pages.saturating_mul(self.page_bytes))]));
-            if let (Some((before, ticks)), Some(host)) = (earlier.get(name), host)
-                && *before == identity
-            {
-                let busy = process.busy_ticks.saturating_sub(*ticks);
-                let point = self.point("muster_unit_cpu", &tags, at_ms);
-                points.push(point.field("busy_ratio", ratio(busy, host.total())));
-            }
-            self.units.insert(name.clone(), (identity, process.busy_ticks));
+    fn pressure(&self, resource: &str, pressure: Pressure, at_ms: Millis) -> Point {
+        let point = self.point("muster_host_pressure", &[("resource", resource)], at_ms);
+        let point = point.field("some_seconds_total", seconds(pressure.some_us));
+        match pressure.full_us {
+            Some(full_us) => point.field("full_seconds_total", seconds(full_us)),
+            None => point,
         }
     }
 
-    /// A unit's process, if it is still the one that the unit started: process ids are used again.
-    fn unit_process(&mut self, state: &UnitState) -> Option<((i32, u64), ProcessStat)> {
-        let (pid, start_ticks) = state.process.filter(|(pid, _)| *pid > 0)?;
-        let process = self.process(&pid.to_string())?;
-        (process.start_ticks == start_ticks).then_some(((pid, start_ticks), process))
+    fn disks(&mut self, due: Due, asked: &Asked, points: &mut Vec<Point>, at_ms: Millis) {
+        for disk in asked.found.disks.iter().filter(|_| due.has(Group::Disks)) {
+            let point = self.point("muster_host_disk", &[("mount", &disk.mount)], at_ms);
+            let point = bytes(point, &[("total_bytes", disk.total_bytes), ("used_bytes", disk.used_bytes)]);
+            points.push(match disk.inodes {
+                Some((all, used)) => bytes(point, &[("inodes", all), ("used_inodes", used)]),
+                None => point,
+            });
+        }
+        let celsius = asked.found.celsius.filter(|_| due.has(Group::Temperature));
+        points
+            .extend(celsius.map(|celsius| self.point("muster_host_temperature", &[], at_ms).field("celsius", celsius)));
+        if !due.has(Group::DiskIo) {
+            return;
+        }
+        let disks = self.reader.read("/proc/diskstats", DISKSTATS_MAX_BYTES).map(DiskIo::parse).unwrap_or_default();
+        for disk in disks.iter().take(DISKS_MAX) {
+            let point = self.point("muster_host_disk_io", &[("device", &disk.device)], at_ms);
+            let fields = [
+                ("read_bytes_total", disk.read_bytes),
+                ("written_bytes_total", disk.written_bytes),
+                ("reads_total", disk.reads),
+                ("writes_total", disk.writes),
+            ];
+            points.push(bytes(point, &fields).field("busy_seconds_total", seconds(disk.busy_ms.saturating_mul(1_000))));
+        }
     }
 
-    fn process(&mut self, pid: &str) -> Option<ProcessStat> {
-        self.reader.read(&format!("/proc/{pid}/stat"), PROCESS_MAX_BYTES).and_then(ProcessStat::parse)
+    fn network(&mut self, due: Due, points: &mut Vec<Point>, at_ms: Millis) {
+        let (carried, packets) = (due.has(Group::Network), due.has(Group::Packets));
+        if !(carried || packets) {
+            return;
+        }
+        let interfaces = self.reader.read("/proc/net/dev", NET_MAX_BYTES).map(Interface::parse).unwrap_or_default();
+        for Interface { name, receive, transmit } in interfaces.iter().take(INTERFACES_MAX) {
+            let mut point = self.point("muster_host_network", &[("interface", name)], at_ms);
+            if carried {
+                let fields = [("receive_bytes_total", receive.bytes), ("transmit_bytes_total", transmit.bytes)];
+                point = bytes(point, &fields);
+            }
+            if packets {
+                point = bytes(
+                    point,
+                    &counts(["receive_packets_total", "receive_errors_total", "receive_drops_total"], receive),
+                );
+                point = bytes(
+                    point,
+                    &counts(["transmit_packets_total", "transmit_errors_total", "transmit_drops_total"], transmit),
+                );
+            }
+            points.push(point);
+        }
     }
 
     fn point(&self, measurement: &str, tags: &[(&str, &str)], at_ms: Millis) -> Point {
-        let tags: Vec<_> = self.labels.iter().map(|(k, v)| (*k, v.as_str())).chain(tags.iter().copied()).collect();
-        Point::new(measurement, &tags, at_ms)
+        self.labelled.point(measurement, tags, at_ms)
     }
 }
 
+fn counts<'a>([packets, errors, drops]: [&'a str; 3], carried: &Carried) -> [(&'a str, u64); 3] {
+    [(packets, carried.packets), (errors, carried.errors), (drops, carried.drops)]
+}
+
 /// Counts of bytes and seconds stay far below 2⁵³, up to which a float is exact.
-fn bytes(point: Point, fields: &[(&str, u64)]) -> Point {
+pub(super) fn bytes(point: Point, fields: &[(&str, u64)]) -> Point {
     fields.iter().fold(point, |point, (name, value)| point.field(name, *value as f64))
 }
 
+/// Microseconds in seconds, to a hundredth.
+pub(super) fn seconds(us: u64) -> f64 {
+    // Divided last: a hundredth is then as near as a float can be, and is written with two digits.
+    (us / 10_000) as f64 / 100.0
+}
+
 /// A share, in ten-thousandths. Ticks of two files do not add up exactly, so it is held below 1.
-fn ratio(part: u64, whole: u64) -> f64 {
+pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     ((part as f64 / whole as f64).min(1.0) * 1e4).round() / 1e4
 }
 
@@ -187,15 +286,38 @@ pub(super) mod tests {
         sys::time::TimeValLike,
     };
     use serde_json::json;
+    use tokio::sync::watch;
 
-    use super::*;
+    use super::{
+        super::{disk::Disk, procfs::ProcessStat},
+        *,
+    };
+    use crate::agent::unit::{UnitState, UnitStates};
 
     pub(in super::super) fn labels() -> Labels {
         let host = "6f9c0a52-37a1-4a54-9b3e-0d1f6a7f8c21".parse().unwrap();
         Labels { host, hostname: "shop-0042".to_owned() }
     }
 
-    fn unit(process: Option<(i32, u64)>) -> UnitStates {
+    pub(in super::super) fn labelled() -> Labelled {
+        Sampler::new(&labels()).labelled
+    }
+
+    /// Those of an agent without units.
+    pub(in super::super) fn sources() -> Sources {
+        of(UnitStates::default())
+    }
+
+    fn of(units: UnitStates) -> Sources {
+        let (_, units) = watch::channel(units);
+        Sources { units, keeper: None, meter: Arc::default(), queues: Arc::default() }
+    }
+
+    fn all(sampler: &mut Sampler, units: &UnitStates, asked: &Asked, at_ms: Millis) -> Vec<Point> {
+        sampler.sample(Due::ALL, &of(units.clone()), asked, at_ms)
+    }
+
+    pub(in super::super) fn unit(process: Option<(i32, u64)>) -> UnitStates {
         let artifact = json!({"sha256": "ab".repeat(32), "size_bytes": 1, "role": "hello", "version": "1.0.0"});
         let desired = json!({"generation": 1, "revision": "cd".repeat(32), "spec": {"kind": "yuno", "artifact": artifact}, "run": "running"});
         let observed = Observed { attempts: 3, ..Observed::absent(0) };
@@ -245,15 +367,16 @@ pub(super) mod tests {
         let busy = Busy::new();
         let (pid, start_ticks) = busy.process();
         let mut sampler = Sampler::new(&labels());
-        let disk = Disk { mount: "/".into(), total_bytes: 100, used_bytes: 60 };
-        let first = sampler.sample(&unit(Some((pid, start_ticks))), std::slice::from_ref(&disk), 1);
+        let disk = Disk { mount: "/".into(), total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)) };
+        let found = Found { disks: vec![disk], celsius: Some(40.5) };
+        let first = all(&mut sampler, &unit(Some((pid, start_ticks))), &Asked { found, ..Asked::default() }, 1);
         for name in ["muster_host_cpu_busy_ratio", "muster_unit_cpu_busy_ratio"] {
             assert_eq!(value(&first, name), None, "{name}: no interval yet");
         }
         let waiting = Instant::now();
         let second = loop {
             std::thread::sleep(Duration::from_millis(100));
-            let points = sampler.sample(&unit(Some((pid, start_ticks))), &[], 2);
+            let points = all(&mut sampler, &unit(Some((pid, start_ticks))), &Asked::default(), 2);
             if value(&points, "muster_unit_cpu_busy_ratio").is_some_and(|ratio| ratio > 0.0) {
                 break points;
             }
@@ -266,6 +389,14 @@ pub(super) mod tests {
             ("muster_host_cpu_user_ratio", 0.0, 1.0),
             ("muster_host_cpu_system_ratio", 0.0, 1.0),
             ("muster_host_cpu_iowait_ratio", 0.0, 1.0),
+            ("muster_host_cpu_steal_ratio", 0.0, 1.0),
+            ("muster_host_cpu_core_busy_ratio", 0.0, 1.0),
+            ("muster_host_temperature_celsius", 40.5, 40.5),
+            ("muster_host_disk_inodes", 10.0, 10.0),
+            ("muster_host_disk_used_inodes", 3.0, 3.0),
+            ("muster_agent_cpu_busy_ratio", 0.0, 1.0),
+            ("muster_agent_queue_length", 0.0, 0.0),
+            ("muster_agent_link_reconnects_total", 0.0, 0.0),
             ("muster_host_load_1m", 0.0, 1e4),
             ("muster_host_load_5m", 0.0, 1e4),
             ("muster_host_load_15m", 0.0, 1e4),
@@ -301,7 +432,7 @@ pub(super) mod tests {
         let (pid, start_ticks) = busy.process();
         let mut sampler = Sampler::new(&labels());
         for process in [None, Some((pid, start_ticks + 1)), Some((0, 0)), Some((-1, 0)), Some((i32::MAX, 1))] {
-            let points = sampler.sample(&unit(process), &[], 1);
+            let points = all(&mut sampler, &unit(process), &Asked::default(), 1);
             assert_eq!(value(&points, "muster_unit_memory_resident_bytes"), None, "{process:?}");
             assert_eq!(value(&points, "muster_unit_restart_attempts"), Some(3.0), "it is told that there is a unit");
         }
@@ -322,11 +453,15 @@ pub(super) mod tests {
             usage.user_time().num_microseconds() + usage.system_time().num_microseconds()
         };
         let mut sampler = Sampler::new(&labels());
-        let units = unit(Some((std::process::id().cast_signed(), 0)));
-        let (samples, before) = (200, cpu_us());
-        let points: usize = (0..samples).map(|at_ms| sampler.sample(&units, &[], at_ms).len()).sum();
-        let each = (cpu_us() - before) / samples;
-        println!("one sample: {each} µs of processor time, {} points", points / samples as usize);
-        assert!(each < 10_000, "{each} µs: more than the whole agent's budget, even without optimisation");
+        let sources = of(unit(Some((std::process::id().cast_signed(), 0))));
+        let each = [Group::Cpu, Group::Load, Group::Memory, Group::Network, Group::Units];
+        for (what, due) in [("an everyday sample", Due::only(&each)), ("one of everything", Due::ALL)] {
+            let (samples, before) = (200, cpu_us());
+            let sample = |at_ms| sampler.sample(due, &sources, &Asked::default(), at_ms).len();
+            let points: usize = (0..samples).map(sample).sum();
+            let each = (cpu_us() - before) / samples;
+            println!("{what}: {each} µs of processor time, {} points", points / samples as usize);
+            assert!(each < 10_000, "{each} µs: more than the whole agent's budget, even without optimisation");
+        }
     }
 }

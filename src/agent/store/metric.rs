@@ -57,6 +57,15 @@ pub async fn pending(store: &Store, limit: usize) -> Result<Vec<(Numbered, Vec<u
     Ok(rows.into_iter().map(|row| (Numbered { epoch: number(row.epoch), seq: number(row.seq) }, row.payload)).collect())
 }
 
+/// How many messages wait.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn count(store: &Store) -> Result<u64, StoreError> {
+    let count = sqlx::query_scalar!(r#"SELECT count(*) AS "count!: i64" FROM metric_batch"#).fetch_one(&store.pool);
+    Ok(u64::try_from(count.await?).unwrap_or_default())
+}
+
 /// The largest number that waits of an epoch; 0 if there is none.
 ///
 /// # Errors
@@ -163,6 +172,7 @@ mod tests {
         delete(&store, &[id(1, 2), id(1, 9), id(u64::MAX, u64::MAX)]).await.unwrap();
         delete(&store, &[id(1, 2)]).await.unwrap();
         assert_eq!(waiting(&store).await, [(2, 1), (1, 3), (1, 1)]);
+        assert_eq!(count(&store).await.unwrap(), 3);
         for (epoch, seq) in [(1, 3), (2, 1), (3, 0), (u64::MAX, 0)] {
             assert_eq!(last_seq(&store, epoch).await.unwrap(), seq, "{epoch}");
         }

@@ -40,6 +40,15 @@ pub async fn first(store: &Store, limit: usize) -> Result<Vec<ReportAck>, StoreE
     rows.into_iter().map(|row| Ok(ReportAck { command: id(&row.command)?, seq: from_sql(row.seq) })).collect()
 }
 
+/// How many messages wait.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn count(store: &Store) -> Result<u64, StoreError> {
+    let count = sqlx::query_scalar!("SELECT count(*) AS 'count!: i64' FROM outbox");
+    Ok(from_sql(count.fetch_one(&store.pool).await?))
+}
+
 /// How long all messages together are.
 ///
 /// # Errors

@@ -88,6 +88,7 @@ pub(in crate::agent) use self::{kind::LogFrom, log::Place};
 use super::{
     artifact::Artifacts,
     config::ContainersConfig,
+    metric::Reconciled,
     shim::Shims,
     store::{Store, StoreError},
 };
@@ -207,6 +208,7 @@ pub struct Units {
     requests: mpsc::Sender<Request>,
     states: watch::Receiver<UnitStates>,
     looked_up: watch::Receiver<bool>,
+    reconciled: watch::Receiver<Option<Reconciled>>,
     kinds: Kinds,
     questions: Arc<Semaphore>,
     containers: watch::Receiver<Listed>,
@@ -244,14 +246,14 @@ impl Units {
         let mut task = Task::new(store, kinds.clone(), [changed.clone(), look.clone()], asked, publish);
         // Before anybody hears of units there are those that the store knows.
         task.load().await?;
-        let looked_up = task.looked_up();
+        let (looked_up, reconciled) = (task.looked_up(), task.reconciled());
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(task.run()));
         let (list, containers) = watch::channel(Listed::default());
         if let Some(all) = kinds.containers.clone() {
             tokio::spawn(shutdown.run_until_cancelled_owned(all.keep_list(list, states.clone())));
         }
         let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
-        Ok(Self { changed, look, requests, states, looked_up, kinds, questions, containers })
+        Ok(Self { changed, look, requests, states, looked_up, reconciled, kinds, questions, containers })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -283,6 +285,12 @@ impl Units {
     #[must_use]
     pub fn states(&self) -> watch::Receiver<UnitStates> {
         self.states.clone()
+    }
+
+    /// When all units were last looked at, and how long that took.
+    #[must_use]
+    pub fn reconciled(&self) -> watch::Receiver<Option<Reconciled>> {
+        self.reconciled.clone()
     }
 
     /// Waits until everything that an earlier life of the agent may have left running has been looked up. What

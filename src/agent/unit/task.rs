@@ -29,6 +29,7 @@ use super::{
 use crate::{
     agent::{
         crash,
+        metric::Reconciled,
         store::{
             Store, StoreError,
             unit::{StoredUnits, UnitRow},
@@ -95,6 +96,8 @@ pub(super) struct Task {
     /// What has not been looked up yet of what was there at the start.
     to_look_up: BTreeSet<UnitName>,
     looked_up: watch::Sender<bool>,
+    /// When all units were last looked at.
+    reconciled: watch::Sender<Option<Reconciled>>,
     /// What some unit can be expected to do has changed, so that others may have their turn.
     ways_changed: bool,
     /// Some unit went back to another spec, so that it and others may be wired differently.
@@ -128,6 +131,7 @@ impl Task {
             ticks,
             to_look_up,
             looked_up,
+            reconciled: watch::Sender::new(None),
             ways_changed: false,
             wires_changed: false,
         }
@@ -136,6 +140,11 @@ impl Task {
     /// Whether all that was there at the start has been looked up.
     pub(super) fn looked_up(&self) -> watch::Receiver<bool> {
         self.looked_up.subscribe()
+    }
+
+    /// When all units were last looked at, and how long that took.
+    pub(super) fn reconciled(&self) -> watch::Receiver<Option<Reconciled>> {
+        self.reconciled.subscribe()
     }
 
     /// Reads all units, and begins to look up what runs of them, and of others that left traces.
@@ -323,7 +332,9 @@ impl Task {
     }
 
     async fn tick(&mut self) {
-        if Instant::now() >= self.next_tick {
+        let began = Instant::now();
+        let is_for_all = began >= self.next_tick;
+        if is_for_all {
             self.next_tick = next_tick();
             self.ticks = self.ticks.wrapping_add(1);
             if self.ticks.is_multiple_of(SWEEP_TICKS) {
@@ -335,6 +346,10 @@ impl Task {
             }
         }
         self.drive_all().await;
+        if is_for_all {
+            let at = Instant::now();
+            self.reconciled.send_replace(Some(Reconciled { at, took: at - began }));
+        }
     }
 
     async fn drive_all(&mut self) {

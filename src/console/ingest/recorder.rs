@@ -89,6 +89,7 @@ pub(in crate::console) async fn run(
         let mut effects = Effects::default();
         for batch in batches {
             effects.acks(batch.host).metrics.insert(batch.id);
+            shared.fleet.note(batch.host, &batch.points);
             effects.changes.push(Change::Metrics(batch.host));
         }
         effects.perform(&shared, &mut Refreshes::default(), now_ms()).await;

@@ -103,24 +103,25 @@ fn points(samples: &[Sample]) -> String {
 }
 
 /// The data of a query's answer. It is written as text, for it can be some ten thousand times larger than its structure.
-fn data(kind: &str, result: &str) -> Response {
-    let body = format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}}}}"#);
+fn data(kind: &str, result: &str, warnings: &[String]) -> Response {
+    let warnings = if warnings.is_empty() { String::new() } else { format!(r#","warnings":{}"#, json!(warnings)) };
+    let body = format!(r#"{{"status":"success","data":{{"resultType":"{kind}","result":{result}}}{warnings}}}"#);
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-pub(super) fn matrix(series: &[(Labels, Vec<Sample>)]) -> Response {
+pub(super) fn matrix(series: &[(Labels, Vec<Sample>)], warnings: &[String]) -> Response {
     let each: Vec<String> = series
         .iter()
         .map(|(labels, samples)| format!(r#"{{"metric":{},"values":{}}}"#, metric(labels), points(samples)))
         .collect();
-    data("matrix", &format!("[{}]", each.join(",")))
+    data("matrix", &format!("[{}]", each.join(",")), warnings)
 }
 
-pub(super) fn instant(answer: &Instant, at_ms: Millis) -> Response {
+pub(super) fn instant(answer: &Instant, at_ms: Millis, warnings: &[String]) -> Response {
     match answer {
-        Instant::Scalar(value) => data("scalar", &pair(at_ms, &number::value(*value))),
-        Instant::Text(text) => data("string", &pair(at_ms, text)),
-        Instant::Matrix(series) => matrix(series),
+        Instant::Scalar(value) => data("scalar", &pair(at_ms, &number::value(*value)), warnings),
+        Instant::Text(text) => data("string", &pair(at_ms, text), warnings),
+        Instant::Matrix(series) => matrix(series, warnings),
         Instant::Vector(vector) => {
             let each: Vec<String> = vector
                 .iter()
@@ -128,7 +129,7 @@ pub(super) fn instant(answer: &Instant, at_ms: Millis) -> Response {
                     format!(r#"{{"metric":{},"value":{}}}"#, metric(labels), pair(at_ms, &number::value(*value)))
                 })
                 .collect();
-            data("vector", &format!("[{}]", each.join(",")))
+            data("vector", &format!("[{}]", each.join(",")), warnings)
         }
     }
 }

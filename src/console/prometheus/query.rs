@@ -28,16 +28,18 @@ const VALUES_MAX: usize = 5_000_000;
 
 pub(super) async fn instant(State(state): State<Prometheus>, params: Params) -> Answer {
     let at_ms = params.time("time")?.unwrap_or_else(now_ms);
-    let answer = run(&state, &params, move |query, source, limits| query.instant(source, at_ms, limits)).await?;
-    Ok(answer::instant(&answer, at_ms))
+    let ask = move |query: &Query, source: &Stored, limits: &Limits| query.instant(source, at_ms, limits);
+    let (answer, warnings) = run(&state, &params, ask).await?;
+    Ok(answer::instant(&answer, at_ms, &warnings))
 }
 
 pub(super) async fn range(State(state): State<Prometheus>, params: Params) -> Answer {
     let (start_ms, end_ms) = (params.needed_time("start")?, params.needed_time("end")?);
     let step_ms = params.duration("step")?.ok_or_else(|| Refusal::parameter("step", "it is missing"))?;
     let range = Range { start_ms, end_ms, step_ms };
-    let answer = run(&state, &params, move |query, source, limits| query.range(source, range, limits)).await?;
-    Ok(answer::matrix(&answer))
+    let ask = move |query: &Query, source: &Stored, limits: &Limits| query.range(source, range, limits);
+    let (answer, warnings) = run(&state, &params, ask).await?;
+    Ok(answer::matrix(&answer, &warnings))
 }
 
 /// Says that nobody waits any more once it is dropped.
@@ -49,12 +51,13 @@ impl Drop for Waiting {
     }
 }
 
-/// Runs a query on a thread that may wait, until it is done, its time is over, or who asked is gone.
+/// Runs a query on a thread that may wait, until it is done, its time is over, or who asked is gone. Gives what it leaves
+/// out, too.
 async fn run<T: Send + 'static>(
     state: &Prometheus,
     params: &Params,
     ask: impl FnOnce(&Query, &Stored, &Limits) -> Result<T, Error> + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<(T, Vec<String>), Refusal> {
     let text = params.query()?.to_owned();
     let asked = params.duration("timeout")?.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
     let deadline = Instant::now() + asked.unwrap_or(DEADLINE).min(DEADLINE);
@@ -69,7 +72,7 @@ async fn run<T: Send + 'static>(
     let work = tokio::task::spawn_blocking(move || {
         let answer = Query::parse(&text).and_then(|query| ask(&query, &source, &limits));
         drop(place);
-        answer
+        answer.map(|answer| (answer, source.warnings()))
     });
     let answer = work.await.map_err(|error| {
         tracing::error!(%error, "a query ended without an answer");

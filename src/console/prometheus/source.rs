@@ -1,10 +1,40 @@
 //! The store as the query language sees it. A query runs on a thread that may wait for the store.
+//!
+//! The store has points for some weeks, and summaries of five minutes and of an hour for longer. Which of them answers is
+//! chosen here ([`resolution`]): points where steps and windows are short and there are points, else summaries, coarse
+//! enough that a year costs no more than a day. By how much these may be wrong `muster_promql`'s module `stretch` says.
 
-use std::{cell::RefCell, collections::BTreeMap, ops::RangeInclusive, time::Instant};
+use std::{
+    cell::{OnceCell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+    time::Instant,
+};
 
-use muster_promql::{Error, Labels, Matchers, Millis, NAME, Sample, Source, SourceError, matcher::Test};
-use muster_series::{Operator, Selector, SelectorError, SeriesError, SeriesId, SeriesStore};
+use muster_promql::{
+    Error, Hints, Labels, Matchers, Millis, NAME, Sample, Source, SourceError, Stretch, matcher::Test,
+};
+use muster_series::{Bucket, Operator, Resolution, Selector, SelectorError, SeriesError, SeriesId, SeriesStore};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{runtime::Handle, time::timeout_at};
+
+/// A summary is at most such a part of a step and of a window: an answer moves by a quarter of either at most.
+const OF_STEP: Millis = 4;
+/// The same of a window that is asked for at one time alone. That costs little however long it is, so it is answered more
+/// exactly.
+const OF_WINDOW: Millis = 100;
+
+/// How finely a selector is answered, if both points and summaries are there.
+fn resolution(hints: &Hints) -> Resolution {
+    let scale_ms = match (hints.step_ms, hints.window_ms) {
+        _ if !hints.summaries => 0,
+        (Some(step_ms), Some(window_ms)) => step_ms.min(window_ms) / OF_STEP,
+        (Some(step_ms), None) => step_ms / OF_STEP,
+        (None, Some(window_ms)) => window_ms / OF_WINDOW,
+        (None, None) => 0,
+    };
+    Resolution::for_step(scale_ms)
+}
 
 /// The store, for a query that must be done by a time.
 pub(super) struct Stored {
@@ -13,11 +43,26 @@ pub(super) struct Stored {
     deadline: Instant,
     /// The series that were chosen: the query knows each by its place in here.
     chosen: RefCell<Vec<SeriesId>>,
+    /// From when on there are points, once that was asked for.
+    points_from: OnceCell<Option<Millis>>,
+    warnings: RefCell<BTreeSet<String>>,
 }
 
 impl Stored {
     pub(super) fn new(store: SeriesStore, deadline: Instant) -> Self {
-        Self { store, runtime: Handle::current(), deadline, chosen: RefCell::default() }
+        Self {
+            store,
+            runtime: Handle::current(),
+            deadline,
+            chosen: RefCell::default(),
+            points_from: OnceCell::new(),
+            warnings: RefCell::default(),
+        }
+    }
+
+    /// What an answer leaves out.
+    pub(super) fn warnings(self) -> Vec<String> {
+        self.warnings.into_inner().into_iter().collect()
     }
 
     fn wait<T>(&self, work: impl Future<Output = Result<T, SeriesError>>) -> Result<T, SourceError> {
@@ -26,6 +71,18 @@ impl Stored {
             Ok(Err(SeriesError::Deadline(_))) | Err(_) => Err(Error::Enough.into()),
             Ok(done) => Ok(done?),
         }
+    }
+
+    fn points_from(&self) -> Result<Option<Millis>, SourceError> {
+        if let Some(known) = self.points_from.get() {
+            return Ok(*known);
+        }
+        let found = self.wait(self.store.points_from())?;
+        Ok(*self.points_from.get_or_init(|| found))
+    }
+
+    fn id(&self, series: u64) -> Option<SeriesId> {
+        self.chosen.borrow().get(usize::try_from(series).ok()?).copied()
     }
 }
 
@@ -70,10 +127,202 @@ impl Source for Stored {
         samples_max: usize,
         into: &mut Vec<Sample>,
     ) -> Result<(), SourceError> {
-        let place = usize::try_from(series).unwrap_or(usize::MAX);
-        let Some(series) = self.chosen.borrow().get(place).copied() else { return Ok(()) };
+        let Some(series) = self.id(series) else { return Ok(()) };
         let points = self.wait(self.store.points(&[series], (*times.start(), *times.end())))?;
         into.extend(points.into_iter().flatten().take(samples_max.saturating_add(1)));
         Ok(())
+    }
+
+    fn samples_from(&self, hints: &Hints, times: &RangeInclusive<Millis>) -> Result<Millis, SourceError> {
+        if resolution(hints) != Resolution::Raw {
+            return Ok(Millis::MAX);
+        }
+        let Some(from_ms) = self.points_from()?.filter(|from_ms| times.start() < from_ms) else {
+            return Ok(Millis::MIN);
+        };
+        if hints.summaries {
+            return Ok(from_ms);
+        }
+        let Hints { function, .. } = hints;
+        let since = format!("{function} needs points, which are kept since {}", date(from_ms));
+        let hint = "hint: rate, increase, delta and avg|min|max|sum|count|last_over_time know of earlier times too";
+        if *times.end() < from_ms {
+            return Err(Error::Execution(format!("{since}; all that is asked for is older. {hint}")).into());
+        }
+        self.warnings.borrow_mut().insert(format!("{since}; what is older is left out. {hint}"));
+        Ok(Millis::MIN)
+    }
+
+    fn stretches(
+        &self,
+        series: u64,
+        times: RangeInclusive<Millis>,
+        hints: &Hints,
+        stretches_max: usize,
+        into: &mut Vec<Stretch>,
+    ) -> Result<(), SourceError> {
+        let Some(series) = self.id(series) else { return Ok(()) };
+        let series = [series];
+        let buckets = self.store.buckets(&series, (*times.start(), *times.end()), resolution(hints));
+        let buckets = self.wait(buckets)?.into_iter().flatten();
+        into.extend(buckets.map(stretch).take(stretches_max.saturating_add(1)));
+        Ok(())
+    }
+}
+
+/// A time, written out.
+fn date(at_ms: Millis) -> String {
+    let date = OffsetDateTime::from_unix_timestamp(at_ms.div_euclid(1000)).ok();
+    date.and_then(|date| date.format(&Rfc3339).ok()).unwrap_or_else(|| format!("{at_ms} ms"))
+}
+
+fn stretch(Bucket { start_ms, width_ms, summary }: Bucket) -> Stretch {
+    Stretch {
+        start_ms,
+        width_ms,
+        count: summary.count,
+        min: summary.min,
+        max: summary.max,
+        sum: summary.sum,
+        first: summary.first,
+        last: summary.last,
+        increase: summary.increase(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muster_promql::{Limits, Query, Range};
+    use muster_series::Column;
+
+    use super::*;
+
+    const HOUR_MS: Millis = 3_600_000;
+    const DAY_MS: Millis = 24 * HOUR_MS;
+    /// 2024-01-01.
+    const BASE_MS: Millis = 1_704_067_200_000;
+    const END_MS: Millis = BASE_MS + 400 * DAY_MS;
+
+    #[test]
+    fn long_steps_and_windows_are_answered_by_summaries() {
+        use Resolution::{FiveMinutes, Hour, Raw};
+        let minutes = |minutes: Millis| minutes * 60_000;
+        for (step, window, wanted) in [
+            (None, None, Raw),
+            (Some(1), None, Raw),
+            (Some(19), None, Raw),
+            (Some(20), None, FiveMinutes),
+            (Some(240), None, Hour),
+            (Some(600), Some(5), Raw),
+            (Some(600), Some(20), FiveMinutes),
+            (Some(10), Some(600), Raw),
+            (Some(240), Some(240), Hour),
+            (None, Some(60), Raw),
+            (None, Some(24 * 60), FiveMinutes),
+            (None, Some(30 * 24 * 60), Hour),
+        ] {
+            let hints = Hints {
+                step_ms: step.map(minutes),
+                window_ms: window.map(minutes),
+                function: "avg_over_time",
+                summaries: true,
+            };
+            assert_eq!(resolution(&hints), wanted, "{step:?} {window:?}");
+            assert_eq!(resolution(&Hints { summaries: false, ..hints }), Raw);
+        }
+    }
+
+    /// A store that has had points every five minutes for more than a year: a value that goes up and down by the day, and a counter
+    /// that grows by 300 each time.
+    async fn year() -> (tempfile::TempDir, SeriesStore) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SeriesStore::open(&folder.path().join("series.db")).await.unwrap();
+        let column = |name: &str, value: &dyn Fn(Millis) -> f64| Column {
+            name: name.to_owned(),
+            labels: vec![("host".to_owned(), "a".to_owned())],
+            samples: (BASE_MS..END_MS).step_by(300_000).map(|at_ms| (at_ms, value(at_ms - BASE_MS))).collect(),
+        };
+        let columns = vec![
+            column("gauge", &|at_ms| (at_ms / 300_000 % 288) as f64),
+            column("counter_total", &|at_ms| at_ms as f64 / 1000.0),
+        ];
+        store.append_columns(columns).await.unwrap();
+        store.settle().await;
+        (folder, store)
+    }
+
+    type Answered = Result<(Vec<(Labels, Vec<Sample>)>, Vec<String>), Error>;
+
+    async fn ask(store: &SeriesStore, query: &str, range: Range, samples_max: usize) -> Answered {
+        let source = Stored::new(store.clone(), Instant::now() + Duration::from_secs(60));
+        let query = query.to_owned();
+        tokio::task::spawn_blocking(move || {
+            let limits = Limits { samples_max, ..Limits::default() };
+            let answer = Query::parse(&query)?.range(&source, range, &limits)?;
+            Ok((answer, source.warnings()))
+        })
+        .await
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_year_is_answered_from_few_summaries() {
+        let (_folder, store) = year().await;
+        let range = Range { start_ms: END_MS - 365 * DAY_MS, end_ms: END_MS, step_ms: 8 * HOUR_MS };
+        // An hour each, for a year, with what the first window reaches back; of points there were 105,120.
+        let most = 367 * 24;
+        for (query, wanted) in [
+            ("avg_over_time(gauge[1d])", 143.5),
+            ("max_over_time(gauge[1d])", 287.0),
+            ("min_over_time(gauge[1d])", 0.0),
+            ("count_over_time(gauge[1d])", 288.0),
+            ("sum_over_time(gauge[1d])", 287.0 * 144.0),
+            ("rate(counter_total[1d])", 1.0),
+            ("increase(counter_total[8h])", 8.0 * 3600.0),
+            ("sum by (host) (rate(counter_total[8h]))", 1.0),
+        ] {
+            let (answer, warnings) = ask(&store, query, range, most).await.unwrap();
+            let [(_, samples)] = answer.as_slice() else { panic!("{query}: {answer:?}") };
+            assert_eq!(samples.len(), 365 * 3 + 1, "{query}: no gaps");
+            for (at_ms, value) in samples {
+                assert!((value - wanted).abs() <= 1e-9 * wanted, "{query} at {at_ms}: {value} instead of {wanted}");
+            }
+            assert!(warnings.is_empty(), "{warnings:?}");
+        }
+        let (answer, _) = ask(&store, "gauge", range, most).await.unwrap();
+        assert_eq!(answer[0].1.len(), 365 * 3 + 1);
+        assert!(answer[0].1.iter().all(|(_, value)| [287.0, 95.0, 191.0].contains(value)), "the last before each step");
+    }
+
+    #[tokio::test]
+    async fn what_is_older_than_points_is_answered_where_it_can_be_and_named_where_not() {
+        let (_folder, store) = year().await;
+        let range = |days: i64, length_ms: Millis, step_ms: Millis| Range {
+            start_ms: END_MS - days * DAY_MS,
+            end_ms: END_MS - days * DAY_MS + length_ms,
+            step_ms,
+        };
+        // A short step, as of somebody who looks at an hour of last month, and of last year.
+        for days in [30, 300] {
+            let (answer, _) =
+                ask(&store, "avg_over_time(gauge[1h])", range(days, HOUR_MS, 60_000), 10_000).await.unwrap();
+            assert_eq!(answer[0].1.len(), 61, "{days} days ago");
+            let (answer, _) =
+                ask(&store, "rate(counter_total[1h])", range(days, HOUR_MS, 60_000), 10_000).await.unwrap();
+            assert!(answer[0].1.iter().all(|(_, rate)| (rate - 1.0).abs() < 0.1), "{days}: {answer:?}");
+        }
+        // Across the time from which on there are points.
+        let (answer, _) =
+            ask(&store, "max_over_time(gauge[1d])", range(20, 20 * DAY_MS, HOUR_MS), 100_000).await.unwrap();
+        assert_eq!(answer[0].1.len(), 20 * 24 + 1);
+        assert!(answer[0].1.iter().all(|(_, most)| *most == 287.0), "{answer:?}");
+        let quantile = "quantile_over_time(0.5, gauge[1d])";
+        let error = ask(&store, quantile, range(300, DAY_MS, HOUR_MS), 10_000).await.unwrap_err().to_string();
+        assert!(error.starts_with("quantile_over_time needs points, which are kept since 2025-01-2"), "{error}");
+        let (answer, warnings) = ask(&store, quantile, range(20, 20 * DAY_MS, HOUR_MS), 100_000).await.unwrap();
+        assert!(answer[0].1.len() > 13 * 24 && answer[0].1.len() < 16 * 24, "{}", answer[0].1.len());
+        assert!(warnings.len() == 1 && warnings[0].contains("what is older is left out"), "{warnings:?}");
     }
 }

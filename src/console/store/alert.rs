@@ -233,6 +233,78 @@ async fn read(db: &SqlitePool, rows: Vec<AlertRow>, now: Millis) -> Result<Vec<a
     rows.into_iter().map(read).collect()
 }
 
+/// Which occurrence of an alert: host, id, and since when.
+pub type Key = (HostId, Name, Millis);
+
+/// An alert, and how long it held.
+#[derive(Clone, Debug)]
+pub struct Stood {
+    /// Its host's name.
+    pub hostname: String,
+    /// When it ended, if it has.
+    pub ended_ms: Option<Millis>,
+    /// When it was first heard of.
+    pub received_ms: Millis,
+    /// What it says.
+    pub alert: Alert,
+}
+
+#[derive(FromRow)]
+struct StoodRow {
+    host: String,
+    hostname: String,
+    ended_ms: Option<i64>,
+    received_ms: i64,
+    body: String,
+}
+
+impl StoodRow {
+    fn stood(self) -> Result<(Key, Stood)> {
+        let (host, alert): (HostId, Alert) = (parsed("host id", &self.host)?, json("alert", &self.body)?);
+        let Self { hostname, ended_ms, received_ms, .. } = self;
+        Ok(((host, alert.id.clone(), alert.since_ms), Stood { hostname, ended_ms, received_ms, alert }))
+    }
+}
+
+/// Alerts that hold, at most so many, those that began last.
+pub async fn standing(db: &SqlitePool, limit: u32) -> Result<BTreeMap<Key, Stood>> {
+    let rows: Vec<StoodRow> = sqlx::query_as(
+        "SELECT alert.host, host.hostname, alert.ended_ms, alert.received_ms, alert.body
+         FROM alert JOIN host ON host.id = alert.host
+         WHERE alert.state = 'raised' ORDER BY alert.since_ms DESC LIMIT $1",
+    )
+    .bind(i64::from(limit))
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(StoodRow::stood).collect()
+}
+
+/// Alerts of a host that were first heard of since then, whether they hold or not.
+pub async fn heard_of(db: &SqlitePool, host: HostId, since_ms: Millis) -> Result<BTreeMap<Key, Stood>> {
+    let rows: Vec<StoodRow> = sqlx::query_as(
+        "SELECT alert.host, host.hostname, alert.ended_ms, alert.received_ms, alert.body
+         FROM alert JOIN host ON host.id = alert.host
+         WHERE alert.host = $1 AND alert.received_ms >= $2",
+    )
+    .bind(host.to_string())
+    .bind(since_ms)
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(StoodRow::stood).collect()
+}
+
+/// When an alert ended; nothing if it has not, or is forgotten.
+pub async fn ended(db: &SqlitePool, (host, id, since_ms): &Key) -> Result<Option<Millis>> {
+    let found: Option<(Option<i64>,)> =
+        sqlx::query_as("SELECT ended_ms FROM alert WHERE host = $1 AND id = $2 AND since_ms = $3")
+            .bind(host.to_string())
+            .bind(id.as_str())
+            .bind(since_ms)
+            .fetch_optional(db)
+            .await?;
+    Ok(found.and_then(|(ended_ms,)| ended_ms))
+}
+
 /// Alerts that hold, that no silence covers, and that an outlet was not told of; the oldest first.
 pub async fn untold(db: &SqlitePool, outlet: &str, now: Millis, limit: u32) -> Result<Vec<api::Alert>> {
     let rows: Vec<AlertRow> = sqlx::query_as(

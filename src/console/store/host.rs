@@ -152,10 +152,49 @@ pub async fn count(db: &SqlitePool) -> Result<(u64, u64)> {
     Ok((unsigned("count", all)?, unsigned("count", online)?))
 }
 
+/// How many hosts there are in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Presences {
+    /// They are there.
+    pub online: u64,
+    /// They are not, and did not say why.
+    pub offline: u64,
+    /// Their agents were stopped.
+    pub stopped: u64,
+    /// They joined, and were never seen.
+    pub never: u64,
+}
+
+/// How many hosts there are in each state of presence.
+pub async fn presences(db: &SqlitePool) -> Result<Presences> {
+    let (online, offline, stopped, never): (i64, i64, i64, i64) = sqlx::query_as(
+        "SELECT count(CASE WHEN presence.state = 'online' THEN 1 END),
+                count(CASE WHEN presence.state = 'offline' THEN 1 END),
+                count(CASE WHEN presence.state = 'stopped' THEN 1 END),
+                count(CASE WHEN presence.state IS NULL THEN 1 END)
+         FROM host LEFT JOIN presence ON presence.host = host.id",
+    )
+    .fetch_one(db)
+    .await?;
+    let count = |number| unsigned("count", number);
+    Ok(Presences { online: count(online)?, offline: count(offline)?, stopped: count(stopped)?, never: count(never)? })
+}
+
 /// Hosts that are online.
 pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
     let rows: Vec<(String,)> = sqlx::query_as("SELECT host FROM presence WHERE state = 'online'").fetch_all(db).await?;
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
+}
+
+/// Names of all hosts, and whether each is online.
+pub async fn standing(db: &SqlitePool) -> Result<BTreeMap<HostId, (String, bool)>> {
+    let rows: Vec<(String, String, bool)> = sqlx::query_as(
+        "SELECT host.id, host.hostname, COALESCE(presence.state = 'online', FALSE)
+         FROM host LEFT JOIN presence ON presence.host = host.id",
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(|(id, hostname, online)| Ok((parsed("host id", &id)?, (hostname, online)))).collect()
 }
 
 #[derive(FromRow)]

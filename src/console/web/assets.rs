@@ -43,13 +43,14 @@ macro_rules! asset {
 
 asset!(STYLE, "style.css", "text/css; charset=utf-8", style_hash);
 asset!(APP, "app.js", "text/javascript; charset=utf-8", app_hash);
+asset!(CHARTS, "charts.js", "text/javascript; charset=utf-8", charts_hash);
 asset!(ICON, "icon.svg", "image/svg+xml", icon_hash);
 asset!(HTMX, "htmx.min.js", "text/javascript; charset=utf-8", htmx_hash);
 asset!(HTMX_SSE, "htmx-ext-sse.min.js", "text/javascript; charset=utf-8", htmx_sse_hash);
 asset!(UPLOT, "uplot.min.js", "text/javascript; charset=utf-8", uplot_hash);
 asset!(UPLOT_STYLE, "uplot.min.css", "text/css; charset=utf-8", uplot_style_hash);
 
-static ALL: [&Asset; 7] = [&STYLE, &APP, &ICON, &HTMX, &HTMX_SSE, &UPLOT, &UPLOT_STYLE];
+static ALL: [&Asset; 8] = [&STYLE, &APP, &CHARTS, &ICON, &HTMX, &HTMX_SSE, &UPLOT, &UPLOT_STYLE];
 
 impl Asset {
     /// Where a page finds it.

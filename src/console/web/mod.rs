@@ -44,7 +44,7 @@ use tokio::sync::Semaphore;
 
 use self::{
     guard::Cookie,
-    page::{alerts, command, commands, content, host, hosts, join, run, sign_in, unit},
+    page::{alerts, command, commands, content, host, hosts, join, rule, run, sign_in, unit},
 };
 use super::Console;
 
@@ -76,13 +76,16 @@ pub fn router(console: Console) -> Router {
     Router::new()
         .route("/", get(hosts::show))
         .route("/host/{host}", get(host::show))
-        .route("/host/{host}/series", get(chart::host))
+        .route("/charts", get(chart::fleet))
+        .route("/host/{host}/charts", get(chart::host))
         .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
-        .route("/host/{host}/unit/{realm}/{name}/series", get(chart::unit))
+        .route("/host/{host}/unit/{realm}/{name}/charts", get(chart::unit))
         .route("/host/{host}/unit/{realm}/{name}/{action}", post(unit::act))
         .route("/alerts", get(alerts::show))
         .route("/alerts/silence", post(alerts::silence))
         .route("/alerts/silence/{id}/end", post(alerts::end))
+        .route("/alerts/rule", get(rule::show).post(rule::set))
+        .route("/alerts/rule/remove", post(rule::remove))
         .route("/commands", get(commands::show))
         .route("/command/{id}", get(command::show))
         .route("/command/{id}/host/{host}/{stream}", get(command::download))

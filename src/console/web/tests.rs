@@ -1,5 +1,7 @@
 //! What pages promise: markup that holds together, and a console that lets nobody in by mistake.
 
+mod charts;
 mod fleet;
 mod flow;
 mod markup;
+mod rules;

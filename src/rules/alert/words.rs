@@ -100,6 +100,39 @@ pub fn said(measure: Measure, value: f64) -> String {
     }
 }
 
+/// A level as people write it: a number, with %, KiB, MiB, GiB or s behind it where that fits.
+///
+/// # Errors
+/// With what it is instead.
+pub fn level(text: &str) -> Result<f64, String> {
+    const KIB: f64 = 1024.0;
+    let units = [("%", 0.01), ("KiB", KIB), ("MiB", KIB * KIB), ("GiB", KIB * KIB * KIB), ("s", 1.0)];
+    let (number, factor) =
+        units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor))).unwrap_or((text, 1.0));
+    let number: f64 = number.trim().parse().map_err(|_| {
+        format!("{text:?} is no level: a number is wanted, with %, KiB, MiB, GiB or s behind it where that fits")
+    })?;
+    let level = number * factor;
+    // 80 % is 0.8, and not 0.8000000000000000444.
+    if level.is_finite() { Ok((level * 1e9).round() / 1e9) } else { Err(format!("{text:?} is no finite number")) }
+}
+
+/// A level as [`level`] reads it, without rounding.
+#[must_use]
+pub fn exact(measure: Measure, value: f64) -> String {
+    let written = |text: String| level(&text).is_ok_and(|read| read == value).then_some(text);
+    let with = |factor: f64, unit: &str| written(format!("{}{unit}", (value / factor * 1e6).round() / 1e6));
+    let found = match measure {
+        Measure::Ratio => with(0.01, "%"),
+        Measure::Bytes => [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find_map(|(unit, bits)| {
+            let factor = f64::from(1_u32 << bits);
+            (value != 0.0 && (value / factor).fract() == 0.0).then(|| with(factor, unit)).flatten()
+        }),
+        Measure::Celsius | Measure::Seconds | Measure::Number | Measure::Flag => None,
+    };
+    found.unwrap_or_else(|| value.to_string())
+}
+
 /// A length of time.
 #[must_use]
 pub fn span(ms: u64) -> String {
@@ -108,5 +141,33 @@ pub fn span(ms: u64) -> String {
         ms if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
         ms if ms % 60_000 == 0 => format!("{} min", ms / 60_000),
         ms => format!("{} s", ms / 1_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_written_as_they_are_read() {
+        for (measure, value, text) in [
+            (Measure::Ratio, 0.9, "90%"),
+            (Measure::Ratio, 0.125, "12.5%"),
+            (Measure::Ratio, 0.0, "0%"),
+            (Measure::Ratio, 1.0 / 3.0, "0.3333333333333333"),
+            (Measure::Bytes, 536_870_912.0, "512MiB"),
+            (Measure::Bytes, 1_073_741_824.0, "1GiB"),
+            (Measure::Bytes, 5_000.0, "5000"),
+            (Measure::Bytes, 0.0, "0"),
+            (Measure::Celsius, 90.0, "90"),
+            (Measure::Seconds, 1.5, "1.5"),
+            (Measure::Number, -3.0, "-3"),
+        ] {
+            assert_eq!(exact(measure, value), text);
+            assert!((level(text).unwrap() - value).abs() < 1e-9, "{text}");
+        }
+        for bad in ["", "x", "90 percent", "5 GB", "NaN", "1e999", "%"] {
+            assert!(level(bad).is_err(), "{bad:?}");
+        }
     }
 }

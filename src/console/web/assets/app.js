@@ -1,5 +1,5 @@
 // What pages do beyond links and forms. Each of them works without this file; with it, ages stay true,
-// charts are drawn, commands can be copied, and regions that are fetched again keep their place.
+// commands can be copied, and regions that are fetched again keep their place. Charts are in charts.js.
 "use strict";
 
 (function () {
@@ -66,7 +66,6 @@
       // The extension connects again when it is told of an error of a closed connection.
       if (source.readyState === EventSource.CLOSED) source.onerror(new Event("error"));
     }
-    drawCharts();
   });
 
   // Regions. What somebody has selected is not taken away, and what was scrolled stays where it was;
@@ -122,137 +121,4 @@
     }
   }
   addCopyButtons(document);
-
-  // Charts. The server says what they show; this draws it.
-  const plots = new Map();
-
-  function number(value) {
-    return value === null || value === undefined ? "–" : value.toFixed(2);
-  }
-
-  function bytes(value) {
-    if (value === null || value === undefined) return "–";
-    const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let unit = 0;
-    while (value >= 999.5 && unit < units.length - 1) {
-      value /= 1024;
-      unit += 1;
-    }
-    return (unit > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)) + " " + units[unit];
-  }
-
-  const scales = {
-    "ratio": { text: (v) => (v === null || v === undefined ? "–" : (v * 100).toFixed(v < 0.0995 ? 1 : 0) + " %"), top: 1, base: 10 },
-    "bytes": { text: bytes, base: 2 },
-    "bytes-per-second": { text: (v) => (v === null || v === undefined ? "–" : bytes(v) + "/s"), base: 2 },
-    "number": { text: number, base: 10 },
-  };
-
-  // Round numbers for bytes are powers of two.
-  const binarySteps = Array.from({ length: 60 }, (_, exponent) => Math.pow(2, exponent));
-
-  function clock(seconds, step) {
-    const two = (part) => String(part).padStart(2, "0");
-    const time = new Date(seconds * 1000);
-    if (step >= 86400) return two(time.getMonth() + 1) + "-" + two(time.getDate());
-    const minutes = two(time.getHours()) + ":" + two(time.getMinutes());
-    return step < 60 ? minutes + ":" + two(time.getSeconds()) : minutes;
-  }
-
-  function colour(name) {
-    return getComputedStyle(root).getPropertyValue(name).trim();
-  }
-
-  function highest(chart) {
-    const value = Math.max(0, ...chart.lines.flatMap((one) => one.values));
-    return (scales[chart.scale] || scales.number).top || (value > 0 ? value * 1.08 : 1);
-  }
-
-  // `shown.chart` is what is drawn now; a later answer replaces it without a new plot.
-  function options(shown, plot) {
-    const scale = scales[shown.chart.scale] || scales.number;
-    const line = { stroke: colour("--line"), width: 1 };
-    const axis = { stroke: colour("--quiet"), font: "11px system-ui, sans-serif", grid: line, ticks: line };
-    return {
-      width: plot.clientWidth,
-      height: plot.clientHeight - 32,
-      cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-      scales: {
-        x: { time: true, range: () => [shown.chart.from, shown.chart.to] },
-        y: { range: () => [0, highest(shown.chart)] },
-      },
-      axes: [
-        Object.assign({ space: 60, size: 30, values: (_, splits, _axis, _space, step) => splits.map((at) => clock(at, step)) }, axis),
-        Object.assign({ size: 62, values: (_, values) => values.map(scale.text) }, axis,
-          scale.base === 2 ? { incrs: binarySteps } : {}),
-      ],
-      series: [{ label: "time", value: (_, v) => (v === null ? "–" : clock(v, 1)) }].concat(
-        shown.chart.lines.map((one, index) => ({
-          label: one.label,
-          stroke: colour("--chart-" + (index % 6 + 1)),
-          width: 1.5,
-          // A point alone makes no line.
-          points: { show: (u, index) => u.data[index].filter((value) => typeof value === "number").length < 3 },
-          value: (_, v) => scale.text(v),
-        }))),
-    };
-  }
-
-  function draw(figure, chart, anew) {
-    const plot = figure.querySelector(".plot");
-    const before = plots.get(figure);
-    const lines = chart.lines.filter((one) => one.values.some((value) => value !== null));
-    const now = Object.assign({}, chart, { lines: lines });
-    const data = () => uPlot.join(lines.map((one) => [one.times, one.values]), lines.map(() => [1, 2]));
-    const labels = (of) => of.lines.map((one) => one.label).join("\n");
-    if (before && !anew && lines.length > 0 && labels(before.shown.chart) === labels(now)) {
-      before.shown.chart = now;
-      before.plot.setData(data());
-      return;
-    }
-    if (before) before.plot.destroy();
-    plots.delete(figure);
-    plot.replaceChildren();
-    if (lines.length === 0) {
-      const nothing = document.createElement("p");
-      nothing.className = "nothing";
-      nothing.textContent = "no measurements in this time";
-      plot.append(nothing);
-      return;
-    }
-    const shown = { chart: now };
-    plots.set(figure, { shown: shown, plot: new uPlot(options(shown, plot), data(), plot) });
-  }
-
-  function drawChart(figure) {
-    return fetch(figure.dataset.chart, { credentials: "same-origin", headers: { Accept: "application/json" } })
-      .then((answer) => (answer.ok ? answer.json() : Promise.reject(answer.status)))
-      .then((chart) => draw(figure, chart))
-      // The table below the charts says what there is; a chart that was drawn before stays.
-      .catch(() => undefined);
-  }
-
-  let drawing = Promise.resolve();
-  function drawCharts() {
-    if (document.hidden || !window.uPlot) return;
-    const figures = [...document.querySelectorAll("figure[data-chart]")];
-    // One round after the other, so that a slow one is not overtaken.
-    drawing = drawing.then(() => Promise.all(figures.map(drawChart)));
-  }
-
-  function redraw() {
-    for (const [figure, { shown }] of [...plots]) draw(figure, shown.chart, true);
-  }
-
-  drawCharts();
-  // New measurements: the region beside the charts hears of them first, and so does this.
-  document.addEventListener("htmx:afterRequest", (event) => {
-    if (event.detail.target && event.detail.target.id === "latest" && event.detail.successful) drawCharts();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  let resizing = 0;
-  window.addEventListener("resize", () => {
-    clearTimeout(resizing);
-    resizing = setTimeout(redraw, 150);
-  });
 })();

@@ -1,21 +1,28 @@
 //! All hosts.
 
 use axum::{extract::State, response::Response};
+use muster_topics::alert::Severity;
 use serde::Deserialize;
 
 use crate::console::{
     Console, Error,
-    store::host::Search,
+    store::{alert::Which, host::Search},
     web::{
         answer,
+        chart::Range,
         extract::Params,
         guard::Session,
-        view::hosts::{HostsView, PAGE_HOSTS, Shown},
+        view::{
+            glance::{Glance, Severities},
+            hosts::{HostsView, PAGE_HOSTS, Shown},
+        },
     },
 };
 
 /// Units in trouble that are listed: a screen of a telephone.
 const TROUBLED_MAX: u32 = 10;
+/// Alerts that are counted by severity; beyond it, it is said that there are more.
+const ALERTS_MAX: u32 = 1_000;
 /// What is searched for is cut off here: longer than any hostname.
 const TEXT_MAX_CHARS: usize = 255;
 
@@ -26,6 +33,8 @@ pub(in crate::console::web) struct Asked {
     q: String,
     show: Option<String>,
     page: Option<String>,
+    /// What the fleet's charts show.
+    range: Option<Range>,
     part: Option<String>,
 }
 
@@ -48,14 +57,31 @@ pub(in crate::console::web) async fn show(
     session: Session,
     Params(asked): Params<Asked>,
 ) -> Response {
-    let view = view(&console, asked.shown()).await;
+    let range = asked.range.unwrap_or(Range::Day);
+    let view = view(&console, asked.shown(), range).await;
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }
 
-async fn view(console: &Console, shown: Shown) -> Result<HostsView, Error> {
+async fn view(console: &Console, shown: Shown, range: Range) -> Result<HostsView, Error> {
     let search = Search { text: shown.text.clone(), online: shown.online };
     let offset = (shown.page - 1).saturating_mul(u64::from(PAGE_HOSTS));
     let (hosts, found) = console.hosts_page(&search, offset, PAGE_HOSTS).await?;
     let (troubled, troubled_count) = console.troubled_units(TROUBLED_MAX).await?;
-    Ok(HostsView { status: console.status().await?, shown, hosts, found, troubled, troubled_count })
+    let glance = glance(console, range).await?;
+    Ok(HostsView { status: console.status().await?, shown, hosts, found, troubled, troubled_count, glance })
+}
+
+async fn glance(console: &Console, range: Range) -> Result<Glance, Error> {
+    let mut alerts = Severities::default();
+    let raised = console.alerts(Which { limit: ALERTS_MAX, ..Which::default() }).await?;
+    let more = raised.len() >= ALERTS_MAX as usize;
+    for alert in raised.iter().filter(|alert| alert.silence.is_none()) {
+        *match alert.alert.severity {
+            Severity::Critical => &mut alerts.critical,
+            Severity::Warning => &mut alerts.warning,
+            Severity::Info => &mut alerts.info,
+        } += 1;
+    }
+    let alerts = Severities { more, ..alerts };
+    Ok(Glance { presences: console.presences().await?, alerts, overview: console.overview(), range })
 }

@@ -8,6 +8,7 @@ pub(super) mod content;
 pub(super) mod host;
 pub(super) mod hosts;
 pub(super) mod join;
+pub(super) mod rule;
 pub(super) mod run;
 pub(super) mod sign_in;
 pub(super) mod unit;

@@ -2,7 +2,7 @@
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use muster_topics::{
-    command::{Exec, Keep, Target, Verb},
+    command::{Batch, Exec, Keep, Target, Verb},
     name::{CommandId, HostId},
     outcome::Data,
     select::HostSelect,
@@ -21,7 +21,7 @@ use crate::{
             guard::{Fields, Session},
             view::{
                 commands::url,
-                run::{Aim, Input, RunView, TICKED_MAX},
+                run::{Aim, Input, RunView, TICKED_MAX, Way},
             },
         },
     },
@@ -56,7 +56,15 @@ pub(in crate::console::web) async fn show(
 /// The same as an earlier command. Its environment and what it read are not in the form, and so are left out.
 async fn again(console: &Console, id: CommandId) -> Result<Input, Error> {
     let command = console.command(id).await?;
-    let Verb::Exec(exec) = command.verb else { return Ok(Input::default()) };
+    let (steps, way, keep_going) = match command.verb {
+        Verb::Exec(exec) if exec.daemon => (vec![exec], Way::Daemon, false),
+        Verb::Exec(exec) => (vec![exec], Way::Once, false),
+        Verb::Batch(batch) => (batch.steps, Way::Lines, batch.keep_going),
+        _ => return Ok(Input::default()),
+    };
+    let line = |exec: &Exec| exec.shell.clone().unwrap_or_else(|| argv::join(&exec.argv));
+    let text = steps.iter().map(line).collect::<Vec<_>>().join("\n");
+    let Some(exec) = steps.into_iter().next() else { return Ok(Input::default()) };
     let (aim, select) = match &command.target {
         None | Some(Target::Hosts(_)) => (Aim::These, String::new()),
         Some(Target::All) => (Aim::All, String::new()),
@@ -67,11 +75,17 @@ async fn again(console: &Console, id: CommandId) -> Result<Input, Error> {
         aim,
         select,
         ticked: command.hosts.iter().map(|line| line.host.to_string()).collect(),
-        command: exec.shell.clone().unwrap_or_else(|| argv::join(&exec.argv)),
+        command: text,
         shell: exec.shell.is_some(),
+        way,
+        keep_going,
         no_stdout: exec.stdout == Keep::Drop,
         no_stderr: exec.stderr == Keep::Drop,
-        timeout_s: exec.timeout_ms.div_ceil(1000).to_string(),
+        // A daemon has none, and whoever makes a command of it wants the usual one.
+        timeout_s: match exec.timeout_ms {
+            0 => Input::default().timeout_s,
+            ms => ms.div_ceil(1000).to_string(),
+        },
         user: exec.user.unwrap_or_default(),
         cwd: exec.cwd.unwrap_or_default(),
         ..Input::default()
@@ -124,6 +138,12 @@ fn input(fields: &Fields) -> Input {
         named: text("named"),
         command: fields.raw("command").to_owned(),
         shell: fields.one("shell") == "yes",
+        way: match fields.one("way") {
+            "lines" => Way::Lines,
+            "daemon" => Way::Daemon,
+            _ => Way::Once,
+        },
+        keep_going: fields.one("keep_going") == "yes",
         stdin: fields.raw("stdin").to_owned(),
         no_stdout: fields.one("no_stdout") == "yes",
         no_stderr: fields.one("no_stderr") == "yes",
@@ -136,12 +156,6 @@ fn input(fields: &Fields) -> Input {
 
 /// What was typed, as a command.
 fn new_command(input: &Input) -> Result<NewCommand, Error> {
-    let bad_command = |error: argv::ArgvError| Error::invalid("bad_command", error.to_string()).hint(argv::RULE);
-    let (argv, shell) = match input.shell {
-        // What browsers send for the end of a line no shell understands.
-        true => (Vec::new(), Some(input.command.replace("\r\n", "\n"))),
-        false => (argv::split(&input.command).map_err(bad_command)?, None),
-    };
     let hosts: Vec<String> =
         input.ticked.iter().cloned().chain(input.named.split_whitespace().map(str::to_owned)).collect();
     let target = match input.aim {
@@ -155,10 +169,49 @@ fn new_command(input: &Input) -> Result<NewCommand, Error> {
         }
         Aim::These => NewTarget::Hosts(hosts),
     };
+    let expires_in_ms = Some(number("the time until it expires", &input.expires_min)?.saturating_mul(60_000));
+    Ok(NewCommand { target, expires_in_ms, verb: new_verb(input)? })
+}
+
+/// What is to be run: one command, many, or one that stays.
+fn new_verb(input: &Input) -> Result<Verb, Error> {
+    // What browsers send for the end of a line no shell understands.
+    let text = input.command.replace("\r\n", "\n");
+    match input.way {
+        Way::Once => Ok(Verb::Exec(new_exec(input, &text)?)),
+        Way::Daemon => {
+            let exec = new_exec(input, &text)?;
+            Ok(Verb::Exec(Exec { daemon: true, timeout_ms: 0, ..exec }))
+        }
+        Way::Lines if !input.stdin.is_empty() => {
+            Err(Error::invalid("bad_batch", "the commands of a batch read nothing here")
+                .hint("leave the standard input empty, or run one command"))
+        }
+        Way::Lines => {
+            let lines = text.lines().filter(|line| !line.trim().is_empty()).zip(1..);
+            let step = |(line, number): (&str, usize)| {
+                new_exec(input, line).map_err(|mut error| {
+                    error.problem.message = format!("command {number} of the batch: {}", error.problem.message);
+                    error
+                })
+            };
+            let steps = lines.map(step).collect::<Result<_, _>>()?;
+            Ok(Verb::Batch(Batch { steps, keep_going: input.keep_going }))
+        }
+    }
+}
+
+/// One command, with all that is said of it.
+fn new_exec(input: &Input, text: &str) -> Result<Exec, Error> {
+    let bad_command = |error: argv::ArgvError| Error::invalid("bad_command", error.to_string()).hint(argv::RULE);
+    let (argv, shell) = match input.shell {
+        true => (Vec::new(), Some(text.to_owned())),
+        false => (argv::split(text).map_err(bad_command)?, None),
+    };
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let timeout_ms = number("the time limit", &input.timeout_s)?.saturating_mul(1000);
     let keep = |dropped| if dropped { Keep::Drop } else { Keep::Stream };
-    let exec = Exec {
+    Ok(Exec {
         shell,
         cwd: given(&input.cwd),
         user: given(&input.user),
@@ -166,9 +219,7 @@ fn new_command(input: &Input) -> Result<NewCommand, Error> {
         stdout: keep(input.no_stdout),
         stderr: keep(input.no_stderr),
         ..Exec::new(argv, timeout_ms)
-    };
-    let expires_in_ms = Some(number("the time until it expires", &input.expires_min)?.saturating_mul(60_000));
-    Ok(NewCommand { target, expires_in_ms, verb: Verb::Exec(exec) })
+    })
 }
 
 fn number(what: &str, text: &str) -> Result<u64, Error> {
@@ -210,6 +261,27 @@ mod tests {
         let picked = Input { aim: Aim::Picked, select: "label.site = north".to_owned(), ..filled() };
         let select = "label.site=north".parse().unwrap();
         assert_eq!(new_command(&picked).unwrap().target, NewTarget::Select(select));
+    }
+
+    #[test]
+    fn lines_are_a_batch_and_what_stays_is_a_daemon() {
+        let text = "uname -a\r\n\r\n  df 'two words'\r\n".to_owned();
+        let input = Input { way: Way::Lines, keep_going: true, command: text, ..filled() };
+        let Verb::Batch(batch) = new_command(&input).unwrap().verb else { panic!("a batch") };
+        let argv: Vec<Vec<String>> = batch.steps.iter().map(|step| step.argv.clone()).collect();
+        assert_eq!(argv, [["uname", "-a"], ["df", "two words"]]);
+        assert!(batch.keep_going && batch.steps.iter().all(|step| step.timeout_ms == 60_000));
+        let wrong = Input { command: "true\necho 'a".to_owned(), ..input.clone() };
+        let problem = new_command(&wrong).unwrap_err().problem;
+        assert!(
+            problem.code == "bad_command" && problem.message.starts_with("command 2 of the batch: "),
+            "{problem:?}"
+        );
+        let reads = Input { stdin: "x".to_owned(), ..input };
+        assert_eq!(new_command(&reads).unwrap_err().problem.code, "bad_batch");
+        let input = Input { way: Way::Daemon, ..filled() };
+        let Verb::Exec(exec) = new_command(&input).unwrap().verb else { panic!("an exec") };
+        assert!(exec.daemon && exec.timeout_ms == 0, "{exec:?}");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use crate::{
 };
 
 /// A browser, as far as it matters here.
-struct Browser {
-    fixture: Fixture,
+pub(super) struct Browser {
+    pub(super) fixture: Fixture,
     client: Client,
     cookie: String,
 }
@@ -33,7 +33,7 @@ impl Browser {
     }
 
     /// One with a session.
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let mut browser = Self::stranger().await;
         let code = browser.code().await;
         let answer = browser.post("/sign-in", &[("code", &code)], &[]).await;
@@ -56,26 +56,26 @@ impl Browser {
         format!("{}{path}", self.fixture.console.web_url())
     }
 
-    async fn get(&self, path: &str) -> Response {
+    pub(super) async fn get(&self, path: &str) -> Response {
         let answer = self.client.get(self.url(path)).header(header::COOKIE, &self.cookie).send().await.unwrap();
         secured(path, answer)
     }
 
-    async fn page(&self, path: &str) -> String {
+    pub(super) async fn page(&self, path: &str) -> String {
         let answer = self.get(path).await;
         assert_eq!(answer.status(), StatusCode::OK, "{path}");
         assert_eq!(answer.headers()[header::CACHE_CONTROL], "no-store", "{path}");
         answer.text().await.unwrap()
     }
 
-    async fn post(&self, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Response {
+    pub(super) async fn post(&self, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Response {
         let request = self.client.post(self.url(path)).header(header::COOKIE, &self.cookie).form(fields);
         let request = headers.iter().fold(request, |request, (key, value)| request.header(*key, *value));
         secured(path, request.send().await.unwrap())
     }
 
     /// What a form of this session carries.
-    async fn token(&self) -> String {
+    pub(super) async fn token(&self) -> String {
         let page = self.page("/run").await;
         let (_, after) = page.split_once("name=\"csrf\" value=\"").unwrap();
         after.split_once('"').unwrap().0.to_owned()
@@ -94,7 +94,7 @@ fn secured(path: &str, answer: Response) -> Response {
     answer
 }
 
-fn location(answer: &Response) -> &str {
+pub(super) fn location(answer: &Response) -> &str {
     answer.headers().get(header::LOCATION).map_or("", |value| value.to_str().unwrap())
 }
 
@@ -126,7 +126,18 @@ async fn without_a_session_nothing_is_shown() {
     let mut browser = Browser::stranger().await;
     for cookie in ["", "muster-session-1=x", "nonsense", "=;;="] {
         browser.cookie = cookie.to_owned();
-        for path in ["/", "/commands", "/run", "/join", "/live", "/host/x", "/host/x/series?metric=cpu", "/nowhere"] {
+        for path in [
+            "/",
+            "/commands",
+            "/run",
+            "/join",
+            "/live",
+            "/host/x",
+            "/host/x/charts?range=1h",
+            "/charts",
+            "/alerts/rule",
+            "/nowhere",
+        ] {
             let answer = browser.get(path).await;
             assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{path}");
             assert_eq!(answer.headers()["hx-refresh"], "true", "{path}");
@@ -329,7 +340,7 @@ async fn assets_are_for_everybody_and_for_ever() {
     let browser = Browser::stranger().await;
     let page = browser.page("/sign-in").await;
     let assets: Vec<&str> = page.split('"').filter(|piece| piece.starts_with("/assets/")).collect();
-    assert_eq!(assets.len(), 7, "{assets:?}");
+    assert_eq!(assets.len(), 8, "{assets:?}");
     for path in assets {
         let answer = browser.get(path).await;
         assert_eq!(answer.status(), StatusCode::OK, "{path}");

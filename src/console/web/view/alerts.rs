@@ -5,15 +5,12 @@ use muster_topics::alert::{AlertState, Severity};
 
 use super::{
     Frame, Section, View, Watch,
-    bits::{self, Tone, ago, count, empty, state},
+    bits::{self, Tone, ago, count, state},
     encoded,
     problem::notice,
-    region,
+    region, rule,
 };
-use crate::{
-    api::{Alert, AlertRule, AlertSilence, AlertStanding, Problem},
-    rules::alert::words,
-};
+use crate::api::{Alert, AlertRule, AlertSilence, AlertStanding, Problem};
 
 /// How long a silence may last: the choices, in seconds.
 pub(in crate::console::web) const TIMES: [(u64, &str); 5] =
@@ -75,8 +72,11 @@ impl View for AlertsView {
                 h2 { "Over" }
                 (region("/alerts", "over", &["alert"], self.over(frame)))
             }
-            section {
-                h2 { "Rules" }
+            section #rules {
+                div.head {
+                    h2 { "Rules" }
+                    a.button href="/alerts/rule" { "Set a rule" }
+                }
                 (self.rules())
             }
         }
@@ -167,39 +167,13 @@ impl AlertsView {
 
     fn rules(&self) -> Markup {
         html! {
-            p { "Agents bring rules along, for disks, memory, processors, units and more; " code { "muster alert rules" }
-                " lists them. A rule that is set here stands before theirs of the same name." }
-            @if self.rules.is_empty() {
-                (empty("No rule is set here.", "To be told earlier of full disks, on all hosts:",
-                       "muster alert set disk --above 80% --clear 75% --for 10m"))
-            } @else {
-                table.cards {
-                    caption.visually-hidden { "Rules" }
-                    thead {
-                        tr { th scope="col" { "Rule" } th scope="col" { "Hosts" } th scope="col" { "Raised" } th scope="col" { "Severity" } }
-                    }
-                    tbody {
-                        @for one in &self.rules {
-                            tr {
-                                th scope="row" { (one.name) }
-                                td data-label="Hosts" {
-                                    @match one.host {
-                                        Some(host) => { a href=(bits::host_url(host)) { (self.hostname(host)) } }
-                                        None => { "all" }
-                                    }
-                                }
-                                td data-label="Raised" { (words::rule(&one.rule)) }
-                                td data-label="Severity" { (severity(one.rule.severity, true)) }
-                            }
-                        }
-                    }
-                }
-            }
+            p { "A rule that is set here stands before one that agents bring along of the same name, and one for a host before one for all." }
+            (rule::listing(&self.rules, &|host| self.hostname(host)))
         }
     }
 }
 
-fn severity(severity: Severity, quiet: bool) -> Markup {
+pub(super) fn severity(severity: Severity, quiet: bool) -> Markup {
     let tone = match severity {
         _ if quiet => Tone::Idle,
         Severity::Critical => Tone::Bad,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     api::{Alert, Command, Host, Unit},
-    console::web::chart::{Latest, Panel, Range},
+    console::web::chart::{Latest, Range},
 };
 
 /// How many commands a host's page lists.
@@ -63,7 +63,7 @@ impl View for HostView {
                     h2 { "Measurements" }
                     (self.range.links(&url))
                 }
-                (charts(&url, &Panel::OF_HOST, self.range))
+                (charts(&format!("{url}/charts"), self.range))
                 (region(&url, "latest", &["metrics"], latest(&self.latest, frame)))
             }
             section {
@@ -169,17 +169,10 @@ fn certificate(expires_ms: i64, now_ms: i64) -> Markup {
     }
 }
 
-/// Places for charts; a script fills them, and without it the table below says the newest values.
-pub(in crate::console::web) fn charts(url: &str, panels: &[Panel], range: Range) -> Markup {
+/// A place for charts, which a script fills; without it the table below says the newest values.
+pub(in crate::console::web) fn charts(url: &str, range: Range) -> Markup {
     html! {
-        div.charts {
-            @for panel in panels {
-                figure.chart data-chart={ (url) "/series?metric=" (panel.word()) "&range=" (range.word()) } {
-                    figcaption { (panel.title()) }
-                    div.plot role="img" aria-label={ (panel.title()) ", last " (range.word()) } {}
-                }
-            }
-        }
+        div.charts.small[url == "/charts"] data-charts=(url) data-range=(range.word()) role="group" aria-label={ "Charts, last " (range.word()) } {}
     }
 }
 

@@ -6,7 +6,9 @@ use muster_topics::unit::Phase;
 use super::{
     Frame, Section, View, Watch,
     bits::{self, Tone, ago, count, empty, grouped, presence_since, state},
-    encoded, region,
+    encoded,
+    glance::Glance,
+    region, region_every,
 };
 use crate::api::{Host, Status, Unit};
 
@@ -54,6 +56,8 @@ pub(in crate::console::web) struct HostsView {
     pub(in crate::console::web) troubled: Vec<Unit>,
     /// How many of them there are.
     pub(in crate::console::web) troubled_count: u64,
+    /// What all of them come to.
+    pub(in crate::console::web) glance: Glance,
 }
 
 impl View for HostsView {
@@ -75,16 +79,34 @@ impl View for HostsView {
                 h1 { "Hosts" }
                 (self.search())
             }
+            (region_every(15, &self.shown.url(), "glance", &["host", "unit", "alert"], self.glance()))
+            @if self.whole() && self.status.hosts > 0 { (self.glance.charts()) }
             (region(&self.shown.url(), "fleet", &["host", "unit"], self.fleet(frame)))
         }
     }
 
     fn part(&self, frame: &Frame, name: &str) -> Option<Markup> {
-        (name == "fleet").then(|| self.fleet(frame))
+        match name {
+            "glance" => Some(self.glance()),
+            "fleet" => Some(self.fleet(frame)),
+            _ => None,
+        }
     }
 }
 
 impl HostsView {
+    /// Whether this is the first page of all hosts, and not what somebody looks for.
+    fn whole(&self) -> bool {
+        self.shown.all() && self.shown.page <= 1
+    }
+
+    fn glance(&self) -> Markup {
+        html! {
+            (self.glance.tiles(&self.status, self.troubled_count))
+            @if self.whole() { (self.glance.lists()) }
+        }
+    }
+
     fn search(&self) -> Markup {
         let options = [("all", None), ("online", Some(true)), ("away", Some(false))];
         html! {
@@ -104,34 +126,10 @@ impl HostsView {
 
     fn fleet(&self, frame: &Frame) -> Markup {
         html! {
-            (self.tiles())
             (self.trouble(frame))
             @if self.hosts.is_empty() { (self.nothing()) } @else {
                 (self.table(frame))
                 (self.pages())
-            }
-        }
-    }
-
-    fn tiles(&self) -> Markup {
-        let Status { hosts, hosts_online, broker_connected, .. } = self.status;
-        let away = hosts.saturating_sub(hosts_online);
-        html! {
-            ul.tiles {
-                li { a href="/?show=online" { span.number { (grouped(hosts_online)) } " " (state(Tone::Good, "online")) } }
-                li {
-                    a href="/?show=away" {
-                        span.number { (grouped(away)) } " " (state(if away > 0 { Tone::Bad } else { Tone::Idle }, "away"))
-                    }
-                }
-                li {
-                    span.number { (grouped(self.troubled_count)) } " "
-                    (state(if self.troubled_count > 0 { Tone::Bad } else { Tone::Idle }, "units in trouble"))
-                }
-                li {
-                    "broker "
-                    @if broker_connected { (state(Tone::Good, "connected")) } @else { (state(Tone::Bad, "not connected")) }
-                }
             }
         }
     }
@@ -162,7 +160,7 @@ impl HostsView {
 
     fn nothing(&self) -> Markup {
         html! {
-            @if self.shown.all() && self.shown.page <= 1 {
+            @if self.whole() {
                 (empty("No host has joined yet.", "Make a one-time token, and start an agent with it on the new host:",
                        "muster token create"))
                 p { a.button href="/join" { "Join a host" } }

@@ -14,11 +14,13 @@ pub(super) mod bits;
 pub(super) mod command;
 pub(super) mod commands;
 pub(super) mod content;
+pub(super) mod glance;
 pub(super) mod host;
 pub(super) mod hosts;
 pub(super) mod join;
 pub(super) mod manage;
 pub(super) mod problem;
+pub(super) mod rule;
 pub(super) mod run;
 #[cfg(test)]
 pub(super) mod samples;
@@ -187,7 +189,7 @@ fn head(title: &str) -> Markup {
             link rel="icon" type="image/svg+xml" href=(assets::ICON.url());
             link rel="stylesheet" href=(assets::UPLOT_STYLE.url());
             link rel="stylesheet" href=(assets::STYLE.url());
-            @for script in [&assets::HTMX, &assets::HTMX_SSE, &assets::UPLOT, &assets::APP] {
+            @for script in [&assets::HTMX, &assets::HTMX_SSE, &assets::UPLOT, &assets::APP, &assets::CHARTS] {
                 script src=(script.url()) defer {}
             }
         }
@@ -215,8 +217,18 @@ fn menu(here: Option<Section>, alerts: u64) -> Markup {
 /// A region that is fetched again on these events: `url` is the page's own address. While one fetch is
 /// under way another one waits: were it aborted instead, many changes and a slow line would show nothing.
 pub(super) fn region(url: &str, name: &str, events: &[&str], content: Markup) -> Markup {
+    triggered(url, name, events, None, content)
+}
+
+/// The same for what changes without an event: it is fetched again every so many seconds, too.
+pub(super) fn region_every(seconds: u32, url: &str, name: &str, events: &[&str], content: Markup) -> Markup {
+    triggered(url, name, events, Some(format!("every {seconds}s")), content)
+}
+
+fn triggered(url: &str, name: &str, events: &[&str], every: Option<String>, content: Markup) -> Markup {
     let joint = if url.contains('?') { '&' } else { '?' };
-    let triggers: Vec<String> = events.iter().chain(&["sync"]).map(|event| format!("sse:{event}")).collect();
+    let events = events.iter().chain(&["sync"]).map(|event| format!("sse:{event}"));
+    let triggers: Vec<String> = events.chain(every).collect();
     html! {
         div.region id=(name) hx-get={ (url) (joint) "part=" (name) } hx-trigger={ (triggers.join(", ")) ", again" }
             hx-swap="innerHTML" hx-sync="this:queue last" { (content) }

@@ -1,7 +1,11 @@
 //! Running a command: the form.
 
 use maud::{Markup, html};
-use muster_topics::{command::STDIN_MAX_BYTES, name::HostId, select::SELECT_MAX_BYTES};
+use muster_topics::{
+    command::{BATCH_MAX, STDIN_MAX_BYTES},
+    name::HostId,
+    select::SELECT_MAX_BYTES,
+};
 
 use super::{
     Frame, Section, View,
@@ -28,6 +32,29 @@ pub(in crate::console::web) enum Aim {
     All,
 }
 
+/// What becomes of what is typed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::console::web) enum Way {
+    /// It is one command.
+    #[default]
+    Once,
+    /// Each line is a command, one after the other.
+    Lines,
+    /// It is one command that stays: a unit.
+    Daemon,
+}
+
+impl Way {
+    /// Its name in forms.
+    pub(in crate::console::web) fn word(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Lines => "lines",
+            Self::Daemon => "daemon",
+        }
+    }
+}
+
 /// What the form holds, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::console::web) struct Input {
@@ -43,6 +70,10 @@ pub(in crate::console::web) struct Input {
     pub(in crate::console::web) command: String,
     /// It is for a shell.
     pub(in crate::console::web) shell: bool,
+    /// One command, many, or one that stays.
+    pub(in crate::console::web) way: Way,
+    /// Of many, those behind one that failed are run too.
+    pub(in crate::console::web) keep_going: bool,
     /// What it is to read.
     pub(in crate::console::web) stdin: String,
     /// Nobody wants its standard output.
@@ -68,6 +99,8 @@ impl Default for Input {
             named: String::new(),
             command: String::new(),
             shell: false,
+            way: Way::Once,
+            keep_going: false,
             stdin: String::new(),
             no_stdout: false,
             no_stderr: false,
@@ -130,6 +163,24 @@ impl RunView {
                     autocomplete="off" aria-describedby="command-rule" placeholder="uname -a" { (self.input.command) }
                 p #command-rule .note { (argv::RULE) }
                 label.choice { input type="checkbox" name="shell" value="yes" checked[self.input.shell]; " as it stands, for " code { "/bin/sh -c" } }
+                (self.ways())
+            }
+        }
+    }
+
+    fn ways(&self) -> Markup {
+        let way = |way: Way, words: &str| {
+            html! {
+                label.choice { input type="radio" name="way" value=(way.word()) checked[self.input.way == way]; " " (words) }
+            }
+        };
+        html! {
+            fieldset {
+                legend { "As" }
+                (way(Way::Once, "one command"))
+                (way(Way::Lines, &format!("a batch: each line is a command, up to {BATCH_MAX}, one after the other; the time limit is of each")))
+                label.choice { input type="checkbox" name="keep_going" value="yes" checked[self.input.keep_going]; " of a batch, go on after one that failed" }
+                (way(Way::Daemon, "a daemon: it stays, without a time limit, as a unit that can be listed and stopped"))
             }
         }
     }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     api::{Command, Unit},
-    console::web::chart::{Latest, Panel, Range},
+    console::web::chart::{Latest, Range},
     rules::upgrade::Upgrade,
 };
 
@@ -107,7 +107,7 @@ impl View for UnitView {
                     h2 { "Measurements" }
                     (self.range.links(&url))
                 }
-                (host::charts(&url, &Panel::OF_UNIT, self.range))
+                (host::charts(&format!("{url}/charts"), self.range))
                 (region(&url, "latest", &["metrics"], host::latest(&self.latest, frame)))
             }
         }

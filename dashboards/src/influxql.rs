@@ -1,0 +1,146 @@
+//! Queries in InfluxQL, as InfluxDB 1, 2 and 3 understand it.
+//!
+//! A series' value in an interval is its last one; its value now is the last one of five minutes, as in Prometheus's language. What is put together is taken from a query of its own, which has a value of
+//! each series.
+
+use crate::{
+    query::{Fold, Only, Query, Value},
+    series::{Kind, measurement},
+};
+
+/// How a query's answer is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Values over time.
+    Range,
+    /// The value now.
+    Now,
+}
+
+impl Form {
+    /// Which times are meant.
+    fn when(self) -> &'static str {
+        match self {
+            Self::Range => "$timeFilter",
+            Self::Now => "time > ${__to}ms - 5m AND time <= ${__to}ms",
+        }
+    }
+}
+
+/// The text of a query, with Grafana's variables in it. Its column is called `column`.
+#[must_use]
+pub fn text(query: &Query, form: Form, column: &str) -> String {
+    let labels = |labels: &[&str]| labels.iter().map(|label| format!("\"{label}\"")).collect::<Vec<_>>();
+    let by = labels(query.by);
+    let tags = labels(measurement(query.measurement).map(|one| one.tags).unwrap_or_default());
+    let fold = query.fold.map(|fold| match fold {
+        Fold::Sum => "sum(\"v\")".to_owned(),
+        Fold::Avg => "mean(\"v\")".to_owned(),
+        Fold::Max => "max(\"v\")".to_owned(),
+        Fold::Min => "min(\"v\")".to_owned(),
+        Fold::Count => "count(\"v\")".to_owned(),
+        Fold::Percentile(of_hundred) => format!("percentile(\"v\", {of_hundred})"),
+    });
+    // What is a rate now is the last one of several.
+    let last = (form == Form::Now && query.per_second).then(|| "last(\"v\")".to_owned());
+    let when = form.when();
+    let kept = query.above.map(|least| format!(" AND \"v\" > {least}")).unwrap_or_default();
+    let text = match (fold, last) {
+        (None, None) if query.above.is_none() => innermost(query, form, &by, column),
+        (None, last) => {
+            let inner = innermost(query, form, &tags, "v");
+            let value = last.unwrap_or_else(|| "last(\"v\")".to_owned());
+            format!("SELECT {value} AS \"{column}\" FROM ({inner}) WHERE {when}{kept}{}", grouped(form, &by))
+        }
+        (Some(fold), last) => {
+            let mut inner = innermost(query, form, &tags, "v");
+            if let Some(last) = last {
+                inner = format!("SELECT {last} AS \"v\" FROM ({inner}) WHERE {when}{}", grouped(form, &tags));
+            }
+            format!("SELECT {fold} AS \"{column}\" FROM ({inner}) WHERE {when}{kept}{}", grouped(form, &by))
+        }
+    };
+    match query.top {
+        Some(count) => {
+            let labels = by.iter().map(|label| format!(", {label}")).collect::<String>();
+            format!("SELECT top(\"{column}\", {count}) AS \"{column}\"{labels} FROM ({text}) WHERE {when}")
+        }
+        None => text,
+    }
+}
+
+/// A value of each series.
+fn innermost(query: &Query, form: Form, by: &[String], column: &str) -> String {
+    let value = match query.value {
+        Value::Field(field) if query.per_second => format!("non_negative_derivative(last(\"{field}\"), 1s)"),
+        Value::Field(field) => format!("last(\"{field}\")"),
+        Value::Share(part, whole) => format!("last(\"{part}\") / last(\"{whole}\")"),
+        Value::Not(flag) => format!("1 - last(\"{flag}\")"),
+    };
+    let only: String = query
+        .only
+        .iter()
+        .map(|only| match only {
+            Only::Variable { label, name, .. } => format!(" AND \"{label}\" =~ /^${name}$/"),
+            Only::Is(label, wanted) => format!(" AND \"{label}\" = '{wanted}'"),
+        })
+        .collect();
+    let when = form.when();
+    let mut grouped = match form {
+        // A rate is one over time, also where only the last is wanted.
+        Form::Now if query.per_second => self::grouped(Form::Range, by).replace("$__interval", "30s"),
+        form => self::grouped(form, by),
+    };
+    // Flags are written when they change, and every few minutes: until then the last one holds.
+    if fields_are_flags(query) {
+        grouped = grouped.replace("fill(none)", "fill(previous)");
+    }
+    format!("SELECT {value} AS \"{column}\" FROM \"{}\" WHERE {when}{only}{grouped}", query.measurement)
+}
+
+fn fields_are_flags(query: &Query) -> bool {
+    let kind = |field| measurement(query.measurement).and_then(|one| one.kind(field));
+    query.value.fields().into_iter().all(|field| kind(field) == Some(Kind::Flag))
+}
+
+fn grouped(form: Form, by: &[String]) -> String {
+    let time = (form == Form::Range).then(|| "time($__interval)".to_owned());
+    let groups: Vec<String> = time.into_iter().chain(by.iter().cloned()).collect();
+    match (groups.is_empty(), form) {
+        (true, _) => String::new(),
+        (false, Form::Range) => format!(" GROUP BY {} fill(none)", groups.join(", ")),
+        (false, Form::Now) => format!(" GROUP BY {}", groups.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::{of, rate};
+
+    #[test]
+    fn each_form_has_its_text() {
+        const NOW: &str = "time > ${__to}ms - 5m AND time <= ${__to}ms";
+        let host = Only::Variable { label: "hostname", name: "host", many: false };
+        let load = of("muster_host_load", "1m").only(&[host]);
+        assert_eq!(
+            text(&load, Form::Range, "v"),
+            "SELECT last(\"1m\") AS \"v\" FROM \"muster_host_load\" WHERE $timeFilter AND \"hostname\" =~ /^$host$/ \
+             GROUP BY time($__interval) fill(none)"
+        );
+        assert_eq!(
+            text(&load.fold(Fold::Avg, &["hostname"]), Form::Now, "v"),
+            "SELECT mean(\"v\") AS \"v\" FROM (SELECT last(\"1m\") AS \"v\" FROM \"muster_host_load\" WHERE {NOW} AND \
+             \"hostname\" =~ /^$host$/ GROUP BY \"host\", \"hostname\") WHERE {NOW} GROUP BY \"hostname\""
+                .replace("{NOW}", NOW)
+        );
+        assert_eq!(
+            text(&rate("muster_agent_link", "reconnects_total").fold(Fold::Sum, &["hostname"]).top(), Form::Now, "v"),
+            "SELECT top(\"v\", 10) AS \"v\", \"hostname\" FROM (SELECT sum(\"v\") AS \"v\" FROM (SELECT last(\"v\") AS \"v\" FROM \
+             (SELECT non_negative_derivative(last(\"reconnects_total\"), 1s) AS \"v\" FROM \"muster_agent_link\" WHERE {NOW} \
+             GROUP BY time(30s), \"host\", \"hostname\" fill(none)) WHERE {NOW} GROUP BY \"host\", \"hostname\") WHERE {NOW} \
+             GROUP BY \"hostname\") WHERE {NOW}"
+                .replace("{NOW}", NOW)
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! One host.
+
+use super::{HOSTNAME, ONE_HOST, UNIT_OF_HOST, host_variable};
+use crate::{
+    panel::{Dashboard, Link, Row, Unit, lines, number, row, stacked, states, table},
+    query::{Fold, Query, of, rate, share},
+};
+
+pub(super) fn dashboard() -> Dashboard {
+    Dashboard {
+        name: "host",
+        title: "muster: host",
+        description: "What one host does: processor, memory, disks, network, and the units that it has.",
+        since: "now-1h",
+        variables: vec![host_variable(false)],
+        rows: vec![now(), processor(), memory(), disks(), network(), rest(), units()],
+    }
+}
+
+fn on(query: Query) -> Query {
+    query.only(&[ONE_HOST])
+}
+
+fn now() -> Row {
+    let of_host = |query: Query, fold| on(query).fold(fold, &[]);
+    row(
+        "Now",
+        vec![
+            number("Online", Unit::Flag, "Whether the host is connected, as the console sees it.")
+                .ask(of_host(of("muster_host", "online"), Fold::Max)),
+            number("Alerts", Unit::Count, "Alerts of this host that hold now.")
+                .bad(1.0)
+                .ask(of_host(of("muster_alert", "active"), Fold::Sum)),
+            number("Up for", Unit::Seconds, "How long the host has been up.")
+                .ask(of_host(of("muster_host_uptime", "seconds"), Fold::Max)),
+            number("Processor", Unit::Ratio, "The share of all processors' time that is used.")
+                .look(0.8, 0.95)
+                .ask(of_host(of("muster_host_cpu", "busy_ratio"), Fold::Max)),
+            number("Memory", Unit::Ratio, "The share of memory that is not available.")
+                .look(0.85, 0.95)
+                .ask(of_host(share("muster_host_memory", "used_bytes", "total_bytes"), Fold::Max)),
+            number("Fullest file system", Unit::Ratio, "The file system with the least room left.")
+                .look(0.85, 0.95)
+                .ask(of_host(share("muster_host_disk", "used_bytes", "total_bytes"), Fold::Max)),
+        ],
+    )
+}
+
+fn processor() -> Row {
+    let mode = |field, name| on(of("muster_host_cpu", field)).each(HOSTNAME).named(name);
+    let load = |field, name| on(of("muster_host_load", field)).each(HOSTNAME).named(name);
+    let pressure = |field, name| on(rate("muster_host_pressure", field)).each(&["hostname", "resource"]).named(name);
+    row(
+        "Processor",
+        vec![
+            stacked("Processor by mode", Unit::Ratio, "What the processors' time goes to. Steal is time that a hypervisor gave to others.")
+                .ask(mode("user_ratio", "user"))
+                .ask(mode("system_ratio", "system"))
+                .ask(mode("iowait_ratio", "waiting for disks"))
+                .ask(mode("steal_ratio", "steal")),
+            lines("Processor by core", Unit::Ratio, "How busy each logical processor is: one that is always at 1 is a program that cannot use two.")
+                .ask(on(of("muster_host_cpu_core", "busy_ratio")).each(&["hostname", "core"]).named("core {core}")),
+            lines("Load", Unit::Count, "How many tasks run, or wait for a processor or a disk: the mean of 1, 5 and 15 minutes.")
+                .ask(load("1m", "1 minute"))
+                .ask(load("5m", "5 minutes"))
+                .ask(load("15m", "15 minutes")),
+            lines("Pressure", Unit::Ratio, "The share of time in which some task, or all of them, had to wait for a resource. Kernels without PSI have none.")
+                .ask(pressure("some_seconds_total", "{resource}: some"))
+                .ask(pressure("full_seconds_total", "{resource}: all")),
+        ],
+    )
+}
+
+fn memory() -> Row {
+    let memory = |field, name| on(of("muster_host_memory", field)).each(HOSTNAME).named(name);
+    let swap = |field, name| on(of("muster_host_swap", field)).each(HOSTNAME).named(name);
+    row(
+        "Memory",
+        vec![
+            lines(
+                "Memory",
+                Unit::Bytes,
+                "What is used cannot be given to programs; what is available can, also if caches are in it now.",
+            )
+            .ask(memory("used_bytes", "used"))
+            .ask(memory("available_bytes", "available"))
+            .ask(memory("total_bytes", "total")),
+            lines("Swap", Unit::Bytes, "Memory that lies on disk.")
+                .ask(swap("used_bytes", "used"))
+                .ask(swap("total_bytes", "total")),
+        ],
+    )
+}
+
+fn disks() -> Row {
+    let mount = |part, whole| on(share("muster_host_disk", part, whole)).each(&["hostname", "mount"]).named("{mount}");
+    let device = |counter, name| on(rate("muster_host_disk_io", counter)).each(&["hostname", "device"]).named(name);
+    row(
+        "Disks",
+        vec![
+            lines("File systems", Unit::Ratio, "How full each file system is.")
+                .bad(0.9)
+                .ask(mount("used_bytes", "total_bytes")),
+            lines(
+                "Inodes",
+                Unit::Ratio,
+                "How many of each file system's inodes are used: without one no file can be made.",
+            )
+            .bad(0.9)
+            .ask(mount("used_inodes", "inodes")),
+            lines("Throughput", Unit::BytesPerSecond, "What is read from each disk and written to it.")
+                .ask(device("read_bytes_total", "{device} read"))
+                .ask(device("written_bytes_total", "{device} written")),
+            lines("Operations", Unit::PerSecond, "How many times each disk is read and written.")
+                .ask(device("reads_total", "{device} reads"))
+                .ask(device("writes_total", "{device} writes")),
+            lines("Disks at work", Unit::Ratio, "The share of time in which each disk had something to do.")
+                .wide(24)
+                .ask(device("busy_seconds_total", "{device}")),
+        ],
+    )
+}
+
+fn network() -> Row {
+    let of_each = |counter, name| on(rate("muster_host_network", counter)).each(&["hostname", "interface"]).named(name);
+    row(
+        "Network",
+        vec![
+            lines("Throughput", Unit::BytesPerSecond, "What each interface receives and sends.")
+                .ask(of_each("receive_bytes_total", "{interface} received"))
+                .ask(of_each("transmit_bytes_total", "{interface} sent")),
+            lines("Packets", Unit::PerSecond, "How many packets each interface receives and sends.")
+                .ask(of_each("receive_packets_total", "{interface} received"))
+                .ask(of_each("transmit_packets_total", "{interface} sent")),
+            lines("Errors and drops", Unit::PerSecond, "Packets that were damaged, or for which there was no room.")
+                .wide(24)
+                .ask(of_each("receive_errors_total", "{interface} received with errors"))
+                .ask(of_each("transmit_errors_total", "{interface} not sent for errors"))
+                .ask(of_each("receive_drops_total", "{interface} received and dropped"))
+                .ask(of_each("transmit_drops_total", "{interface} dropped before sending")),
+        ],
+    )
+}
+
+fn rest() -> Row {
+    row(
+        "Heat, clock, alerts",
+        vec![
+            lines("Temperature", Unit::Celsius, "The warmest sensor, where there is any.")
+                .look(80.0, 95.0)
+                .ask(on(of("muster_host_temperature", "celsius")).fold(Fold::Max, HOSTNAME).named("warmest")),
+            lines("Clock", Unit::Seconds, "How far the host's clock is from the console's.")
+                .ask(on(of("muster_host_clock", "offset_seconds")).each(HOSTNAME).named("ahead")),
+            states("Alerts", "When which alert held.").ask(
+                on(of("muster_alert", "active"))
+                    .fold(Fold::Max, &["rule", "severity", "subject"])
+                    .named("{rule} {subject} ({severity})"),
+            ),
+        ],
+    )
+}
+
+fn units() -> Row {
+    let of_unit = |query: Query, column, unit| on(query).fold(Fold::Max, UNIT_OF_HOST).named(column).unit(unit);
+    row(
+        "Units",
+        vec![
+            table(
+                "Units",
+                Unit::Count,
+                "The units of this host, as they are now. A name leads to the unit's own page.",
+            )
+            .link(Link::Unit)
+            .ask(of_unit(of("muster_unit_restart", "attempts"), "Started again", Unit::Count))
+            .ask(of_unit(of("muster_unit_cpu", "busy_ratio"), "Processor", Unit::Ratio))
+            .ask(of_unit(of("muster_unit_memory", "resident_bytes"), "Memory", Unit::Bytes)),
+        ],
+    )
+}

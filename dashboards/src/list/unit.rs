@@ -1,0 +1,109 @@
+//! Units: one, or some beside each other.
+
+use super::{EVERY_UNIT, HOSTS, REALMS, UNIT_OF_HOST, UNITS, host_variable};
+use crate::{
+    panel::{Dashboard, Link, Row, Unit, Variable, lines, number, row, stacked, table},
+    query::{Fold, Query, of, rate, share},
+};
+
+const NAME: &str = "{hostname} {realm}/{unit}";
+
+pub(super) fn dashboard() -> Dashboard {
+    let variable = |name, label, within, many| Variable { name, label, of: EVERY_UNIT, value: name, within, many };
+    Dashboard {
+        name: "unit",
+        title: "muster: unit",
+        description: "What units use of their hosts: one of them, or the same one on many hosts beside each other.",
+        since: "now-1h",
+        variables: vec![
+            host_variable(true),
+            variable("realm", "Realm", &[("hostname", "host")], true),
+            variable("unit", "Unit", &[("hostname", "host"), ("realm", "realm")], true),
+        ],
+        rows: vec![now(), course(), each()],
+    }
+}
+
+fn on(query: Query) -> Query {
+    query.only(&[HOSTS, REALMS, UNITS])
+}
+
+fn now() -> Row {
+    let sum = |query: Query| on(query).fold(Fold::Sum, &[]);
+    row(
+        "Now",
+        vec![
+            number("Units", Unit::Count, "How many units are chosen.")
+                .ask(on(of(EVERY_UNIT.0, EVERY_UNIT.1)).fold(Fold::Count, &[])),
+            number(
+                "Started again",
+                Unit::Count,
+                "How often they were started again by themselves since they last were up for five minutes.",
+            )
+            .bad(1.0)
+            .ask(sum(of("muster_unit_restart", "attempts"))),
+            number("Processor", Unit::Ratio, "What they use together, each as a share of its whole host.")
+                .ask(sum(of("muster_unit_cpu", "busy_ratio"))),
+            number("Memory", Unit::Bytes, "What they use together.")
+                .ask(sum(of("muster_unit_memory", "resident_bytes"))),
+            number("Processes", Unit::Count, "How many processes they have together.")
+                .ask(sum(of("muster_unit_processes", "count"))),
+            number(
+                "Nearest to its limit",
+                Unit::Ratio,
+                "The greatest share of its memory limit that a unit uses, of those that have one.",
+            )
+            .look(0.85, 0.95)
+            .ask(on(share("muster_unit_memory", "resident_bytes", "limit_bytes")).fold(Fold::Max, &[])),
+        ],
+    )
+}
+
+fn course() -> Row {
+    let each = |query: Query, name| on(query).each(UNIT_OF_HOST).named(name);
+    row(
+        "Over time",
+        vec![
+            stacked("Processor", Unit::Ratio, "The share of the whole host's processor time that each uses.")
+                .ask(each(of("muster_unit_cpu", "busy_ratio"), NAME)),
+            lines("Held back", Unit::Ratio, "The share of time in which a unit was held back by its processor limit.")
+                .ask(each(rate("muster_unit_cpu", "throttled_seconds_total"), NAME)),
+            stacked("Memory", Unit::Bytes, "What each uses.")
+                .ask(each(of("muster_unit_memory", "resident_bytes"), NAME)),
+            lines(
+                "Memory against its limit",
+                Unit::Ratio,
+                "The share of its memory limit that each uses, of those that have one.",
+            )
+            .look(0.85, 0.95)
+            .ask(each(share("muster_unit_memory", "resident_bytes", "limit_bytes"), NAME)),
+            lines("Disks", Unit::BytesPerSecond, "What each reads and writes.")
+                .ask(each(rate("muster_unit_io", "read_bytes_total"), "{hostname} {realm}/{unit} read"))
+                .ask(each(rate("muster_unit_io", "written_bytes_total"), "{hostname} {realm}/{unit} written")),
+            lines("Processes", Unit::Count, "How many processes each has.")
+                .ask(each(of("muster_unit_processes", "count"), NAME)),
+            lines(
+                "Started again",
+                Unit::Count,
+                "How often each was started again by itself since it last was up for five minutes.",
+            )
+            .wide(24)
+            .ask(each(of("muster_unit_restart", "attempts"), NAME)),
+        ],
+    )
+}
+
+fn each() -> Row {
+    let of_unit = |query: Query, column, unit| on(query).fold(Fold::Max, UNIT_OF_HOST).named(column).unit(unit);
+    row(
+        "Each",
+        vec![
+            table("Units", Unit::Count, "The units that are chosen, as they are now.")
+                .link(Link::Unit)
+                .ask(of_unit(of("muster_unit_restart", "attempts"), "Started again", Unit::Count))
+                .ask(of_unit(of("muster_unit_cpu", "busy_ratio"), "Processor", Unit::Ratio))
+                .ask(of_unit(of("muster_unit_memory", "resident_bytes"), "Memory", Unit::Bytes))
+                .ask(of_unit(of("muster_unit_processes", "count"), "Processes", Unit::Count)),
+        ],
+    )
+}

@@ -1,0 +1,144 @@
+//! The series that there are to draw: measurements as agents and the console write them, with their tags and fields.
+//!
+//! In Prometheus's language a series is called by its measurement and its field (`muster_host_cpu_busy_ratio`); in
+//! InfluxQL both have their own place.
+//!
+//! **Invariant: no panel draws what is not listed here**, and the tests fill each database with just these.
+
+/// What the numbers of a field do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// They go up and down.
+    Gauge,
+    /// They only grow, until whoever counts starts anew.
+    Counter,
+    /// They are 0 or 1.
+    Flag,
+}
+
+/// What is written together, at one time.
+#[derive(Clone, Copy, Debug)]
+pub struct Measurement {
+    /// Its name.
+    pub name: &'static str,
+    /// What tells one from another.
+    pub tags: &'static [&'static str],
+    /// What is measured.
+    pub fields: &'static [(&'static str, Kind)],
+}
+
+impl Measurement {
+    /// The kind of a field.
+    #[must_use]
+    pub fn kind(&self, field: &str) -> Option<Kind> {
+        self.fields.iter().find(|(name, _)| *name == field).map(|(_, kind)| *kind)
+    }
+}
+
+/// The measurement of a name.
+#[must_use]
+pub fn measurement(name: &str) -> Option<&'static Measurement> {
+    MEASUREMENTS.iter().find(|one| one.name == name)
+}
+
+const HOST: &[&str] = &["host", "hostname"];
+const UNIT: &[&str] = &["host", "hostname", "realm", "unit", "kind"];
+const CONSOLE: &[&str] = &["instance"];
+
+/// All of them.
+pub const MEASUREMENTS: &[Measurement] = &[
+    of("muster_host_cpu", HOST, &CPU),
+    of("muster_host_cpu_core", &["host", "hostname", "core"], &[("busy_ratio", Kind::Gauge)]),
+    of("muster_host_load", HOST, &[("1m", Kind::Gauge), ("5m", Kind::Gauge), ("15m", Kind::Gauge)]),
+    of("muster_host_pressure", &["host", "hostname", "resource"], &PRESSURE),
+    of("muster_host_memory", HOST, &MEMORY),
+    of("muster_host_swap", HOST, &[("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge)]),
+    of("muster_host_disk", &["host", "hostname", "mount"], &DISK),
+    of("muster_host_disk_io", &["host", "hostname", "device"], &DISK_IO),
+    of("muster_host_network", &["host", "hostname", "interface"], &NETWORK),
+    of("muster_host_temperature", HOST, &[("celsius", Kind::Gauge)]),
+    of("muster_host_uptime", HOST, &[("seconds", Kind::Gauge)]),
+    of("muster_host_clock", HOST, &[("offset_seconds", Kind::Gauge)]),
+    of("muster_host", HOST, &[("online", Kind::Flag)]),
+    of("muster_unit_cpu", UNIT, &[("busy_ratio", Kind::Gauge), ("throttled_seconds_total", Kind::Counter)]),
+    of("muster_unit_memory", UNIT, &[("resident_bytes", Kind::Gauge), ("limit_bytes", Kind::Gauge)]),
+    of("muster_unit_io", UNIT, &[("read_bytes_total", Kind::Counter), ("written_bytes_total", Kind::Counter)]),
+    of("muster_unit_processes", UNIT, &[("count", Kind::Gauge)]),
+    of("muster_unit_restart", UNIT, &[("attempts", Kind::Gauge)]),
+    of("muster_agent_cpu", HOST, &[("busy_ratio", Kind::Gauge)]),
+    of("muster_agent_memory", HOST, &[("resident_bytes", Kind::Gauge)]),
+    of("muster_agent_store", HOST, &[("size_bytes", Kind::Gauge)]),
+    of("muster_agent_queue", &["host", "hostname", "queue"], &[("length", Kind::Gauge)]),
+    of("muster_agent_link", HOST, &[("reconnects_total", Kind::Counter)]),
+    of("muster_agent_reconcile", HOST, &[("age_seconds", Kind::Gauge), ("duration_seconds", Kind::Gauge)]),
+    of("muster_alert", &["host", "hostname", "rule", "severity", "subject"], &[("active", Kind::Flag)]),
+    of("muster_console_hosts", &["instance", "state"], &[("count", Kind::Gauge)]),
+    of("muster_console_commands", CONSOLE, &[("open", Kind::Gauge)]),
+    of("muster_console_store", CONSOLE, &[("bytes", Kind::Gauge)]),
+    of("muster_console_series", CONSOLE, &[("count", Kind::Gauge)]),
+    of("muster_console_points", CONSOLE, &[("received_total", Kind::Counter)]),
+    of("muster_console_alerts", &["instance", "severity"], &[("active", Kind::Gauge)]),
+    of("muster_console_memory", CONSOLE, &[("resident_bytes", Kind::Gauge)]),
+    of("muster_console_cpu", CONSOLE, &[("busy_ratio", Kind::Gauge)]),
+    of("muster_console_external", &["instance", "store"], &EXTERNAL),
+];
+
+const CPU: [(&str, Kind); 5] = [
+    ("busy_ratio", Kind::Gauge),
+    ("user_ratio", Kind::Gauge),
+    ("system_ratio", Kind::Gauge),
+    ("iowait_ratio", Kind::Gauge),
+    ("steal_ratio", Kind::Gauge),
+];
+const PRESSURE: [(&str, Kind); 2] = [("some_seconds_total", Kind::Counter), ("full_seconds_total", Kind::Counter)];
+const MEMORY: [(&str, Kind); 3] =
+    [("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge), ("available_bytes", Kind::Gauge)];
+const DISK: [(&str, Kind); 4] =
+    [("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge), ("inodes", Kind::Gauge), ("used_inodes", Kind::Gauge)];
+const DISK_IO: [(&str, Kind); 5] = [
+    ("read_bytes_total", Kind::Counter),
+    ("written_bytes_total", Kind::Counter),
+    ("reads_total", Kind::Counter),
+    ("writes_total", Kind::Counter),
+    ("busy_seconds_total", Kind::Counter),
+];
+const NETWORK: [(&str, Kind); 8] = [
+    ("receive_bytes_total", Kind::Counter),
+    ("transmit_bytes_total", Kind::Counter),
+    ("receive_packets_total", Kind::Counter),
+    ("transmit_packets_total", Kind::Counter),
+    ("receive_errors_total", Kind::Counter),
+    ("transmit_errors_total", Kind::Counter),
+    ("receive_drops_total", Kind::Counter),
+    ("transmit_drops_total", Kind::Counter),
+];
+const EXTERNAL: [(&str, Kind); 4] = [
+    ("waiting_bytes", Kind::Gauge),
+    ("sent_total", Kind::Counter),
+    ("retried_total", Kind::Counter),
+    ("quarantined_total", Kind::Counter),
+];
+
+const fn of(name: &'static str, tags: &'static [&'static str], fields: &'static [(&'static str, Kind)]) -> Measurement {
+    Measurement { name, tags, fields }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_named_as_such_and_nothing_twice() {
+        let mut names = Vec::new();
+        for one in MEASUREMENTS {
+            for (field, kind) in one.fields {
+                assert_eq!(field.ends_with("_total"), *kind == Kind::Counter, "{} {field}", one.name);
+                names.push(format!("{}_{field}", one.name));
+            }
+        }
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,141 @@
+//! What is committed is what the list of panels gives, and the list asks for nothing that there is not.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use muster_dashboards::{
+    Flavour, files, list,
+    panel::{Dashboard, Kind, Panel},
+    series::MEASUREMENTS,
+};
+use serde_json::Value;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+#[test]
+fn what_is_committed_is_what_the_list_gives() {
+    let made = files::made();
+    for file in &made {
+        let path = folder().join(&file.path);
+        if std::env::var_os("MUSTER_REWRITE").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &file.text).unwrap();
+        }
+        assert!(
+            fs::read_to_string(&path).is_ok_and(|text| text == file.text),
+            "{} is not what the list gives; `MUSTER_REWRITE=1 cargo test -p muster-dashboards` writes it anew",
+            file.path
+        );
+    }
+    for flavour in Flavour::ALL {
+        for entry in fs::read_dir(folder().join(flavour.word())).unwrap() {
+            let path = entry.unwrap().path();
+            let made = made.iter().any(|file| folder().join(&file.path) == path);
+            assert!(made, "{} is of no dashboard any more: remove it", path.display());
+        }
+    }
+}
+
+/// The table of series in README.md is made of the list.
+#[test]
+fn the_readme_has_all_series() {
+    let path = folder().join("README.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let head = "| measurement | fields | more labels |\n|---|---|---|\n";
+    let start = text.find(head).expect("the table") + head.len();
+    let end = start + text[start..].find("\n\n").expect("the end of the table") + 1;
+    let rows: String = MEASUREMENTS
+        .iter()
+        .map(|one| {
+            let quoted = |names: Vec<&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            let known = ["host", "hostname", "realm", "unit", "kind", "instance"];
+            let labels = one.tags.iter().copied().filter(|tag| !known.contains(tag)).collect();
+            let fields = one.fields.iter().map(|(field, _)| *field).collect();
+            format!("| `{}` | {} | {} |\n", one.name, quoted(fields), quoted(labels))
+        })
+        .collect();
+    let wanted = format!("{}{rows}{}", &text[..start], &text[end..]);
+    if std::env::var_os("MUSTER_REWRITE").is_some() {
+        fs::write(&path, &wanted).unwrap();
+        return;
+    }
+    assert!(
+        text == wanted,
+        "README.md's table is not the list's; `MUSTER_REWRITE=1 cargo test -p muster-dashboards` writes it anew"
+    );
+}
+
+fn panels(dashboards: &[Dashboard]) -> impl Iterator<Item = (&Dashboard, &Panel)> {
+    dashboards
+        .iter()
+        .flat_map(|one| one.rows.iter().flat_map(move |row| row.panels.iter().map(move |panel| (one, panel))))
+}
+
+#[test]
+fn each_panel_asks_for_what_there_is_and_says_what_it_shows() {
+    let dashboards = list::dashboards();
+    for (dashboard, panel) in panels(&dashboards) {
+        let what = format!("{}: {}", dashboard.name, panel.title);
+        assert!(panel.description.ends_with('.'), "{what}: no description");
+        assert!(!panel.queries.is_empty() && panel.width <= 24, "{what}");
+        for query in &panel.queries {
+            assert_eq!(query.problem(), None, "{what}: {query:?}");
+            assert_eq!(query.legend.is_empty(), panel.kind == Kind::Number, "{what}: {query:?}");
+            if panel.kind == Kind::Table {
+                assert_eq!(query.by, panel.queries[0].by, "{what}: rows of the same labels");
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_that_is_measured_is_drawn() {
+    let dashboards = list::dashboards();
+    let drawn: BTreeSet<String> = panels(&dashboards)
+        .flat_map(|(_, panel)| &panel.queries)
+        .flat_map(|query| query.value.fields().into_iter().map(|field| format!("{}_{field}", query.measurement)))
+        .collect();
+    for one in MEASUREMENTS {
+        for (field, _) in one.fields {
+            let name = format!("{}_{field}", one.name);
+            // It is the sum of what is drawn in its place.
+            assert!(drawn.contains(&name), "{name} is on no dashboard");
+        }
+    }
+}
+
+#[test]
+fn both_flavours_have_the_same_panels_in_the_same_places() {
+    let made = files::made();
+    for dashboard in list::dashboards() {
+        let [promql, influxql] = Flavour::ALL.map(|flavour| {
+            let path = format!("{}/{}.json", flavour.word(), dashboard.name);
+            let file = made.iter().find(|file| file.path == path).expect("it was made");
+            let json: Value = serde_json::from_str(&file.text).unwrap();
+            json
+        });
+        let panels = |json: &Value| {
+            let panels = json["panels"].as_array().unwrap().iter();
+            let shown = |panel: &Value| {
+                let targets = panel["targets"].as_array().map_or(0, Vec::len);
+                (panel["title"].clone(), panel["gridPos"].clone(), targets)
+            };
+            panels.map(shown).collect::<Vec<_>>()
+        };
+        assert_eq!(panels(&promql), panels(&influxql));
+        assert_ne!(promql["uid"], influxql["uid"]);
+        // No two panels lie upon each other.
+        let mut taken = BTreeSet::new();
+        for (title, place, _) in panels(&promql) {
+            let [x, y, w, h] = ["x", "y", "w", "h"].map(|key| place[key].as_u64().unwrap());
+            for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+                assert!(cell.0 < 24 && taken.insert(cell), "{}: {title}", dashboard.name);
+            }
+        }
+    }
+}

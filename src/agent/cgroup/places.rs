@@ -1,0 +1,150 @@
+//! Where the kernel counts what a unit uses: the folders of the cgroups that its main process is in, as far as nothing
+//! but the unit is in them.
+//!
+//! A unit whose agent could make it no cgroup, in some hierarchy or in any, is in one that others are in too. What
+//! is counted there says nothing of the unit, and there is no folder then.
+
+use std::{fs, path::PathBuf};
+
+use muster_shim::cgroup::AGENT_PREFIX;
+use muster_topics::name::UnitName;
+
+use super::{Mount, own_cgroup};
+
+/// The hierarchies of cgroups that this host has.
+#[derive(Debug)]
+pub(in crate::agent) struct Hierarchies {
+    mounts: Vec<Mount>,
+    /// `/proc/self/cgroup`.
+    own: String,
+}
+
+/// The folders of one unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::agent) struct Places {
+    /// In the unified hierarchy.
+    pub(in crate::agent) unified: Option<PathBuf>,
+    /// In the hierarchies of v1.
+    pub(in crate::agent) cpu: Option<PathBuf>,
+    pub(in crate::agent) cpuacct: Option<PathBuf>,
+    pub(in crate::agent) memory: Option<PathBuf>,
+    pub(in crate::agent) pids: Option<PathBuf>,
+    pub(in crate::agent) blkio: Option<PathBuf>,
+}
+
+impl Hierarchies {
+    /// Those of this host, which do not change while it is up.
+    pub(in crate::agent) fn detect() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Self::parse(&read("/proc/self/mountinfo"), read("/proc/self/cgroup"))
+    }
+
+    fn parse(mounts: &str, own: String) -> Self {
+        Self { mounts: mounts.lines().filter_map(Mount::parse).collect(), own }
+    }
+
+    /// The folders of a unit, from `/proc/<pid>/cgroup` of its main process.
+    pub(in crate::agent) fn places(&self, unit: &UnitName, kind: &str, cgroups: &str) -> Places {
+        let cgroups: Vec<(&str, &str)> = cgroups.lines().filter_map(own_cgroup).collect();
+        let folder = |controller: &str| {
+            let is_it = |names: &str| names.split(',').any(|name| name == controller);
+            let (_, path) = cgroups.iter().find(|(names, _)| is_it(names))?;
+            let (_, agents) = self.own.lines().filter_map(own_cgroup).find(|(names, _)| is_it(names))?;
+            let path = match kind {
+                "yuno" => of_yuno(unit, path)?,
+                _ => of_other(path, agents)?,
+            };
+            let mut of_it = self.mounts.iter().filter(|mount| is_it(&mount.controllers));
+            of_it.find_map(|mount| mount.folder(path))
+        };
+        Places {
+            unified: folder(""),
+            cpu: folder("cpu"),
+            cpuacct: folder("cpuacct"),
+            memory: folder("memory"),
+            pids: folder("pids"),
+            blkio: folder("blkio"),
+        }
+    }
+}
+
+/// The part of a path that is the cgroup that an agent has made for this yuno; it may have made some itself below.
+fn of_yuno<'a>(unit: &UnitName, path: &'a str) -> Option<&'a str> {
+    let (realm, name) = (unit.realm(), unit.name());
+    let words: Vec<&str> = path.split('/').collect();
+    let at = words.windows(3).position(|words| {
+        let is_named = words[2].strip_suffix(".2").unwrap_or(words[2]) == name.as_str();
+        words[0].starts_with(AGENT_PREFIX) && words[1] == realm.as_str() && is_named
+    })?;
+    let len = words[..at + 3].iter().map(|word| word.len() + 1).sum::<usize>() - 1;
+    path.get(..len)
+}
+
+/// The cgroup that somebody else has made for a unit, such as a container's runtime: not the root, nor the agent's own. A
+/// service manager in a container is in a cgroup of its own below the container's.
+fn of_other<'a>(path: &'a str, agents: &str) -> Option<&'a str> {
+    let path = path.strip_suffix("/init.scope").unwrap_or(path);
+    let is_above = path == agents || agents.strip_prefix(path).is_some_and(|below| below.starts_with('/'));
+    (!path.is_empty() && path != "/" && !is_above).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "\
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+39 31 0:36 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+    const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    fn places(mounts: &str, own: &str, kind: &str, cgroups: &str) -> Places {
+        Hierarchies::parse(mounts, own.to_owned()).places(&"shop/till".parse().unwrap(), kind, cgroups)
+    }
+
+    #[test]
+    fn a_yunos_own_cgroups_are_found_and_no_others() {
+        let folder = |text: &str| Some(PathBuf::from(text));
+        let own = "0::/system.slice/muster.service\n";
+        let leaf = "/system.slice/muster-0a1b/shop/till";
+        let unified = Places { unified: folder(&format!("/sys/fs/cgroup{leaf}")), ..Places::default() };
+        assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}\n")), unified);
+        // It may have made cgroups of its own.
+        assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}/workers/1\n")), unified);
+        let second = places(V2, own, "yuno", &format!("0::{leaf}.2\n"));
+        assert_eq!(second.unified, folder(&format!("/sys/fs/cgroup{leaf}.2")));
+        for other in ["/", "/system.slice/muster.service", "/system.slice/muster-0a1b/shop/till2", "/shop/till"] {
+            assert_eq!(places(V2, own, "yuno", &format!("0::{other}\n")), Places::default(), "{other}");
+        }
+        // In v1 it is in some hierarchies alone, and with others in the rest.
+        let own = "8:memory:/a.service\n5:pids:/a.service\n4:cpu,cpuacct:/a.service\n0::/a.service\n";
+        let cgroups = "8:memory:/a.service/muster-0a1b/shop/till\n5:pids:/a.service\n4:cpu,cpuacct:/a.service\n\
+                       0::/muster-0a1b/shop/till\n";
+        let wanted = Places {
+            unified: folder("/sys/fs/cgroup/unified/muster-0a1b/shop/till"),
+            memory: folder("/sys/fs/cgroup/memory/a.service/muster-0a1b/shop/till"),
+            ..Places::default()
+        };
+        assert_eq!(places(V1, own, "yuno", cgroups), wanted);
+    }
+
+    #[test]
+    fn others_have_theirs_made_by_their_runtimes() {
+        let own = "0::/system.slice/muster.service\n";
+        for (path, wanted) in [
+            ("/lxc.payload.web", Some("/sys/fs/cgroup/lxc.payload.web")),
+            ("/lxc.payload.web/init.scope", Some("/sys/fs/cgroup/lxc.payload.web")),
+            ("/machine.slice/libpod-1.scope", Some("/sys/fs/cgroup/machine.slice/libpod-1.scope")),
+            ("/", None),
+            ("/init.scope", None),
+            ("/system.slice", None),
+            ("/system.slice/muster.service", None),
+        ] {
+            let found = places(V2, own, "container", &format!("0::{path}\n"));
+            assert_eq!(found.unified, wanted.map(PathBuf::from), "{path}");
+        }
+        assert_eq!(places("", "", "container", "nonsense"), Places::default());
+    }
+}

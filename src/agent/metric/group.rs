@@ -1,0 +1,232 @@
+//! Groups of measurements: which of them are taken with which sample. Pure.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// All processors together, by mode.
+    Cpu,
+    /// Each of them.
+    Cores,
+    /// The load.
+    Load,
+    /// How long something waited for processors, memory or disks.
+    Pressure,
+    /// Memory and swap.
+    Memory,
+    /// File systems: bytes and inodes.
+    Disks,
+    /// What disks read and write.
+    DiskIo,
+    /// Bytes that interfaces carry.
+    Network,
+    /// Their packets, errors and drops.
+    Packets,
+    /// The warmest sensor.
+    Temperature,
+    /// Since when the host has been up.
+    Uptime,
+    /// How far the clock is off.
+    Clock,
+    /// Processor time and memory of units.
+    Units,
+    /// Their limits, disks, processes and waits.
+    UnitDetails,
+    /// What yunos tell of themselves.
+    Stats,
+    /// The agent itself.
+    Agent,
+}
+
+impl Group {
+    /// All there are.
+    pub const ALL: [Self; 16] = [
+        Self::Cpu,
+        Self::Cores,
+        Self::Load,
+        Self::Pressure,
+        Self::Memory,
+        Self::Disks,
+        Self::DiskIo,
+        Self::Network,
+        Self::Packets,
+        Self::Temperature,
+        Self::Uptime,
+        Self::Clock,
+        Self::Units,
+        Self::UnitDetails,
+        Self::Stats,
+        Self::Agent,
+    ];
+}
+
+/// How often groups are measured, in seconds; 0 is with each sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[expect(missing_docs, reason = "they are the groups, which say what they are")]
+pub struct Periods {
+    pub cpu: u32,
+    pub cores: u32,
+    pub load: u32,
+    pub pressure: u32,
+    pub memory: u32,
+    pub disks: u32,
+    pub disk_io: u32,
+    pub network: u32,
+    pub packets: u32,
+    pub temperature: u32,
+    pub uptime: u32,
+    pub clock: u32,
+    pub units: u32,
+    pub unit_details: u32,
+    pub stats: u32,
+    pub agent: u32,
+}
+
+impl Default for Periods {
+    /// With each sample goes what somebody watches as it changes. What is looked at over hours goes each minute, for
+    /// each name in a batch costs more of the line than its value; disks and units' details twice as often,
+    /// so that a rate over a minute has two points.
+    fn default() -> Self {
+        Self {
+            cpu: 0,
+            cores: 60,
+            load: 0,
+            pressure: 60,
+            memory: 0,
+            disks: 60,
+            disk_io: 30,
+            network: 0,
+            packets: 60,
+            temperature: 60,
+            uptime: 60,
+            clock: 300,
+            units: 0,
+            unit_details: 30,
+            stats: 30,
+            agent: 60,
+        }
+    }
+}
+
+impl Periods {
+    fn of(&self, group: Group) -> Duration {
+        let seconds = match group {
+            Group::Cpu => self.cpu,
+            Group::Cores => self.cores,
+            Group::Load => self.load,
+            Group::Pressure => self.pressure,
+            Group::Memory => self.memory,
+            Group::Disks => self.disks,
+            Group::DiskIo => self.disk_io,
+            Group::Network => self.network,
+            Group::Packets => self.packets,
+            Group::Temperature => self.temperature,
+            Group::Uptime => self.uptime,
+            Group::Clock => self.clock,
+            Group::Units => self.units,
+            Group::UnitDetails => self.unit_details,
+            Group::Stats => self.stats,
+            Group::Agent => self.agent,
+        };
+        Duration::from_secs(seconds.into())
+    }
+}
+
+/// Which groups are measured, and how often.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// How often.
+    pub periods: Periods,
+    /// Those that are not measured at all.
+    pub off: Vec<Group>,
+}
+
+/// The groups of one sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Due([bool; Group::ALL.len()]);
+
+impl Due {
+    /// All groups.
+    #[cfg(test)]
+    pub(super) const ALL: Self = Self([true; Group::ALL.len()]);
+
+    pub(super) fn has(self, group: Group) -> bool {
+        self.0[group as usize]
+    }
+
+    #[cfg(test)]
+    pub(super) fn only(groups: &[Group]) -> Self {
+        Self(Group::ALL.map(|group| groups.contains(&group)))
+    }
+}
+
+/// When which group is measured.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    choice: Choice,
+    sample: Duration,
+    /// When each was measured last.
+    last: [Option<Duration>; Group::ALL.len()],
+}
+
+impl Schedule {
+    pub(super) fn new(choice: Choice, sample: Duration) -> Self {
+        Self { choice, sample, last: [None; Group::ALL.len()] }
+    }
+
+    /// What a sample at this moment measures, which is then counted as measured. Moments are since any fixed time.
+    pub(super) fn take(&mut self, now: Duration) -> Due {
+        // A sample comes a little early or late: half of its own period decides which is the right one.
+        let grain = self.sample / 2;
+        let Self { choice, last, .. } = self;
+        Due(Group::ALL.map(|group| {
+            let period = choice.periods.of(group);
+            let is_due = last[group as usize].is_none_or(|last| now.saturating_sub(last) + grain >= period);
+            let is_due = is_due && !choice.off.contains(&group);
+            if is_due {
+                last[group as usize] = Some(now);
+            }
+            is_due
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_their_own_periods() {
+        let choice = Choice { off: vec![Group::Temperature], ..Choice::default() };
+        let mut schedule = Schedule::new(choice, Duration::from_secs(10));
+        let mut counts = [0; Group::ALL.len()];
+        // Ten minutes of samples that are up to a second early or late; the second one comes soon.
+        for sample in 0..60u64 {
+            let at_ms = if sample == 1 { 2_000 } else { sample * 10_000 + 1_000 * (sample % 3) };
+            let due = schedule.take(Duration::from_millis(at_ms));
+            if sample == 0 {
+                let missing: Vec<_> = Group::ALL.into_iter().filter(|group| !due.has(*group)).collect();
+                assert_eq!(missing, [Group::Temperature], "everything else is known at once");
+            }
+            for group in Group::ALL {
+                counts[group as usize] += u32::from(due.has(group));
+            }
+        }
+        let of = |group| counts[group as usize];
+        assert_eq!((of(Group::Cpu), of(Group::Cores), of(Group::Temperature)), (60, 10, 0));
+        assert_eq!((of(Group::DiskIo), of(Group::Clock)), (20, 2));
+    }
+
+    #[test]
+    fn all_are_listed_in_their_order() {
+        for (index, group) in Group::ALL.into_iter().enumerate() {
+            assert_eq!(group as usize, index, "{group:?}");
+        }
+    }
+}

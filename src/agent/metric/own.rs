@@ -1,0 +1,148 @@
+//! The agent itself: what it uses, and what waits in it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use muster_topics::{Millis, metric::Point};
+use nix::time::ClockId;
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    procfs::Reader,
+    sample::{Labelled, bytes, ratio, seconds},
+    unit,
+};
+use crate::agent::{
+    link::Meter,
+    store::{Store, metric, outbox},
+    unit::{UnitStates, Units},
+};
+
+/// How much waits in the agent's loop, as of when it looked last.
+#[derive(Debug, Default)]
+pub struct Queues {
+    /// Commands that are being worked on or wait for their turn.
+    pub commands: AtomicU64,
+    /// Alerts that the console has not acknowledged.
+    pub alerts: AtomicU64,
+}
+
+/// When all units were last looked at, and how long that took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reconciled {
+    /// The end of it.
+    pub at: Instant,
+    /// From its beginning.
+    pub took: Duration,
+}
+
+/// Where measurements come from, beside the kernel.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The host's units.
+    pub units: watch::Receiver<UnitStates>,
+    /// What keeps them, if that tells of itself.
+    pub keeper: Option<Units>,
+    /// What went over the link.
+    pub meter: Arc<Meter>,
+    /// What waits in the loop.
+    pub queues: Arc<Queues>,
+}
+
+impl Sources {
+    /// Those of an agent.
+    #[must_use]
+    pub fn new(keeper: Units, meter: Arc<Meter>, queues: Arc<Queues>) -> Self {
+        Self { units: keeper.states(), keeper: Some(keeper), meter, queues }
+    }
+}
+
+/// What the store says of itself; what it does not say is left out, for that it fails is told where it matters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stored {
+    outbox: Option<u64>,
+    metrics: Option<u64>,
+    size_bytes: Option<u64>,
+}
+
+impl Stored {
+    /// Counts it.
+    pub(super) async fn count(store: &Store) -> Self {
+        Self {
+            outbox: outbox::count(store).await.ok(),
+            metrics: metric::count(store).await.ok(),
+            size_bytes: metric::store_size_bytes(store).await.ok(),
+        }
+    }
+}
+
+/// Takes samples of the agent, and remembers of the last one what ratios need.
+#[derive(Debug, Default)]
+pub(super) struct OwnSampler {
+    /// Processor time, and when.
+    busy: Option<(Duration, Instant)>,
+}
+
+impl OwnSampler {
+    /// Its processor time is in shares of all `processors`, as that of units.
+    pub(super) fn sample(
+        &mut self,
+        labelled: &Labelled,
+        reader: &mut Reader,
+        sources: &Sources,
+        stored: Stored,
+        processors: u64,
+        at_ms: Millis,
+    ) -> Vec<Point> {
+        let point = |measurement| labelled.point(measurement, &[], at_ms);
+        let mut points = Vec::with_capacity(8);
+        if let Some(busy) = busy() {
+            let now = Instant::now();
+            let before = self.busy.replace((busy, now));
+            if let Some((before, since)) = before.filter(|(_, since)| now > *since) {
+                let whole = micros(now - since).saturating_mul(processors.max(1));
+                points.push(
+                    point("muster_agent_cpu").field("busy_ratio", ratio(micros(busy.saturating_sub(before)), whole)),
+                );
+            }
+        }
+        if let Some(process) = unit::process(reader, "self") {
+            let resident_bytes = process.resident_pages.saturating_mul(labelled.page_bytes);
+            points.push(bytes(point("muster_agent_memory"), &[("resident_bytes", resident_bytes)]));
+        }
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        for (queue, length) in [
+            ("commands", Some(load(&sources.queues.commands))),
+            ("alerts", Some(load(&sources.queues.alerts))),
+            ("outbox", stored.outbox),
+            ("metrics", stored.metrics),
+        ] {
+            let point = labelled.point("muster_agent_queue", &[("queue", queue)], at_ms);
+            points.extend(length.map(|length| bytes(point, &[("length", length)])));
+        }
+        points.extend(stored.size_bytes.map(|size| bytes(point("muster_agent_store"), &[("size_bytes", size)])));
+        // The first connection is none that was lost before.
+        let reconnects = load(&sources.meter.connects).saturating_sub(1);
+        points.push(bytes(point("muster_agent_link"), &[("reconnects_total", reconnects)]));
+        if let Some(reconciled) = sources.keeper.as_ref().and_then(|units| *units.reconciled().borrow()) {
+            let age = micros(reconciled.at.elapsed()) / 1_000_000;
+            let point = bytes(point("muster_agent_reconcile"), &[("age_seconds", age)]);
+            points.push(point.field("duration_seconds", seconds(micros(reconciled.took))));
+        }
+        points
+    }
+}
+
+/// Processor time of this process.
+fn busy() -> Option<Duration> {
+    Some(ClockId::CLOCK_PROCESS_CPUTIME_ID.now().ok()?.into())
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,140 @@
+//! What of a sample goes to the console: what seldom changes goes when it has changed, or every few minutes. Pure.
+//!
+//! Alerts see each sample whole; this is about the wire alone, where each value that says nothing new costs as much as
+//! one that does.
+
+use std::collections::BTreeMap;
+
+use muster_topics::{Millis, metric::Point};
+
+/// How long a value that has not changed is not repeated. Who asks for the value of a moment gets the last one of the five
+/// minutes before (Prometheus, and the console's own queries); the wait for the batch comes on top of this.
+const REPEAT_MS: Millis = 240_000;
+/// How often what changes slowly goes: from one to the next a mean over 5 or 15 minutes has hardly moved, and what is available
+/// is what is not used.
+const SLOW_MS: Millis = 60_000;
+/// The most values that are remembered: four of each of a thousand units. Beyond it, all are forgotten and go once more.
+const REMEMBERED_MAX: usize = 4_096;
+
+/// When a value goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Always.
+    Each,
+    /// When it has changed, and every few minutes.
+    Changed,
+    /// Each minute.
+    Slow,
+}
+
+fn rule(measurement: &str, field: &str) -> Rule {
+    match (measurement, field) {
+        ("muster_host_memory", "available_bytes") | ("muster_host_load", "5m" | "15m") => Rule::Slow,
+        (_, "total_bytes" | "inodes" | "limit_bytes" | "steal_ratio" | "attempts" | "length" | "reconnects_total")
+        | ("muster_host_swap", "used_bytes")
+        | ("muster_agent_store", "size_bytes")
+        | ("muster_yuno", _) => Rule::Changed,
+        _ => Rule::Each,
+    }
+}
+
+/// What has gone, as far as it matters.
+#[derive(Debug, Default)]
+pub(super) struct Thin {
+    gone: BTreeMap<String, (f64, Millis)>,
+}
+
+impl Thin {
+    /// What of these goes; points of which nothing does are left out.
+    pub(super) fn thin(&mut self, mut points: Vec<Point>) -> Vec<Point> {
+        if self.gone.len() > REMEMBERED_MAX {
+            self.gone.clear();
+        }
+        for point in &mut points {
+            let mut fields = std::mem::take(&mut point.fields);
+            fields.retain(|(field, value)| self.goes(point, field, *value));
+            point.fields = fields;
+        }
+        points.retain(|point| !point.fields.is_empty());
+        points
+    }
+
+    fn goes(&mut self, point: &Point, field: &str, value: f64) -> bool {
+        let rule = rule(&point.measurement, field);
+        if rule == Rule::Each {
+            return true;
+        }
+        let key = key(point, field);
+        let stays = self.gone.get(&key).is_some_and(|(last, at_ms)| {
+            let since_ms = point.at_ms - at_ms;
+            // A clock that was set back is no reason to wait.
+            let within = |ms| (0..ms).contains(&since_ms);
+            match rule {
+                Rule::Slow => within(SLOW_MS),
+                _ => last.total_cmp(&value).is_eq() && within(REPEAT_MS),
+            }
+        });
+        if !stays {
+            self.gone.insert(key, (value, point.at_ms));
+        }
+        !stays
+    }
+}
+
+/// The tags that all points have are left out: they are the same in all.
+fn key(point: &Point, field: &str) -> String {
+    let own = point.tags.iter().filter(|(name, _)| name != "host" && name != "hostname");
+    own.fold(format!("{} {field}", point.measurement), |key, (name, value)| key + " " + name + "=" + value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(mount: &str, total: f64, used: f64, at_ms: Millis) -> Point {
+        Point::new("muster_host_disk", &[("mount", mount)], at_ms).field("total_bytes", total).field("used_bytes", used)
+    }
+
+    fn fields(points: &[Point]) -> Vec<&str> {
+        points.iter().flat_map(|point| point.fields.iter().map(|(field, _)| field.as_str())).collect()
+    }
+
+    #[test]
+    fn what_does_not_change_goes_now_and_then() {
+        let mut thin = Thin::default();
+        for (at_ms, total, wanted) in [
+            (0, 10.0, &["total_bytes", "used_bytes"][..]),
+            (60_000, 10.0, &["used_bytes"]),
+            (120_000, 11.0, &["total_bytes", "used_bytes"]),
+            (180_000, 11.0, &["used_bytes"]),
+            (359_999, 11.0, &["used_bytes"]),
+            (360_000, 11.0, &["total_bytes", "used_bytes"]),
+            // The clock was set back.
+            (5, 11.0, &["total_bytes", "used_bytes"]),
+        ] {
+            assert_eq!(fields(&thin.thin(vec![disk("/", total, 5.0, at_ms)])), wanted, "{at_ms}");
+        }
+        assert_eq!(thin.thin(vec![disk("/data", 11.0, 5.0, 6)])[0].fields.len(), 2, "another disk is another series");
+        let length = |at_ms| Point::new("muster_agent_queue", &[("queue", "outbox")], at_ms).field("length", 0.0);
+        assert_eq!(thin.thin(vec![length(0)]).len(), 1);
+        assert_eq!(thin.thin(vec![length(10_000)]), [], "a point without values is none");
+    }
+
+    #[test]
+    fn what_is_slow_goes_each_minute() {
+        let mut thin = Thin::default();
+        let load = |at_ms| Point::new("muster_host_load", &[], at_ms).field("1m", 0.5).field("15m", at_ms as f64);
+        for (at_ms, wanted) in [(0, 2), (10_000, 1), (59_999, 1), (60_000, 2), (70_000, 1)] {
+            assert_eq!(fields(&thin.thin(vec![load(at_ms)])).len(), wanted, "{at_ms}");
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut thin = Thin::default();
+        for i in 0..3 * REMEMBERED_MAX {
+            thin.thin(vec![disk(&i.to_string(), 1.0, 1.0, 0)]);
+            assert!(thin.gone.len() <= REMEMBERED_MAX + 1);
+        }
+    }
+}

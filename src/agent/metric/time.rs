@@ -1,0 +1,52 @@
+//! How far the host's clock is off, as the kernel knows it from whoever keeps it right (an NTP client).
+//!
+//! Nobody outside is asked. Where nobody keeps the clock right the kernel says so, and nothing is known.
+
+#![expect(unsafe_code, reason = "the kernel's own view of the clock comes by a call that no crate in the tree wraps")]
+
+use nix::libc;
+
+/// In `status`: the clock is not kept right.
+const UNSYNCHRONISED: i32 = libc::STA_UNSYNC;
+/// In `status`: the offset is in nanoseconds rather than microseconds.
+const IN_NANOSECONDS: i32 = libc::STA_NANO;
+
+/// What there still is to correct, in seconds: positive if the clock is behind. Nothing if nobody keeps it right.
+pub(super) fn offset_seconds() -> Option<f64> {
+    // SAFETY: `timex` is made of integers alone, for which zero is a value. Zero in `modes` asks to change nothing.
+    let mut timex: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a whole `timex`, which lives until the call returns and which nobody else has.
+    let state = unsafe { libc::adjtimex(&raw mut timex) };
+    // A container may be forbidden to ask; then nothing is known either.
+    (state >= 0).then(|| known(timex.status, timex.offset)).flatten()
+}
+
+fn known(status: i32, offset: libc::c_long) -> Option<f64> {
+    let per_second = if status & IN_NANOSECONDS == 0 { 1e6 } else { 1e9 };
+    // An offset is below a second: a float has it exactly.
+    (status & UNSYNCHRONISED == 0).then(|| offset as f64 / per_second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offset_counts_if_somebody_keeps_the_clock() {
+        for (status, offset, expected) in [
+            (libc::STA_PLL, 1_500, Some(0.0015)),
+            (libc::STA_PLL | libc::STA_NANO, -1_500_000, Some(-0.0015)),
+            (libc::STA_UNSYNC, 1_500, None),
+            (libc::STA_PLL | libc::STA_NANO | libc::STA_UNSYNC, 1_500, None),
+        ] {
+            assert_eq!(known(status, offset), expected, "{status:#x}");
+        }
+    }
+
+    #[test]
+    fn this_machine_knows_or_does_not() {
+        if let Some(offset) = offset_seconds() {
+            assert!(offset.abs() < 1.0, "{offset}: the kernel corrects no more by and by");
+        }
+    }
+}

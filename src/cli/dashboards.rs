@@ -1,0 +1,152 @@
+//! `muster dashboards`: dashboards for Grafana and rules for Prometheus, as files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand, ValueEnum};
+use muster_dashboards::files::{self, File, Reader};
+use serde::Serialize;
+
+use super::{Options, print, print::Printer};
+use crate::{
+    failure::{Context as _, Failure},
+    files as disk,
+};
+
+/// Verbs on dashboards.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// Write out dashboards for Grafana, with what it needs to find them, and rules for Prometheus
+    Export(Export),
+}
+
+/// Arguments of `muster dashboards export`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "What is written:\n  \
+                  README.md                   how a Grafana gets from nothing to pictures\n  \
+                  promql/*.json               dashboards over muster's own store, VictoriaMetrics or Prometheus\n  \
+                  influxql/*.json             the same over InfluxDB 1, 2 or 3\n  \
+                  provisioning/               data sources, and where Grafana finds the dashboards\n  \
+                  rules/*.yml                 recording and alerting rules for Prometheus or vmalert\n\n\
+                  Examples:\n  \
+                  muster dashboards export /var/lib/grafana/muster --for grafana --flavour promql\n  \
+                  muster dashboards export /etc/prometheus/muster --for prometheus\n\n\
+                  With Grafana on the same machine (README.md has the whole of it):\n  \
+                  cp -r /var/lib/grafana/muster/provisioning /etc/grafana/\n  \
+                  MUSTER_DASHBOARDS=/var/lib/grafana/muster MUSTER_URL=http://127.0.0.1:7080 MUSTER_TOKEN=… in its environment\n\n\
+                  Dashboards can be imported by hand as well: each asks for its data source.")]
+pub struct Export {
+    /// The folder to write into; it is made if there is none, and files of the same names are replaced
+    folder: PathBuf,
+    /// What is for this program alone
+    #[arg(long = "for", value_enum, value_name = "PROGRAM")]
+    program: Option<Program>,
+    /// Dashboards that ask in this language alone
+    #[arg(long, value_enum, value_name = "LANGUAGE")]
+    flavour: Option<Flavour>,
+}
+
+/// Who is to use what is written.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    /// Dashboards and their provisioning
+    Grafana,
+    /// Rules
+    Prometheus,
+}
+
+/// The language that dashboards ask in.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Flavour {
+    /// For muster's own store, VictoriaMetrics and Prometheus
+    Promql,
+    /// For InfluxDB 1, 2 and 3
+    Influxql,
+}
+
+impl Export {
+    /// Whether a file is asked for.
+    fn wants(&self, file: &File) -> bool {
+        let flavour = self.flavour.map(|flavour| match flavour {
+            Flavour::Promql => muster_dashboards::Flavour::Promql,
+            Flavour::Influxql => muster_dashboards::Flavour::Influxql,
+        });
+        match file.reader {
+            Reader::Grafana(of) => {
+                self.program != Some(Program::Prometheus) && (of.is_none() || flavour.is_none() || of == flavour)
+            }
+            Reader::Prometheus => self.program != Some(Program::Grafana),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Written {
+    file: String,
+}
+
+/// Does it. No console is asked.
+///
+/// # Errors
+/// If a file cannot be written; those before it are there then.
+pub fn run(verb: &Verb, options: &Options) -> Result<(), Failure> {
+    let Verb::Export(export) = verb;
+    let mut written = Vec::new();
+    for file in files::all().iter().filter(|file| export.wants(file)) {
+        let path = export.folder.join(&file.path);
+        write(&path, &file.text)?;
+        written.push(Written { file: path.display().to_string() });
+    }
+    print::say(format_args!(
+        "{} files are in {}; README.md there says what to do with them",
+        written.len(),
+        export.folder.display()
+    ));
+    Printer { format: options.output }.list(&written, &["FILE"], |one| vec![one.file.clone()], "nothing was asked for")
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
+    }
+    disk::write_atomically(path, text.as_bytes(), disk::PUBLIC_MODE).trying(format_args!("the file {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        export: Export,
+    }
+
+    /// The first folders, or files, of what some arguments ask for.
+    fn asked(arguments: &[&str]) -> Vec<String> {
+        let line = Line::parse_from([&["export", "/tmp"], arguments].concat());
+        let all = files::all();
+        let wanted = all.iter().filter(|file| line.export.wants(file));
+        let mut tops: Vec<String> =
+            wanted.map(|file| file.path.split('/').next().unwrap_or_default().to_owned()).collect();
+        tops.dedup();
+        tops
+    }
+
+    #[test]
+    fn what_is_asked_for_is_written() {
+        for (arguments, wanted) in [
+            (&[][..], &["promql", "influxql", "README.md", "provisioning", "rules"][..]),
+            (&["--for", "grafana"], &["promql", "influxql", "README.md", "provisioning"]),
+            (&["--for", "grafana", "--flavour", "influxql"], &["influxql", "README.md", "provisioning"]),
+            (&["--flavour", "promql"], &["promql", "README.md", "provisioning", "rules"]),
+            (&["--for", "prometheus"], &["rules"]),
+        ] {
+            assert_eq!(asked(arguments), wanted, "{arguments:?}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What the console is asked, the rows that it makes, and their order. Pure.
+
+use std::{cmp::Ordering, collections::BTreeMap};
+
+use clap::ValueEnum;
+use muster_topics::{Millis, presence::PresenceState};
+use serde::Serialize;
+
+use super::What;
+use crate::api::{Host, Series, Unit};
+
+/// Who comes first.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Who uses most of its processors
+    Cpu,
+    /// Who uses most memory
+    Memory,
+    /// Who reads and writes most
+    Disk,
+    /// Who sends and receives most
+    Network,
+    /// By name
+    Name,
+}
+
+impl Sort {
+    /// As people call it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::Network => "network",
+            Self::Name => "name",
+        }
+    }
+}
+
+/// One value of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Query {
+    pub(super) name: &'static str,
+    pub(super) expression: &'static str,
+}
+
+const fn query(name: &'static str, expression: &'static str) -> Query {
+    Query { name, expression }
+}
+
+/// What is asked of hosts. Rates are over six samples, or four where the agent takes one every thirty seconds.
+pub(super) const HOSTS: &[Query] = &[
+    query("cpu_ratio", "muster_host_cpu_busy_ratio"),
+    query("memory_ratio", "muster_host_memory_used_bytes / muster_host_memory_total_bytes"),
+    query("memory_bytes", "muster_host_memory_used_bytes"),
+    query("load", "muster_host_load_1m"),
+    query("disk_ratio", "max by (host) (muster_host_disk_used_bytes / muster_host_disk_total_bytes)"),
+    query(
+        "disk_bytes_per_second",
+        "sum by (host) (rate(muster_host_disk_io_read_bytes_total[2m]) + rate(muster_host_disk_io_written_bytes_total[2m]))",
+    ),
+    query("receive_bytes_per_second", "sum by (host) (rate(muster_host_network_receive_bytes_total[1m]))"),
+    query("transmit_bytes_per_second", "sum by (host) (rate(muster_host_network_transmit_bytes_total[1m]))"),
+];
+
+/// What is asked of units.
+pub(super) const UNITS: &[Query] = &[
+    query("cpu_ratio", "muster_unit_cpu_busy_ratio"),
+    query("memory_bytes", "muster_unit_memory_resident_bytes"),
+    query("memory_ratio", "muster_unit_memory_resident_bytes / muster_unit_memory_limit_bytes"),
+    query(
+        "disk_bytes_per_second",
+        "rate(muster_unit_io_read_bytes_total[2m]) + rate(muster_unit_io_written_bytes_total[2m])",
+    ),
+    query("processes", "muster_unit_processes_count"),
+    query("restarts", "muster_unit_restart_attempts"),
+];
+
+/// Whose a value is: a host, and of units the realm and the name.
+type Owner = (String, String, String);
+
+/// The answer to one query.
+pub(super) type Values = BTreeMap<Owner, f64>;
+
+/// Takes in an answer.
+pub(super) fn values(series: Vec<Series>) -> Values {
+    let owner = |series: &Series| {
+        let label = |name: &str| series.labels.get(name).cloned().unwrap_or_default();
+        (label("host"), label("realm"), label("unit"))
+    };
+    series.iter().filter_map(|series| Some((owner(series), series.points.last()?.1))).collect()
+}
+
+/// A host or a unit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Row {
+    /// The host's id.
+    pub(super) host: String,
+    pub(super) hostname: String,
+    /// The unit, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unit: Option<String>,
+    /// The host's presence, or the unit's phase.
+    pub(super) state: String,
+    /// What was measured; what is not known is not there.
+    #[serde(flatten)]
+    pub(super) values: BTreeMap<&'static str, f64>,
+}
+
+impl Row {
+    pub(super) fn value(&self, name: &str) -> Option<f64> {
+        self.values.get(name).copied()
+    }
+
+    /// What it is sorted by; nothing if that is not known, or it is its name.
+    fn weight(&self, sort: Sort) -> Option<f64> {
+        let sum = |names: &[&str]| names.iter().filter_map(|name| self.value(name)).reduce(|a, b| a + b);
+        match sort {
+            Sort::Cpu => self.value("cpu_ratio"),
+            // Of units the bytes, for few have a limit.
+            Sort::Memory if self.unit.is_some() => self.value("memory_bytes"),
+            Sort::Memory => self.value("memory_ratio"),
+            Sort::Disk => self.value("disk_bytes_per_second"),
+            Sort::Network => sum(&["receive_bytes_per_second", "transmit_bytes_per_second"]),
+            Sort::Name => None,
+        }
+    }
+}
+
+/// Whether its agent is there.
+pub(super) fn is_online(host: &Host) -> bool {
+    host.presence.as_ref().is_some_and(|presence| presence.state == PresenceState::Online)
+}
+
+fn measured(queries: &[Query], answers: &[Values], owner: &Owner) -> BTreeMap<&'static str, f64> {
+    let value = |(query, values): (&Query, &Values)| Some((query.name, *values.get(owner)?));
+    queries.iter().zip(answers).filter_map(value).filter(|(_, value)| value.is_finite()).collect()
+}
+
+/// The row of a host; the answers are those to [`HOSTS`].
+pub(super) fn host(host: &Host, answers: &[Values]) -> Row {
+    let id = host.id.to_string();
+    let state = match &host.presence {
+        Some(presence) => format!("{:?}", presence.state).to_lowercase(),
+        None => "never".to_owned(),
+    };
+    let values = match is_online(host) {
+        true => measured(HOSTS, answers, &(id.clone(), String::new(), String::new())),
+        // What it did minutes ago it does not do now.
+        false => BTreeMap::new(),
+    };
+    Row { host: id, hostname: host.hostname.clone(), unit: None, state, values }
+}
+
+/// The row of a unit; the answers are those to [`UNITS`].
+pub(super) fn unit(unit: &Unit, answers: &[Values]) -> Row {
+    let owner = (unit.host.to_string(), unit.unit.realm().to_string(), unit.unit.name().to_string());
+    Row {
+        hostname: unit.hostname.clone(),
+        unit: Some(unit.unit.to_string()),
+        state: format!("{:?}", unit.observed.phase).to_lowercase(),
+        values: measured(UNITS, answers, &owner),
+        host: owner.0,
+    }
+}
+
+/// Everything that is shown.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Table {
+    pub(super) what: What,
+    pub(super) rows: Vec<Row>,
+    /// How many hosts there are, and how many of them are online.
+    pub(super) hosts: usize,
+    pub(super) online: usize,
+    pub(super) at_ms: Millis,
+    /// Why it is not newer.
+    pub(super) trouble: Option<String>,
+}
+
+impl Table {
+    /// The heaviest first, and behind them those of which nothing is known; equals by name.
+    pub(super) fn sort(&mut self, sort: Sort) {
+        self.rows.sort_by(|a, b| {
+            let by_weight = match (a.weight(sort), b.weight(sort)) {
+                (Some(a), Some(b)) => b.total_cmp(&a),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => Ordering::Equal,
+            };
+            let name = |row: &Row| (row.hostname.clone(), row.unit.clone(), row.host.clone());
+            by_weight.then_with(|| name(a).cmp(&name(b)))
+        });
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn row(hostname: &str, unit: Option<&str>, values: &[(&'static str, f64)]) -> Row {
+        Row {
+            host: format!("id-{hostname}"),
+            hostname: hostname.to_owned(),
+            unit: unit.map(str::to_owned),
+            state: if unit.is_some() { "running" } else { "online" }.to_owned(),
+            values: values.iter().copied().collect(),
+        }
+    }
+
+    pub(in super::super) fn table(what: What, rows: Vec<Row>) -> Table {
+        Table { what, hosts: rows.len(), online: rows.len(), rows, at_ms: 1_795_228_867_671, trouble: None }
+    }
+
+    #[test]
+    fn the_heaviest_come_first_and_the_unknown_last() {
+        let mut table = table(
+            What::Hosts,
+            vec![
+                row("d", None, &[]),
+                row("a", None, &[("cpu_ratio", 0.1), ("memory_ratio", 0.9), ("transmit_bytes_per_second", 7.0)]),
+                row("c", None, &[("cpu_ratio", 0.5), ("memory_ratio", 0.2)]),
+                row("b", None, &[("cpu_ratio", 0.5), ("memory_ratio", 0.3), ("disk_bytes_per_second", 1.0)]),
+            ],
+        );
+        for (sort, wanted) in [
+            (Sort::Cpu, "bcad"),
+            (Sort::Memory, "abcd"),
+            (Sort::Disk, "bacd"),
+            (Sort::Network, "abcd"),
+            (Sort::Name, "abcd"),
+        ] {
+            table.sort(sort);
+            let order: String = table.rows.iter().map(|row| row.hostname.as_str()).collect();
+            assert_eq!(order, wanted, "{sort:?}");
+        }
+        let mut units = [
+            row("a", Some("default/x"), &[("memory_bytes", 5.0)]),
+            row("b", Some("default/y"), &[("memory_bytes", 9.0)]),
+        ];
+        units.sort_by(|a, b| b.weight(Sort::Memory).partial_cmp(&a.weight(Sort::Memory)).unwrap());
+        assert_eq!(units[0].hostname, "b", "units by bytes, for few have a limit");
+    }
+
+    #[test]
+    fn answers_find_their_rows() {
+        let series = |host: &str, unit: &str, value: f64| Series {
+            name: String::new(),
+            labels: [("host", host), ("realm", "default"), ("unit", unit)]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            points: vec![(1, value)],
+        };
+        let answers =
+            [values(vec![series("h", "x", 0.5), series("h", "y", f64::NAN)]), values(vec![series("h", "x", 7.0)])];
+        let of = |unit: &str| measured(UNITS, &answers, &("h".into(), "default".into(), unit.into()));
+        assert_eq!(of("x"), [("cpu_ratio", 0.5), ("memory_bytes", 7.0)].into());
+        assert_eq!((of("y"), of("z")), (BTreeMap::new(), BTreeMap::new()));
+    }
+
+    #[test]
+    fn what_is_told_is_named_by_its_unit() {
+        let json = serde_json::to_value(row("a", None, &[("cpu_ratio", 0.25)])).unwrap();
+        assert_eq!(json, serde_json::json!({"host": "id-a", "hostname": "a", "state": "online", "cpu_ratio": 0.25}));
+    }
+}

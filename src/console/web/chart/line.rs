@@ -1,0 +1,239 @@
+//! From measurements to the lines of a chart. Pure.
+//!
+//! What a series has is folded into the steps of the chart, whether it comes as points or as summaries; a step then has one
+//! value: the mean, or by how much a counter grew each second.
+
+use muster_series::{Bucket, Summary};
+use muster_topics::Millis;
+use serde::Serialize;
+
+use super::range::Span;
+
+/// A line is interrupted where nothing came for so many of its usual steps, and for longer than a
+/// minute and a half (hosts send every 30 s).
+const GAP_STEPS: Millis = 6;
+const GAP_MIN_MS: Millis = 90_000;
+
+/// What a series has in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Group {
+    /// The step, counted from 1970.
+    pub(super) step: Millis,
+    /// When the oldest and the newest of it were measured.
+    pub(super) first_ms: Millis,
+    pub(super) last_ms: Millis,
+    pub(super) summary: Summary,
+}
+
+/// Summaries and the points behind them, folded into steps.
+pub(super) fn fold(span: &Span, buckets: &[Bucket], points: &[(Millis, f64)]) -> Vec<Group> {
+    let of_buckets = buckets.iter().map(|bucket| Group {
+        step: span.step_of(bucket.start_ms),
+        first_ms: bucket.start_ms,
+        // One that is not over has nothing of what is to come.
+        last_ms: (bucket.start_ms + bucket.width_ms - 1).min(span.end_ms),
+        summary: bucket.summary,
+    });
+    let finite = points.iter().filter(|(_, value)| value.is_finite());
+    let of_points = finite.map(|(at_ms, value)| Group {
+        step: span.step_of(*at_ms),
+        first_ms: *at_ms,
+        last_ms: *at_ms,
+        summary: Summary::of(*value),
+    });
+    let mut groups: Vec<Group> = Vec::new();
+    for next in of_buckets.chain(of_points) {
+        match groups.last_mut() {
+            Some(last) if last.step == next.step => {
+                *last = Group { first_ms: last.first_ms, summary: last.summary.join(next.summary), ..next };
+            }
+            _ => groups.push(next),
+        }
+    }
+    groups
+}
+
+/// A counter's growth per second, with the step in which it was seen. Where it fell it began anew.
+pub(super) fn rates(groups: &[Group]) -> Vec<(Millis, f64)> {
+    let rate = |pair: &[Group]| {
+        let (before, now) = (pair[0], pair[1]);
+        let grown = before.summary.join(now.summary).increase() - before.summary.increase();
+        let took_ms = now.last_ms - before.last_ms;
+        (took_ms > 0).then(|| (now.step, grown * 1000.0 / took_ms as f64))
+    };
+    // Of the first that there is, what it grew within its own step is all that is known.
+    let first = groups.first().filter(|one| one.last_ms > one.first_ms && one.summary.count > 1);
+    let first = first.map(|one| (one.step, one.summary.increase() * 1000.0 / (one.last_ms - one.first_ms) as f64));
+    first.into_iter().chain(groups.windows(2).filter_map(rate)).collect()
+}
+
+/// Values at the steps of a chart: nothing where the line is interrupted.
+pub(super) fn placed(span: &Span, values: &[(Millis, f64)]) -> Vec<Option<f64>> {
+    let (first, count) = span.steps();
+    let gap = gap(span, values);
+    let mut line = vec![None; count];
+    let mut put = |from: Millis, to: Millis, value: f64| {
+        for step in from.max(first)..to {
+            if let Some(place) = usize::try_from(step - first).ok().and_then(|place| line.get_mut(place)) {
+                *place = Some(value);
+            }
+        }
+    };
+    for pair in values.windows(2) {
+        let ((step, value), (next, _)) = (pair[0], pair[1]);
+        // Between two that are near, a value stands until the next.
+        put(step, if next - step <= gap { next } else { step + 1 }, value);
+    }
+    if let Some((step, value)) = values.last() {
+        put(*step, step + 1, *value);
+    }
+    line
+}
+
+/// How many steps apart two values may be for the line to go on.
+fn gap(span: &Span, values: &[(Millis, f64)]) -> Millis {
+    let mut apart: Vec<Millis> = values.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    apart.sort_unstable();
+    let usual = apart.get(apart.len() / 2).copied().unwrap_or(0);
+    // From one value to the next there is more than a step only where values are rarer than steps.
+    let many = if usual > 1 { usual * GAP_STEPS } else { 1 };
+    many.max(GAP_MIN_MS / span.step_ms)
+}
+
+/// One line of a chart.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Line {
+    pub(super) label: String,
+    /// One for each step.
+    pub(super) values: Vec<Option<f64>>,
+    /// The least and the greatest of each step, where steps hold many values.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) low: Vec<Option<f64>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) high: Vec<Option<f64>>,
+}
+
+impl Line {
+    /// Means, with what lies around them if it is wanted.
+    pub(super) fn means(span: &Span, label: String, groups: &[Group], around: bool) -> Self {
+        let of = |value: fn(&Summary) -> f64| {
+            placed(span, &groups.iter().map(|group| (group.step, value(&group.summary))).collect::<Vec<_>>())
+        };
+        let many = around && groups.iter().any(|group| group.summary.min < group.summary.max);
+        let (low, high) = if many { (of(|one| one.min), of(|one| one.max)) } else { Default::default() };
+        Self { label, values: of(Summary::average), low, high }
+    }
+
+    /// A counter's rate.
+    pub(super) fn rate(span: &Span, label: String, groups: &[Group]) -> Self {
+        Self { label, values: placed(span, &rates(groups)), ..Self::default() }
+    }
+
+    /// What share its values are of those of another; of the last known where the other has none.
+    pub(super) fn share(span: &Span, label: String, part: &[Group], whole: &[Group]) -> Option<Self> {
+        let last = whole.last()?.summary.average();
+        let at: std::collections::BTreeMap<Millis, f64> =
+            whole.iter().map(|group| (group.step, group.summary.average())).collect();
+        let share = |group: &Group| {
+            let whole = at.get(&group.step).copied().unwrap_or(last);
+            (whole > 0.0).then(|| (group.step, group.summary.average() / whole))
+        };
+        Some(Self {
+            label,
+            values: placed(span, &part.iter().filter_map(share).collect::<Vec<_>>()),
+            ..Self::default()
+        })
+    }
+
+    /// Its greatest value, if it has any.
+    pub(super) fn peak(&self) -> Option<f64> {
+        self.values.iter().flatten().copied().reduce(f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: Span = Span { start_ms: 0, end_ms: 100_000, step_ms: 10_000 };
+
+    fn points(points: &[(Millis, f64)]) -> Vec<Group> {
+        fold(&SPAN, &[], points)
+    }
+
+    #[test]
+    fn points_and_summaries_fall_into_steps() {
+        let groups = points(&[(1_000, 1.0), (9_999, 3.0), (10_000, 5.0), (35_000, f64::NAN), (35_001, 7.0)]);
+        let found: Vec<_> = groups.iter().map(|group| (group.step, group.last_ms, group.summary.average())).collect();
+        assert_eq!(found, [(0, 9_999, 2.0), (1, 10_000, 5.0), (3, 35_001, 7.0)]);
+        let bucket = |start_ms, values: &[f64]| Bucket {
+            start_ms,
+            width_ms: 5_000,
+            summary: Summary::over(values.iter().copied()).unwrap(),
+        };
+        let both = fold(&SPAN, &[bucket(0, &[1.0, 2.0]), bucket(5_000, &[9.0])], &[(10_000, 4.0)]);
+        assert_eq!(both.len(), 2);
+        assert_eq!((both[0].summary.average(), both[0].summary.max, both[0].last_ms), (4.0, 9.0, 9_999));
+    }
+
+    #[test]
+    fn a_counter_becomes_a_rate_and_begins_anew_where_it_fell() {
+        let groups = points(&[(0, 100.0), (10_000, 1_100.0), (20_000, 50.0), (30_000, 550.0)]);
+        assert_eq!(rates(&groups), [(1, 100.0), (2, 5.0), (3, 50.0)]);
+        assert_eq!(rates(&groups[..1]), []);
+        // Two of one step, and none of the next, are as steady as one of each.
+        let uneven = points(&[(0, 0.0), (10_001, 10.0), (19_999, 20.0), (30_000, 30.0)]);
+        assert!(rates(&uneven).iter().all(|(_, rate)| (rate - 1.0).abs() < 0.01), "{:?}", rates(&uneven));
+        // A counter's summaries that follow each other: what it grew between them is there, and nothing twice.
+        let bucket = |hour: Millis| Bucket {
+            start_ms: hour * 10_000,
+            width_ms: 10_000,
+            summary: Summary::over((0..10).map(|n| (hour * 10 + n) as f64)).unwrap(),
+        };
+        let steady = fold(&SPAN, &[bucket(0), bucket(1), bucket(2)], &[]);
+        assert_eq!(rates(&steady)[1..], [(1, 1.0), (2, 1.0)]);
+        assert!((rates(&steady)[0].1 - 0.9).abs() < 1e-3, "nine seconds' growth in ten");
+    }
+
+    #[test]
+    fn a_line_is_interrupted_where_its_host_was_silent() {
+        let line = |steps: &[Millis]| {
+            let values: Vec<_> = steps.iter().map(|step| (*step, 1.0)).collect();
+            let span = Span { end_ms: 400_000, ..SPAN };
+            placed(&span, &values).iter().map(|value| if value.is_some() { 'x' } else { '.' }).collect::<String>()
+        };
+        assert_eq!(&line(&[0, 1, 2, 4, 5])[..7], "xxxxxx.", "one that is late");
+        assert_eq!(&line(&[0, 1, 2, 20, 21, 22])[..24], "xxx.................xxx.");
+        assert_eq!(&line(&[0, 3, 6, 9, 12])[..14], "xxxxxxxxxxxxx.", "rarer than steps");
+        assert_eq!(&line(&[0, 3, 6, 9, 30])[..32], "xxxxxxxxxx....................x.");
+        assert_eq!(line(&[]), ".".repeat(41));
+        assert_eq!(&line(&[-3, 1])[..3], "xx.", "what begins before is there");
+        let day = Span { start_ms: 0, end_ms: 10 * 300_000, step_ms: 300_000 };
+        let values = placed(&day, &[(0, 1.0), (1, 1.0), (2, 1.0), (4, 1.0)]);
+        assert_eq!(values[2..5], [Some(1.0), None, Some(1.0)], "five minutes without a word are a pause");
+    }
+
+    #[test]
+    fn shares_are_of_their_own_whole() {
+        let (used, total) =
+            (points(&[(0, 50.0), (10_000, 50.0), (20_000, 60.0)]), points(&[(0, 100.0), (10_000, 200.0)]));
+        let line = Line::share(&SPAN, "/".to_owned(), &used, &total).unwrap();
+        assert_eq!(line.values[..4], [Some(0.5), Some(0.25), Some(0.3), None]);
+        assert_eq!(Line::share(&SPAN, "/".to_owned(), &used, &[]), None);
+        let nothing = points(&[(0, 0.0)]);
+        assert_eq!(
+            Line::share(&SPAN, "swap".to_owned(), &nothing, &nothing).unwrap().peak(),
+            None,
+            "no share of nothing"
+        );
+    }
+
+    #[test]
+    fn what_lies_around_a_mean_is_kept() {
+        let groups = points(&[(0, 1.0), (5_000, 3.0)]);
+        let line = Line::means(&SPAN, "busy".to_owned(), &groups, true);
+        assert_eq!((line.values[0], line.low[0], line.high[0]), (Some(2.0), Some(1.0), Some(3.0)));
+        assert!(Line::means(&SPAN, "busy".to_owned(), &groups, false).low.is_empty());
+        assert!(Line::means(&SPAN, "busy".to_owned(), &points(&[(0, 1.0)]), true).low.is_empty());
+    }
+}

@@ -1,0 +1,191 @@
+//! Measurements: as charts, which a script draws from JSON, and as a table of the newest values, which
+//! needs none.
+//!
+//! What charts show is decided here and not in the script: which series, under which label, in which steps, whether a
+//! counter becomes a rate, where a line is interrupted because its host was silent, and what alerts held meanwhile.
+//!
+//! Modules, in reading order:
+//!
+//! - [`range`]: what time is shown, and in which steps
+//! - [`line`]: from measurements to lines; [`panel`]: the charts that there are; both pure
+//! - [`mark`]: alerts on the axis of time; [`latest`]: the table
+//!
+//! **Invariant: charts of a year cost about what those of a day do**: long steps are answered from the store's summaries.
+
+mod latest;
+mod line;
+mod mark;
+mod panel;
+mod range;
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use muster_series::{Chosen, Resolution, Selector, SeriesStore};
+use muster_topics::{
+    Millis,
+    name::{HostId, Name, UnitName},
+};
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::{latest::Latest, range::Range};
+use self::{
+    latest::Recent,
+    line::fold,
+    mark::Mark,
+    panel::{Chart, Grouped, Whose},
+    range::Span,
+};
+use super::extract::{Params, Segments};
+use crate::{
+    clock::now_ms,
+    console::{Console, Error},
+};
+
+/// The most series of one page: more than a host has with all its disks, interfaces and cores.
+const SERIES_MAX: usize = 2_000;
+/// How old a newest value may be, and what its rate is computed over.
+const LATEST_MS: Millis = 300_000;
+/// Where there are no points any more, steps are no shorter than the finest summaries.
+const SUMMARY_MS: Millis = 300_000;
+
+/// What a script draws.
+#[derive(Debug, Serialize)]
+struct Charts {
+    /// Seconds since the Unix epoch: the time that is shown, whether or not there is anything.
+    from: f64,
+    to: f64,
+    /// The middle of each step.
+    times: Vec<f64>,
+    step: f64,
+    charts: Vec<Chart>,
+    marks: Vec<Mark>,
+}
+
+/// Which time.
+#[derive(Debug, Deserialize)]
+pub(super) struct Asked {
+    #[serde(default)]
+    range: Range,
+    /// A part of it, in seconds since the Unix epoch.
+    from: Option<f64>,
+    to: Option<f64>,
+}
+
+impl Asked {
+    fn span(&self) -> Span {
+        Span::of(self.range, self.from.zip(self.to), now_ms())
+    }
+}
+
+/// Which series. The parts are ids and names, in which nothing has to be escaped.
+fn selector(whose: Whose, host: Option<HostId>, unit: Option<&UnitName>) -> String {
+    let host = host.map(|host| format!(",host=\"{host}\"")).unwrap_or_default();
+    let unit = unit.map(|unit| format!(",realm=\"{}\",unit=\"{}\"", unit.realm(), unit.name())).unwrap_or_default();
+    format!("{{__name__=~\"{}\"{host}{unit}}}", whose.names())
+}
+
+async fn chosen(store: &SeriesStore, selector: &str) -> Result<Vec<Chosen>, Error> {
+    let selector = Selector::parse(selector).map_err(muster_series::SeriesError::from)?;
+    Ok(store.select(selector, SERIES_MAX).await?)
+}
+
+/// What some series have in the steps of a span: from points where steps are short and there are points, else from summaries.
+async fn grouped(store: &SeriesStore, chosen: Vec<Chosen>, span: Span) -> Result<(Span, Vec<Grouped>), Error> {
+    let kept_from = store.points_from().await?.unwrap_or(Millis::MIN);
+    let span = if span.start_ms < kept_from { span.no_finer_than(SUMMARY_MS) } else { span };
+    let resolution = Resolution::for_step(span.step_ms);
+    // Rates need what was before the first step.
+    let start_ms = span.start_ms - span.step_ms;
+    let points_from = if resolution == Resolution::Raw { start_ms } else { Millis::MAX };
+    let ids: Vec<_> = chosen.iter().map(|one| one.id).collect();
+    let mut buckets = vec![Vec::new(); ids.len()];
+    let mut points = buckets.iter().map(|_| Vec::new()).collect::<Vec<_>>();
+    if points_from > start_ms {
+        buckets = store.buckets(&ids, (start_ms, span.end_ms), resolution).await?;
+    } else {
+        points = store.points(&ids, (start_ms, span.end_ms)).await?;
+    }
+    let each = chosen.into_iter().zip(buckets.iter().zip(&points));
+    let each = each.map(|(Chosen { name, labels, .. }, (buckets, points))| Grouped {
+        name,
+        labels,
+        groups: fold(&span, buckets, points),
+    });
+    Ok((span, each.collect()))
+}
+
+async fn charts(
+    console: &Console,
+    asked: &Asked,
+    whose: Whose,
+    host: Option<HostId>,
+    unit: Option<&UnitName>,
+) -> Result<Charts, Error> {
+    let store = &console.shared.series;
+    let chosen = chosen(store, &selector(whose, host, unit)).await?;
+    let (span, series) = grouped(store, chosen, asked.span()).await?;
+    let marks = match host {
+        Some(host) => mark::of(console, host, unit, &span).await?,
+        None => Vec::new(),
+    };
+    let (first, count) = span.steps();
+    let middle = |step: usize| seconds((first + step as Millis) * span.step_ms + span.step_ms / 2);
+    Ok(Charts {
+        from: seconds(span.start_ms),
+        to: seconds(span.end_ms),
+        times: (0..count).map(middle).collect(),
+        step: seconds(span.step_ms),
+        charts: whose.charts(&span, &series),
+        marks,
+    })
+}
+
+fn seconds(ms: Millis) -> f64 {
+    ms as f64 / 1000.0
+}
+
+fn answered(charts: Result<Charts, Error>) -> Response {
+    // For a script, a problem is a JSON document too.
+    charts.map_or_else(IntoResponse::into_response, |charts| Json(charts).into_response())
+}
+
+/// The charts of a host.
+pub(super) async fn host(
+    State(console): State<Console>,
+    Segments(host): Segments<HostId>,
+    Params(asked): Params<Asked>,
+) -> Response {
+    answered(charts(&console, &asked, Whose::Host, Some(host), None).await)
+}
+
+/// The charts of a unit.
+pub(super) async fn unit(
+    State(console): State<Console>,
+    Segments((host, realm, name)): Segments<(HostId, Name, Name)>,
+    Params(asked): Params<Asked>,
+) -> Response {
+    let unit = UnitName::new(&realm, &name);
+    answered(charts(&console, &asked, Whose::Unit, Some(host), Some(&unit)).await)
+}
+
+/// The charts of the whole fleet.
+pub(super) async fn fleet(State(console): State<Console>, Params(asked): Params<Asked>) -> Response {
+    answered(charts(&console, &asked, Whose::Fleet, None, None).await)
+}
+
+/// The newest values of a host, or of a unit on it.
+pub(super) async fn latest(console: &Console, host: HostId, unit: Option<&UnitName>) -> Result<Vec<Latest>, Error> {
+    let store = &console.shared.series;
+    let whose = if unit.is_some() { Whose::Unit } else { Whose::Host };
+    let chosen = chosen(store, &selector(whose, Some(host), unit)).await?;
+    let ids: Vec<_> = chosen.iter().map(|one| one.id).collect();
+    let now = now_ms();
+    // Clocks of hosts may be ahead.
+    let points = store.points(&ids, (now - LATEST_MS, now + LATEST_MS)).await?;
+    let recent = chosen.into_iter().zip(points);
+    let recent = recent.map(|(one, points)| Recent { name: one.name, labels: one.labels, points });
+    Ok(latest::newest(&recent.collect::<Vec<_>>()))
+}

@@ -1,0 +1,250 @@
+//! One rule for alerts: showing it, setting it, removing it.
+
+use std::collections::BTreeMap;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use muster_promql::number;
+use muster_topics::{
+    alert::{Measure, Metric, Rule, Severity},
+    name::{Name, NameError},
+};
+use serde::Deserialize;
+
+use crate::{
+    api::{NewAlertRule, Problem},
+    console::{
+        Console, Error,
+        web::{
+            answer,
+            extract::Params,
+            guard::{Fields, Session},
+            view::rule::{RuleForm, RuleView},
+        },
+    },
+    rules::alert::{defaults, words},
+};
+
+/// Which rule; a new one, if none is named.
+#[derive(Debug, Deserialize)]
+pub(in crate::console::web) struct Asked {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    host: String,
+}
+
+/// Faults by the name of their field.
+type Faults = BTreeMap<&'static str, String>;
+
+/// The form, filled with what there is: the console's rule, or else the one that agents bring along.
+pub(in crate::console::web) async fn show(
+    State(console): State<Console>,
+    session: Session,
+    Params(asked): Params<Asked>,
+) -> Response {
+    let view = view(&console, &asked).await;
+    answer::or_problem(&session, view.map(|view| answer::page(&session, &view, None)))
+}
+
+async fn view(console: &Console, asked: &Asked) -> Result<RuleView, Error> {
+    let new = || RuleForm {
+        name: asked.name.clone(),
+        host: asked.host.clone(),
+        severity: Severity::default().as_str().to_owned(),
+        ..RuleForm::default()
+    };
+    let unset = |form: RuleForm| RuleView { form, is_set: false, faults: Faults::new(), problem: None };
+    let Ok(name) = asked.name.parse::<Name>() else { return Ok(unset(new())) };
+    let host = match asked.host.as_str() {
+        "" => None,
+        host => Some(console.host(host).await?),
+    };
+    let (id, hostname) = (host.as_ref().map(|host| host.id), host.as_ref().map(|host| host.hostname.as_str()));
+    let rules = console.alert_rules().await?;
+    if let Some(one) = rules.iter().find(|one| one.name == name && one.host == id) {
+        // Of several hosts of one name, the id tells which.
+        let named = id.map(|id| id.to_string());
+        let form = RuleForm::of(&name, named.as_deref(), &one.rule);
+        return Ok(RuleView { is_set: true, ..unset(form) });
+    }
+    let of_all = rules.into_iter().find(|one| one.name == name && one.host.is_none()).map(|one| one.rule);
+    let known = of_all.or_else(|| defaults::rules().remove(&name));
+    Ok(unset(known.map_or_else(new, |rule| RuleForm::of(&name, hostname, &rule))))
+}
+
+/// Sets a rule; what cannot be done is told beside its field, with the form as it was.
+pub(in crate::console::web) async fn set(State(console): State<Console>, session: Session, fields: Fields) -> Response {
+    let form = form(&fields);
+    let (faults, problem, status) = match wanted(&form) {
+        Err(faults) => (faults, None, StatusCode::BAD_REQUEST),
+        Ok(new) => match console.set_alert_rule(&session.operator, new).await {
+            Ok(_) => return answer::see("/alerts#rules"),
+            Err(error) => refused(error),
+        },
+    };
+    // Whoever changes one that there is keeps its name.
+    let is_set = fields.one("is_set") == "yes";
+    let view = RuleView { form, is_set, faults, problem };
+    answer::html(status, session.frame().page(&view))
+}
+
+/// Where a refusal belongs: beside a field, or above all.
+fn refused(error: Error) -> (Faults, Option<Problem>, StatusCode) {
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let problem = error.problem;
+    let words = match &problem.hint {
+        Some(hint) => format!("{}. Hint: {hint}", problem.message),
+        None => problem.message.clone(),
+    };
+    let message = &problem.message;
+    let field = match problem.code.as_str() {
+        "unknown_host" | "ambiguous_host" => Some("host"),
+        "bad_rule" if message.contains("clear level") => Some("clear"),
+        "bad_rule" if message.contains("`of`") => Some("of"),
+        "bad_rule" if message.contains("threshold") => Some("threshold"),
+        _ => None,
+    };
+    match field {
+        Some(field) => (Faults::from([(field, words)]), None, status),
+        None => (Faults::new(), Some(problem), status),
+    }
+}
+
+fn form(fields: &Fields) -> RuleForm {
+    let text = |name: &str| fields.one(name).trim().to_owned();
+    RuleForm {
+        name: text("name"),
+        host: text("host"),
+        metric: text("metric"),
+        of: text("of"),
+        threshold: text("threshold"),
+        clear: text("clear"),
+        lasting: text("lasting"),
+        severity: text("severity"),
+        off: fields.one("off") == "yes",
+    }
+}
+
+/// What was typed, as a rule; or every field with something wrong in it.
+fn wanted(form: &RuleForm) -> Result<NewAlertRule, Faults> {
+    let mut faults = Faults::new();
+    let name: Option<Name> =
+        form.name.parse().map_err(|error: NameError| faults.insert("name", error.to_string())).ok();
+    let metric = Metric::ALL.into_iter().find(|metric| metric.as_str() == form.metric);
+    if metric.is_none() {
+        faults.insert("metric", format!("{:?} is nothing that is measured", form.metric));
+    }
+    let is_flag = metric.is_some_and(|metric| metric.measure() == Measure::Flag);
+    let threshold = match form.threshold.as_str() {
+        // Beyond 0 is yes.
+        "" if is_flag => Some(0.0),
+        "" if form.off => Some(0.0),
+        text => words::level(text).map_err(|problem| faults.insert("threshold", problem)).ok(),
+    };
+    let clear = match form.clear.as_str() {
+        "" => Some(None),
+        text => words::level(text).map(Some).map_err(|problem| faults.insert("clear", problem)).ok(),
+    };
+    let for_ms = match form.lasting.as_str() {
+        "" | "0" => Some(0),
+        text => number::duration(text).and_then(|ms| u64::try_from(ms).ok()),
+    };
+    if for_ms.is_none() {
+        faults.insert("lasting", format!("{:?} is no length of time. Hint: such as 30s, 5m or 2h", form.lasting));
+    }
+    let severities = [Severity::Info, Severity::Warning, Severity::Critical];
+    let severity = severities.into_iter().find(|severity| severity.as_str() == form.severity);
+    if severity.is_none() {
+        faults.insert("severity", format!("{:?} is none of info, warning and critical", form.severity));
+    }
+    let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    match (name, metric, threshold, clear, for_ms, severity) {
+        (Some(name), Some(metric), Some(threshold), Some(clear), Some(for_ms), Some(severity)) if faults.is_empty() => {
+            let rule = Rule { metric, of: given(&form.of), threshold, clear, for_ms, severity, disabled: form.off };
+            Ok(NewAlertRule { name, host: given(&form.host), rule })
+        }
+        _ => Err(faults),
+    }
+}
+
+/// Removes a rule.
+pub(in crate::console::web) async fn remove(
+    State(console): State<Console>,
+    session: Session,
+    fields: Fields,
+) -> Response {
+    let answer = async {
+        let name = fields.one("name").parse();
+        let name: Name = name.map_err(|error: NameError| Error::invalid("bad_rule", error.to_string()))?;
+        let host = Some(fields.one("host")).filter(|host| !host.is_empty());
+        console.remove_alert_rule(&session.operator, &name, host).await?;
+        Ok(answer::see("/alerts#rules"))
+    };
+    answer::or_problem(&session, answer.await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled() -> RuleForm {
+        let text = str::to_owned;
+        RuleForm {
+            name: text("disk"),
+            metric: text("disk_used"),
+            threshold: text("80%"),
+            clear: text("75 %"),
+            lasting: text("10m"),
+            severity: text("critical"),
+            ..RuleForm::default()
+        }
+    }
+
+    #[test]
+    fn a_filled_form_is_a_rule_and_a_rule_fills_it() {
+        let new = wanted(&filled()).unwrap();
+        let rule = Rule {
+            metric: Metric::DiskUsed,
+            of: None,
+            threshold: 0.8,
+            clear: Some(0.75),
+            for_ms: 600_000,
+            severity: Severity::Critical,
+            disabled: false,
+        };
+        assert_eq!((new.name.as_str(), new.host, &new.rule), ("disk", None, &rule));
+        for (name, rule) in defaults::rules() {
+            let again = wanted(&RuleForm::of(&name, Some("shop-7"), &rule)).unwrap();
+            assert_eq!((again.name, again.host.as_deref()), (name, Some("shop-7")));
+            let clear = if rule.metric.measure() == Measure::Flag { None } else { rule.clear };
+            assert_eq!(again.rule, Rule { clear, ..rule });
+        }
+    }
+
+    #[test]
+    fn each_fault_is_told_beside_its_field() {
+        let check = |form: RuleForm, fields: &[&str]| {
+            let faults = wanted(&form).unwrap_err();
+            assert_eq!(faults.keys().copied().collect::<Vec<_>>(), fields, "{faults:?}");
+        };
+        let text = str::to_owned;
+        check(RuleForm::default(), &["metric", "name", "severity", "threshold"]);
+        check(RuleForm { name: text("No Name"), ..filled() }, &["name"]);
+        check(RuleForm { threshold: text("much"), clear: text("little"), ..filled() }, &["clear", "threshold"]);
+        check(RuleForm { lasting: text("a while"), ..filled() }, &["lasting"]);
+        check(RuleForm { threshold: String::new(), ..filled() }, &["threshold"]);
+        assert!(wanted(&RuleForm { threshold: String::new(), off: true, clear: String::new(), ..filled() }).is_ok());
+        let broken =
+            RuleForm { metric: text("unit_broken"), threshold: String::new(), clear: String::new(), ..filled() };
+        assert_eq!(wanted(&broken).unwrap().rule.threshold, 0.0);
+        let beside = |message: &str| {
+            let (faults, problem, _) = refused(Error::invalid("bad_rule", message));
+            (faults.keys().next().copied(), problem.is_some())
+        };
+        let rule = wanted(&RuleForm { clear: text("90%"), ..filled() }).unwrap().rule;
+        assert_eq!(beside(&rule.check().unwrap_err()), (Some("clear"), false));
+        let rule = wanted(&RuleForm { metric: text("cpu_busy"), of: text("/"), ..filled() }).unwrap().rule;
+        assert_eq!(beside(&rule.check().unwrap_err()), (Some("of"), false));
+        assert_eq!(beside("something else"), (None, true));
+    }
+}

@@ -1,0 +1,130 @@
+//! The fleet at a glance: who is there, what is wrong, who is busiest and fullest, and how it went.
+
+use maud::{Markup, html};
+
+use super::{
+    bits::{self, Tone, grouped, percent, state},
+    host::charts,
+};
+use crate::{
+    api::Status,
+    console::{
+        fleet::{Listed, Overview},
+        store::host::Presences,
+        web::chart::Range,
+    },
+};
+
+/// Alerts that hold and are not silenced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::console::web) struct Severities {
+    pub(in crate::console::web) critical: u64,
+    pub(in crate::console::web) warning: u64,
+    pub(in crate::console::web) info: u64,
+    /// Whether there are more than were counted.
+    pub(in crate::console::web) more: bool,
+}
+
+/// What all hosts come to.
+#[derive(Clone, Debug, Default)]
+pub(in crate::console::web) struct Glance {
+    /// Who is there.
+    pub(in crate::console::web) presences: Presences,
+    /// What is wrong.
+    pub(in crate::console::web) alerts: Severities,
+    /// What they measured last.
+    pub(in crate::console::web) overview: Overview,
+    /// What the charts show.
+    pub(in crate::console::web) range: Range,
+}
+
+impl Glance {
+    /// Numbers, each with its word.
+    pub(in crate::console::web) fn tiles(&self, status: &Status, troubled: u64) -> Markup {
+        let Presences { online, offline, stopped, never } = self.presences;
+        let Severities { critical, warning, info, more } = self.alerts;
+        let tone = |count: u64, tone: Tone| if count > 0 { tone } else { Tone::Idle };
+        let more = if more { "+" } else { "" };
+        html! {
+            ul.tiles {
+                li { a href="/?show=online" { span.number { (grouped(online)) } " " (state(Tone::Good, "online")) } }
+                li { a href="/?show=away" { span.number { (grouped(offline)) } " " (state(tone(offline, Tone::Bad), "offline")) } }
+                @if stopped > 0 {
+                    li { a href="/?show=away" { span.number { (grouped(stopped)) } " " (state(Tone::Idle, "stopped")) } }
+                }
+                @if never > 0 {
+                    li { a href="/?show=away" { span.number { (grouped(never)) } " " (state(Tone::Busy, "never connected")) } }
+                }
+                li { a href="/alerts" {
+                    span.number { (grouped(critical)) (more) } " " (state(tone(critical, Tone::Bad), "critical"))
+                    span.number { (grouped(warning)) (more) } " " (state(tone(warning, Tone::Busy), "warnings"))
+                    @if info > 0 { span.number { (grouped(info)) (more) } " " (state(Tone::Idle, "info")) }
+                } }
+                li {
+                    span.number { (grouped(troubled)) } " " (state(tone(troubled, Tone::Bad), "units in trouble"))
+                }
+                li {
+                    "broker "
+                    @if status.broker_connected { (state(Tone::Good, "connected")) } @else { (state(Tone::Bad, "not connected")) }
+                }
+            }
+        }
+    }
+
+    /// What hosts measured last: all together, and those that stand out.
+    pub(in crate::console::web) fn lists(&self) -> Markup {
+        let Overview { measured, cpu, memory, traffic, busiest, crammed, fullest } = &self.overview;
+        let rate = |bytes: f64| format!("{}/s", bits::bytes(bytes.max(0.0) as u64));
+        html! {
+            @if *measured > 0 {
+                p.note {
+                    "All together: "
+                    @if let Some(cpu) = cpu { "processors " strong { (percent(*cpu)) } ", " }
+                    @if let Some((used, total)) = memory {
+                        "memory " strong { (bits::bytes(*used as u64)) } " of " (bits::bytes(*total as u64)) ", "
+                    }
+                    @if let Some((received, sent)) = traffic { strong { (rate(*received)) } " in, " strong { (rate(*sent)) } " out, " }
+                    "of " (bits::count(*measured as u64, "host", "hosts")) " that measured within five minutes."
+                }
+                div.lists {
+                    (list("Busiest processors", busiest))
+                    (list("Least memory left", crammed))
+                    (list("Fullest disks", fullest))
+                }
+            }
+        }
+    }
+
+    /// How it went.
+    pub(in crate::console::web) fn charts(&self) -> Markup {
+        html! {
+            section.fleet-charts {
+                div.head {
+                    h2 { "The whole fleet" }
+                    (self.range.links("/"))
+                }
+                (charts("/charts", self.range))
+            }
+        }
+    }
+}
+
+fn list(title: &str, listed: &[Listed]) -> Markup {
+    html! {
+        @if !listed.is_empty() {
+            section {
+                h2 { (title) }
+                ol.plain.top-list {
+                    @for one in listed {
+                        li {
+                            span { a href=(bits::host_url(one.host)) { (one.hostname) } @if let Some(mount) = &one.mount { " " code { (mount) } } }
+                            meter min="0" max="1" high="0.9" low="0.9" optimum="0" value=(format!("{:.3}", one.share))
+                                aria-label={ (title) ": " (one.hostname) } { (percent(one.share)) }
+                            span.number { (percent(one.share)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

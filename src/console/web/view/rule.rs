@@ -1,0 +1,270 @@
+//! Rules for alerts: a list of those that there are, and the form that sets one.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use muster_topics::{
+    alert::{Measure, Metric, OF_MAX_BYTES, Rule, Severity},
+    name::{HostId, NAME_MAX_BYTES, Name},
+};
+
+use super::{Frame, Section, View, alerts::severity, bits, encoded, problem::notice};
+use crate::{
+    api::{AlertRule, Problem},
+    rules::alert::{defaults, words},
+};
+
+/// What the form holds, as it was typed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::console::web) struct RuleForm {
+    /// Its name.
+    pub(in crate::console::web) name: String,
+    /// The one host that it is for, by id or name; all, if it is empty.
+    pub(in crate::console::web) host: String,
+    /// What is looked at, in a word.
+    pub(in crate::console::web) metric: String,
+    /// The one file system or unit that is meant.
+    pub(in crate::console::web) of: String,
+    /// Beyond this it is raised.
+    pub(in crate::console::web) threshold: String,
+    /// Back at this it is cleared.
+    pub(in crate::console::web) clear: String,
+    /// For how long it has to be so.
+    pub(in crate::console::web) lasting: String,
+    /// How bad it is, in a word.
+    pub(in crate::console::web) severity: String,
+    /// It is not looked at.
+    pub(in crate::console::web) off: bool,
+}
+
+impl RuleForm {
+    /// Filled with a rule that there is.
+    pub(in crate::console::web) fn of(name: &Name, host: Option<&str>, rule: &Rule) -> Self {
+        let exact = |value: f64| match rule.metric.measure() {
+            Measure::Flag => String::new(),
+            measure => words::exact(measure, value),
+        };
+        Self {
+            name: name.to_string(),
+            host: host.unwrap_or_default().to_owned(),
+            metric: rule.metric.as_str().to_owned(),
+            of: rule.of.clone().unwrap_or_default(),
+            threshold: exact(rule.threshold),
+            clear: rule.clear.map(exact).unwrap_or_default(),
+            lasting: lasting(rule.for_ms),
+            severity: rule.severity.as_str().to_owned(),
+            off: rule.disabled,
+        }
+    }
+}
+
+/// A length of time as the form reads it.
+fn lasting(ms: u64) -> String {
+    match ms {
+        0 => String::new(),
+        ms if ms.is_multiple_of(3_600_000) => format!("{}h", ms / 3_600_000),
+        ms if ms.is_multiple_of(60_000) => format!("{}m", ms / 60_000),
+        ms if ms.is_multiple_of(1_000) => format!("{}s", ms / 1_000),
+        ms => format!("{ms}ms"),
+    }
+}
+
+/// The page.
+#[derive(Clone, Debug)]
+pub(in crate::console::web) struct RuleView {
+    /// What was typed.
+    pub(in crate::console::web) form: RuleForm,
+    /// Whether there is such a rule on the console, so that its name and host stay as they are.
+    pub(in crate::console::web) is_set: bool,
+    /// What is wrong with a field, by its name.
+    pub(in crate::console::web) faults: BTreeMap<&'static str, String>,
+    /// Why it was not taken otherwise.
+    pub(in crate::console::web) problem: Option<Problem>,
+}
+
+impl View for RuleView {
+    fn title(&self) -> String {
+        if self.is_set { format!("Rule {}", self.form.name) } else { "A rule for alerts".to_owned() }
+    }
+
+    fn section(&self) -> Option<Section> {
+        Some(Section::Alerts)
+    }
+
+    fn body(&self, frame: &Frame) -> Markup {
+        html! {
+            h1 { (self.title()) }
+            p { a href="/alerts#rules" { "All alerts and rules" } }
+            @if let Some(problem) = &self.problem { (notice(problem)) }
+            (frame.form("/alerts/rule", html! {
+                @if self.is_set { input type="hidden" name="is_set" value="yes"; }
+                div.run {
+                    (self.who())
+                    (self.what())
+                    (self.when())
+                    button.primary type="submit" { "Set the rule" }
+                }
+            }))
+            @if self.is_set { (removal(&self.form.name, &self.form.host, frame)) }
+        }
+    }
+}
+
+impl RuleView {
+    /// One field with its label, and beside it what is wrong with it.
+    fn field(&self, name: &'static str, label: &str, note: &str, input: Markup) -> Markup {
+        html! {
+            div.field {
+                label for=(name) { (label) }
+                (input)
+                p.note id={ "about-" (name) } {
+                    @if let Some(fault) = self.faults.get(name) { strong.why { (fault) } " " }
+                    (note)
+                }
+            }
+        }
+    }
+
+    fn text(
+        &self,
+        name: &'static str,
+        (label, placeholder, note): (&str, &str, &str),
+        value: &str,
+        kept: bool,
+    ) -> Markup {
+        self.field(name, label, note, html! {
+            input id=(name) type="text" name=(name) value=(value) placeholder=(placeholder) autocapitalize="none" spellcheck="false"
+                maxlength=(OF_MAX_BYTES.max(NAME_MAX_BYTES)) aria-describedby={ "about-" (name) }
+                aria-invalid=[self.faults.contains_key(name).then_some("true")] readonly[kept];
+        })
+    }
+
+    fn who(&self) -> Markup {
+        let form = &self.form;
+        let own = if self.is_set {
+            "The name and the host of a rule stay. Set another one to have it elsewhere too."
+        } else {
+            "Small letters, digits, - and _. One that agents bring along under this name is replaced."
+        };
+        html! {
+            fieldset {
+                legend { "Which" }
+                div.options {
+                    (self.text("name", ("Name", "disk", own), &form.name, self.is_set))
+                    (self.text("host", ("Host", "all hosts", "A name or an id; all hosts, if left out. A host's own rule stands before one for all."), &form.host, self.is_set))
+                }
+            }
+        }
+    }
+
+    fn what(&self) -> Markup {
+        let form = &self.form;
+        html! {
+            fieldset {
+                legend { "What is looked at" }
+                div.options {
+                    (self.field("metric", "Measurement", "", html! {
+                        select id="metric" name="metric" aria-describedby="about-metric" {
+                            @for metric in Metric::ALL {
+                                option value=(metric.as_str()) selected[metric.as_str() == form.metric] { (metric.as_str().replace('_', " ")) }
+                            }
+                        }
+                    }))
+                    (self.text("of", ("Of", "each", "The one file system (where it is mounted) or unit (REALM/NAME) that is meant; each for itself, if left out."), &form.of, false))
+                }
+            }
+        }
+    }
+
+    fn when(&self) -> Markup {
+        let form = &self.form;
+        html! {
+            fieldset {
+                legend { "When it is raised" }
+                div.options {
+                    (self.text("threshold", ("Beyond", "90%", "A share (90%), a size (512MiB), or a number; below it, for what is bad if there is little. What is so or not needs none."), &form.threshold, false))
+                    (self.text("clear", ("Cleared at", "85%", "Back at this it is over; at the same, if left out."), &form.clear, false))
+                    (self.text("lasting", ("For", "5m", "How long it has to be so, such as 30s, 5m or 2h; at once, if left out."), &form.lasting, false))
+                    (self.field("severity", "Severity", "", html! {
+                        select id="severity" name="severity" aria-describedby="about-severity" {
+                            @for severity in [Severity::Info, Severity::Warning, Severity::Critical] {
+                                option value=(severity.as_str()) selected[severity.as_str() == form.severity] { (severity.as_str()) }
+                            }
+                        }
+                    }))
+                }
+                label.choice {
+                    input type="checkbox" name="off" value="yes" checked[form.off];
+                    "Do not look at it at all. So a rule that agents bring along is switched off."
+                }
+            }
+        }
+    }
+}
+
+fn removal(name: &str, host: &str, frame: &Frame) -> Markup {
+    frame.form(
+        "/alerts/rule/remove",
+        html! {
+            input type="hidden" name="name" value=(name);
+            input type="hidden" name="host" value=(host);
+            p.note { "Without it, what agents bring along under this name holds again, if they do." }
+            button type="submit" aria-label={ "Remove rule " (name) } { "Remove the rule" }
+        },
+    )
+}
+
+/// Where a rule is changed.
+fn url(name: &Name, host: Option<HostId>) -> String {
+    let host = host.map(|host| format!("&host={host}")).unwrap_or_default();
+    format!("/alerts/rule?name={}{host}", encoded(name.as_str()))
+}
+
+/// The rules that there are: the console's, and those that agents bring along and that none of these replaces for all hosts.
+pub(super) fn listing(set: &[AlertRule], hostname: &dyn Fn(HostId) -> String) -> Markup {
+    let own = defaults::rules();
+    let is_replaced = |name: &Name| set.iter().any(|one| one.name == *name && one.host.is_none());
+    let row = |name: &Name, host: Option<HostId>, rule: &Rule, from: &str| {
+        html! {
+            tr {
+                th scope="row" { a href=(url(name, host)) { (name) } }
+                td data-label="Hosts" {
+                    @match host {
+                        Some(host) => { a href=(bits::host_url(host)) { (hostname(host)) } }
+                        None => { "all" }
+                    }
+                }
+                td data-label="Raised" { (words::rule(rule)) }
+                td data-label="Severity" { (severity(rule.severity, true)) }
+                td data-label="From" { (from) }
+            }
+        }
+    };
+    html! {
+        table.cards {
+            caption.visually-hidden { "Rules" }
+            thead {
+                tr { th scope="col" { "Rule" } th scope="col" { "Hosts" } th scope="col" { "Raised" } th scope="col" { "Severity" }
+                     th scope="col" { "From" } }
+            }
+            tbody {
+                @for one in set { (row(&one.name, one.host, &one.rule, "console")) }
+                @for (name, rule) in own.iter().filter(|(name, _)| !is_replaced(name)) { (row(name, None, rule, "agents")) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_written_as_they_are_read() {
+        for (ms, text) in [(600_000, "10m"), (7_200_000, "2h"), (90_000, "90s"), (1_500, "1500ms")] {
+            assert_eq!(lasting(ms), text);
+            assert_eq!(muster_promql::number::duration(text), i64::try_from(ms).ok());
+        }
+        assert_eq!(lasting(0), "");
+    }
+}

@@ -1,0 +1,69 @@
+//! Commands, and the form for one.
+
+use super::*;
+
+pub(super) fn outcome(status: Ended, stdout: &str) -> Outcome {
+    let stdout = Output { sent_bytes: 0, rest: Some(Data::Text(stdout.to_owned())), dropped_bytes: 4096 };
+    Outcome { status, started_ms: Some(ago(9)), finished_ms: ago(7), stdout, stderr: Output::default() }
+}
+
+pub(super) fn line(hostname: &str, index: usize) -> CommandHost {
+    let done = |status| (CommandState::Done, Some(Received { at_ms: ago(6), value: outcome(status, hostname) }));
+    let (state, outcome) = match index % 8 {
+        0 => done(Ended::Exited { exit: Exit::Code(0) }),
+        1 => done(Ended::Exited { exit: Exit::Code(3) }),
+        2 => done(Ended::TimedOut),
+        3 => done(Ended::Refused { code: RefusalCode::Denied, message: hostname.to_owned() }),
+        4 => (CommandState::Waiting, None),
+        5 => (CommandState::Running, None),
+        6 => (CommandState::Missing, None),
+        _ => done(Ended::Lost),
+    };
+    CommandHost { host: HostId::random(), hostname: format!("{hostname}{index}"), state, outcome }
+}
+
+pub(super) fn command(program: &str, hostname: &str, hosts: usize) -> Command {
+    let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
+    let exec = Exec {
+        cwd: Some(text("/srv")),
+        user: Some(text("nobody")),
+        ..Exec::new(vec![program.to_owned(), text("two words")], 60_000)
+    };
+    Command {
+        id: CommandId::new(),
+        operator: "admin".parse().unwrap(),
+        issued_ms: ago(10),
+        expires_ms: ago(-590),
+        verb: Verb::Exec(exec),
+        target: None,
+        hosts: (0..hosts).map(|index| line(hostname, index)).collect(),
+    }
+}
+
+pub(super) fn commands(hostname: &str) -> Vec<Command> {
+    let restart = Command { verb: Verb::UnitRestart { unit: name(1) }, ..command("", hostname, 1) };
+    vec![command("uname", hostname, 1), command("df", hostname, 24), restart, command("true", hostname, 0)]
+}
+
+pub(super) fn command_view(hostname: &str, output: &str) -> CommandView {
+    let command = command("uname", hostname, 6);
+    let text = |text: &str| Text { tail: text.to_owned(), whole_bytes: text.len() };
+    let outputs = command.hosts.iter().map(|line| (line.host, text(output), text(""))).collect();
+    CommandView { command, only: None, outputs, page: 1 }
+}
+
+/// One for hosts that an expression picked, of which none is waited for any more, nor meant any more.
+pub(super) fn command_over(hostname: &str, text: &str) -> CommandView {
+    let select = format!("label.site={text:?}").parse().unwrap_or_else(|_| "label.site".parse().unwrap());
+    let mut command = Command { target: Some(Target::Select(select)), ..command("uname", hostname, 24) };
+    command.hosts.retain(|line| !matches!(line.state, CommandState::Waiting | CommandState::Running));
+    let refused = Ended::Refused { code: RefusalCode::NotSelected, message: hostname.to_owned() };
+    command.hosts[0].outcome = Some(Received { at_ms: ago(6), value: outcome(refused, "") });
+    CommandView { command, only: None, outputs: vec![], page: 1 }
+}
+
+pub(super) fn run(hostname: &str, mut input: Input, problem: Option<Problem>) -> RunView {
+    let hosts: Vec<_> = (0..6).map(|index| host(&format!("{hostname}{index}"), index)).collect();
+    input.ticked = vec![hosts[1].id.to_string()];
+    RunView { hosts, found: 60, input, problem }
+}

@@ -1,0 +1,57 @@
+//! Artifacts, configs, and tokens for joining.
+
+use super::*;
+
+pub(super) fn tokens() -> Vec<Token> {
+    let token = |id: &str, expires_ms, used| Token {
+        id: id.parse().unwrap(),
+        operator: "admin".parse().unwrap(),
+        created_ms: ago(1_000),
+        expires_ms,
+        used,
+    };
+    vec![
+        token("0a1b2c3d4e", ago(-2_600), None),
+        token("1a1b2c3d4e", ago(-600), Some((ago(500), HostId::random()))),
+        token("2a1b2c3d4e", ago(60), None),
+    ]
+}
+
+pub(super) fn created() -> CreatedToken {
+    CreatedToken {
+        id: "0a1b2c3d4e".parse().unwrap(),
+        token: format!("muster1.{}", "eyJ1cmwiOiJodHRwczovLzE5Mi4w".repeat(7)),
+        expires_ms: ago(-3_600),
+    }
+}
+
+pub(super) fn artifact(version: &str) -> Artifact {
+    Artifact {
+        sha256: Digest::of(version.as_bytes()),
+        size_bytes: 4_812_344,
+        role: "till".parse().unwrap(),
+        version: version.parse().unwrap(),
+        manifest: Some(Digest::of(b"manifest")),
+        added_ms: ago(86_000),
+    }
+}
+
+pub(super) fn manifest() -> Manifest {
+    serde_json::from_value(serde_json::json!({
+        "role": "till", "version": "7", "description": HOSTILE, "channel": "notify", "args": ["-c", HOSTILE],
+        "provides": {"web": {"port": 8080, "protocol": HOSTILE}, "admin": {}},
+        "requires": {"db": {}, "cache": {"optional": true}},
+        "config_schema": {"type": "object", "required": [HOSTILE]},
+    }))
+    .unwrap()
+}
+
+pub(super) fn config(content: Option<serde_json::Value>) -> Config {
+    Config {
+        id: "till.main".parse().unwrap(),
+        version: "7".parse().unwrap(),
+        sha256: Digest::of(b"{}"),
+        added_ms: ago(5_000),
+        content,
+    }
+}

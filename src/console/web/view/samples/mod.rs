@@ -1,0 +1,196 @@
+//! Values of each view, as tests draw them: the usual, the empty, and the hostile, in which every text
+//! that comes from elsewhere tries to be markup.
+
+mod alert;
+mod command;
+mod content;
+mod fleet;
+mod unit;
+
+use std::collections::BTreeMap;
+
+use maud::Markup;
+use muster_topics::{
+    Millis,
+    alert::{AlertState, Metric, Rule, Severity},
+    channel::{Ability, ToldStats},
+    command::{Exec, Target, Verb},
+    heartbeat::{Facts, HostState, Interface, UnitSummary},
+    manifest::Manifest,
+    name::{CommandId, Digest, HostId, UnitName},
+    outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
+    presence::PresenceState,
+    probe::{Check, Probe, Probes},
+    unit::{
+        ArtifactRef, Beside, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress,
+        RolledBack, Run, Spec, YunoSpec,
+    },
+};
+
+pub(in crate::console::web) use self::{alert::alert, fleet::host, unit::unit};
+use self::{alert::*, command::*, content::*, fleet::*, unit::*};
+use super::{
+    Frame, View,
+    alerts::{AlertsView, SilenceForm},
+    command::{CommandView, Shown as Text},
+    commands::CommandsView,
+    content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
+    glance::{Glance, Severities},
+    host::HostView,
+    hosts::{HostsView, Shown},
+    join::JoinView,
+    problem::ProblemView,
+    rule::{RuleForm, RuleView},
+    run::{Aim, Input, RunView},
+    sign_in::SignInView,
+    unit::UnitView,
+};
+use crate::{
+    api::{
+        Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config,
+        CreatedToken, Host, HostPresence, Problem, Received, Status, Token, Unit,
+    },
+    console::{
+        fleet::{Listed, Overview},
+        store::host::Presences,
+        web::chart::{Latest, Range},
+    },
+    rules::upgrade::{Offer, Upgrade, upgrade},
+};
+
+/// A text that would be noticed if it were taken for markup.
+pub(in crate::console::web) const HOSTILE: &str = "\"><script>alert('x')</script><img src=x onerror=alert(1)>&amp;";
+
+const NOW: Millis = 1_700_000_000_000;
+
+fn ago(seconds: i64) -> Millis {
+    NOW - seconds * 1000
+}
+
+fn frame() -> Frame {
+    Frame { operator: Some("admin".parse().unwrap()), token: "00ff".repeat(16), alerts: 3, now_ms: NOW }
+}
+
+/// Every page, drawn.
+pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
+    let mut pages = vec![
+        ("sign-in", Frame::stranger(NOW).page(&SignInView { code: Some("ab12".repeat(16)), problem: None })),
+        ("sign-in-hostile", Frame::stranger(NOW).page(&SignInView { code: Some(HOSTILE.to_owned()), problem: None })),
+        ("sign-in-first", Frame::stranger(NOW).page(&SignInView { code: None, problem: Some(problem(HOSTILE)) })),
+    ];
+    let mut add = |name, view: &dyn Fn() -> Markup| pages.push((name, view()));
+    add("hosts", &|| frame().page(&hosts("shop-7", 12)));
+    add("hosts-empty", &|| frame().page(&hosts("", 0)));
+    add("hosts-none-found", &|| {
+        let shown = Shown { text: HOSTILE.to_owned(), online: Some(false), page: 3 };
+        frame().page(&HostsView { shown, ..hosts("", 0) })
+    });
+    add("hosts-hostile", &|| frame().page(&hosts(HOSTILE, 3)));
+    add("host", &|| frame().page(&host_view("shop-7.example", 2)));
+    add("host-empty", &|| {
+        let host = Host { presence: None, state: None, ..host("fresh", 0) };
+        let empty =
+            HostView { host, alerts: vec![], units: vec![], commands: vec![], latest: vec![], range: Range::Hour };
+        frame().page(&empty)
+    });
+    add("host-hostile", &|| frame().page(&host_view(HOSTILE, 2)));
+    add("unit", &|| frame().page(&unit_view("shop-7", "GET /till 200 in 3 ms\n")));
+    add("unit-plain", &|| {
+        frame().page(&UnitView { asked: None, log: None, latest: vec![], newer: None, ..unit_view("shop-7", "") })
+    });
+    add("unit-retired", &|| {
+        let mut view = unit_view("shop-7", "");
+        view.unit.hold = Some(Hold::new(HoldReason::Operator, ago(9)));
+        view.unit.desired.run = Run::Stopped;
+        frame().page(&view)
+    });
+    add("unit-running", &|| frame().page(&UnitView { unit: unit("shop-7", 0), ..unit_view("shop-7", "") }));
+    add("unit-hostile", &|| frame().page(&unit_view(HOSTILE, HOSTILE)));
+    add("commands", &|| frame().page(&CommandsView { commands: commands("shop-7") }));
+    add("commands-empty", &|| frame().page(&CommandsView { commands: vec![] }));
+    add("commands-hostile", &|| frame().page(&CommandsView { commands: commands(HOSTILE) }));
+    add("command", &|| frame().page(&command_view("shop-7", "Linux shop-7 6.1.0-18-amd64 #1 SMP x86_64 GNU/Linux\n")));
+    add("command-hostile", &|| frame().page(&command_view(HOSTILE, HOSTILE)));
+    add("command-many", &|| {
+        let command = command("uname", "shop", 240);
+        frame().page(&CommandView { command, only: None, outputs: vec![], page: 2 })
+    });
+    for (page, hostname, select) in
+        [("command-over", "shop", "label.site=north"), ("command-over-hostile", HOSTILE, HOSTILE)]
+    {
+        add(page, &|| frame().page(&command_over(hostname, select)));
+    }
+    add("run-picked", &|| {
+        let input = Input { aim: Aim::Picked, select: "label.site=north".to_owned(), ..Input::default() };
+        frame().page(&run("shop-7", input, None))
+    });
+    add("run", &|| frame().page(&run("shop-7", Input { command: "uname -a".to_owned(), ..Input::default() }, None)));
+    add("run-refused", &|| {
+        let text = || HOSTILE.to_owned();
+        let input = Input {
+            command: text(),
+            named: text(),
+            select: text(),
+            user: text(),
+            cwd: text(),
+            timeout_s: text(),
+            ..Input::default()
+        };
+        frame().page(&run(HOSTILE, input, Some(problem(HOSTILE))))
+    });
+    add("run-nowhere", &|| frame().page(&RunView { hosts: vec![], found: 0, input: Input::default(), problem: None }));
+    add("alerts", &|| frame().page(&alerts("shop-7", "disk /: 93 %")));
+    add("alerts-empty", &|| {
+        let empty = AlertsView { raised: vec![], over: vec![], silences: vec![], ..alerts("", "") };
+        frame().page(&AlertsView { rules: vec![], form: SilenceForm::default(), ..empty })
+    });
+    add("alerts-hostile", &|| {
+        frame().page(&AlertsView { problem: Some(problem(HOSTILE)), ..alerts(HOSTILE, HOSTILE) })
+    });
+    add("rule", &|| frame().page(&rule("disk", None)));
+    add("rule-new", &|| {
+        let form = RuleForm { severity: "warning".to_owned(), ..RuleForm::default() };
+        frame().page(&RuleView { form, is_set: false, faults: BTreeMap::new(), problem: None })
+    });
+    add("rule-hostile", &|| frame().page(&rule(HOSTILE, Some(HOSTILE))));
+    add("join", &|| frame().page(&JoinView { tokens: tokens(), created: None, problem: None }));
+    add("join-made", &|| {
+        frame().page(&JoinView { tokens: tokens(), created: Some(created()), problem: Some(problem("x")) })
+    });
+    add("join-empty", &|| frame().page(&JoinView { tokens: vec![], created: None, problem: None }));
+    add("artifacts", &|| frame().page(&ArtifactsView { artifacts: vec![artifact("1.0.0"), artifact("1.1.0")] }));
+    add("artifacts-empty", &|| frame().page(&ArtifactsView { artifacts: vec![] }));
+    add("configs", &|| frame().page(&ConfigsView { configs: vec![config(None)] }));
+    add("configs-empty", &|| frame().page(&ConfigsView { configs: vec![] }));
+    add("manifest", &|| frame().page(&ManifestView { sha256: Digest::of(b"manifest"), manifest: manifest() }));
+    add("config", &|| frame().page(&ConfigView { config: config(Some(serde_json::json!({"greeting": HOSTILE}))) }));
+    add("not-found", &|| frame().page(&ProblemView { status: 404, problem: problem("there is no such page") }));
+    add("failed", &|| frame().page(&ProblemView { status: 500, problem: problem(HOSTILE) }));
+    pages
+}
+
+/// Regions by name, as a page gives each alone.
+pub(in crate::console::web) type Regions = Vec<(&'static str, Option<Markup>)>;
+
+/// Pages that have regions.
+pub(in crate::console::web) fn parts() -> Vec<(&'static str, Regions)> {
+    fn each(view: &impl View, names: &[&'static str]) -> Regions {
+        names.iter().map(|name| (*name, view.part(&frame(), name))).collect()
+    }
+    vec![
+        ("hosts", each(&hosts("shop-7", 3), &["glance", "fleet"])),
+        ("host", each(&host_view("shop-7", 2), &["facts", "alerts", "units", "latest", "recent"])),
+        ("alerts", each(&alerts("shop-7", "disk"), &["raised", "over"])),
+        ("unit", each(&unit_view("shop-7", "line\n"), &["asked", "state", "log", "latest"])),
+        ("commands", each(&CommandsView { commands: commands("shop-7") }, &["commands"])),
+        ("command", each(&command_view("shop-7", "x"), &["progress"])),
+    ]
+}
+
+fn problem(message: &str) -> Problem {
+    Problem { code: "sample".to_owned(), message: message.to_owned(), hint: Some(format!("try {message}")) }
+}
+
+fn name(index: usize) -> UnitName {
+    ["default/hello", "shop/till", "shop/scanner_gateway-2"][index % 3].parse().unwrap()
+}

@@ -1,0 +1,112 @@
+//! Units.
+
+use super::*;
+
+pub(super) fn config_ref(id: &str) -> ConfigRef {
+    ConfigRef { id: id.parse().unwrap(), version: "7".parse().unwrap(), sha256: Digest::of(b"{}") }
+}
+
+/// One unit; an odd one is in trouble.
+pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
+    let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
+    let failed = index % 2 == 1;
+    let artifact = ArtifactRef {
+        sha256: Digest::of(b"till"),
+        size_bytes: 4_812_344,
+        role: "till".parse().unwrap(),
+        version: "2.4.1".parse().unwrap(),
+        manifest: None,
+    };
+    let spec = YunoSpec {
+        configs: ["till.main", "shop"].map(config_ref).to_vec(),
+        args: vec!["--config".to_owned(), text("{config}")],
+        env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
+        user: Some(text("till")),
+        labels: [("tier".parse().unwrap(), "gold".parse().unwrap())].into(),
+        channel: Channel::Lines,
+        probes: Probes { live: Some(Probe::new(Check::Exec(vec![text("check"), text("-q")]))), ..Probes::default() },
+        ..YunoSpec::new(artifact)
+    };
+    Unit {
+        host: HostId::random(),
+        hostname: hostname.to_owned(),
+        unit: name(index),
+        desired: Desired {
+            generation: 4,
+            revision: Digest::of(b"new"),
+            spec: Spec::Yuno(spec),
+            run: Run::Running,
+            frozen: !failed,
+        },
+        observed: Observed {
+            generation: if failed { 3 } else { 4 },
+            revision: Some(Digest::of(if failed { b"old" } else { b"new" })),
+            phase: if failed { Phase::Backoff } else { Phase::Running },
+            since_ms: ago(312),
+            pid: (!failed).then_some(4711),
+            frozen: !failed,
+            exit: failed.then_some(Exit::Signal(11)),
+            attempts: u32::from(failed) * 4,
+            retry_ms: failed.then_some(ago(-42)),
+            progress: failed.then_some(Progress { done_bytes: 410_000_000, total_bytes: 1_000_000_000 }),
+            can: if failed { Vec::new() } else { vec![Ability::Play, Ability::Stats] },
+            unready: (!failed).then(|| text("ready probe: http://127.0.0.1:8080/ready: status 503")),
+            error: failed.then(|| text("it ended within a second, four times in a row")),
+            verified: Some(Digest::of(b"old")),
+            on_trial: !failed,
+            rolled_back: failed.then(|| RolledBack {
+                generation: 4,
+                revision: Digest::of(b"new"),
+                to: Digest::of(b"old"),
+                error: text("ended by itself: exit code 2"),
+                at_ms: ago(300),
+                last_lines: Some(text("no such table: till")),
+            }),
+            beside: (!failed).then(|| Beside {
+                revision: Digest::of(b"old"),
+                pid: Some(4_700),
+                leaving: true,
+                since_ms: ago(3),
+            }),
+            ..Observed::absent(0)
+        },
+        hold: failed.then(|| Hold {
+            by: Some("anna".parse().unwrap()),
+            note: Some(text("until the disk is replaced")),
+            ..Hold::new(HoldReason::Operator, ago(300))
+        }),
+        pins: muster_topics::snapshot::Pins::default(),
+        stats: (!failed).then(|| {
+            ToldStats::new(ago(3), [(text("requests"), 17.into()), ("lane".to_owned(), text("north").into())].into())
+        }),
+        at_ms: ago(5),
+    }
+}
+
+pub(super) fn latest(label: &str) -> Vec<Latest> {
+    let one = |value: &str, share| Latest { label: label.to_owned(), value: value.to_owned(), share, at_ms: ago(12) };
+    vec![one("3.1 %", Some(0.031)), one("1.2 GiB of 7.7 GiB", Some(0.96)), one("14 KiB/s", None)]
+}
+
+pub(super) fn unit_view(hostname: &str, log: &str) -> UnitView {
+    let ordered = Verb::UnitLogs { unit: name(1), lines: 200 };
+    let asked = Command { verb: ordered, ..command("logs", hostname, 1) };
+    let log = Text { tail: log.repeat(30), whole_bytes: log.len() * 30 };
+    UnitView {
+        unit: unit(hostname, 1),
+        asked: Some(asked),
+        log: Some(log),
+        latest: latest("Memory"),
+        range: Range::Hour,
+        newer: newer(hostname),
+    }
+}
+
+/// What a unit would get: a later version of all that it has.
+pub(super) fn newer(hostname: &str) -> Option<Upgrade> {
+    let unit = unit(hostname, 1);
+    let other = Digest::of(b"newer");
+    let artifact = Artifact { sha256: other.clone(), ..artifact("2.5.0") };
+    let config = Config { sha256: other, version: "8".parse().unwrap(), id: "shop".parse().unwrap(), ..config(None) };
+    upgrade(&unit.unit, &unit.desired, &Offer::newest(vec![artifact], vec![config]))
+}

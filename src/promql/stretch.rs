@@ -1,0 +1,147 @@
+//! Functions of windows whose samples are known in summaries alone; pure.
+//!
+//! # By how much they may be wrong
+//!
+//! Let a window reach from `s` to `e`, and let stretches be `w` long. It is answered with the stretches that end behind `s`
+//! and not behind `e`: with the samples from `⌊s⌋` to before `⌊e⌋`, both the next whole `w` before. So both ends lie up to `w`
+//! earlier; `S` is what the window has, `R` what it is answered with, and they differ in samples of the two stretches alone in
+//! which the ends lie: `A` (that of `s`) and `B` (that of `e`). A window that has the end of no stretch is answered with the
+//! last one before its end, if `e` is less than `w` behind it. Then, but for rounding:
+//!
+//! | function | answer | differs from the true one by at most |
+//! |---|---|---|
+//! | the value itself, `last_over_time` | the last value of `R` | nothing: it is a true one, of up to `w` earlier than the newest |
+//! | `min_over_time`, `max_over_time` | least and greatest of `R` | how far the values in `A` and `B` exceed what both `S` and `R` have |
+//! | `avg_over_time` | mean of `R` | the spread of all values in `S` and `R` |
+//! | `sum_over_time`, `count_over_time` | of `R`, times the length of the window over that of `R` | what `A` and `B` come to (with the values' sizes), and what the factor adds |
+//! | `increase`, `rate` | increase over `R`, stretched to the window's length | the increases within `A` and `B` and into them, and 2.2/(n-1) of the whole, where `n` is the smaller number of samples |
+//! | `delta` | last less first value of `R`, stretched likewise | the spread of `A` and that of `B`, and 2.2/(n-1) of the whole |
+//! | `present_over_time`, `absent_over_time` | whether `R` has a sample | nothing, for up to `w` |
+//!
+//! The factor is 1 if the window's length is a multiple of `w`. The 2.2/(n-1) are Prometheus's own extrapolation, which
+//! depends on where the first and the last sample lie, to within a tenth more than the distance of two. What a window has of
+//! samples beside stretches is taken as it is, which makes its end exact.
+//!
+//! All other functions (`quantile_over_time`, `stddev_over_time`, `stdvar_over_time`, `deriv`, `predict_linear`, `irate`,
+//! `idelta`, `changes`, `resets`, `timestamp`, and a range vector itself) need samples; see [`Over::of_summaries`].
+
+use crate::{
+    Millis, Sample, Stretch,
+    over::{Over, Window},
+};
+
+/// Samples do not come quite regularly: what is a tenth more than their distance away is still near.
+const NEAR: f64 = 1.1;
+
+impl Stretch {
+    /// What some samples come to.
+    pub(crate) fn over(samples: &[Sample]) -> Option<Self> {
+        let of = |&(at_ms, value): &Sample| Self {
+            start_ms: at_ms,
+            width_ms: 0,
+            count: 1,
+            min: value,
+            max: value,
+            sum: value,
+            first: value,
+            last: value,
+            increase: 0.0,
+        };
+        samples.iter().map(of).reduce(|one, next| one.join(&next))
+    }
+
+    /// This one and one that comes after it.
+    fn join(self, later: &Self) -> Self {
+        // A counter that fell began anew from 0.
+        let between = if later.first < self.last { later.first } else { later.first - self.last };
+        Self {
+            start_ms: self.start_ms,
+            width_ms: later.end_ms() - self.start_ms,
+            count: self.count.saturating_add(later.count),
+            min: self.min.min(later.min),
+            max: self.max.max(later.max),
+            sum: self.sum + later.sum,
+            first: self.first,
+            last: later.last,
+            increase: self.increase + between + later.increase,
+        }
+    }
+}
+
+/// The value of a function over a window with stretches, if the window has enough for one.
+pub(crate) fn apply(function: Over, window: &Window<'_>) -> Option<f64> {
+    let stretches = window.stretches.iter().copied();
+    let whole = stretches.chain(Stretch::over(window.samples)).reduce(|one, next| one.join(&next))?;
+    let reach = Reach::of(window, &whole)?;
+    Some(match function {
+        Over::Average => whole.sum / whole.count as f64,
+        Over::Minimum => whole.min,
+        Over::Maximum => whole.max,
+        Over::Sum => whole.sum * reach.factor(),
+        Over::Count => whole.count as f64 * reach.factor(),
+        Over::Last => whole.last,
+        Over::Present => 1.0,
+        Over::Increase => reach.extrapolated(&whole, true)?,
+        Over::Rate => reach.extrapolated(&whole, true)? / seconds(reach.window_ms),
+        Over::Delta => reach.extrapolated(&whole, false)?,
+        _ => return None,
+    })
+}
+
+/// How far what is known reaches, beside the window that it stands for.
+struct Reach {
+    /// Of the window, as it was asked for.
+    window_ms: Millis,
+    /// Of the window, moved to whole stretches.
+    start_ms: Millis,
+    end_ms: Millis,
+    /// Of what there is in it.
+    from_ms: Millis,
+    to_ms: Millis,
+    /// Whether `to_ms` is the time of a sample, and not just of the end of a stretch.
+    exact_end: bool,
+}
+
+impl Reach {
+    fn of(window: &Window<'_>, whole: &Stretch) -> Option<Self> {
+        let (first, last) = (window.stretches.first()?, window.stretches.last()?);
+        let floor = |at_ms: Millis, stretch: &Stretch| at_ms.div_euclid(stretch.width_ms.max(1)) * stretch.width_ms;
+        let exact_end = !window.samples.is_empty();
+        Some(Self {
+            window_ms: window.end_ms - window.start_ms,
+            start_ms: floor(window.start_ms, first).min(first.start_ms),
+            end_ms: if exact_end { window.end_ms } else { floor(window.end_ms, last).max(last.end_ms()) },
+            from_ms: whole.start_ms,
+            to_ms: whole.end_ms(),
+            exact_end,
+        })
+    }
+
+    /// By how much longer the window is than what it is answered with.
+    fn factor(&self) -> f64 {
+        seconds(self.window_ms) / seconds(self.end_ms - self.start_ms)
+    }
+
+    /// By how much the value changed, as Prometheus extrapolates it; within stretches, samples are taken for evenly spread.
+    fn extrapolated(&self, whole: &Stretch, counter: bool) -> Option<f64> {
+        if whole.count < 2 {
+            return None;
+        }
+        let count = whole.count as f64;
+        // The first sample is half a distance behind its stretch's beginning, the last one half a distance before its end.
+        let distance = seconds(self.to_ms - self.from_ms) / if self.exact_end { count - 0.5 } else { count };
+        let sampled = distance * (count - 1.0);
+        let change = if counter { whole.increase } else { whole.last - whole.first };
+        let mut to_start = seconds(self.from_ms - self.start_ms) + distance / 2.0;
+        let to_end = seconds(self.end_ms - self.to_ms) + if self.exact_end { 0.0 } else { distance / 2.0 };
+        if counter && change > 0.0 && whole.first >= 0.0 {
+            to_start = to_start.min(sampled * (whole.first / change));
+        }
+        let extended = |gap: f64| if gap < distance * NEAR { gap } else { distance / 2.0 };
+        Some(change * (sampled + extended(to_start) + extended(to_end)) / sampled * self.factor())
+    }
+}
+
+fn seconds(ms: Millis) -> f64 {
+    ms as f64 / 1000.0
+}

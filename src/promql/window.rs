@@ -1,0 +1,227 @@
+//! What each step looks at: a window of a series' samples, or of summaries where samples are not to be had or not wanted.
+
+use std::ops::RangeInclusive;
+
+use crate::{
+    Error, Hints, Millis, Range, STRETCH_MAX_MS, Sample, SourceError, Stretch,
+    eval::{ABSENT, Evaluator, Measure, Series, Sink, Steps, is_absent},
+    over::{Over, Window},
+    tree::{At, Selector},
+};
+
+/// Between two windows more than this must lie for each to be read by itself: skipping less costs more than reading it.
+const APART_MS: Millis = 600_000;
+/// The latest time that can be asked for, in the year 9999, so that no sum of times overflows.
+const TIME_MAX_MS: Millis = 253_402_300_799_000;
+
+/// What windows are wanted for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purpose {
+    function: &'static str,
+    /// Whether summaries do.
+    summaries: bool,
+    /// Whether the newest value alone is wanted. It may be a mark that the series has ended.
+    newest: bool,
+}
+
+impl Purpose {
+    /// The value itself.
+    pub(crate) const VALUE: Self = Self { function: "a value", summaries: true, newest: true };
+    /// When it was measured.
+    pub(crate) const TIME: Self = Self { function: "timestamp", summaries: false, newest: true };
+    /// Whether there is anything.
+    pub(crate) const ABSENCE: Self = Self { function: "absent_over_time", summaries: true, newest: false };
+    /// The samples themselves.
+    pub(crate) const POINTS: Self = Self { function: "a range of samples", summaries: false, newest: false };
+
+    /// For a function.
+    pub(crate) fn of(function: Over) -> Self {
+        Self { function: function.name(), summaries: function.of_summaries(), newest: false }
+    }
+}
+
+/// What is known of a series: stretches, and samples behind them.
+type Known<'k> = (&'k [Sample], &'k [Stretch]);
+
+impl Evaluator<'_> {
+    /// The windows of a selector. Of marks that a series has ended only the last sample of a window may be one, and only
+    /// if the newest is wanted.
+    pub(crate) fn windows(
+        &mut self,
+        selector: &Selector,
+        range_ms: Millis,
+        purpose: Purpose,
+        steps: Steps,
+        measure: Measure<'_>,
+        sink: Sink<'_>,
+    ) -> Result<(), Error> {
+        let range = self.range;
+        let end = |index| reference(range, selector.at, selector.offset_ms, steps.time(index));
+        let whole = end(0).saturating_sub(range_ms)..=end(steps.count.saturating_sub(1));
+        let apart = selector.at.is_none() && steps.count > 1 && steps.step_ms.saturating_sub(range_ms) > APART_MS;
+        let hints = Hints {
+            step_ms: (steps.count > 1 && selector.at.is_none()).then_some(steps.step_ms),
+            window_ms: (!purpose.newest).then_some(range_ms),
+            function: purpose.function,
+            summaries: purpose.summaries,
+        };
+        let chosen = self.chosen(selector, &whole)?;
+        let samples_from = self.source.samples_from(&hints, &whole).map_err(unreadable)?;
+        let old = whole.start().saturating_sub(STRETCH_MAX_MS)..=(*whole.end()).min(samples_from.saturating_sub(1));
+        let marks = purpose.newest;
+        let (mut samples, mut stretches) = (Vec::new(), Vec::new());
+        for (labels, id) in chosen {
+            self.check()?;
+            stretches.clear();
+            if *whole.start() < samples_from {
+                self.read_stretches(id, old.clone(), &hints, &mut stretches)?;
+            }
+            let values = if apart && *whole.end() >= samples_from {
+                let mut values = vec![ABSENT; steps.count];
+                for (index, value) in values.iter_mut().enumerate() {
+                    let one = Steps { start_ms: steps.time(index), count: 1, ..steps };
+                    let times = end(index).saturating_sub(range_ms).max(samples_from)..=end(index);
+                    self.read(id, times, marks, &mut samples)?;
+                    let near = near(&stretches, end(index).saturating_sub(range_ms), end(index));
+                    let measure = |_: usize, window: &Window<'_>| measure(index, window);
+                    let found = slide((&samples, near), range_ms, one, &|_| end(index), &measure);
+                    *value = found.first().copied().unwrap_or(ABSENT);
+                }
+                values
+            } else {
+                self.read(id, (*whole.start()).max(samples_from)..=*whole.end(), marks, &mut samples)?;
+                slide((&samples, &stretches), range_ms, steps, &end, measure)
+            };
+            if values.iter().any(|value| !is_absent(*value)) {
+                sink(Series { labels, values })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn chosen(&self, selector: &Selector, whole: &RangeInclusive<Millis>) -> Result<Vec<(crate::Labels, u64)>, Error> {
+        let most = self.limits.series_max;
+        let chosen = self.source.select(&selector.matchers, whole.clone(), most.saturating_add(1));
+        let chosen = chosen.map_err(unreadable)?;
+        if chosen.len() > most {
+            let matchers = &selector.matchers;
+            return Err(Error::Limit(format!(
+                "{matchers} chooses more than {most} series. hint: name a host or a unit"
+            )));
+        }
+        Ok(chosen)
+    }
+
+    fn read(
+        &mut self,
+        id: u64,
+        times: RangeInclusive<Millis>,
+        marks: bool,
+        samples: &mut Vec<Sample>,
+    ) -> Result<(), Error> {
+        samples.clear();
+        if times.is_empty() {
+            return Ok(());
+        }
+        let left = self.limits.samples_max.saturating_sub(self.samples);
+        self.source.read(id, times, left, samples).map_err(unreadable)?;
+        self.count(samples.len(), left)?;
+        if !marks {
+            samples.retain(|(_, value)| !is_absent(*value));
+        }
+        Ok(())
+    }
+
+    fn read_stretches(
+        &mut self,
+        id: u64,
+        times: RangeInclusive<Millis>,
+        hints: &Hints,
+        stretches: &mut Vec<Stretch>,
+    ) -> Result<(), Error> {
+        let left = self.limits.samples_max.saturating_sub(self.samples);
+        self.source.stretches(id, times, hints, left, stretches).map_err(unreadable)?;
+        // A source that gave none that is empty or too long keeps windows in order.
+        stretches.retain(|one| one.count > 0 && (1..=STRETCH_MAX_MS).contains(&one.width_ms));
+        self.count(stretches.len(), left)
+    }
+
+    fn count(&mut self, read: usize, left: usize) -> Result<(), Error> {
+        if read > left {
+            let most = self.limits.samples_max;
+            let hint = "hint: ask for a shorter range or fewer series";
+            return Err(Error::Limit(format!("the query reads more than {most} samples. {hint}")));
+        }
+        self.samples += read;
+        Ok(())
+    }
+}
+
+/// Why samples could not be had; a source may say that there was enough.
+fn unreadable(error: SourceError) -> Error {
+    error.downcast::<Error>().map_or_else(Error::Source, |error| *error)
+}
+
+/// When a selector is looked at, at a step.
+pub(crate) fn reference(range: Range, at: Option<At>, offset_ms: Millis, now_ms: Millis) -> Millis {
+    let base = match at {
+        None => now_ms,
+        Some(At::Start) => range.start_ms,
+        Some(At::End) => range.end_ms,
+        Some(At::Time(at_ms)) => at_ms,
+    };
+    base.saturating_sub(offset_ms).clamp(-TIME_MAX_MS, TIME_MAX_MS)
+}
+
+/// Of stretches in order, those that a window may look at.
+fn near(stretches: &[Stretch], start_ms: Millis, end_ms: Millis) -> &[Stretch] {
+    let first = stretches.partition_point(|one| one.end_ms() <= start_ms.saturating_sub(STRETCH_MAX_MS));
+    let last = stretches.partition_point(|one| one.end_ms() <= end_ms);
+    stretches.get(first..last).unwrap_or_default()
+}
+
+/// Moves a window over what is known.
+pub(crate) fn slide(
+    (samples, stretches): Known<'_>,
+    range_ms: Millis,
+    steps: Steps,
+    end: &dyn Fn(usize) -> Millis,
+    measure: Measure<'_>,
+) -> Vec<f64> {
+    let mut values = vec![ABSENT; steps.count];
+    let (mut low, mut high) = (0, 0);
+    let (mut first, mut behind) = (0, 0);
+    for (index, value) in values.iter_mut().enumerate() {
+        let end_ms = end(index);
+        let start_ms = end_ms.saturating_sub(range_ms);
+        while samples.get(high).is_some_and(|(at_ms, _)| *at_ms <= end_ms) {
+            high += 1;
+        }
+        while low < high && samples.get(low).is_some_and(|(at_ms, _)| *at_ms < start_ms) {
+            low += 1;
+        }
+        while stretches.get(behind).is_some_and(|one| one.end_ms() <= end_ms) {
+            behind += 1;
+        }
+        while first < behind && stretches.get(first).is_some_and(|one| one.end_ms() <= start_ms) {
+            first += 1;
+        }
+        let samples = samples.get(low..high).unwrap_or_default();
+        let mut stretches = stretches.get(..behind).unwrap_or_default();
+        // One that is shorter than a stretch may lie within one, and is answered with the one before.
+        let covers = |one: &Stretch| one.end_ms() > end_ms.saturating_sub(one.width_ms);
+        if first < behind || !samples.is_empty() || !stretches.last().is_some_and(covers) {
+            stretches = stretches.get(first..).unwrap_or_default();
+        } else {
+            stretches = stretches.get(behind - 1..).unwrap_or_default();
+        }
+        if samples.is_empty() && stretches.is_empty() {
+            continue;
+        }
+        let window = Window { stretches, samples, start_ms, end_ms, now_ms: steps.time(index) };
+        if let Some(found) = measure(index, &window) {
+            *value = found;
+        }
+    }
+    values
+}

@@ -1,0 +1,317 @@
+//! Which batches of measurements to send, and when: what is new at once, what has waited newest first and one by one.
+//!
+//! A host that was away comes back with up to a week of batches, and often with all others of its fleet. What is so now is
+//! looked at first, and costs the console no more than on any other day. The past fills in behind it: one batch
+//! is under way at a time, the next goes when that was acknowledged, and not sooner than a gap after it. So a console that
+//! has much to store is told less.
+//!
+//! **Invariant: a batch that waits is said in the end**, as long as others before it are acknowledged, and said again until it
+//! is acknowledged itself.
+
+use muster_topics::{Millis, ack::Numbered};
+
+use super::{backoff::jittered, resend::Resend};
+
+/// From one batch that has waited to the next. A host makes a batch every thirty seconds, so an hour apart is told in two
+/// minutes and a week in six hours; ten thousand hosts that come back tell no more than 10,000 batches, 400,000 values, a
+/// second, a fifth of what the console's store takes.
+pub const GAP_MS: Millis = 1_000;
+
+/// Batches under way, of which one at most has waited. New ones are that many only if the console acknowledges none for
+/// minutes.
+const UNDER_WAY_MAX: usize = 8;
+
+/// What is under way, and what may come next.
+#[derive(Clone, Debug)]
+pub struct Backlog {
+    under_way: Resend<Numbered>,
+    gap_ms: Millis,
+    /// The newest batch when the connection began: all since then are new. Nothing until that is known.
+    new_from: Option<Numbered>,
+    /// When the next of those that have waited may go.
+    old_ms: Millis,
+    /// There may be new ones in the store.
+    new_behind: bool,
+    /// There are older ones in the store that are not under way.
+    old_behind: bool,
+    /// There is more in the store than was looked at.
+    more_behind: bool,
+}
+
+impl Backlog {
+    /// With this gap between two batches that have waited.
+    #[must_use]
+    pub fn new(gap_ms: Millis) -> Self {
+        Self {
+            under_way: Resend::new(UNDER_WAY_MAX),
+            gap_ms,
+            new_from: None,
+            old_ms: Millis::MIN,
+            new_behind: true,
+            old_behind: false,
+            more_behind: false,
+        }
+    }
+
+    /// There is another connection: what was under way may be lost, and waits like the rest. The newest goes at once.
+    pub fn connected(&mut self) {
+        self.new_from = None;
+        self.repeat();
+    }
+
+    /// Somebody has lost track: what was under way goes again.
+    pub fn repeat(&mut self) {
+        self.under_way = Resend::new(UNDER_WAY_MAX);
+        self.new_behind = true;
+    }
+
+    /// There is a new one in the store.
+    pub fn stored(&mut self) {
+        self.new_behind = true;
+    }
+
+    /// The console has it.
+    pub fn acknowledged(&mut self, id: &Numbered) {
+        // Then there is room for what was not looked at.
+        self.new_behind |= self.under_way.remove(id) && self.more_behind;
+    }
+
+    /// How many of those that wait have to be known, the newest first.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.under_way.capacity()
+    }
+
+    /// Whether to look into the store.
+    #[must_use]
+    pub fn wants(&self, now_ms: Millis) -> bool {
+        self.new_behind || self.next_ms().is_some_and(|due_ms| due_ms <= now_ms)
+    }
+
+    /// When there is something to say.
+    #[must_use]
+    pub fn next_ms(&self) -> Option<Millis> {
+        let next_old = (self.old_behind && !self.is_old_under_way()).then_some(self.old_ms);
+        [self.under_way.next_ms(), next_old].into_iter().flatten().min()
+    }
+
+    /// Which of those that wait to say now, in this order: `waiting` are the first [`Backlog::limit`], the newest first.
+    pub fn choose(&mut self, waiting: &[Numbered], now_ms: Millis) -> Vec<Numbered> {
+        // A full buffer may have dropped it, or so many newer ones have come that it has to wait once more.
+        for id in self.under_way.due(Millis::MAX) {
+            if !waiting.contains(&id) {
+                self.under_way.remove(&id);
+            }
+        }
+        let new_from = *match waiting.first() {
+            Some(newest) => self.new_from.get_or_insert(*newest),
+            None => return self.nothing_waits(),
+        };
+        let mut add = |id: &Numbered| self.under_way.add(*id, now_ms);
+        let (new, old): (Vec<&Numbered>, Vec<&Numbered>) = waiting.iter().partition(|id| **id >= new_from);
+        let all_new = new.into_iter().all(&mut add);
+        let may_go = now_ms >= self.old_ms && !self.is_old_under_way();
+        let all_old = match old.as_slice() {
+            [next, rest @ ..] if may_go => self.under_way.add(**next, now_ms) && rest.is_empty(),
+            rest => rest.iter().all(|id| self.under_way.contains(id)),
+        };
+        (self.new_behind, self.old_behind) = (!all_new, !all_old);
+        self.more_behind = waiting.len() >= self.limit();
+        let due = self.under_way.due(now_ms);
+        waiting.iter().filter(|id| due.contains(id)).copied().collect()
+    }
+
+    fn nothing_waits(&mut self) -> Vec<Numbered> {
+        (self.new_behind, self.old_behind, self.more_behind) = (false, false, false);
+        Vec::new()
+    }
+
+    /// One was said.
+    pub fn said(&mut self, id: &Numbered, now_ms: Millis, random: f64) {
+        self.under_way.said(id, now_ms, random);
+        if self.is_old(id) {
+            self.old_ms = now_ms + jittered(self.gap_ms, random);
+        }
+    }
+
+    fn is_old(&self, id: &Numbered) -> bool {
+        self.new_from.is_some_and(|new_from| *id < new_from)
+    }
+
+    fn is_old_under_way(&self) -> bool {
+        self.under_way.first().is_some_and(|id| self.is_old(&id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(seq: u64) -> Numbered {
+        Numbered { epoch: 1 + seq / 1_000, seq }
+    }
+
+    /// A host, its store, and a console that acknowledges some.
+    struct World {
+        backlog: Backlog,
+        /// The oldest first.
+        store: Vec<Numbered>,
+        now_ms: Millis,
+        /// What was said, and when.
+        said: Vec<(Numbered, Millis)>,
+    }
+
+    impl World {
+        fn new(waiting: u64) -> Self {
+            let store = (1..=waiting).map(id).collect();
+            Self { backlog: Backlog::new(GAP_MS), store, now_ms: 0, said: Vec::new() }
+        }
+
+        fn pump(&mut self) {
+            if !self.backlog.wants(self.now_ms) {
+                return;
+            }
+            let waiting: Vec<_> = self.store.iter().rev().take(self.backlog.limit()).copied().collect();
+            for id in self.backlog.choose(&waiting, self.now_ms) {
+                self.backlog.said(&id, self.now_ms, 0.5);
+                self.said.push((id, self.now_ms));
+            }
+        }
+
+        fn store(&mut self, id: Numbered) {
+            self.store.push(id);
+            self.backlog.stored();
+            self.pump();
+        }
+
+        fn acknowledge(&mut self, id: Numbered) {
+            self.store.retain(|waiting| *waiting != id);
+            self.backlog.acknowledged(&id);
+            self.pump();
+        }
+
+        /// Time passes to the next thing to do, but not beyond that.
+        fn pass(&mut self, until_ms: Millis) {
+            while let Some(next_ms) = self.backlog.next_ms().filter(|next_ms| *next_ms <= until_ms) {
+                self.now_ms = next_ms.max(self.now_ms);
+                self.pump();
+            }
+            self.now_ms = until_ms;
+        }
+
+        fn seqs(&self) -> Vec<(u64, Millis)> {
+            self.said.iter().map(|(id, at_ms)| (id.seq, *at_ms)).collect()
+        }
+    }
+
+    #[test]
+    fn the_newest_goes_at_once_and_the_rest_behind_it_one_by_one() {
+        let mut world = World::new(5);
+        world.pump();
+        assert_eq!(world.seqs(), [(5, 0), (4, 0)], "what is so now, and the first of the past");
+        world.acknowledge(id(5));
+        world.acknowledge(id(4));
+        world.pass(999);
+        assert_eq!(world.said.len(), 2, "not within the gap");
+        world.pass(1_000);
+        // Without an acknowledgement none follows; what is new does not wait for it.
+        world.pass(4_000);
+        world.store(id(6));
+        assert_eq!(world.seqs()[2..], [(3, 1_000), (6, 4_000)]);
+        world.acknowledge(id(6));
+        world.pass(5_999);
+        assert_eq!(world.said.len(), 4);
+        world.pass(6_000);
+        assert_eq!(world.seqs()[4], (3, 6_000), "said again");
+        world.acknowledge(id(3));
+        world.pass(7_000);
+        world.acknowledge(id(2));
+        world.pass(9_000);
+        assert_eq!(world.seqs()[5..], [(2, 7_000), (1, 8_000)]);
+        world.acknowledge(id(1));
+        assert_eq!((world.backlog.next_ms(), world.store.len()), (None, 0));
+    }
+
+    #[test]
+    fn after_another_connection_what_was_new_has_waited() {
+        let mut world = World::new(0);
+        world.pump();
+        for seq in 1..=3 {
+            world.store(id(seq));
+        }
+        assert_eq!(world.seqs(), [(1, 0), (2, 0), (3, 0)]);
+        world.backlog.connected();
+        world.pump();
+        assert_eq!(world.seqs()[3..], [(3, 0), (2, 0)]);
+        // Who has only lost track hears again what is under way.
+        world.backlog.repeat();
+        world.pump();
+        assert_eq!(world.seqs()[5..], [(3, 0)], "the past keeps its pace");
+    }
+
+    #[test]
+    fn a_console_that_acknowledges_nothing_is_told_the_newest() {
+        let mut world = World::new(20);
+        world.pump();
+        for seq in 21..=60 {
+            world.pass(world.now_ms + 30_000);
+            world.store(id(seq));
+        }
+        let last: Vec<_> = world.backlog.under_way.due(Millis::MAX).into_iter().map(|id| id.seq).collect();
+        assert_eq!(last, (53..=60).collect::<Vec<_>>());
+        assert!(world.said.len() < 400, "{}: with growing waits", world.said.len());
+    }
+
+    proptest! {
+        #[test]
+        fn everything_arrives_and_the_past_at_its_pace(
+            waiting in 0u64..40,
+            steps in proptest::collection::vec((0u8..8, 0i64..3_000), 0..80),
+        ) {
+            let mut world = World::new(waiting);
+            let mut seq = waiting;
+            world.pump();
+            for (what, pass_ms) in steps {
+                match what {
+                    0 => { seq += 1; world.store(id(seq)); }
+                    1 => { world.backlog.connected(); world.pump(); }
+                    2 => { world.backlog.repeat(); world.pump(); }
+                    3..6 => if let Some((last, _)) = world.said.last().copied() { world.acknowledge(last) },
+                    _ => world.pass(world.now_ms + pass_ms),
+                }
+            }
+            // A console that acknowledges all has all in the end.
+            for _ in 0..4_000 {
+                if world.store.is_empty() {
+                    break;
+                }
+                world.pass(world.now_ms + 1_000);
+                for (id, _) in std::mem::take(&mut world.said) {
+                    world.acknowledge(id);
+                }
+            }
+            prop_assert_eq!(&world.store, &[]);
+        }
+
+        #[test]
+        fn the_past_is_spaced(waiting in 2u64..60) {
+            let mut world = World::new(waiting);
+            world.pump();
+            while !world.store.is_empty() {
+                let said: Vec<_> = world.store.iter().filter(|id| world.said.iter().any(|(said, _)| said == *id)).copied().collect();
+                for id in said {
+                    world.acknowledge(id);
+                }
+                world.pass(world.now_ms + 10);
+            }
+            let seqs = world.seqs();
+            let order: Vec<_> = seqs.iter().map(|(seq, _)| *seq).collect();
+            prop_assert_eq!(order, (1..=waiting).rev().collect::<Vec<_>>(), "each once, the newest first");
+            for pair in seqs[1..].windows(2) {
+                prop_assert!(pair[1].1 - pair[0].1 >= GAP_MS, "{:?}", pair);
+            }
+        }
+    }
+}
