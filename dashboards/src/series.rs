@@ -46,7 +46,7 @@ pub fn every_s(measurement: &str, field: &str) -> u32 {
         | (_, "total_bytes" | "inodes" | "limit_bytes" | "steal_ratio" | "attempts" | "length" | "reconnects_total") => {
             SELDOM_S
         }
-        ("muster_host_clock", _) => 300,
+        ("muster_host_clock", _) => SELDOM_S,
         ("muster_host_load", "1m") => 10,
         ("muster_host_load", _)
         | ("muster_host_memory", "available_bytes")

@@ -325,7 +325,7 @@ mod tests {
         let tags = |unit| [("host", "h-1"), ("hostname", "a b,c"), ("unit", unit)];
         let own = Point::new("m", &tags("u"), 1).field("f", 1.0);
         let other = Point::new("m", &[("host", "h-2"), ("hostname", "d")], 2).field("f", 2.0);
-        let text = encode_short(ID, shared, &[own.clone(), other.clone()]);
+        let text = encode_short(ID, shared, &[own, other.clone()]);
         assert_eq!(text, "# v=1 epoch=3 seq=17 hostname=a\\ b\\,c\nm,unit=u f=1 1\nm,host=h-2,hostname=d f=2 2\n");
         let (id, points) = decode(&pack(&text)).unwrap();
         let named = Point::new("m", &tags("u")[1..], 1).field("f", 1.0);

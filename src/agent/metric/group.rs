@@ -105,7 +105,7 @@ impl Default for Periods {
             packets: 60,
             temperature: 60,
             uptime: 60,
-            clock: 300,
+            clock: 240,
             units: 0,
             unit_details: 30,
             stats: 30,

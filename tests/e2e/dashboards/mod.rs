@@ -119,7 +119,6 @@ fn ask_all(what: &str, flavour: &str, macros: &[(&str, String)], choose: &Choose
         }
     }
     assert!(empty.is_empty(), "{what}: {} of {asked} questions:\n{}", empty.len(), empty.join("\n"));
-    println!("{what}: {asked} questions, all answered");
     asked
 }
 
