@@ -25,10 +25,13 @@ use serde_json::Value;
 
 mod alert;
 mod apply;
+mod store;
 
 pub use alert::{Alert, AlertRule, AlertSilence, AlertStanding, NewAlertRule, NewAlertSilence};
 pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument, FieldDifference};
 pub use muster_topics::join::Problem;
+
+pub use store::{MetricQuarantine, MetricStore, MetricStoreError};
 
 pub use crate::rules::cost::Cost;
 

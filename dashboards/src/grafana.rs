@@ -14,8 +14,6 @@ use crate::{
 const SCHEMA_VERSION: u32 = 39;
 /// How wide a page is.
 const COLUMNS: u8 = 24;
-/// The least distance of two values over time: a host is measured every 10 s, and tells every 30 s.
-const INTERVAL: &str = "30s";
 
 impl Flavour {
     /// What Grafana calls the kind of data source.
@@ -171,7 +169,7 @@ fn panel(panel: &Panel, id: usize, place: Value, flavour: Flavour) -> Value {
         "description": panel.description,
         "datasource": flavour.chosen(),
         "gridPos": place,
-        "interval": INTERVAL,
+        "interval": interval(panel, flavour),
         "targets": targets,
         "fieldConfig": { "defaults": defaults(panel, flavour), "overrides": overrides(panel, flavour) },
         "options": options(panel, flavour),
@@ -180,6 +178,15 @@ fn panel(panel: &Panel, id: usize, place: Value, flavour: Flavour) -> Value {
         made["transformations"] = transformations(panel, flavour);
     }
     made
+}
+
+/// The least distance of two values over time.
+fn interval(panel: &Panel, flavour: Flavour) -> String {
+    match flavour {
+        // A host tells every 30 s.
+        Flavour::Promql => "30s".to_owned(),
+        Flavour::Influxql => format!("{}s", influxql::interval_s(&panel.queries)),
+    }
 }
 
 fn kind(kind: Kind) -> &'static str {
@@ -210,21 +217,37 @@ fn target(panel: &Panel, query: &Query, id: char, flavour: Flavour) -> Value {
     let id = id.to_string();
     let range = form(panel.kind) == Form::Range;
     match flavour {
-        Flavour::Promql => json!({
-            "refId": id, "datasource": flavour.chosen(), "expr": promql::text(query), "editorMode": "code",
-            "instant": !range, "range": range, "exemplar": false,
-            "format": if panel.kind == Kind::Table { "table" } else { "time_series" },
-            "legendFormat": legend(query.legend, |label| format!("{{{{{label}}}}}")),
-        }),
+        Flavour::Promql => {
+            let mut made = json!({
+                "refId": id, "datasource": flavour.chosen(), "expr": promql::text(query), "editorMode": "code",
+                "instant": !range, "range": range, "exemplar": false,
+                "format": if panel.kind == Kind::Table { "table" } else { "time_series" },
+                "legendFormat": legend(query.legend, |label| match label {
+                    "field" => "{{__name__}}".to_owned(),
+                    label => format!("{{{{{label}}}}}"),
+                }),
+            });
+            if let Some(step_s) = promql::step_s(query) {
+                made["interval"] = json!(format!("{step_s}s"));
+            }
+            made
+        }
         Flavour::Influxql => {
             let is_table = panel.kind == Kind::Table || query.top.is_some();
             json!({
                 "refId": id, "datasource": flavour.chosen(), "rawQuery": true,
                 "query": influxql::text(query, form(panel.kind), column(panel, query)),
                 "resultFormat": if is_table { "table" } else { "time_series" },
-                "alias": if is_table { String::new() } else { legend(query.legend, |label| format!("$tag_{label}")) },
+                "alias": if is_table { String::new() } else { legend(query.legend, alias) },
             })
         }
+    }
+}
+
+fn alias(label: &str) -> String {
+    match label {
+        "field" => "$col".to_owned(),
+        label => format!("$tag_{label}"),
     }
 }
 

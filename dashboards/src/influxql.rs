@@ -5,7 +5,7 @@
 
 use crate::{
     query::{Fold, Only, Query, Value},
-    series::{Kind, measurement},
+    series::measurement,
 };
 
 /// How a query's answer is wanted.
@@ -76,6 +76,7 @@ fn innermost(query: &Query, form: Form, by: &[String], column: &str) -> String {
         Value::Field(field) => format!("last(\"{field}\")"),
         Value::Share(part, whole) => format!("last(\"{part}\") / last(\"{whole}\")"),
         Value::Not(flag) => format!("1 - last(\"{flag}\")"),
+        Value::All => "last(*)".to_owned(),
     };
     let only: String = query
         .only
@@ -91,16 +92,23 @@ fn innermost(query: &Query, form: Form, by: &[String], column: &str) -> String {
         Form::Now if query.per_second => self::grouped(Form::Range, by).replace("$__interval", "30s"),
         form => self::grouped(form, by),
     };
-    // Flags are written when they change, and every few minutes: until then the last one holds.
-    if fields_are_flags(query) {
+    // What is written when it changes, and every few minutes, holds until then.
+    if query.every_s() >= INTERVAL_MAX_S && query.value != Value::All {
         grouped = grouped.replace("fill(none)", "fill(previous)");
     }
-    format!("SELECT {value} AS \"{column}\" FROM \"{}\" WHERE {when}{only}{grouped}", query.measurement)
+    let named = if query.value == Value::All { String::new() } else { format!(" AS \"{column}\"") };
+    format!("SELECT {value}{named} FROM \"{}\" WHERE {when}{only}{grouped}", query.measurement)
 }
 
-fn fields_are_flags(query: &Query) -> bool {
-    let kind = |field| measurement(query.measurement).and_then(|one| one.kind(field));
-    query.value.fields().into_iter().all(|field| kind(field) == Some(Kind::Flag))
+/// The longest of [`interval_s`].
+const INTERVAL_MAX_S: u32 = 120;
+
+/// The least interval for queries that stand in one panel: two of their values lie in each, so that what is put together is
+/// put together of all.
+#[must_use]
+pub fn interval_s(queries: &[Query]) -> u32 {
+    let often = queries.iter().map(Query::every_s).filter(|every_s| 2 * every_s <= INTERVAL_MAX_S);
+    often.max().map_or(60, |every_s| (2 * every_s).max(30))
 }
 
 fn grouped(form: Form, by: &[String]) -> String {
@@ -138,7 +146,7 @@ mod tests {
             text(&rate("muster_agent_link", "reconnects_total").fold(Fold::Sum, &["hostname"]).top(), Form::Now, "v"),
             "SELECT top(\"v\", 10) AS \"v\", \"hostname\" FROM (SELECT sum(\"v\") AS \"v\" FROM (SELECT last(\"v\") AS \"v\" FROM \
              (SELECT non_negative_derivative(last(\"reconnects_total\"), 1s) AS \"v\" FROM \"muster_agent_link\" WHERE {NOW} \
-             GROUP BY time(30s), \"host\", \"hostname\" fill(none)) WHERE {NOW} GROUP BY \"host\", \"hostname\") WHERE {NOW} \
+             GROUP BY time(30s), \"host\", \"hostname\" fill(previous)) WHERE {NOW} GROUP BY \"host\", \"hostname\") WHERE {NOW} \
              GROUP BY \"hostname\") WHERE {NOW}"
                 .replace("{NOW}", NOW)
         );

@@ -1,19 +1,23 @@
 //! Queries in Prometheus's language.
 
-use crate::query::{Fold, Only, Query, Value};
+use crate::{
+    query::{Fold, Only, Query, Value},
+    series::SELDOM_S,
+};
 
 /// The text of a query, with Grafana's variables in it.
 #[must_use]
 pub fn text(query: &Query) -> String {
     let mut text = match query.value {
-        Value::Field(field) if query.per_second => format!("rate({}[$__rate_interval])", selector(query, field)),
+        Value::Field(field) if query.per_second => format!("rate({}[{}])", selector(query, field), window(query)),
         Value::Field(field) => selector(query, field),
         Value::Share(part, whole) => format!("{} / {}", selector(query, part), selector(query, whole)),
         Value::Not(flag) => format!("1 - {}", selector(query, flag)),
+        Value::All => selector(query, ".+"),
     };
     if let Some(least) = query.above {
         text = match query.value {
-            Value::Field(_) => format!("{text} > {least}"),
+            Value::Field(_) | Value::All => format!("{text} > {least}"),
             Value::Share(..) | Value::Not(_) => format!("({text}) > {least}"),
         };
     }
@@ -36,8 +40,21 @@ pub fn text(query: &Query) -> String {
     }
 }
 
+/// The least step of a query, from which Grafana makes what a rate is over: four of them. A rate needs two values, and with
+/// four it has them also where one is late. Nothing where values do not come that often.
+#[must_use]
+pub fn step_s(query: &Query) -> Option<u32> {
+    let every_s = query.every_s();
+    (query.per_second && every_s < SELDOM_S).then(|| every_s.max(15))
+}
+
+fn window(query: &Query) -> &'static str {
+    // What is written when it changes, and every four minutes.
+    if step_s(query).is_none() { "15m" } else { "$__rate_interval" }
+}
+
 fn selector(query: &Query, field: &str) -> String {
-    let matchers: Vec<String> = query
+    let mut matchers: Vec<String> = query
         .only
         .iter()
         .map(|only| match only {
@@ -46,6 +63,10 @@ fn selector(query: &Query, field: &str) -> String {
             Only::Is(label, value) => format!("{label}=\"{value}\""),
         })
         .collect();
+    if query.value == Value::All {
+        matchers.insert(0, format!("__name__=~\"{}_{field}\"", query.measurement));
+        return format!("{{{}}}", matchers.join(","));
+    }
     let matchers = if matchers.is_empty() { String::new() } else { format!("{{{}}}", matchers.join(",")) };
     format!("{}_{field}{matchers}", query.measurement)
 }
@@ -53,7 +74,7 @@ fn selector(query: &Query, field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query::{not, of, rate, share};
+    use crate::query::{all, not, of, rate, share};
 
     #[test]
     fn each_step_has_its_text() {
@@ -61,6 +82,8 @@ mod tests {
         let realm = Only::Variable { label: "realm", name: "realm", many: true };
         for (query, wanted) in [
             (of("m", "f"), "m_f"),
+            (all("m").only(&[realm]), "{__name__=~\"m_.+\",realm=~\"$realm\"}"),
+            (rate("muster_agent_link", "reconnects_total"), "rate(muster_agent_link_reconnects_total[15m])"),
             (of("m", "f").only(&[host, Only::Is("a", "b")]), "m_f{hostname=\"$host\",a=\"b\"}"),
             (rate("m", "f_total").fold(Fold::Sum, &["a", "b"]), "sum by (a, b) (rate(m_f_total[$__rate_interval]))"),
             (share("m", "p", "w").only(&[realm]).top(), "topk(10, m_p{realm=~\"$realm\"} / m_w{realm=~\"$realm\"})"),

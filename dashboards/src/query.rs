@@ -3,7 +3,7 @@
 //! The order of steps is fixed: a value of each series ([`Value`], as it is or per second), some of them kept, all of
 //! them put together by labels ([`Fold`]), the greatest taken.
 
-use crate::series::{Kind, measurement};
+use crate::series::{Kind, SELDOM_S, every_s, measurement};
 
 /// What is made of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum Value {
     Share(&'static str, &'static str),
     /// 1 where a flag is 0.
     Not(&'static str),
+    /// Every field that there is.
+    All,
 }
 
 impl Value {
@@ -23,6 +25,7 @@ impl Value {
         match self {
             Self::Field(field) | Self::Not(field) => vec![field],
             Self::Share(part, whole) => vec![part, whole],
+            Self::All => Vec::new(),
         }
     }
 }
@@ -114,6 +117,12 @@ pub fn not(measurement: &'static str, flag: &'static str) -> Query {
     Query { value: Value::Not(flag), ..of(measurement, flag) }
 }
 
+/// Every field of a measurement; `{field}` in its name is the field's.
+#[must_use]
+pub fn all(measurement: &'static str) -> Query {
+    Query { value: Value::All, ..of(measurement, "") }
+}
+
 /// By how much a counter grows in a second.
 #[must_use]
 pub fn rate(measurement: &'static str, counter: &'static str) -> Query {
@@ -162,6 +171,13 @@ impl Query {
     #[must_use]
     pub fn unit(self, unit: crate::panel::Unit) -> Self {
         Self { unit: Some(unit), ..self }
+    }
+
+    /// How often what it needs is written, in seconds: the least often of it.
+    #[must_use]
+    pub fn every_s(&self) -> u32 {
+        let fields = self.value.fields().into_iter();
+        fields.map(|field| every_s(self.measurement, field)).max().unwrap_or(SELDOM_S)
     }
 
     /// What is wrong with it, if anything is: fields and labels that there are not, or a rate of what is no counter.

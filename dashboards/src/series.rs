@@ -35,6 +35,34 @@ impl Measurement {
     }
 }
 
+/// How often a field is written, in seconds, as agents have it by themselves. What seldom changes is written when it has, and
+/// again every four minutes.
+#[must_use]
+pub fn every_s(measurement: &str, field: &str) -> u32 {
+    match (measurement, field) {
+        ("muster_host" | "muster_alert", _) => 120,
+        ("muster_yuno", _)
+        | ("muster_host_swap" | "muster_agent_store", _)
+        | (_, "total_bytes" | "inodes" | "limit_bytes" | "steal_ratio" | "attempts" | "length" | "reconnects_total") => {
+            SELDOM_S
+        }
+        ("muster_host_clock", _) => 300,
+        ("muster_host_load", "1m") => 10,
+        ("muster_host_load", _)
+        | ("muster_host_memory", "available_bytes")
+        | ("muster_host_cpu_core" | "muster_host_pressure" | "muster_host_disk" | "muster_host_temperature", _)
+        | ("muster_host_uptime" | "muster_agent_cpu" | "muster_agent_memory" | "muster_agent_reconcile", _) => 60,
+        ("muster_host_network", "receive_bytes_total" | "transmit_bytes_total") => 10,
+        ("muster_host_network", _) => 60,
+        ("muster_host_disk_io" | "muster_unit_io" | "muster_unit_processes", _) | (_, "throttled_seconds_total") => 30,
+        _ if measurement.starts_with("muster_console_") => 30,
+        _ => 10,
+    }
+}
+
+/// How often is written what has not changed.
+pub const SELDOM_S: u32 = 240;
+
 /// The measurement of a name.
 #[must_use]
 pub fn measurement(name: &str) -> Option<&'static Measurement> {
@@ -65,6 +93,8 @@ pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_unit_io", UNIT, &[("read_bytes_total", Kind::Counter), ("written_bytes_total", Kind::Counter)]),
     of("muster_unit_processes", UNIT, &[("count", Kind::Gauge)]),
     of("muster_unit_restart", UNIT, &[("attempts", Kind::Gauge)]),
+    // What programs tell of themselves, by names of their own.
+    of("muster_yuno", UNIT, &[]),
     of("muster_agent_cpu", HOST, &[("busy_ratio", Kind::Gauge)]),
     of("muster_agent_memory", HOST, &[("resident_bytes", Kind::Gauge)]),
     of("muster_agent_store", HOST, &[("size_bytes", Kind::Gauge)]),
@@ -112,11 +142,13 @@ const NETWORK: [(&str, Kind); 8] = [
     ("receive_drops_total", Kind::Counter),
     ("transmit_drops_total", Kind::Counter),
 ];
-const EXTERNAL: [(&str, Kind); 4] = [
+const EXTERNAL: [(&str, Kind); 6] = [
     ("waiting_bytes", Kind::Gauge),
+    ("waiting", Kind::Gauge),
     ("sent_total", Kind::Counter),
     ("retried_total", Kind::Counter),
     ("quarantined_total", Kind::Counter),
+    ("dropped_total", Kind::Counter),
 ];
 
 const fn of(name: &'static str, tags: &'static [&'static str], fields: &'static [(&'static str, Kind)]) -> Measurement {

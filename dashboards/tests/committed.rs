@@ -55,8 +55,9 @@ fn the_readme_has_all_series() {
             let quoted = |names: Vec<&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             let known = ["host", "hostname", "realm", "unit", "kind", "instance"];
             let labels = one.tags.iter().copied().filter(|tag| !known.contains(tag)).collect();
-            let fields = one.fields.iter().map(|(field, _)| *field).collect();
-            format!("| `{}` | {} | {} |\n", one.name, quoted(fields), quoted(labels))
+            let fields: Vec<&str> = one.fields.iter().map(|(field, _)| *field).collect();
+            let fields = if fields.is_empty() { "what programs tell".to_owned() } else { quoted(fields) };
+            format!("| `{}` | {fields} | {} |\n", one.name, quoted(labels))
         })
         .collect();
     let wanted = format!("{}{rows}{}", &text[..start], &text[end..]);

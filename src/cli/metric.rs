@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{Session, print};
 use crate::{
-    api::{Series, SeriesAnswer},
+    api::{MetricStore, Series, SeriesAnswer},
     clock,
     failure::{Failure, Kind},
 };
@@ -52,6 +52,13 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t = Text::Lines)]
         format: Text,
     },
+    /// Show the time-series stores elsewhere that the console feeds, and how that goes
+    #[command(
+        after_help = "`metric_stores` in the console's configuration says which there are. Counts are lines of line protocol, \
+                            since the console started. What a store refused is in its quarantine, a folder on the console's machine; \
+                            each file there says why."
+    )]
+    Stores,
 }
 
 /// How measurements are written out.
@@ -142,6 +149,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             let range = (from.map_or(0, |from| from.ms(now_ms)), to.map_or(now_ms, |to| to.ms(now_ms)));
             return export(session, selector, range, format).await;
         }
+        Verb::Stores => return stores(session).await,
     };
     let mut form = vec![("query", expression)];
     let path = match range {
@@ -189,6 +197,37 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 pub(super) async fn instant(session: &Session, expression: &str, at_ms: Millis) -> Result<Vec<Series>, Failure> {
     let form = [("query", expression.to_owned()), ("time", seconds(at_ms))];
     series(session.client.prometheus("query", &form).await?)
+}
+
+/// Shows the stores elsewhere.
+async fn stores(session: &Session) -> Result<(), Failure> {
+    const HEADERS: [&str; 8] = ["STORE", "KIND", "STATE", "WAITING", "SENT", "RETRIED", "SET ASIDE", "LAST ERROR"];
+    let stores: Vec<MetricStore> = session.client.get("metric-stores", &[]).await?;
+    let now_ms = clock::now_ms();
+    session.printer.list(&stores, &HEADERS, |store| row(store, now_ms), "no store elsewhere is configured")
+}
+
+fn row(store: &MetricStore, now_ms: Millis) -> Vec<String> {
+    let state = match (store.failing, store.sent_ms) {
+        (true, _) => "failing".to_owned(),
+        (false, Some(at_ms)) => format!("fed {}", print::age(at_ms, now_ms)),
+        (false, None) => "not fed yet".to_owned(),
+    };
+    let waiting = match store.dropped_lines {
+        0 => format!("{} ({})", store.waiting_lines, print::bytes(store.waiting_bytes)),
+        dropped => format!("{} ({}), {dropped} dropped", store.waiting_lines, print::bytes(store.waiting_bytes)),
+    };
+    let error = store.last_error.as_ref();
+    vec![
+        store.name.to_string(),
+        store.kind.clone(),
+        state,
+        waiting,
+        store.sent_lines.to_string(),
+        store.retries.to_string(),
+        format!("{} ({} files kept)", store.refused_lines, store.quarantine.files),
+        error.map_or_else(String::new, |error| format!("{}: {}", print::age(error.at_ms, now_ms), error.message)),
+    ]
 }
 
 /// Copies what the console writes out to standard output.
@@ -277,6 +316,25 @@ mod tests {
         assert!(found[0].points[0].1.is_nan() && found[0].points[1].1.is_infinite());
         assert_eq!(read(r#"{"resultType":"scalar","result":[1,"7"]}"#).unwrap()[0].points, [(1_000, 7.0)]);
         assert!(read(r#"{"resultType":"scalar","result":[1,"seven"]}"#).is_err());
+    }
+
+    #[test]
+    fn a_store_elsewhere_is_one_row() {
+        let mut store: MetricStore = serde_json::from_value(serde_json::json!({
+            "name": "far", "kind": "influxdb1", "url": "http://h", "failing": false, "waiting_lines": 7, "waiting_bytes": 1_500,
+            "queue_max_bytes": 1 << 30, "sent_lines": 90, "retries": 2, "refused_lines": 5, "dropped_lines": 0,
+            "quarantine": { "folder": "/q", "files": 1, "lines": 5, "bytes": 99 },
+        }))
+        .unwrap();
+        assert_eq!(
+            row(&store, 0),
+            ["far", "influxdb1", "not fed yet", "7 (1.5 KB)", "90", "2", "5 (1 files kept)", ""]
+        );
+        (store.sent_ms, store.dropped_lines) = (Some(0), 3);
+        assert_eq!(row(&store, 2_000)[2..4], ["fed 2 s ago", "7 (1.5 KB), 3 dropped"]);
+        store.failing = true;
+        store.last_error = Some(crate::api::MetricStoreError { at_ms: 0, message: "no".to_owned() });
+        assert_eq!((row(&store, 60_000)[2].as_str(), row(&store, 60_000)[7].as_str()), ("failing", "1 min ago: no"));
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Config {
     pub artifact_max_bytes: u64,
     /// Whom to tell of alerts.
     pub alert_outlets: Vec<OutletConfig>,
+    /// Time-series stores elsewhere, to which everything that is measured goes too.
+    pub metric_stores: Vec<MetricStoreConfig>,
     /// How many days measurements are kept as they came.
     pub metric_days: u32,
     /// How many days summaries of five minutes of them are kept; not fewer than `metric_days`.
@@ -89,6 +91,82 @@ impl OutletKind {
     }
 }
 
+/// A time-series store elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MetricStoreConfig {
+    /// What it is called here. Its queue is kept under this name, whatever else of it changes.
+    pub name: Name,
+    /// What it is: `influxdb2` (also InfluxDB 3), `victoriametrics` or `influxdb1`.
+    pub kind: MetricStoreKind,
+    /// Where it is reached: what stands before the path of its API, such as `http://127.0.0.1:8428`.
+    pub url: String,
+    /// The organisation (`influxdb2`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub org: Option<String>,
+    /// The bucket (`influxdb2`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<String>,
+    /// The database (`influxdb1`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<String>,
+    /// The retention policy (`influxdb1`); its default one if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention_policy: Option<String>,
+    /// As whom (`influxdb1`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// A file with that user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
+    /// A file with a token that may write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// A PEM file with the authorities that its certificate may be of, for `https://`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority_file: Option<PathBuf>,
+    /// How many bytes may wait for it on disk before the oldest make place.
+    #[serde(default = "queue_max_bytes")]
+    pub queue_max_bytes: u64,
+    /// How many bytes of what it refused are kept before the oldest make place.
+    #[serde(default = "quarantine_max_bytes")]
+    pub quarantine_max_bytes: u64,
+}
+
+/// A gigabyte: what 1,000 hosts measure in about a day, packed.
+fn queue_max_bytes() -> u64 {
+    1024 * 1024 * 1024
+}
+
+/// Some sixty refused requests of the largest size: enough to see what is wrong with them.
+fn quarantine_max_bytes() -> u64 {
+    64 * 1024 * 1024
+}
+
+/// The kinds of stores elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MetricStoreKind {
+    /// InfluxDB 2 or 3.
+    Influxdb2,
+    /// VictoriaMetrics.
+    Victoriametrics,
+    /// InfluxDB 1.
+    Influxdb1,
+}
+
+impl MetricStoreKind {
+    /// The kind in a word, as in configurations.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Influxdb2 => "influxdb2",
+            Self::Victoriametrics => "victoriametrics",
+            Self::Influxdb1 => "influxdb1",
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -105,6 +183,7 @@ impl Default for Config {
             command_retention_days: 30,
             artifact_max_bytes: 4 * 1024 * 1024 * 1024,
             alert_outlets: Vec::new(),
+            metric_stores: Vec::new(),
             metric_days: 14,
             metric_five_minutes_days: 90,
             metric_hours_days: 730,
@@ -210,6 +289,20 @@ mod tests {
         let error = toml::from_str::<Config>("web_listn = \"127.0.0.1:1\"").unwrap_err();
         assert!(error.to_string().contains("web_listn"), "{error}");
         assert!(toml::from_str::<Config>("prefix = \"a/+\"").is_err());
+    }
+
+    #[test]
+    fn stores_elsewhere_are_named_by_kind() {
+        let text = "[[metric_stores]]\nname = \"far\"\nkind = \"victoriametrics\"\nurl = \"http://h\"\n";
+        let config: Config = toml::from_str(text).unwrap();
+        let store = &config.metric_stores[0];
+        assert_eq!((store.kind.as_str(), store.queue_max_bytes), ("victoriametrics", 1 << 30));
+        for wrong in ["kind = \"graphite\"", "burl = 1"] {
+            let error = toml::from_str::<Config>(&format!("{text}{wrong}")).unwrap_err().to_string();
+            assert!(error.contains("line 5"), "{error}");
+        }
+        let error = toml::from_str::<Config>(&text.replace("victoriametrics", "graphite")).unwrap_err().to_string();
+        assert!(error.contains("line 3") && error.contains("influxdb1"), "{error}");
     }
 
     #[test]

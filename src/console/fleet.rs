@@ -18,7 +18,7 @@ use std::{
 use muster_topics::{Millis, metric::Point, name::HostId};
 use tokio_util::sync::CancellationToken;
 
-use super::{Console, Error, Shared, store::host};
+use super::{Console, Error, Shared, ingest, store::host};
 use crate::clock::now_ms;
 
 /// What is older says nothing of a host any more, as Prometheus has it.
@@ -34,10 +34,10 @@ struct Vitals {
     hostname: String,
     at_ms: Millis,
     cpu: Option<f64>,
-    /// Used, and in all.
-    memory: Option<(f64, f64)>,
-    /// By where it is mounted: when that was, used, and in all.
-    disks: BTreeMap<String, (Millis, f64, f64)>,
+    /// Used, and in all. What has not changed is not told again each time, so each comes by itself.
+    memory: (Option<f64>, Option<f64>),
+    /// By where it is mounted: when something of it came, used, and in all.
+    disks: BTreeMap<String, (Millis, Option<f64>, Option<f64>)>,
     /// Bytes received and sent by all interfaces, and when.
     counted: Option<(Millis, f64, f64)>,
     /// Bytes a second, received and sent.
@@ -98,13 +98,13 @@ impl Fleet {
             match point.measurement.as_str() {
                 "muster_host_cpu" => vitals.cpu = field("busy_ratio").or(vitals.cpu),
                 "muster_host_memory" => {
-                    vitals.memory = field("used_bytes").zip(field("total_bytes")).or(vitals.memory);
+                    let (used, total) = vitals.memory;
+                    vitals.memory = (field("used_bytes").or(used), field("total_bytes").or(total));
                 }
                 "muster_host_disk" => {
-                    let disk = field("used_bytes").zip(field("total_bytes"));
-                    if let (Some(mount), Some((used, total))) = (tag("mount"), disk) {
-                        vitals.disks.insert(mount, (point.at_ms, used, total));
-                    }
+                    let Some(mount) = tag("mount") else { continue };
+                    let disk = vitals.disks.entry(mount).or_default();
+                    *disk = (point.at_ms, field("used_bytes").or(disk.1), field("total_bytes").or(disk.2));
                 }
                 "muster_host_network" => {
                     let counts = field("receive_bytes_total").zip(field("transmit_bytes_total"));
@@ -153,14 +153,15 @@ impl Fleet {
                 (cpu, cpus) = (cpu + busy, cpus + 1);
                 busiest.offer(busy, (host, vitals, None));
             }
-            if let Some((used, total)) = vitals.memory.filter(|(_, total)| *total > 0.0) {
+            if let Some((used, total)) = whole(vitals.memory) {
                 add(&mut overview.memory, (used, total));
                 crammed.offer(used / total, (host, vitals, None));
             }
             if let Some(traffic) = vitals.traffic {
                 add(&mut overview.traffic, traffic);
             }
-            for (mount, (_, used, total)) in vitals.disks.iter().filter(|(_, (.., total))| *total > 0.0) {
+            for (mount, (_, used, total)) in &vitals.disks {
+                let Some((used, total)) = whole((*used, *total)) else { continue };
                 fullest.offer(used / total, (host, vitals, Some(mount)));
             }
         }
@@ -168,6 +169,11 @@ impl Fleet {
         (overview.busiest, overview.crammed, overview.fullest) = (busiest.listed(), crammed.listed(), fullest.listed());
         overview
     }
+}
+
+/// A part and its whole, if both are known.
+fn whole((used, total): (Option<f64>, Option<f64>)) -> Option<(f64, f64)> {
+    used.zip(total).filter(|(_, total)| *total > 0.0)
 }
 
 impl Vitals {
@@ -245,7 +251,7 @@ pub(super) async fn record(shared: Arc<Shared>, shutdown: CancellationToken) {
         if points.is_empty() {
             continue;
         }
-        if let Err(error) = shared.series.append(&points).await {
+        if let Err(error) = ingest::commit(&shared, points).await {
             // The recorder says more, and goes on trying; of these the next half minute has others.
             tracing::warn!(%error, "the fleet's values cannot be recorded");
         }
@@ -314,6 +320,10 @@ mod tests {
         // The other two are as full as each other.
         assert_eq!(of(&overview.fullest)[..2], ["other /data 0.6", "one /data 0.2"]);
         assert_eq!(overview.fullest.len(), 4);
+        // What has not changed is not told again.
+        let used = Point::new("muster_host_memory", &[], 20_000).field("used_bytes", 30.0);
+        fleet.note(one, &[used]);
+        assert_eq!(fleet.overview(30_000).memory, Some((90.0, 400.0)));
         // A counter that begins anew says nothing; one that goes on does.
         fleet.note(one, &batch("one", 30_000, 0.2, 1.0));
         assert_eq!(fleet.overview(30_000).traffic, None);

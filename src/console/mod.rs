@@ -13,11 +13,11 @@
 //! - [`dispatch`]: an operator's wish becomes a signed command, which goes out until it is answered
 //! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time; `standing`: how hosts and alerts stand, as such
-//! - [`fleet`]: what hosts measured last, and what all of them come to
+//! - [`fleet`]: what hosts measured last, and what all of them come to; `vitals`: the console measures itself; [`external`]: stores elsewhere
 //! - [`server`]: the listeners; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
-//! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules, who writes how hosts and alerts stand, dispatch (owns the open commands), the two
+//! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules, who writes how hosts and alerts stand, who feeds each store elsewhere, who measures fleet and console, dispatch (owns the open commands), the two
 //! listeners, the keeper of the revocation list, and a sweeper. [`Console`] is the handle on all of them that API and pages use.
 //!
 //! **Invariant: nothing is acknowledged, to a broker or to a host, before it is committed.**
@@ -35,6 +35,7 @@ mod dated;
 pub(crate) mod dispatch;
 mod enrol;
 mod error;
+pub mod external;
 pub mod fleet;
 pub(crate) mod ingest;
 mod link;
@@ -49,9 +50,13 @@ mod start;
 pub mod store;
 #[cfg(test)]
 mod testing;
+mod vitals;
 pub mod web;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use axum::http::StatusCode;
 use muster_series::SeriesStore;
@@ -111,6 +116,9 @@ struct Shared {
     authority: Authority,
     store: Store,
     series: SeriesStore,
+    external: external::External,
+    /// Values that hosts have sent since the start.
+    received: AtomicU64,
     artifacts: PathBuf,
     /// Held by whoever labels, orders or removes artifacts and configs.
     content: tokio::sync::Mutex<()>,
@@ -316,6 +324,12 @@ impl Console {
         format: muster_series::Format,
     ) -> Result<mpsc::Receiver<Result<String, muster_series::SeriesError>>, Error> {
         Ok(self.shared.series.export(selector, range, format).await?)
+    }
+
+    /// Stores elsewhere, and how they are fed.
+    #[must_use]
+    pub fn metric_stores(&self) -> Vec<types::MetricStore> {
+        self.shared.external.told()
     }
 
     /// What changes from now on.

@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Change, Shared,
+    Change, Shared, ingest,
     store::{
         alert::{self, Key, Stood},
         host,
@@ -107,11 +107,10 @@ async fn look(
     for point in stretches.iter().flat_map(Stretch::points) {
         points.push(point);
         if points.len() == POINTS_MAX {
-            shared.series.append(&points).await.map_err(failed)?;
-            points.clear();
+            ingest::commit(shared, std::mem::take(&mut points)).await.map_err(failed)?;
         }
     }
-    shared.series.append(&points).await.map_err(failed)?;
+    ingest::commit(shared, points).await.map_err(failed)?;
     Ok(next)
 }
 
@@ -327,7 +326,7 @@ mod tests {
     fn what_was_while_a_host_was_away_has_its_own_times() {
         let now = 100_000_000;
         let (quiet, _) = Standing::default().tell(BTreeMap::new(), BTreeMap::new(), &BTreeMap::new(), now);
-        let (key, past) = stood(now - 50_000_000, Some(now - 20_000_000), now + 1_000);
+        let (key, past) = stood(now - 50_000_000, Some(now - 20_000_000), now + 500);
         let (next, told) =
             quiet.tell(BTreeMap::new(), [(key.clone(), past.clone())].into(), &BTreeMap::new(), now + 1_000);
         let points = written(&told, "muster_alert");

@@ -6,7 +6,7 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -32,14 +32,16 @@ use super::{
     config::Config,
     content,
     dated::Dated,
-    dispatch, enrol, fleet, ingest,
+    dispatch, enrol,
+    external::{self, External, ExternalError},
+    fleet, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
     operator, prometheus, register,
     revocation::{self, RevocationError},
     server::Server,
     standing,
     store::{self, Store, StoreError},
-    web,
+    vitals, web,
 };
 use crate::{clock::now_ms, files, pki};
 
@@ -105,6 +107,9 @@ pub enum StartError {
     /// Somebody who is to be told of alerts cannot be.
     #[error("{0}\nhint: alert_outlets in the console's configuration says who is told of alerts")]
     Outlet(#[from] OutletError),
+    /// A time-series store elsewhere cannot be fed.
+    #[error(transparent)]
+    External(#[from] ExternalError),
     /// The broker's address is none.
     #[error("{0}\nhint: broker_url in the console's configuration says where the broker is")]
     BrokerUrl(#[from] BrokerUrlError),
@@ -131,6 +136,7 @@ pub struct Prepared {
     authority: Authority,
     store: Store,
     series: SeriesStore,
+    external: External,
     revocations: revocation::Keeper,
     artifacts: PathBuf,
     web: TcpListener,
@@ -152,6 +158,7 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let folder = |source| StartError::Folder { path: dir.clone(), source };
     files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
     let lock = lock(&dir)?;
+    let external = External::open(&config)?;
     let web = bind("operators", "web_listen", config.web_listen).await?;
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen).await?;
     let (web_addr, hosts_addr) = web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
@@ -168,6 +175,7 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
         authority,
         store,
         series,
+        external,
         revocations,
         artifacts,
         web,
@@ -273,6 +281,8 @@ impl Prepared {
             authority: self.authority,
             store: self.store,
             series: self.series,
+            external: self.external,
+            received: AtomicU64::new(0),
             artifacts: self.artifacts,
             content: tokio::sync::Mutex::default(),
             link: handle,
@@ -295,6 +305,10 @@ impl Prepared {
         for outlet in self.outlets {
             tasks.spawn(alert::outlet::run(Arc::clone(&shared), outlet, shutdown.clone()));
         }
+        for store in shared.external.stores() {
+            tasks.spawn(external::run(Arc::clone(store), shutdown.clone()));
+        }
+        tasks.spawn(vitals::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
         tasks.spawn(standing::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(fleet::record(Arc::clone(&shared), shutdown.clone()));

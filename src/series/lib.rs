@@ -358,6 +358,15 @@ impl SeriesStore {
         reader::points_from(&self.readers).await
     }
 
+    /// How many series there are.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn count(&self) -> Result<u64, SeriesError> {
+        let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM series").fetch_one(&self.readers).await?;
+        Ok(count.unsigned_abs())
+    }
+
     /// Names of labels that some series has, sorted; `__name__` is one.
     ///
     /// # Errors

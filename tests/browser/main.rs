@@ -477,21 +477,44 @@ fn charts_show_what_agents_measure() {
         browser.tall(1280).await;
         browser.check_page("charts-fleet-light-1280").await;
         browser.end().await;
-
-        for (dark, width, word) in [(true, 1280, "dark-1280"), (true, 390, "dark-390"), (false, 390, "light-390")] {
-            let browser = Browser::start(dark, width).await;
-            browser.sign_in(&fleet).await;
-            for (page, path, least) in [("host", host.as_str(), 6), ("unit", unit.as_str(), 2), ("fleet", "/", 3)] {
-                browser.client.goto(&format!("{base}{path}?range=1h")).await.unwrap();
-                browser.charts(least).await;
-                browser.tall(width).await;
-                browser.show(".charts").await;
-                browser.check_page(&format!("charts-{page}-{word}")).await;
-            }
-            browser.client.goto(&format!("{base}/alerts/rule?name=disk")).await.unwrap();
-            browser.find("main h1").await;
-            browser.check_page(&format!("rule-{word}")).await;
-            browser.end().await;
-        }
     });
+}
+
+/// The same pages in another light, or on another width.
+fn charts_in(dark: bool, width: u32, word: &str) {
+    let fleet = Fleet::start_with(&[]);
+    fleet.unit_in_phase("default/hello", "running");
+    let host = format!("/host/{}", fleet.host());
+    let unit = format!("{host}/unit/default/hello");
+    run(async {
+        let base = fleet.address("http://");
+        let browser = Browser::start(dark, width).await;
+        browser.sign_in(&fleet).await;
+        browser.client.goto(&format!("{base}/alerts/rule?name=disk")).await.unwrap();
+        browser.find("main h1").await;
+        browser.check_page(&format!("rule-{word}")).await;
+        for (page, path, least) in [("host", host.as_str(), 6), ("unit", unit.as_str(), 2), ("fleet", "/", 3)] {
+            browser.client.goto(&format!("{base}{path}?range=1h")).await.unwrap();
+            browser.charts(least).await;
+            browser.tall(width).await;
+            browser.show(".charts").await;
+            browser.check_page(&format!("charts-{page}-{word}")).await;
+        }
+        browser.end().await;
+    });
+}
+
+#[test]
+fn charts_are_read_in_the_dark() {
+    charts_in(true, 1280, "dark-1280");
+}
+
+#[test]
+fn charts_fit_a_telephone() {
+    charts_in(false, 390, "light-390");
+}
+
+#[test]
+fn charts_fit_a_telephone_in_the_dark() {
+    charts_in(true, 390, "dark-390");
 }

@@ -123,23 +123,35 @@ fn write_batch(id: Numbered, shared: Option<Shared<'_>>, points: &[Point]) -> St
     }
     text.push('\n');
     let is_left_out = |name: &str, value: &str| shared.is_some_and(|shared| shared.has(name, value));
-    for point in points.iter().filter(|point| !point.fields.is_empty()) {
-        escape(&mut text, &point.measurement, ", ");
-        for (name, value) in point.tags.iter().filter(|(name, value)| !is_left_out(name, value)) {
-            text.push(',');
-            escape(&mut text, name, ",= ");
-            text.push('=');
-            escape(&mut text, value, ",= ");
-        }
-        for (index, (name, value)) in point.fields.iter().enumerate() {
-            text.push(if index == 0 { ' ' } else { ',' });
-            escape(&mut text, name, ",= ");
-            // Writing to a String cannot fail.
-            let _ = write!(text, "={value}");
-        }
-        let _ = writeln!(text, " {}", point.at_ms);
+    for point in points {
+        write_line_without(&mut text, point, is_left_out);
     }
     text
+}
+
+/// Writes a point as one line; nothing if it has no fields.
+pub fn write_line(text: &mut String, point: &Point) {
+    write_line_without(text, point, |_, _| false);
+}
+
+fn write_line_without(text: &mut String, point: &Point, is_left_out: impl Fn(&str, &str) -> bool) {
+    if point.fields.is_empty() {
+        return;
+    }
+    escape(text, &point.measurement, ", ");
+    for (name, value) in point.tags.iter().filter(|(name, value)| !is_left_out(name, value)) {
+        text.push(',');
+        escape(text, name, ",= ");
+        text.push('=');
+        escape(text, value, ",= ");
+    }
+    for (index, (name, value)) in point.fields.iter().enumerate() {
+        text.push(if index == 0 { ' ' } else { ',' });
+        escape(text, name, ",= ");
+        // Writing to a String cannot fail.
+        let _ = write!(text, "={value}");
+    }
+    let _ = writeln!(text, " {}", point.at_ms);
 }
 
 /// Packs a batch's text with gzip.

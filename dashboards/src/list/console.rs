@@ -76,27 +76,23 @@ fn store() -> Row {
 }
 
 fn external() -> Row {
-    let by_store = |query: Query| query.fold(Fold::Sum, &["store"]).named("{store}");
+    let by_store = |query: Query, name| query.fold(Fold::Sum, &["store"]).named(name);
     row(
         "Sent on to other stores",
         vec![
             lines("Waiting", Unit::Bytes, "What waits on disk until another store takes it.")
-                .ask(by_store(of("muster_console_external", "waiting_bytes"))),
+                .ask(by_store(of("muster_console_external", "waiting_bytes"), "{store}")),
+            lines("Lines that wait", Unit::Count, "How many lines wait until another store takes them.")
+                .ask(by_store(of("muster_console_external", "waiting"), "{store}")),
             lines("Sent", Unit::PerSecond, "Lines that another store has taken.")
-                .ask(by_store(rate("muster_console_external", "sent_total"))),
-            lines(
-                "Tried again",
-                Unit::PerSecond,
-                "How often another store did not take what it was sent, and is asked again.",
-            )
-            .ask(by_store(rate("muster_console_external", "retried_total"))),
-            lines(
-                "Set aside",
-                Unit::PerSecond,
-                "Lines that another store refuses, and that are set aside for somebody to look at.",
-            )
-            .bad(0.000_001)
-            .ask(by_store(rate("muster_console_external", "quarantined_total"))),
+                .ask(by_store(rate("muster_console_external", "sent_total"), "{store}")),
+            lines("Tried again", Unit::PerSecond, "How often another store did not take what it was sent, and is asked again.")
+                .ask(by_store(rate("muster_console_external", "retried_total"), "{store}")),
+            lines("Lost", Unit::PerSecond, "Lines that another store refuses, and that are set aside for somebody to look at; and those for which there was no room.")
+                .wide(24)
+                .bad(0.000_001)
+                .ask(by_store(rate("muster_console_external", "quarantined_total"), "{store}: set aside"))
+                .ask(by_store(rate("muster_console_external", "dropped_total"), "{store}: dropped")),
         ],
     )
 }

@@ -3,7 +3,7 @@
 use super::{EVERY_UNIT, HOSTS, REALMS, UNIT_OF_HOST, UNITS, host_variable};
 use crate::{
     panel::{Dashboard, Link, Row, Unit, Variable, lines, number, row, stacked, table},
-    query::{Fold, Query, of, rate, share},
+    query::{Fold, Query, all, of, rate, share},
 };
 
 const NAME: &str = "{hostname} {realm}/{unit}";
@@ -87,8 +87,9 @@ fn course() -> Row {
                 Unit::Count,
                 "How often each was started again by itself since it last was up for five minutes.",
             )
-            .wide(24)
             .ask(each(of("muster_unit_restart", "attempts"), NAME)),
+            lines("What they tell", Unit::Count, "Numbers that programs tell of themselves, by names of their own.")
+                .ask(each(all("muster_yuno"), "{hostname} {realm}/{unit} {field}")),
         ],
     )
 }

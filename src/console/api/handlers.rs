@@ -279,3 +279,7 @@ pub(super) async fn export_series(
     });
     Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response())
 }
+
+pub(super) async fn metric_stores(State(console): State<Console>) -> Json<Vec<api::MetricStore>> {
+    Json(console.metric_stores())
+}

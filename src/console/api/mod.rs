@@ -313,6 +313,13 @@ fn series_routes() -> Vec<Route> {
             },
         ])
         .gives(Shape::Text),
+        Route::new(
+            Get,
+            "/v1/metric-stores",
+            "Time-series stores elsewhere, and how they are fed.",
+            get(h::metric_stores),
+        )
+        .gives(Shape::list::<api::MetricStore>()),
     ]
 }
 

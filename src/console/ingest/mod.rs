@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::{
     acks::{Owed, run as acknowledge},
     decide::is_hostname,
-    recorder::run as record,
+    recorder::{commit, run as record},
 };
 use self::{
     apply::Batch,

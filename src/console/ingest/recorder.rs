@@ -1,12 +1,17 @@
 //! Measurements: batches of hosts are unpacked and parsed where that keeps nobody waiting, committed
-//! to the time-series store, and then acknowledged.
+//! to the time-series store and to the queues of the stores elsewhere, and then acknowledged.
 //!
-//! **Invariant: a batch is acknowledged to its host after its commit**, and not if that failed.
+//! **Invariant: a batch is acknowledged to its host after it is committed to all of these**, and not if one of them failed.
 //!
 //! The tag `host` of a point is what its topic says, whatever the batch says.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
+use muster_series::SeriesError;
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
     ack::Numbered,
@@ -21,6 +26,7 @@ use crate::{
     clock::now_ms,
     console::{
         Change, Shared,
+        external::QueueError,
         link::Inbound,
         store::{self, StoreError},
     },
@@ -73,12 +79,15 @@ pub(in crate::console) async fn run(
             }
         };
         // Not cut short by a shutdown: what was taken is stored before the store is closed.
-        let stored = shared.series.append(&points(&batches)).await;
+        let points = points(&batches);
+        let values: usize = points.iter().map(|point| point.fields.len()).sum();
+        shared.received.fetch_add(values as u64, Ordering::Relaxed);
+        let stored = commit(&shared, points).await;
         for receipt in receipts {
             receipt.acknowledge();
         }
         if let Err(error) = stored {
-            // It is never the batches' fault (`SeriesStore::append`). Only the broker is told that they came:
+            // It is never the batches' fault (`SeriesStore::append`, or a queue's disk). Only the broker is told that they came:
             // their hosts keep them, and send them again, ever more seldom, until they are acknowledged.
             tracing::error!(%error, batches = batches.len(), "measurements cannot be stored; they have to come again");
             tokio::select! {
@@ -94,6 +103,24 @@ pub(in crate::console) async fn run(
         }
         effects.perform(&shared, &mut Refreshes::default(), now_ms()).await;
     }
+}
+
+/// Points were not committed everywhere.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::console) enum RecordError {
+    #[error(transparent)]
+    Series(#[from] SeriesError),
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// Commits points to the embedded store and to the queue of each store elsewhere. Where one of them fails others may have the points,
+/// which changes nothing when they come again.
+pub(in crate::console) async fn commit(shared: &Shared, points: Vec<Point>) -> Result<(), RecordError> {
+    let points: Arc<[Point]> = points.into();
+    let (stored, queued) = tokio::join!(shared.series.append(&points), shared.external.append(&points));
+    stored?;
+    Ok(queued?)
 }
 
 /// Unpacks and parses one batch. Of a faulty one, what can be known is its number: that is

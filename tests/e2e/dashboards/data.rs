@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use muster_dashboards::series::{Kind, MEASUREMENTS, Measurement};
+use muster_dashboards::series::{Kind, MEASUREMENTS, Measurement, every_s};
 use muster_topics::metric::Point;
 
 /// As often as hosts measure.
@@ -67,7 +67,12 @@ fn value(field: &str, kind: Kind, series: i64, step: i64) -> f64 {
     }
 }
 
-/// All points.
+/// The fields of a measurement; of what programs tell by themselves, one that a program might.
+fn fields(measurement: &Measurement) -> &'static [(&'static str, Kind)] {
+    if measurement.fields.is_empty() { &[("queue_depth", Kind::Gauge)] } else { measurement.fields }
+}
+
+/// All points, each field as often as agents write it.
 pub(super) fn points(now_ms: i64) -> Vec<Point> {
     let end_ms = (now_ms - END_AGO_MS) / STEP_MS * STEP_MS;
     let mut points = Vec::new();
@@ -76,9 +81,14 @@ pub(super) fn points(now_ms: i64) -> Vec<Point> {
             let tags: Vec<(&str, &str)> = tags.iter().map(|(name, value)| (*name, value.as_str())).collect();
             for step in 0..=STEPS {
                 let point = Point::new(one.name, &tags, end_ms - (STEPS - step) * STEP_MS);
-                let with =
-                    |point: Point, (field, kind): &(&str, Kind)| point.field(field, value(field, *kind, series, step));
-                points.push(one.fields.iter().fold(point, with));
+                let is_due =
+                    |field: &str| (step + series) % (i64::from(every_s(one.name, field)) * 1000 / STEP_MS) == 0;
+                let due = fields(one).iter().filter(|(field, _)| is_due(field));
+                let point =
+                    due.fold(point, |point, (field, kind)| point.field(field, value(field, *kind, series, step)));
+                if !point.fields.is_empty() {
+                    points.push(point);
+                }
             }
         }
     }

@@ -12,6 +12,7 @@ use std::{
     process::Command,
 };
 
+use muster_dashboards::series::Measurement;
 use muster_series::SeriesStore;
 use serde_json::Value;
 
@@ -19,7 +20,7 @@ use self::{
     data::{END_AGO_MS, HOSTS, STEP_MS, points},
     server::{Http, Server},
 };
-use crate::fleet::{Fleet, Home};
+use crate::fleet::{Fleet, Home, eventually};
 
 fn dashboards() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards")
@@ -87,7 +88,14 @@ fn ask_all(what: &str, flavour: &str, macros: &[(&str, String)], choose: &Choose
             let value = if all { ".*" } else { chosen };
             variables.insert(variable["name"].as_str().unwrap().to_owned(), value.to_owned());
         }
-        let mut question = |target: &Value, text: &str, title: &str| {
+        let mut question = |target: &Value, interval: &Value, text: &str, title: &str| {
+            let mut variables = variables.clone();
+            variables.insert("__interval".to_owned(), interval.as_str().unwrap_or("30s").to_owned());
+            // As Grafana makes it: four times the query's least step.
+            if let Some(step) = target["interval"].as_str() {
+                let step_s: u32 = step.trim_end_matches('s').parse().unwrap();
+                variables.insert("__rate_interval".to_owned(), format!("{}s", 4 * step_s));
+            }
             let text = with(text, &variables);
             // The end of a regular expression is none of Grafana's.
             assert!(!text.replace("$/", "/").contains('$'), "{what}: {name}: {title}: {text}");
@@ -101,12 +109,12 @@ fn ask_all(what: &str, flavour: &str, macros: &[(&str, String)], choose: &Choose
         for panel in dashboard["panels"].as_array().unwrap() {
             for target in panel["targets"].as_array().into_iter().flatten() {
                 let text = target["expr"].as_str().or(target["query"].as_str()).unwrap();
-                question(target, text, panel["title"].as_str().unwrap());
+                question(target, &panel["interval"], text, panel["title"].as_str().unwrap());
             }
         }
         for annotation in dashboard["annotations"]["list"].as_array().unwrap() {
             if let Some(text) = annotation["expr"].as_str() {
-                question(annotation, text, "annotations");
+                question(annotation, &Value::Null, text, "annotations");
             }
         }
     }
@@ -126,8 +134,6 @@ fn label_values(http: &Http, text: &str) -> Vec<String> {
 /// Asks a server that speaks Prometheus's language everything.
 fn ask_prometheus(what: &str, http: &Http, times: Times) -> usize {
     let seconds = |ms: i64| (ms / 1000).to_string();
-    // As Grafana makes them of panels' least interval, and of how often hosts measure.
-    let macros = [("__rate_interval", "40s".to_owned()), ("__interval", "30s".to_owned())];
     let ask = |target: &Value, text: &str| {
         let (start, end) = (seconds(times.start_ms), seconds(times.end_ms));
         let answer = if target["instant"] == true {
@@ -142,7 +148,7 @@ fn ask_prometheus(what: &str, http: &Http, times: Times) -> usize {
         };
         Ok(rows.filter(has_value).count())
     };
-    ask_all(what, "promql", &macros, &|text| label_values(http, text), &ask)
+    ask_all(what, "promql", &[], &|text| label_values(http, text), &ask)
 }
 
 #[test]
@@ -186,7 +192,6 @@ fn influxdb_answers_every_panel() {
     let macros = [
         ("timeFilter", format!("time >= {}ms and time <= {}ms", times.start_ms, times.end_ms)),
         ("{__to}", times.end_ms.to_string()),
-        ("__interval", "30s".to_owned()),
     ];
     let choose = |text: &str| {
         let answer = query(text).unwrap();
@@ -244,13 +249,39 @@ fn promtool_takes_the_rules() {
     }
 }
 
+/// The names of all series on the list.
+fn listed() -> Vec<String> {
+    let measurements = muster_dashboards::series::MEASUREMENTS.iter();
+    let of_each = |one: &'static Measurement| one.fields.iter().map(|(field, _)| format!("{}_{field}", one.name));
+    measurements.flat_map(of_each).collect()
+}
+
+/// What a real fleet measures is on the list, and so on a dashboard.
+#[test]
+fn what_is_measured_is_on_the_list() {
+    let fleet = Fleet::start_with(&[]);
+    fleet.unit_in_phase("default/hello", "running");
+    let http = Http::console(&fleet);
+    let listed = listed();
+    let names = eventually("measurements of host, unit and agent", || {
+        let answer = http.get("/api/v1/label/__name__/values", &[])?;
+        let names: Vec<String> = serde_json::from_value(answer["data"].clone()).unwrap();
+        let has = |prefix| names.iter().any(|name| name.starts_with(prefix));
+        if ["muster_host_online", "muster_host_memory", "muster_unit_memory", "muster_agent_"].into_iter().all(has) {
+            Ok(names)
+        } else {
+            Err(format!("{names:?}"))
+        }
+    });
+    let unlisted: Vec<&String> =
+        names.iter().filter(|name| !name.starts_with("muster_yuno_") && !listed.contains(name)).collect();
+    assert!(unlisted.is_empty(), "on no dashboard: {unlisted:?}. hint: dashboards/src/series.rs lists what there is");
+}
+
 /// Rules ask for series that there are.
 #[test]
 fn rules_ask_for_what_is_measured() {
-    let measured: Vec<String> = muster_dashboards::series::MEASUREMENTS
-        .iter()
-        .flat_map(|one| one.fields.iter().map(|(field, _)| format!("{}_{field}", one.name)))
-        .collect();
+    let measured = listed();
     for file in ["rules/recording.yml", "rules/alerts.yml"] {
         let text = fs::read_to_string(dashboards().join(file)).unwrap();
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';

@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use super::range::Span;
 
-/// A line is interrupted where nothing came for so many of its usual steps, and for longer than a
-/// minute and a half (hosts send every 30 s).
+/// A line is interrupted where nothing came for so many of its usual steps, and for longer than five minutes: what has not
+/// changed is told again every four.
 const GAP_STEPS: Millis = 6;
-const GAP_MIN_MS: Millis = 90_000;
+const GAP_MIN_MS: Millis = 300_000;
 
 /// What a series has in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -199,15 +199,19 @@ mod tests {
     fn a_line_is_interrupted_where_its_host_was_silent() {
         let line = |steps: &[Millis]| {
             let values: Vec<_> = steps.iter().map(|step| (*step, 1.0)).collect();
-            let span = Span { end_ms: 400_000, ..SPAN };
+            let span = Span { end_ms: 500_000, ..SPAN };
             placed(&span, &values).iter().map(|value| if value.is_some() { 'x' } else { '.' }).collect::<String>()
         };
-        assert_eq!(&line(&[0, 1, 2, 4, 5])[..7], "xxxxxx.", "one that is late");
-        assert_eq!(&line(&[0, 1, 2, 20, 21, 22])[..24], "xxx.................xxx.");
-        assert_eq!(&line(&[0, 3, 6, 9, 12])[..14], "xxxxxxxxxxxxx.", "rarer than steps");
-        assert_eq!(&line(&[0, 3, 6, 9, 30])[..32], "xxxxxxxxxx....................x.");
-        assert_eq!(line(&[]), ".".repeat(41));
-        assert_eq!(&line(&[-3, 1])[..3], "xx.", "what begins before is there");
+        let drawn = |filled: &[usize]| {
+            let piece = |(index, count): (usize, &usize)| if index % 2 == 0 { "x" } else { "." }.repeat(*count);
+            filled.iter().enumerate().map(piece).collect::<String>()
+        };
+        assert_eq!(line(&[0, 1, 2, 4, 5]), drawn(&[6, 45]), "one that is late");
+        assert_eq!(line(&[0, 1, 2, 26]), drawn(&[27, 24]), "what has not changed for four minutes");
+        assert_eq!(line(&[0, 1, 2, 40, 41, 42]), drawn(&[3, 37, 3, 8]));
+        assert_eq!(line(&[0, 3, 6, 9, 12]), drawn(&[13, 38]), "rarer than steps");
+        assert_eq!(line(&[]), drawn(&[0, 51]));
+        assert_eq!(line(&[-3, 1]), drawn(&[2, 49]), "what begins before is there");
         let day = Span { start_ms: 0, end_ms: 10 * 300_000, step_ms: 300_000 };
         let values = placed(&day, &[(0, 1.0), (1, 1.0), (2, 1.0), (4, 1.0)]);
         assert_eq!(values[2..5], [Some(1.0), None, Some(1.0)], "five minutes without a word are a pause");

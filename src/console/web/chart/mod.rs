@@ -7,7 +7,7 @@
 //! Modules, in reading order:
 //!
 //! - [`range`]: what time is shown, and in which steps
-//! - [`line`]: from measurements to lines; [`panel`]: the charts that there are; both pure
+//! - [`table`]: the charts that there are; [`line`]: from measurements to lines; [`panel`]: from lines to charts; all pure
 //! - [`mark`]: alerts on the axis of time; [`latest`]: the table
 //!
 //! **Invariant: charts of a year cost about what those of a day do**: long steps are answered from the store's summaries.
@@ -17,6 +17,7 @@ mod line;
 mod mark;
 mod panel;
 mod range;
+mod table;
 
 use axum::{
     Json,

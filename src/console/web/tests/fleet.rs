@@ -101,11 +101,23 @@ async fn a_large_fleet_comes_in_pages() {
     let (troubled, troubled_count) = console.troubled_units(2).await.unwrap();
     assert_eq!((troubled.len(), troubled_count), (2, count.div_ceil(100) as u64));
     assert_eq!((troubled[0].hostname.as_str(), troubled[0].unit.as_str()), ("shop-00000", "shop/till"));
+    let presences = console.presences().await.unwrap();
+    let away = count.div_ceil(10) as u64;
+    assert_eq!((presences.online, presences.offline), (count as u64 - away, away));
+    assert_eq!((presences.stopped, presences.never), (0, 0));
+    for (n, id) in ids.iter().enumerate() {
+        let busy =
+            muster_topics::metric::Point::new("muster_host_cpu", &[("hostname", "shop")], crate::clock::now_ms());
+        fixture.shared().fleet.note(*id, &[busy.field("busy_ratio", n as f64 / count as f64)]);
+    }
+    assert_eq!(console.overview().measured, count);
     let begin = Instant::now();
     for offset in [0, count as u64 / 2] {
         console.hosts_page(&Search::default(), offset, 100).await.unwrap();
         console.troubled_units(10).await.unwrap();
         console.status().await.unwrap();
+        console.presences().await.unwrap();
+        console.overview();
     }
     println!("a page of {count} hosts: {:?}", begin.elapsed() / 2);
 }

@@ -149,7 +149,7 @@ impl RuleView {
         html! {
             fieldset {
                 legend { "Which" }
-                div.options {
+                div.options.explained {
                     (self.text("name", ("Name", "disk", own), &form.name, self.is_set))
                     (self.text("host", ("Host", "all hosts", "A name or an id; all hosts, if left out. A host's own rule stands before one for all."), &form.host, self.is_set))
                 }
@@ -162,7 +162,7 @@ impl RuleView {
         html! {
             fieldset {
                 legend { "What is looked at" }
-                div.options {
+                div.options.explained {
                     (self.field("metric", "Measurement", "", html! {
                         select id="metric" name="metric" aria-describedby="about-metric" {
                             @for metric in Metric::ALL {
@@ -181,7 +181,7 @@ impl RuleView {
         html! {
             fieldset {
                 legend { "When it is raised" }
-                div.options {
+                div.options.explained {
                     (self.text("threshold", ("Beyond", "90%", "A share (90%), a size (512MiB), or a number; below it, for what is bad if there is little. What is so or not needs none."), &form.threshold, false))
                     (self.text("clear", ("Cleared at", "85%", "Back at this it is over; at the same, if left out."), &form.clear, false))
                     (self.text("lasting", ("For", "5m", "How long it has to be so, such as 30s, 5m or 2h; at once, if left out."), &form.lasting, false))

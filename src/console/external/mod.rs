@@ -1,0 +1,299 @@
+//! External stores: time-series databases elsewhere that are fed with everything that is measured, beside the embedded store.
+//!
+//! Modules, in reading order: [`lines`] (points as line protocol, in pieces of one request), [`record`] (a piece as it lies on disk),
+//! [`queue`] (what waits for a store), [`quarantine`] (what it refused), [`remote`] (the servers behind one trait, and what their
+//! answers mean), [`send`] (the task that feeds one store).
+//!
+//! The recorder has points appended to the queue of every store while it commits them to the embedded one, and acknowledges them after
+//! both. One task for each store sends what waits, as much at a time as one request may have, and waits ever longer where that fails. Each
+//! store has a queue, a quarantine and a task of its own: one that is away holds up nothing but itself.
+//!
+//! **Invariant: what is acknowledged to a host is synced in the queue of every store**, so a console that is killed loses nothing of it.
+//!
+//! **Invariant: what leaves a queue was taken by its store, is in its quarantine, or is counted as dropped.**
+
+mod lines;
+mod quarantine;
+mod queue;
+mod record;
+mod remote;
+mod send;
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use muster_topics::{Millis, metric::Point, name::Name};
+use tokio::sync::Notify;
+
+pub(super) use self::send::run;
+use self::{
+    quarantine::Quarantine,
+    queue::{Queue, Waiting},
+    record::Record,
+    remote::{Failed, Remote},
+};
+use super::config::{Config, MetricStoreConfig};
+use crate::{api, clock::now_ms};
+
+/// The least that a queue may have: sixteen of the largest requests.
+const QUEUE_MIN_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Why a store elsewhere cannot be fed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExternalError {
+    /// Its configuration cannot be used.
+    #[error("metric_stores, {store}: {key}: {reason}\nhint: {hint}")]
+    Setting {
+        /// Which store.
+        store: Name,
+        /// Which of its keys.
+        key: &'static str,
+        /// What is wrong with it.
+        reason: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// The folder of its queue cannot be used.
+    #[error(
+        "metric_stores, {store}: its queue in {path} cannot be used: {source}\nhint: make the folder writable for this user"
+    )]
+    Folder {
+        /// Which store.
+        store: Name,
+        /// Which folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl ExternalError {
+    fn new(config: &MetricStoreConfig, key: &'static str, reason: String, hint: &str) -> Self {
+        Self::Setting { store: config.name.clone(), key, reason, hint: hint.to_owned() }
+    }
+}
+
+/// Points could not be appended to a queue.
+#[derive(Debug, thiserror::Error)]
+#[error("the queue of the store {store}: {source}")]
+pub(super) struct QueueError {
+    store: Name,
+    source: io::Error,
+}
+
+/// All stores elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct External {
+    stores: Vec<Arc<Store>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Store {
+    name: Name,
+    kind: &'static str,
+    url: String,
+    queue_max_bytes: u64,
+    quarantine_folder: PathBuf,
+    remote: Box<dyn Remote>,
+    queue: Mutex<Queue>,
+    quarantine: Mutex<Quarantine>,
+    told: Mutex<Told>,
+    /// Something was appended.
+    more: Notify,
+}
+
+/// What is told of a store, since the console started.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    sent_lines: u64,
+    retries: u64,
+    refused_lines: u64,
+    sent_ms: Option<Millis>,
+    /// The last attempt failed.
+    failing: bool,
+    /// Lines have made place since the queue was last empty, and that was logged.
+    dropping: bool,
+    error: Option<(Millis, String)>,
+}
+
+/// A lock of what no holder leaves half done.
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl External {
+    /// Opens the queues of all stores in the configuration.
+    ///
+    /// # Errors
+    /// If something of a store cannot be used; the first that is found.
+    pub(super) fn open(config: &Config) -> Result<Self, ExternalError> {
+        let folder = config.data_dir.join("external");
+        let mut names = BTreeSet::new();
+        let mut stores = Vec::new();
+        for one in &config.metric_stores {
+            if !names.insert(one.name.as_str().to_owned()) {
+                let reason = "two stores have this name".to_owned();
+                return Err(ExternalError::new(
+                    one,
+                    "name",
+                    reason,
+                    "a name of its own for each; its queue is kept under it",
+                ));
+            }
+            stores.push(Arc::new(Store::open(one, &folder.join(one.name.as_str()))?));
+        }
+        for left in others(&folder, &names) {
+            tracing::warn!(
+                folder = %left.display(),
+                "a store that is not configured any more has left its queue. hint: remove the folder, if it is not to come back"
+            );
+        }
+        Ok(Self { stores })
+    }
+
+    /// The stores.
+    pub(super) fn stores(&self) -> &[Arc<Store>] {
+        &self.stores
+    }
+
+    /// Appends points to every queue. When this returns they outlive a power cut.
+    ///
+    /// # Errors
+    /// If a queue cannot be written. Others may have the points, and will send them.
+    pub(super) async fn append(&self, points: &Arc<[Point]>) -> Result<(), QueueError> {
+        let Some(first) = self.stores.first() else { return Ok(()) };
+        let own = Arc::clone(points);
+        let records = tokio::task::spawn_blocking(move || records(&own, now_ms())).await;
+        let failed = |store: &Store, source| QueueError { store: store.name.clone(), source };
+        let records: Arc<[Record]> = records.map_err(|error| failed(first, io::Error::other(error)))?.into();
+        if records.is_empty() {
+            return Ok(());
+        }
+        let written = self.stores.iter().map(|store| {
+            let (to, records) = (Arc::clone(store), Arc::clone(&records));
+            (store, tokio::task::spawn_blocking(move || to.append(&records)))
+        });
+        // All of them are begun before the first is waited for.
+        let mut outcome = Ok(());
+        for (store, task) in written.collect::<Vec<_>>() {
+            if let Err(source) = task.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
+                outcome = Err(failed(store, source));
+            }
+        }
+        outcome
+    }
+
+    /// What is told of them.
+    pub(super) fn told(&self) -> Vec<api::MetricStore> {
+        self.stores.iter().map(|store| store.told()).collect()
+    }
+}
+
+/// Folders of stores that are not there any more.
+fn others(folder: &Path, names: &BTreeSet<String>) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_str().is_none_or(|name| !names.contains(name)))
+        .map(|e| e.path())
+        .collect()
+}
+
+fn records(points: &[Point], now: Millis) -> Vec<Record> {
+    let (pieces, left_out) = lines::encode(points, now);
+    if left_out > 0 {
+        tracing::warn!(left_out, "measurements are not sent to stores elsewhere, for none would take them");
+    }
+    pieces.iter().filter_map(Record::of).collect()
+}
+
+impl Store {
+    fn open(config: &MetricStoreConfig, folder: &Path) -> Result<Self, ExternalError> {
+        if config.queue_max_bytes < QUEUE_MIN_BYTES {
+            let reason = format!("{} bytes are too few", config.queue_max_bytes);
+            let hint = format!("at least {QUEUE_MIN_BYTES}");
+            return Err(ExternalError::new(config, "queue_max_bytes", reason, &hint));
+        }
+        let remote = remote::open(config)?;
+        let failed = |source| ExternalError::Folder { store: config.name.clone(), path: folder.to_owned(), source };
+        let quarantine_folder = folder.join("quarantine");
+        let queue = Queue::open(folder, config.queue_max_bytes).map_err(failed)?;
+        let quarantine = Quarantine::open(&quarantine_folder, config.quarantine_max_bytes).map_err(failed)?;
+        Ok(Self {
+            name: config.name.clone(),
+            kind: config.kind.as_str(),
+            url: config.url.clone(),
+            queue_max_bytes: config.queue_max_bytes,
+            quarantine_folder,
+            remote,
+            queue: Mutex::new(queue),
+            quarantine: Mutex::new(quarantine),
+            told: Mutex::default(),
+            more: Notify::new(),
+        })
+    }
+
+    fn append(&self, records: &[Record]) -> io::Result<()> {
+        let before = self.waiting();
+        let appended = locked(&self.queue).append(records);
+        let after = self.waiting();
+        let mut told = locked(&self.told);
+        if before.lines == 0 {
+            told.dropping = false;
+        }
+        if after.dropped > before.dropped && !told.dropping {
+            told.dropping = true;
+            tracing::error!(
+                store = %self.name, queue_max_bytes = self.queue_max_bytes,
+                "the queue of a store elsewhere is full: the oldest measurements in it make place for new ones, and it will miss them. \
+                 hint: `muster metric export` has them"
+            );
+        }
+        drop(told);
+        self.more.notify_one();
+        appended
+    }
+
+    fn waiting(&self) -> Waiting {
+        locked(&self.queue).waiting()
+    }
+
+    fn told(&self) -> api::MetricStore {
+        let (waiting, held, told) = (self.waiting(), locked(&self.quarantine).held(), locked(&self.told).clone());
+        api::MetricStore {
+            name: self.name.clone(),
+            kind: self.kind.to_owned(),
+            url: self.url.clone(),
+            failing: told.failing,
+            waiting_lines: waiting.lines,
+            waiting_bytes: waiting.bytes,
+            queue_max_bytes: self.queue_max_bytes,
+            sent_lines: told.sent_lines,
+            retries: told.retries,
+            refused_lines: told.refused_lines,
+            dropped_lines: waiting.dropped,
+            quarantine: api::MetricQuarantine {
+                folder: self.quarantine_folder.display().to_string(),
+                files: held.files,
+                lines: held.lines,
+                bytes: held.bytes,
+            },
+            sent_ms: told.sent_ms,
+            last_error: told.error.map(|(at_ms, message)| api::MetricStoreError { at_ms, message }),
+        }
+    }
+
+    /// Notes that the server did not do what it was asked for; whether that is news.
+    fn note(&self, failed: &Failed) -> bool {
+        let mut told = locked(&self.told);
+        told.error = Some((now_ms(), failed.to_string()));
+        !std::mem::replace(&mut told.failing, true)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! What a store elsewhere has refused: files for people to look at, bounded in bytes, oldest gone first.
+//!
+//! Each has the lines as they were sent, behind comments that say when, why, and what to do about it. Comments are part of the
+//! format, so a file can be sent again as it is.
+
+use std::{
+    collections::VecDeque,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use muster_topics::Millis;
+
+use super::{lines::Piece, remote::Failed};
+use crate::files;
+
+/// What files are called, behind the time, a number and the count of lines.
+const SUFFIX: &str = ".lines";
+
+/// What was set aside.
+#[derive(Debug)]
+pub(super) struct Quarantine {
+    folder: PathBuf,
+    max_bytes: u64,
+    /// Oldest first.
+    files: VecDeque<Kept>,
+    number: u64,
+}
+
+/// A file.
+#[derive(Debug)]
+struct Kept {
+    path: PathBuf,
+    bytes: u64,
+    lines: u64,
+}
+
+/// What is in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    /// Files.
+    pub(super) files: u64,
+    /// Their bytes.
+    pub(super) bytes: u64,
+    /// The lines in them.
+    pub(super) lines: u64,
+}
+
+impl Quarantine {
+    /// Opens the quarantine in a folder, and makes it if there is none.
+    pub(super) fn open(folder: &Path, max_bytes: u64) -> io::Result<Self> {
+        files::make_folder(folder, files::PRIVATE_FOLDER)?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if let Some(lines) = name.to_str().and_then(lines_in) {
+                found.push((name, Kept { path: entry.path(), bytes: entry.metadata()?.len(), lines }));
+            }
+        }
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        let files = found.into_iter().map(|(_, kept)| kept).collect();
+        let mut quarantine = Self { folder: folder.to_owned(), max_bytes, files, number: 0 };
+        quarantine.make_room(0);
+        Ok(quarantine)
+    }
+
+    /// What is in it.
+    pub(super) fn held(&self) -> Held {
+        let sum = |of: fn(&Kept) -> u64| self.files.iter().map(of).sum();
+        Held { files: self.files.len() as u64, bytes: sum(|kept| kept.bytes), lines: sum(|kept| kept.lines) }
+    }
+
+    /// Sets lines aside. When this returns they outlive a power cut.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(super) fn add(&mut self, piece: &Piece, why: &Failed, at: Millis) -> io::Result<PathBuf> {
+        // An answer of several lines must not end the comment.
+        let why = why.to_string().replace(['\n', '\r'], " ");
+        let text = format!(
+            "# muster: {} lines, refused at {at} (ms since 1970)\n# {why}\n# This file is line protocol with times in \
+             milliseconds; once the reason is gone it can be sent as it is.\n{}",
+            piece.lines, piece.text
+        );
+        let bytes = text.len() as u64;
+        self.make_room(bytes);
+        self.number += 1;
+        let path = self.folder.join(format!("{at:0>13}-{:0>6}-{}{SUFFIX}", self.number, piece.lines));
+        files::write_atomically(&path, text.as_bytes(), files::SECRET_MODE)?;
+        self.files.push_back(Kept { path: path.clone(), bytes, lines: piece.lines });
+        Ok(path)
+    }
+
+    /// Removes the oldest files until so many more bytes are within the limit, or nothing is left.
+    fn make_room(&mut self, bytes: u64) {
+        while self.held().bytes + bytes > self.max_bytes
+            && let Some(oldest) = self.files.pop_front()
+        {
+            if let Err(error) = fs::remove_file(&oldest.path) {
+                tracing::warn!(%error, path = %oldest.path.display(), "a file of a quarantine cannot be removed");
+            }
+        }
+    }
+}
+
+/// How many lines a file has, by its name; nothing for other files.
+fn lines_in(name: &str) -> Option<u64> {
+    name.strip_suffix(SUFFIX).filter(|name| !name.starts_with('.'))?.rsplit_once('-')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> Failed {
+        Failed::Answer { status: 400, text: "no\nsuch thing".to_owned() }
+    }
+
+    #[test]
+    fn what_is_refused_is_kept_with_the_reason_and_can_be_sent_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut quarantine = Quarantine::open(dir.path(), 1 << 20).unwrap();
+        let piece = Piece { text: "m f=1 1800000000000\nm f=2 1800000000001\n".to_owned(), lines: 2 };
+        let path = quarantine.add(&piece, &refused(), 1_800_000_000_002).unwrap();
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.contains("400") && text.contains("no such thing") && text.ends_with(&piece.text), "{text}");
+        assert!(text.lines().all(|line| line.starts_with('#') || line.starts_with("m f=")));
+        let held = quarantine.held();
+        assert_eq!((held.files, held.lines, held.bytes), (1, 2, text.len() as u64));
+        assert_eq!(Quarantine::open(dir.path(), 1 << 20).unwrap().held(), held);
+    }
+
+    #[test]
+    fn it_is_bounded_and_the_oldest_goes_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut quarantine = Quarantine::open(dir.path(), 10_000).unwrap();
+        let piece = Piece { text: "m f=1 1800000000000\n".repeat(100), lines: 100 };
+        for at in 0..20 {
+            quarantine.add(&piece, &refused(), at).unwrap();
+            assert!(quarantine.held().bytes <= 10_000);
+        }
+        let held = Quarantine::open(dir.path(), 10_000).unwrap().held();
+        assert_eq!((held, held.files), (quarantine.held(), 4));
+        let oldest = &quarantine.files.front().unwrap().path;
+        assert!(oldest.file_name().unwrap().to_str().unwrap().starts_with("0000000000016-"), "{oldest:?}");
+        // One that is larger than all that may be there is kept all the same, alone.
+        let piece = Piece { text: "m f=1 1800000000000\n".repeat(1_000), lines: 1_000 };
+        quarantine.add(&piece, &refused(), 30).unwrap();
+        assert_eq!(quarantine.held().files, 1);
+    }
+}

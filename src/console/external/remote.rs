@@ -1,0 +1,331 @@
+//! The servers, behind one trait, and what their answers mean.
+//!
+//! - [`influxdb2`](self::influxdb2): InfluxDB 2 and 3 and VictoriaMetrics, by `POST /api/v2/write`, through the crate of that name
+//! - [`http`](self::http): the same over TLS, and InfluxDB 1's `POST /write`, through the console's own HTTP client
+//!
+//! The crate's TLS is that of reqwest 0.11, which is not kept up any more, so it is left out, and what is to go over TLS goes the other way.
+
+mod http;
+mod influxdb2;
+
+use std::{fmt, fs, path::Path, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use reqwest::Url;
+
+use super::ExternalError;
+use crate::console::config::{MetricStoreConfig, MetricStoreKind};
+
+/// How long a server may take to answer: a full body takes one that is busy some seconds.
+const ANSWER: Duration = Duration::from_secs(30);
+/// As much as is kept of what a server says.
+const TEXT_MAX_CHARS: usize = 500;
+
+/// A time-series store elsewhere.
+pub(super) trait Remote: fmt::Debug + Send + Sync {
+    /// Whether it is there.
+    fn probe(&self) -> BoxFuture<'_, Result<(), Failed>>;
+
+    /// Has it store lines, whose times are in milliseconds.
+    fn write(&self, lines: Bytes) -> BoxFuture<'_, Result<(), Failed>>;
+}
+
+/// Why a server has not stored something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Failed {
+    /// There was no answer.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    /// It said no.
+    #[error("it answers {status}: {text}")]
+    Answer {
+        /// The HTTP status.
+        status: u16,
+        /// What it said, as much as is worth keeping.
+        text: String,
+    },
+}
+
+/// What is to be done with what a server has not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is sent again, later.
+    Again,
+    /// It would be refused for ever, and is set aside.
+    Aside,
+}
+
+impl Failed {
+    fn answer(status: u16, text: &str) -> Self {
+        Self::Answer { status, text: text.trim().chars().take(TEXT_MAX_CHARS).collect() }
+    }
+
+    /// What is to be done. A redirect is no fault of the lines, and following one would lose them: some turn a `POST` into a `GET`.
+    pub(super) fn fate(&self) -> Fate {
+        match self {
+            Self::Unreachable(_) => Fate::Again,
+            Self::Answer { status: 408 | 429, .. } => Fate::Again,
+            Self::Answer { status: 400..=499, .. } => Fate::Aside,
+            Self::Answer { .. } => Fate::Again,
+        }
+    }
+}
+
+/// Makes what speaks with a store.
+pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, ExternalError> {
+    let failed = |key, reason: String, hint| ExternalError::new(config, key, reason, hint);
+    let url: Url = config.url.parse().map_err(|error| {
+        failed("url", format!("{:?} is no URL: {error}", config.url), "http://HOST:PORT or https://…")
+    })?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(failed("url", "it has to begin with http:// or https://".to_owned(), "http://HOST:PORT"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        let reason = "there is a password in it, which every listing would show".to_owned();
+        return Err(failed("url", reason, "token_file, or user and password_file"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        let reason = "it ends with more than a path".to_owned();
+        return Err(failed("url", reason, "only what stands before the path of the API: http://HOST:PORT"));
+    }
+    check_keys(config)?;
+    match config.kind {
+        MetricStoreKind::Influxdb2 | MetricStoreKind::Victoriametrics if url.scheme() == "http" => {
+            Ok(Box::new(influxdb2::open(config, &url)?))
+        }
+        _ => Ok(Box::new(http::open(config, &url)?)),
+    }
+}
+
+/// What a kind must have, and what means nothing to it.
+fn check_keys(config: &MetricStoreConfig) -> Result<(), ExternalError> {
+    use MetricStoreKind::{Influxdb1, Influxdb2, Victoriametrics};
+    let has = |key: &Option<String>| key.as_deref().is_some_and(|text| !text.trim().is_empty());
+    let kind = config.kind.as_str();
+    let missing = match config.kind {
+        Influxdb2 if !has(&config.bucket) => Some("bucket"),
+        Influxdb1 if !has(&config.database) => Some("database"),
+        _ => None,
+    };
+    if let Some(key) = missing {
+        let reason = format!("a store of kind {kind} has to have it");
+        return Err(ExternalError::new(config, key, reason, "where measurements go, as it is called there"));
+    }
+    let given = [
+        ("org", config.org.is_some(), &[Influxdb2][..]),
+        ("bucket", config.bucket.is_some(), &[Influxdb2]),
+        ("database", config.database.is_some(), &[Influxdb1]),
+        ("retention_policy", config.retention_policy.is_some(), &[Influxdb1]),
+        ("user", config.user.is_some(), &[Influxdb1]),
+        ("password_file", config.password_file.is_some(), &[Influxdb1]),
+        ("token_file", config.token_file.is_some(), &[Influxdb1, Influxdb2, Victoriametrics]),
+    ];
+    for (key, is_given, kinds) in given {
+        if is_given && !kinds.contains(&config.kind) {
+            let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+            let reason = format!("it means nothing to a store of kind {kind}");
+            return Err(ExternalError::new(
+                config,
+                key,
+                reason,
+                &format!("leave it out; it is for {}", kinds.join(", ")),
+            ));
+        }
+    }
+    if config.user.is_some() != config.password_file.is_some() {
+        let key = if config.user.is_some() { "password_file" } else { "user" };
+        return Err(ExternalError::new(config, key, "it is missing".to_owned(), "user and password_file go together"));
+    }
+    if config.user.is_some() && config.token_file.is_some() {
+        let reason = "there is a user beside it".to_owned();
+        return Err(ExternalError::new(config, "token_file", reason, "a token, or a user with a password"));
+    }
+    Ok(())
+}
+
+/// What a file for secrets has in it; nothing if none is named.
+fn secret(config: &MetricStoreConfig, key: &'static str, path: Option<&Path>) -> Result<Option<String>, ExternalError> {
+    let Some(path) = path else { return Ok(None) };
+    let text = fs::read_to_string(path).map_err(|error| {
+        ExternalError::new(config, key, format!("{}: {error}", path.display()), "a file that this user may read")
+    })?;
+    let text = text.trim();
+    if text.is_empty() || text.contains(|c: char| c.is_control()) {
+        let reason = format!("{} has no secret in it", path.display());
+        return Err(ExternalError::new(config, key, reason, "one line: the token or the password, and nothing else"));
+    }
+    Ok(Some(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_say_what_is_to_be_done() {
+        let fate = |status| Failed::answer(status, "").fate();
+        for status in [408, 429, 500, 502, 503, 504, 599, 301, 302, 307, 100] {
+            assert_eq!(fate(status), Fate::Again, "{status}");
+        }
+        for status in [400, 401, 403, 404, 405, 413, 422, 499] {
+            assert_eq!(fate(status), Fate::Aside, "{status}");
+        }
+        assert_eq!(Failed::Unreachable("timeout".to_owned()).fate(), Fate::Again);
+    }
+
+    #[test]
+    fn a_long_answer_is_cut() {
+        let Failed::Answer { text, .. } = Failed::answer(400, &"é".repeat(5_000)) else { panic!() };
+        assert_eq!(text.chars().count(), TEXT_MAX_CHARS);
+    }
+
+    /// A server that answers one request, and gives what it was asked.
+    async fn answer(status: &'static str) -> (String, tokio::task::JoinHandle<String>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let served = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (mut asked, mut buffer) = (Vec::new(), [0; 4_096]);
+            while !asked.ends_with(b"LAST 1\n") {
+                let read = stream.read(&mut buffer).await.unwrap();
+                asked.extend_from_slice(&buffer[..read]);
+                if read == 0 || asked.starts_with(b"GET ") && asked.ends_with(b"\r\n\r\n") {
+                    break;
+                }
+            }
+            let more = "location: http://127.0.0.1:1/\r\ncontent-length: 7\r\nconnection: close";
+            stream.write_all(format!("HTTP/1.1 {status}\r\n{more}\r\n\r\nbecause").as_bytes()).await.unwrap();
+            String::from_utf8(asked).unwrap().to_lowercase()
+        });
+        (url, served)
+    }
+
+    #[tokio::test]
+    async fn each_kind_asks_as_its_server_wants_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        fs::write(&secret, "s3cret\n").unwrap();
+        let lines = Bytes::from_static(b"m f=1 1800000000000\nLAST 1\n");
+        for (kind, more, path, access) in [
+            (
+                "influxdb2",
+                format!("org = \"o p\"\nbucket = \"b&c\"\ntoken_file = {secret:?}"),
+                "post /api/v2/write?bucket=b%26c&org=o+p&precision=ms http/1.1",
+                Some("authorization: token s3cret"),
+            ),
+            ("victoriametrics", String::new(), "post /api/v2/write?", None),
+            (
+                "influxdb1",
+                format!("database = \"d\"\nuser = \"me\"\npassword_file = {secret:?}"),
+                "post /write?db=d&precision=ms http/1.1",
+                // me:s3cret
+                Some("authorization: basic bwu6cznjcmv0"),
+            ),
+        ] {
+            for (status, wanted) in
+                [("204 Fine", None), ("302 Elsewhere", Some(302)), ("400 No", Some(400)), ("503 Later", Some(503))]
+            {
+                let (url, served) = answer(status).await;
+                let remote = open(&config(kind, &format!("url = {url:?}\n{more}"))).unwrap();
+                let wanted = wanted.map_or(Ok(()), |status| Err(Failed::answer(status, "because")));
+                assert_eq!(remote.write(lines.clone()).await, wanted, "{kind} {status}");
+                let asked = served.await.unwrap();
+                assert!(asked.starts_with(path) && asked.contains("precision=ms"), "{asked}");
+                assert!(asked.ends_with("\r\n\r\nm f=1 1800000000000\nlast 1\n"), "{asked}");
+                let found = asked.lines().find(|line| line.starts_with("authorization: "));
+                assert_eq!(found, access.map(str::to_lowercase).as_deref(), "{kind}");
+            }
+            let (url, served) = answer("200 Fine").await;
+            let remote = open(&config(kind, &format!("url = {url:?}\n{more}"))).unwrap();
+            assert_eq!(remote.probe().await, Ok(()));
+            let asked = served.await.unwrap();
+            assert!(asked.starts_with(if kind == "influxdb1" { "get /ping " } else { "get /ready " }), "{asked}");
+            // Nobody is there any more.
+            let gone = remote.probe().await.unwrap_err();
+            assert!(matches!(&gone, Failed::Unreachable(why) if !why.contains("s3cret")), "{gone}");
+        }
+    }
+
+    #[tokio::test]
+    async fn over_tls_only_the_authority_that_is_named_is_trusted() {
+        let fixture = crate::console::testing::Fixture::new().await;
+        let authority = fixture.dir.path().join("authority.pem");
+        fs::write(&authority, fixture.shared().authority.certificate_pem()).unwrap();
+        let stranger = fixture.dir.path().join("stranger.pem");
+        fs::write(&stranger, rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap().cert.pem()).unwrap();
+        for kind in ["influxdb2", "victoriametrics", "influxdb1"] {
+            let more = match kind {
+                "influxdb2" => "bucket = \"b\"",
+                "influxdb1" => "database = \"d\"",
+                _ => "",
+            };
+            let open = |authority: &Path| {
+                let url = &fixture.shared().urls.hosts;
+                open(&config(kind, &format!("url = {url:?}\nauthority_file = {authority:?}\n{more}"))).unwrap()
+            };
+            // A server with TLS that is there: where hosts join. It knows nothing of measurements.
+            let answered = open(&authority).write(Bytes::from_static(b"m f=1 1\n")).await;
+            assert!(matches!(answered, Err(Failed::Answer { status: 404, .. })), "{answered:?}");
+            let distrusted = open(&stranger).write(Bytes::from_static(b"m f=1 1\n")).await;
+            assert!(matches!(distrusted, Err(Failed::Unreachable(_))), "{distrusted:?}");
+        }
+        fixture.running.stop().await;
+    }
+
+    fn config(kind: &str, more: &str) -> MetricStoreConfig {
+        toml::from_str(&format!("name = \"far\"\nkind = \"{kind}\"\n{more}")).unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_a_store_is_named_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (empty, two) = (file("empty", "\n"), file("two", "a\nb\n"));
+        let with_url = |more: &str| format!("url = \"http://127.0.0.1:1\"\n{more}");
+        for (kind, more, words) in [
+            ("victoriametrics", "url = \"there\"".to_owned(), ["metric_stores", "far", "url", "hint: "]),
+            ("victoriametrics", "url = \"ftp://there\"".to_owned(), ["far", "url", "http://", "hint: "]),
+            ("victoriametrics", "url = \"http://me:pw@there\"".to_owned(), ["far", "url", "password", "token_file"]),
+            ("victoriametrics", "url = \"http://there/?x=1\"".to_owned(), ["far", "url", "path", "hint: "]),
+            ("victoriametrics", "url = \"http://there/below\"".to_owned(), ["far", "url", "path", "https://"]),
+            ("influxdb2", with_url(""), ["far", "bucket", "influxdb2", "hint: "]),
+            ("influxdb1", with_url(""), ["far", "database", "influxdb1", "hint: "]),
+            ("influxdb1", with_url("database = \" \""), ["far", "database", "influxdb1", "hint: "]),
+            ("victoriametrics", with_url("bucket = \"b\""), ["far", "bucket", "leave it out", "influxdb2"]),
+            ("influxdb1", with_url("database = \"d\"\norg = \"o\""), ["far", "org", "leave it out", "influxdb2"]),
+            ("influxdb1", with_url("database = \"d\"\nuser = \"u\""), ["far", "password_file", "missing", "user"]),
+            ("victoriametrics", with_url("token_file = \"/no/such\""), ["far", "token_file", "/no/such", "hint: "]),
+            (
+                "victoriametrics",
+                with_url(&format!("token_file = {empty:?}")),
+                ["token_file", "empty", "secret", "one line"],
+            ),
+            (
+                "victoriametrics",
+                with_url(&format!("token_file = {two:?}")),
+                ["token_file", "two", "secret", "one line"],
+            ),
+            ("victoriametrics", "url = \"https://there\"".to_owned(), ["far", "authority_file", "PEM", "hint: "]),
+            (
+                "victoriametrics",
+                format!("url = \"https://there\"\nauthority_file = {empty:?}"),
+                ["far", "authority_file", "empty", "hint: "],
+            ),
+        ] {
+            let error = open(&config(kind, &more)).unwrap_err().to_string();
+            for word in words {
+                assert!(error.contains(word), "{more}: {word} is not in: {error}");
+            }
+        }
+        let token = file("token", "very-secret\n");
+        let good = config("influxdb2", &with_url(&format!("org = \"o\"\nbucket = \"b\"\ntoken_file = {token:?}")));
+        let remote = open(&good).unwrap();
+        assert!(!format!("{remote:?}").contains("very-secret"), "{remote:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Line protocol over the console's own HTTP client: InfluxDB 1 (`POST /write`), and whatever is behind TLS.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use reqwest::{Client, RequestBuilder, Response, Url, header::HeaderValue, redirect::Policy};
+
+use super::{ANSWER, ExternalError, Failed, Remote, secret};
+use crate::{
+    console::config::{MetricStoreConfig, MetricStoreKind},
+    failure::with_causes,
+    pki,
+};
+
+/// A server, and where in it.
+#[derive(Debug)]
+pub(super) struct Http {
+    client: Client,
+    write: Url,
+    probe: Url,
+    access: Access,
+}
+
+/// Who is asking.
+enum Access {
+    Anybody,
+    Token(HeaderValue),
+    User { name: String, password: String },
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Anybody => "Anybody",
+            Self::Token(_) => "Token(***)",
+            Self::User { .. } => "User(***)",
+        })
+    }
+}
+
+pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<Http, ExternalError> {
+    let client = Client::builder()
+        .tls_backend_preconfigured(tls(config, url)?)
+        .redirect(Policy::none())
+        .timeout(ANSWER)
+        .build()
+        .map_err(|error| ExternalError::new(config, "url", with_causes(&error), "http://HOST:PORT"))?;
+    let below = |path: &str| {
+        let mut whole = url.clone();
+        whole.set_path(&format!("{}/{path}", url.path().trim_end_matches('/')));
+        whole
+    };
+    let (mut write, probe) = match config.kind {
+        MetricStoreKind::Influxdb1 => (below("write"), below("ping")),
+        MetricStoreKind::Influxdb2 | MetricStoreKind::Victoriametrics => (below("api/v2/write"), below("ready")),
+    };
+    let query =
+        [("db", &config.database), ("rp", &config.retention_policy), ("org", &config.org), ("bucket", &config.bucket)];
+    for (name, value) in query {
+        if let Some(value) = value {
+            write.query_pairs_mut().append_pair(name, value);
+        }
+    }
+    write.query_pairs_mut().append_pair("precision", "ms");
+    Ok(Http { client, write, probe, access: access(config)? })
+}
+
+fn access(config: &MetricStoreConfig) -> Result<Access, ExternalError> {
+    if let Some(token) = secret(config, "token_file", config.token_file.as_deref())? {
+        let mut value = HeaderValue::try_from(format!("Token {token}")).map_err(|_| {
+            let reason = "its token has letters that no token has".to_owned();
+            ExternalError::new(config, "token_file", reason, "one line: the token, and nothing else")
+        })?;
+        value.set_sensitive(true);
+        return Ok(Access::Token(value));
+    }
+    let password = secret(config, "password_file", config.password_file.as_deref())?;
+    Ok(match (&config.user, password) {
+        (Some(name), Some(password)) => Access::User { name: name.clone(), password },
+        _ => Access::Anybody,
+    })
+}
+
+/// Whom a server's certificate may be of. Nothing of a fleet trusts whomever the system trusts, unless it is told to.
+fn tls(config: &MetricStoreConfig, url: &Url) -> Result<rustls::ClientConfig, ExternalError> {
+    const HINT: &str = "a PEM file with the authorities that its certificate may be of; Debian has the public ones in \
+                        /etc/ssl/certs/ca-certificates.crt";
+    let failed = |reason: String| ExternalError::new(config, "authority_file", reason, HINT);
+    let roots = match &config.authority_file {
+        Some(path) => {
+            let told = |error: &dyn std::fmt::Display| failed(format!("{}: {error}", path.display()));
+            let pem = std::fs::read_to_string(path).map_err(|error| told(&error))?;
+            pki::roots(&pem).map_err(|error| told(&with_causes(&error)))?
+        }
+        None if url.scheme() == "https" => return Err(failed("it is missing, and https:// needs it".to_owned())),
+        None => rustls::RootCertStore::empty(),
+    };
+    Ok(rustls::ClientConfig::builder_with_provider(pki::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
+
+impl Http {
+    async fn send(&self, request: RequestBuilder) -> Result<(), Failed> {
+        let request = match &self.access {
+            Access::Anybody => request,
+            Access::Token(value) => request.header(reqwest::header::AUTHORIZATION, value),
+            Access::User { name, password } => request.basic_auth(name, Some(password)),
+        };
+        let answer = request.send().await.map_err(unreachable)?;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        let status = answer.status().as_u16();
+        Err(Failed::answer(status, &said(answer).await))
+    }
+}
+
+/// What a server says of a refusal, as much as is worth reading.
+async fn said(mut answer: Response) -> String {
+    let mut bytes = Vec::new();
+    while bytes.len() < 4 * super::TEXT_MAX_CHARS
+        && let Ok(Some(chunk)) = answer.chunk().await
+    {
+        bytes.extend_from_slice(&chunk);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn unreachable(error: reqwest::Error) -> Failed {
+    // The address is in every listing beside it.
+    Failed::Unreachable(with_causes(&error.without_url()))
+}
+
+impl Remote for Http {
+    fn probe(&self) -> BoxFuture<'_, Result<(), Failed>> {
+        Box::pin(self.send(self.client.get(self.probe.clone())))
+    }
+
+    fn write(&self, lines: Bytes) -> BoxFuture<'_, Result<(), Failed>> {
+        let request = self.client.post(self.write.clone()).header("content-type", "text/plain; charset=utf-8");
+        Box::pin(self.send(request.body(lines)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn urls(text: &str) -> (String, String) {
+        let config: MetricStoreConfig = toml::from_str(text).unwrap();
+        let http = open(&config, &config.url.parse().unwrap()).unwrap();
+        (http.write.to_string(), http.probe.to_string())
+    }
+
+    #[test]
+    fn where_lines_go() {
+        let text = "name = \"a\"\nkind = \"influxdb1\"\nurl = \"http://h:1/below/\"\ndatabase = \"my db\"\nretention_policy = \"week\"";
+        let (write, probe) = urls(text);
+        assert_eq!(write, "http://h:1/below/write?db=my+db&rp=week&precision=ms");
+        assert_eq!(probe, "http://h:1/below/ping");
+        let dir = tempfile::tempdir().unwrap();
+        let authority = dir.path().join("authority.pem");
+        let pem = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap().cert.pem();
+        std::fs::write(&authority, pem).unwrap();
+        let text = format!(
+            "name = \"a\"\nkind = \"influxdb2\"\nurl = \"https://h\"\norg = \"o&p\"\nbucket = \"b\"\nauthority_file = {authority:?}"
+        );
+        let (write, probe) = urls(&text);
+        assert_eq!(write, "https://h/api/v2/write?org=o%26p&bucket=b&precision=ms");
+        assert_eq!(probe, "https://h/ready");
+    }
+}

@@ -1,0 +1,133 @@
+//! The task that feeds one store.
+//!
+//! It takes as much as one request may have, sends it, and has the queue forget it. What fails in a way that may pass stays where it is,
+//! and the server is asked whether it is there, later and later, before all of that goes out again. What is refused goes to
+//! the quarantine.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use super::{Failed, Store, lines::LINES_MAX, locked, queue::Taken, remote::Fate};
+use crate::{chance, clock::now_ms, rules::backoff::Growth};
+
+/// Between attempts that fail. A minute at the most: what waits should not wait much longer than the outage.
+const RETRY: Growth = Growth { first_ms: 1_000, max_ms: 60_000 };
+/// How long more is gathered, so that a store gets one request a second and not one for every batch.
+const GATHER: Duration = Duration::from_secs(1);
+/// What waits after the queue itself failed.
+const DISK_PAUSE: Duration = Duration::from_secs(5);
+
+/// Feeds a store until the console stops. What is cut short by that is sent again by the next console.
+pub(in crate::console) async fn run(store: Arc<Store>, shutdown: CancellationToken) {
+    tokio::select! {
+        () = feed(&store) => (),
+        () = shutdown.cancelled() => (),
+    }
+}
+
+async fn feed(store: &Arc<Store>) {
+    if let Err(failed) = store.remote.probe().await
+        && is_away(&failed)
+    {
+        store.note(&failed);
+        tracing::warn!(store = %store.name, reason = %failed, "a store elsewhere is not there; its queue waits for it");
+    }
+    let mut attempts = 0;
+    loop {
+        let waiting = store.waiting();
+        if waiting.lines == 0 {
+            store.more.notified().await;
+            tokio::time::sleep(GATHER).await;
+            continue;
+        }
+        match store.send_some().await {
+            Ok(Ok(())) => {
+                attempts = 0;
+                // What is not a full request waits for more.
+                if waiting.lines < LINES_MAX {
+                    tokio::time::sleep(GATHER).await;
+                }
+            }
+            Ok(Err(failed)) => until_it_is_back(store, failed, &mut attempts).await,
+            Err(error) => {
+                tracing::error!(store = %store.name, %error, "the queue of a store elsewhere cannot be read or written");
+                locked(&store.told).error = Some((now_ms(), format!("its queue: {error}")));
+                tokio::time::sleep(DISK_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Waits, ever longer, until a server that has failed says that it is there, or at least anything at all. One that says so and takes
+/// nothing is asked no more often than one that is away.
+async fn until_it_is_back(store: &Store, mut failed: Failed, attempts: &mut u32) {
+    loop {
+        let wait_ms = RETRY.jittered_ms(*attempts, chance::random());
+        if store.note(&failed) {
+            tracing::warn!(store = %store.name, reason = %failed, "a store elsewhere does not take what is sent; it is sent again");
+        } else {
+            tracing::debug!(store = %store.name, reason = %failed, attempts, wait_ms, "a store elsewhere is still away");
+        }
+        *attempts = attempts.saturating_add(1);
+        tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())).await;
+        match store.remote.probe().await {
+            Err(again) if is_away(&again) => failed = again,
+            _ => return,
+        }
+    }
+}
+
+/// Whether a server that answers a probe so would do nothing with lines. Not every kind knows the path of the probe.
+fn is_away(failed: &Failed) -> bool {
+    match failed {
+        Failed::Unreachable(_) => true,
+        Failed::Answer { status, .. } => matches!(status, 408 | 429 | 500..=599),
+    }
+}
+
+impl Store {
+    /// Sends as much as one request may have. The outer error is of the disk, the inner one of the server.
+    async fn send_some(self: &Arc<Self>) -> io::Result<Result<(), Failed>> {
+        let own = Arc::clone(self);
+        let taken =
+            tokio::task::spawn_blocking(move || locked(&own.queue).take()).await.map_err(io::Error::other)??;
+        let Some(taken) = taken else { return Ok(Ok(())) };
+        match self.remote.write(Bytes::copy_from_slice(taken.piece.text.as_bytes())).await {
+            Ok(()) => {
+                locked(&self.queue).sent(&taken);
+                let mut told = locked(&self.told);
+                told.sent_lines += taken.piece.lines;
+                told.sent_ms = Some(now_ms());
+                if std::mem::take(&mut told.failing) {
+                    tracing::info!(store = %self.name, "a store elsewhere takes what is sent again");
+                }
+                Ok(Ok(()))
+            }
+            Err(failed) if failed.fate() == Fate::Aside => self.set_aside(taken, failed).await.map(Ok),
+            Err(failed) => {
+                locked(&self.told).retries += 1;
+                Ok(Err(failed))
+            }
+        }
+    }
+
+    /// Puts what was refused into the quarantine, so that what is behind it gets its turn.
+    async fn set_aside(self: &Arc<Self>, taken: Taken, failed: Failed) -> io::Result<()> {
+        let own = Arc::clone(self);
+        let set_aside = move || {
+            let path = locked(&own.quarantine).add(&taken.piece, &failed, now_ms())?;
+            locked(&own.queue).sent(&taken);
+            locked(&own.told).refused_lines += taken.piece.lines;
+            if own.note(&failed) {
+                tracing::error!(
+                    store = %own.name, reason = %failed, lines = taken.piece.lines, file = %path.display(),
+                    "a store elsewhere refuses measurements; they are set aside, and not sent again"
+                );
+            }
+            Ok(())
+        };
+        tokio::task::spawn_blocking(set_aside).await.map_err(io::Error::other)?
+    }
+}

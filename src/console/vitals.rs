@@ -1,0 +1,180 @@
+//! The console measures itself, and has its recorder keep that beside what hosts measure: how many hosts there are and how they are, commands
+//! that are open, alerts that hold, what its stores take, and what it costs its machine.
+//!
+//! Each point has the label `instance="console"`, and none has `host`: they are of no host.
+//!
+//! **Invariant: what cannot be found out is left out**, and the rest is told all the same.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use muster_topics::{Millis, alert::Severity, metric::Point};
+use nix::{
+    sys::resource::{UsageWho, getrusage},
+    sys::time::TimeValLike,
+    unistd::{SysconfVar, sysconf},
+};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Shared, ingest,
+    store::{self, StoreError, alert},
+};
+use crate::{api, clock::now_ms};
+
+/// As often as agents tell of themselves.
+const PERIOD: Duration = Duration::from_secs(30);
+/// The most alerts that are counted: more than anybody looks at, and some milliseconds of work.
+const ALERTS_MAX: u32 = 10_000;
+/// What the kernel takes for the size of a page, should it not say.
+const PAGE_BYTES: u64 = 4_096;
+
+/// Measures until the console stops.
+pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut processor = Processor::default();
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shutdown.cancelled() => return,
+        }
+        let points = sample(&shared, &mut processor, now_ms()).await;
+        // The recorder says when its store is full, each time that a host sends something.
+        if let Err(error) = ingest::commit(&shared, points).await {
+            tracing::debug!(%error, "what the console measures of itself cannot be stored");
+        }
+    }
+}
+
+fn point(measurement: &str, tag: Option<(&str, &str)>, at_ms: Millis) -> Point {
+    let tags: Vec<_> = [("instance", "console")].into_iter().chain(tag).collect();
+    Point::new(measurement, &tags, at_ms)
+}
+
+/// What is so now.
+async fn sample(shared: &Shared, processor: &mut Processor, at_ms: Millis) -> Vec<Point> {
+    let mut points = Vec::with_capacity(24);
+    match of_stores(shared, at_ms).await {
+        Ok(found) => points.extend(found),
+        Err(error) => tracing::debug!(%error, "the console cannot count what is in its store"),
+    }
+    if let Ok(count) = shared.series.count().await {
+        points.push(point("muster_console_series", None, at_ms).field("count", count as f64));
+    }
+    let bytes = ["console.db", "series.db"].map(|name| size(&shared.config.data_dir.join(name))).iter().sum::<u64>();
+    points.push(point("muster_console_store", None, at_ms).field("bytes", bytes as f64));
+    let received = shared.received.load(Ordering::Relaxed);
+    points.push(point("muster_console_points", None, at_ms).field("received_total", received as f64));
+    points.extend(shared.external.told().iter().map(|store| external(store, at_ms)));
+    if let Some(bytes) = resident_bytes() {
+        points.push(point("muster_console_memory", None, at_ms).field("resident_bytes", bytes as f64));
+    }
+    if let Some(ratio) = processor.busy_ratio(Instant::now()) {
+        points.push(point("muster_console_cpu", None, at_ms).field("busy_ratio", ratio));
+    }
+    points
+}
+
+async fn of_stores(shared: &Shared, at_ms: Millis) -> Result<Vec<Point>, StoreError> {
+    let db = shared.store.read();
+    let hosts = store::host::presences(db).await?;
+    let open = store::command::open_count(db).await?;
+    let alerts = alert::list(db, alert::Which { limit: ALERTS_MAX, ..Default::default() }, at_ms).await?;
+    let mut points = Vec::new();
+    // Those that there are none of, too: a series that ends looks as if it stood still.
+    let store::host::Presences { online, offline, stopped, never } = hosts;
+    for (state, count) in [("online", online), ("offline", offline), ("stopped", stopped), ("never", never)] {
+        points.push(point("muster_console_hosts", Some(("state", state)), at_ms).field("count", count as f64));
+    }
+    points.push(point("muster_console_commands", None, at_ms).field("open", open as f64));
+    for (severity, word) in [(Severity::Info, "info"), (Severity::Warning, "warning"), (Severity::Critical, "critical")]
+    {
+        let count = alerts.iter().filter(|one| one.silence.is_none() && one.alert.severity == severity).count();
+        points.push(point("muster_console_alerts", Some(("severity", word)), at_ms).field("active", count as f64));
+    }
+    Ok(points)
+}
+
+fn external(store: &api::MetricStore, at_ms: Millis) -> Point {
+    point("muster_console_external", Some(("store", store.name.as_str())), at_ms)
+        .field("waiting_bytes", store.waiting_bytes as f64)
+        .field("waiting", store.waiting_lines as f64)
+        .field("sent_total", store.sent_lines as f64)
+        .field("retried_total", store.retries as f64)
+        .field("quarantined_total", store.refused_lines as f64)
+        .field("dropped_total", store.dropped_lines as f64)
+}
+
+/// A database with what lies beside it until it is written back.
+fn size(path: &Path) -> u64 {
+    let beside = path.with_extension("db-wal");
+    [path, &beside].iter().filter_map(|path| fs::metadata(path).ok()).map(|metadata| metadata.len()).sum()
+}
+
+fn resident_bytes() -> Option<u64> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|bytes| u64::try_from(bytes).ok());
+    Some(pages.saturating_mul(page_bytes.unwrap_or(PAGE_BYTES)))
+}
+
+/// What this process has used of all processors, as hosts tell it of their units.
+#[derive(Debug, Default)]
+struct Processor {
+    before: Option<(Instant, Duration)>,
+}
+
+impl Processor {
+    /// The share since the last time; nothing the first time.
+    fn busy_ratio(&mut self, now: Instant) -> Option<f64> {
+        let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+        let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+        let used = Duration::from_micros(u64::try_from(micros).ok()?);
+        let (then, before) = self.before.replace((now, used))?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let passed = now.saturating_duration_since(then).as_secs_f64() * processors;
+        (passed > 0.0).then(|| (used.saturating_sub(before).as_secs_f64() / passed).min(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::testing::Fixture;
+
+    #[tokio::test]
+    async fn the_console_measures_itself_into_its_own_store() {
+        let fixture = Fixture::new().await;
+        let host = fixture.member("till-7").await;
+        fixture.command(&[host.id]).await;
+        let shared = fixture.shared();
+        let mut processor = Processor::default();
+        let first = sample(shared, &mut processor, now_ms()).await;
+        assert!(first.iter().all(|point| point.measurement != "muster_console_cpu"), "it is over no time");
+        ingest::commit(shared, first).await.unwrap();
+        let points = sample(shared, &mut processor, now_ms()).await;
+        ingest::commit(shared, points).await.unwrap();
+        let value = async |selector: &str| {
+            let series = shared.series.query(selector, None, 1).await.unwrap();
+            assert_eq!(series.len(), 1, "{selector}");
+            assert_eq!(series[0].labels["instance"], "console");
+            series[0].points[0].1
+        };
+        assert_eq!(value("muster_console_hosts_count{state=\"never\"}").await, 1.0);
+        assert_eq!(value("muster_console_hosts_count{state=\"online\"}").await, 0.0);
+        assert_eq!(value("muster_console_commands_open").await, 1.0);
+        assert_eq!(value("muster_console_alerts_active{severity=\"critical\"}").await, 0.0);
+        assert_eq!(value("muster_console_points_received_total").await, 0.0);
+        assert!(value("muster_console_series_count").await > 0.0);
+        assert!(value("muster_console_store_bytes").await > 10_000.0);
+        assert!(value("muster_console_memory_resident_bytes").await > 1e6);
+        assert!((0.0..=1.0).contains(&value("muster_console_cpu_busy_ratio").await));
+        fixture.running.stop().await;
+    }
+}

@@ -1,0 +1,318 @@
+//! The charts that there are: a list, and what its words mean. Pure.
+
+use serde::Serialize;
+
+/// How values are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Scale {
+    Ratio,
+    Bytes,
+    BytesPerSecond,
+    PerSecond,
+    Seconds,
+    Celsius,
+    Number,
+}
+
+/// What becomes of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// Its mean.
+    Value,
+    /// Its mean, with the least and greatest around it.
+    Around,
+    /// A counter's growth per second.
+    Rate,
+    /// Its share of the series of this name with the same labels.
+    Of(&'static str),
+}
+
+/// What a line is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Called {
+    /// So.
+    Fixed(&'static str),
+    /// What a label says, with a word behind it.
+    By(&'static str, &'static str),
+}
+
+/// Series of one name in a chart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) name: &'static str,
+    pub(super) how: How,
+    pub(super) called: Called,
+}
+
+const fn part(name: &'static str, how: How, called: Called) -> Part {
+    Part { name, how, called }
+}
+
+/// How a chart is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Drawn {
+    Lines,
+    /// A row of cells for each line, the deeper the greater.
+    Cells,
+}
+
+/// What a chart shows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Panel {
+    /// Its name in documents.
+    pub(super) word: &'static str,
+    /// Its name for people, and the heading that it stands under.
+    pub(super) title: &'static str,
+    pub(super) group: &'static str,
+    pub(super) scale: Scale,
+    pub(super) drawn: Drawn,
+    pub(super) parts: &'static [Part],
+}
+
+pub(super) const fn panel(
+    (group, word, title): (&'static str, &'static str, &'static str),
+    scale: Scale,
+    parts: &'static [Part],
+) -> Panel {
+    Panel { word, title, group, scale, drawn: Drawn::Lines, parts }
+}
+
+use Called::{By, Fixed};
+use How::{Around, Of, Rate, Value};
+
+const CPU: &str = "Processor and memory";
+const DISKS: &str = "Disks";
+const NETWORK: &str = "Network";
+const AGENT: &str = "Agent and machine";
+pub(super) const TOLD: &str = "Told by the unit itself";
+
+/// The charts of a host.
+pub(super) const OF_HOST: &[Panel] = &[
+    panel(
+        (CPU, "cpu", "Processor, all cores"),
+        Scale::Ratio,
+        &[
+            part("muster_host_cpu_busy_ratio", Around, Fixed("busy")),
+            part("muster_host_cpu_user_ratio", Value, Fixed("user")),
+            part("muster_host_cpu_system_ratio", Value, Fixed("system")),
+            part("muster_host_cpu_iowait_ratio", Value, Fixed("waits for disks")),
+            part("muster_host_cpu_steal_ratio", Value, Fixed("stolen")),
+        ],
+    ),
+    Panel {
+        drawn: Drawn::Cells,
+        ..panel(
+            (CPU, "cores", "Each core"),
+            Scale::Ratio,
+            &[part("muster_host_cpu_core_busy_ratio", Value, By("core", ""))],
+        )
+    },
+    panel(
+        (CPU, "load", "Load"),
+        Scale::Number,
+        &[
+            part("muster_host_load_1m", Around, Fixed("1 min")),
+            part("muster_host_load_5m", Value, Fixed("5 min")),
+            part("muster_host_load_15m", Value, Fixed("15 min")),
+        ],
+    ),
+    panel(
+        (CPU, "pressure", "Pressure: time that something waited"),
+        Scale::Ratio,
+        &[part("muster_host_pressure_some_seconds_total", Rate, By("resource", ""))],
+    ),
+    panel(
+        (CPU, "pressure-full", "Pressure: time that everything waited"),
+        Scale::Ratio,
+        &[part("muster_host_pressure_full_seconds_total", Rate, By("resource", ""))],
+    ),
+    panel(
+        (CPU, "memory", "Memory"),
+        Scale::Bytes,
+        &[
+            part("muster_host_memory_used_bytes", Around, Fixed("used")),
+            part("muster_host_memory_total_bytes", Value, Fixed("total")),
+        ],
+    ),
+    panel(
+        (CPU, "swap", "Swap"),
+        Scale::Bytes,
+        &[
+            part("muster_host_swap_used_bytes", Around, Fixed("used")),
+            part("muster_host_swap_total_bytes", Value, Fixed("total")),
+        ],
+    ),
+    panel(
+        (DISKS, "disk", "Space, used"),
+        Scale::Ratio,
+        &[part("muster_host_disk_used_bytes", Of("muster_host_disk_total_bytes"), By("mount", ""))],
+    ),
+    panel(
+        (DISKS, "inodes", "Inodes, used"),
+        Scale::Ratio,
+        &[part("muster_host_disk_used_inodes", Of("muster_host_disk_inodes"), By("mount", ""))],
+    ),
+    panel(
+        (DISKS, "disk-io", "Read and written"),
+        Scale::BytesPerSecond,
+        &[
+            part("muster_host_disk_io_read_bytes_total", Rate, By("device", " read")),
+            part("muster_host_disk_io_written_bytes_total", Rate, By("device", " written")),
+        ],
+    ),
+    panel(
+        (DISKS, "disk-operations", "Operations"),
+        Scale::PerSecond,
+        &[
+            part("muster_host_disk_io_reads_total", Rate, By("device", " reads")),
+            part("muster_host_disk_io_writes_total", Rate, By("device", " writes")),
+        ],
+    ),
+    panel(
+        (DISKS, "disk-busy", "Time that disks were busy"),
+        Scale::Ratio,
+        &[part("muster_host_disk_io_busy_seconds_total", Rate, By("device", ""))],
+    ),
+    panel(
+        (NETWORK, "network", "Traffic"),
+        Scale::BytesPerSecond,
+        &[
+            part("muster_host_network_receive_bytes_total", Rate, By("interface", " in")),
+            part("muster_host_network_transmit_bytes_total", Rate, By("interface", " out")),
+        ],
+    ),
+    panel(
+        (NETWORK, "packets", "Packets"),
+        Scale::PerSecond,
+        &[
+            part("muster_host_network_receive_packets_total", Rate, By("interface", " in")),
+            part("muster_host_network_transmit_packets_total", Rate, By("interface", " out")),
+        ],
+    ),
+    panel(
+        (NETWORK, "network-errors", "Errors and drops"),
+        Scale::PerSecond,
+        &[
+            part("muster_host_network_receive_errors_total", Rate, By("interface", " errors in")),
+            part("muster_host_network_transmit_errors_total", Rate, By("interface", " errors out")),
+            part("muster_host_network_receive_drops_total", Rate, By("interface", " drops in")),
+            part("muster_host_network_transmit_drops_total", Rate, By("interface", " drops out")),
+        ],
+    ),
+    panel(
+        (AGENT, "temperature", "Temperature"),
+        Scale::Celsius,
+        &[part("muster_host_temperature_celsius", Around, By("sensor", ""))],
+    ),
+    panel(
+        (AGENT, "clock", "Clock, ahead of the console's"),
+        Scale::Seconds,
+        &[part("muster_host_clock_offset_seconds", Around, Fixed("offset"))],
+    ),
+    panel(
+        (AGENT, "agent-cpu", "The agent's processor time"),
+        Scale::Ratio,
+        &[part("muster_agent_cpu_busy_ratio", Around, Fixed("busy"))],
+    ),
+    panel(
+        (AGENT, "agent-memory", "The agent's memory and store"),
+        Scale::Bytes,
+        &[
+            part("muster_agent_memory_resident_bytes", Around, Fixed("memory")),
+            part("muster_agent_store_size_bytes", Value, Fixed("store")),
+        ],
+    ),
+    panel(
+        (AGENT, "agent-queues", "What the agent has waiting"),
+        Scale::Number,
+        &[part("muster_agent_queue_length", Around, By("queue", ""))],
+    ),
+    panel(
+        (AGENT, "agent-reconcile", "The agent's reconciling"),
+        Scale::Seconds,
+        &[
+            part("muster_agent_reconcile_age_seconds", Value, Fixed("age")),
+            part("muster_agent_reconcile_duration_seconds", Around, Fixed("duration")),
+        ],
+    ),
+    panel(
+        (AGENT, "agent-link", "Connections to the broker, made anew"),
+        Scale::PerSecond,
+        &[part("muster_agent_link_reconnects_total", Rate, Fixed("reconnects"))],
+    ),
+];
+
+/// The charts of a unit.
+pub(super) const OF_UNIT: &[Panel] = &[
+    panel(
+        ("", "unit-cpu", "Processor, share of the whole host"),
+        Scale::Ratio,
+        &[part("muster_unit_cpu_busy_ratio", Around, Fixed("busy"))],
+    ),
+    panel(
+        ("", "unit-throttled", "Time that it was throttled"),
+        Scale::Ratio,
+        &[part("muster_unit_cpu_throttled_seconds_total", Rate, Fixed("throttled"))],
+    ),
+    panel(
+        ("", "unit-memory", "Memory, resident"),
+        Scale::Bytes,
+        &[
+            part("muster_unit_memory_resident_bytes", Around, Fixed("resident")),
+            part("muster_unit_memory_limit_bytes", Value, Fixed("limit")),
+        ],
+    ),
+    panel(
+        ("", "unit-io", "Read and written"),
+        Scale::BytesPerSecond,
+        &[
+            part("muster_unit_io_read_bytes_total", Rate, Fixed("read")),
+            part("muster_unit_io_written_bytes_total", Rate, Fixed("written")),
+        ],
+    ),
+    panel(
+        ("", "unit-processes", "Processes"),
+        Scale::Number,
+        &[part("muster_unit_processes_count", Around, Fixed("processes"))],
+    ),
+    panel(
+        ("", "unit-restarts", "Started again by itself, without five good minutes between"),
+        Scale::Number,
+        &[part("muster_unit_restart_attempts", Around, Fixed("times"))],
+    ),
+];
+
+/// The charts of the fleet, which the console records.
+pub(super) const OF_FLEET: &[Panel] = &[
+    panel(
+        ("", "fleet-cpu", "Processors"),
+        Scale::Ratio,
+        &[
+            part("muster_fleet_cpu_busiest_ratio", Value, Fixed("busiest host")),
+            part("muster_fleet_cpu_busy_ratio", Value, Fixed("mean")),
+        ],
+    ),
+    panel(
+        ("", "fleet-memory", "Memory"),
+        Scale::Bytes,
+        &[
+            part("muster_fleet_memory_used_bytes", Value, Fixed("used")),
+            part("muster_fleet_memory_total_bytes", Value, Fixed("total")),
+        ],
+    ),
+    panel(
+        ("", "fleet-network", "Traffic"),
+        Scale::BytesPerSecond,
+        &[
+            part("muster_fleet_network_receive_rate", Value, Fixed("in")),
+            part("muster_fleet_network_transmit_rate", Value, Fixed("out")),
+        ],
+    ),
+    panel(
+        ("", "fleet-hosts", "Hosts that measure"),
+        Scale::Number,
+        &[part("muster_fleet_hosts_measuring", Around, Fixed("hosts"))],
+    ),
+];

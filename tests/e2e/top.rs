@@ -1,0 +1,143 @@
+//! `muster top`: told once, and on a terminal that somebody sits at.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::fd::{AsFd, OwnedFd},
+    process::{Child, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use nix::{
+    pty::{Winsize, openpty},
+    sys::{
+        signal::{Signal, kill},
+        termios::{LocalFlags, tcgetattr},
+    },
+    unistd::Pid,
+};
+
+use crate::fleet::{Fleet, eventually};
+
+/// `muster top` on a terminal of 80 by 24.
+struct Screen {
+    top: Child,
+    master: File,
+    slave: OwnedFd,
+    shown: Arc<Mutex<String>>,
+}
+
+impl Screen {
+    fn start(fleet: &Fleet, args: &[&str]) -> Self {
+        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(Some(&size), None).unwrap();
+        let end = || Stdio::from(pty.slave.try_clone().unwrap());
+        let mut command = fleet.home.command();
+        command.arg("top").args(args).stdin(end()).stdout(end()).stderr(end());
+        let top = command.spawn().unwrap();
+        let (master, shown) = (File::from(pty.master), Arc::new(Mutex::new(String::new())));
+        let (mut reader, collected) = (master.try_clone().unwrap(), shown.clone());
+        // It ends with the last of those who hold the other end, at the latest with the test.
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count) = reader.read(&mut bytes) {
+                collected.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        });
+        Self { top, master, slave: pty.slave, shown }
+    }
+
+    #[track_caller]
+    fn wait_for(&self, words: &str) {
+        eventually(words, || {
+            let shown = self.shown.lock().unwrap();
+            if shown.contains(words) { Ok(()) } else { Err(format!("{shown:?}")) }
+        });
+    }
+
+    fn press(&mut self, key: &str) {
+        self.master.write_all(key.as_bytes()).unwrap();
+    }
+
+    fn is_silent(&self) -> bool {
+        !tcgetattr(self.slave.as_fd()).unwrap().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO)
+    }
+
+    /// Waits for its end, with this code: the terminal is as it was.
+    #[track_caller]
+    fn expect_given_back(mut self, code: i32) {
+        assert_eq!(self.top.wait().unwrap().code(), Some(code));
+        self.wait_for("\x1b[?25h\x1b[?1049l");
+        let flags = tcgetattr(self.slave.as_fd()).unwrap().local_flags;
+        assert!(flags.contains(LocalFlags::ICANON | LocalFlags::ECHO), "{flags:?}");
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.top.kill();
+        let _ = self.top.wait();
+    }
+}
+
+#[test]
+fn hosts_are_drawn_and_the_terminal_expect_given_back() {
+    let fleet = Fleet::start();
+    let host = fleet.json(&["host", "ls"])[0]["hostname"].as_str().unwrap().to_owned();
+    let mut screen = Screen::start(&fleet, &["--every", "1s"]);
+    screen.wait_for("1 hosts, 1 online · by cpu");
+    screen.wait_for(&host.chars().take(10).collect::<String>());
+    screen.wait_for("\x1b[?1049h");
+    assert!(screen.is_silent());
+    screen.press("m");
+    screen.wait_for("by memory");
+    screen.wait_for("% ");
+    screen.press("q");
+    screen.expect_given_back(0);
+
+    // Whoever ends it from outside gets his terminal back as well.
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 130)] {
+        let screen = Screen::start(&fleet, &["units"]);
+        screen.wait_for("0 units on 1 hosts");
+        kill(Pid::from_raw(screen.top.id().cast_signed()), signal).unwrap();
+        screen.expect_given_back(code);
+    }
+    let mut screen = Screen::start(&fleet, &[]);
+    screen.wait_for("by cpu");
+    screen.press("\x03");
+    screen.wait_for("1 hosts");
+    // Without a session of its own, Ctrl-C is a key that means nothing; the signal is what the terminal makes of it.
+    screen.press("q");
+    screen.expect_given_back(0);
+}
+
+#[test]
+fn it_is_told_once() {
+    let fleet = Fleet::start_with(&[]);
+    let host = fleet.host();
+    fleet.unit_in_phase("default/hello", "running");
+    let told = eventually("a host that is measured", || {
+        let told = fleet.json(&["top"]);
+        if told[0]["cpu_ratio"].is_number() { Ok(told) } else { Err(told.to_string()) }
+    });
+    assert_eq!((told[0]["host"].as_str(), told[0]["state"].as_str()), (Some(host.as_str()), Some("online")));
+    let memory = told[0]["memory_ratio"].as_f64().unwrap();
+    assert!(memory > 0.0 && memory < 1.0, "{told}");
+    let units = eventually("a unit that is measured", || {
+        let told = fleet.json(&["top", "units", "--sort", "memory"]);
+        if told[0]["memory_bytes"].is_number() { Ok(told) } else { Err(told.to_string()) }
+    });
+    assert_eq!((units[0]["unit"].as_str(), units[0]["state"].as_str()), (Some("default/hello"), Some("running")));
+    let table = fleet.ok(&["top", "--once"]);
+    assert!(table.starts_with("HOST ") && table.contains("CPU▾") && table.lines().count() == 2, "{table}");
+    assert!(!table.contains('\x1b') && table.lines().all(|line| line.chars().count() <= 80), "{table:?}");
+    // Where nobody sits, once is enough.
+    assert!(fleet.ok(&["top", "units"]).contains("default/hello"));
+
+    assert_eq!(fleet.json(&["top", "--select", &format!("host={host}")]).as_array().unwrap().len(), 1);
+    let run = fleet.muster(&["top", "--select", "host=nobody"]);
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("no host is picked"), "{run:?}");
+    assert_eq!(fleet.muster(&["top", "--select", "("]).code, 2);
+}
