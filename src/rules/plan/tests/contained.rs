@@ -69,14 +69,14 @@ fn other_limits_reach_what_runs_and_anything_else_makes_it_anew() {
     let mut bench = running(limited(5));
     bench.see(wants(desired(2, limited(6), Run::Running)));
     bench.install();
-    bench.check("Install, RUNNING, Reload");
+    bench.check("Install, RUNNING, Reload, RUNNING");
     bench.see(Seen::Reloaded(limited(6).revision().unwrap()));
     bench.check("RUNNING");
     assert_eq!((bench.reached(), bench.unit.observed.pid), (2, Some(1)));
     let other = container(serde_json::json!({"args": ["b"]}));
     bench.see(wants(desired(3, other.clone(), Run::Running)));
     bench.install();
-    bench.check("Install, RUNNING, Reload");
+    bench.check("Install, RUNNING, Reload, RUNNING");
     bench.see(Seen::NotReloaded(other.revision().unwrap()));
     bench.check("stop Term 30000, STOPPING");
     bench.end(0);
