@@ -220,7 +220,7 @@ mod tests {
         }
         let of = |group| counts[group as usize];
         assert_eq!((of(Group::Cpu), of(Group::Cores), of(Group::Temperature)), (60, 10, 0));
-        assert_eq!((of(Group::DiskIo), of(Group::Clock)), (20, 2));
+        assert_eq!((of(Group::DiskIo), of(Group::Clock)), (20, 3));
     }
 
     #[test]
