@@ -11,6 +11,7 @@ pub mod outlet;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use muster_topics::{
@@ -40,7 +41,8 @@ const ALERTS_MAX: u32 = 1_000;
 const SILENCE_MAX_S: u64 = 366 * 24 * 3600;
 /// The longest reason of a silence.
 const REASON_MAX_BYTES: usize = 1_000;
-/// A host that does not take its rules (an older agent) is told them no more often than this.
+/// A host that does not take its rules (an older agent) is told them no more often than this; one that says too early that it has
+/// others is told again then, for what it was told may have been lost with the agent's last life.
 const TELL_EVERY_MS: Millis = 60_000;
 /// Hosts that are remembered for that; beyond it the memory begins anew.
 const TOLD_MAX: usize = 100_000;
@@ -186,6 +188,17 @@ struct Owed {
     hosts: BTreeMap<HostId, u64>,
     /// When each was last told.
     told: HashMap<HostId, Millis>,
+    /// Hosts that were told too short a time ago, and the generation as above.
+    later: BTreeMap<HostId, u64>,
+}
+
+impl Owed {
+    /// How long it is until a host may be told again.
+    fn wait_ms(&self, host: HostId, now: Millis) -> Millis {
+        // A clock that was set back must not silence us for as long as it was ahead.
+        let since = self.told.get(&host).map(|told| now - told).filter(|since| *since >= 0);
+        since.map_or(0, |since| (TELL_EVERY_MS - since).max(0))
+    }
 }
 
 impl Tellings {
@@ -209,14 +222,20 @@ impl Tellings {
     /// A host has said which generation it has.
     pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
         let (has, wanted) = (has.unwrap_or_default(), self.of(host));
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         if has == wanted {
+            owed.later.remove(&host);
             return;
         }
-        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-        // A clock that was set back must not silence us for as long as it was ahead.
-        let recent = owed.told.get(&host).is_some_and(|told| now >= *told && now - told < TELL_EVERY_MS);
-        if !recent {
-            owed.hosts.insert(host, if has > wanted { has } else { 0 });
+        let ahead = if has > wanted { has } else { 0 };
+        let (is_late, is_first) = (owed.wait_ms(host, now) == 0, owed.later.is_empty());
+        if is_late {
+            owed.hosts.insert(host, ahead)
+        } else {
+            owed.later.insert(host, ahead)
+        };
+        // Whoever waits for one that is told later need not be woken for the next.
+        if is_late || is_first {
             self.more.notify_one();
         }
     }
@@ -230,14 +249,25 @@ impl Tellings {
         self.more.notify_one();
     }
 
-    fn take(&self, now: Millis) -> BTreeMap<HostId, u64> {
+    /// Those that are to be told now, and how long it is until there are more.
+    fn take(&self, now: Millis) -> (BTreeMap<HostId, u64>, Option<Duration>) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
-        let hosts = std::mem::take(&mut owed.hosts);
+        let (mut hosts, later) = (std::mem::take(&mut owed.hosts), std::mem::take(&mut owed.later));
+        let mut wait_ms: Option<Millis> = None;
+        for (host, ahead) in later {
+            match owed.wait_ms(host, now) {
+                0 => drop(hosts.entry(host).or_insert(ahead)),
+                more_ms => {
+                    wait_ms = Some(wait_ms.map_or(more_ms, |least_ms| least_ms.min(more_ms)));
+                    owed.later.insert(host, ahead);
+                }
+            }
+        }
         if owed.told.len() >= TOLD_MAX {
             owed.told.clear();
         }
         owed.told.extend(hosts.keys().map(|host| (*host, now)));
-        hosts
+        (hosts, wait_ms.map(|wait_ms| Duration::from_millis(wait_ms.unsigned_abs())))
     }
 }
 
@@ -246,11 +276,17 @@ impl Tellings {
 pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let all = async {
         loop {
-            shared.tellings.more.notified().await;
-            for (host, ahead) in shared.tellings.take(now_ms()) {
+            let (hosts, wait) = shared.tellings.take(now_ms());
+            for (host, ahead) in hosts {
                 if let Err(error) = tell(&shared, host, ahead).await {
                     tracing::error!(host.id = %host, %error, "a host's rules for alerts cannot be told now");
                 }
+            }
+            let more = shared.tellings.more.notified();
+            match wait {
+                // Too early or too late, it is looked again.
+                Some(wait) => drop(tokio::time::timeout(wait, more).await),
+                None => more.await,
             }
         }
     };

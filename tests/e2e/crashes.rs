@@ -191,18 +191,25 @@ impl Operator {
         places.lines().filter(|place| *place == "forget alerts/after commit").count()
     }
 
+    /// How bad it is in this round that a unit was started again.
+    fn severity(&self) -> &'static str {
+        ["info", "warning", "critical"][self.rounds % 3]
+    }
+
     /// A rule that is another one each round, and under which a unit that was started again is an alert.
     fn watch_restarts(&self) {
-        let severity = ["info", "warning", "critical"][self.rounds % 3];
-        let rule = ["alert", "set", RULE, "--metric", "unit_restarts", "--above", "0", "--severity", severity];
+        let rule = ["alert", "set", RULE, "--metric", "unit_restarts", "--above", "0", "--severity", self.severity()];
         self.roles.ok(&rule);
     }
 
-    /// Waits until there are so many alerts of that rule, and no other has been forgotten for one that holds.
+    /// Waits until so many alerts hold under the rule of this round. A rule that was lost with a life of the agent is told again within
+    /// a minute.
     fn alerts(&self, count: usize) {
         eventually("alerts", || {
             let alerts = self.roles.json(&["alert", "ls", "--rule", RULE]);
-            if alerts.as_array().unwrap().len() == count { Ok(()) } else { Err(alerts.to_string()) }
+            let list = alerts.as_array().unwrap();
+            let is_this = |alert: &Value| alert["alert"]["severity"] == self.severity();
+            if list.len() == count && list.iter().all(is_this) { Ok(()) } else { Err(alerts.to_string()) }
         });
     }
 

@@ -21,7 +21,7 @@ fn a_host_is_told_when_it_has_something_else_and_not_all_the_time() {
     let tellings = Tellings::new(Generations { all: 5, hosts: [(other, 4)].into() });
     let heard = |host, has, now| {
         tellings.heard(host, has, now);
-        tellings.take(now).into_iter().collect::<Vec<_>>()
+        tellings.take(now).0.into_iter().collect::<Vec<_>>()
     };
     assert_eq!(heard(host, Some(5), 0), []);
     assert_eq!(heard(other, Some(9), 0), []);
@@ -29,12 +29,21 @@ fn a_host_is_told_when_it_has_something_else_and_not_all_the_time() {
     assert_eq!(heard(host, None, 0), [(host, 0)]);
     // It does not understand, or has not heard yet.
     assert_eq!(heard(host, None, 59_999), []);
-    assert_eq!(heard(host, None, 60_000), [(host, 0)]);
+    // What it was told may be lost: it is told once more, whether it says something again or not.
+    assert_eq!(tellings.take(59_999), ([].into(), Some(Duration::from_millis(1))));
+    assert_eq!(tellings.take(60_000), ([(host, 0)].into(), None));
+    assert_eq!(tellings.take(120_001), ([].into(), None));
+    // Unless it says meanwhile that it has it.
+    assert_eq!(heard(host, None, 119_000), []);
+    assert_eq!(heard(host, Some(5), 119_001), []);
+    assert_eq!(tellings.take(190_000), ([].into(), None));
+    // A clock that was set back changes nothing.
+    assert_eq!(heard(host, None, 10_000), [(host, 0)]);
     // What it has is newer than what there is.
     assert_eq!(heard(host, Some(7), 200_000), [(host, 7)]);
     tellings.set_generation(None, 10);
     tellings.owe(vec![host, other]);
-    assert_eq!(tellings.take(200_001).len(), 2);
+    assert_eq!(tellings.take(200_001).0.len(), 2);
     assert_eq!((tellings.of(host), tellings.of(other)), (10, 14));
 }
 
