@@ -32,10 +32,13 @@ use crate::{
 };
 
 /// Places that no operator can bring about in a short time, each with the reason.
-const NOT_HERE: [(&str, &str); 3] = [
+const NOT_HERE: [(&str, &str); 6] = [
     ("prune", "about commands that expired a day ago"),
     ("trim metrics", "about measurements that are a week old"),
     ("forget transient", "about units that ended a day ago"),
+    ("record alerts", "about alerts, which take minutes to come and to go: `alerts` has them over restarts"),
+    ("forget alerts", "the same"),
+    ("keep alert rules", "the same"),
 ];
 
 /// A yuno that notes each of its starts, ends with 3 when it is told to, and with 0 when it is asked.
@@ -47,9 +50,6 @@ while :; do
     sleep 0.05 & wait $!
 done
 ";
-
-/// The rule that makes alerts of restarts.
-const RULE: &str = "restarted";
 
 /// A place, and the how manyeth passage of it.
 type Point = (String, usize);
@@ -185,34 +185,6 @@ impl Operator {
         self.roles.home.path().join("agent/units/default/till/work")
     }
 
-    /// How many alerts that are over the agent has forgotten.
-    fn alerts_forgotten(&self) -> usize {
-        let places = fs::read_to_string(self.roles.home.path().join("places")).unwrap_or_default();
-        places.lines().filter(|place| *place == "forget alerts/after commit").count()
-    }
-
-    /// How bad it is in this round that a unit was started again.
-    fn severity(&self) -> &'static str {
-        ["info", "warning", "critical"][self.rounds % 3]
-    }
-
-    /// A rule that is another one each round, and under which a unit that was started again is an alert.
-    fn watch_restarts(&self) {
-        let rule = ["alert", "set", RULE, "--metric", "unit_restarts", "--above", "0", "--severity", self.severity()];
-        self.roles.ok(&rule);
-    }
-
-    /// Waits until so many alerts hold under the rule of this round. A rule that was lost with a life of the agent is told again within
-    /// a minute.
-    fn alerts(&self, count: usize) {
-        eventually("alerts", || {
-            let alerts = self.roles.json(&["alert", "ls", "--rule", RULE]);
-            let list = alerts.as_array().unwrap();
-            let is_this = |alert: &Value| alert["alert"]["severity"] == self.severity();
-            if list.len() == count && list.iter().all(is_this) { Ok(()) } else { Err(alerts.to_string()) }
-        });
-    }
-
     fn starts(&self) -> usize {
         fs::read_to_string(self.work().join("starts")).unwrap_or_default().lines().count()
     }
@@ -285,8 +257,6 @@ impl Operator {
     /// The whole round; `wait_s` is how long a command of it takes.
     fn round(&mut self, wait_s: u32) {
         self.rounds += 1;
-        let forgotten = self.alerts_forgotten();
-        self.watch_restarts();
         let home = &self.roles.home;
         let effects = home.path().join(format!("effects-{}", self.rounds));
         let script = format!("echo once >> {}; echo told; sleep {wait_s}", effects.display());
@@ -312,7 +282,6 @@ impl Operator {
         self.unit("the exit code of a crash", |unit| unit["observed"]["exit"]["code"] == 3);
         self.runs_once("the start after a crash");
         assert_eq!(self.starts(), 2, "it was started again once");
-        self.alerts(1);
 
         let shim = shims(home.path());
         assert_eq!(shim.len(), 1, "one unit, one shim");
@@ -346,11 +315,6 @@ impl Operator {
         eventually("no shim without a program", || match shims(home.path()).as_slice() {
             [] => Ok(()),
             left => Err(format!("{left:?}")),
-        });
-        self.alerts(0);
-        eventually("the alert's end here", || match self.alerts_forgotten() {
-            count if count > forgotten => Ok(()),
-            _ => Err("the agent still knows it".to_owned()),
         });
         eventually("no folder", || if work.exists() { Err("it is there".to_owned()) } else { Ok(()) });
     }
