@@ -90,8 +90,6 @@ mod enabled {
         NoTrailing,
         /// A heartbeat that nobody acknowledged is not repeated.
         BeatOnce,
-        /// The console leaves a host offline that sends digests.
-        ForgetDigester,
         /// The console finds every digest right.
         AnyDigest,
         /// The console does not look at who answers its roll call.

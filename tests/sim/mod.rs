@@ -221,7 +221,6 @@ const FAULTS: &[(Fault, &[Promise])] = &[
     (Fault::NoThrottle, &[Promise::Throttle]),
     (Fault::NoTrailing, &[Promise::Shown]),
     (Fault::BeatOnce, &[Promise::Shown]),
-    (Fault::ForgetDigester, &[Promise::Shown]),
     (Fault::AnyDigest, &[Promise::Shown]),
     (Fault::NoRollCall, &[Promise::Shown]),
     (Fault::KeepUnits, &[Promise::Shown]),

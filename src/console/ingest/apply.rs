@@ -155,7 +155,7 @@ impl Batch {
                 let units = db.last_reports(id, epoch).await?;
                 let same =
                     units.is_some_and(|units| heartbeat::digest(&state, &units).is_ok_and(|held| held == digest));
-                if !self.is_shown(id, epoch) && !planted!(ForgetDigester) {
+                if !self.is_shown(id, epoch) {
                     self.effects.refresh.insert(id);
                 }
                 if !same && !planted!(AnyDigest) {

@@ -238,9 +238,10 @@ pub(super) const OF_HOST: &[Panel] = &[
         ],
     ),
     panel(
-        (AGENT, "agent-link", "Connections to the broker, made anew"),
-        Scale::PerSecond,
-        &[part("muster_agent_link_reconnects_total", Rate, Fixed("reconnects"))],
+        // The number itself: of what hardly ever grows a rate is nothing to look at.
+        (AGENT, "agent-link", "Connections to the broker, made anew since the agent began"),
+        Scale::Number,
+        &[part("muster_agent_link_reconnects_total", Value, Fixed("reconnects"))],
     ),
 ];
 
