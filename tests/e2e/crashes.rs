@@ -190,8 +190,17 @@ impl Operator {
     }
 
     fn unit(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.shown("default/till", what, wanted)
+    }
+
+    fn in_phase(&self, name: &str, phase: &str) {
+        self.shown(name, phase, |unit| unit["observed"]["phase"] == phase);
+    }
+
+    /// Waits until a unit is shown as it is wanted.
+    fn shown(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         eventually(what, || {
-            let run = self.roles.home.muster(&["-o", "json", "unit", "show", "default/till"]);
+            let run = self.roles.home.muster(&["-o", "json", "unit", "show", name]);
             let shown: Value = serde_json::from_str(&run.stdout).map_err(|_| run.stderr.clone())?;
             if wanted(&shown) { Ok(shown) } else { Err(shown.to_string()) }
         })
@@ -245,11 +254,10 @@ impl Operator {
             _ => Err("it has not begun".to_owned()),
         });
         assert_eq!(effect, "once\n");
+        // The console hears of it from the agent, which may have been killed before it said so.
+        self.in_phase(&name, "running");
         self.roles.ok(&["yuno", "stop", &name]);
-        eventually("its end", || {
-            let unit = self.roles.json(&["unit", "show", &name]);
-            if unit["observed"]["phase"] == "stopped" { Ok(()) } else { Err(unit.to_string()) }
-        });
+        self.in_phase(&name, "stopped");
         self.roles.ok(&["unit", "rm", &name]);
         assert_eq!(fs::read_to_string(&effects).unwrap(), "once\n");
     }
