@@ -37,7 +37,7 @@ use std::{
 use bytes::Bytes;
 use muster_topics::{
     name::Digest,
-    unit::{ArtifactRef, ConfigRef},
+    unit::{ArtifactRef, ConfigRef, Progress},
 };
 use reqwest::{
     StatusCode, Url,
@@ -60,6 +60,9 @@ mod tests;
 
 /// The longest silence of a server in the middle of something.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// How often it is told how far a transfer is: each time is a message, and a person looks no more often.
+const PROGRESS: Duration = Duration::from_secs(2);
 
 /// How long a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -165,6 +168,27 @@ impl Artifacts {
             self.transfer(artifact, &path, &flight.done_bytes, alone).await?;
         }
         Ok(path)
+    }
+
+    /// As [`Self::fetch`], and tells now and then how far that is.
+    ///
+    /// # Errors
+    /// As [`Self::fetch`].
+    pub async fn fetch_telling(
+        &self,
+        artifact: &ArtifactRef,
+        tell: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<PathBuf, ArtifactError> {
+        let fetched = self.fetch(artifact);
+        tokio::pin!(fetched);
+        loop {
+            if let Ok(fetched) = tokio::time::timeout(PROGRESS, &mut fetched).await {
+                return fetched;
+            }
+            if let Some(done_bytes) = self.done_bytes(&artifact.sha256) {
+                tell(Progress { done_bytes, total_bytes: artifact.size_bytes });
+            }
+        }
     }
 
     /// How many bytes of an artifact are there, while somebody fetches it.

@@ -4,7 +4,6 @@
 use clap::Subcommand;
 use muster_topics::{
     container::{ContainerSummary, Image, Mount, Network},
-    select::Select,
     signal::Signal,
     unit::Spec,
 };
@@ -12,9 +11,7 @@ use muster_topics::{
 use super::{
     Session,
     change::{Action, Change, change},
-    logs, print,
-    target::UnitRef,
-    unit,
+    logs, print, unit,
 };
 use crate::failure::Failure;
 
@@ -43,22 +40,9 @@ pub enum Verb {
     Restore(Change),
     /// List containers that agents keep
     #[command(alias = "list")]
-    Ls {
-        /// Only those of one host, by id or hostname
-        #[arg(long)]
-        host: Option<String>,
-        /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
-        #[arg(long, value_name = "EXPRESSION")]
-        select: Option<Select>,
-    },
+    Ls(unit::Listing),
     /// Show what a container should be and what it is
-    Show {
-        /// REALM/NAME or HOST:REALM/NAME
-        unit: UnitRef,
-        /// The host, by id or hostname
-        #[arg(long)]
-        host: Option<String>,
-    },
+    Show(unit::Shown),
     /// Print the last lines that a container said, or several
     Logs(logs::Logs),
     /// Make a host forget containers that are retired (`muster unit retire`), and remove them with all that they wrote
@@ -78,8 +62,8 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Freeze(which) => change(session, which, Action::Freeze).await,
         Verb::Thaw(which) => change(session, which, Action::Thaw).await,
         Verb::Restore(which) => change(session, which, Action::Unhold).await,
-        Verb::Ls { host, select } => unit::list(session, host, select.as_ref(), Some("container")).await,
-        Verb::Show { unit, host } => unit::show(session, &unit, host).await,
+        Verb::Ls(wanted) => unit::list(session, wanted, Some("container")).await,
+        Verb::Show(wanted) => unit::show(session, wanted).await,
         Verb::Logs(wanted) => logs::run(wanted, session).await,
         Verb::Rm(which) => change(session, which, Action::Remove).await,
     }

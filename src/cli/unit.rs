@@ -32,22 +32,9 @@ use crate::{
 pub enum Verb {
     /// List units
     #[command(alias = "list")]
-    Ls {
-        /// Only those of one host, by id or hostname
-        #[arg(long)]
-        host: Option<String>,
-        /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
-        #[arg(long, value_name = "EXPRESSION")]
-        select: Option<Select>,
-    },
+    Ls(Listing),
     /// Show what a unit should be and what it is
-    Show {
-        /// REALM/NAME or HOST:REALM/NAME
-        unit: UnitRef,
-        /// The host, by id or hostname
-        #[arg(long)]
-        host: Option<String>,
-    },
+    Show(Shown),
     /// Make units what documents say: create what is missing, change what differs, leave the rest alone
     Apply(Box<apply::Apply>),
     /// Print units as documents, which applied again change nothing
@@ -136,28 +123,36 @@ pub enum YunoVerb {
     Thaw(Change),
     /// List yunos
     #[command(alias = "list")]
-    Ls {
-        /// Only those of one host, by id or hostname
-        #[arg(long)]
-        host: Option<String>,
-        /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
-        #[arg(long, value_name = "EXPRESSION")]
-        select: Option<Select>,
-    },
+    Ls(Listing),
     /// Show what a yuno should be and what it is
-    Show {
-        /// REALM/NAME or HOST:REALM/NAME
-        unit: UnitRef,
-        /// The host, by id or hostname
-        #[arg(long)]
-        host: Option<String>,
-    },
+    Show(Shown),
     /// Print the last lines of a yuno's log, or of several
     Logs(logs::Logs),
     /// Show what a yuno reads as its configuration; secrets are shown as ***
     Config(effective::Config),
     /// Make a host forget yunos that are retired: stopped, and held (`muster unit retire`)
     Rm(Change),
+}
+
+/// Units that are listed.
+#[derive(Args, Clone, Debug)]
+pub struct Listing {
+    /// Only those of one host, by id or hostname
+    #[arg(long)]
+    host: Option<String>,
+    /// Only those that this picks, such as 'realm=prod and label.tier=gold and not phase=running'
+    #[arg(long, value_name = "EXPRESSION")]
+    select: Option<Select>,
+}
+
+/// The unit that is shown.
+#[derive(Args, Clone, Debug)]
+pub struct Shown {
+    /// REALM/NAME or HOST:REALM/NAME
+    unit: UnitRef,
+    /// The host, by id or hostname
+    #[arg(long)]
+    host: Option<String>,
 }
 
 /// Make a yuno, or change the one of this name.
@@ -269,8 +264,8 @@ fn parse_word<T: serde::de::DeserializeOwned>(word: &str) -> Result<T, String> {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
-        Verb::Ls { host, select } => list(session, host, select.as_ref(), None).await,
-        Verb::Show { unit, host } => show(session, &unit, host).await,
+        Verb::Ls(wanted) => list(session, wanted, None).await,
+        Verb::Show(wanted) => show(session, wanted).await,
         Verb::Apply(wanted) => apply::run(*wanted, session).await,
         Verb::Export(wanted) => export::run(wanted, session).await,
         Verb::Hold { which, note } => change(session, which, Action::Hold(note)).await,
@@ -305,8 +300,8 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
         YunoVerb::Freeze(which) => change(session, which, Action::Freeze).await,
         YunoVerb::Thaw(which) => change(session, which, Action::Thaw).await,
-        YunoVerb::Ls { host, select } => list(session, host, select.as_ref(), None).await,
-        YunoVerb::Show { unit, host } => show(session, &unit, host).await,
+        YunoVerb::Ls(wanted) => list(session, wanted, None).await,
+        YunoVerb::Show(wanted) => show(session, wanted).await,
         YunoVerb::Logs(wanted) => logs::run(wanted, session).await,
         YunoVerb::Config(wanted) => effective::run(wanted, session).await,
         YunoVerb::Rm(which) => change(session, which, Action::Remove).await,
@@ -319,15 +314,10 @@ pub(super) async fn units(session: &Session, host: Option<String>) -> Result<Vec
 }
 
 /// Lists units: all, or those of one kind.
-pub(super) async fn list(
-    session: &Session,
-    host: Option<String>,
-    select: Option<&Select>,
-    kind: Option<&str>,
-) -> Result<(), Failure> {
-    let units = units(session, host).await?;
+pub(super) async fn list(session: &Session, wanted: Listing, kind: Option<&str>) -> Result<(), Failure> {
+    let units = units(session, wanted.host).await?;
     let is_of_kind = |unit: &&Unit| kind.is_none_or(|kind| unit.desired.spec.kind() == kind);
-    let units: Vec<Unit> = target::select(&units, select).filter(is_of_kind).cloned().collect();
+    let units: Vec<Unit> = target::select(&units, wanted.select.as_ref()).filter(is_of_kind).cloned().collect();
     let now_ms = clock::now_ms();
     let row = |unit: &Unit| {
         let observed = &unit.observed;
@@ -377,8 +367,8 @@ pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String
         .ok_or_else(|| Failure::new(Kind::Failed, format!("there is no unit {}", wanted.unit)))
 }
 
-pub(super) async fn show(session: &Session, wanted: &UnitRef, host: Option<String>) -> Result<(), Failure> {
-    let unit = one(session, wanted, host).await?;
+pub(super) async fn show(session: &Session, wanted: Shown) -> Result<(), Failure> {
+    let unit = one(session, &wanted.unit, wanted.host).await?;
     let now_ms = clock::now_ms();
     let [verified, rolled_back, its_lines, hint] = rollback::facts(&unit, now_ms);
     let [replaced, beside] = rollback::replacement(&unit, now_ms);

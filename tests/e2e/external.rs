@@ -5,7 +5,7 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -15,21 +15,8 @@ use serde_json::Value;
 use crate::{
     fleet::{Home, Running, eventually},
     roles::Roles,
+    servers,
 };
-
-const VICTORIA: &str = "/usr/bin/victoria-metrics";
-const INFLUX: &str = "/usr/bin/influxd";
-
-/// Whether both are installed; says so if not.
-fn are_there() -> bool {
-    [VICTORIA, INFLUX].into_iter().all(|program| {
-        let there = Path::new(program).exists();
-        if !there {
-            eprintln!("skipped: there is no {program} (Debian's victoria-metrics and influxdb)");
-        }
-        there
-    })
-}
 
 /// One request on a connection of its own; gives status and body.
 fn ask(port: u16, line: &str, body: &[u8]) -> Result<(u16, String), String> {
@@ -60,7 +47,7 @@ struct Server {
 
 impl Server {
     fn start(home: &Home, name: &str, start: fn(&Path, u16) -> Command, ready: &'static str) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = servers::free_port();
         let folder = home.path().join(name);
         fs::create_dir_all(&folder).unwrap();
         let mut server = Self { running: None, port, folder, start, ready };
@@ -69,32 +56,11 @@ impl Server {
     }
 
     fn victoria(home: &Home, name: &str) -> Self {
-        let start = |folder: &Path, port: u16| {
-            let mut command = Command::new(VICTORIA);
-            command
-                .arg(format!("-storageDataPath={}", folder.join("data").display()))
-                .arg(format!("-httpListenAddr=127.0.0.1:{port}"))
-                .args(["-retentionPeriod=1y", "-search.latencyOffset=0s", "-search.disableCache"]);
-            command
-        };
-        Self::start(home, name, start, "GET /health")
+        Self::start(home, name, servers::victoria_metrics, "GET /health")
     }
 
     fn influx(home: &Home, name: &str) -> Self {
-        let start = |folder: &Path, port: u16| {
-            let dir = folder.display();
-            let text = format!(
-                "reporting-disabled = true\nbind-address = \"127.0.0.1:0\"\n[meta]\ndir = \"{dir}/meta\"\n\
-                 [data]\ndir = \"{dir}/data\"\nwal-dir = \"{dir}/wal\"\n[monitor]\nstore-enabled = false\n\
-                 [http]\nbind-address = \"127.0.0.1:{port}\"\n"
-            );
-            let path = folder.join("influxdb.conf");
-            fs::write(&path, text).unwrap();
-            let mut command = Command::new(INFLUX);
-            command.arg("-config").arg(path).env("HOME", folder);
-            command
-        };
-        let server = Self::start(home, name, start, "GET /ping");
+        let server = Self::start(home, name, servers::influxdb, "GET /ping");
         server.query("CREATE DATABASE fleet");
         server
     }
@@ -240,9 +206,6 @@ fn more_points(roles: &Roles, count: usize) {
 
 #[test]
 fn stores_get_everything_through_outages_of_theirs_and_of_the_console() {
-    if !are_there() {
-        return;
-    }
     let home = Home::new();
     let (mut victoria, mut influx) = (Server::victoria(&home, "victoria"), Server::influx(&home, "influx"));
     let second = Server::victoria(&home, "second");
@@ -310,9 +273,6 @@ fn stores_get_everything_through_outages_of_theirs_and_of_the_console() {
 
 #[test]
 fn what_a_store_refuses_is_set_aside_and_can_be_sent_as_it_is() {
-    if !are_there() {
-        return;
-    }
     let home = Home::new();
     let (victoria, influx) = (Server::victoria(&home, "victoria"), Server::influx(&home, "influx"));
     let more = [

@@ -50,6 +50,7 @@ mod replace;
 mod revoke;
 mod roles;
 mod rollback;
+mod servers;
 mod service;
 mod simulate;
 mod survival;

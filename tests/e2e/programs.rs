@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     fs,
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::PathBuf,
     process::Command,
     time::Duration,
@@ -17,7 +17,10 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::fleet::{Fleet, eventually, file};
+use crate::{
+    fleet::{Fleet, eventually, file},
+    servers::free_port,
+};
 
 fn add(fleet: &Fleet, name: &str, content: &str) {
     let path = file(&fleet.home, name, content);
@@ -58,10 +61,6 @@ fn kill_and_wait(fleet: &Fleet, name: &str, pid: i32) -> i32 {
         unit["observed"]["phase"] == "running" && unit["observed"]["pid"] != pid
     });
     self::pid(&unit)
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Says something on a connection, again and again until the answer holds `wanted`.

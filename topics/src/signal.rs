@@ -5,6 +5,8 @@ use std::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::unit::StopSignal;
+
 /// A signal, by its name without `SIG`, in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -40,6 +42,20 @@ pub enum Signal {
     Io,
     Pwr,
     Sys,
+}
+
+impl From<StopSignal> for Signal {
+    fn from(signal: StopSignal) -> Self {
+        match signal {
+            StopSignal::Term => Self::Term,
+            StopSignal::Int => Self::Int,
+            StopSignal::Quit => Self::Quit,
+            StopSignal::Hup => Self::Hup,
+            StopSignal::Usr1 => Self::Usr1,
+            StopSignal::Usr2 => Self::Usr2,
+            StopSignal::Kill => Self::Kill,
+        }
+    }
 }
 
 impl Signal {

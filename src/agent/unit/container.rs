@@ -22,7 +22,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
@@ -32,7 +32,7 @@ use muster_topics::{
     effective::Effective,
     name::{Digest, HostId, UnitName},
     process::Limits,
-    unit::{Desired, Progress, Spec},
+    unit::{Desired, Spec},
 };
 
 pub use self::list::Listed;
@@ -43,6 +43,8 @@ use self::{
     runtime::{Phase, Recipe, Runtime, State},
 };
 use super::{
+    failure::{from_artifact, may_heal, never},
+    folders,
     kind::{Adopted, Instance, Kind, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
     log,
 };
@@ -58,9 +60,6 @@ use crate::{
 const HOST_LABEL: &str = "muster.host";
 const UNIT_LABEL: &str = "muster.unit";
 const MADE_LABEL: &str = "muster.made";
-
-/// How often it is told how far a download is, as of yunos.
-const PROGRESS: Duration = Duration::from_secs(2);
 
 /// Everything about containers on this host.
 pub(super) struct Containers {
@@ -106,26 +105,7 @@ impl Containers {
             return Ok(());
         }
         let file = match spec.image.artifact() {
-            Some(artifact) => {
-                let fetched = self.artifacts.fetch(artifact);
-                tokio::pin!(fetched);
-                loop {
-                    match tokio::time::timeout(PROGRESS, &mut fetched).await {
-                        Ok(fetched) => {
-                            let failure = |error: crate::agent::artifact::ArtifactError| Failure {
-                                may_heal: error.may_heal(),
-                                error: error.to_string(),
-                            };
-                            break Some(fetched.map_err(failure)?);
-                        }
-                        Err(_) => {
-                            if let Some(done_bytes) = self.artifacts.done_bytes(&artifact.sha256) {
-                                tell(Progress { done_bytes, total_bytes: artifact.size_bytes });
-                            }
-                        }
-                    }
-                }
-            }
+            Some(artifact) => Some(self.artifacts.fetch_telling(artifact, tell).await.map_err(from_artifact)?),
             None => None,
         };
         runtime.bring_image(&spec.image, file.as_deref()).await
@@ -330,21 +310,13 @@ fn mounts_are_there(spec: &ContainerSpec) -> Result<(), Failure> {
     }
 }
 
-fn may_heal(error: impl Into<String>) -> Failure {
-    Failure { error: error.into(), may_heal: true }
-}
-
-fn never(error: String) -> Failure {
-    Failure { error, may_heal: false }
-}
-
 impl Kind for Containers {
     fn name(&self) -> &'static str {
         "container"
     }
 
     fn traces(&self) -> io::Result<Vec<Trace>> {
-        place::traces(&self.folder)
+        folders::traces(&self.folder)
     }
 
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>> {

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`entry`] (what it has of a unit), [`turn`] (in which
-//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind) with its [`log`], [`container`] (the second).
+//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind) with its [`log`], [`container`] (the second),
+//! [`folders`] and [`failure`] (what kinds have in common).
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
 //!
@@ -45,6 +46,8 @@
 
 mod container;
 mod entry;
+mod failure;
+mod folders;
 mod health;
 mod kind;
 mod log;

@@ -19,7 +19,6 @@
 //! to are in variables, in that config and in arguments, too ([`Wiring`]).
 
 mod channel;
-mod failure;
 mod instance;
 mod launch;
 mod materials;
@@ -29,7 +28,7 @@ mod reload;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -37,31 +36,32 @@ use std::{
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_shim::cgroup::Cgroup;
 use muster_topics::{
-    Millis, canonical,
+    canonical,
     channel::{Complaint, ToldStats},
     effective::Effective,
     manifest::Manifest,
     name::{Digest, HostId, UnitName},
     reload::Reload,
-    unit::{ArtifactRef, ConfigRef, Desired, Progress, Spec, YunoSpec},
+    unit::{ArtifactRef, ConfigRef, Desired, Spec, YunoSpec},
 };
 use serde_json::Value;
 
 use self::{
     channel::Switchboard,
-    failure::{blocking, from_artifact, from_shim, may_heal},
     instance::{Yuno, ends_with_host, from_ended},
     launch::{Wanted, find_user},
     materials::Materials,
-    place::{Place, Started, names},
+    place::{Place, Started},
 };
 use super::{
+    failure::{self, blocking, from_artifact, from_shim, may_heal},
+    folders,
     kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
     log,
 };
 use crate::{
     agent::{
-        artifact::{ArtifactError, Artifacts},
+        artifact::Artifacts,
         cgroup::{Made, Tree},
         crash,
         shim::{self, ShimError, Shims},
@@ -77,9 +77,6 @@ use crate::{
 
 #[cfg(test)]
 mod tests;
-
-/// How often it is told how far a download is: each time is a message, and a person looks no more often.
-const PROGRESS: Duration = Duration::from_secs(2);
 
 /// Everything about yunos on this host.
 pub(super) struct Yunos {
@@ -115,7 +112,7 @@ impl Yunos {
         let spec = of_yuno(&desired.spec)?;
         // What a revision needs is the same wherever it is started.
         let place = self.place(unit, Slot::First);
-        self.fetch(&spec.artifact, tell).await.map_err(from_artifact)?;
+        self.artifacts.fetch_telling(&spec.artifact, tell).await.map_err(from_artifact)?;
         let materials = place.materials(&desired.revision);
         if materials.are_there(&spec.configs) {
             return place.prepare(&desired.revision, keep, None);
@@ -142,22 +139,6 @@ impl Yunos {
             return Ok(());
         }
         Err(never(format!("the merged config is not what {role}@{version} wants: {}", complaints.join("; "))))
-    }
-
-    /// Fetches an artifact, and tells now and then how far that is.
-    async fn fetch(&self, artifact: &ArtifactRef, tell: &Tell<'_>) -> Result<(), ArtifactError> {
-        let fetched = self.artifacts.fetch(artifact);
-        tokio::pin!(fetched);
-        loop {
-            match tokio::time::timeout(PROGRESS, &mut fetched).await {
-                Ok(fetched) => return fetched.map(drop),
-                Err(_) => {
-                    if let Some(done_bytes) = self.artifacts.done_bytes(&artifact.sha256) {
-                        tell(Progress { done_bytes, total_bytes: artifact.size_bytes });
-                    }
-                }
-            }
-        }
     }
 
     /// The documents of all configs.
@@ -325,18 +306,7 @@ impl Kind for Yunos {
     }
 
     fn traces(&self) -> io::Result<Vec<Trace>> {
-        let mut traces = Vec::new();
-        for realm in names(&self.folder)? {
-            for unit in names(&self.folder.join(&realm))? {
-                // Whatever else lies there was not put there by an agent.
-                let Ok(unit) = format!("{realm}/{unit}").parse::<UnitName>() else { continue };
-                // Each start writes `started.json` anew, which changes the folder.
-                let changed = fs::metadata(self.place(&unit, Slot::First).folder)?.modified()?;
-                let since_epoch = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                traces.push(Trace { unit, at_ms: Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX) });
-            }
-        }
-        Ok(traces)
+        folders::traces(&self.folder)
     }
 
     fn adopt<'a>(&'a self, unit: &'a UnitName, slot: Slot) -> BoxFuture<'a, Result<Adopted, Failure>> {

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     process::Command,
 };
 
@@ -13,7 +13,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::data::{lines, open_metrics};
-use crate::fleet::{Fleet, Running, eventually};
+use crate::{
+    fleet::{Fleet, Running, eventually},
+    servers::{self, free_port, installed},
+};
 
 /// Where a server is asked.
 pub(super) struct Http {
@@ -90,11 +93,7 @@ impl Server {
     pub(super) fn victoria_metrics(points: &[Point]) -> Self {
         let port = free_port();
         let folder = TempDir::new().unwrap();
-        let mut command = installed("victoria-metrics", "victoria-metrics");
-        command
-            .arg(format!("-httpListenAddr=127.0.0.1:{port}"))
-            .arg(format!("-storageDataPath={}", folder.path().join("data").display()))
-            .arg("-retentionPeriod=12");
+        let mut command = servers::victoria_metrics(folder.path(), port);
         let server = Self::start(&mut command, port, folder, "/health");
         for some in points.chunks(20_000) {
             server.http.post("/write?precision=ms", &lines(some));
@@ -128,19 +127,7 @@ impl Server {
     pub(super) fn influxdb(points: &[Point]) -> Self {
         let port = free_port();
         let folder = TempDir::new().unwrap();
-        let below = |name: &str| folder.path().join(name);
-        let config = below("influxdb.conf");
-        let text = format!(
-            "reporting-disabled = true\nbind-address = \"127.0.0.1:{}\"\n[meta]\ndir = {:?}\n[data]\ndir = {:?}\nwal-dir = {:?}\n\
-             [http]\nbind-address = \"127.0.0.1:{port}\"\nlog-enabled = false\n[monitor]\nstore-enabled = false\n",
-            free_port(),
-            below("meta"),
-            below("data"),
-            below("wal"),
-        );
-        fs::write(&config, text).unwrap();
-        let mut command = installed("influxd", "influxdb");
-        command.arg("-config").arg(&config);
+        let mut command = servers::influxdb(folder.path(), port);
         let server = Self::start(&mut command, port, folder, "/ping");
         server.http.post("/query?q=CREATE%20DATABASE%20muster", "");
         for some in points.chunks(5_000) {
@@ -158,15 +145,4 @@ impl Server {
         });
         Self { http, _process: process, _folder: folder }
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
-}
-
-/// A program that must be there.
-fn installed(program: &str, package: &str) -> Command {
-    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().unwrap();
-    assert!(found.status.success(), "there is no {program}. hint: apt install {package}, as tests/run does");
-    Command::new(program)
 }

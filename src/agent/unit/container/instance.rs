@@ -154,7 +154,7 @@ impl Container {
             self.suspend(false).await?;
         }
         if grace_ms > 0 {
-            self.runtime.signal(&self.name, from_stop(signal)).await?;
+            self.runtime.signal(&self.name, signal.into()).await?;
         }
         Ok(())
     }
@@ -213,16 +213,4 @@ fn ended_unseen(started_ms: Option<i64>) -> News {
 /// An end that nobody has seen.
 pub(super) fn unseen() -> Over {
     Over { restarts: 0, last: Ended::new(Exit::Unknown, None, now_ms()) }
-}
-
-fn from_stop(signal: StopSignal) -> Signal {
-    match signal {
-        StopSignal::Term => Signal::Term,
-        StopSignal::Int => Signal::Int,
-        StopSignal::Quit => Signal::Quit,
-        StopSignal::Hup => Signal::Hup,
-        StopSignal::Usr1 => Signal::Usr1,
-        StopSignal::Usr2 => Signal::Usr2,
-        StopSignal::Kill => Signal::Kill,
-    }
 }

@@ -1,22 +1,12 @@
 //! What the agent keeps of a container that it has started: `<data>/containers/<realm>/<name>/started.json`.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::SystemTime,
-};
+use std::{fs, io, path::PathBuf};
 
-use muster_topics::{
-    Millis,
-    container::Runtime,
-    name::{Digest, UnitName},
-    process::Limits,
-};
+use muster_topics::{container::Runtime, name::Digest, process::Limits};
 use serde::{Deserialize, Serialize};
 
-use super::may_heal;
 use crate::{
-    agent::unit::kind::Trace,
+    agent::unit::{failure::may_heal, folders},
     files::{PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically},
     rules::{lease::Wiring, plan::Failure},
 };
@@ -62,50 +52,10 @@ impl Place {
     }
 
     pub(super) fn remove(&self) -> Result<(), Failure> {
-        match fs::remove_dir_all(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(self.failure("removed", &error)),
-            _ => {}
-        }
-        // The realm's folder, if this was the last unit in it.
-        if let Some(realm) = self.0.parent() {
-            let _ = fs::remove_dir(realm);
-        }
-        Ok(())
+        folders::remove(&self.0).map_err(|error| self.failure("removed", &error))
     }
 
     fn failure(&self, what: &str, error: &io::Error) -> Failure {
         may_heal(format!("the unit's folder {} cannot be {what}: {error}", self.0.display()))
     }
-}
-
-/// All units that were ever started, and not removed since.
-pub(super) fn traces(folder: &Path) -> io::Result<Vec<Trace>> {
-    let mut traces = Vec::new();
-    for realm in names(folder)? {
-        for unit in names(&folder.join(&realm))? {
-            // Whatever else lies there was not put there by an agent.
-            let Ok(name) = format!("{realm}/{unit}").parse::<UnitName>() else { continue };
-            let changed = fs::metadata(folder.join(&realm).join(&unit))?.modified()?;
-            let since_epoch = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let at_ms = Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX);
-            traces.push(Trace { unit: name, at_ms });
-        }
-    }
-    Ok(traces)
-}
-
-/// The names in a folder that are folders themselves; none if there is no such folder.
-fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            names.extend(entry.file_name().into_string());
-        }
-    }
-    Ok(names)
 }

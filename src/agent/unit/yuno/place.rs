@@ -16,7 +16,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{failure::may_heal, materials::Materials, reload::Watched};
+use super::{failure::may_heal, folders, materials::Materials, reload::Watched};
 use crate::{
     files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
     rules::{
@@ -138,7 +138,7 @@ impl Place {
             let running = Slot::ALL.map(|slot| Self { folder: self.folder.clone(), slot }.started().ok());
             let running = running.iter().flatten().map(|started| &started.revision);
             let needed: Vec<&Digest> = running.chain(keep).chain([revision]).collect();
-            for name in names(&self.folder.join("rev"))? {
+            for name in folders::names(&self.folder.join("rev"))? {
                 if !needed.iter().any(|needed| name == needed.short()) {
                     fs::remove_dir_all(self.folder.join("rev").join(name))?;
                 }
@@ -211,34 +211,10 @@ impl Place {
     }
 
     pub(super) fn remove(&self) -> Result<(), Failure> {
-        match fs::remove_dir_all(&self.folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(self.failure("removed", &error)),
-            _ => {}
-        }
-        // The realm's folder, if this was the last unit in it.
-        if let Some(realm) = self.folder.parent() {
-            let _ = fs::remove_dir(realm);
-        }
-        Ok(())
+        folders::remove(&self.folder).map_err(|error| self.failure("removed", &error))
     }
 
     pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
         may_heal(format!("the unit's folder {} cannot be {what}: {error}", self.folder.display()))
     }
-}
-
-/// The names in a folder that are folders themselves; none if there is no such folder.
-pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            names.extend(entry.file_name().into_string());
-        }
-    }
-    Ok(names)
 }

@@ -17,8 +17,7 @@ use std::{
 use muster_topics::{
     name::{Digest, UnitName},
     reload::Reload,
-    signal::Signal,
-    unit::{Desired, Spec, StopSignal, YunoSpec},
+    unit::{Desired, Spec, YunoSpec},
 };
 use ring::digest::{Context, SHA256};
 
@@ -119,7 +118,7 @@ impl Yunos {
     ) -> Result<bool, Failure> {
         match how {
             Reload::Restart => Ok(false),
-            Reload::Signal => signal(by_name(spec.reload_signal)).await.map(|()| true),
+            Reload::Signal => signal(spec.reload_signal.into()).await.map(|()| true),
             Reload::Channel => match self.switchboard.ask(unit, slot, Ask::Reload, ANSWER_MAX).await {
                 Ok(_) => Ok(true),
                 Err(complaint) => {
@@ -129,18 +128,6 @@ impl Yunos {
                 }
             },
         }
-    }
-}
-
-fn by_name(signal: StopSignal) -> Signal {
-    match signal {
-        StopSignal::Term => Signal::Term,
-        StopSignal::Int => Signal::Int,
-        StopSignal::Quit => Signal::Quit,
-        StopSignal::Hup => Signal::Hup,
-        StopSignal::Usr1 => Signal::Usr1,
-        StopSignal::Usr2 => Signal::Usr2,
-        StopSignal::Kill => Signal::Kill,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Yunos as real processes under real shims, with their artifacts in place.
 
-use std::{collections::BTreeMap, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use muster_topics::{
     command::Verb,
@@ -343,7 +343,7 @@ async fn a_new_revision_takes_the_place_of_the_old_one() {
     let third = host.until_phase(&unit, Phase::Running).await;
     assert!(!is_alive(pid(&second)) && is_alive(pid(&third)));
     // Revisions that are past are tidied away, but for the one before.
-    assert!(names(&host.unit_folder().join("rev")).unwrap().len() <= 2);
+    assert!(folders::names(&host.unit_folder().join("rev")).unwrap().len() <= 2);
     host.stop(&unit).await;
 }
 
@@ -356,13 +356,13 @@ fn what_can_be_gone_back_to_is_not_tidied_away() {
     for (revision, left) in [(&second, [&first, &second]), (&third, [&first, &third]), (&second, [&first, &second])] {
         place.prepare(revision, Some(&first), Some(&[])).unwrap();
         let mut left = left.map(Digest::short);
-        let mut there = names(&folder.path().join("rev")).unwrap();
+        let mut there = folders::names(&folder.path().join("rev")).unwrap();
         left.sort_unstable();
         there.sort_unstable();
         assert_eq!(there, left);
     }
     place.prepare(&second, Some(&second), None).unwrap();
-    assert_eq!(names(&folder.path().join("rev")).unwrap(), [second.short()]);
+    assert_eq!(folders::names(&folder.path().join("rev")).unwrap(), [second.short()]);
 }
 
 #[tokio::test]

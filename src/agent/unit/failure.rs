@@ -14,6 +14,10 @@ pub(super) fn may_heal(error: impl Into<String>) -> Failure {
     Failure { error: error.into(), may_heal: true }
 }
 
+pub(super) fn never(error: impl Into<String>) -> Failure {
+    Failure { error: error.into(), may_heal: false }
+}
+
 pub(super) fn from_artifact(error: ArtifactError) -> Failure {
     Failure { may_heal: error.may_heal(), error: error.to_string() }
 }

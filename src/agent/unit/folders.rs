@@ -1,0 +1,51 @@
+//! The folders that a kind keeps for its units on this host: `<folder>/<realm>/<name>/`.
+
+use std::{fs, io, path::Path, time::SystemTime};
+
+use muster_topics::{Millis, name::UnitName};
+
+use super::kind::Trace;
+
+/// All units that were ever started, and not removed since.
+pub(super) fn traces(folder: &Path) -> io::Result<Vec<Trace>> {
+    let mut traces = Vec::new();
+    for realm in names(folder)? {
+        for unit in names(&folder.join(&realm))? {
+            // Whatever else lies there was not put there by an agent.
+            let Ok(name) = format!("{realm}/{unit}").parse::<UnitName>() else { continue };
+            // Each start writes `started.json` anew, which changes the folder.
+            let changed = fs::metadata(folder.join(&realm).join(&unit))?.modified()?;
+            let since_epoch = changed.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            traces.push(Trace { unit: name, at_ms: Millis::try_from(since_epoch.as_millis()).unwrap_or(Millis::MAX) });
+        }
+    }
+    Ok(traces)
+}
+
+/// The names in a folder that are folders themselves; none if there is no such folder.
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            names.extend(entry.file_name().into_string());
+        }
+    }
+    Ok(names)
+}
+
+/// Removes a unit's folder with all that is in it, and the realm's if it was the last one there.
+pub(super) fn remove(unit: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(unit) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    if let Some(realm) = unit.parent() {
+        let _ = fs::remove_dir(realm);
+    }
+    Ok(())
+}
