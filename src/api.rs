@@ -17,7 +17,7 @@ use muster_topics::{
     realm::PortRange,
     select::HostSelect,
     snapshot::Pins,
-    unit::{Desired, Hold, Observed},
+    unit::{ArtifactRef, Desired, Hold, Observed},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -426,6 +426,13 @@ pub struct Artifact {
     pub manifest: Option<Digest>,
     /// When it was added.
     pub added_ms: Millis,
+}
+
+impl From<Artifact> for ArtifactRef {
+    fn from(artifact: Artifact) -> Self {
+        let Artifact { sha256, size_bytes, role, version, manifest, added_ms: _ } = artifact;
+        Self { sha256, size_bytes, role, version, manifest }
+    }
 }
 
 /// `POST /api/v1/configs`.

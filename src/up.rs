@@ -386,13 +386,7 @@ async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
         content: r#"{"greeting": "hello"}"#.to_owned(),
     };
     let config = console.add_config(&operator, config).await.trying(what)?;
-    let artifact = ArtifactRef {
-        sha256: artifact.sha256,
-        size_bytes: artifact.size_bytes,
-        role: artifact.role,
-        version: artifact.version,
-        manifest: artifact.manifest,
-    };
+    let artifact = ArtifactRef::from(artifact);
     let spec = Spec::Yuno(YunoSpec {
         configs: vec![ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }],
         grace_ms: 5_000,

@@ -1,5 +1,7 @@
-//! `muster container`: the verbs of units on containers, and what is shown of one beyond what every unit has. One is made
-//! by `muster unit apply`.
+//! `muster container`: the verbs of units on containers (`create` has how one is made), and what is shown of one beyond
+//! what every unit has.
+
+mod create;
 
 use clap::Subcommand;
 use muster_topics::{
@@ -18,6 +20,10 @@ use crate::failure::Failure;
 /// Verbs on containers.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Verb {
+    /// Make a container, or change the one of this name
+    Create(Box<create::Create>),
+    /// Make another container of what one is made of
+    Clone(Box<create::Clone>),
     /// Start a container
     Run(Change),
     /// Stop a container: its stop signal, its grace, then SIGKILL for all that is in it
@@ -55,6 +61,8 @@ pub enum Verb {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
+        Verb::Create(wanted) => create::create(*wanted, session).await,
+        Verb::Clone(wanted) => create::clone(*wanted, session).await,
         Verb::Run(which) => change(session, which, Action::Run).await,
         Verb::Stop(which) => change(session, which, Action::Stop).await,
         Verb::Restart(which) => change(session, which, Action::Restart).await,

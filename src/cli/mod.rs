@@ -32,6 +32,7 @@ pub mod host;
 pub mod login;
 pub mod logs;
 pub mod metric;
+pub mod policy;
 pub mod print;
 pub mod probe;
 pub mod process;

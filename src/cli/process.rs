@@ -1,5 +1,7 @@
 //! Options of `muster yuno create` for what a process may use and what it is given.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use muster_topics::{
     capability::Capability,
@@ -7,13 +9,10 @@ use muster_topics::{
     unit::Channel,
 };
 
-/// What a process may use and what it is given.
+/// What a unit may use.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Process")]
-pub struct Options {
-    /// Where it works, an absolute path; a folder of its own if not given
-    #[arg(long, value_name = "FOLDER")]
-    cwd: Option<String>,
+#[group(id = "limited")]
+pub struct Limited {
     /// The most memory, with everything that it forks, such as 64M; what takes more is killed
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory: Option<u64>,
@@ -23,6 +22,34 @@ pub struct Options {
     /// The most processes and threads
     #[arg(long, value_name = "COUNT")]
     pids: Option<u32>,
+    /// A limit of each of its processes, such as nofile=1024 or nofile=1024:4096; may be given several times
+    #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]", value_parser = parse_rlimit)]
+    rlimits: Vec<(Resource, Rlimit)>,
+}
+
+impl Limited {
+    /// What it may use with everything that it forks.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits { memory_bytes: self.memory, cpu: self.cpu, pids: self.pids }
+    }
+
+    /// What each of its processes may use.
+    #[must_use]
+    pub fn rlimits(&self) -> BTreeMap<Resource, Rlimit> {
+        self.rlimits.iter().copied().collect()
+    }
+}
+
+/// What a process may use and what it is given.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Process")]
+pub struct Options {
+    /// Where it works, an absolute path; a folder of its own if not given
+    #[arg(long, value_name = "FOLDER")]
+    cwd: Option<String>,
+    #[command(flatten)]
+    limited: Limited,
     /// A group that it is in, in place of all that its user is in; may be given several times
     #[arg(long = "group", value_name = "NAME")]
     groups: Vec<String>,
@@ -32,9 +59,6 @@ pub struct Options {
     /// Its nice value
     #[arg(long, allow_negative_numbers = true)]
     nice: Option<i32>,
-    /// A limit of each of its processes, such as nofile=1024 or nofile=1024:4096; may be given several times
-    #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]", value_parser = parse_rlimit)]
-    rlimits: Vec<(Resource, Rlimit)>,
     /// A capability that it keeps, such as net_bind_service; all others are dropped; may be given several times
     #[arg(long = "capability", value_name = "NAME", conflicts_with = "no_capabilities")]
     capabilities: Vec<Capability>,
@@ -100,12 +124,12 @@ impl Options {
             },
             start_timeout_ms: millis(self.start_timeout),
             watchdog_ms: self.watchdog.map(millis),
-            limits: Limits { memory_bytes: self.memory, cpu: self.cpu, pids: self.pids },
+            limits: self.limited.limits(),
             process: Process {
                 groups: (!self.groups.is_empty()).then_some(self.groups),
                 umask: self.umask,
                 nice: self.nice,
-                rlimits: self.rlimits.into_iter().collect(),
+                rlimits: self.limited.rlimits(),
                 capabilities: (self.no_capabilities || !self.capabilities.is_empty()).then_some(self.capabilities),
                 no_new_privs: self.no_new_privs,
             },

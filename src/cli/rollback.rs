@@ -10,15 +10,23 @@ use muster_topics::{
 use super::print;
 use crate::api::Unit;
 
-/// How a change of revision takes place, and what becomes of one that does not work.
+/// How a change of revision of a yuno takes place, and what becomes of one that does not work.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Replacement and rollback")]
-#[group(id = "rollback")]
+#[group(id = "replacement")]
 pub struct Options {
     /// How another revision takes the place of what runs: stop-first, or start-first, with which both run until the other is
     /// up, and with the same endpoints
     #[arg(long, value_name = "HOW", default_value = "stop-first", value_parser = parse_replace)]
     replace: Replace,
+    #[command(flatten)]
+    trial: Trial,
+}
+
+/// What becomes of a change of revision that does not work.
+#[derive(Args, Clone, Copy, Debug)]
+#[group(id = "trial")]
+pub struct Trial {
     /// Stay in a revision that does not work, rather than go back to the last verified one
     #[arg(long)]
     no_rollback: bool,
@@ -34,12 +42,35 @@ pub struct Options {
 impl Options {
     /// Puts them into a spec.
     pub fn put_into(&self, spec: &mut YunoSpec) {
-        let millis = |time: humantime::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         spec.replace = self.replace;
-        spec.rollback = if self.no_rollback { Rollback::Never } else { Rollback::Auto };
-        spec.verify_after_ms = millis(self.verify_after);
-        spec.healthy_within_ms = self.healthy_within.map(millis);
+        spec.rollback = self.trial.rollback();
+        spec.verify_after_ms = self.trial.verify_after_ms();
+        spec.healthy_within_ms = self.trial.healthy_within_ms();
     }
+}
+
+impl Trial {
+    /// Whether it goes back.
+    #[must_use]
+    pub fn rollback(&self) -> Rollback {
+        if self.no_rollback { Rollback::Never } else { Rollback::Auto }
+    }
+
+    /// How long it has to be up before it is verified.
+    #[must_use]
+    pub fn verify_after_ms(&self) -> u64 {
+        millis(self.verify_after)
+    }
+
+    /// How long it may take to be up.
+    #[must_use]
+    pub fn healthy_within_ms(&self) -> Option<u64> {
+        self.healthy_within.map(millis)
+    }
+}
+
+fn millis(time: humantime::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn parse_replace(text: &str) -> Result<Replace, String> {

@@ -1,23 +1,23 @@
 //! `muster unit` and `muster yuno`: what agents keep.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 use muster_topics::{
     channel::ToldStats,
     command::Verb as Asked,
-    name::{LabelValue, Name, NameError, UnitName},
+    name::{LabelValue, Name, UnitName},
     probe::Which,
     reload::{OnChange, Reload},
     select::Select,
     signal::Signal,
-    unit::{ArtifactRef, ConfigRef, Hold, Observed, Phase, Restart, Run, Spec, StopSignal, YunoSpec, grace_ms},
+    unit::{ArtifactRef, ConfigRef, Hold, Observed, Phase, Run, Spec, StopSignal, YunoSpec},
 };
 
 use super::{
     Session, apply, artifact, ask,
     change::{Action, Change, Waiting, change, settle, submit},
-    config, container, effective, endpoint, exec, export, host, logs, print, probe, process, rollback,
+    config, container, effective, endpoint, exec, export, host, logs, policy,
+    policy::{parse_label, parse_signal, parse_word},
+    print, probe, process, rollback,
     target::{self, UnitRef},
     upgrade, wait,
 };
@@ -195,27 +195,9 @@ pub struct Create {
     /// The user that it runs as
     #[arg(long)]
     pub user: Option<String>,
-    /// A unit of the host that it waits for while that is on its way; may be given several times
-    #[arg(long, value_name = "UNIT")]
-    pub after: Vec<UnitName>,
-    /// A unit of the host that has to run before it is started; may be given several times
-    #[arg(long, value_name = "UNIT")]
-    pub requires: Vec<UnitName>,
-    /// Which of those that start together go first, from 0 to 9: the lower numbers
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=9))]
-    pub priority: u8,
-    /// A label, by which selectors find it; may be given several times
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
-    pub labels: Vec<(Name, LabelValue)>,
-    /// When it is started again by itself: always, on-failure or never
-    #[arg(long, default_value = "always", value_parser = parse_restart)]
-    pub restart: Restart,
-    /// The signal that asks it to end; quit for one with --lines if not given, and term otherwise
-    #[arg(long, value_parser = parse_signal)]
-    pub stop_signal: Option<StopSignal>,
-    /// How long it may take to end before it is killed
-    #[arg(long, default_value = "30s", value_name = "TIME")]
-    pub grace: humantime::Duration,
+    /// When it is started, and how it ends
+    #[command(flatten)]
+    pub policy: policy::Options,
     /// What it may use and what it is given
     #[command(flatten)]
     pub process: process::Options,
@@ -235,27 +217,9 @@ pub struct Create {
     wait: Waiting,
 }
 
-fn parse_label(text: &str) -> Result<(Name, LabelValue), String> {
-    let (name, value) = text.split_once('=').ok_or("use NAME=VALUE, such as tier=gold")?;
-    let wrong = |error: NameError| error.to_string();
-    Ok((name.parse().map_err(wrong)?, value.parse().map_err(wrong)?))
-}
-
-fn parse_restart(text: &str) -> Result<Restart, String> {
-    parse_word(&text.replace('-', "_"))
-}
-
-fn parse_signal(text: &str) -> Result<StopSignal, String> {
-    parse_word(text.to_lowercase().trim_start_matches("sig"))
-}
-
 fn parse_on_change(text: &str) -> Result<OnChange, String> {
     let (path, action) = text.rsplit_once('=').ok_or("use PATH=restart, PATH=signal or PATH=channel")?;
     Ok(OnChange { path: path.to_owned(), action: parse_word(action)? })
-}
-
-fn parse_word<T: serde::de::DeserializeOwned>(word: &str) -> Result<T, String> {
-    serde_json::from_value(word.into()).map_err(|error| error.to_string())
 }
 
 /// Does a verb on units of any kind.
@@ -494,14 +458,7 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         configs.push(ConfigRef { id, version, sha256 });
     }
     let says = artifact::manifest(session, &artifact).await?.unwrap_or_default();
-    let grace: Duration = create.grace.into();
-    let artifact = ArtifactRef {
-        sha256: artifact.sha256,
-        size_bytes: artifact.size_bytes,
-        role: artifact.role,
-        version: artifact.version,
-        manifest: artifact.manifest,
-    };
+    let policy = create.policy;
     let process::Fields { cwd, limits, process, log, channel, start_timeout_ms, watchdog_ms } =
         create.process.into_fields();
     let (provides, needs) = create.endpoints.into_fields();
@@ -513,10 +470,11 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         args: if create.args.is_empty() { says.args } else { create.args },
         env: create.env.into_iter().collect(),
         user: create.user,
-        labels: create.labels.into_iter().collect(),
-        after: create.after,
-        requires: create.requires,
-        priority: create.priority,
+        grace_ms: policy.grace_ms(),
+        labels: policy.labels.into_iter().collect(),
+        after: policy.after,
+        requires: policy.requires,
+        priority: policy.priority,
         cwd,
         limits,
         process,
@@ -527,10 +485,9 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         provides,
         needs,
         probes: create.probes.into_field(),
-        restart: create.restart,
-        stop_signal: create.stop_signal,
-        grace_ms: u64::try_from(grace.as_millis()).unwrap_or_else(|_| grace_ms()),
-        ..YunoSpec::new(artifact)
+        restart: policy.restart,
+        stop_signal: policy.stop_signal,
+        ..YunoSpec::new(artifact.into())
     };
     create.rollback.put_into(&mut spec);
     let spec = Spec::Yuno(spec);

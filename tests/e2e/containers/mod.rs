@@ -324,3 +324,32 @@ fn the_same_becomes_of_a_yuno_and_of_a_container() {
     assert_eq!(container, yuno);
     assert!(container.len() > 15, "{container:?}");
 }
+
+#[test]
+fn one_is_made_by_hand_and_cloned() {
+    let (podman, fleet) = stage();
+    let limits = ["--memory", "32M", "--rlimit", "nofile=1024:4096", "--rlimit", "nproc=1000:1000"];
+    let made_of =
+        ["container", "create", "default/shop", "--rootfs", "shop", "--network", "none", "--env", "COLOUR=blue"];
+    fleet.ok(&[&made_of[..], &limits, &["--run", "--", "/bin/sh", "-c", LOOP]].concat());
+    wait_for_log(&fleet, "with blue");
+    assert_eq!(podman.inspect("muster.default.shop")["HostConfig"]["Memory"], 32 << 20);
+
+    // What is secret is not taken along in silence, and what is there is not overwritten.
+    let refused = fleet.muster(&["container", "clone", "default/shop", "default/shop-2"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("shown to nobody: COLOUR"), "{}", refused.stderr);
+    let refused = fleet.muster(&["container", "clone", "default/shop", "default/shop", "--env", "COLOUR=red"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("there is a unit default/shop on"), "{}", refused.stderr);
+
+    fleet.ok(&["container", "clone", "default/shop", "default/shop-2", "--env", "COLOUR=red", "--run"]);
+    eventually("the other's log", || {
+        let log = fleet.muster(&["container", "logs", "default/shop-2"]).stdout;
+        if log.contains("with red") { Ok(()) } else { Err(log) }
+    });
+    assert_eq!(podman.inspect("muster.default.shop-2")["HostConfig"]["Memory"], 32 << 20);
+    let mut names = podman.names();
+    names.sort();
+    assert_eq!(names, ["muster.default.shop", "muster.default.shop-2"]);
+}

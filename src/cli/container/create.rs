@@ -1,0 +1,281 @@
+//! `muster container create` and `clone`: how one is made without a document.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use muster_topics::{
+    command::Verb as Asked,
+    container::{ContainerSpec, Image, Mount, Network, Runtime},
+    name::{Name, NameError},
+    unit::{MASK, Run, Spec},
+};
+
+use crate::{
+    api::Unit,
+    cli::{
+        Session, artifact,
+        change::{Waiting, settle, submit},
+        endpoint, exec, host, policy,
+        policy::parse_word,
+        process::Limited,
+        rollback::Trial,
+        target::{self, UnitRef},
+        unit::{one, units},
+    },
+    failure::{Failure, Kind},
+};
+
+/// Make a container, or change the one of this name.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  muster artifact add shop.tar.gz --role shop --version 1.0.0\n  \
+                        muster container create default/shop --rootfs shop@1.0.0 --memory 64M --run -- /bin/shop --port 80\n  \
+                        muster container create default/web --image docker.io/library/nginx:1.27 --provide http --port http=80 --run")]
+pub struct Create {
+    /// REALM/NAME or HOST:REALM/NAME
+    unit: UnitRef,
+    /// The host, by id or hostname
+    #[arg(long)]
+    host: Option<String>,
+    #[command(flatten)]
+    made_of: MadeOf,
+    /// What keeps it on its host
+    #[arg(long, default_value = "podman", value_parser = parse_word::<Runtime>)]
+    runtime: Runtime,
+    /// The program, in place of the image's own entry point; with its arguments, if it is given several times
+    #[arg(long = "entry", value_name = "ARG")]
+    entry: Vec<String>,
+    /// A variable of its environment, beside the image's own; may be given several times
+    #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
+    env: Vec<(String, String)>,
+    /// The user that it runs as inside, by name or number, with a group behind a colon as wanted
+    #[arg(long)]
+    user: Option<String>,
+    /// Where it works inside, an absolute path
+    #[arg(long, value_name = "FOLDER")]
+    cwd: Option<String>,
+    /// Something of the host's files that it sees, with absolute paths; may be given several times
+    #[arg(long = "mount", value_name = "HOST:INSIDE[:ro]", value_parser = parse_mount)]
+    mounts: Vec<Mount>,
+    /// Its network: bridge, a network of its own; host, the host's; or none
+    #[arg(long, default_value = "bridge", value_parser = parse_word::<Network>)]
+    network: Network,
+    /// The port inside to which an endpoint that it provides leads; may be given several times
+    #[arg(long = "port", value_name = "ENDPOINT=PORT", value_parser = parse_port)]
+    ports: Vec<(Name, u16)>,
+    /// What it may use
+    #[command(flatten)]
+    limited: Limited,
+    /// Where it listens, and what it connects to
+    #[command(flatten)]
+    endpoints: endpoint::Options,
+    /// When it is started, and how it ends
+    #[command(flatten)]
+    policy: policy::Options,
+    /// What becomes of a change that does not work
+    #[command(flatten)]
+    trial: Trial,
+    /// Start it as well
+    #[arg(long)]
+    run: bool,
+    #[command(flatten)]
+    wait: Waiting,
+    /// Its arguments, or the whole command where its image has no entry point
+    #[arg(last = true, value_name = "ARG")]
+    args: Vec<String>,
+}
+
+/// What a container is made of: one of these.
+#[derive(Args, Clone, Debug)]
+#[group(id = "made_of", required = true, multiple = false)]
+struct MadeOf {
+    /// The name of an image that the host's runtime has, or can pull
+    #[arg(long, value_name = "NAME")]
+    image: Option<String>,
+    /// An artifact, a tarball of a root file system: ROLE@VERSION, ROLE for the one added last, or a SHA-256
+    #[arg(long, value_name = "ARTIFACT")]
+    rootfs: Option<String>,
+    /// An artifact, an archive of one image (`podman save`, `docker save`)
+    #[arg(long, value_name = "ARTIFACT")]
+    archive: Option<String>,
+}
+
+/// Make another container of what one is made of.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "What the first one has written stays with it: the other begins with its image.\n\n\
+                        Example:\n  muster container clone default/shop default/shop-2 --run")]
+pub struct Clone {
+    /// Which: REALM/NAME or HOST:REALM/NAME
+    from: UnitRef,
+    /// What the other is called, and on which host it is: REALM/NAME on the same, or HOST:REALM/NAME
+    to: UnitRef,
+    /// The host of the first, by id or hostname
+    #[arg(long)]
+    host: Option<String>,
+    /// A variable of its environment. Values of the first are shown to nobody, so that each has to be said; may be given
+    /// several times
+    #[arg(long = "env", value_name = "K=V", value_parser = exec::parse_variable)]
+    env: Vec<(String, String)>,
+    /// Start it as well
+    #[arg(long)]
+    run: bool,
+    #[command(flatten)]
+    wait: Waiting,
+}
+
+fn parse_mount(text: &str) -> Result<Mount, String> {
+    let (paths, read_only) = text.strip_suffix(":ro").map_or((text, false), |paths| (paths, true));
+    let (host, inside) =
+        paths.split_once(':').ok_or("use HOST:INSIDE, such as /srv/shop:/data, or /etc/shop:/etc/shop:ro")?;
+    Ok(Mount { host: host.to_owned(), inside: inside.to_owned(), read_only })
+}
+
+fn parse_port(text: &str) -> Result<(Name, u16), String> {
+    let (name, port) = text.split_once('=').ok_or("use ENDPOINT=PORT, such as http=80")?;
+    let name = name.parse().map_err(|error: NameError| error.to_string())?;
+    Ok((name, port.parse().map_err(|_| format!("{port:?} is no port"))?))
+}
+
+impl MadeOf {
+    async fn find(self, session: &Session) -> Result<Image, Failure> {
+        let found = |text: String| async move { artifact::find(session, &text).await.map(Into::into) };
+        match (self.image, self.rootfs, self.archive) {
+            (Some(name), _, _) => Ok(Image::Name(name)),
+            (_, Some(rootfs), _) => found(rootfs).await.map(Image::Rootfs),
+            (_, _, Some(archive)) => found(archive).await.map(Image::Archive),
+            (None, None, None) => Err(Failure::new(Kind::Usage, "--image, --rootfs or --archive is wanted")),
+        }
+    }
+}
+
+/// Makes a container of what was typed.
+///
+/// # Errors
+/// If it is refused, or does not come about in time.
+pub(super) async fn create(create: Create, session: &Session) -> Result<(), Failure> {
+    let host = host::one(session, create.unit.host.clone().or(create.host)).await?;
+    let (provides, needs) = create.endpoints.into_fields();
+    let policy = create.policy;
+    let spec = ContainerSpec {
+        runtime: create.runtime,
+        entry: (!create.entry.is_empty()).then_some(create.entry),
+        args: create.args,
+        env: create.env.into_iter().collect(),
+        user: create.user,
+        cwd: create.cwd,
+        mounts: create.mounts,
+        network: create.network,
+        limits: create.limited.limits(),
+        rlimits: create.limited.rlimits(),
+        provides,
+        ports: create.ports.into_iter().collect(),
+        needs,
+        restart: policy.restart,
+        rollback: create.trial.rollback(),
+        verify_after_ms: create.trial.verify_after_ms(),
+        healthy_within_ms: create.trial.healthy_within_ms(),
+        stop_signal: policy.stop_signal.unwrap_or_default(),
+        grace_ms: policy.grace_ms(),
+        labels: policy.labels.into_iter().collect(),
+        after: policy.after,
+        requires: policy.requires,
+        priority: policy.priority,
+        ..ContainerSpec::new(create.made_of.find(session).await?)
+    };
+    apply(session, (host, create.unit), Spec::Container(spec), create.run, create.wait).await
+}
+
+/// Makes another container of what one is made of.
+///
+/// # Errors
+/// If there is one of this name, or a value of its environment is missing; if it is refused, or does not come about in time.
+pub(super) async fn clone(clone: Clone, session: &Session) -> Result<(), Failure> {
+    let from = one(session, &clone.from, clone.host).await?;
+    let host = clone.to.host.clone().unwrap_or_else(|| from.host.to_string());
+    let is_there = |unit: &Unit| unit.unit == clone.to.unit && target::is_host(unit, &host);
+    if let Some(there) = units(session, None).await?.iter().find(|unit| is_there(unit)) {
+        return Err(Failure::new(
+            Kind::Failed,
+            format!("there is a unit {} on {} already", there.unit, there.hostname),
+        )
+        .hint("give the other one a name of its own"));
+    }
+    let spec = cloned(&from, clone.env)?;
+    apply(session, (host, clone.to), spec, clone.run, clone.wait).await
+}
+
+/// The spec of another one.
+fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
+    let mut spec = from.desired.spec.clone();
+    let Spec::Container(container) = &mut spec else {
+        let kind = spec.kind();
+        return Err(Failure::new(Kind::Usage, format!("{} is a {kind}, not a container", from.unit))
+            .hint("`muster unit export` writes a document that can be applied under another name"));
+    };
+    container.restart_epoch = 0;
+    container.env.extend(given);
+    let missing: Vec<&str> = masked(&container.env).collect();
+    if missing.is_empty() {
+        return Ok(spec);
+    }
+    let names = missing.join(", ");
+    Err(Failure::new(Kind::Usage, format!("the environment of {} is shown to nobody: {names}", from.unit))
+        .hint(format!("say --env {}=… for each", missing.first().copied().unwrap_or_default())))
+}
+
+fn masked(env: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
+    env.iter().filter(|(_, value)| *value == MASK).map(|(name, _)| name.as_str())
+}
+
+async fn apply(
+    session: &Session,
+    (host, unit): (String, UnitRef),
+    spec: Spec,
+    run: bool,
+    wait: Waiting,
+) -> Result<(), Failure> {
+    let asked = Asked::UnitApply { unit: unit.unit, spec: Box::new(spec), run: run.then_some(Run::Running) };
+    let command = submit(session, vec![host], asked).await?;
+    settle(session, &command, wait).await
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    struct Line {
+        #[command(flatten)]
+        create: Create,
+    }
+
+    fn parse(line: &str) -> Result<Create, clap::Error> {
+        Line::try_parse_from(["create"].into_iter().chain(line.split_whitespace())).map(|line| line.create)
+    }
+
+    #[test]
+    fn what_is_typed() {
+        let made = parse(
+            "a/b --image x --mount /a:/b:ro --mount /c:/d --port http=80 --network none --memory 5M --rlimit nofile=9 -- sh -c true",
+        )
+        .unwrap();
+        assert_eq!(made.args, ["sh", "-c", "true"]);
+        assert_eq!(made.network, Network::None);
+        assert_eq!(made.limited.limits().memory_bytes, Some(5 << 20));
+        assert_eq!(made.ports.len(), 1);
+        let read_only: Vec<bool> = made.mounts.iter().map(|mount| mount.read_only).collect();
+        assert_eq!(read_only, [true, false]);
+        for wrong in [
+            "a/b",
+            "a/b --image x --rootfs y",
+            "a/b --image x --mount /a",
+            "a/b --image x --port http",
+            "a/b --image x --port http=0x5",
+            "a/b --image x --network lan",
+            "a/b --image x --runtime qemu",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Options of `create` that units of every kind have: what one is known by, and when it is started and how it ends.
+
+use std::time::Duration;
+
+use clap::Args;
+use muster_topics::{
+    name::{LabelValue, Name, NameError, UnitName},
+    unit::{Restart, StopSignal, grace_ms},
+};
+use serde::de::DeserializeOwned;
+
+/// What a unit is known by, and when it is started and how it ends.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Order and policy")]
+#[group(id = "policy")]
+pub struct Options {
+    /// A unit of the host that it waits for while that is on its way; may be given several times
+    #[arg(long, value_name = "UNIT")]
+    pub after: Vec<UnitName>,
+    /// A unit of the host that has to run before it is started; may be given several times
+    #[arg(long, value_name = "UNIT")]
+    pub requires: Vec<UnitName>,
+    /// Which of those that start together go first, from 0 to 9: the lower numbers
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=9))]
+    pub priority: u8,
+    /// A label, by which selectors find it; may be given several times
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
+    pub labels: Vec<(Name, LabelValue)>,
+    /// When it is started again by itself: always, on-failure or never
+    #[arg(long, default_value = "always", value_parser = parse_restart)]
+    pub restart: Restart,
+    /// The signal that asks it to end; quit for a yuno with --lines if not given, and term otherwise
+    #[arg(long, value_parser = parse_signal)]
+    pub stop_signal: Option<StopSignal>,
+    /// How long it may take to end before it is killed
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    grace: humantime::Duration,
+}
+
+impl Options {
+    /// How long it may take to end, in milliseconds.
+    #[must_use]
+    pub fn grace_ms(&self) -> u64 {
+        u64::try_from(Duration::from(self.grace).as_millis()).unwrap_or_else(|_| grace_ms())
+    }
+}
+
+/// Reads `NAME=VALUE`.
+pub(super) fn parse_label(text: &str) -> Result<(Name, LabelValue), String> {
+    let (name, value) = text.split_once('=').ok_or("use NAME=VALUE, such as tier=gold")?;
+    let wrong = |error: NameError| error.to_string();
+    Ok((name.parse().map_err(wrong)?, value.parse().map_err(wrong)?))
+}
+
+fn parse_restart(text: &str) -> Result<Restart, String> {
+    parse_word(&text.replace('-', "_"))
+}
+
+/// Reads a signal that may ask something to end.
+pub(super) fn parse_signal(text: &str) -> Result<StopSignal, String> {
+    parse_word(text.to_lowercase().trim_start_matches("sig"))
+}
+
+/// Reads a word as the JSON form has it.
+pub(super) fn parse_word<T: DeserializeOwned>(word: &str) -> Result<T, String> {
+    serde_json::from_value(word.into()).map_err(|error| error.to_string())
+}
