@@ -233,6 +233,15 @@ impl Tellings {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner).told.remove(&host);
     }
 
+    /// A host is a member no more.
+    pub(super) fn forget(&self, host: HostId) {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner).hosts.remove(&host);
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        owed.hosts.remove(&host);
+        owed.told.remove(&host);
+        owed.later.remove(&host);
+    }
+
     /// A host has said which generation it has.
     pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
         let (has, wanted) = (has.unwrap_or_default(), self.of(host));
