@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_series::{Column, Operator, Resolution, Selector, SeriesStore, Settings};
+use muster_series::{Column, Resolution, Selector, SeriesStore, Settings};
 use muster_topics::metric::Point;
 
 use crate::{
@@ -127,7 +127,7 @@ async fn questions(table: &mut Table) -> Result<()> {
     let later = Point::new("later", &[], BASE_MS + DAY_MS + HOUR_MS).field("v", 0.0);
     store.append(&[later]).await?;
     store.settle().await;
-    let all = || Selector::of([("__name__", Operator::Equal, "asked_busy_percent")]);
+    let all = || Selector::parse("asked_busy_percent");
     let chosen = store.select(all()?, data::ASKED).await?;
     let mut times = Vec::new();
     for i in 0..500 {

@@ -117,15 +117,23 @@ impl Agent {
         readings.extend(units(&self.inputs.units.borrow()));
         readings.extend(self.lookout.readings(self.now_ms()));
         readings.extend(self.certificate_left());
+        // Here too, for of a unit that went just before the agent ended nothing is heard any more.
+        self.end_of_units_gone().await?;
         self.look_out(&readings).await
     }
 
     /// Units have changed.
     pub(super) async fn look_out_for_units(&mut self) -> Result<(), StoreError> {
+        self.end_of_units_gone().await?;
+        let states = self.inputs.units.borrow().clone();
+        self.look_out(&units(&states)).await
+    }
+
+    /// Ends the alerts of units that are there no more.
+    async fn end_of_units_gone(&mut self) -> Result<(), StoreError> {
         let states = self.inputs.units.borrow().clone();
         let gone = self.lookout.alerts.unit_gone(|unit| states.contains_key(unit), self.both_clocks());
-        self.tell_alerts(gone).await?;
-        self.look_out(&units(&states)).await
+        self.tell_alerts(gone).await
     }
 
     /// Another agent says that it is this host.

@@ -28,6 +28,12 @@ pub enum Verb {
         /// Its id or hostname
         host: String,
     },
+    /// Remove a host that is gone for good: it is locked out, and forgotten with all that it said
+    #[command(alias = "remove")]
+    Rm {
+        /// Its id or hostname
+        host: String,
+    },
 }
 
 /// Does it.
@@ -47,6 +53,11 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Revoke { host } => {
             session.client.order(Method::POST, &format!("hosts/{host}/revoke")).await?;
             print::say(format_args!("{host} is locked out; what it runs goes on until somebody stops it there"));
+            Ok(())
+        }
+        Verb::Rm { host } => {
+            session.client.order(Method::DELETE, &format!("hosts/{host}")).await?;
+            print::say(format_args!("{host} is removed; `muster command ls` still has what was ordered of it"));
             Ok(())
         }
     }

@@ -264,7 +264,7 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
         YunoVerb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
         YunoVerb::Freeze(which) => change(session, which, Action::Freeze).await,
         YunoVerb::Thaw(which) => change(session, which, Action::Thaw).await,
-        YunoVerb::Ls(wanted) => list(session, wanted, None).await,
+        YunoVerb::Ls(wanted) => list(session, wanted, Some("yuno")).await,
         YunoVerb::Show(wanted) => show(session, wanted).await,
         YunoVerb::Logs(wanted) => logs::run(wanted, session).await,
         YunoVerb::Config(wanted) => effective::run(wanted, session).await,
@@ -303,7 +303,11 @@ pub(super) async fn list(session: &Session, wanted: Listing, kind: Option<&str>)
         ]
     };
     let header = ["HOST", "UNIT", "KIND", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
-    let empty = "no units; `muster yuno create --help` tells how to make one";
+    let empty = match kind {
+        Some("container") => "no containers that agents keep; `muster unit apply --help` tells how to make one",
+        Some("yuno") => "no yunos; `muster yuno create --help` tells how to make one",
+        _ => "no units; `muster yuno create --help` tells how to make one",
+    };
     session.printer.list(&units, &header, row, empty)
 }
 

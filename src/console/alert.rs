@@ -41,8 +41,9 @@ const ALERTS_MAX: u32 = 1_000;
 const SILENCE_MAX_S: u64 = 366 * 24 * 3600;
 /// The longest reason of a silence.
 const REASON_MAX_BYTES: usize = 1_000;
-/// A host that does not take its rules (an older agent) is told them no more often than this; one that says too early that it has
-/// others is told again then, for what it was told may have been lost with the agent's last life.
+/// A host that does not take its rules (an older agent) is told the same no more often than this, for as long as it is connected; one
+/// that says earlier that it has others is told again then. Who comes anew is told at once, for what it was told before may have been
+/// lost with the agent's last life; and so is who was told of earlier rules.
 const TELL_EVERY_MS: Millis = 60_000;
 /// Hosts that are remembered for that; beyond it the memory begins anew.
 const TOLD_MAX: usize = 100_000;
@@ -186,17 +187,25 @@ pub(super) struct Tellings {
 struct Owed {
     /// Hosts that are to be told, and the generation that they say they have, if it is newer than it should be.
     hosts: BTreeMap<HostId, u64>,
-    /// When each was last told.
-    told: HashMap<HostId, Millis>,
+    /// What each was last told since it came.
+    told: HashMap<HostId, Told>,
     /// Hosts that were told too short a time ago, and the generation as above.
     later: BTreeMap<HostId, u64>,
 }
 
+/// What a host was last told, and when.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    generation: u64,
+    at_ms: Millis,
+}
+
 impl Owed {
-    /// How long it is until a host may be told again.
-    fn wait_ms(&self, host: HostId, now: Millis) -> Millis {
+    /// How long it is until a host may be told this.
+    fn wait_ms(&self, host: HostId, wanted: u64, now: Millis) -> Millis {
+        let told = self.told.get(&host).filter(|told| told.generation == wanted);
         // A clock that was set back must not silence us for as long as it was ahead.
-        let since = self.told.get(&host).map(|told| now - told).filter(|since| *since >= 0);
+        let since = told.map(|told| now - told.at_ms).filter(|since| *since >= 0);
         since.map_or(0, |since| (TELL_EVERY_MS - since).max(0))
     }
 }
@@ -219,6 +228,20 @@ impl Tellings {
         }
     }
 
+    /// A host has come: it may not have heard what it was told before.
+    pub(super) fn came(&self, host: HostId) {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner).told.remove(&host);
+    }
+
+    /// A host is a member no more.
+    pub(super) fn forget(&self, host: HostId) {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner).hosts.remove(&host);
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        owed.hosts.remove(&host);
+        owed.told.remove(&host);
+        owed.later.remove(&host);
+    }
+
     /// A host has said which generation it has.
     pub(super) fn heard(&self, host: HostId, has: Option<u64>, now: Millis) {
         let (has, wanted) = (has.unwrap_or_default(), self.of(host));
@@ -228,7 +251,7 @@ impl Tellings {
             return;
         }
         let ahead = if has > wanted { has } else { 0 };
-        let (is_late, is_first) = (owed.wait_ms(host, now) == 0, owed.later.is_empty());
+        let (is_late, is_first) = (owed.wait_ms(host, wanted, now) == 0, owed.later.is_empty());
         if is_late {
             owed.hosts.insert(host, ahead)
         } else {
@@ -255,7 +278,7 @@ impl Tellings {
         let (mut hosts, later) = (std::mem::take(&mut owed.hosts), std::mem::take(&mut owed.later));
         let mut wait_ms: Option<Millis> = None;
         for (host, ahead) in later {
-            match owed.wait_ms(host, now) {
+            match owed.wait_ms(host, self.of(host), now) {
                 0 => drop(hosts.entry(host).or_insert(ahead)),
                 more_ms => {
                     wait_ms = Some(wait_ms.map_or(more_ms, |least_ms| least_ms.min(more_ms)));
@@ -266,8 +289,25 @@ impl Tellings {
         if owed.told.len() >= TOLD_MAX {
             owed.told.clear();
         }
-        owed.told.extend(hosts.keys().map(|host| (*host, now)));
+        owed.told.extend(hosts.keys().map(|host| (*host, Told { generation: self.of(*host), at_ms: now })));
         (hosts, wait_ms.map(|wait_ms| Duration::from_millis(wait_ms.unsigned_abs())))
+    }
+
+    /// What became of telling a host that was taken: this generation went out, or nothing, for there is no connection.
+    fn told(&self, host: HostId, sent: Option<u64>) {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(generation) = sent {
+            // Unless it has come anew meanwhile.
+            owed.told.entry(host).and_modify(|told| told.generation = generation);
+        } else {
+            owed.told.remove(&host);
+        }
+    }
+
+    /// A host that was taken could not be told, through no fault of the connection: it is tried again as if it had been told.
+    fn failed(&self, host: HostId, ahead: u64) {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner).later.entry(host).or_insert(ahead);
+        self.more.notify_one();
     }
 }
 
@@ -278,8 +318,12 @@ pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         loop {
             let (hosts, wait) = shared.tellings.take(now_ms());
             for (host, ahead) in hosts {
-                if let Err(error) = tell(&shared, host, ahead).await {
-                    tracing::error!(host.id = %host, %error, "a host's rules for alerts cannot be told now");
+                match tell(&shared, host, ahead).await {
+                    Ok(sent) => shared.tellings.told(host, sent),
+                    Err(error) => {
+                        tracing::error!(host.id = %host, %error, "a host's rules for alerts cannot be told now");
+                        shared.tellings.failed(host, ahead);
+                    }
                 }
             }
             let more = shared.tellings.more.notified();
@@ -297,8 +341,8 @@ pub(super) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 }
 
 /// Tells one host its rules. One that has newer ones than there are heard them from a store that was lost since: it gets still
-/// newer ones.
-async fn tell(shared: &Shared, host: HostId, ahead: u64) -> Result<(), Error> {
+/// newer ones. Gives the generation that went out, if there is a connection.
+async fn tell(shared: &Shared, host: HostId, ahead: u64) -> Result<Option<u64>, Error> {
     if ahead >= shared.tellings.of(host) {
         let mut transaction = shared.store.begin().await?;
         let least = ahead.saturating_add(1);
@@ -310,11 +354,10 @@ async fn tell(shared: &Shared, host: HostId, ahead: u64) -> Result<(), Error> {
     let generation = shared.tellings.of(host);
     let rules: BTreeMap<Name, Rule> = alert::rules_for(shared.store.read(), host).await?;
     let body = AlertRules { v: V1, host, issued_ms: now_ms(), generation, rules };
-    match shared.authority.signer().sign(&body) {
-        Ok(bytes) => shared.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await,
-        Err(error) => return Err(Error::internal("signing rules for alerts", &error)),
-    }
-    Ok(())
+    let signed = shared.authority.signer().sign(&body);
+    let bytes = signed.map_err(|error| Error::internal("signing rules for alerts", &error))?;
+    let is_sent = shared.link.publish_in_turn(Topic::Host(host, HostTopic::Command), bytes).await;
+    Ok(is_sent.then_some(generation))
 }
 
 #[cfg(test)]

@@ -132,6 +132,11 @@ impl Fleet {
         }
     }
 
+    /// A host is a member no more.
+    pub(super) fn remove(&self, host: HostId) {
+        self.hosts().remove(&host);
+    }
+
     /// Forgets hosts of which nothing came for long.
     fn forget(&self, now: Millis) {
         self.hosts().retain(|_, vitals| vitals.is_fresh(now));

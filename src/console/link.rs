@@ -156,12 +156,10 @@ impl LinkHandle {
         sent
     }
 
-    /// Hands a message over once there is room; it is dropped if there is no connection.
-    pub(super) async fn publish_in_turn(&self, topic: Topic, payload: Vec<u8>) {
-        if self.is_connected() {
-            // An error means that the link has ended, and so that the console stops.
-            let _ = self.outbound.send(Outbound { topic, payload }).await;
-        }
+    /// Hands a message over once there is room; it is dropped if there is no connection, which is then said.
+    pub(super) async fn publish_in_turn(&self, topic: Topic, payload: Vec<u8>) -> bool {
+        // An error means that the link has ended, and so that the console stops.
+        self.is_connected() && self.outbound.send(Outbound { topic, payload }).await.is_ok()
     }
 }
 

@@ -43,6 +43,7 @@ mod operator;
 mod prometheus;
 mod realm;
 pub mod register;
+mod remove;
 pub mod revocation;
 mod server;
 mod standing;

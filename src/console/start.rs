@@ -367,6 +367,7 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
             let tokens = store::token::sweep(store.write(), before).await?;
             let secrets = store::operator::sweep(store.write(), now).await?;
             let issued = store::issued::sweep(store.write(), before).await?;
+            let issued = issued + store::removed::sweep(store.write(), now).await?;
             let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
             Ok::<_, StoreError>((commands, tokens, secrets, issued, alerts))
         };

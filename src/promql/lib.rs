@@ -51,6 +51,7 @@ mod parse;
 mod relabel;
 pub mod source;
 mod stretch;
+mod summary;
 mod tree;
 mod window;
 
@@ -61,6 +62,7 @@ pub use self::{
     matcher::{Matcher, Test},
     matcher_list::Matchers,
     source::{Hints, STRETCH_MAX_MS, Sample, Source, SourceError, Stretch},
+    summary::Summary,
 };
 
 /// A time in milliseconds since 1970.

@@ -23,7 +23,7 @@ const PATTERN_MAX_BYTES: usize = 256 * 1024;
 const PATTERN_NEST_MAX: u32 = 50;
 
 /// What one label has to be.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Matcher {
     /// Which one.
     pub label: String,
@@ -32,7 +32,7 @@ pub struct Matcher {
 }
 
 /// The four operators.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Test {
     /// This very value.
     Equal(String),
@@ -45,6 +45,26 @@ pub enum Test {
 }
 
 impl Test {
+    /// How it is written.
+    #[must_use]
+    pub fn operator(&self) -> &'static str {
+        match self {
+            Self::Equal(_) => "=",
+            Self::NotEqual(_) => "!=",
+            Self::Match(_) => "=~",
+            Self::NotMatch(_) => "!~",
+        }
+    }
+
+    /// What stands behind the operator.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Equal(value) | Self::NotEqual(value) => value,
+            Self::Match(pattern) | Self::NotMatch(pattern) => pattern.text(),
+        }
+    }
+
     /// Whether a value is what it has to be.
     #[must_use]
     pub fn accepts(&self, value: &str) -> bool {
@@ -62,6 +82,15 @@ pub struct Pattern {
     text: String,
     machine: PikeVM,
     cache: Mutex<Cache>,
+}
+
+/// What was compiled is shared; the memory to run in is each one's own.
+impl Clone for Pattern {
+    fn clone(&self) -> Self {
+        let machine = self.machine.clone();
+        let cache = Mutex::new(machine.create_cache());
+        Self { text: self.text.clone(), machine, cache }
+    }
 }
 
 impl Pattern {

@@ -52,12 +52,7 @@ impl fmt::Display for Matchers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
         for (index, matcher) in self.0.iter().enumerate() {
-            let (operator, value) = match &matcher.test {
-                Test::Equal(value) => ("=", value.as_str()),
-                Test::NotEqual(value) => ("!=", value.as_str()),
-                Test::Match(pattern) => ("=~", pattern.text()),
-                Test::NotMatch(pattern) => ("!~", pattern.text()),
-            };
+            let (operator, value) = (matcher.test.operator(), matcher.test.text());
             let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma}{}{operator}{value:?}", matcher.label)?;
         }

@@ -19,7 +19,10 @@ pub(crate) struct Window<'a> {
 impl Window<'_> {
     /// The newest value; that of a stretch is given as if it were measured at its end.
     pub(crate) fn last(&self) -> Option<Sample> {
-        self.samples.last().copied().or_else(|| self.stretches.last().map(|last| (last.end_ms() - 1, last.last)))
+        self.samples
+            .last()
+            .copied()
+            .or_else(|| self.stretches.last().map(|last| (last.end_ms() - 1, last.summary.last)))
     }
 }
 

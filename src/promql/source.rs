@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::{Labels, Matchers, Millis};
+use crate::{Labels, Matchers, Millis, Summary};
 
 /// A value and when it was measured.
 pub type Sample = (Millis, f64);
@@ -34,20 +34,8 @@ pub struct Stretch {
     pub start_ms: Millis,
     /// How long it is.
     pub width_ms: Millis,
-    /// How many samples; never none.
-    pub count: u64,
-    /// The least value.
-    pub min: f64,
-    /// The greatest value.
-    pub max: f64,
-    /// All values together.
-    pub sum: f64,
-    /// The value of the earliest sample.
-    pub first: f64,
-    /// The value of the latest sample.
-    pub last: f64,
-    /// By how much a counter grew from the earliest to the latest; where it fell, it began anew at 0.
-    pub increase: f64,
+    /// What they come to; there is at least one.
+    pub summary: Summary,
 }
 
 impl Stretch {

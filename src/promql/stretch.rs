@@ -26,7 +26,7 @@
 //! `idelta`, `changes`, `resets`, `timestamp`, and a range vector itself) need samples; see [`Over::of_summaries`].
 
 use crate::{
-    Millis, Sample, Stretch,
+    Millis, Sample, Stretch, Summary,
     over::{Over, Window},
 };
 
@@ -36,35 +36,15 @@ const NEAR: f64 = 1.1;
 impl Stretch {
     /// What some samples come to.
     pub(crate) fn over(samples: &[Sample]) -> Option<Self> {
-        let of = |&(at_ms, value): &Sample| Self {
-            start_ms: at_ms,
-            width_ms: 0,
-            count: 1,
-            min: value,
-            max: value,
-            sum: value,
-            first: value,
-            last: value,
-            increase: 0.0,
-        };
-        samples.iter().map(of).reduce(|one, next| one.join(&next))
+        let (first, last) = (samples.first()?.0, samples.last()?.0);
+        let summary = Summary::over(samples.iter().map(|sample| sample.1))?;
+        Some(Self { start_ms: first, width_ms: last - first, summary })
     }
 
     /// This one and one that comes after it.
     fn join(self, later: &Self) -> Self {
-        // A counter that fell began anew from 0.
-        let between = if later.first < self.last { later.first } else { later.first - self.last };
-        Self {
-            start_ms: self.start_ms,
-            width_ms: later.end_ms() - self.start_ms,
-            count: self.count.saturating_add(later.count),
-            min: self.min.min(later.min),
-            max: self.max.max(later.max),
-            sum: self.sum + later.sum,
-            first: self.first,
-            last: later.last,
-            increase: self.increase + between + later.increase,
-        }
+        let (start_ms, width_ms) = (self.start_ms, later.end_ms() - self.start_ms);
+        Self { start_ms, width_ms, summary: self.summary.join(later.summary) }
     }
 }
 
@@ -73,17 +53,18 @@ pub(crate) fn apply(function: Over, window: &Window<'_>) -> Option<f64> {
     let stretches = window.stretches.iter().copied();
     let whole = stretches.chain(Stretch::over(window.samples)).reduce(|one, next| one.join(&next))?;
     let reach = Reach::of(window, &whole)?;
+    let summary = whole.summary;
     Some(match function {
-        Over::Average => whole.sum / whole.count as f64,
-        Over::Minimum => whole.min,
-        Over::Maximum => whole.max,
-        Over::Sum => whole.sum * reach.factor(),
-        Over::Count => whole.count as f64 * reach.factor(),
-        Over::Last => whole.last,
+        Over::Average => summary.average(),
+        Over::Minimum => summary.min,
+        Over::Maximum => summary.max,
+        Over::Sum => summary.sum * reach.factor(),
+        Over::Count => summary.count as f64 * reach.factor(),
+        Over::Last => summary.last,
         Over::Present => 1.0,
-        Over::Increase => reach.extrapolated(&whole, true)?,
-        Over::Rate => reach.extrapolated(&whole, true)? / seconds(reach.window_ms),
-        Over::Delta => reach.extrapolated(&whole, false)?,
+        Over::Increase => reach.extrapolated(&summary, true)?,
+        Over::Rate => reach.extrapolated(&summary, true)? / seconds(reach.window_ms),
+        Over::Delta => reach.extrapolated(&summary, false)?,
         _ => return None,
     })
 }
@@ -123,7 +104,7 @@ impl Reach {
     }
 
     /// By how much the value changed, as Prometheus extrapolates it; within stretches, samples are taken for evenly spread.
-    fn extrapolated(&self, whole: &Stretch, counter: bool) -> Option<f64> {
+    fn extrapolated(&self, whole: &Summary, counter: bool) -> Option<f64> {
         if whole.count < 2 {
             return None;
         }
@@ -131,7 +112,7 @@ impl Reach {
         // The first sample is half a distance behind its stretch's beginning, the last one half a distance before its end.
         let distance = seconds(self.to_ms - self.from_ms) / if self.exact_end { count - 0.5 } else { count };
         let sampled = distance * (count - 1.0);
-        let change = if counter { whole.increase } else { whole.last - whole.first };
+        let change = if counter { whole.increase() } else { whole.last - whole.first };
         let mut to_start = seconds(self.from_ms - self.start_ms) + distance / 2.0;
         let to_end = seconds(self.end_ms - self.to_ms) + if self.exact_end { 0.0 } else { distance / 2.0 };
         if counter && change > 0.0 && whole.first >= 0.0 {

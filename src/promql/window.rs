@@ -142,7 +142,7 @@ impl Evaluator<'_> {
         let left = self.limits.samples_max.saturating_sub(self.samples);
         self.source.stretches(id, times, hints, left, stretches).map_err(unreadable)?;
         // A source that gave none that is empty or too long keeps windows in order.
-        stretches.retain(|one| one.count > 0 && (1..=STRETCH_MAX_MS).contains(&one.width_ms));
+        stretches.retain(|one| one.summary.count > 0 && (1..=STRETCH_MAX_MS).contains(&one.width_ms));
         self.count(stretches.len(), left)
     }
 

@@ -11,11 +11,9 @@ use std::{
 use muster_topics::{Millis, metric::Point};
 
 use super::{
-    Column, chunk,
+    Column, Summary, chunk,
     key::{self, Hour},
-    span,
-    summary::Summary,
-    thin,
+    span, thin,
 };
 
 /// The label that stands for the name in selectors, so no tag may be called so.

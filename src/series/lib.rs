@@ -41,7 +41,6 @@ mod rollup;
 mod seal;
 mod selector;
 mod span;
-mod summary;
 mod sweep;
 mod thin;
 mod upkeep;
@@ -74,11 +73,11 @@ pub use self::{
     export::Format,
     key::SeriesId,
     reader::Chosen,
-    selector::{Operator, Selector, SelectorError, quoted},
+    selector::{Selector, SelectorError, quoted},
     span::Resolution,
-    summary::Summary,
     view::Bucket,
 };
+pub use muster_promql::Summary;
 
 /// How far ahead a host's clock may be before its points are left out. Retention could never delete them otherwise. A
 /// console whose own clock is behind by more has no valid certificates, so nothing reaches it.

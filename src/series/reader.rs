@@ -246,7 +246,7 @@ fn outline(bucket: &Bucket) -> impl Iterator<Item = (Millis, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::Summary;
+    use crate::Summary;
 
     #[test]
     fn windows_cover_a_range() {

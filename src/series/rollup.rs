@@ -7,10 +7,10 @@ use muster_topics::Millis;
 use sqlx::SqliteConnection;
 
 use super::{
+    Summary,
     blobs::{self, Faults, Table},
     key::{self, DAY_HOURS, Hour, SeriesId},
     span,
-    summary::Summary,
 };
 
 /// Rolls up the fresh hours of a series' day. Gives how many there were.

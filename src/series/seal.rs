@@ -9,11 +9,11 @@ use muster_topics::Millis;
 use sqlx::SqliteConnection;
 
 use super::{
+    Summary,
     blobs::{self, Faults, Table},
     chunk,
     key::{self, ChunkKey, Hour, Key, SLOTS, SeriesId},
     span,
-    summary::Summary,
     thin::Sample,
 };
 

@@ -35,39 +35,19 @@ pub struct Selector {
     matchers: Vec<Matcher>,
 }
 
-/// How a label is compared, as in PromQL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operator {
-    /// `=`
-    Equal,
-    /// `!=`
-    NotEqual,
-    /// `=~`
-    Match,
-    /// `!~`
-    NotMatch,
-}
-
 impl Selector {
-    /// Of matchers, each a label, how it is compared, and with what. The name is the label `__name__`.
+    /// Of matchers that were read, and compiled, elsewhere. The name is the label `__name__`.
     ///
     /// # Errors
-    /// If an expression is none, or if there are too many. The position of an error is which matcher it is.
-    pub fn of<'a>(matchers: impl IntoIterator<Item = (&'a str, Operator, &'a str)>) -> Result<Self, SelectorError> {
+    /// If there are too many, or one is too long. The position of an error is which matcher it is.
+    pub fn of<'a>(matchers: impl IntoIterator<Item = &'a Matcher>) -> Result<Self, SelectorError> {
         let mut selector = Self { matchers: Vec::new() };
-        for (index, (label, operator, value)) in matchers.into_iter().enumerate() {
-            let error = |problem| SelectorError { position: index + 1, problem };
-            if index == MATCHERS_MAX || value.len() > SELECTOR_MAX_BYTES {
+        for (index, matcher) in matchers.into_iter().enumerate() {
+            if index == MATCHERS_MAX || matcher.test.text().len() > SELECTOR_MAX_BYTES {
                 let problem = format!("at most {MATCHERS_MAX} matchers of {SELECTOR_MAX_BYTES} bytes are possible");
-                return Err(error(problem));
+                return Err(SelectorError { position: index + 1, problem });
             }
-            let test = match operator {
-                Operator::Equal => Test::Equal(value.to_owned()),
-                Operator::NotEqual => Test::NotEqual(value.to_owned()),
-                Operator::Match => Test::Match(pattern(value).map_err(error)?),
-                Operator::NotMatch => Test::NotMatch(pattern(value).map_err(error)?),
-            };
-            selector.matchers.push(Matcher { label: label.to_owned(), test });
+            selector.matchers.push(matcher.clone());
         }
         Ok(selector)
     }
@@ -120,12 +100,7 @@ impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
         for (index, matcher) in self.matchers.iter().enumerate() {
-            let (operator, value) = match &matcher.test {
-                Test::Equal(value) => ("=", value.as_str()),
-                Test::NotEqual(value) => ("!=", value.as_str()),
-                Test::Match(pattern) => ("=~", pattern.text()),
-                Test::NotMatch(pattern) => ("!~", pattern.text()),
-            };
+            let (operator, value) = (matcher.test.operator(), matcher.test.text());
             let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma}{}{operator}{}", matcher.label, quoted(value))?;
         }
@@ -413,13 +388,21 @@ mod tests {
 
     #[test]
     fn matchers_make_the_same_selector() {
-        use Operator::{Equal, Match, NotEqual, NotMatch};
-        let matchers = [(NAME_LABEL, Equal, "m"), ("a", NotEqual, "1"), ("b", Match, "2|3"), ("c", NotMatch, "4")];
-        let selector = Selector::of(matchers).unwrap();
+        let of = |label: &str, test: Test| Matcher { label: label.to_owned(), test };
+        let pattern = |text| Pattern::new(text).unwrap();
+        let matchers = [
+            of(NAME_LABEL, Test::Equal("m".to_owned())),
+            of("a", Test::NotEqual("1".to_owned())),
+            of("b", Test::Match(pattern("2|3"))),
+            of("c", Test::NotMatch(pattern("4"))),
+        ];
+        let selector = Selector::of(&matchers).unwrap();
         assert_eq!(selector.to_string(), Selector::parse(r#"m{a!="1",b=~"2|3",c!~"4"}"#).unwrap().to_string());
-        let error = Selector::of([("a", Equal, "b"), ("c", Match, "(")]).unwrap_err();
-        assert_eq!(error.position, 2);
-        assert!(Selector::of([("a", Equal, "b"); MATCHERS_MAX + 1]).is_err());
+        let labels = |b: &str| BTreeMap::from([("b".to_owned(), b.to_owned())]);
+        assert_eq!(["3", "23"].map(|b| selector.accepts("m", &labels(b))), [true, false]);
+        let long = of("c", Test::Equal("x".repeat(SELECTOR_MAX_BYTES + 1)));
+        assert_eq!(Selector::of([&matchers[0], &long]).unwrap_err().position, 2);
+        assert!(Selector::of([&matchers[0]; MATCHERS_MAX + 1]).is_err());
     }
 
     proptest! {

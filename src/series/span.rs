@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use muster_topics::Millis;
 
 use super::{
+    Summary,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId},
     numbers::{self, Fault},
-    summary::Summary,
 };
 
 /// Five minutes.

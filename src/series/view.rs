@@ -21,12 +21,12 @@ use muster_topics::Millis;
 use sqlx::{Sqlite, SqlitePool, Transaction};
 
 use super::{
+    Summary,
     blobs::{self, Faults, Table},
     chunk,
     key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId},
     seal::head,
     span::{self, FIVE_MS, Resolution, SPAN_HOURS},
-    summary::Summary,
     thin::Sample,
     upkeep::{Kept, kept},
 };

@@ -4,18 +4,21 @@
 //! A first life, in which nothing is killed, tells which places there are; the source tells whether one is missing
 //! there. Then the operator does the same again and again. Each time the agent was killed at one place it is started
 //! again at once, to be killed at the next.
+//!
+//! Modules: [`agent`] (the one that is killed), [`queue`] (the same while programs wait for their turn).
+
+mod agent;
+mod queue;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::BTreeSet,
     fs,
-    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
@@ -26,20 +29,21 @@ use nix::{
 };
 use serde_json::Value;
 
+use self::agent::{Agent, Point};
 use crate::{
-    fleet::{Home, eventually, file, waits},
+    fleet::{eventually, file, waits},
     roles::Roles,
 };
 
 /// Places that no operator can bring about in a short time, each with the reason.
-const NOT_HERE: [(&str, &str); 6] = [
+const NOT_HERE: [(&str, &str); 3] = [
     ("prune", "about commands that expired a day ago"),
     ("trim metrics", "about measurements that are a week old"),
     ("forget transient", "about units that ended a day ago"),
-    ("record alerts", "about alerts, which take minutes to come and to go: `alerts` has them over restarts"),
-    ("forget alerts", "the same"),
-    ("keep alert rules", "the same"),
 ];
+
+/// So that there is something to be refused by the agent itself.
+const POLICY: &str = "[policy]\ndeny_users = [\"daemon\"]";
 
 /// A yuno that notes each of its starts, ends with 3 when it is told to, and with 0 when it is asked.
 const SERVER: &str = "#!/bin/sh
@@ -51,128 +55,8 @@ while :; do
 done
 ";
 
-/// A place, and the how manyeth passage of it.
-type Point = (String, usize);
-
-/// An agent that is started again whenever it is killed at a place.
-struct Agent {
-    stop: Arc<AtomicBool>,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-struct Shared {
-    roles_home: PathBuf,
-    config: String,
-    places: PathBuf,
-    /// Where to kill it, the next first.
-    points: Mutex<VecDeque<Point>>,
-    child: Mutex<Option<Child>>,
-    killed: Mutex<Vec<Point>>,
-}
-
-impl Shared {
-    fn spawn(&self, home: &Home, join: Option<&str>) {
-        let mut command = home.command();
-        command.args(["agent", "--config", &self.config]).args(join.map(|token| format!("--join={token}")));
-        command.env("MUSTER_TEST_PLACES", &self.places);
-        if let Some((name, count)) = self.points.lock().unwrap().front() {
-            command.env("MUSTER_TEST_CRASH", format!("{name}:{count}"));
-        }
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.roles_home.join("agent.log")).unwrap();
-        command.stdout(Stdio::null()).stderr(log);
-        *self.child.lock().unwrap() = Some(command.spawn().unwrap());
-    }
-}
-
-impl Agent {
-    fn start(roles: &Arc<Roles>) -> Self {
-        let config = roles.agent_config();
-        // So that there is something to be refused by the agent itself.
-        let policy = fs::read_to_string(&config).unwrap() + "[policy]\ndeny_users = [\"daemon\"]\n";
-        fs::write(&config, policy).unwrap();
-        let shared = Arc::new(Shared {
-            roles_home: roles.home.path().to_owned(),
-            config,
-            places: roles.home.path().join("places"),
-            points: Mutex::default(),
-            child: Mutex::default(),
-            killed: Mutex::default(),
-        });
-        shared.spawn(&roles.home, Some(&roles.token()));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (seen, at, kept) = (shared.clone(), stop.clone(), roles.clone());
-        let thread = thread::spawn(move || {
-            while !at.load(Ordering::Relaxed) {
-                let ended = seen.child.lock().unwrap().as_mut().and_then(|child| child.try_wait().unwrap());
-                if let Some(status) = ended {
-                    let mut points = seen.points.lock().unwrap();
-                    if status.signal() == Some(9)
-                        && let Some(point) = points.pop_front()
-                    {
-                        seen.killed.lock().unwrap().push(point);
-                    }
-                    drop(points);
-                    seen.spawn(&kept.home, None);
-                }
-                thread::sleep(Duration::from_millis(10));
-            }
-        });
-        Self { stop, shared, thread: Some(thread) }
-    }
-
-    /// The places that were passed, each with how often, in the order of their first passage.
-    fn places(&self) -> Vec<Point> {
-        let text = fs::read_to_string(&self.shared.places).unwrap();
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut order = Vec::new();
-        for name in text.lines() {
-            let count = counts.entry(name).or_default();
-            if *count == 0 {
-                order.push(name);
-            }
-            *count += 1;
-        }
-        order.into_iter().map(|name| (name.to_owned(), counts[name])).collect()
-    }
-
-    /// How often each of these places was passed so far.
-    fn passed(&self, names: &[&str]) -> Vec<usize> {
-        let places: BTreeMap<String, usize> = self.places().into_iter().collect();
-        names.iter().map(|name| places.get(*name).copied().unwrap_or(0)).collect()
-    }
-
-    /// Ends the agent in order; it is started again, to be killed at the next place.
-    fn restart(&self) {
-        let pid = self.shared.child.lock().unwrap().as_ref().unwrap().id();
-        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM).unwrap();
-        eventually("the next agent", || match self.shared.child.lock().unwrap().as_ref().map(Child::id) {
-            Some(next) if next != pid => Ok(()),
-            _ => Err("not yet".to_owned()),
-        });
-    }
-
-    fn next_point(&self) -> Option<Point> {
-        self.shared.points.lock().unwrap().front().cloned()
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
-        if let Some(mut child) = self.shared.child.lock().unwrap().take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        if thread::panicking() {
-            let log = fs::read_to_string(self.shared.roles_home.join("agent.log")).unwrap_or_default();
-            let tail: Vec<&str> = log.lines().rev().take(60).collect();
-            eprintln!("next: {:?}; killed: {:?}", self.next_point(), self.shared.killed.lock().unwrap());
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
-        }
-    }
-}
+/// The rule that makes alerts of restarts.
+const RULE: &str = "restarted";
 
 /// What the operator does, and what must be so whatever becomes of the agent meanwhile.
 struct Operator {
@@ -183,6 +67,33 @@ struct Operator {
 impl Operator {
     fn work(&self) -> PathBuf {
         self.roles.home.path().join("agent/units/default/till/work")
+    }
+
+    /// How often the agent has forgotten alerts that are over.
+    fn alerts_forgotten(&self) -> usize {
+        let places = fs::read_to_string(self.roles.home.path().join("places")).unwrap_or_default();
+        places.lines().filter(|place| *place == "forget alerts/after commit").count()
+    }
+
+    /// How bad it is in this round that a unit was started again.
+    fn severity(&self) -> &'static str {
+        ["info", "warning", "critical"][self.rounds % 3]
+    }
+
+    /// A rule that is another one each round, and under which a unit that was started again is an alert.
+    fn watch_restarts(&self) {
+        let rule = ["alert", "set", RULE, "--metric", "unit_restarts", "--above", "0", "--severity", self.severity()];
+        self.roles.ok(&rule);
+    }
+
+    /// Waits until so many alerts hold under the rule of this round.
+    fn alerts(&self, count: usize) {
+        eventually("alerts", || {
+            let alerts = self.roles.json(&["alert", "ls", "--rule", RULE]);
+            let list = alerts.as_array().unwrap();
+            let is_this = |alert: &Value| alert["alert"]["severity"] == self.severity();
+            if list.len() == count && list.iter().all(is_this) { Ok(()) } else { Err(alerts.to_string()) }
+        });
     }
 
     fn starts(&self) -> usize {
@@ -265,6 +176,8 @@ impl Operator {
     /// The whole round; `wait_s` is how long a command of it takes.
     fn round(&mut self, wait_s: u32) {
         self.rounds += 1;
+        let forgotten = self.alerts_forgotten();
+        self.watch_restarts();
         let home = &self.roles.home;
         let effects = home.path().join(format!("effects-{}", self.rounds));
         let script = format!("echo once >> {}; echo told; sleep {wait_s}", effects.display());
@@ -290,6 +203,7 @@ impl Operator {
         self.unit("the exit code of a crash", |unit| unit["observed"]["exit"]["code"] == 3);
         self.runs_once("the start after a crash");
         assert_eq!(self.starts(), 2, "it was started again once");
+        self.alerts(1);
 
         let shim = shims(home.path());
         assert_eq!(shim.len(), 1, "one unit, one shim");
@@ -325,6 +239,11 @@ impl Operator {
             left => Err(format!("{left:?}")),
         });
         eventually("no folder", || if work.exists() { Err("it is there".to_owned()) } else { Ok(()) });
+        self.alerts(0);
+        eventually("the alert's end here", || match self.alerts_forgotten() {
+            count if count > forgotten => Ok(()),
+            _ => Err("the agent still knows it".to_owned()),
+        });
     }
 }
 
@@ -384,7 +303,7 @@ fn killed_at_any_place_the_agent_comes_back_whole() {
     let roles = Arc::new(Roles::start());
     let path = file(&roles.home, "server", SERVER);
     roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
-    let agent = Agent::start(&roles);
+    let agent = Agent::start(&roles, POLICY);
     roles.wait_for_host("online");
     let mut operator = Operator { roles, rounds: 0 };
     // Longer than a console waits before it sends a command again.
@@ -400,14 +319,14 @@ fn killed_at_any_place_the_agent_comes_back_whole() {
 
     // Each place at its first passage; in a long run also at its later ones.
     let most = if std::env::var_os("TESTS_LONG").is_some() { 20 } else { 1 };
-    let points: VecDeque<Point> = (1..=most)
+    let points: Vec<Point> = (1..=most)
         .flat_map(|count| {
             let often = places.iter().filter(move |(_, counted)| *counted >= count);
             often.map(move |(name, _)| (name.clone(), count))
         })
         .collect();
     let all = points.len();
-    *agent.shared.points.lock().unwrap() = points;
+    agent.kill_at(points);
     let mut out_of_reach = 0;
     while let Some(next) = agent.next_point() {
         agent.restart();
@@ -415,11 +334,11 @@ fn killed_at_any_place_the_agent_comes_back_whole() {
         if agent.next_point().as_ref() == Some(&next) {
             // How often a place is passed varies; that it is, does not.
             assert!(next.1 > 1, "the agent did not come to {next:?} again");
-            agent.shared.points.lock().unwrap().pop_front();
+            agent.pass_over();
             out_of_reach += 1;
         }
     }
-    let killed = agent.shared.killed.lock().unwrap().len();
+    let killed = agent.killed().len();
     eprintln!(
         "killed at {killed} of {all} places in {} rounds; {out_of_reach} were not reached again",
         operator.rounds
@@ -441,7 +360,7 @@ fn killed_at_any_place_of_a_replacement_the_agent_goes_on_with_it() {
     let roles = Arc::new(Roles::start());
     let path = file(&roles.home, "server", SERVER);
     roles.ok(&["artifact", "add", &path, "--role", "server", "--version", "1"]);
-    let agent = Agent::start(&roles);
+    let agent = Agent::start(&roles, "");
     roles.wait_for_host("online");
     let operator = Operator { roles, rounds: 0 };
     let create = ["yuno", "create", "default/till", "--artifact", "server", "--run", "--replace", "start-first"];
@@ -463,14 +382,14 @@ fn killed_at_any_place_of_a_replacement_the_agent_goes_on_with_it() {
         names.flat_map(|(index, name)| counts(index).map(|count| ((*name).to_owned(), count))).collect();
     assert!(points.len() >= 6, "{points:?}");
     for point in &points {
-        *agent.shared.points.lock().unwrap() = [point.clone()].into();
+        agent.kill_at([point.clone()]);
         agent.restart();
         pid = watched(&operator, pid, || operator.replaced());
         starts += 1;
         assert_eq!(operator.starts(), starts, "started once, killed at {point:?}");
-        agent.shared.points.lock().unwrap().clear();
+        agent.kill_at([]);
     }
-    let killed = agent.shared.killed.lock().unwrap().len();
+    let killed = agent.killed().len();
     eprintln!("killed at {killed} of {} places of a replacement", points.len());
     // How often a place is passed varies a little with time.
     assert!(killed * 10 >= points.len() * 7, "killed at {killed} of {points:?}");

@@ -81,8 +81,12 @@ pub async fn record(store: &Store, changes: &[Change]) -> Result<(), StoreError>
 /// # Errors
 /// If the database refuses.
 pub async fn acknowledge(store: &Store, keys: &[AlertAck]) -> Result<(), StoreError> {
+    let over: Vec<&AlertAck> = keys.iter().filter(|key| key.state == AlertState::Cleared).collect();
+    if over.is_empty() {
+        return Ok(());
+    }
     let mut tx = store.begin().await?;
-    for AlertAck { id, since_ms, .. } in keys.iter().filter(|key| key.state == AlertState::Cleared) {
+    for AlertAck { id, since_ms, .. } in over {
         let id = id.as_str();
         sqlx::query!("DELETE FROM alert WHERE id = ? AND since_ms = ? AND state = 'cleared'", id, since_ms)
             .execute(&mut *tx)

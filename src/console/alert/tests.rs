@@ -47,6 +47,38 @@ fn a_host_is_told_when_it_has_something_else_and_not_all_the_time() {
     assert_eq!((tellings.of(host), tellings.of(other)), (10, 14));
 }
 
+#[test]
+fn who_comes_anew_and_who_was_told_something_older_is_told_at_once() {
+    let host = HostId::random();
+    let tellings = Tellings::new(Generations { all: 5, hosts: HashMap::new() });
+    let check = |has, now, wanted: &[HostId], what: &str| {
+        tellings.heard(host, Some(has), now);
+        assert_eq!(tellings.take(now).0.into_keys().collect::<Vec<_>>(), wanted, "{what}");
+    };
+    check(4, 0, &[host], "it has others");
+    check(4, 1_000, &[], "it was told a second ago");
+    tellings.set_generation(None, 6);
+    check(4, 2_000, &[host], "it was away when the rules changed, and was told of those before");
+    check(4, 3_000, &[], "it was told a second ago");
+    tellings.came(host);
+    check(4, 4_000, &[host], "what it was told may have gone with its last life");
+    check(4, 5_000, &[], "it was told a second ago");
+    // There was no connection to tell it.
+    tellings.told(host, None);
+    check(4, 6_000, &[host], "it was not told");
+    // The store made of it newer ones than it was to be told.
+    tellings.set_generation(Some(host), 10);
+    tellings.told(host, Some(16));
+    check(4, 7_000, &[], "it was told those");
+    // The store failed: it is tried again, and not at once.
+    tellings.set_generation(None, 7);
+    check(4, 8_000, &[host], "it was told of those before");
+    tellings.failed(host, 0);
+    assert_eq!(tellings.take(8_000), ([].into(), Some(Duration::from_secs(60))));
+    assert_eq!(tellings.take(68_000).0, [(host, 0)].into());
+    assert_eq!(tellings.take(200_000), ([].into(), None));
+}
+
 #[tokio::test]
 async fn a_hosts_own_rule_stands_before_one_for_all_and_each_change_is_newer() {
     let fixture = Fixture::new().await;

@@ -71,6 +71,15 @@ pub(super) async fn revoke_host(
     Ok(StatusCode::NO_CONTENT)
 }
 
+pub(super) async fn remove_host(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Segments(host): Segments<String>,
+) -> Result<StatusCode, Error> {
+    console.remove_host(&operator, &host).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 pub(super) async fn unit(
     State(console): State<Console>,
     Segments((host, realm, name)): Segments<(String, Name, Name)>,

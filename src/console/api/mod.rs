@@ -117,6 +117,12 @@ fn fleet_routes() -> Vec<Route> {
             .gives(Shape::of::<api::Status>()),
         Route::new(Get, "/v1/hosts", "All hosts, sorted by hostname.", get(h::hosts)).gives(Shape::list::<api::Host>()),
         Route::new(Get, "/v1/hosts/{host}", "One host.", get(h::host)).gives(Shape::of::<api::Host>()),
+        Route::new(
+            Delete,
+            "/v1/hosts/{host}",
+            "Removes a host that is away: it is a member no more, and what it said is forgotten.",
+            delete(h::remove_host),
+        ),
         Route::new(Post, "/v1/hosts/{host}/refresh", "Asks a host to say everything anew.", post(h::refresh)),
         Route::new(
             Post,

@@ -2,12 +2,13 @@
 //!
 //! A signature costs as much as storing what it acknowledges, and hosts that have been answered are in no hurry: they
 //! repeat themselves after 5 s. So acknowledgements wait until nothing has been stored for [`GATHER`], but no longer than
-//! [`GATHER_MAX`]: while a burst of answers comes, they do not get into its way.
+//! [`GATHER_MAX`]: while a burst of answers comes, they do not get into its way. Who was owed one first gets it first, so that
+//! all of many hosts wait for about as long.
 //!
 //! **Invariant: what is in here is committed.**
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -29,8 +30,9 @@ use crate::{clock::now_ms, console::Shared};
 
 /// How long nothing has to be stored before acknowledgements go out: a twentieth of the time after which a host repeats itself.
 pub(crate) const GATHER: Duration = Duration::from_millis(250);
-/// The longest that acknowledgements wait: about half of the shortest time after which a host repeats itself (5 s less a quarter).
-const GATHER_MAX: Duration = Duration::from_secs(2);
+/// The longest that acknowledgements wait: two thirds of the shortest time after which a host repeats itself (5 s less a
+/// quarter), so that there is a second left to say them in.
+const GATHER_MAX: Duration = Duration::from_millis(2_500);
 /// The most answers that one acknowledgement names: 90 bytes each, quoted, stay well below 64 KiB.
 const REPORTS_MAX: usize = 400;
 /// The same of alerts: 150 bytes each.
@@ -59,8 +61,15 @@ impl HostAcks {
 /// sends nothing new until some of that is acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
-    hosts: Mutex<BTreeMap<HostId, HostAcks>>,
+    waiting: Mutex<Waiting>,
     more: Notify,
+}
+
+/// What waits, and in which order.
+#[derive(Debug, Default)]
+struct Waiting {
+    hosts: HashMap<HostId, HostAcks>,
+    order: Vec<HostId>,
 }
 
 impl Owed {
@@ -68,15 +77,25 @@ impl Owed {
         if acks.is_empty() {
             return;
         }
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let Waiting { hosts, order } = &mut *waiting;
         for (host, acks) in acks {
-            hosts.entry(host).or_default().extend(acks);
+            match hosts.entry(host) {
+                Entry::Occupied(mut before) => before.get_mut().extend(acks),
+                Entry::Vacant(place) => {
+                    place.insert(acks);
+                    order.push(host);
+                }
+            }
         }
         self.more.notify_one();
     }
 
-    pub(crate) fn take(&self) -> BTreeMap<HostId, HostAcks> {
-        std::mem::take(&mut *self.hosts.lock().unwrap_or_else(PoisonError::into_inner))
+    /// All of them, those first that have waited longest.
+    pub(crate) fn take(&self) -> Vec<(HostId, HostAcks)> {
+        let Waiting { mut hosts, order } =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        order.into_iter().filter_map(|host| hosts.remove_entry(&host)).collect()
     }
 }
 
@@ -103,7 +122,7 @@ async fn say(shared: &Shared) {
     for (host, acks) in shared.owed.take() {
         for ack in messages(host, acks, shared.dated.ms(now_ms())) {
             match shared.authority.signer().sign(&ack) {
-                Ok(bytes) => shared.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await,
+                Ok(bytes) => drop(shared.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await),
                 Err(error) => tracing::error!(host.id = %host, %error, "a message cannot be signed"),
             }
         }
@@ -178,18 +197,22 @@ mod tests {
     #[test]
     fn what_comes_before_it_is_said_is_said_together() {
         let owed = Owed::default();
-        let (host, command) = (HostId::random(), CommandId::new());
-        let of = |seq: u64, heartbeat: Option<u64>| {
+        let (first, second, command) = (HostId::random(), HostId::random(), CommandId::new());
+        let of = |host: HostId, seq: u64, heartbeat: Option<u64>| {
             let heartbeat = heartbeat.map(|seq| Numbered { epoch: 1, seq });
             let reports = [ReportAck { command, seq }].into();
             BTreeMap::from([(host, HostAcks { reports, heartbeat, ..HostAcks::default() })])
         };
-        owed.add(of(1, Some(4)));
-        owed.add(of(2, Some(5)));
-        owed.add(of(3, None));
-        let taken = owed.take();
-        assert_eq!((taken.len(), taken[&host].reports.len()), (1, 3));
-        assert_eq!(taken[&host].heartbeat, Some(Numbered { epoch: 1, seq: 5 }));
-        assert!(owed.take().is_empty());
+        for (one, other) in [(first, second), (second, first)] {
+            owed.add(of(one, 1, Some(4)));
+            owed.add(of(other, 1, None));
+            owed.add(of(one, 2, Some(5)));
+            owed.add(of(one, 3, None));
+            let taken = owed.take();
+            assert_eq!(taken.iter().map(|(host, _)| *host).collect::<Vec<_>>(), [one, other], "in their order");
+            assert_eq!((taken[0].1.reports.len(), taken[1].1.reports.len()), (3, 1));
+            assert_eq!(taken[0].1.heartbeat, Some(Numbered { epoch: 1, seq: 5 }));
+            assert!(owed.take().is_empty());
+        }
     }
 }

@@ -66,6 +66,9 @@ impl Effects {
 
     /// Tells everybody.
     pub(super) async fn perform(mut self, shared: &Shared, refreshes: &mut Refreshes, now: Millis) {
+        for (host, _) in self.presences.iter().filter(|(_, is_there)| *is_there) {
+            shared.tellings.came(*host);
+        }
         let events = self.take_events();
         shared.owed.add(self.acks);
         for (host, has) in self.rules {

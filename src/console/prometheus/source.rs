@@ -11,10 +11,8 @@ use std::{
     time::Instant,
 };
 
-use muster_promql::{
-    Error, Hints, Labels, Matchers, Millis, NAME, Sample, Source, SourceError, Stretch, matcher::Test,
-};
-use muster_series::{Bucket, Operator, Resolution, Selector, SelectorError, SeriesError, SeriesId, SeriesStore};
+use muster_promql::{Error, Hints, Labels, Matchers, Millis, NAME, Sample, Source, SourceError, Stretch};
+use muster_series::{Bucket, Resolution, Selector, SelectorError, SeriesError, SeriesId, SeriesStore};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{runtime::Handle, time::timeout_at};
 
@@ -91,15 +89,7 @@ impl Stored {
 /// # Errors
 /// If there are more, or longer ones, than the store takes.
 pub(super) fn selector(matchers: &Matchers) -> Result<Selector, SelectorError> {
-    Selector::of(matchers.iter().map(|matcher| {
-        let (operator, value) = match &matcher.test {
-            Test::Equal(value) => (Operator::Equal, value.as_str()),
-            Test::NotEqual(value) => (Operator::NotEqual, value.as_str()),
-            Test::Match(pattern) => (Operator::Match, pattern.text()),
-            Test::NotMatch(pattern) => (Operator::NotMatch, pattern.text()),
-        };
-        (matcher.label.as_str(), operator, value)
-    }))
+    Selector::of(matchers.iter())
 }
 
 impl Source for Stored {
@@ -177,17 +167,7 @@ fn date(at_ms: Millis) -> String {
 }
 
 fn stretch(Bucket { start_ms, width_ms, summary }: Bucket) -> Stretch {
-    Stretch {
-        start_ms,
-        width_ms,
-        count: summary.count,
-        min: summary.min,
-        max: summary.max,
-        sum: summary.sum,
-        first: summary.first,
-        last: summary.last,
-        increase: summary.increase(),
-    }
+    Stretch { start_ms, width_ms, summary }
 }
 
 #[cfg(test)]

@@ -147,12 +147,14 @@ pub struct Revoked {
     pub revoked_ms: Millis,
 }
 
-/// Everything that is revoked and has not expired, hosts' certificates and others, in one order.
+/// Everything that is revoked and has not expired, certificates of hosts, also of those that were removed, and others, in one order.
 pub async fn revoked(db: &SqlitePool, now: Millis) -> Result<Vec<Revoked>> {
     let rows = sqlx::query_as(
         "SELECT serial, revoked_ms FROM certificate WHERE revoked_ms IS NOT NULL AND expires_ms > $1
          UNION ALL
          SELECT serial, revoked_ms FROM issued WHERE revoked_ms IS NOT NULL AND expires_ms > $1
+         UNION ALL
+         SELECT serial, revoked_ms FROM removed WHERE expires_ms > $1
          ORDER BY 2, 1",
     )
     .bind(now)

@@ -2,7 +2,7 @@
 //!
 //! Modules, one for each subject: [`host`] (who joined, what they say), [`pick`] (which of them are meant), [`issued`]
 //! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
-//! (people and their secrets), [`realm`], [`alert`], [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
+//! (people and their secrets), [`realm`], [`alert`], [`removed`] (hosts that are gone for good), [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
 //! **Invariant: one connection writes.** SQLite has one writer at a time; queueing for that
@@ -20,6 +20,7 @@ pub mod operator;
 pub mod pick;
 pub mod realm;
 pub mod register;
+pub mod removed;
 pub mod token;
 
 use std::{fmt::Display, path::Path, str::FromStr, time::Duration};

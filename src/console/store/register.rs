@@ -17,6 +17,9 @@ pub struct Register {
     pub certificates: Vec<Certificate>,
     /// Certificates that were made by hand.
     pub issued: Vec<Issued>,
+    /// Certificates of hosts that were removed.
+    #[serde(default)]
+    pub removed: Vec<Removed>,
 }
 
 /// A host as it joined.
@@ -56,6 +59,16 @@ pub struct Issued {
     pub revoked_ms: Option<i64>,
 }
 
+/// A certificate of a host that was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, FromRow)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "each is the column of its name")]
+pub struct Removed {
+    pub serial: String,
+    pub expires_ms: i64,
+    pub revoked_ms: i64,
+}
+
 /// Numbers of which at least one changes whenever the register does: a look at them costs a hundredth of a look at it.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct Marks {
@@ -69,20 +82,23 @@ pub struct Marks {
     issued_ms: i64,
     by_hand_revoked: i64,
     by_hand_revoked_ms: i64,
+    removed: i64,
+    removed_ms: i64,
 }
 
 impl Marks {
     /// Whether nobody is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.hosts == 0 && self.certificates == 0 && self.issued == 0
+        self.hosts == 0 && self.certificates == 0 && self.issued == 0 && self.removed == 0
     }
 
     /// Whether somebody is revoked that was not then.
     #[must_use]
     pub fn revokes_more_than(&self, then: &Self) -> bool {
-        let of = |marks: &Self| (marks.revoked, marks.revoked_ms, marks.by_hand_revoked, marks.by_hand_revoked_ms);
-        of(self) != of(then)
+        let by_hand = |marks: &Self| (marks.by_hand_revoked, marks.by_hand_revoked_ms);
+        let of = |marks: &Self| (marks.revoked, marks.revoked_ms, marks.removed, marks.removed_ms);
+        (of(self), by_hand(self)) != (of(then), by_hand(then))
     }
 
     /// So much time for each host.
@@ -105,7 +121,9 @@ pub async fn marks(db: &SqlitePool) -> Result<Marks> {
            (SELECT count(*) FROM issued) AS issued,
            (SELECT coalesce(max(issued_ms), 0) FROM issued) AS issued_ms,
            (SELECT count(*) FROM issued WHERE revoked_ms IS NOT NULL) AS by_hand_revoked,
-           (SELECT coalesce(max(revoked_ms), 0) FROM issued) AS by_hand_revoked_ms",
+           (SELECT coalesce(max(revoked_ms), 0) FROM issued) AS by_hand_revoked_ms,
+           (SELECT count(*) FROM removed) AS removed,
+           (SELECT coalesce(max(revoked_ms), 0) FROM removed) AS removed_ms",
     )
     .fetch_one(db)
     .await?;
@@ -124,7 +142,9 @@ pub async fn read(db: &SqlitePool) -> Result<Register> {
         sqlx::query_as("SELECT serial, role, name, issued_ms, expires_ms, revoked_ms FROM issued ORDER BY serial")
             .fetch_all(db)
             .await?;
-    Ok(Register { hosts, certificates, issued })
+    let removed =
+        sqlx::query_as("SELECT serial, expires_ms, revoked_ms FROM removed ORDER BY serial").fetch_all(db).await?;
+    Ok(Register { hosts, certificates, issued, removed })
 }
 
 /// Writes it all into a store that has nothing of it.
@@ -164,6 +184,14 @@ pub async fn fill(db: &mut SqliteConnection, register: &Register) -> Result<()> 
         .bind(revoked_ms)
         .execute(&mut *db)
         .await?;
+    }
+    for Removed { serial, expires_ms, revoked_ms } in &register.removed {
+        sqlx::query("INSERT INTO removed (serial, expires_ms, revoked_ms) VALUES ($1, $2, $3)")
+            .bind(serial)
+            .bind(expires_ms)
+            .bind(revoked_ms)
+            .execute(&mut *db)
+            .await?;
     }
     Ok(())
 }

@@ -78,6 +78,7 @@ pub fn router(console: Console) -> Router {
         .route("/host/{host}", get(host::show))
         .route("/charts", get(chart::fleet))
         .route("/host/{host}/charts", get(chart::host))
+        .route("/host/{host}/remove", post(host::remove))
         .route("/host/{host}/unit/{realm}/{name}", get(unit::show))
         .route("/host/{host}/unit/{realm}/{name}/charts", get(chart::unit))
         .route("/host/{host}/unit/{realm}/{name}/{action}", post(unit::act))

@@ -6,7 +6,7 @@
 use std::{cell::Cell, collections::BTreeMap, ops::RangeInclusive};
 
 use muster_promql::{
-    Error, Hints, Labels, Limits, Matchers, Millis, NAME, Query, Range, Sample, Source, SourceError, Stretch,
+    Error, Hints, Labels, Limits, Matchers, Millis, NAME, Query, Range, Sample, Source, SourceError, Stretch, Summary,
 };
 use proptest::prelude::*;
 
@@ -70,13 +70,7 @@ impl Source for One {
         into.extend(parts.iter().filter(|(start_ms, _)| meets(**start_ms)).map(|(start_ms, values)| Stretch {
             start_ms: *start_ms,
             width_ms: self.width_ms,
-            count: values.len() as u64,
-            min: least(values),
-            max: greatest(values),
-            sum: values.iter().sum(),
-            first: values[0],
-            last: values[values.len() - 1],
-            increase: increase(values),
+            summary: Summary::over(values.iter().copied()).unwrap(),
         }));
         self.note(into.len());
         Ok(())

@@ -46,6 +46,19 @@ pub(in crate::console::web) async fn show(
     answer::or_problem(&session, answer.await)
 }
 
+/// Removes it.
+pub(in crate::console::web) async fn remove(
+    State(console): State<Console>,
+    session: Session,
+    Segments(host): Segments<String>,
+) -> Response {
+    let answer = async {
+        console.remove_host(&session.operator, &host).await?;
+        Ok(answer::see("/"))
+    };
+    answer::or_problem(&session, answer.await)
+}
+
 async fn view(console: &Console, name: &str, range: Range) -> Result<HostView, Error> {
     let host = console.host(name).await?;
     let alerts = console.alerts(Which { host: Some(host.id), limit: ALERTS, ..Which::default() }).await?;

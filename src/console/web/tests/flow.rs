@@ -227,6 +227,19 @@ async fn a_token_is_shown_once_and_can_be_revoked() {
 }
 
 #[tokio::test]
+async fn a_host_that_is_gone_is_removed_by_its_page() {
+    let browser = Browser::new().await;
+    let id = browser.fixture.member("shop-7").await.id;
+    let (token, path) = (browser.token().await, format!("/host/{id}/remove"));
+    assert!(browser.page(&format!("/host/{id}")).await.contains(&path));
+    assert_eq!(browser.post(&path, &[], &[]).await.status(), StatusCode::FORBIDDEN, "no token");
+    let answer = browser.post(&path, &[("csrf", &token)], &[]).await;
+    assert_eq!((answer.status(), location(&answer)), (StatusCode::SEE_OTHER, "/"));
+    assert!(!browser.page("/").await.contains("shop-7"));
+    assert_eq!(browser.post(&path, &[("csrf", &token)], &[]).await.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn a_command_goes_from_the_form_to_its_page() {
     let browser = Browser::new().await;
     let member = browser.fixture.member("shop-7").await;

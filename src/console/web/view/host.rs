@@ -1,6 +1,7 @@
 //! One host: facts, measurements, units, recent commands.
 
 use maud::{Markup, html};
+use muster_topics::presence::PresenceState;
 
 use super::{
     Frame, Section, View, Watch, alerts,
@@ -70,6 +71,7 @@ impl View for HostView {
                 h2 { "Recent commands" }
                 (region(&url, "recent", &["command"], self.recent(frame)))
             }
+            (region(&url, "removal", &["host"], self.removal(frame)))
         }
     }
 
@@ -80,6 +82,7 @@ impl View for HostView {
             "units" => Some(self.units(frame)),
             "latest" => Some(latest(&self.latest, frame)),
             "recent" => Some(self.recent(frame)),
+            "removal" => Some(self.removal(frame)),
             _ => None,
         }
     }
@@ -133,6 +136,23 @@ impl HostView {
                      muster yuno create {}:default/server --artifact server@1 --run", self.host.hostname)))
             } @else {
                 (unit::table(&self.units, frame))
+            }
+        }
+    }
+
+    /// To remove it, once it is away.
+    fn removal(&self, frame: &Frame) -> Markup {
+        let is_there = self.host.presence.as_ref().is_some_and(|presence| presence.state == PresenceState::Online);
+        html! {
+            @if !is_there {
+                details {
+                    summary { "Remove this host" }
+                    p.note { "For one that is gone for good: it is locked out, and forgotten with all that it said. What was \
+                        ordered of it stays among the commands, and its measurements for as long as those of others." }
+                    (frame.form(&format!("{}/remove", bits::host_url(self.host.id)), html! {
+                        button type="submit" { "Remove " (self.host.hostname) }
+                    }))
+                }
             }
         }
     }

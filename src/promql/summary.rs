@@ -1,4 +1,5 @@
-//! What remains of a stretch of points: count, least, greatest, sum, first, last and increase. Pure.
+//! What remains of a stretch of points: count, least, greatest, sum, first, last and increase. Pure. The time-series store
+//! keeps these, and queries are answered from them.
 //!
 //! Stretches that follow each other are joined into one, and it makes no difference where they were cut
 //! (but for the rounding of sums).

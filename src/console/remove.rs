@@ -1,0 +1,110 @@
+//! The end of a host's membership: for those that are gone for good.
+//!
+//! Its measurements stay in the time-series store for as long as those of others do. What a broker keeps of it (its presence,
+//! alerts and units) only it may take away; nobody here listens to it any more, and a broker that starts anew has forgotten it.
+
+use muster_topics::name::Name;
+
+use super::{
+    Change, Console, Error, dispatch,
+    store::{StoreError, host, removed},
+};
+use crate::clock::now_ms;
+
+impl Console {
+    /// Removes a host that is away, by id or by a hostname that only one has: it is a member no more, and is forgotten.
+    pub async fn remove_host(&self, operator: &Name, host: &str) -> Result<(), Error> {
+        self.shared.check_operator(operator).await?;
+        let (id, now) = (self.resolve_host(host).await?, now_ms());
+        let mut transaction = self.shared.store.begin().await?;
+        let presence = host::presence_order(&mut transaction, id).await?;
+        if presence.is_some_and(|(_, _, is_away)| !is_away) {
+            return Err(Error::conflict("host_online", format!("host {host} is online"))
+                .hint("what it runs would go on without anybody to see it: stop that, and its agent, first"));
+        }
+        let owed = removed::remove(&mut transaction, id, now).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        tracing::warn!(host.id = %id, %operator, commands = owed.len(), "a host was removed");
+        let shared = &self.shared;
+        shared.revoked.notify_one();
+        shared.tellings.forget(id);
+        shared.fleet.remove(id);
+        let _ = shared.dispatch.send(dispatch::Event::Presence(id, false)).await;
+        for command in owed {
+            let _ = shared.dispatch.send(dispatch::Event::Settled(command, id)).await;
+            shared.changed(Change::Command(command));
+        }
+        shared.changed(Change::Host(id));
+        shared.changed(Change::Alert(Some(id)));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::alert::{Metric, Rule, Severity};
+
+    use crate::{
+        api::{CommandState, NewAlertRule, NewAlertSilence},
+        clock::now_ms,
+        console::{
+            store::{issued, register},
+            testing::{Fixture, admin, problem},
+        },
+    };
+
+    fn rule(host: &str) -> NewAlertRule {
+        let rule = Rule {
+            metric: Metric::DiskUsed,
+            of: None,
+            threshold: 0.5,
+            clear: None,
+            for_ms: 0,
+            severity: Severity::Warning,
+            disabled: false,
+        };
+        NewAlertRule { name: "disk".parse().unwrap(), host: Some(host.to_owned()), rule }
+    }
+
+    #[tokio::test]
+    async fn of_a_host_that_is_removed_its_commands_are_left_and_its_certificate_opens_nothing() {
+        let fixture = Fixture::new().await;
+        let (gone, stays) = (fixture.member("gone").await, fixture.member("stays").await);
+        let console = &fixture.console;
+        let command = fixture.command(&[gone.id, stays.id]).await;
+        console.set_alert_rule(&admin(), rule("gone")).await.unwrap();
+        let silence =
+            NewAlertSilence { host: Some("gone".to_owned()), rule: None, reason: "moved".to_owned(), for_s: 60 };
+        console.silence_alerts(&admin(), silence).await.unwrap();
+
+        sqlx::query("INSERT INTO presence VALUES ($1, 'online', 1, 1, '', 1)")
+            .bind(gone.id.to_string())
+            .execute(fixture.shared().store.write())
+            .await
+            .unwrap();
+        let refused = console.remove_host(&admin(), "gone").await.unwrap_err();
+        assert_eq!((refused.status, refused.problem.code.as_str()), (409, "host_online"));
+        sqlx::query("UPDATE presence SET state = 'offline'").execute(fixture.shared().store.write()).await.unwrap();
+        console.remove_host(&admin(), "gone").await.unwrap();
+
+        assert_eq!(console.hosts().await.unwrap().iter().map(|host| host.id).collect::<Vec<_>>(), [stays.id]);
+        assert_eq!((console.alert_rules().await.unwrap().len(), console.alert_silences().await.unwrap().len()), (0, 0));
+        let shown = console.command(command.id).await.unwrap();
+        let of = |id| shown.hosts.iter().find(|line| line.host == id).unwrap();
+        assert_eq!((of(gone.id).state, of(stays.id).state), (CommandState::Missing, CommandState::Waiting));
+        assert_eq!(of(gone.id).hostname, gone.id.to_string(), "nobody knows its name any more");
+        let store = &fixture.shared().store;
+        assert_eq!(issued::revoked(store.read(), now_ms()).await.unwrap().len(), 1, "it stays on the list");
+        assert_eq!(register::read(store.read()).await.unwrap().removed.len(), 1);
+        let url = fixture.hosts_url("/v1/renew");
+        let answer = fixture.client(gone.identity()).post(url).json(&serde_json::json!({})).send().await;
+        // Whether the handshake fails or the answer says so.
+        if let Ok(answer) = answer {
+            assert_eq!(problem(answer).await.0, 403);
+        }
+        assert_eq!(console.remove_host(&admin(), "gone").await.unwrap_err().status, 404);
+        // One that comes back after all is a member like any other.
+        let again = fixture.member("gone").await;
+        assert_eq!(console.host("gone").await.unwrap().id, again.id);
+    }
+}

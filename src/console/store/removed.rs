@@ -1,0 +1,46 @@
+//! Hosts that are gone for good. What is left of one are commands that it was given, and that its certificates open nothing.
+
+use muster_topics::{
+    Millis,
+    name::{CommandId, HostId},
+};
+use sqlx::{SqliteConnection, SqlitePool};
+
+use super::{Result, parsed};
+
+/// Removes a host with all that it has said, and what was said to it alone. Gives the commands that it owed an outcome
+/// for: nothing comes of them any more.
+pub async fn remove(db: &mut SqliteConnection, host: HostId, now: Millis) -> Result<Vec<CommandId>> {
+    let id = host.to_string();
+    sqlx::query(
+        "INSERT INTO removed (serial, expires_ms, revoked_ms)
+         SELECT serial, expires_ms, COALESCE(revoked_ms, $2) FROM certificate WHERE host = $1 AND expires_ms > $2",
+    )
+    .bind(&id)
+    .bind(now)
+    .execute(&mut *db)
+    .await?;
+    let owed: Vec<(String,)> = sqlx::query_as(
+        "UPDATE command_host SET state = 'missing'
+         WHERE host = $1 AND state IN ('waiting', 'accepted', 'running') RETURNING command",
+    )
+    .bind(&id)
+    .fetch_all(&mut *db)
+    .await?;
+    // What refers to it goes with it; these do not, for they may be of all hosts.
+    for forget in [
+        "DELETE FROM alert_rule WHERE host = $1",
+        "DELETE FROM alert_generation WHERE host = $1",
+        "DELETE FROM alert_silence WHERE host = $1",
+        "DELETE FROM host WHERE id = $1",
+    ] {
+        sqlx::query(forget).bind(&id).execute(&mut *db).await?;
+    }
+    owed.iter().map(|(command,)| parsed("command id", command)).collect()
+}
+
+/// Forgets certificates that ended before `before`.
+pub async fn sweep(db: &SqlitePool, before: Millis) -> Result<u64> {
+    let gone = sqlx::query("DELETE FROM removed WHERE expires_ms < $1").bind(before).execute(db).await?;
+    Ok(gone.rows_affected())
+}
