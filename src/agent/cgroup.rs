@@ -343,6 +343,49 @@ impl Setting {
     }
 }
 
+/// A file of a cgroup that holds a limit, for cgroups that others make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LimitFile {
+    /// It is in the unified hierarchy.
+    pub(super) unified: bool,
+    pub(super) name: &'static str,
+    pub(super) value: String,
+    /// Not every kernel has it.
+    pub(super) optional: bool,
+}
+
+/// What limits come to on this host: in the hierarchies of v1 for the controllers that are there, in the unified one
+/// for all others.
+pub(super) fn limit_files(limits: &Limits) -> Vec<LimitFile> {
+    limit_files_of(limits, &fs::read_to_string("/proc/self/cgroup").unwrap_or_default())
+}
+
+fn limit_files_of(limits: &Limits, own: &str) -> Vec<LimitFile> {
+    let of = |setting: Setting| {
+        let is_it = |names: &str| names.split(',').any(|name| name == setting.controller);
+        let unified = !own.lines().filter_map(own_cgroup).any(|(names, _)| is_it(names));
+        let entries = if unified { setting.v2() } else { setting.v1() };
+        entries.into_iter().map(move |(name, value, optional)| LimitFile { unified, name, value, optional })
+    };
+    settings(limits).into_iter().flat_map(of).collect()
+}
+
+impl LimitFile {
+    /// Whether cgroups of this host have it.
+    pub(super) fn is_there(&self) -> bool {
+        let hierarchies = Hierarchies::detect();
+        let controller = self.name.split('.').next().unwrap_or_default();
+        if !self.unified {
+            // As its root has, all have.
+            let root = hierarchies.folder(controller, &format!("1:{controller}:/"));
+            return root.is_some_and(|root| root.join(self.name).exists());
+        }
+        // The root is not limited, and so has none of these.
+        let below = hierarchies.folder("", "0::/").and_then(|root| fs::read_dir(root).ok());
+        below.into_iter().flatten().flatten().any(|entry| entry.path().join(self.name).exists())
+    }
+}
+
 fn write_all(folder: &Path, entries: Vec<Entry>) -> io::Result<()> {
     for (file, text, optional) in entries {
         match write(&folder.join(file), &text) {

@@ -112,12 +112,16 @@ impl Default for ExecConfig {
 pub struct ContainersConfig {
     /// The Unix socket on which Podman's (`podman system service`) or Docker's HTTP interface is.
     pub podman_socket: PathBuf,
+    /// The folder in which LXC containers of this agent are, and the images that they are made from; `lxc` in its data
+    /// folder if left out. Containers in LXC's own folder are listed, and other people's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lxc_path: Option<PathBuf>,
 }
 
 impl Default for ContainersConfig {
     fn default() -> Self {
         // Where Podman's own unit file for systemd has it.
-        Self { podman_socket: PathBuf::from("/run/podman/podman.sock") }
+        Self { podman_socket: PathBuf::from("/run/podman/podman.sock"), lxc_path: None }
     }
 }
 

@@ -98,7 +98,7 @@ pub enum Verb {
     /// Yunos: native processes that an agent keeps
     #[command(subcommand)]
     Yuno(unit::YunoVerb),
-    /// Containers that an agent keeps, by Podman or Docker
+    /// Containers that an agent keeps, by Podman, Docker or LXC
     #[command(subcommand)]
     Container(container::Verb),
     /// Snapshots: what the units of a host should be, to go back to

@@ -213,6 +213,8 @@ pub enum Runtime {
     /// Podman, or Docker: whatever speaks their HTTP interface on the socket that the host's agent was told.
     #[default]
     Podman,
+    /// LXC, by its own programs: containers from root file systems, with loopback alone or the host's network.
+    Lxc,
 }
 
 impl Runtime {
@@ -221,6 +223,7 @@ impl Runtime {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Podman => "podman",
+            Self::Lxc => "lxc",
         }
     }
 }

@@ -43,6 +43,14 @@ impl Hierarchies {
         Self { mounts: mounts.lines().filter_map(Mount::parse).collect(), own }
     }
 
+    /// The folder of the cgroup that a process is in, in the hierarchy of a controller (the unified one has none), from
+    /// its `/proc/<pid>/cgroup`.
+    pub(in crate::agent) fn folder(&self, controller: &str, cgroups: &str) -> Option<PathBuf> {
+        let is_it = |names: &str| names.split(',').any(|name| name == controller);
+        let (_, path) = cgroups.lines().filter_map(own_cgroup).find(|(names, _)| is_it(names))?;
+        self.mounts.iter().filter(|mount| is_it(&mount.controllers)).find_map(|mount| mount.folder(path))
+    }
+
     /// The folders of a unit, from `/proc/<pid>/cgroup` of its main process.
     pub(in crate::agent) fn places(&self, unit: &UnitName, kind: &str, cgroups: &str) -> Places {
         let cgroups: Vec<(&str, &str)> = cgroups.lines().filter_map(own_cgroup).collect();

@@ -75,6 +75,26 @@ fn what_limits_are_to_the_kernel() {
     assert_eq!(settings(&Limits::default()), []);
 }
 
+#[test]
+fn limits_of_cgroups_that_others_make_go_where_the_controllers_are() {
+    let limits: Limits = serde_json::from_str(r#"{"memory_bytes": 4096, "cpu": 1, "pids": 7}"#).unwrap();
+    let of = |own: &str| {
+        let all = limit_files_of(&limits, own).into_iter();
+        all.map(|file| format!("{}{}", if file.unified { "2:" } else { "1:" }, file.name)).collect::<Vec<_>>()
+    };
+    assert_eq!(of("0::/a\n"), ["2:memory.max", "2:memory.swap.max", "2:cpu.max", "2:pids.max"]);
+    // V1_OWN has no pids controller among those of v1.
+    let mixed = [
+        "1:memory.limit_in_bytes",
+        "1:memory.memsw.limit_in_bytes",
+        "1:cpu.cfs_period_us",
+        "1:cpu.cfs_quota_us",
+        "2:pids.max",
+    ];
+    assert_eq!(of(V1_OWN), mixed);
+    assert_eq!(limit_files_of(&Limits::default(), V1_OWN), []);
+}
+
 /// A folder that looks like a cgroup of v2 in which every controller there is has been handed on.
 fn imitation(controllers: &str) -> (tempfile::TempDir, Tree, UnitName) {
     let base = tempfile::tempdir().unwrap();

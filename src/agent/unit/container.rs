@@ -9,16 +9,17 @@
 //!
 //! Modules, in reading order: `runtime` (what one has to be able to do), `place` (that file), `instance` (one that runs),
 //! `list` (all that there are on
-//! the host), `podman` (Podman and Docker).
+//! the host), `podman` (Podman and Docker), `lxc` (LXC).
 
 mod instance;
 mod list;
+mod lxc;
 mod place;
 mod podman;
 mod runtime;
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -38,6 +39,7 @@ use muster_topics::{
 pub use self::list::Listed;
 use self::{
     instance::Container,
+    lxc::Lxc,
     place::{Place, Started},
     podman::Podman,
     runtime::{Phase, Recipe, Runtime, State},
@@ -49,7 +51,7 @@ use super::{
     log,
 };
 use crate::{
-    agent::{artifact::Artifacts, config::ContainersConfig, crash},
+    agent::{artifact::Artifacts, config::ContainersConfig, crash, shim::Shims},
     rules::{
         lease::Wiring,
         plan::{Failure, Slot},
@@ -74,11 +76,13 @@ impl Containers {
         data_dir: &Path,
         host: HostId,
         artifacts: Artifacts,
+        shims: Shims,
         config: &ContainersConfig,
     ) -> io::Result<Self> {
         let podman = Podman::new(&config.podman_socket)?;
         let (folder, host) = (data_dir.join("containers"), host.to_string());
-        Ok(Self { folder, host, artifacts, runtimes: vec![Arc::new(podman)] })
+        let lxc = Lxc::new(config.lxc_path.clone().unwrap_or_else(|| data_dir.join("lxc")), shims);
+        Ok(Self { folder, host, artifacts, runtimes: vec![Arc::new(podman), Arc::new(lxc)] })
     }
 
     fn place(&self, unit: &UnitName) -> Place {
@@ -261,13 +265,15 @@ impl Containers {
         place.remove()
     }
 
-    async fn log(&self, unit: &UnitName, from: runtime::LogFrom) -> io::Result<(Vec<u8>, u64)> {
+    async fn log(&self, unit: &UnitName, from: runtime::LogFrom) -> io::Result<(Vec<u8>, log::Place)> {
         let other = |failure: Failure| io::Error::other(failure.error);
-        let Some(started) = self.place(unit).started().map_err(other)? else { return Ok((Vec::new(), 0)) };
+        let Some(started) = self.place(unit).started().map_err(other)? else {
+            return Ok((Vec::new(), log::Place::default()));
+        };
         let (runtime, name) = (self.runtime(started.runtime).map_err(other)?, name(unit));
         let (mut text, mark) = match runtime.look(&name).await.map_err(other)? {
             Some(state) if self.is_ours(unit, &state) => runtime.log(&name, from).await.map_err(other)?,
-            _ => (Vec::new(), 0),
+            _ => (Vec::new(), log::Place::default()),
         };
         let most = usize::try_from(log::TAIL_MAX_BYTES).unwrap_or(usize::MAX);
         text.drain(..text.len().saturating_sub(most));
@@ -384,18 +390,24 @@ impl Kind for Containers {
         async move {
             let from = match from {
                 LogFrom::Last(lines) => runtime::LogFrom::Last(lines),
-                LogFrom::Place(place) => runtime::LogFrom::After(place.at()),
+                LogFrom::Place(place) => runtime::LogFrom::After(place),
             };
-            let (text, mark) = self.log(unit, from).await?;
-            Ok((text, log::Place::of(mark)))
+            self.log(unit, from).await
         }
         .boxed()
     }
 
     fn sweep(&self, desired: Vec<Desired>) -> BoxFuture<'_, io::Result<()>> {
-        let needed: BTreeMap<_, _> =
-            desired.iter().filter_map(|desired| Some((desired.spec.artifact()?.sha256.clone(), ()))).collect();
-        // The other kinds give artifacts back that nobody has needed for a day.
-        async move { self.artifacts.keep(needed.keys(), SystemTime::now()) }.boxed()
+        let needed: BTreeSet<_> =
+            desired.iter().filter_map(|desired| Some(desired.spec.artifact()?.sha256.clone())).collect();
+        async move {
+            // The other kinds give artifacts back that nobody has needed for a day.
+            self.artifacts.keep(needed.iter(), SystemTime::now())?;
+            for runtime in &self.runtimes {
+                runtime.sweep(&needed).await.map_err(|failure| io::Error::other(failure.error))?;
+            }
+            Ok(())
+        }
+        .boxed()
     }
 }

@@ -187,7 +187,7 @@ impl Kinds {
         artifacts: Artifacts,
         containers: &ContainersConfig,
     ) -> io::Result<Self> {
-        let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), containers)?);
+        let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), shims.clone(), containers)?);
         let yunos = Yunos::new(data_dir, host, artifacts, shims)?;
         // Yunos come last: when they give back artifacts, all others have said what they need.
         Ok(Self { all: Arc::new([containers.clone(), Arc::new(yunos)]), containers: Some(containers) })

@@ -46,6 +46,7 @@ use muster_topics::{
 };
 use serde_json::Value;
 
+pub(super) use self::launch::signal_number;
 use self::{
     channel::Switchboard,
     instance::{Yuno, ends_with_host, from_ended},

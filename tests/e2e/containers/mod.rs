@@ -1,5 +1,6 @@
-//! Containers, kept by a real Podman.
+//! Containers, kept by a real Podman, and by a real LXC.
 
+mod lxc;
 pub(crate) mod stage;
 
 use std::io::{Read, Write};
@@ -7,7 +8,7 @@ use std::io::{Read, Write};
 use nix::{sys::signal::kill, unistd::Pid};
 use serde_json::{Value, json};
 
-use self::stage::{Podman, add_rootfs, apply, write};
+use self::stage::{Lxc, Podman, add_rootfs, apply, write};
 use crate::fleet::{Fleet, eventually};
 
 const LOOP: &str = "echo up as $(id -u) with $COLOUR; trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done";
@@ -300,12 +301,15 @@ fn scenario(fleet: &Fleet, unit: &str, apply: &dyn Fn(&str)) -> Vec<Outcome> {
 }
 
 #[test]
-fn the_same_becomes_of_a_yuno_and_of_a_container() {
+fn the_same_becomes_of_a_yuno_and_of_a_container_whoever_keeps_it() {
     let (_podman, fleet) = stage();
-    let as_container = |script: &str| {
+    let lxc = Lxc::of(&fleet);
+    let as_container = |unit: &str, runtime: &str, script: &str| {
         let restart = if script.contains("trap") { "always" } else { "never" };
-        let fields =
-            json!({"args": ["/bin/sh", "-c", script], "restart": restart, "run": "stopped", "rollback": "never"});
+        let fields = json!({
+            "unit": unit, "runtime": runtime, "args": ["/bin/sh", "-c", script], "restart": restart, "run": "stopped",
+            "rollback": "never",
+        });
         apply(&fleet, &shop(fields));
     };
     let as_yuno = |script: &str| {
@@ -319,10 +323,13 @@ fn the_same_becomes_of_a_yuno_and_of_a_container() {
         });
         apply(&fleet, &document);
     };
-    let container = scenario(&fleet, "default/shop", &as_container);
     let yuno = scenario(&fleet, "default/till", &as_yuno);
-    assert_eq!(container, yuno);
-    assert!(container.len() > 15, "{container:?}");
+    let podman = scenario(&fleet, "default/shop", &|script| as_container("default/shop", "podman", script));
+    assert_eq!(podman, yuno);
+    let in_lxc = scenario(&fleet, "default/stall", &|script| as_container("default/stall", "lxc", script));
+    assert_eq!(in_lxc, yuno);
+    assert!(yuno.len() > 15, "{yuno:?}");
+    assert_eq!(lxc.names(), Vec::<String>::new());
 }
 
 #[test]

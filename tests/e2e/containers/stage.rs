@@ -1,4 +1,5 @@
-//! A Podman of a test's own: its storage, its socket, and an image made of a static busybox.
+//! A Podman of a test's own: its storage, its socket, and an image made of a static busybox; and the LXC containers of a
+//! fleet.
 
 use std::{
     fs,
@@ -122,6 +123,68 @@ impl Drop for Podman {
     }
 }
 
+/// The LXC containers of a fleet's host. They are ended with this, which has to go before the fleet.
+pub(crate) struct Lxc {
+    path: PathBuf,
+}
+
+impl Lxc {
+    pub(crate) fn of(fleet: &Fleet) -> Self {
+        Self::at(fleet.data().join("agent/lxc"))
+    }
+
+    /// The same of any agent.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Where they are.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs one of LXC's programs beside the agent, as somebody else on that host would; gives what it prints.
+    #[track_caller]
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> String {
+        let output = Command::new(program).arg("-P").arg(&self.path).args(args).stdin(Stdio::null()).output();
+        let output = output.expect("lxc is installed by tests/run");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{program} {args:?}: {said}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Runs a program in a container; gives what it prints.
+    #[track_caller]
+    pub(crate) fn inside(&self, name: &str, argv: &[&str]) -> String {
+        self.run("lxc-attach", &[&["-n", name, "--"], argv].concat())
+    }
+
+    /// What LXC says that a container does.
+    #[track_caller]
+    pub(crate) fn state(&self, name: &str) -> String {
+        self.run("lxc-info", &["-n", name, "-s", "-H"])
+    }
+
+    /// The names of all of them.
+    #[track_caller]
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.run("lxc-ls", &["-1"]).lines().map(|line| line.trim().to_owned()).collect()
+    }
+}
+
+impl Drop for Lxc {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            // One that does not run is no failure.
+            let stop =
+                Command::new("lxc-stop").arg("-P").arg(&self.path).args(["-k", "-n"]).arg(entry.file_name()).output();
+            if let Err(error) = stop {
+                eprintln!("lxc-stop: {error}");
+            }
+        }
+    }
+}
+
 /// Adds a root file system to a fleet, as `shop@1`: a static busybox and the names that it goes by.
 #[track_caller]
 pub(crate) fn add_rootfs(fleet: &Fleet) {
@@ -135,10 +198,16 @@ pub(crate) fn add_rootfs(fleet: &Fleet) {
     }
     fs::write(tree.join("etc/passwd"), "root:x:0:0::/:/bin/sh\nshop:x:700:700::/:/bin/sh\n").unwrap();
     fs::write(tree.join("etc/group"), "root:x:0:\nshop:x:700:\n").unwrap();
-    let tar = fleet.home.path().join("shop.tar");
-    let packed = Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(&tar).arg(".").status().unwrap();
+    add_packed(fleet, "--no-auto-compress", "1");
+}
+
+/// Adds the same tree as another version, packed with an option of `tar`.
+#[track_caller]
+pub(crate) fn add_packed(fleet: &Fleet, option: &str, version: &str) {
+    let (tree, tar) = (fleet.home.path().join("tree"), fleet.home.path().join("shop.tar"));
+    let packed = Command::new("tar").arg(option).arg("-C").arg(&tree).arg("-cf").arg(&tar).arg(".").status().unwrap();
     assert!(packed.success());
-    fleet.ok(&["artifact", "add", tar.to_str().unwrap(), "--role", "shop", "--version", "1"]);
+    fleet.ok(&["artifact", "add", tar.to_str().unwrap(), "--role", "shop", "--version", version]);
 }
 
 /// Applies a document.

@@ -25,7 +25,7 @@ use super::{
     may_heal,
     runtime::{Answer, Known, LogFrom, Phase, Recipe, Runtime, State},
 };
-use crate::rules::plan::Failure;
+use crate::{agent::unit::log::Place, rules::plan::Failure};
 
 /// What is looked up or noted down takes milliseconds; a disk that sleeps takes its time.
 const LOOK_MAX: Duration = Duration::from_secs(10);
@@ -217,10 +217,13 @@ impl Runtime for Podman {
         .boxed()
     }
 
-    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, u64)> {
+    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, Place)> {
         async move {
             let lines = match from {
-                LogFrom::After(mark) => logs::after(self.lines(name, "since", logs::second(mark)).await?, mark),
+                LogFrom::After(place) => {
+                    let mark = place.at();
+                    logs::after(self.lines(name, "since", logs::second(mark)).await?, mark)
+                }
                 LogFrom::Last(most) => {
                     // Its last second may be in there in part only, and a mark counts the lines of a second.
                     let last = self.lines(name, "tail", u64::from(most.max(1))).await?;
@@ -230,7 +233,7 @@ impl Runtime for Podman {
                     }
                 }
             };
-            Ok((lines.text, lines.mark))
+            Ok((lines.text, Place::of(lines.mark)))
         }
         .boxed()
     }

@@ -1,18 +1,22 @@
 //! What a container runtime has to be able to do. The kind itself ([`super::Containers`]) is written once, over this.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     Millis,
     container::{self, ContainerSpec, ContainerState, Image, Network},
     endpoint::Endpoint,
+    name::Digest,
     process::{Limits, Resource, Rlimit},
     signal::Signal,
     unit::Exit,
 };
 
-use crate::rules::plan::Failure;
+use crate::{agent::unit::log::Place, rules::plan::Failure};
 
 /// Answers of a runtime.
 pub(super) type Answer<'a, T> = BoxFuture<'a, Result<T, Failure>>;
@@ -60,8 +64,14 @@ pub(super) trait Runtime: Send + Sync {
     /// All containers, units or not. Of those that are in `known`, by id and state, no more is asked.
     fn list<'a>(&'a self, known: &'a Known) -> Answer<'a, Known>;
 
-    /// What it said, oldest first, and a mark of where that ends, which is never 0 once there was anything.
-    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, u64)>;
+    /// What it said, oldest first, and where that ends.
+    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, Place)>;
+
+    /// Gives back what was brought for images that no unit needs any more, if that is its own to keep.
+    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
+        let _ = needed;
+        async { Ok(()) }.boxed()
+    }
 }
 
 /// Containers by id.
@@ -120,6 +130,6 @@ pub(super) struct Recipe {
 pub(super) enum LogFrom {
     /// So many lines from the end.
     Last(u32),
-    /// What comes after this mark; all for 0.
-    After(u64),
+    /// What comes after this; all if that is nowhere.
+    After(Place),
 }

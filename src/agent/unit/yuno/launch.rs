@@ -169,7 +169,7 @@ pub(super) fn number(signal: StopSignal) -> i32 {
 }
 
 /// The number of a signal on this machine.
-pub(super) fn signal_number(signal: muster_topics::signal::Signal) -> i32 {
+pub(in crate::agent::unit) fn signal_number(signal: muster_topics::signal::Signal) -> i32 {
     use muster_topics::signal::Signal as Of;
     let signal = match signal {
         Of::Hup => Signal::SIGHUP,

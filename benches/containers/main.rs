@@ -1,0 +1,300 @@
+//! What containers cost their agent, and how soon one runs, beside the runtime's own command.
+//!
+//!     cargo bench --bench containers -- [--containers N] [--rounds N] [--seconds N] [--only podman|lxc] [--program FILE]
+//!
+//! For each runtime, on this machine, with the agent as packages ship it (`--program` takes another one that was built
+//! before), a process of its own beside a `muster up` on loopback:
+//!
+//! - what the agent costs at rest, without containers and with N of them: memory (PSS), and processor with all programs that
+//!   it has run meanwhile; and what else there is for containers: shims, `lxc-start`, `conmon`, Podman's service;
+//! - how long it takes from the start of `muster container run` to the first act of the program inside, and the same for
+//!   `podman start` and `lxc-start -d` of the very same container. `muster` goes through command line, console, broker and
+//!   agent, and has it on the disk by then.
+//!
+//! Containers have an image of a static busybox, no network, and sleep. It has to be root, with `podman`, `runc` and `lxc`
+//! installed.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::allow_attributes,
+    reason = "a program to be run by hand"
+)]
+
+#[path = "../common/agent.rs"]
+mod agent;
+#[path = "../../tests/fleet/mod.rs"]
+mod fleet;
+#[path = "../../tests/e2e/containers/stage.rs"]
+mod stage;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fleet::{Fleet, Home, Running, eventually};
+use muster_shim::proc;
+use serde_json::{Value, json};
+use stage::{Lxc, Podman, add_rootfs};
+
+/// What a start leads to is over by then.
+const SETTLED: Duration = Duration::from_secs(20);
+
+struct Options {
+    containers: usize,
+    rounds: usize,
+    seconds: u64,
+    only: Option<String>,
+    program: Option<PathBuf>,
+}
+
+fn main() {
+    let options = options();
+    let program = options.program.clone().unwrap_or_else(|| agent::build().unwrap());
+    println!("{} containers, {} rounds, {} s of rest\n", options.containers, options.rounds, options.seconds);
+    for runtime in ["podman", "lxc"] {
+        if options.only.as_deref().is_none_or(|only| only == runtime) {
+            measure(runtime, &program, &options);
+        }
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options { containers: 100, rounds: 11, seconds: 120, only: None, program: None };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().expect("a value is wanted");
+        match arg.as_str() {
+            "--containers" => options.containers = value().parse().expect("a number of containers is wanted"),
+            "--rounds" => options.rounds = value().parse().expect("a number of rounds is wanted"),
+            "--seconds" => options.seconds = value().parse().expect("a number of seconds is wanted"),
+            "--only" => options.only = Some(value()),
+            "--program" => options.program = Some(value().into()),
+            // Cargo's own.
+            "--bench" => {}
+            other => panic!("unknown argument {other}"),
+        }
+    }
+    assert!(options.containers > 0 && options.rounds > 0 && options.seconds > 0, "all numbers are at least 1");
+    options
+}
+
+/// An agent with containers of one runtime. Fields go in this order: what keeps containers before what they are in.
+struct Subject {
+    agent: Running,
+    lxc: Option<Lxc>,
+    podman: Option<Podman>,
+    home: Home,
+    fleet: Fleet,
+    host: String,
+    runtime: &'static str,
+}
+
+fn measure(runtime: &'static str, program: &Path, options: &Options) {
+    let subject = Subject::start(runtime, program);
+    add_rootfs(&subject.fleet);
+    thread::sleep(SETTLED);
+    let without = subject.rest(options);
+    let began = Instant::now();
+    subject.apply(options.containers);
+    println!("{runtime}: {} made and started in {:.1} s", options.containers, began.elapsed().as_secs_f64());
+    thread::sleep(SETTLED);
+    let with = subject.rest(options);
+    println!("{:<44} {:>10} {:>10}", "", "without", "with");
+    for (what, without, with) in [
+        ("the agent: memory (PSS), MB", without.agent_mb, with.agent_mb),
+        ("the agent: processor, % of a core", without.agent_percent, with.agent_percent),
+        ("what is beside it: memory (PSS), MB", without.beside_mb, with.beside_mb),
+        ("what is beside it: processor, % of a core", without.beside_percent, with.beside_percent),
+    ] {
+        println!("{what:<44} {without:>10.3} {with:>10.3}");
+    }
+    let each_kb = (with.agent_mb - without.agent_mb) * 1_000.0 / options.containers as f64;
+    println!("{:<44} {:>10} {each_kb:>10.1}", "the agent, for each container: memory, KB", "");
+    let (mut ours, mut own) = (Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        ours.push(subject.up(|| subject.verb("run")));
+        subject.verb("stop");
+        own.push(subject.up(|| subject.start_by_hand()));
+        subject.stop_by_hand();
+    }
+    println!("{:<44} {:>10} {:>10} {:>10}", "until the program runs, ms", "median", "least", "most");
+    let command = if runtime == "lxc" { "lxc-start -d" } else { "podman start" };
+    for (what, times) in [("muster container run", &mut ours), (command, &mut own)] {
+        times.sort_unstable();
+        let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
+        let [median, least, most] = [times[times.len() / 2], times[0], times[times.len() - 1]].map(ms);
+        println!("{what:<44} {median:>10.1} {least:>10.1} {most:>10.1}");
+    }
+    println!();
+}
+
+/// What something costs at rest.
+struct Rest {
+    agent_mb: f64,
+    agent_percent: f64,
+    beside_mb: f64,
+    beside_percent: f64,
+}
+
+impl Subject {
+    fn start(runtime: &'static str, program: &Path) -> Self {
+        let (fleet, home) = (Fleet::start(), Home::new());
+        let podman = (runtime == "podman").then(Podman::start);
+        let here = fleet.host();
+        let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+        let mut command = Command::new(program);
+        home.dress(&mut command);
+        if let Some(podman) = &podman {
+            command.env("MUSTER_AGENT_CONTAINERS_PODMAN_SOCKET", podman.socket());
+        }
+        let data = home.path().join("agent");
+        command.args(["agent", "--data-dir"]).arg(&data).args(["--join", &token]);
+        let agent = Running::start(&mut command);
+        let host = eventually("the agent to be online", || {
+            let hosts = fleet.json(&["host", "ls"]);
+            let other = hosts.as_array().unwrap().iter().find(|host| host["host"] != here.as_str());
+            let online = other.filter(|host| host["presence"]["state"] == "online");
+            online.and_then(|host| host["host"].as_str()).map(str::to_owned).ok_or_else(|| hosts.to_string())
+        });
+        let lxc = (runtime == "lxc").then(|| Lxc::at(data.join("lxc")));
+        Self { agent, lxc, podman, home, fleet, host, runtime }
+    }
+
+    /// Makes so many, the first of which leaves a mark when it runs, and waits until all do.
+    fn apply(&self, containers: usize) {
+        fs::create_dir(self.marks()).unwrap();
+        let documents: Vec<String> = (0..containers).map(|number| self.document(number).to_string()).collect();
+        let path = fleet::file(&self.home, "units.yaml", &documents.join("\n---\n"));
+        self.fleet.ok(&["unit", "apply", &path, "--host", &self.host, "--no-wait"]);
+        eventually("all containers to run", || {
+            let units = self.fleet.json(&["unit", "ls", "--host", &self.host]);
+            let runs = |unit: &&Value| unit["observed"]["phase"] == "running";
+            let running = units.as_array().unwrap().iter().filter(runs).count();
+            if running == containers { Ok(()) } else { Err(format!("{running} run")) }
+        });
+    }
+
+    fn document(&self, number: usize) -> Value {
+        let script = "[ ! -d /marks ] || : > /marks/up; exec sleep 1000000";
+        let mounts = json!([{"host": self.marks(), "inside": "/marks"}]);
+        json!({
+            "unit": format!("default/c{number}"), "kind": "container", "runtime": self.runtime,
+            "image": {"rootfs": "shop@1"}, "args": ["/bin/sh", "-c", script], "network": "none",
+            "mounts": if number == 0 { mounts } else { json!([]) }, "started_after_ms": 0, "grace_ms": 0,
+            "rlimits": {"nofile": {"soft": 1024, "hard": 4096}, "nproc": {"soft": 1000, "hard": 1000}}, "run": "running",
+        })
+    }
+
+    fn marks(&self) -> PathBuf {
+        self.home.path().join("marks")
+    }
+
+    fn verb(&self, verb: &str) {
+        self.fleet.ok(&["container", verb, "default/c0", "--host", &self.host]);
+    }
+
+    /// How long it takes until the program inside runs.
+    fn up(&self, start: impl FnOnce() + Send) -> Duration {
+        let mark = self.marks().join("up");
+        // The first time it runs already.
+        if mark.exists() && is_up(self) {
+            self.verb("stop");
+        }
+        let _ = fs::remove_file(&mark);
+        let began = Instant::now();
+        thread::scope(|scope| {
+            let starting = scope.spawn(start);
+            while !mark.exists() {
+                assert!(began.elapsed() < fleet::PATIENCE, "it does not run");
+                thread::sleep(Duration::from_micros(200));
+            }
+            let took = began.elapsed();
+            starting.join().unwrap();
+            took
+        })
+    }
+
+    fn start_by_hand(&self) {
+        const NAME: &str = "muster.default.c0";
+        if let Some(podman) = &self.podman {
+            podman.run(&["start", NAME]);
+        }
+        if let Some(lxc) = &self.lxc {
+            let script = "[ ! -d /marks ] || : > /marks/up; exec sleep 1000000";
+            lxc.run("lxc-start", &["-d", "-n", NAME, "--", "/bin/sh", "-c", script]);
+        }
+    }
+
+    fn stop_by_hand(&self) {
+        const NAME: &str = "muster.default.c0";
+        if let Some(podman) = &self.podman {
+            podman.run(&["stop", "--time", "0", NAME]);
+        }
+        if let Some(lxc) = &self.lxc {
+            lxc.run("lxc-stop", &["-k", "-n", NAME]);
+        }
+    }
+
+    /// Processes that are there for containers, beside the agent: by what they are called, below its folders.
+    fn beside(&self) -> Vec<i32> {
+        let podman = self.podman.as_ref().and_then(|podman| podman.socket().parent().map(Path::to_owned));
+        let folders: Vec<PathBuf> = [Some(self.home.path().to_owned()), podman].into_iter().flatten().collect();
+        let is_it = |pid: &i32| {
+            let Some(name) = proc::name(*pid) else { return false };
+            let known = ["muster-shim", "lxc-start", "conmon", "podman"].iter().any(|known| name.starts_with(known));
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            known && folders.iter().any(|folder| line.contains(&*folder.to_string_lossy()))
+        };
+        proc::pids().unwrap().into_iter().filter(is_it).collect()
+    }
+
+    fn rest(&self, options: &Options) -> Rest {
+        let agent = self.agent.pid().as_raw();
+        let beside = self.beside();
+        let all = |pids: &[i32]| pids.iter().map(|pid| busy(*pid)).sum::<Duration>();
+        let (before, began) = ((busy(agent), all(&beside)), Instant::now());
+        thread::sleep(Duration::from_secs(options.seconds));
+        let percent = |busy: Duration| busy.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+        Rest {
+            agent_mb: pss_mb(agent),
+            agent_percent: percent(busy(agent).saturating_sub(before.0)),
+            beside_mb: beside.iter().map(|pid| pss_mb(*pid)).sum(),
+            beside_percent: percent(all(&beside).saturating_sub(before.1)),
+        }
+    }
+}
+
+fn is_up(subject: &Subject) -> bool {
+    let unit = subject.fleet.json(&["unit", "show", "default/c0", "--host", &subject.host]);
+    unit["observed"]["phase"] == "running"
+}
+
+/// Processor time of all threads of a process so far, and of the programs that it has run to their end.
+fn busy(pid: i32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let run_ns = |path: PathBuf| fs::read_to_string(path).ok()?.split(' ').next()?.parse::<u64>().ok();
+    let own = Duration::from_nanos(tasks.filter_map(|task| run_ns(task.ok()?.path().join("schedstat"))).sum());
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default().split_ascii_whitespace();
+    // Fields 16 and 17, of which the third is the first here; in hundredths of a second.
+    let children: u64 = fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    own + Duration::from_millis(children * 10)
+}
+
+/// The memory that is a process's own, and its share of what it has in common with others; 0 if it has ended.
+fn pss_mb(pid: i32) -> f64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    line.map_or(0.0, |line| line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1_000.0)
+}

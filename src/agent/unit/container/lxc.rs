@@ -1,0 +1,502 @@
+//! LXC, by its own programs (`lxc-start`, `lxc-stop`, `lxc-freeze`, `lxc-unfreeze`, `lxc-cgroup`, `lxc-ls`).
+//!
+//! A container is a folder of its own below one that is this agent's alone. It runs under `lxc-start` in the foreground, and
+//! that under a shim: so what it says is in a log that is rotated as a yuno's, and how it ended is on the disk, whoever was
+//! there to see. LXC itself tells of an exit status in the log of `lxc-start` alone (`ended`).
+//!
+//! **Invariant: no container is without a network namespace that it was not asked to be without**, and never by
+//! `lxc.net.0.type = none`.
+//!
+//! Modules, in reading order: `config` (from what a container is made of to LXC's words), `users` (who somebody is inside),
+//! `folder` (what is where), `image` (root file systems), `process` (which process is a container's first), `ended` (how it
+//! ended), `tool` (running a program).
+
+mod config;
+mod ended;
+mod folder;
+mod image;
+mod process;
+mod tool;
+mod users;
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use muster_shim::{Attributes, Event, Launch, Main, Output, Request, Restart, RestartOn, cgroup::Cgroup};
+use muster_topics::{
+    container::{self, ContainerSpec, ContainerState, Image, Network},
+    name::Digest,
+    process::{Limits, Log},
+    signal::Signal,
+};
+use nix::unistd;
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep, timeout},
+};
+
+use self::folder::{Folder, Found, Made};
+use super::{
+    never,
+    runtime::{Answer, Known, Listed, LogFrom, Phase, Recipe, Runtime, State},
+};
+use crate::{
+    agent::{
+        cgroup::{Hierarchies, limit_files},
+        execute::SEARCH_PATH,
+        shim::{Adopted, Shim, Shims},
+        unit::{
+            failure::{blocking, from_shim, may_heal},
+            log::{self, Place},
+            yuno::signal_number,
+        },
+    },
+    rules::plan::Failure,
+};
+
+/// What is looked up takes milliseconds; a busy host takes its time.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+/// What makes mounts and cgroups takes longer; below a start's own deadline.
+const WORK_MAX: Duration = Duration::from_secs(25);
+/// How often it is looked whether what was begun is done. Each look reads a few files of `/proc`.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// LXC.
+pub(super) struct Lxc {
+    /// Where this agent's containers are.
+    path: PathBuf,
+    shims: Shims,
+    hierarchies: Hierarchies,
+    /// Where LXC has those of others, once it has said so.
+    others: OnceCell<PathBuf>,
+}
+
+/// What there is of a container.
+struct Seen {
+    made: Made,
+    phase: Phase,
+    /// The shim's process, while there is one.
+    monitor: Option<Main>,
+}
+
+impl Lxc {
+    pub(super) fn new(path: PathBuf, shims: Shims) -> Self {
+        Self { path, shims, hierarchies: Hierarchies::detect(), others: OnceCell::new() }
+    }
+
+    fn folder(&self, name: &str) -> Folder {
+        Folder::new(&self.path, name)
+    }
+
+    /// What there is of a container of ours. A shim that was killed is replaced on the way.
+    async fn see(&self, folder: &Folder, made: Made) -> Result<Seen, Failure> {
+        let run = folder.run();
+        let mut shim = match self.shims.adopt(&run).await.map_err(from_shim)? {
+            Adopted::Nothing => return Ok(Seen { made, phase: Phase::Made, monitor: None }),
+            Adopted::Ended(last) => {
+                return Ok(Seen { made, phase: folder.ended(&last), monitor: None });
+            }
+            Adopted::Alive(shim) => shim,
+        };
+        let state = timeout(LOOK_MAX, first_state(&mut shim)).await.ok().flatten();
+        let (phase, monitor) = match state {
+            Some(state) if state.over => (state.last.as_ref().map_or(Phase::Busy, |last| folder.ended(last)), None),
+            Some(state) => {
+                let runs = state.main.as_ref().and_then(|main| self.runs(main));
+                (runs.unwrap_or(Phase::Busy), state.main)
+            }
+            None => (Phase::Busy, None),
+        };
+        Ok(Seen { made, phase, monitor })
+    }
+
+    /// That it runs, if it does.
+    fn runs(&self, monitor: &Main) -> Option<Phase> {
+        let pid = process::first_of(monitor)?;
+        let frozen = process::is_frozen(&self.hierarchies, pid);
+        Some(Phase::Runs { pid, started_ms: Some(monitor.started_ms), frozen })
+    }
+
+    /// One of ours.
+    async fn ours(&self, name: &str) -> Result<Option<Seen>, Failure> {
+        let folder = self.folder(name);
+        match folder.look()? {
+            Found::Ours(made) => self.see(&folder, made).await.map(Some),
+            Found::Nothing | Found::Others => Ok(None),
+        }
+    }
+
+    async fn look(&self, name: &str) -> Result<Option<State>, Failure> {
+        let folder = self.folder(name);
+        let made = match folder.look()? {
+            Found::Nothing => return Ok(None),
+            Found::Others => return Ok(Some(State { labels: <_>::default(), phase: Phase::Made })),
+            Found::Ours(made) => made,
+        };
+        let Seen { made, phase, .. } = self.see(&folder, made).await?;
+        Ok(Some(State { labels: made.labels, phase }))
+    }
+
+    /// Runs one of LXC's programs on a container.
+    async fn tool(&self, program: &str, name: &str, more: &[&str]) -> Result<tool::Ran, Failure> {
+        let mut args = [OsStr::new("-P"), self.path.as_os_str(), OsStr::new("-n"), OsStr::new(name)].to_vec();
+        args.extend(more.iter().map(OsStr::new));
+        tool::run(program, &args, WORK_MAX).await
+    }
+
+    async fn start(&self, name: &str) -> Result<(), Failure> {
+        let folder = self.folder(name);
+        let Found::Ours(made) = folder.look()? else {
+            return Err(may_heal(format!("the container {name} is not there any more")));
+        };
+        let launch = launch(&self.path, name, &folder, made)?;
+        folder.begin()?;
+        let mut shim = self.shims.launch(&folder.run(), &launch).await.map_err(from_shim)?;
+        match timeout(WORK_MAX, up(&mut shim)).await {
+            Ok(Up::Runs) => Ok(()),
+            // It has done what it had to already.
+            Ok(Up::Ended(muster_shim::Exit::Code(0))) => Ok(()),
+            Ok(Up::Ended(_)) => Err(may_heal(format!("LXC cannot start it: {}", folder.why_not()))),
+            Ok(Up::Gone) => Err(may_heal("its shim is gone")),
+            Err(_) => {
+                end(&mut shim).await;
+                Err(may_heal(format!("LXC has not started it within {} s, and was ended", WORK_MAX.as_secs())))
+            }
+        }
+    }
+
+    async fn signal(&self, name: &str, signal: Signal) -> Result<bool, Failure> {
+        let Some(Seen { phase: Phase::Runs { pid, frozen, .. }, monitor: Some(monitor), .. }) = self.ours(name).await?
+        else {
+            return Ok(false);
+        };
+        let sent = process::send(&monitor, pid, signal_number(signal));
+        let sent =
+            sent.map_err(|error| may_heal(format!("a signal cannot be sent to the container {name}: {error}")))?;
+        if sent && frozen && signal == Signal::Kill {
+            // In cgroups of v1 what is suspended does not even die.
+            let _ = self.freeze(name, false).await;
+        }
+        Ok(sent)
+    }
+
+    async fn freeze(&self, name: &str, frozen: bool) -> Result<(), Failure> {
+        let (program, words) = if frozen { ("lxc-freeze", "suspend") } else { ("lxc-unfreeze", "let go on") };
+        let ran = self.tool(program, name, &[]).await?;
+        let is_so = |seen: Option<Seen>| {
+            seen.is_some_and(|seen| matches!(seen.phase, Phase::Runs { frozen: is, .. } if is == frozen))
+        };
+        // What is so already is no failure.
+        if ran.ok || is_so(self.ours(name).await?) {
+            return Ok(());
+        }
+        Err(may_heal(format!("LXC could not {words} the container {name}: {}", ran.why())))
+    }
+
+    async fn limit(&self, name: &str, limits: Limits) -> Result<bool, Failure> {
+        let folder = self.folder(name);
+        folder.write_limits(&limits)?;
+        if !self.ours(name).await?.is_some_and(|seen| matches!(seen.phase, Phase::Runs { .. })) {
+            return Ok(true);
+        }
+        let files = limit_files(&limits);
+        let mut why = String::new();
+        // What memory and swap together may be is never below what memory may be: which goes first depends on the way.
+        for order in [files.iter().collect::<Vec<_>>(), files.iter().rev().collect()] {
+            why.clear();
+            for file in order {
+                let ran = self.tool("lxc-cgroup", name, &[file.name, &file.value]).await?;
+                if !ran.ok && !file.optional {
+                    why = ran.why();
+                }
+            }
+            if why.is_empty() {
+                return Ok(true);
+            }
+        }
+        tracing::info!(container = name, %why, "its limits cannot change while it runs");
+        Ok(false)
+    }
+
+    async fn remove(&self, name: &str) -> Result<(), Failure> {
+        let until = Instant::now() + WORK_MAX;
+        let folder = self.folder(name);
+        let mut asked = false;
+        while let Some(seen) = self.ours(name).await? {
+            if !matches!(seen.phase, Phase::Runs { .. } | Phase::Busy) {
+                return blocking(move || folder.remove()).await;
+            }
+            if Instant::now() >= until {
+                return Err(may_heal(format!("the container {name} cannot be ended")));
+            }
+            if !asked {
+                asked = true;
+                // It also lets go on what is suspended.
+                let ran = self.tool("lxc-stop", name, &["-k"]).await?;
+                if !ran.ok {
+                    tracing::info!(container = name, why = %ran.why(), "LXC cannot end a container");
+                    self.end_monitor(&folder).await?;
+                }
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
+    }
+
+    /// Ends what starts a container, and thereby the container.
+    async fn end_monitor(&self, folder: &Folder) -> Result<(), Failure> {
+        if let Adopted::Alive(mut shim) = self.shims.adopt(&folder.run()).await.map_err(from_shim)? {
+            end(&mut shim).await;
+        }
+        Ok(())
+    }
+
+    /// All in our own folder, which are told without asking anybody.
+    fn list_ours(&self) -> Known {
+        let mut all = Known::new();
+        for name in folder::names(&self.path) {
+            let folder = self.folder(&name);
+            let Ok(Found::Ours(made)) = folder.look() else { continue };
+            let state = match folder.recorded() {
+                None => ContainerState::Made,
+                Some(state) => match state.main.as_ref().filter(|_| !state.over).map(|main| self.runs(main)) {
+                    None => ContainerState::Ended,
+                    Some(Some(Phase::Runs { frozen: true, .. })) => ContainerState::Frozen,
+                    Some(Some(_)) => ContainerState::Running,
+                    Some(None) => ContainerState::Busy,
+                },
+            };
+            let image = format!("rootfs:{}", made.image);
+            let listed = Listed { name, labels: made.labels, state, image, limits: Limits::default() };
+            all.insert(folder.path().display().to_string(), listed);
+        }
+        all
+    }
+
+    /// Those of others in the folder that LXC has for everybody.
+    async fn list_others(&self) -> Result<Known, Failure> {
+        let path = self.others.get_or_try_init(|| async {
+            let ran = tool::run("lxc-config", &[OsStr::new("lxc.lxcpath")], LOOK_MAX).await?;
+            Ok::<_, Failure>(PathBuf::from(ran.stdout.trim()))
+        });
+        let path = path.await?;
+        // Mostly there are none.
+        if path.as_os_str().is_empty() || folder::names(path).is_empty() {
+            return Ok(Known::new());
+        }
+        let options = ["-f", "-F", "NAME,STATE", "-P"].map(OsStr::new);
+        let args: Vec<&OsStr> = options.into_iter().chain([path.as_os_str()]).collect();
+        let ran = tool::run("lxc-ls", &args, LOOK_MAX).await?;
+        if !ran.ok {
+            return Err(may_heal(format!("LXC cannot list containers: {}", ran.why())));
+        }
+        let all = config::listed(&ran.stdout);
+        Ok(all.map(|(name, state)| (path.join(&name).display().to_string(), other(name, state))).collect())
+    }
+}
+
+/// A container of somebody else's.
+fn other(name: String, state: ContainerState) -> Listed {
+    Listed { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default() }
+}
+
+/// `lxc-start`, in the foreground. What comes after `--` it takes word for word.
+fn launch(path: &Path, name: &str, folder: &Folder, made: Made) -> Result<Launch, Failure> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let log = text(&folder.lxc_log());
+    let options = ["-F", "-q", "-P", &text(path), "-n", name, "-o", &log, "-l", "INFO", "--"].map(str::to_owned);
+    let mut argv = vec![text(&tool::find("lxc-start").ok_or_else(|| tool::missing("lxc-start"))?)];
+    argv.extend(options);
+    argv.extend(made.argv);
+    let Log { max_bytes, keep, max_age_ms } = Log::default();
+    Ok(Launch {
+        v: muster_shim::VERSION,
+        argv,
+        env: vec![("PATH".to_owned(), SEARCH_PATH.to_owned()), ("LC_ALL".to_owned(), "C".to_owned())],
+        cwd: text(folder.path()),
+        user: None,
+        attributes: Attributes::default(),
+        // LXC makes those that it needs.
+        cgroup: Cgroup::default(),
+        output: Output::Log { max_bytes, keep, max_age_ms },
+        notify: None,
+        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
+        timeout_ms: None,
+        stop_signal: signal_number(Signal::Kill),
+        grace_ms: 0,
+    })
+}
+
+/// How a start went.
+enum Up {
+    /// It runs.
+    Runs,
+    /// `lxc-start` has ended.
+    Ended(muster_shim::Exit),
+    /// Nobody can tell.
+    Gone,
+}
+
+/// Waits until it runs its own program, or it is over.
+async fn up(shim: &mut Shim) -> Up {
+    let mut monitor = None;
+    loop {
+        tokio::select! {
+            event = shim.next() => match event {
+                Some(Event::State(state)) if state.over => {
+                    return Up::Ended(state.last.map_or(muster_shim::Exit::Unknown, |last| last.exit));
+                }
+                Some(Event::State(state)) => monitor = state.main,
+                Some(_) => {}
+                None => return Up::Gone,
+            },
+            () = sleep(LOOK_AGAIN) => {
+                if monitor.as_ref().is_some_and(|monitor| process::first_of(monitor).is_some()) {
+                    return Up::Runs;
+                }
+            }
+        }
+    }
+}
+
+/// Has a shim end what it runs, and waits until it has.
+async fn end(shim: &mut Shim) {
+    let stop = Request::Stop { signal: signal_number(Signal::Kill), grace_ms: 0 };
+    if shim.send(&stop).await.is_ok() {
+        let over = async {
+            while let Some(event) = shim.next().await {
+                if matches!(event, Event::State(state) if state.over) {
+                    break;
+                }
+            }
+        };
+        let _ = timeout(LOOK_MAX, over).await;
+    }
+}
+
+async fn first_state(shim: &mut Shim) -> Option<muster_shim::State> {
+    loop {
+        if let Event::State(state) = shim.next().await? {
+            return Some(state);
+        }
+    }
+}
+
+impl Runtime for Lxc {
+    fn which(&self) -> container::Runtime {
+        container::Runtime::Lxc
+    }
+
+    fn cannot(&self, spec: &ContainerSpec) -> Option<String> {
+        let what = match (&spec.image, spec.network) {
+            (Image::Archive(_), _) => "image.archive: it makes containers of root file systems. hint: image.rootfs",
+            (Image::Name(_), _) => "image.name: it pulls no images. hint: an artifact, as image.rootfs",
+            (_, Network::Bridge) => {
+                "network bridge: what is in a network of its own cannot be published. hint: \"network\": \"none\" or \"host\""
+            }
+            _ if !unistd::geteuid().is_root() => "it: the agent does not run as root",
+            _ => {
+                let broken = spec.env.iter().find(|(name, value)| name.contains('\n') || value.contains('\n'));
+                return broken.map(|(name, _)| format!("env.{}: there is a line break in it", name.escape_debug()));
+            }
+        };
+        Some(what.to_owned())
+    }
+
+    fn has_image<'a>(&'a self, image: &'a Image) -> Answer<'a, bool> {
+        async move {
+            // Whoever has no LXC hears it before anything is fetched.
+            tool::find("lxc-start").ok_or_else(|| tool::missing("lxc-start"))?;
+            Ok(image.artifact().is_some_and(|artifact| image::is_there(&self.path, &artifact.sha256)))
+        }
+        .boxed()
+    }
+
+    fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()> {
+        async move {
+            match (image, file) {
+                (Image::Rootfs(artifact), Some(file)) => image::bring(&self.path, &artifact.sha256, file).await,
+                _ => Err(never("LXC makes containers of root file systems alone")),
+            }
+        }
+        .boxed()
+    }
+
+    fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>> {
+        self.look(name).boxed()
+    }
+
+    fn create<'a>(&'a self, name: &'a str, recipe: &'a Recipe) -> Answer<'a, ()> {
+        let (folder, path, recipe) = (self.folder(name), self.path.clone(), recipe.clone());
+        async move { folder.create(&path, recipe).await }.boxed()
+    }
+
+    fn start<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        self.start(name).boxed()
+    }
+
+    fn signal<'a>(&'a self, name: &'a str, signal: Signal) -> Answer<'a, bool> {
+        self.signal(name, signal).boxed()
+    }
+
+    fn freeze<'a>(&'a self, name: &'a str, frozen: bool) -> Answer<'a, ()> {
+        self.freeze(name, frozen).boxed()
+    }
+
+    fn limit<'a>(&'a self, name: &'a str, limits: Limits) -> Answer<'a, bool> {
+        self.limit(name, limits).boxed()
+    }
+
+    fn remove<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        self.remove(name).boxed()
+    }
+
+    fn is_there(&self) -> bool {
+        tool::find("lxc-start").is_some()
+    }
+
+    fn list<'a>(&'a self, known: &'a Known) -> Answer<'a, Known> {
+        async move {
+            let mut all = self.list_others().await.unwrap_or_else(|failure| {
+                tracing::debug!(error = %failure.error, "containers of others cannot be listed");
+                // They are not gone because nobody can be asked.
+                let is_ours = |id: &String| Path::new(id).starts_with(&self.path);
+                known.iter().filter(|(id, _)| !is_ours(id)).map(|(id, listed)| (id.clone(), listed.clone())).collect()
+            });
+            // Should LXC's folder be ours as well, we know better of our own.
+            all.extend(self.list_ours());
+            Ok(all)
+        }
+        .boxed()
+    }
+
+    fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, Place)> {
+        let folders = [self.folder(name).run()];
+        let read = move || {
+            let read = match from {
+                LogFrom::Last(lines) => log::tail_to(&folders, lines, log::TAIL_MAX_BYTES),
+                LogFrom::After(place) => log::since(&folders, place, log::TAIL_MAX_BYTES),
+            };
+            read.map_err(|error| may_heal(format!("its log cannot be read: {error}")))
+        };
+        blocking(read).boxed()
+    }
+
+    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
+        let (path, mut needed) = (self.path.clone(), needed.clone());
+        blocking(move || {
+            needed.extend(folder::names(&path).into_iter().filter_map(|name| {
+                let Ok(Found::Ours(made)) = Folder::new(&path, &name).look() else { return None };
+                Some(made.image)
+            }));
+            let swept = image::sweep(&path, &needed).and_then(|()| folder::sweep(&path, image::UNUSED_KEPT));
+            swept.map_err(|error| may_heal(format!("{} cannot be tidied up: {error}", path.display())))
+        })
+        .boxed()
+    }
+}

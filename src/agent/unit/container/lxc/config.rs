@@ -1,0 +1,283 @@
+//! From what a container is made of to LXC's words for it, and back from the words of its lists.
+//!
+//! **Invariant: what came from outside is a value, and never a line of its own.** Each stands in quotation marks, of which
+//! LXC takes away the outermost two and looks at no others; what has a line break in it is refused.
+
+use std::fmt::Write;
+
+use muster_topics::{
+    container::{ContainerState, Mount, Network},
+    process::{Amount, Resource, Rlimit},
+};
+
+use super::users::User;
+use crate::agent::{cgroup::LimitFile, execute::SEARCH_PATH, unit::container::runtime::Recipe};
+
+/// What the root of a container may do, which is less than the host's: what Docker leaves it, without making devices.
+const CAPABILITIES: &str = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw \
+                            sys_chroot audit_write setfcap";
+
+/// Memory that programs share, as Docker has it.
+const SHARED: &str = "tmpfs dev/shm tmpfs rw,nosuid,nodev,noexec,mode=1777,size=65536k,create=dir 0 0";
+
+/// What tells who is who on the network, where that is the host's.
+const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+
+/// The longest name of a machine.
+const UTS_MAX_BYTES: usize = 63;
+
+/// What a configuration is written from, beside the recipe.
+pub(super) struct Frame<'a> {
+    pub(super) name: &'a str,
+    /// `dir:PATH` or `overlay:LOWER:UPPER`.
+    pub(super) rootfs: &'a str,
+    pub(super) user: &'a User,
+    /// The file that has the limits.
+    pub(super) limits: &'a str,
+}
+
+/// The configuration of a container.
+pub(super) fn text(frame: &Frame<'_>, recipe: &Recipe, is_folder: impl Fn(&str) -> bool) -> Result<String, String> {
+    let Frame { name, rootfs, user, limits } = frame;
+    let mut lines = Lines::default();
+    lines.add("lxc.rootfs.path", rootfs)?;
+    match recipe.network {
+        // Whose name is another's, too.
+        Network::Host => lines.add("lxc.namespace.keep", "user net")?,
+        Network::Bridge | Network::None => {
+            lines.add("lxc.uts.name", machine(name))?;
+            lines.add("lxc.net.0.type", "empty")?;
+            // Without this not even loopback is up.
+            lines.add("lxc.net.0.flags", "up")?;
+        }
+    }
+    for (key, value) in [
+        // Its output is that of whoever starts it.
+        ("lxc.console.path", "none"),
+        ("lxc.tty.max", "0"),
+        ("lxc.autodev", "1"),
+        ("lxc.mount.auto", "proc:mixed sys:ro"),
+        ("lxc.cap.keep", CAPABILITIES),
+        ("lxc.mount.entry", SHARED),
+    ] {
+        lines.add(key, value)?;
+    }
+    if recipe.network == Network::Host {
+        for file in NAMES {
+            let inside = file.trim_start_matches('/');
+            lines.add("lxc.mount.entry", &format!("{file} {inside} none bind,ro,optional,create=file 0 0"))?;
+        }
+    }
+    for mount in &recipe.mounts {
+        lines.add("lxc.mount.entry", &entry(mount, is_folder(&mount.host)))?;
+    }
+    lines.add("lxc.init.uid", &user.uid.to_string())?;
+    lines.add("lxc.init.gid", &user.gid.to_string())?;
+    if !user.groups.is_empty() {
+        let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
+        lines.add("lxc.init.groups", &groups.join(","))?;
+    }
+    lines.add("lxc.init.cwd", recipe.cwd.as_deref().unwrap_or("/"))?;
+    for (name, value) in [("PATH", SEARCH_PATH), ("HOME", user.home.as_str())] {
+        if !recipe.env.contains_key(name) {
+            lines.add("lxc.environment", &format!("{name}={value}"))?;
+        }
+    }
+    for (name, value) in &recipe.env {
+        lines.add("lxc.environment", &format!("{name}={value}"))?;
+    }
+    for (resource, Rlimit { soft, hard }) in &recipe.rlimits {
+        lines.add(&format!("lxc.prlimit.{}", prlimit(*resource)), &format!("{}:{}", amount(*soft), amount(*hard)))?;
+    }
+    lines.add("lxc.include", limits)?;
+    Ok(lines.0)
+}
+
+/// Its limits, which stand in a file of their own.
+pub(super) fn limits(files: &[LimitFile]) -> String {
+    let line = |file: &LimitFile| {
+        let cgroup = if file.unified { "cgroup2" } else { "cgroup" };
+        format!("lxc.{cgroup}.{} = {}\n", file.name, file.value)
+    };
+    files.iter().map(line).collect()
+}
+
+/// Lines of a configuration.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, key: &str, value: &str) -> Result<(), String> {
+        if value.contains(['\n', '\0']) {
+            return Err(format!("LXC takes no line breaks: {key} would be {value:?}"));
+        }
+        writeln!(self.0, "{key} = \"{value}\"").map_err(|error| error.to_string())
+    }
+}
+
+/// What a container calls itself: the unit's name, which is what follows the last dot.
+fn machine(name: &str) -> &str {
+    let last = name.rsplit_once('.').map_or(name, |(_, last)| last);
+    last.get(..UTS_MAX_BYTES).unwrap_or(last)
+}
+
+/// A line of a table of file systems. LXC makes what it is mounted on, and follows no links there.
+fn entry(mount: &Mount, is_folder: bool) -> String {
+    let (host, inside) = (field(&mount.host), field(mount.inside.trim_matches('/')));
+    let read_only = if mount.read_only { "ro," } else { "" };
+    let create = if is_folder { "dir" } else { "file" };
+    format!("{host} {inside} none rbind,{read_only}create={create} 0 0")
+}
+
+/// A field of such a line: what would end it stands there by its number.
+fn field(text: &str) -> String {
+    text.chars().fold(String::new(), |mut field, letter| {
+        match letter {
+            ' ' => field.push_str("\\040"),
+            '\t' => field.push_str("\\011"),
+            '\n' => field.push_str("\\012"),
+            '\\' => field.push_str("\\134"),
+            letter => field.push(letter),
+        }
+        field
+    })
+}
+
+fn amount(amount: Amount) -> String {
+    amount.get().map_or_else(|| "unlimited".to_owned(), |amount| amount.to_string())
+}
+
+fn prlimit(resource: Resource) -> &'static str {
+    match resource {
+        Resource::As => "as",
+        Resource::Core => "core",
+        Resource::Cpu => "cpu",
+        Resource::Data => "data",
+        Resource::Fsize => "fsize",
+        Resource::Memlock => "memlock",
+        Resource::Msgqueue => "msgqueue",
+        Resource::Nice => "nice",
+        Resource::Nofile => "nofile",
+        Resource::Nproc => "nproc",
+        Resource::Rtprio => "rtprio",
+        Resource::Rttime => "rttime",
+        Resource::Sigpending => "sigpending",
+        Resource::Stack => "stack",
+    }
+}
+
+/// The containers in what `lxc-ls -f -F NAME,STATE` prints: a line of headings, and one for each.
+pub(super) fn listed(text: &str) -> impl Iterator<Item = (String, ContainerState)> {
+    text.lines().skip(1).filter_map(|line| {
+        let (name, state) = line.trim().rsplit_once(char::is_whitespace)?;
+        let state = match state {
+            "RUNNING" => ContainerState::Running,
+            "FROZEN" => ContainerState::Frozen,
+            "STOPPED" => ContainerState::Ended,
+            _ => ContainerState::Busy,
+        };
+        Some((name.trim().to_owned(), state))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use muster_topics::{container::Image, process::Limits};
+
+    use super::*;
+
+    fn recipe() -> Recipe {
+        Recipe {
+            image: Image::Name(String::new()),
+            entry: None,
+            args: vec![],
+            env: BTreeMap::new(),
+            user: None,
+            cwd: None,
+            mounts: vec![],
+            network: Network::None,
+            limits: Limits::default(),
+            rlimits: BTreeMap::new(),
+            published: vec![],
+            labels: BTreeMap::new(),
+        }
+    }
+
+    fn write(recipe: &Recipe) -> Result<String, String> {
+        let user = User { uid: 700, gid: 7, groups: vec![], home: "/srv".to_owned() };
+        let frame = Frame { name: "muster.default.shop", rootfs: "dir:/a b", user: &user, limits: "/limits" };
+        text(&frame, recipe, |host| host.ends_with('/'))
+    }
+
+    #[test]
+    fn values_stay_values() {
+        let mut recipe = recipe();
+        recipe.cwd = Some("/a\"b = c # d".to_owned());
+        recipe.env = [("A", " b\" "), ("PATH", "/x"), ("Q", "'")].map(|(a, b)| (a.to_owned(), b.to_owned())).into();
+        recipe.rlimits = serde_json::from_str(r#"{"nofile": {"soft": 5, "hard": "unlimited"}}"#).unwrap();
+        let mount =
+            |host: &str, inside: &str, read_only| Mount { host: host.to_owned(), inside: inside.to_owned(), read_only };
+        recipe.mounts = vec![mount("/a b\\", "/c d/", true), mount("/e/", "//f", false)];
+        let text = write(&recipe).unwrap();
+        for line in [
+            "lxc.rootfs.path = \"dir:/a b\"",
+            "lxc.uts.name = \"shop\"",
+            "lxc.net.0.type = \"empty\"",
+            "lxc.init.cwd = \"/a\"b = c # d\"",
+            "lxc.environment = \"A= b\" \"",
+            "lxc.environment = \"PATH=/x\"",
+            "lxc.environment = \"HOME=/srv\"",
+            "lxc.environment = \"Q='\"",
+            "lxc.prlimit.nofile = \"5:unlimited\"",
+            "lxc.mount.entry = \"/a\\040b\\134 c\\040d none rbind,ro,create=file 0 0\"",
+            "lxc.mount.entry = \"/e/ f none rbind,create=dir 0 0\"",
+            "lxc.init.uid = \"700\"",
+            "lxc.include = \"/limits\"",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert_eq!(text.lines().filter(|line| line.contains("PATH=")).count(), 1);
+        assert!(text.lines().all(|line| line.starts_with("lxc.") && line.ends_with('"')), "{text}");
+    }
+
+    #[test]
+    fn what_would_be_a_line_of_its_own_is_refused() {
+        let line = "x\nlxc.hook.pre-start = /bin/sh".to_owned();
+        let env = |name: &str, value: &str| Recipe { env: [(name.to_owned(), value.to_owned())].into(), ..recipe() };
+        for recipe in
+            [Recipe { cwd: Some(line.clone()), ..recipe() }, env("A", &line), env(&line, "b"), env("A", "a\0")]
+        {
+            assert!(write(&recipe).unwrap_err().contains("no line breaks"));
+        }
+        // A path of a mount stands by numbers.
+        let mount = Mount { host: line.clone(), inside: line, read_only: false };
+        assert_eq!(write(&Recipe { mounts: vec![mount], ..recipe() }).unwrap().matches("\nlxc.hook").count(), 0);
+    }
+
+    #[test]
+    fn no_network_is_given_away_by_chance() {
+        for (network, keeps) in [(Network::None, false), (Network::Bridge, false), (Network::Host, true)] {
+            let text = write(&Recipe { network, ..recipe() }).unwrap();
+            // This one would take the host's network away.
+            assert!(!text.contains("\"none\"\nlxc.net") && !text.contains("type = \"none\""), "{text}");
+            assert_eq!(text.contains("lxc.namespace.keep = \"user net\""), keeps, "{text}");
+            assert_eq!(text.contains("lxc.net.0.type = \"empty\""), !keeps, "{text}");
+        }
+    }
+
+    #[test]
+    fn lists() {
+        let text = "NAME     STATE   \nweb      RUNNING \nthe db   FROZEN  \nold STOPPED\nnew STARTING\n\n";
+        let all: Vec<_> = listed(text).collect();
+        let wanted = [
+            ("web", ContainerState::Running),
+            ("the db", ContainerState::Frozen),
+            ("old", ContainerState::Ended),
+            ("new", ContainerState::Busy),
+        ];
+        assert_eq!(all, wanted.map(|(name, state)| (name.to_owned(), state)));
+        assert_eq!(listed("").count(), 0);
+    }
+}

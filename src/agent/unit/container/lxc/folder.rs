@@ -1,0 +1,264 @@
+//! The folder of a container.
+//!
+//! | name | what |
+//! |---|---|
+//! | `made.json` | what it was made from: that there is one tells it apart from other people's |
+//! | `config`, `limits` | what LXC is told |
+//! | `delta`, `work` | what it has written, over the image (overlayfs) |
+//! | `rootfs` | a copy of the image, where there is no overlayfs |
+//! | `run/` | its shim's folder, with its log |
+//! | `lxc.log` | what `lxc-start` has to say of its last start and end |
+//!
+//! **Invariant: a container's folder is whole.** It is made beside, and renamed.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use muster_shim::files::{self, Found as Recorded};
+use muster_topics::{name::Digest, process::Limits};
+use nix::sys::statfs;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use super::{WORK_MAX, config, ended, image, tool, users};
+use crate::{
+    agent::{
+        cgroup::limit_files,
+        unit::{
+            container::runtime::{Phase, Recipe},
+            failure::{blocking, may_heal, never},
+            folders,
+        },
+    },
+    files::{PRIVATE_FOLDER, SECRET_MODE, make_folder, write_atomically},
+    rules::plan::Failure,
+};
+
+const MADE: &str = "made.json";
+const CONFIG: &str = "config";
+const LIMITS: &str = "limits";
+const DELTA: &str = "delta";
+const ROOTFS: &str = "rootfs";
+const RUN: &str = "run";
+const LXC_LOG: &str = "lxc.log";
+
+/// What begins with this is no container.
+const HIDDEN: char = '.';
+/// What is being made, or removed.
+const NEW_PREFIX: &str = ".new-";
+
+/// What was made, in `made.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Made {
+    pub(super) labels: BTreeMap<String, String>,
+    /// The root file system that it is made of.
+    pub(super) image: Digest,
+    /// What runs in it.
+    pub(super) argv: Vec<String>,
+}
+
+/// What there is of a name.
+pub(super) enum Found {
+    Nothing,
+    /// Something that no agent has made.
+    Others,
+    Ours(Made),
+}
+
+/// The folder of one container.
+#[derive(Clone, Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new(path: &Path, name: &str) -> Self {
+        Self(path.join(name))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The shim's.
+    pub(super) fn run(&self) -> PathBuf {
+        self.0.join(RUN)
+    }
+
+    pub(super) fn lxc_log(&self) -> PathBuf {
+        self.0.join(LXC_LOG)
+    }
+
+    pub(super) fn look(&self) -> Result<Found, Failure> {
+        match fs::read(self.0.join(MADE)) {
+            Ok(content) => match serde_json::from_slice(&content) {
+                Ok(made) => Ok(Found::Ours(made)),
+                Err(error) => Err(self.failure("understood", &error)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(if self.0.exists() { Found::Others } else { Found::Nothing })
+            }
+            Err(error) => Err(self.failure("read", &error)),
+        }
+    }
+
+    /// What its shim has recorded, if it was ever started, and in this boot.
+    pub(super) fn recorded(&self) -> Option<muster_shim::State> {
+        match files::read_state(&self.run()) {
+            Ok(Recorded::State(state)) => {
+                let this_boot = muster_shim::proc::boot_id().is_ok_and(|boot_id| boot_id == state.boot_id);
+                Some(muster_shim::State { over: state.over || !this_boot, ..state })
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes it. There is none.
+    pub(super) async fn create(self, path: &Path, recipe: Recipe) -> Result<(), Failure> {
+        let Some(sha256) = recipe.image.artifact().map(|artifact| artifact.sha256.clone()) else {
+            return Err(never("LXC makes containers of root file systems alone"));
+        };
+        let image = image::root(path, &sha256);
+        make_folder(path, PRIVATE_FOLDER).map_err(|error| self.failure("made", &error))?;
+        let beside = tempfile::Builder::new().prefix(NEW_PREFIX).tempdir_in(path);
+        let beside = beside.map_err(|error| self.failure("made", &error))?;
+        let overlay = overlay(&image, &self.0);
+        if overlay.is_none() {
+            copy(&image, &beside.path().join(ROOTFS)).await?;
+        }
+        blocking(move || self.fill(beside, &recipe, sha256, &image, overlay)).await
+    }
+
+    fn fill(
+        &self,
+        beside: TempDir,
+        recipe: &Recipe,
+        image: Digest,
+        root: &Path,
+        overlay: Option<String>,
+    ) -> Result<(), Failure> {
+        let user = users::find(root, recipe.user.as_deref()).map_err(never)?;
+        let rootfs = overlay.clone().unwrap_or_else(|| format!("dir:{}", self.0.join(ROOTFS).display()));
+        let limits = self.0.join(LIMITS).display().to_string();
+        let name = self.0.file_name().unwrap_or_default().to_string_lossy();
+        let frame = config::Frame { name: &name, rootfs: &rootfs, user: &user, limits: &limits };
+        let is_folder = |host: &str| fs::metadata(host).is_ok_and(|metadata| metadata.is_dir());
+        let config = config::text(&frame, recipe, is_folder).map_err(never)?;
+        let argv = recipe.entry.iter().flatten().chain(&recipe.args).cloned().collect();
+        let made = Made { labels: recipe.labels.clone(), image, argv };
+        let at = |name: &str| beside.path().join(name);
+        let write = || {
+            if overlay.is_some() {
+                // The root inside is this one, seen from above.
+                let of_root = fs::metadata(root)?;
+                fs::create_dir(at(DELTA))?;
+                chown(at(DELTA), Some(of_root.uid()), Some(of_root.gid()))?;
+                fs::set_permissions(at(DELTA), fs::Permissions::from_mode(of_root.mode() & 0o7777))?;
+            }
+            // Environments have secrets.
+            write_atomically(&at(CONFIG), config.as_bytes(), SECRET_MODE)?;
+            write_atomically(&at(LIMITS), limits_text(&recipe.limits).as_bytes(), SECRET_MODE)?;
+            write_atomically(&at(MADE), &serde_json::to_vec(&made)?, SECRET_MODE)?;
+            fs::rename(beside.path(), &self.0)
+        };
+        write().map_err(|error: io::Error| self.failure("made", &error))?;
+        // It is not there any more to be removed.
+        drop(beside.keep());
+        Ok(())
+    }
+
+    /// Writes down what it may use, from its next start on.
+    pub(super) fn write_limits(&self, limits: &Limits) -> Result<(), Failure> {
+        let written = write_atomically(&self.0.join(LIMITS), limits_text(limits).as_bytes(), SECRET_MODE);
+        written.map_err(|error| self.failure("written", &error))
+    }
+
+    /// Forgets what was said of the last start.
+    pub(super) fn begin(&self) -> Result<(), Failure> {
+        match fs::remove_file(self.lxc_log()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failure("cleared", &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// How it ended, of which its shim knows how `lxc-start` did.
+    pub(super) fn ended(&self, last: &muster_shim::Ended) -> Phase {
+        let exit = ended::exit(&self.said(), last.exit);
+        // LXC does not tell why it was killed.
+        Phase::Ended { exit, oom_killed: false, started_ms: last.started_ms, at_ms: Some(last.at_ms) }
+    }
+
+    /// Why it did not start.
+    pub(super) fn why_not(&self) -> String {
+        ended::why_not(&self.said())
+    }
+
+    fn said(&self) -> String {
+        fs::read(self.lxc_log()).map(|said| String::from_utf8_lossy(&said).into_owned()).unwrap_or_default()
+    }
+
+    /// Removes it with all that it has written. Nothing runs in it. Renamed first, so that half of one is no container.
+    pub(super) fn remove(&self) -> Result<(), Failure> {
+        let parent = self.0.parent().unwrap_or(Path::new("/"));
+        let remove = || {
+            let beside = tempfile::Builder::new().prefix(NEW_PREFIX).tempdir_in(parent)?;
+            fs::rename(&self.0, beside.path().join("gone"))?;
+            beside.close()
+        };
+        remove().map_err(|error: io::Error| self.failure("removed", &error))
+    }
+
+    fn failure(&self, what: &str, error: &dyn std::fmt::Display) -> Failure {
+        may_heal(format!("the container's folder {} cannot be {what}: {error}", self.0.display()))
+    }
+}
+
+fn limits_text(limits: &Limits) -> String {
+    let mut files = limit_files(limits);
+    // LXC has nothing that may be missing.
+    files.retain(|file| !file.optional || file.is_there());
+    config::limits(&files)
+}
+
+/// Its root file system as an overlay of the image, if that is possible here.
+fn overlay(image: &Path, folder: &Path) -> Option<String> {
+    let (lower, upper) = (image.to_str()?, folder.join(DELTA).to_str()?.to_owned());
+    // These mean something in the list of folders.
+    if [lower, &upper].iter().any(|path| path.contains([':', ',', '\\', '"', '\n'])) {
+        return None;
+    }
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let is_known = known.lines().any(|line| line.split_ascii_whitespace().last() == Some("overlay"));
+    // One upon another does not work.
+    let is_one = statfs::statfs(image).map_or(true, |found| found.filesystem_type() == statfs::OVERLAYFS_SUPER_MAGIC);
+    (is_known && !is_one).then(|| format!("overlay:{lower}:{upper}"))
+}
+
+/// Copies an image, where the disk can without copying its content.
+async fn copy(image: &Path, to: &Path) -> Result<(), Failure> {
+    let args = [OsStr::new("--archive"), OsStr::new("--reflink=auto"), image.as_os_str(), to.as_os_str()];
+    let ran = tool::run("cp", &args, WORK_MAX).await?;
+    if ran.ok { Ok(()) } else { Err(may_heal(format!("the image cannot be copied: {}", ran.why()))) }
+}
+
+/// The names in a folder that may be those of containers; none if there is no such folder, or nobody may look.
+pub(super) fn names(path: &Path) -> Vec<String> {
+    let mut names = folders::names(path).unwrap_or_default();
+    names.retain(|name| !name.starts_with(HIDDEN));
+    names
+}
+
+/// Removes what was begun, or was being removed, more than `age` ago by an agent that was ended meanwhile.
+pub(super) fn sweep(path: &Path, age: Duration) -> io::Result<()> {
+    for name in folders::names(path)?.into_iter().filter(|name| name.starts_with(NEW_PREFIX)) {
+        let at = path.join(name);
+        if SystemTime::now().duration_since(fs::metadata(&at)?.modified()?).unwrap_or_default() > age {
+            fs::remove_dir_all(&at)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! Root file systems: one folder for each digest, unpacked once, from which any number of containers are made.
+//!
+//! `tar` unpacks them (whatever of gzip, xz and zstd it can), in a process of its own: the agent's memory is dear. It refuses
+//! paths that go up (`..`), takes absolute ones as inside, and follows no link that it has unpacked itself out of the folder.
+//! Devices are left out: a container has a `/dev` of its own, and may make none. Whatever stands for a file that is *not*
+//! there (`.wh.…`, in a layer of an image) is a file like any other: a layer is no root file system.
+//!
+//! **Invariant: a folder that has the name of a digest is whole**: it is unpacked beside, brought to the disk and renamed.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use muster_topics::name::Digest;
+use tempfile::TempDir;
+
+use super::tool;
+use crate::{
+    agent::unit::{
+        failure::{blocking, may_heal, never},
+        folders,
+    },
+    files::{PRIVATE_FOLDER, make_folder, sync_folder},
+    rules::plan::Failure,
+};
+
+const IMAGES: &str = ".images";
+const ROOT: &str = "rootfs";
+/// What is being unpacked.
+const NEW_PREFIX: &str = ".new-";
+
+/// How long unpacking may take: it is the disk's business, but not for ever. (10 GB at 10 MB/s are 17 minutes.)
+const UNPACK_MAX: Duration = Duration::from_secs(3_600);
+
+/// How long one stays after the last unit that needs it is gone, as an artifact does; and how long what was begun and
+/// never ended.
+pub(super) const UNUSED_KEPT: Duration = Duration::from_secs(24 * 3_600);
+
+/// What LXC mounts something on.
+const NEEDED: [&str; 3] = ["dev", "proc", "sys"];
+
+fn images(path: &Path) -> PathBuf {
+    path.join(IMAGES)
+}
+
+/// The root file system of a digest.
+pub(super) fn root(path: &Path, sha256: &Digest) -> PathBuf {
+    images(path).join(sha256.as_str()).join(ROOT)
+}
+
+/// Whether it is there.
+pub(super) fn is_there(path: &Path, sha256: &Digest) -> bool {
+    root(path, sha256).is_dir()
+}
+
+/// Unpacks it.
+pub(super) async fn bring(path: &Path, sha256: &Digest, file: &Path) -> Result<(), Failure> {
+    let images = images(path);
+    let failed = |error: io::Error| may_heal(format!("{} cannot be used: {error}", images.display()));
+    make_folder(&images, PRIVATE_FOLDER).map_err(failed)?;
+    let beside = tempfile::Builder::new().prefix(NEW_PREFIX).tempdir_in(&images).map_err(failed)?;
+    let root = beside.path().join(ROOT);
+    fs::create_dir(&root)
+        .and_then(|()| fs::set_permissions(&root, fs::Permissions::from_mode(0o755)))
+        .map_err(failed)?;
+    unpack(file, &root).await?;
+    let at = images.join(sha256.as_str());
+    blocking(move || {
+        let left_out = prepare(&root).map_err(|error| may_heal(format!("the root file system: {error}")))?;
+        if left_out > 0 {
+            tracing::info!(left_out, "devices in a root file system are left out");
+        }
+        keep(beside, &at).map_err(|error| may_heal(format!("{} cannot be made: {error}", at.display())))
+    })
+    .await
+}
+
+async fn unpack(file: &Path, root: &Path) -> Result<(), Failure> {
+    let version = tool::run("tar", &["--version".as_ref()], UNPACK_MAX).await?;
+    if !version.stdout.contains("GNU tar") {
+        return Err(never("root file systems are unpacked by GNU tar, which this host does not have"));
+    }
+    let options = [
+        "--extract",
+        "--numeric-owner",
+        "--same-owner",
+        "--preserve-permissions",
+        "--delay-directory-restore",
+        // Which programs may do more than their user; others are the file system's own business.
+        "--xattrs",
+        "--xattrs-include=security.capability",
+        "--warning=no-timestamp",
+        "--warning=no-unknown-keyword",
+        "--file",
+    ];
+    let mut args: Vec<&OsStr> = options.map(OsStr::new).to_vec();
+    args.extend([file.as_os_str(), OsStr::new("--directory"), root.as_os_str()]);
+    let ran = tool::run("tar", &args, UNPACK_MAX).await?;
+    if ran.ok {
+        return Ok(());
+    }
+    let why = ran.why_but("Removing leading");
+    Err(never(format!("it cannot be unpacked as a root file system: {why}")))
+}
+
+/// Takes devices away, and makes what LXC mounts on. How many devices there were.
+fn prepare(root: &Path) -> io::Result<usize> {
+    let mut left_out = 0;
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            // Links are not followed.
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if kind.is_block_device() || kind.is_char_device() {
+                fs::remove_file(entry.path())?;
+                left_out += 1;
+            }
+        }
+    }
+    for name in NEEDED {
+        match fs::create_dir(root.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(left_out)
+}
+
+/// Brings what was unpacked to the disk, and gives it its name.
+fn keep(beside: TempDir, at: &Path) -> io::Result<()> {
+    nix::unistd::syncfs(File::open(beside.path())?)?;
+    match fs::rename(beside.path(), at) {
+        // Somebody else was faster.
+        Err(_) if at.is_dir() => return Ok(()),
+        renamed => renamed?,
+    }
+    // It is not there any more to be removed.
+    drop(beside.keep());
+    at.parent().map_or(Ok(()), sync_folder)
+}
+
+/// Removes what nobody has needed for a day, and what was begun and never ended.
+pub(super) fn sweep(path: &Path, needed: &BTreeSet<Digest>) -> io::Result<()> {
+    let images = images(path);
+    let now = SystemTime::now();
+    for name in folders::names(&images)? {
+        let at = images.join(&name);
+        if name.parse().is_ok_and(|sha256| needed.contains(&sha256)) {
+            File::open(&at)?.set_modified(now)?;
+        } else if now.duration_since(fs::metadata(&at)?.modified()?).unwrap_or_default() > UNUSED_KEPT {
+            tracing::info!(image = name, "a root file system that no container needs is deleted");
+            fs::remove_dir_all(&at)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn digest() -> Digest {
+        Digest::of(b"image")
+    }
+
+    /// A tarball by GNU tar itself, which takes any name.
+    fn tarball(folder: &Path, args: &[&str]) -> PathBuf {
+        let file = folder.join("image.tar");
+        let packed =
+            std::process::Command::new("tar").current_dir(folder).arg("-P").arg("-cf").arg(&file).args(args).status();
+        assert!(packed.unwrap().success());
+        file
+    }
+
+    #[tokio::test]
+    async fn a_root_file_system_is_unpacked_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("tree");
+        fs::create_dir_all(tree.join("bin")).unwrap();
+        fs::write(tree.join("bin/program"), "x").unwrap();
+        fs::set_permissions(tree.join("bin/program"), fs::Permissions::from_mode(0o4755)).unwrap();
+        symlink("/etc/passwd", tree.join("link")).unwrap();
+        let file = tarball(folder.path(), &["--gzip", "-C", "tree", "."]);
+        let path = folder.path().join("lxc");
+        assert!(!is_there(&path, &digest()));
+        bring(&path, &digest(), &file).await.unwrap();
+        assert!(is_there(&path, &digest()));
+        let root = root(&path, &digest());
+        assert_eq!(fs::metadata(root.join("bin/program")).unwrap().permissions().mode() & 0o7777, 0o4755);
+        assert_eq!(fs::read_link(root.join("link")).unwrap(), Path::new("/etc/passwd"));
+        assert!(NEEDED.iter().all(|name| root.join(name).is_dir()));
+        // Again, as if two had wanted it at once; and nothing is left beside.
+        bring(&path, &digest(), &file).await.unwrap();
+        assert_eq!(folders::names(&images(&path)).unwrap(), [digest().to_string()]);
+        // It stays while it is needed, and for a day after that.
+        let long_ago = SystemTime::now() - UNUSED_KEPT * 2;
+        let age = || File::open(images(&path).join(digest().as_str())).unwrap().set_modified(long_ago).unwrap();
+        age();
+        sweep(&path, &[digest()].into()).unwrap();
+        sweep(&path, &BTreeSet::new()).unwrap();
+        assert!(is_there(&path, &digest()));
+        age();
+        sweep(&path, &BTreeSet::new()).unwrap();
+        assert!(!is_there(&path, &digest()));
+    }
+
+    #[tokio::test]
+    async fn what_leads_out_of_it_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inside, path) = (folder.path().join("in"), folder.path().join("lxc"));
+        fs::create_dir(&inside).unwrap();
+        fs::write(folder.path().join("secret"), "mine").unwrap();
+        fs::write(inside.join("file"), "x").unwrap();
+        // One that goes up.
+        let file = tarball(folder.path(), &["in/../secret"]);
+        let failure = bring(&path, &digest(), &file).await.unwrap_err();
+        assert!(failure.error.contains("Member name contains '..'") && !failure.may_heal, "{}", failure.error);
+        // A link out of it, and a file that would go through it.
+        fs::write(inside.join("owned"), "y").unwrap();
+        symlink(folder.path(), folder.path().join("way")).unwrap();
+        let file = tarball(folder.path(), &["way", "--transform", "s,^in,way,", "in/owned"]);
+        let unpacked = bring(&path, &digest(), &file).await;
+        assert!(unpacked.is_err(), "a file went through a link");
+        assert!(!folder.path().join("owned").exists());
+        // What is no tarball at all.
+        let failure = bring(&path, &digest(), &inside.join("file")).await.unwrap_err();
+        assert!(!failure.may_heal, "{}", failure.error);
+        assert!(!is_there(&path, &digest()));
+        assert_eq!(folders::names(&images(&path)).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn devices_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("deep")).unwrap();
+        fs::write(folder.path().join("deep/file"), "x").unwrap();
+        symlink("/dev", folder.path().join("link")).unwrap();
+        let node = folder.path().join("deep/null");
+        let made = nix::sys::stat::mknod(
+            &node,
+            nix::sys::stat::SFlag::S_IFCHR,
+            nix::sys::stat::Mode::S_IRWXU,
+            nix::sys::stat::makedev(1, 3),
+        );
+        // Who may make none cannot have unpacked one either.
+        let count = usize::from(made.is_ok());
+        assert_eq!(prepare(folder.path()).unwrap(), count);
+        assert!(!node.exists() && folder.path().join("deep/file").exists() && Path::new("/dev/null").exists());
+    }
+}

@@ -1,0 +1,106 @@
+//! Which process is the first of a container, as the kernel tells it: a child of the `lxc-start` that is known by its start
+//! time, and the first in a namespace of processes of its own.
+
+use std::{fs, io, os::unix::fs::MetadataExt};
+
+use muster_shim::{Main, proc};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::agent::cgroup::Hierarchies;
+
+/// The first process of the container of an `lxc-start`, once it executes its own program: until then it is LXC that
+/// prepares what is around it.
+pub(super) fn first_of(monitor: &Main) -> Option<i32> {
+    if !proc::is_alive(monitor) {
+        return None;
+    }
+    let lxc = program(monitor.pid)?;
+    let is_it = |pid: &i32| is_first(*pid) && program(*pid).is_some_and(|program| program != lxc);
+    children(monitor.pid).into_iter().find(is_it)
+}
+
+/// Sends it a signal; false if it is not there any more. That it is the one is looked at again once it is held.
+pub(super) fn send(monitor: &Main, pid: i32, signal: i32) -> io::Result<bool> {
+    let signal = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;
+    let handle = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    let handle = match pidfd_open(handle, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => return Ok(false),
+        handle => handle?,
+    };
+    if first_of(monitor) != Some(pid) {
+        return Ok(false);
+    }
+    match pidfd_send_signal(&handle, signal) {
+        Err(rustix::io::Errno::SRCH) => Ok(false),
+        sent => Ok(sent.map(|()| true)?),
+    }
+}
+
+/// Whether what it is in is suspended.
+pub(super) fn is_frozen(hierarchies: &Hierarchies, pid: i32) -> bool {
+    let Ok(cgroups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
+    let read =
+        |controller: &str, file: &str| fs::read_to_string(hierarchies.folder(controller, &cgroups)?.join(file)).ok();
+    let in_v1 = read("freezer", "freezer.state").is_some_and(|state| state.trim() == "FROZEN");
+    in_v1 || read("", "cgroup.events").is_some_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    match fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
+        Ok(text) => text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+        // Not every kernel tells.
+        Err(_) => {
+            let is_child = |child: &i32| proc::stat(*child).is_some_and(|stat| stat.ppid == pid && !stat.is_dead());
+            proc::pids().unwrap_or_default().into_iter().filter(is_child).collect()
+        }
+    }
+}
+
+/// Whether it is the first in its own namespace of processes.
+fn is_first(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| is_first_there(&status))
+}
+
+/// From `/proc/<pid>/status`: its number in each namespace that it is in, from ours on.
+fn is_first_there(status: &str) -> bool {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let numbers: Vec<&str> = numbers.unwrap_or_default().split_ascii_whitespace().collect();
+    numbers.len() > 1 && numbers.last() == Some(&"1")
+}
+
+/// Which file it executes.
+fn program(pid: i32) -> Option<(u64, u64)> {
+    fs::metadata(format!("/proc/{pid}/exe")).ok().map(|file| (file.dev(), file.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_a_namespace_below_ours() {
+        for (line, wanted) in [
+            ("NSpid:\t29831\t1", true),
+            ("NSpid:\t29831\t7\t1", true),
+            ("NSpid:\t29831\t2", false),
+            ("NSpid:\t1", false),
+            ("NSpid:", false),
+            ("NSpgid:\t5\t1", false),
+        ] {
+            assert_eq!(is_first_there(&format!("Name:\tsh\n{line}\nThreads:\t1\n")), wanted, "{line}");
+        }
+    }
+
+    #[test]
+    fn who_starts_no_container_has_no_first_process_and_nothing_is_signalled() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let monitor = Main { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, started_ms: 0 };
+        assert!(children(own).contains(&child.id().cast_signed()));
+        assert_eq!(first_of(&monitor), None);
+        assert!(!send(&monitor, child.id().cast_signed(), 9).unwrap());
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,121 @@
+//! Running a program of LXC's (or `tar`, `cp`) to its end, within a deadline. No shell is between: each argument arrives as
+//! it is.
+
+use std::{
+    ffi::OsStr,
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::Command,
+    time::timeout,
+};
+
+use crate::{
+    agent::{execute::SEARCH_PATH, unit::failure::may_heal},
+    rules::plan::Failure,
+};
+
+/// The most that is read of what one says: a list of ten thousand containers.
+const SAID_MAX_BYTES: u64 = 1024 * 1024;
+
+/// The longest complaint that is passed on.
+const WHY_MAX_CHARS: usize = 300;
+
+/// A program that has ended.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) ok: bool,
+    pub(super) stdout: String,
+    stderr: String,
+}
+
+impl Ran {
+    /// Why it has failed, in its own words: the first line that it has complained with.
+    pub(super) fn why(&self) -> String {
+        self.why_but("")
+    }
+
+    /// The same, without lines that have these words in them, which only accompany what it does.
+    pub(super) fn why_but(&self, words: &str) -> String {
+        let counts = |line: &&str| !line.trim().is_empty() && (words.is_empty() || !line.contains(words));
+        let line = self.stderr.lines().find(counts).unwrap_or("it does not say why");
+        line.trim().chars().take(WHY_MAX_CHARS).collect()
+    }
+}
+
+/// Where a program is, if it is on this host.
+pub(super) fn find(program: &str) -> Option<PathBuf> {
+    SEARCH_PATH.split(':').map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
+}
+
+/// It is not on this host.
+pub(super) fn missing(program: &str) -> Failure {
+    may_heal(format!("{program} is not on this host. hint: install LXC (in Debian the package lxc)"))
+}
+
+/// Runs a program for at most `limit`; what takes longer is killed.
+pub(super) async fn run(program: &str, args: &[&OsStr], limit: Duration) -> Result<Ran, Failure> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => missing(program),
+        _ => may_heal(format!("{program} cannot be run: {error}")),
+    };
+    let mut child = Command::new(program)
+        .args(args)
+        .env_clear()
+        .env("PATH", SEARCH_PATH)
+        .env("LC_ALL", "C")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let ended = async {
+        let (stdout, stderr) = tokio::try_join!(read(stdout), read(stderr))?;
+        Ok::<_, io::Error>(Ran { ok: child.wait().await?.success(), stdout, stderr })
+    };
+    match timeout(limit, ended).await {
+        Ok(ran) => ran.map_err(failed),
+        Err(_) => Err(may_heal(format!("{program} has not ended within {} s, and was killed", limit.as_secs()))),
+    }
+}
+
+/// All that a program says; whoever says more finds nobody listening any more.
+async fn read(from: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
+    let mut said = Vec::new();
+    if let Some(from) = from {
+        from.take(SAID_MAX_BYTES).read_to_end(&mut said).await?;
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn a_program_ends_in_time_or_is_killed() {
+        let args = ["-c", "echo \"$0\"; echo \"it is $1\" >&2; exit 3", "a 'b'\n$(c)", "so"].map(OsStr::new);
+        let ran = run("sh", &args, LIMIT).await.unwrap();
+        assert_eq!((ran.ok, ran.stdout.as_str(), ran.why().as_str()), (false, "a 'b'\n$(c)\n", "it is so"));
+        let failure = run("sleep", &["1000".as_ref()], Duration::from_millis(20)).await.unwrap_err();
+        assert!(failure.error.contains("has not ended within"), "{}", failure.error);
+        let failure = run("no-such-program", &[], LIMIT).await.unwrap_err();
+        assert!(failure.error.contains("hint: install LXC"), "{}", failure.error);
+    }
+
+    #[tokio::test]
+    async fn whoever_says_too_much_is_cut_off() {
+        let ran = run("yes", &[], LIMIT).await.unwrap();
+        assert_eq!((ran.ok, ran.stdout.len() as u64), (false, SAID_MAX_BYTES));
+    }
+}
