@@ -1,12 +1,16 @@
 //! What a container runtime has to be able to do. The kind itself ([`super::Containers`]) is written once, over this.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     Millis,
     container::{self, ContainerSpec, ContainerState, Image, Network},
     endpoint::Endpoint,
+    name::Digest,
     process::{Limits, Resource, Rlimit},
     signal::Signal,
     unit::Exit,
@@ -32,6 +36,13 @@ pub(super) trait Runtime: Send + Sync {
     /// Brings it an image: from `file` for one that is an artifact, from wherever it pulls from otherwise. It has no
     /// deadline but that of its caller.
     fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()>;
+
+    /// Removes images that were brought as artifacts and that nobody has needed for long. `needed` are those that somebody
+    /// does. What a container was made of stays.
+    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
+        let _ = needed;
+        async { Ok(()) }.boxed()
+    }
 
     /// Looks at a container; nothing if there is none of this name.
     fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>>;
