@@ -90,8 +90,14 @@ mod enabled {
         NoTrailing,
         /// A heartbeat that nobody acknowledged is not repeated.
         BeatOnce,
+        /// A heartbeat goes out though nothing has changed.
+        BeatAnyway,
+        /// The agent sends no digest.
+        NoDigest,
         /// The console finds every digest right.
         AnyDigest,
+        /// The console finds no digest right.
+        DoubtDigest,
         /// The console does not look at who answers its roll call.
         NoRollCall,
         /// The console does not forget units that a heartbeat does not list.

@@ -72,6 +72,8 @@ pub struct Beats {
     state: HostState,
     /// The same as JSON, which deltas are made of.
     current: Value,
+    /// Whether that is something else than what was told last. Asked with every message, so it is not compared each time.
+    is_news: bool,
     /// Told, not acknowledged, oldest first.
     told: VecDeque<(u64, Value)>,
     /// What the console is known to have.
@@ -108,6 +110,7 @@ impl Beats {
             periods,
             seq: 0,
             current: json(&state),
+            is_news: false,
             state,
             told: VecDeque::new(),
             acknowledged: None,
@@ -144,6 +147,7 @@ impl Beats {
             }
             self.current = json(&state);
             self.state = state;
+            self.compare();
         }
     }
 
@@ -164,6 +168,12 @@ impl Beats {
         self.acknowledged = None;
         self.told.clear();
         self.pending = None;
+        self.compare();
+    }
+
+    /// Nothing is news before anything was told: then a whole heartbeat is due.
+    fn compare(&mut self) {
+        self.is_news = self.newest().is_some_and(|newest| *newest != self.current);
     }
 
     /// The console has stored this one.
@@ -178,6 +188,7 @@ impl Beats {
         if self.pending.as_ref().is_some_and(|pending| pending.heartbeat.seq <= ack.seq) {
             self.pending = None;
         }
+        self.compare();
     }
 
     /// When to ask [`Beats::take`] again.
@@ -196,7 +207,8 @@ impl Beats {
         let wait_ms = if self.urgent { self.periods.gap_ms } else { self.wait_ms };
         let gap_ends_ms = self.said_ms.map_or(last_ms, |said_ms| said_ms + self.periods.gap_ms);
         let due_ms = if planted!(NoThrottle) { last_ms } else { gap_ends_ms.max(last_ms + wait_ms) };
-        (*self.newest()? != self.current).then_some(due_ms)
+        let is_news = self.is_news || (planted!(BeatAnyway) && self.newest().is_some());
+        is_news.then_some(due_ms)
     }
 
     /// The last state that was told, stored or not.
@@ -233,7 +245,7 @@ impl Beats {
             return None;
         }
         self.digest_ms = Some(now_ms + jittered(self.periods.digest_ms, random));
-        let (seq, state) = self.acknowledged.as_ref().filter(|_| self.told.is_empty())?;
+        let (seq, state) = self.acknowledged.as_ref().filter(|_| self.told.is_empty() && !planted!(NoDigest))?;
         let digest = digest(state, units?).ok()?;
         let (seq, content) = (*seq, Content::Digest { digest });
         Some(Heartbeat { v: V1, epoch: self.epoch, seq, at_ms, is_final: false, content })
@@ -266,6 +278,7 @@ impl Beats {
             self.told.pop_front();
         }
         self.told.push_back((self.seq, self.current.clone()));
+        self.is_news = false;
         let due_ms = now_ms + REPEAT.jittered_ms(0, random).max(self.periods.gap_ms);
         self.pending = Some(Pending { heartbeat: heartbeat.clone(), attempts: 1, due_ms });
         (self.last_ms, self.said_ms) = (Some(now_ms), Some(now_ms));

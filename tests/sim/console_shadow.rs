@@ -17,7 +17,7 @@ use crate::{
     console::store::{
         Store,
         command::{self, Open, Settled},
-        host::{self, Known, NewState},
+        host::{self, Asked, Known, NewState},
     },
 };
 
@@ -82,8 +82,8 @@ impl ConsoleShadow {
         assert_eq!(found.iter().collect::<HashSet<_>>(), gone.iter().collect());
     }
 
-    pub(super) fn known(&mut self, hosts: &[HostId], beating: &[HostId], known: &Known) {
-        let found: Known = with!(self, db, host::known(db, hosts, beating));
+    pub(super) fn known(&mut self, asked: &Asked, known: &Known) {
+        let found: Known = with!(self, db, host::known(db, asked));
         assert_eq!(format!("{:?}", Sorted::of(&found)), format!("{:?}", Sorted::of(known)));
     }
 

@@ -23,7 +23,7 @@ use crate::{
             Result,
             alert::Put,
             command::{Open, Settled},
-            host::{Held, Known, NewState},
+            host::{Asked, Held, Known, NewState},
         },
     },
 };
@@ -139,10 +139,10 @@ impl Ledger {
 }
 
 impl Tables for Ledger {
-    async fn known(&mut self, hosts: &[HostId], beating: &[HostId]) -> Result<Known> {
+    async fn known(&mut self, asked: &Asked) -> Result<Known> {
         let mut known = Known::default();
-        for host in hosts.iter().filter(|host| self.members.contains(host)) {
-            known.members.insert(*host);
+        known.members.extend(asked.hosts.iter().filter(|host| self.members.contains(host)));
+        for host in &asked.showing {
             if let Some(row) = self.presences.get(host) {
                 known.presences.insert(*host, (row.epoch, row.session, row.state != PresenceState::Online));
                 if let Some((held, _)) = self.heartbeats.get(host) {
@@ -150,7 +150,7 @@ impl Tables for Ledger {
                 }
             }
         }
-        for host in beating {
+        for host in &asked.beating {
             if let Some((held, _)) = self.heartbeats.get(host) {
                 known.held.insert(*host, held.clone());
             }
@@ -159,7 +159,7 @@ impl Tables for Ledger {
             }
         }
         if let Some(shadow) = &mut self.shadow {
-            shadow.known(hosts, beating, &known);
+            shadow.known(asked, &known);
         }
         Ok(known)
     }

@@ -28,7 +28,7 @@ use crate::{
             StoreError,
             alert::Put,
             command::Settled,
-            host::{Known, NewState},
+            host::{Asked, Known, NewState},
         },
     },
     fault::planted,
@@ -62,16 +62,19 @@ impl Batch {
         topics: impl Iterator<Item = &'a Topic>,
         now: Millis,
     ) -> std::result::Result<Self, StoreError> {
-        let (mut hosts, mut beating) = (BTreeSet::new(), BTreeSet::new());
+        let (mut hosts, mut showing, mut beating) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for topic in topics {
             let Topic::Host(host, topic) = topic else { continue };
             hosts.insert(*host);
+            if matches!(topic, HostTopic::Presence | HostTopic::Heartbeat) {
+                showing.insert(*host);
+            }
             if *topic == HostTopic::Heartbeat {
                 beating.insert(*host);
             }
         }
-        let (hosts, beating): (Vec<_>, Vec<_>) = (hosts.into_iter().collect(), beating.into_iter().collect());
-        let known = db.known(&hosts, &beating).await?;
+        let of = |hosts: BTreeSet<HostId>| hosts.into_iter().collect();
+        let known = db.known(&Asked { hosts: of(hosts), showing: of(showing), beating: of(beating) }).await?;
         let (presences, states) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { known, presences, states, settled: Vec::new(), now, effects: Effects::default() })
     }
@@ -158,7 +161,7 @@ impl Batch {
                 if !self.is_shown(id, epoch) {
                     self.effects.refresh.insert(id);
                 }
-                if !same && !planted!(AnyDigest) {
+                if (!same && !planted!(AnyDigest)) || planted!(DoubtDigest) {
                     tracing::warn!(host.id = %id, "what is held of a host is not what it has told; it is asked to tell all anew");
                     self.effects.refresh.insert(id);
                 }

@@ -6,7 +6,7 @@
 //! The tag `host` of a point is what its topic says, whatever the batch says.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -169,15 +169,10 @@ async fn members(shared: &Shared, read: Vec<Result<Batch, Unread>>) -> Vec<Batch
 }
 
 /// Those of some hosts that have joined.
-async fn known(shared: &Shared, hosts: BTreeSet<HostId>) -> Result<BTreeSet<HostId>, StoreError> {
+async fn known(shared: &Shared, hosts: BTreeSet<HostId>) -> Result<HashSet<HostId>, StoreError> {
     let mut connection = shared.store.read().acquire().await?;
-    let mut known = BTreeSet::new();
-    for host in hosts {
-        if store::host::exists(&mut connection, host).await? {
-            known.insert(host);
-        }
-    }
-    Ok(known)
+    let hosts: Vec<HostId> = hosts.into_iter().collect();
+    store::host::members(&mut connection, &hosts).await
 }
 
 fn points(batches: &[Batch]) -> Vec<Point> {

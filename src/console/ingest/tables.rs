@@ -19,13 +19,13 @@ use crate::{
         Result,
         alert::{self, Put},
         command::{self, Settled},
-        host::{self, Known, NewState},
+        host::{self, Asked, Known, NewState},
     },
 };
 
 /// Tables that a batch of messages is stored in. Each function is the one of the same name in [`host`], [`command`] or [`alert`].
 pub(crate) trait Tables {
-    async fn known(&mut self, hosts: &[HostId], beating: &[HostId]) -> Result<Known>;
+    async fn known(&mut self, asked: &Asked) -> Result<Known>;
     async fn set_presences(&mut self, presences: &[(HostId, Presence)], now: Millis) -> Result<()>;
     async fn set_held(&mut self, states: &[NewState], now: Millis) -> Result<()>;
     async fn last_reports(&mut self, host: HostId, epoch: u64) -> Result<Option<BTreeMap<UnitName, u64>>>;
@@ -54,8 +54,8 @@ pub(crate) trait Tables {
 }
 
 impl Tables for SqliteConnection {
-    async fn known(&mut self, hosts: &[HostId], beating: &[HostId]) -> Result<Known> {
-        host::known(self, hosts, beating).await
+    async fn known(&mut self, asked: &Asked) -> Result<Known> {
+        host::known(self, asked).await
     }
 
     async fn set_presences(&mut self, presences: &[(HostId, Presence)], now: Millis) -> Result<()> {

@@ -119,13 +119,6 @@ pub async fn holds_key(db: &mut SqliteConnection, host: HostId, key_sha256: &str
     Ok(found.is_some())
 }
 
-/// Whether a host has joined.
-pub async fn exists(db: &mut SqliteConnection, host: HostId) -> Result<bool> {
-    let found: Option<(i64,)> =
-        sqlx::query_as("SELECT 1 FROM host WHERE id = $1").bind(host.to_string()).fetch_optional(db).await?;
-    Ok(found.is_some())
-}
-
 /// Ids and names of all hosts.
 pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
     let rows: Vec<(String, String)> =
@@ -449,7 +442,7 @@ pub async fn set_held(db: &mut SqliteConnection, states: &[NewState], now: Milli
 pub struct Known {
     /// Those that have joined.
     pub members: HashSet<HostId>,
-    /// The places of their presences in the order of [`Presence::order`].
+    /// The places of their presences in the order of [`Presence::order`], of those that this was asked for.
     pub presences: HashMap<HostId, (u64, u64, bool)>,
     /// The lives that their heartbeats come from, of those that have a presence.
     pub lives: HashMap<HostId, u64>,
@@ -461,16 +454,24 @@ pub struct Known {
     pub alerted: BTreeSet<HostId>,
 }
 
-/// Reads what is known of `hosts`, and the states of `beating`.
-pub async fn known(db: &mut SqliteConnection, hosts: &[HostId], beating: &[HostId]) -> Result<Known> {
+/// The hosts that a batch of messages is about, by what has to be known of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// All of them: whether they have joined.
+    pub hosts: Vec<HostId>,
+    /// Those that say something of their presence, by a heartbeat too: which they are known by.
+    pub showing: Vec<HostId>,
+    /// Those that send heartbeats: their states.
+    pub beating: Vec<HostId>,
+}
+
+/// Reads what is known of hosts. A burst of answers asks for one thing of each; what is said of presence costs as much again.
+pub async fn known(db: &mut SqliteConnection, asked: &Asked) -> Result<Known> {
     type Presences = Vec<(String, i64, i64, String, Option<i64>)>;
     type States = Vec<(String, i64, i64, String, Option<i64>, Option<String>)>;
     let mut known = Known::default();
-    for piece in pieces(hosts) {
-        let ids: Vec<(String,)> = of_hosts("SELECT id FROM host WHERE id IN ", piece, db).await?;
-        for (id,) in ids {
-            known.members.insert(parsed("host id", &id)?);
-        }
+    known.members = members(db, &asked.hosts).await?;
+    for piece in pieces(&asked.showing) {
         let rows: Presences = of_hosts(
             "SELECT presence.host, presence.epoch, session, presence.state, heartbeat.epoch
              FROM presence LEFT JOIN heartbeat ON heartbeat.host = presence.host WHERE presence.host IN ",
@@ -487,10 +488,10 @@ pub async fn known(db: &mut SqliteConnection, hosts: &[HostId], beating: &[HostI
             }
         }
     }
-    if !beating.is_empty() {
+    if !asked.beating.is_empty() {
         known.alerted = super::alert::alerted(db).await?;
     }
-    for piece in pieces(beating) {
+    for piece in pieces(&asked.beating) {
         let rows: States =
             of_hosts("SELECT host, epoch, seq, state, base_seq, base_state FROM heartbeat WHERE host IN ", piece, db)
                 .await?;
@@ -503,6 +504,18 @@ pub async fn known(db: &mut SqliteConnection, hosts: &[HostId], beating: &[HostI
         }
     }
     Ok(known)
+}
+
+/// Those of some hosts that have joined.
+pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> Result<HashSet<HostId>> {
+    let mut members = HashSet::with_capacity(hosts.len());
+    for piece in pieces(hosts) {
+        let ids: Vec<(String,)> = of_hosts("SELECT id FROM host WHERE id IN ", piece, db).await?;
+        for (id,) in ids {
+            members.insert(parsed("host id", &id)?);
+        }
+    }
+    Ok(members)
 }
 
 /// All rows of a statement that ends with `IN`, for these hosts.
