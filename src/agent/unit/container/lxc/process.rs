@@ -46,10 +46,14 @@ pub(super) fn is_frozen(hierarchies: &Hierarchies, pid: i32) -> bool {
 }
 
 fn children(pid: i32) -> Vec<i32> {
-    match fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
-        Ok(text) => text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        // Not every kernel tells.
-        Err(_) => {
+    // It tells those of each thread, and not every kernel does.
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let told: Option<Vec<String>> = tasks.map(|task| fs::read_to_string(task.path().join("children")).ok()).collect();
+    match told {
+        Some(told) => {
+            told.iter().flat_map(|text| text.split_ascii_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
+        }
+        None => {
             let is_child = |child: &i32| proc::stat(*child).is_some_and(|stat| stat.ppid == pid && !stat.is_dead());
             proc::pids().unwrap_or_default().into_iter().filter(is_child).collect()
         }
