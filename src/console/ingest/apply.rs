@@ -161,7 +161,8 @@ impl Batch {
                 if !self.is_shown(id, epoch) {
                     self.effects.refresh.insert(id);
                 }
-                if (!same && !planted!(AnyDigest)) || planted!(DoubtDigest) {
+                let same = same && !planted!(DoubtDigest);
+                if !same && !planted!(AnyDigest) {
                     tracing::warn!(host.id = %id, "what is held of a host is not what it has told; it is asked to tell all anew");
                     self.effects.refresh.insert(id);
                 }

@@ -469,8 +469,7 @@ pub struct Asked {
 pub async fn known(db: &mut SqliteConnection, asked: &Asked) -> Result<Known> {
     type Presences = Vec<(String, i64, i64, String, Option<i64>)>;
     type States = Vec<(String, i64, i64, String, Option<i64>, Option<String>)>;
-    let mut known = Known::default();
-    known.members = members(db, &asked.hosts).await?;
+    let mut known = Known { members: members(db, &asked.hosts).await?, ..Known::default() };
     for piece in pieces(&asked.showing) {
         let rows: Presences = of_hosts(
             "SELECT presence.host, presence.epoch, session, presence.state, heartbeat.epoch
