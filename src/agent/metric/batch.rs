@@ -7,11 +7,11 @@ use muster_topics::{
 };
 
 /// A message, with the number that the console acknowledges.
-pub(super) type Message = (Numbered, Vec<u8>);
+pub(crate) type Message = (Numbered, Vec<u8>);
 
 /// Puts points into as many messages as it takes, numbered from `first`. Points of one series come one after
 /// another: neighbours that are alike pack best. Those to be packed say only once what is `shared`.
-pub(super) fn messages(first: Numbered, mut points: Vec<Point>, shared: Option<Shared<'_>>) -> Vec<Message> {
+pub(crate) fn messages(first: Numbered, mut points: Vec<Point>, shared: Option<Shared<'_>>) -> Vec<Message> {
     points.sort_by(|a, b| (&a.measurement, &a.tags, a.at_ms).cmp(&(&b.measurement, &b.tags, b.at_ms)));
     let mut messages = Vec::new();
     let mut pieces = vec![&points[..]];
