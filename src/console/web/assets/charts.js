@@ -35,6 +35,12 @@
     return size >= 0.001 ? number(value * 1000) + " ms" : number(value * 1000000) + " µs";
   }
 
+  // What the longest word beside an axis takes, in pixels.
+  function gutter(_chart, words) {
+    const longest = Math.max(0, ...(words || []).map((word) => word.length));
+    return Math.max(58, 18 + 6.6 * longest);
+  }
+
   // Round numbers for bytes are powers of two.
   const binarySteps = Array.from({ length: 60 }, (_, exponent) => Math.pow(2, exponent));
 
@@ -204,7 +210,7 @@
     const value = isCells(shown.chart)
       ? { size: 56, grid: { show: false }, splits: () => rows(shown.chart.lines.length),
           values: (_, splits) => splits.map((at) => (shown.chart.lines[Math.floor(at)] || { label: "" }).label) }
-      : Object.assign({ size: shown.chart.scale === "bytes-per-second" ? 74 : 58, values: (_, values) => values.map(scale.text) }, scale.steps ? { incrs: scale.steps } : {});
+      : Object.assign({ size: gutter, values: (_, values) => values.map(scale.text) }, scale.steps ? { incrs: scale.steps } : {});
     return [time, Object.assign({}, axis, value)];
   }
 

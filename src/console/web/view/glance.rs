@@ -88,7 +88,7 @@ impl Glance {
                 }
                 div.lists {
                     (list("Busiest processors", busiest))
-                    (list("Least memory left", crammed))
+                    (list("Fullest memory", crammed))
                     (list("Fullest disks", fullest))
                 }
             }
