@@ -202,7 +202,7 @@ pub struct MetricsConfig {
     /// Groups of measurements that are not taken at all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub off: Vec<Group>,
-    /// Whether batches are packed with gzip, without what their topic says. A reader that knows lines alone wants them plain.
+    /// Whether batches are packed (zlib with a dictionary), without what their topic says. A reader that knows lines alone wants them plain.
     pub pack: bool,
     /// How much may wait for the console, in bytes; beyond it the oldest goes.
     pub buffer_max_bytes: u64,

@@ -130,6 +130,7 @@ struct Shared {
     dispatch: mpsc::Sender<dispatch::Event>,
     dated: dated::Dated,
     changes: broadcast::Sender<Change>,
+    tallies: web::Tallies,
     /// Something was revoked: the list is to be made anew.
     revoked: Notify,
     revocations: revocation::List,
@@ -209,6 +210,12 @@ impl Console {
         Ok(store::command::list(self.shared.store.read(), which).await?)
     }
 
+    /// The newest commands, without their hosts.
+    async fn commands_alone(&self, limit: u32) -> Result<Vec<types::Command>, Error> {
+        let which = Which::Newest { host: None, limit: limit.min(COMMANDS_MAX) };
+        Ok(store::command::alone(self.shared.store.read(), which).await?)
+    }
+
     /// One command.
     pub async fn command(&self, id: CommandId) -> Result<types::Command, Error> {
         let found = store::command::list(self.shared.store.read(), Which::One(id)).await?.pop();
@@ -217,10 +224,14 @@ impl Console {
 
     /// All output of a command on one host that has come so far: stdout and stderr.
     pub async fn output(&self, id: CommandId, host: HostId) -> Result<(Vec<u8>, Vec<u8>), Error> {
-        let command = self.command(id).await?;
-        let chunks = store::command::output_after(self.shared.store.read(), id, Some(host), 0, u32::MAX).await?;
-        let outcome = command.hosts.iter().find(|line| line.host == host).and_then(|line| line.outcome.as_ref());
-        Ok(ingest::output::whole(&chunks, outcome.map(|received| &received.value)))
+        let db = self.shared.store.read();
+        let Some(line) = store::command::of_host(db, id, host).await? else {
+            // It was not for that host, or there is none.
+            self.command(id).await?;
+            return Ok(ingest::output::whole(&[], None));
+        };
+        let chunks = store::command::output_after(db, id, Some(host), 0, u32::MAX).await?;
+        Ok(ingest::output::whole(&chunks, line.outcome.as_ref().map(|received| &received.value)))
     }
 
     /// Signs, stores and publishes a command.
@@ -354,6 +365,7 @@ impl Console {
 impl Shared {
     /// Tells pages that look on. Nobody may be looking, which is fine.
     fn changed(&self, change: Change) {
+        self.tallies.changed(&change);
         let _ = self.changes.send(change);
     }
 

@@ -292,6 +292,7 @@ impl Prepared {
             dispatch,
             dated,
             changes: broadcast::channel(CHANGES).0,
+            tallies: super::web::Tallies::default(),
             revoked: Notify::new(),
             revocations: self.revocations.list(),
             shutdown: shutdown.clone(),

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     host::{Host, Leave, Manner, Parts},
     hostname,
+    measure::Measures,
     store::{Left, Life, Outbox, Row, Unfinished},
     tally::Tally,
     writer::Journal,
@@ -148,10 +149,12 @@ impl Keeper {
         let meter = Arc::clone(&self.common.tally.meter);
         let groups = self.common.manner.state.labels.keys().cloned().collect();
         let link = Link::start_metered(me.clone(), groups, identity, meter, shutdown);
+        let (series, name) = (self.common.manner.series, hostname(self.row.n));
+        let measures = (series > 0).then(|| Measures::new(series, self.row.id, &name, life.epoch));
         let beats = Beats::new(life.epoch, config.heartbeat.periods(), self.state());
         let host = Host::new(Parts {
             n: self.row.n,
-            hostname: hostname(self.row.n),
+            hostname: name,
             voice: Voice::new(me.clone(), self.outbox.clone(), beats),
             me,
             former: instances.collect(),
@@ -162,6 +165,7 @@ impl Keeper {
             journal: self.common.journal.clone(),
             manner: Arc::clone(&self.common.manner),
             tally: Arc::clone(&self.common.tally),
+            measures,
         });
         host.run(link, unfinished, self.leave()).await
     }

@@ -13,6 +13,7 @@ use std::{
 
 use muster_topics::{
     Millis, V1,
+    ack::Numbered,
     heartbeat::HostState,
     name::{CommandId, Name},
     outcome::{Content, Report, Status},
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
+    measure::{Batch, Measures},
     store::{Number, Outbox, Unfinished},
     tally::Tally,
     writer::Journal,
@@ -52,6 +54,8 @@ pub(super) struct Manner {
     pub(super) takes_ms: Millis,
     /// The share of commands that fail, in `0..=1`.
     pub(super) fail: f64,
+    /// How many series each measures.
+    pub(super) series: u32,
     /// What all hosts carry, and forbid, and run as.
     pub(super) realms: BTreeSet<Name>,
     pub(super) policy: Policy,
@@ -83,6 +87,8 @@ pub(super) struct Parts {
     pub(super) journal: Journal,
     pub(super) manner: Arc<Manner>,
     pub(super) tally: Arc<Tally>,
+    /// Nothing if it measures nothing.
+    pub(super) measures: Option<Measures>,
 }
 
 /// A command that takes its time.
@@ -170,6 +176,8 @@ impl Host {
             self.parts.tally.online.fetch_sub(1, Ordering::Relaxed);
         }
         if how == Leave::InOrder {
+            let last = self.parts.measures.as_mut().and_then(Measures::flush);
+            self.measured(last);
             self.farewell(&mut link).await;
         }
         let left =
@@ -182,7 +190,8 @@ impl Host {
             .running
             .values()
             .map(|one| if one.told { one.end_ms } else { one.end_ms.min(one.since_ms + QUIET_MS) });
-        let due = [self.refresh_due_ms, self.parts.voice.next_ms(self.now_ms()), running.min()];
+        let measures = self.parts.measures.as_ref().map(Measures::next_ms);
+        let due = [self.refresh_due_ms, self.parts.voice.next_ms(self.now_ms()), running.min(), measures];
         let due_ms = due.into_iter().flatten().min()?;
         // A timer's grain is a millisecond: a little later is never too early.
         Some(self.began + Duration::from_millis(due_ms.max(0).unsigned_abs()) + Duration::from_millis(1))
@@ -255,6 +264,8 @@ impl Host {
             self.parts.voice.refresh(now_ms);
         }
         self.tell_slow(now_ms);
+        let batch = self.parts.measures.as_mut().and_then(|measures| measures.on_time(now_ms, clock::now_ms()));
+        self.measured(batch);
         while let Some(id) = self.running.iter().find(|(_, one)| one.end_ms <= now_ms).map(|(id, _)| *id) {
             let Some(one) = self.running.remove(&id) else { break };
             let is_late = self.parts.manner.takes_ms > one.late_ms;
@@ -263,6 +274,19 @@ impl Host {
         }
         let verdict = self.parts.voice.tick(now_ms);
         self.stand(verdict, link).await
+    }
+
+    /// Puts a batch where the voice finds it.
+    fn measured(&mut self, batch: Option<(Numbered, Batch)>) {
+        let Some((id, batch)) = batch else { return };
+        let tally = &self.parts.tally;
+        tally.batches.fetch_add(1, Ordering::Relaxed);
+        tally.values.fetch_add(batch.values, Ordering::Relaxed);
+        if let Some(values) = self.parts.outbox.put_batch(id, batch) {
+            tally.batches_given_up.fetch_add(1, Ordering::Relaxed);
+            tally.values_given_up.fetch_add(values, Ordering::Relaxed);
+        }
+        self.parts.voice.metrics_stored();
     }
 
     fn tell_slow(&mut self, now_ms: Millis) {

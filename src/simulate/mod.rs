@@ -3,11 +3,12 @@
 //!
 //! What is real: each host's certificate and connection, MQTT, TLS, the signature check of every message, the rules (who
 //! may command, presence, heartbeats, repetition), a journal and an outbox on disk. They are an agent's own code ([`host`]
-//! says where), over one store with commits that many hosts share ([`store`]). What is not: programs, units and
-//! measurements. A command `exec` takes as long as it is told, and exits 0 or 1; verbs about units are refused by name.
+//! says where), over one store with commits that many hosts share ([`store`]). What is not: programs, units and what is
+//! measured. A command `exec` takes as long as it is told, and exits 0 or 1; verbs about units are refused by name. With `--metrics`
+//! hosts send batches of made-up values ([`measure`]), which wait in memory until the console has acknowledged them.
 //!
 //! Modules, in reading order: [`enrol`] (hosts become members), [`fleet`] (lives of hosts), [`host`] (one life), [`road`] (a message's way through it),
-//! [`store`] and its [`writer`], [`tally`] (what is counted, and told).
+//! [`measure`] (its measurements), [`store`] and its [`writer`], [`tally`] (what is counted, and told).
 //!
 //! # Tasks
 //!
@@ -18,6 +19,7 @@
 mod enrol;
 mod fleet;
 mod host;
+mod measure;
 mod road;
 mod store;
 mod tally;
@@ -87,7 +89,8 @@ const LOOK: Duration = Duration::from_millis(20);
                   muster simulate --hosts 1000                  until Ctrl-C\n  \
                   muster simulate --hosts 1000 --churn 5%/min --fail 1% --takes 2s\n  \
                   muster exec --select 'label.simulated=true' -- true\n  \
-                  muster simulate --hosts 500 --for 10m -o json    a document in each line, the last one the summary\n\n\
+                  muster simulate --hosts 500 --for 10m -o json    a document in each line, the last one the summary\n  \
+                  muster simulate --hosts 1000 --metrics           with measurements, as agents have it: 20 series of each every 10 s, in batches of 30 s\n\n\
                   For a console elsewhere, have tokens made there and bring them here:\n  \
                   muster token create --count 500 > tokens      on the console's side\n  \
                   muster simulate --hosts 500 --tokens tokens"
@@ -111,6 +114,18 @@ pub struct Simulate {
     /// How long each program takes
     #[arg(long, value_name = "TIME", default_value = "0s")]
     takes: humantime::Duration,
+    /// Have each host measure so many series every 10 s, with made-up values, and send them in batches of 30 s
+    #[arg(
+        long,
+        value_name = "SERIES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = 0,
+        hide_default_value = true,
+        default_missing_value = "20",
+        value_parser = clap::value_parser!(u32).range(..=i64::from(measure::SERIES_MAX))
+    )]
+    metrics: u32,
     /// Over how long the first connections are spread [default: 2 ms for each host]
     #[arg(long, value_name = "TIME")]
     ramp: Option<humantime::Duration>,
@@ -223,6 +238,7 @@ fn manner(wanted: &Simulate) -> Manner {
     Manner {
         takes_ms: i64::try_from(wanted.takes.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4),
         fail: wanted.fail,
+        series: wanted.metrics,
         policy: Policy::default(),
         user: facts::own_user(),
         state: state(&realms),

@@ -85,11 +85,16 @@ impl Host {
             self.parts.outbox.remove(&ack.reports);
             self.parts.tally.acknowledged.fetch_add(ack.reports.len() as u64, Ordering::Relaxed);
         }
+        if !ack.metrics.is_empty() {
+            let (batches, values) = self.parts.outbox.remove_batches(&ack.metrics);
+            self.parts.tally.batches_acknowledged.fetch_add(batches, Ordering::Relaxed);
+            self.parts.tally.values_acknowledged.fetch_add(values, Ordering::Relaxed);
+        }
         self.parts.voice.acknowledged(&ack);
         Ok(())
     }
 
-    /// What is not measured raises no alert. But the console hears that the rules have arrived, as from any host, and does not
+    /// A simulated host raises no alert. But the console hears that the rules have arrived, as from any host, and does not
     /// tell them again and again.
     fn alert_rules(&mut self, told: &AlertRules) {
         if told.host != self.parts.me.host || self.rules.is_some_and(|rules| told.generation <= rules) {

@@ -23,7 +23,10 @@ use sqlx::{
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::writer::{self, Journal};
+use super::{
+    measure::Batch,
+    writer::{self, Journal},
+};
 use crate::{
     agent::{
         join::Identity,
@@ -35,6 +38,10 @@ use crate::{
 
 /// Earlier lives that a host remembers, as an agent does.
 const FORMER_MAX: usize = 16;
+
+/// Batches of measurements of one host that wait for the console: ten minutes. They are in memory, and 10,000 hosts with twenty
+/// series each take some 100 MB.
+const BATCHES_MAX: usize = 20;
 
 /// A host's own number in this simulation, from 0.
 pub(super) type Number = u32;
@@ -111,7 +118,7 @@ pub(super) struct Left {
 impl Left {
     /// Answers that the console does not have.
     pub(super) fn count(&self) -> u64 {
-        self.outboxes.values().map(|outbox| outbox.map(|all| all.len() as u64)).sum()
+        self.outboxes.values().map(|outbox| outbox.map(|all| all.answers.len() as u64)).sum()
     }
 }
 
@@ -122,39 +129,63 @@ pub(super) struct Answer {
     pub(super) payload: Vec<u8>,
 }
 
-/// A host's answers that the console does not have yet. They are in the store as well; this is how they are found
-/// without asking it, and it outlives the lives of its host.
+/// What a host has to say that the console does not have yet. It outlives the lives of its host. Answers are in the store as
+/// well; this is how they are found without asking it. Batches are here alone: measurements that are lost when a simulation
+/// is killed were of nothing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outbox(Arc<Mutex<BTreeMap<ReportAck, Vec<u8>>>>);
+pub(super) struct Outbox(Arc<Mutex<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    answers: BTreeMap<ReportAck, Vec<u8>>,
+    batches: BTreeMap<Numbered, Batch>,
+}
 
 impl Outbox {
     /// Puts in what was committed.
     pub(super) fn put(&self, key: ReportAck, payload: Vec<u8>) {
-        self.map(|all| drop(all.insert(key, payload)));
+        self.map(|all| drop(all.answers.insert(key, payload)));
     }
 
     /// Takes out what the console has.
     pub(super) fn remove(&self, keys: &[ReportAck]) {
-        self.map(|all| keys.iter().for_each(|key| drop(all.remove(key))));
+        self.map(|all| keys.iter().for_each(|key| drop(all.answers.remove(key))));
     }
 
-    fn map<T>(&self, of: impl FnOnce(&mut BTreeMap<ReportAck, Vec<u8>>) -> T) -> T {
+    /// Puts in a batch of measurements; gives the values of the oldest one if that made room for it.
+    pub(super) fn put_batch(&self, id: Numbered, batch: Batch) -> Option<u64> {
+        self.map(|all| {
+            all.batches.insert(id, batch);
+            let surplus = all.batches.len() > BATCHES_MAX;
+            surplus.then(|| all.batches.pop_first()).flatten().map(|(_, oldest)| oldest.values)
+        })
+    }
+
+    /// Takes out batches that the console has; gives how many those were, and their values.
+    pub(super) fn remove_batches(&self, ids: &[Numbered]) -> (u64, u64) {
+        let found = self.map(|all| ids.iter().filter_map(|id| all.batches.remove(id)).collect::<Vec<_>>());
+        (found.len() as u64, found.iter().map(|batch| batch.values).sum())
+    }
+
+    fn map<T>(&self, of: impl FnOnce(&mut Waiting) -> T) -> T {
         of(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Kept for Outbox {
     async fn first_reports(&self, limit: usize) -> Result<Vec<ReportAck>, StoreError> {
-        Ok(self.map(|all| all.keys().take(limit).copied().collect()))
+        Ok(self.map(|all| all.answers.keys().take(limit).copied().collect()))
     }
 
     async fn report(&self, key: ReportAck) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.map(|all| all.get(&key).cloned()))
+        Ok(self.map(|all| all.answers.get(&key).cloned()))
     }
 
-    async fn first_batches(&self, _limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
-        // Simulated hosts measure nothing.
-        Ok(Vec::new())
+    async fn first_batches(&self, limit: usize) -> Result<Vec<(Numbered, Vec<u8>)>, StoreError> {
+        let newest = |all: &mut Waiting| {
+            all.batches.iter().rev().take(limit).map(|(id, batch)| (*id, batch.payload.clone())).collect()
+        };
+        Ok(self.map(newest))
     }
 }
 

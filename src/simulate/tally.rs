@@ -33,6 +33,18 @@ pub(super) struct Tally {
     pub(super) acknowledged: AtomicU64,
     /// Answers of an earlier run that the console did not have.
     pub(super) inherited: AtomicU64,
+    /// Batches of measurements that were made.
+    pub(super) batches: AtomicU64,
+    /// Those that the console has.
+    pub(super) batches_acknowledged: AtomicU64,
+    /// Those that made room for newer ones, because the console took none for long.
+    pub(super) batches_given_up: AtomicU64,
+    /// Values in batches that were made.
+    pub(super) values: AtomicU64,
+    /// Values in those that the console has.
+    pub(super) values_acknowledged: AtomicU64,
+    /// Values in those that made room.
+    pub(super) values_given_up: AtomicU64,
     /// What goes over the connections.
     pub(super) meter: Arc<Meter>,
 }
@@ -66,6 +78,18 @@ pub(super) struct Summary {
     pub(super) acknowledged: u64,
     /// Answers that wait for the console.
     pub(super) waiting: u64,
+    /// Batches of measurements that were made.
+    pub(super) batches: u64,
+    /// Batches that the console has.
+    pub(super) batches_acknowledged: u64,
+    /// Batches that wait for the console.
+    pub(super) batches_waiting: u64,
+    /// Values in batches that were made.
+    pub(super) values: u64,
+    /// Values in batches that the console has.
+    pub(super) values_acknowledged: u64,
+    /// Values in batches that made room for newer ones, because the console took none for long.
+    pub(super) values_given_up: u64,
     /// Commands that took effect on a host more than once, ever: a promise is broken if there is one.
     pub(super) twice: u64,
     /// Bytes of MQTT that came, without what TLS and TCP add.
@@ -79,6 +103,7 @@ impl Tally {
     pub(super) fn summary(&self, hosts: u64, began: Instant, all_online: Option<Duration>) -> Summary {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (outcomes, acknowledged) = (get(&self.outcomes), get(&self.acknowledged));
+        let (batches, batches_acknowledged) = (get(&self.batches), get(&self.batches_acknowledged));
         Summary {
             hosts,
             elapsed_ms: millis(began.elapsed()),
@@ -93,6 +118,12 @@ impl Tally {
             outcomes,
             acknowledged,
             waiting: (outcomes + get(&self.inherited)).saturating_sub(acknowledged),
+            batches,
+            batches_acknowledged,
+            batches_waiting: batches.saturating_sub(batches_acknowledged + get(&self.batches_given_up)),
+            values: get(&self.values),
+            values_acknowledged: get(&self.values_acknowledged),
+            values_given_up: get(&self.values_given_up),
             twice: 0,
             in_bytes: get(&self.meter.in_bytes),
             out_bytes: get(&self.meter.out_bytes),
@@ -113,8 +144,12 @@ impl Summary {
     /// A line of it, and what has gone over the wire since `before`.
     pub(super) fn line(&self, before: Option<&Self>) -> String {
         let (in_bytes, out_bytes) = before.map_or((0, 0), |before| (before.in_bytes, before.out_bytes));
+        let measured = match self.batches {
+            0 => String::new(),
+            batches => format!("  batches {batches}, {} waiting", self.batches_waiting),
+        };
         format!(
-            "{:>6} s  online {}/{}  commands {}  outcomes {}  waiting {}  in {}  out {}  connects {}",
+            "{:>6} s  online {}/{}  commands {}  outcomes {}  waiting {}  in {}  out {}  connects {}{measured}",
             self.elapsed_ms / 1000,
             self.online,
             self.hosts,
@@ -133,7 +168,7 @@ impl Summary {
             Some(ms) => format!("{}, all of them online after {:.1} s", self.hosts, ms as f64 / 1000.0),
             None => format!("{}, of which {} were online at the end", self.hosts, self.online),
         };
-        vec![
+        let mut lines = vec![
             ("hosts", all),
             ("time", format!("{} s", self.elapsed_ms / 1000)),
             ("connections", format!("{}, and hosts left {} times", self.connects, self.left)),
@@ -154,7 +189,19 @@ impl Summary {
             ("done twice", self.twice.to_string()),
             ("MQTT in", size(self.in_bytes)),
             ("MQTT out", size(self.out_bytes)),
-        ]
+        ];
+        if self.batches > 0 {
+            let known = format!("{} known to the console", self.values_acknowledged);
+            let given_up = match self.values_given_up {
+                0 => String::new(),
+                values => format!("; {values} values were given up"),
+            };
+            let (batches, waiting) = (self.batches, self.batches_waiting);
+            let text =
+                format!("{} values in {batches} batches, {known}, {waiting} batches waiting{given_up}", self.values);
+            lines.push(("measured", text));
+        }
+        lines
     }
 }
 

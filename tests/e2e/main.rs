@@ -53,6 +53,7 @@ mod rollback;
 mod servers;
 mod service;
 mod simulate;
+mod soak;
 mod survival;
 mod top;
 mod wire;

@@ -123,6 +123,17 @@ impl Roles {
         Running::start(self.home.command().args(["agent", "--config", &self.agent_config()]).args(more))
     }
 
+    /// The console's process.
+    pub(crate) fn console_pid(&self) -> nix::unistd::Pid {
+        self.console.as_ref().unwrap().pid()
+    }
+
+    /// Ends the console in order.
+    pub(crate) fn stop_console(&mut self) {
+        let (code, printed) = self.console.take().unwrap().stop();
+        assert_eq!(code, 0, "{printed}");
+    }
+
     /// Takes the broker away.
     pub(crate) fn kill_broker(&mut self) {
         self.broker.take().unwrap().kill();

@@ -1,7 +1,7 @@
 //! Metric batches: InfluxDB line protocol, so that any bridge from MQTT to a database can read them.
 //!
 //! The first line is a comment that names the batch (`# v=1 epoch=3 seq=17`); the rest are points
-//! with times in milliseconds. A batch is gzip by default; its first two bytes tell.
+//! with times in milliseconds. A batch is packed by default (`pack`); its first two bytes tell.
 //!
 //! What follows the number in the comment are tags of all lines that do not have them themselves
 //! (`# v=1 epoch=3 seq=17 hostname=shop-0042`). A packed batch has its `hostname` there, and no `host` at all, which its
@@ -12,13 +12,12 @@
 //!
 //! Source of the format: <https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/>
 
-use std::{
-    fmt::Write as _,
-    io::{Read, Write},
-};
+mod pack;
 
-use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use std::fmt::Write as _;
 
+pub use self::pack::pack;
+use self::pack::unpack;
 use crate::{Millis, PAYLOAD_MAX_BYTES, ack::Numbered};
 
 /// The most that a batch may be once it is unpacked: sixteen times what a message may be, which no
@@ -68,7 +67,7 @@ impl Point {
 /// Why a batch cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
-    /// The gzip data is damaged, or unpacks to more than [`UNPACKED_MAX_BYTES`].
+    /// The packed data is damaged, wants a dictionary that is not known here, or unpacks to more than [`UNPACKED_MAX_BYTES`].
     #[error("the batch cannot be unpacked: {0}")]
     Unpack(#[source] std::io::Error),
     /// It does not begin with the comment that names it.
@@ -154,15 +153,6 @@ fn write_line_without(text: &mut String, point: &Point, is_left_out: impl Fn(&st
     let _ = writeln!(text, " {}", point.at_ms);
 }
 
-/// Packs a batch's text with gzip.
-#[must_use]
-pub fn pack(text: &str) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    // Writing to a Vec cannot fail.
-    let _ = encoder.write_all(text.as_bytes());
-    encoder.finish().unwrap_or_default()
-}
-
 /// Reads a batch as it came, packed or plain.
 ///
 /// # Errors
@@ -193,20 +183,6 @@ fn with_shared(mut point: Point, shared: &[(String, String)]) -> Point {
 #[must_use]
 pub fn batch_id(bytes: &[u8]) -> Option<Numbered> {
     header(unpack(bytes).ok()?.lines().next()?).map(|(id, _)| id)
-}
-
-fn unpack(bytes: &[u8]) -> std::io::Result<String> {
-    let limit = UNPACKED_MAX_BYTES as u64 + 1;
-    let mut text = String::new();
-    if bytes.starts_with(&[0x1f, 0x8b]) {
-        GzDecoder::new(bytes).take(limit).read_to_string(&mut text)?;
-    } else {
-        bytes.take(limit).read_to_string(&mut text)?;
-    }
-    if text.len() > UNPACKED_MAX_BYTES {
-        return Err(std::io::Error::other(format!("more than {UNPACKED_MAX_BYTES} bytes")));
-    }
-    Ok(text)
 }
 
 /// The number of a batch, and the tags of all its lines. Words that are no tags are for later readers.

@@ -73,7 +73,8 @@ const CHANNELS: &[Channel] = &[
         address: "h/{host}/metric",
         payload: None,
         retained: false,
-        about: "A batch of measurements in InfluxDB line protocol, times in milliseconds, gzip by default. \
+        about: "A batch of measurements in InfluxDB line protocol, times in milliseconds, by default packed with zlib and the dictionary \
+                `metric-dictionary-1.txt`. \
                 The first line is a comment, `# v=1 epoch=… seq=…`, and behind it tags of all lines that do not have them. \
                 A packed batch leaves `host` to its topic. Repeated until acknowledged.",
     },

@@ -17,7 +17,7 @@
 //! **Invariant: memory is bounded.** While the store refuses, samples are kept up to a limit, and then the oldest go.
 
 mod account;
-mod batch;
+pub(crate) mod batch;
 mod disk;
 pub mod group;
 mod heat;
@@ -81,7 +81,7 @@ pub struct Settings {
     pub publish: Duration,
     /// What is measured, and how often.
     pub choice: Choice,
-    /// Whether messages are packed with gzip.
+    /// Whether messages are packed.
     pub pack: bool,
     /// How many bytes of messages may wait for the console.
     pub buffer_max_bytes: u64,
@@ -90,7 +90,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// 16 MiB are twelve days of a quiet host, so age is what counts there: a week.
+    /// 16 MiB are eighteen days of a quiet host, so age is what counts there: a week.
     fn default() -> Self {
         Self {
             sample: Duration::from_secs(10),
@@ -158,14 +158,14 @@ impl MetricsTask {
 }
 
 /// A time to a hundredth of the period of samples.
-fn rounded(at_ms: Millis, sample: Duration) -> Millis {
+pub(crate) fn rounded(at_ms: Millis, sample: Duration) -> Millis {
     let grain = (Millis::try_from(sample.as_millis()).unwrap_or(Millis::MAX) / GRAIN).max(1);
     at_ms / grain * grain
 }
 
 /// Where in the interval a host takes its samples, from 0 to 1: its id decides, so that hosts that started together
 /// do not send together, and each stays where it is.
-fn phase(host: HostId) -> f64 {
+pub(crate) fn phase(host: HostId) -> f64 {
     let [.., a, b] = *host.0.as_bytes();
     f64::from(u16::from_be_bytes([a, b])) / f64::from(u16::MAX)
 }

@@ -310,35 +310,47 @@ pub enum Which {
 
 /// Commands, newest first, with what became of each, host by host.
 pub async fn list(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
+    let only = match which {
+        Which::One(_) => None,
+        Which::Newest { host, .. } => host,
+    };
+    let mut commands = alone(db, which).await?;
+    for command in &mut commands {
+        command.hosts = hosts(db, &command.id.to_string(), only).await?;
+    }
+    Ok(commands)
+}
+
+/// The same without hosts.
+pub async fn alone(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
     let (id, host, limit) = match which {
         Which::One(id) => (Some(id), None, 1),
         Which::Newest { host, limit } => (None, host, limit),
     };
-    let rows: Vec<CommandRow> = sqlx::query_as(
-        "SELECT id, operator, issued_ms, expires_ms, verb, target FROM command
-         WHERE ($1 IS NULL OR id = $1)
-           AND ($2 IS NULL OR EXISTS (SELECT 1 FROM command_host WHERE command_host.command = command.id AND command_host.host = $2))
-         ORDER BY id DESC LIMIT $3",
-    )
-    .bind(id.map(|id| id.to_string()))
-    .bind(host.map(|host| host.to_string()))
-    .bind(i64::from(limit))
-    .fetch_all(db)
-    .await?;
-    let mut commands = Vec::with_capacity(rows.len());
-    for row in rows {
-        let hosts = hosts(db, &row.id, host).await?;
-        commands.push(api::Command {
+    // A condition that may or may not count is one that no index serves.
+    let sql = format!(
+        "SELECT id, operator, issued_ms, expires_ms, verb, target FROM command WHERE {} AND {} ORDER BY id DESC LIMIT $3",
+        id.map_or("$1 IS NULL", |_| "id = $1"),
+        host.map_or("$2 IS NULL", |_| "id IN (SELECT command FROM command_host WHERE host = $2)"),
+    );
+    let rows: Vec<CommandRow> = sqlx::query_as(AssertSqlSafe(sql))
+        .bind(id.map(|id| id.to_string()))
+        .bind(host.map(|host| host.to_string()))
+        .bind(i64::from(limit))
+        .fetch_all(db)
+        .await?;
+    let command = |row: CommandRow| {
+        Ok(api::Command {
             id: parsed("command id", &row.id)?,
             operator: parsed("operator", &row.operator)?,
             issued_ms: row.issued_ms,
             expires_ms: row.expires_ms,
             verb: json("verb", &row.verb)?,
             target: row.target.map(|target| json("target", &target)).transpose()?,
-            hosts,
-        });
-    }
-    Ok(commands)
+            hosts: Vec::new(),
+        })
+    };
+    rows.into_iter().map(command).collect()
 }
 
 #[derive(FromRow)]
@@ -351,17 +363,15 @@ struct CommandHostRow {
 }
 
 async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> Result<Vec<api::CommandHost>> {
-    let rows: Vec<CommandHostRow> = sqlx::query_as(
+    let sql = format!(
         "SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS hostname,
                 command_host.state, command_host.outcome, command_host.outcome_ms
          FROM command_host LEFT JOIN host ON host.id = command_host.host
-         WHERE command_host.command = $1 AND ($2 IS NULL OR command_host.host = $2)
-         ORDER BY 2, 1",
-    )
-    .bind(command)
-    .bind(only.map(|host| host.to_string()))
-    .fetch_all(db)
-    .await?;
+         WHERE command_host.command = $1 AND {} ORDER BY 2, 1",
+        only.map_or("$2 IS NULL", |_| "command_host.host = $2"),
+    );
+    let rows: Vec<CommandHostRow> =
+        sqlx::query_as(AssertSqlSafe(sql)).bind(command).bind(only.map(|host| host.to_string())).fetch_all(db).await?;
     let host = |row: CommandHostRow| {
         let outcome = match (row.outcome, row.outcome_ms) {
             (Some(outcome), Some(at_ms)) => Some(api::Received { at_ms, value: json("outcome", &outcome)? }),
@@ -375,6 +385,11 @@ async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> Result<V
         })
     };
     rows.into_iter().map(host).collect()
+}
+
+/// What became of a command on one host; nothing if it was not for that host.
+pub async fn of_host(db: &SqlitePool, command: CommandId, host: HostId) -> Result<Option<api::CommandHost>> {
+    Ok(hosts(db, &command.to_string(), Some(host)).await?.pop())
 }
 
 /// Forgets commands that expired before `before` and that no host still works on.

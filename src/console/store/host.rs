@@ -249,11 +249,11 @@ macro_rules! select_hosts {
 
 /// All hosts, or one, sorted by hostname.
 pub async fn list(db: &SqlitePool, only: Option<HostId>) -> Result<Vec<api::Host>> {
-    let rows: Vec<HostRow> =
-        sqlx::query_as(select_hosts!("WHERE $1 IS NULL OR host.id = $1 ORDER BY host.hostname, host.id"))
-            .bind(only.map(|id| id.to_string()))
-            .fetch_all(db)
-            .await?;
+    let sql = match only {
+        Some(_) => select_hosts!("WHERE host.id = $1"),
+        None => select_hosts!("WHERE $1 IS NULL ORDER BY host.hostname, host.id"),
+    };
+    let rows: Vec<HostRow> = sqlx::query_as(sql).bind(only.map(|id| id.to_string())).fetch_all(db).await?;
     rows.into_iter().map(HostRow::host).collect()
 }
 
@@ -556,16 +556,19 @@ impl UnitRow {
 
 /// Units of one host or of all, or one unit; sorted by hostname and name.
 pub async fn units(db: &SqlitePool, host: Option<HostId>, unit: Option<&UnitName>) -> Result<Vec<api::Unit>> {
-    let rows: Vec<UnitRow> = sqlx::query_as(
+    // A condition that may or may not count is one that no index serves.
+    let sql = format!(
         "SELECT unit.host, host.hostname, unit.report, unit.at_ms
-         FROM unit JOIN host ON host.id = unit.host
-         WHERE ($1 IS NULL OR unit.host = $1) AND ($2 IS NULL OR unit.unit = $2)
+         FROM unit JOIN host ON host.id = unit.host WHERE {} AND {}
          ORDER BY host.hostname, unit.host, unit.unit",
-    )
-    .bind(host.map(|id| id.to_string()))
-    .bind(unit.map(UnitName::as_str))
-    .fetch_all(db)
-    .await?;
+        host.map_or("$1 IS NULL", |_| "unit.host = $1"),
+        unit.map_or("$2 IS NULL", |_| "unit.unit = $2"),
+    );
+    let rows: Vec<UnitRow> = sqlx::query_as(AssertSqlSafe(sql))
+        .bind(host.map(|id| id.to_string()))
+        .bind(unit.map(UnitName::as_str))
+        .fetch_all(db)
+        .await?;
     rows.into_iter().map(UnitRow::unit).collect()
 }
 

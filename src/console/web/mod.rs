@@ -10,7 +10,7 @@
 //! - [`guard`]: headers of every answer, sessions, and what makes a form's request believable
 //! - [`answer`]: pages, parts of pages and problems as HTTP answers; [`extract`]: what addresses say
 //! - [`view`]: view structs and their markup; [`page`]: one module of handlers for each
-//! - [`chart`]: measurements as charts and as a table; [`live`]: server-sent events; [`assets`]
+//! - [`chart`]: measurements as charts and as a table; [`ledger`]: commands in short; [`live`]: server-sent events; [`assets`]
 //!
 //! **Invariant: nothing but the sign-in page and the assets is shown without a session**: every other
 //! route, known or not, lies behind [`guard::signed_in`].
@@ -26,6 +26,7 @@ mod assets;
 mod chart;
 mod extract;
 mod guard;
+mod ledger;
 mod live;
 mod page;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use axum::{
 };
 use tokio::sync::Semaphore;
 
+pub(super) use self::ledger::Tallies;
 use self::{
     guard::Cookie,
     page::{alerts, command, commands, content, host, hosts, join, rule, run, sign_in, unit},

@@ -83,7 +83,8 @@ impl Asked {
 
 /// Which series. The parts are ids and names, in which nothing has to be escaped.
 fn selector(whose: Whose, host: Option<HostId>, unit: Option<&UnitName>) -> String {
-    let host = host.map(|host| format!(",host=\"{host}\"")).unwrap_or_default();
+    // What a console records of its fleet has a label by which it is found; a name that is a pattern has every series looked at.
+    let host = host.map_or_else(|| ",instance=\"console\"".to_owned(), |host| format!(",host=\"{host}\""));
     let unit = unit.map(|unit| format!(",realm=\"{}\",unit=\"{}\"", unit.realm(), unit.name())).unwrap_or_default();
     format!("{{__name__=~\"{}\"{host}{unit}}}", whose.names())
 }

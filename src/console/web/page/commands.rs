@@ -9,6 +9,7 @@ use crate::console::{
         answer,
         extract::Params,
         guard::Session,
+        ledger,
         view::commands::{CommandsView, LISTED},
     },
 };
@@ -19,6 +20,6 @@ pub(in crate::console::web) async fn show(
     session: Session,
     Params(asked): Params<Part>,
 ) -> Response {
-    let view = console.commands(None, LISTED).await.map(|commands| CommandsView { commands });
+    let view = ledger::newest(&console, LISTED).await.map(|commands| CommandsView { commands });
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }

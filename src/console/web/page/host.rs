@@ -11,6 +11,7 @@ use crate::console::{
         chart::{self, Range},
         extract::{Params, Segments},
         guard::Session,
+        ledger::Entry,
         view::{
             bits,
             host::{HostView, RECENT},
@@ -63,7 +64,7 @@ async fn view(console: &Console, name: &str, range: Range) -> Result<HostView, E
     let host = console.host(name).await?;
     let alerts = console.alerts(Which { host: Some(host.id), limit: ALERTS, ..Which::default() }).await?;
     let units = console.units(Some(host.id)).await?;
-    let commands = console.commands(Some(host.id), RECENT).await?;
+    let commands = console.commands(Some(host.id), RECENT).await?.into_iter().map(Entry::of).collect();
     let latest = chart::latest(console, host.id, None).await?;
     Ok(HostView { host, alerts, units, commands, latest, range })
 }

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     api::{Command, CommandHost, CommandState},
     argv,
+    console::web::ledger::Tally,
     summary::Summary,
 };
 
@@ -133,7 +134,7 @@ impl CommandView {
         let open = command.hosts.iter().any(is_open);
         html! {
             dl.facts {
-                div { dt { "State" } dd { (summary(&command.hosts)) } }
+                div { dt { "State" } dd { (summary(&Tally::of(&command.hosts))) } }
                 @if let Some(meant) = meant(command.target.as_ref()) { div { dt { "For" } dd { (meant) } } }
                 div { dt { "Ordered" } dd { (ago(command.issued_ms, frame.now_ms)) " by " (command.operator) } }
                 @if open { div { dt { "Expires" } dd { (ago(command.expires_ms, frame.now_ms)) } } }

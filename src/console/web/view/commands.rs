@@ -1,7 +1,5 @@
 //! The ledger: commands, newest first.
 
-use std::collections::BTreeMap;
-
 use maud::{Markup, html};
 use muster_topics::{
     command::Verb,
@@ -10,12 +8,12 @@ use muster_topics::{
 
 use super::{
     Frame, Section, View, Watch,
-    bits::{self, Tone, ago, count, empty, state},
+    bits::{self, ago, count, empty, state},
     region,
 };
 use crate::{
-    api::{Command, CommandHost},
     argv,
+    console::web::ledger::{Entry, Tally},
 };
 
 /// How many commands a listing shows.
@@ -25,7 +23,7 @@ pub(in crate::console::web) const LISTED: u32 = 50;
 #[derive(Clone, Debug)]
 pub(in crate::console::web) struct CommandsView {
     /// The newest ones.
-    pub(in crate::console::web) commands: Vec<Command>,
+    pub(in crate::console::web) commands: Vec<Entry>,
 }
 
 impl View for CommandsView {
@@ -78,7 +76,7 @@ pub(in crate::console::web) fn url(id: CommandId) -> String {
 }
 
 /// A table of commands.
-pub(in crate::console::web) fn table(commands: &[Command], frame: &Frame) -> Markup {
+pub(in crate::console::web) fn table(commands: &[Entry], frame: &Frame) -> Markup {
     html! {
         table.cards {
             caption.visually-hidden { "Commands" }
@@ -87,11 +85,11 @@ pub(in crate::console::web) fn table(commands: &[Command], frame: &Frame) -> Mar
                      th scope="col" { "Ordered" } }
             }
             tbody {
-                @for command in commands {
+                @for Entry { command, tally } in commands {
                     tr {
                         th scope="row" { a href=(url(command.id)) { code.line { (what(&command.verb)) } } }
-                        td data-label="State" { (summary(&command.hosts)) }
-                        td data-label="Hosts" { (hosts(&command.hosts)) }
+                        td data-label="State" { (summary(tally)) }
+                        td data-label="Hosts" { (hosts(tally)) }
                         td data-label="By" { (command.operator) }
                         td data-label="Ordered" { (ago(command.issued_ms, frame.now_ms)) }
                     }
@@ -153,23 +151,19 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
     }
 }
 
-fn hosts(lines: &[CommandHost]) -> Markup {
+fn hosts(tally: &Tally) -> Markup {
     html! {
-        @match lines {
-            [] => "none",
-            [one] => (one.hostname),
-            [first, rest @ ..] => { (first.hostname) " and " (count(rest.len() as u64, "other", "others")) }
+        @match (&tally.first, tally.hosts) {
+            (None, _) => "none",
+            (Some(one), 1) => (one),
+            (Some(first), hosts) => { (first) " and " (count(hosts - 1, "other", "others")) }
         }
     }
 }
 
 /// How far a command has come on all hosts: one state for each kind of progress, what needs an eye first.
-pub(in crate::console::web) fn summary(lines: &[CommandHost]) -> Markup {
-    let mut kinds: BTreeMap<(Tone, String), u64> = BTreeMap::new();
-    for line in lines {
-        *kinds.entry(bits::progress(line)).or_default() += 1;
-    }
-    let alone = lines.len() == 1;
+pub(in crate::console::web) fn summary(tally: &Tally) -> Markup {
+    let (kinds, alone) = (&tally.kinds, tally.hosts == 1);
     html! {
         span.summary {
             @for ((tone, word), number) in kinds.iter().take(SUMMARY_MAX) {

@@ -9,8 +9,11 @@ use super::{
     commands, region, unit,
 };
 use crate::{
-    api::{Alert, Command, Host, Unit},
-    console::web::chart::{Latest, Range},
+    api::{Alert, Host, Unit},
+    console::web::{
+        chart::{Latest, Range},
+        ledger::Entry,
+    },
 };
 
 /// How many commands a host's page lists.
@@ -26,7 +29,7 @@ pub(in crate::console::web) struct HostView {
     /// Its units.
     pub(in crate::console::web) units: Vec<Unit>,
     /// The newest commands for it.
-    pub(in crate::console::web) commands: Vec<Command>,
+    pub(in crate::console::web) commands: Vec<Entry>,
     /// Its newest measurements.
     pub(in crate::console::web) latest: Vec<Latest>,
     /// What its charts show.

@@ -22,7 +22,10 @@ use super::{
 };
 use crate::{
     api::{Command, Unit},
-    console::web::chart::{Latest, Range},
+    console::web::{
+        chart::{Latest, Range},
+        ledger::Tally,
+    },
     rules::upgrade::Upgrade,
 };
 
@@ -165,7 +168,7 @@ impl UnitView {
             @if let Some(asked) = &self.asked {
                 p.notice {
                     a href=(commands::url(asked.id)) { (commands::what(&asked.verb)) } " "
-                    (commands::summary(&asked.hosts)) " " (ago(asked.issued_ms, frame.now_ms))
+                    (commands::summary(&Tally::of(&asked.hosts))) " " (ago(asked.issued_ms, frame.now_ms))
                     @for line in &asked.hosts {
                         @if let Some(reason) = bits::reason(line) { span.why { (reason) } }
                     }

@@ -41,9 +41,10 @@ pub(super) fn command(program: &str, hostname: &str, hosts: usize) -> Command {
     }
 }
 
-pub(super) fn commands(hostname: &str) -> Vec<Command> {
+pub(super) fn commands(hostname: &str) -> Vec<Entry> {
     let restart = Command { verb: Verb::UnitRestart { unit: name(1) }, ..command("", hostname, 1) };
-    vec![command("uname", hostname, 1), command("df", hostname, 24), restart, command("true", hostname, 0)]
+    let commands = [command("uname", hostname, 1), command("df", hostname, 24), restart, command("true", hostname, 0)];
+    commands.map(Entry::of).into()
 }
 
 pub(super) fn command_view(hostname: &str, output: &str) -> CommandView {

@@ -53,7 +53,10 @@ use crate::{
     console::{
         fleet::{Listed, Overview},
         store::host::Presences,
-        web::chart::{Latest, Range},
+        web::{
+            chart::{Latest, Range},
+            ledger::Entry,
+        },
     },
     rules::upgrade::{Offer, Upgrade, upgrade},
 };

@@ -1,0 +1,230 @@
+//! What a simulated host measures: as many series as were asked for, each time the same ones, with an agent's names and with values
+//! that look like a small host's. Samples, batches and their moments are an agent's: every ten seconds, every thirty, put together
+//! by [`crate::agent::metric::batch`]. Nothing is thinned, so that every sample has every series and what arrived can be counted.
+//!
+//! **Invariant: hosts do not measure in lockstep.** A host's id decides where in the thirty seconds its batch falls.
+
+use std::time::Duration;
+
+use muster_topics::{
+    Millis,
+    ack::Numbered,
+    metric::{Point, Shared},
+    name::HostId,
+};
+
+use crate::{
+    agent::{config, metric},
+    chance,
+};
+
+/// The most series of a host. A batch of three samples is then some 40 kB, far below what a message may be.
+pub(super) const SERIES_MAX: u32 = 1_000;
+
+/// What a value does from one sample to the next.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// It stands still.
+    Still(f64),
+    /// Somewhere below this, in ten thousandths.
+    Ratio(f64),
+    /// Somewhere below this, in hundredths.
+    Load(f64),
+    /// About this many bytes, in pages, and up to a hundredth of it more.
+    Pages(f64),
+    /// It counts up to twice as much in each sample.
+    Counter(f64),
+    /// Seconds of this life.
+    Uptime,
+}
+
+/// Measurement, a tag, field.
+type Series = (&'static str, Option<(&'static str, &'static str)>, &'static str, Kind);
+
+const ETH0: Option<(&str, &str)> = Some(("interface", "eth0"));
+const ROOT: Option<(&str, &str)> = Some(("mount", "/"));
+const VDA: Option<(&str, &str)> = Some(("device", "vda"));
+
+/// The series that have a name of an agent's. Those of one measurement stand together.
+const SERIES: [Series; 20] = [
+    ("muster_host_cpu", None, "busy_ratio", Kind::Ratio(0.08)),
+    ("muster_host_cpu", None, "user_ratio", Kind::Ratio(0.05)),
+    ("muster_host_cpu", None, "system_ratio", Kind::Ratio(0.03)),
+    ("muster_host_cpu", None, "iowait_ratio", Kind::Ratio(0.0004)),
+    ("muster_host_load", None, "1m", Kind::Load(0.4)),
+    ("muster_host_load", None, "5m", Kind::Load(0.3)),
+    ("muster_host_load", None, "15m", Kind::Load(0.2)),
+    ("muster_host_memory", None, "total_bytes", Kind::Still(4_124_336_128.0)),
+    ("muster_host_memory", None, "used_bytes", Kind::Pages(1.2e9)),
+    ("muster_host_memory", None, "available_bytes", Kind::Pages(2.9e9)),
+    ("muster_host_network", ETH0, "receive_bytes_total", Kind::Counter(18_371.0)),
+    ("muster_host_network", ETH0, "transmit_bytes_total", Kind::Counter(9_733.0)),
+    ("muster_host_disk", ROOT, "total_bytes", Kind::Still(31_526_391_808.0)),
+    ("muster_host_disk", ROOT, "used_bytes", Kind::Pages(9.8e9)),
+    ("muster_host_disk_io", VDA, "read_bytes_total", Kind::Counter(1_536.0)),
+    ("muster_host_disk_io", VDA, "written_bytes_total", Kind::Counter(158_720.0)),
+    ("muster_host_swap", None, "total_bytes", Kind::Still(2_147_479_552.0)),
+    ("muster_host_swap", None, "used_bytes", Kind::Still(1_835_008.0)),
+    ("muster_host_uptime", None, "seconds", Kind::Uptime),
+    ("muster_agent_memory", None, "resident_bytes", Kind::Pages(7.7e6)),
+];
+/// What the rest are called.
+const MORE: &str = "muster_simulated";
+
+/// A batch, ready to be sent.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub(super) payload: Vec<u8>,
+    /// How many values are in it.
+    pub(super) values: u64,
+}
+
+/// What one life of a host measures.
+#[derive(Debug)]
+pub(super) struct Measures {
+    host: String,
+    hostname: String,
+    /// What each series had last.
+    values: Vec<f64>,
+    points: Vec<Point>,
+    samples: u32,
+    last: Numbered,
+    next_ms: Millis,
+}
+
+impl Measures {
+    /// Begins with a life, at the moment of its clock that is 0.
+    pub(super) fn new(series: u32, host: HostId, hostname: &str, epoch: u64) -> Self {
+        let first = Duration::from_millis(rhythm().1.unsigned_abs()).mul_f64(metric::phase(host));
+        Self {
+            host: host.to_string(),
+            hostname: hostname.to_owned(),
+            values: vec![0.0; usize::try_from(series).unwrap_or(usize::MAX)],
+            points: Vec::new(),
+            samples: 0,
+            last: Numbered { epoch, seq: 0 },
+            next_ms: Millis::try_from(first.as_millis()).unwrap_or_default(),
+        }
+    }
+
+    /// When to measure next.
+    pub(super) fn next_ms(&self) -> Millis {
+        self.next_ms
+    }
+
+    /// Measures, if it is time to: `now_ms` is of this life, `clock_ms` of everybody's. Gives a batch once it is whole.
+    pub(super) fn on_time(&mut self, now_ms: Millis, clock_ms: Millis) -> Option<(Numbered, Batch)> {
+        if now_ms < self.next_ms {
+            return None;
+        }
+        let (sample_ms, publish_ms) = rhythm();
+        // What was missed is not made up for: nobody measures the past.
+        self.next_ms = (self.next_ms + sample_ms).max(now_ms + 1);
+        let at_ms = metric::rounded(clock_ms, Duration::from_millis(sample_ms.unsigned_abs()));
+        self.sample(at_ms, now_ms);
+        self.samples += 1;
+        if Millis::from(self.samples) * sample_ms < publish_ms { None } else { self.flush() }
+    }
+
+    /// What was measured and is in no batch yet. Three samples of [`SERIES_MAX`] series fit into one message.
+    pub(super) fn flush(&mut self) -> Option<(Numbered, Batch)> {
+        self.samples = 0;
+        let points = std::mem::take(&mut self.points);
+        let values = points.iter().map(|point| point.fields.len() as u64).sum();
+        let first = Numbered { seq: self.last.seq + 1, ..self.last };
+        let shared = Shared { host: &self.host, hostname: &self.hostname };
+        let (id, payload) = metric::batch::messages(first, points, Some(shared)).into_iter().next()?;
+        self.last = id;
+        Some((id, Batch { payload, values }))
+    }
+
+    fn sample(&mut self, at_ms: Millis, now_ms: Millis) {
+        let common = [("host", self.host.as_str()), ("hostname", self.hostname.as_str())];
+        let before = self.points.len();
+        for (index, last) in self.values.iter_mut().enumerate() {
+            let random = chance::random();
+            let Some((measurement, tag, field, kind)) = SERIES.get(index) else {
+                *last = (*last + random * 100.0).round();
+                let number = index.to_string();
+                let tags = [&common[..], &[("number", number.as_str())]].concat();
+                self.points.push(Point::new(MORE, &tags, at_ms).field("value", *last));
+                continue;
+            };
+            *last = kind.next(*last, now_ms, random);
+            match self.points[before..].last_mut() {
+                Some(point) if point.measurement == *measurement => point.fields.push(((*field).to_owned(), *last)),
+                _ => {
+                    let tags: Vec<_> = common.into_iter().chain(*tag).collect();
+                    self.points.push(Point::new(measurement, &tags, at_ms).field(field, *last));
+                }
+            }
+        }
+    }
+}
+
+/// Between two samples, and between two batches: as agents have it by default.
+fn rhythm() -> (Millis, Millis) {
+    let metrics = config::Config::default().metrics;
+    (metrics.sample_ms.into(), metrics.publish_ms.into())
+}
+
+impl Kind {
+    fn next(self, last: f64, now_ms: Millis, random: f64) -> f64 {
+        match self {
+            Self::Still(value) => value,
+            Self::Ratio(below) => (random * below * 1e4).floor() / 1e4,
+            Self::Load(below) => (random * below * 1e2).floor() / 1e2,
+            Self::Pages(about) => (about * (1.0 + random / 100.0) / 4096.0).round() * 4096.0,
+            Self::Counter(about) => (last + 2.0 * about * random).round(),
+            Self::Uptime => (now_ms / 1000) as f64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::metric::decode;
+
+    use super::*;
+
+    fn host(n: u8) -> HostId {
+        HostId(uuid::Uuid::from_bytes([n; 16]))
+    }
+
+    #[test]
+    fn each_sample_has_each_series() {
+        for series in [1, 3, 20, 57, SERIES_MAX] {
+            let mut measures = Measures::new(series, host(1), "sim-00001", 7);
+            let mut batches = Vec::new();
+            while measures.next_ms() < 90_000 {
+                let now_ms = measures.next_ms();
+                batches.extend(measures.on_time(now_ms, 1_800_000_000_000 + now_ms));
+            }
+            assert_eq!(batches.iter().map(|(id, _)| id.seq).collect::<Vec<_>>(), [1, 2, 3], "{series}");
+            for (id, batch) in batches {
+                let (decoded, points) = decode(&batch.payload).unwrap();
+                assert_eq!((decoded, id.epoch), (id, 7));
+                let values: usize = points.iter().map(|point| point.fields.len()).sum();
+                assert_eq!((values as u64, values), (batch.values, 3 * series as usize), "{series}");
+                let hostname = ("hostname".to_owned(), "sim-00001".to_owned());
+                assert!(points.iter().all(|point| point.tags.contains(&hostname)));
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_measure_each_in_its_time() {
+        let mut first: Vec<Millis> = (0..=255).map(|n| Measures::new(1, host(n), "h", 1).next_ms()).collect();
+        first.sort_unstable();
+        assert!(first[0] < 200 && first[255] > 29_800, "{first:?}");
+        assert!(first.windows(2).all(|pair| pair[1] - pair[0] < 200), "{first:?}");
+    }
+
+    #[test]
+    fn what_was_missed_is_not_made_up_for() {
+        let mut measures = Measures::new(1, host(0), "h", 1);
+        assert!(measures.on_time(3_600_000, 1).is_none() && measures.points.len() == 1);
+        assert!(measures.on_time(3_600_000, 1).is_none() && measures.points.len() == 1, "not yet");
+        assert!(measures.flush().is_some() && measures.flush().is_none(), "nothing is sent twice");
+    }
+}
