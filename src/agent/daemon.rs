@@ -60,13 +60,13 @@ impl Agent {
                 Err(refusal) => Ok(Err(refusal)),
             };
             let prepared = prepared.unwrap_or_else(|error| Err(Refusal::new(RefusalCode::Invalid, error.to_string())));
-            Work::Daemon(id, prepared.map(|(unit, verb)| Daemon { id, operator, unit, verb }))
+            Work::Daemon(id, prepared.map(|(unit, verb)| Box::new(Daemon { id, operator, unit, verb })))
         });
     }
 
-    pub(super) fn daemon_prepared(&mut self, id: CommandId, prepared: Result<Daemon, Refusal>) {
+    pub(super) fn daemon_prepared(&mut self, id: CommandId, prepared: Result<Box<Daemon>, Refusal>) {
         self.facts.push_back(match prepared {
-            Ok(daemon) => Fact::Daemon(Box::new(daemon)),
+            Ok(daemon) => Fact::Daemon(daemon),
             Err(refusal) => Fact::Ended(id, refusal.into()),
         });
     }

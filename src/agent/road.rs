@@ -68,7 +68,7 @@ enum Told {
 #[derive(Debug)]
 pub(super) enum Work {
     /// The unit of a program that stays is prepared, or cannot be.
-    Daemon(CommandId, Result<Daemon, Refusal>),
+    Daemon(CommandId, Result<Box<Daemon>, Refusal>),
     /// A program has waited for its turn.
     Turn(Program, Turn),
     /// A program was started, or could not be.

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_series::{Operator, Selector, SeriesStore};
+use muster_series::{Selector, SeriesStore};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -177,11 +177,8 @@ fn stored(roles: &Roles) -> u64 {
     runtime.block_on(async {
         let store = SeriesStore::open(&roles.home.path().join("console/series.db")).await.unwrap();
         // Without what the console says of them itself.
-        let matchers = [
-            ("hostname", Operator::Match, "sim-.*"),
-            ("__name__", Operator::NotMatch, "muster_host_online|muster_alert_active"),
-        ];
-        let simulated = Selector::of(matchers).unwrap();
+        let simulated = r#"{hostname=~"sim-.*", __name__!~"muster_host_online|muster_alert_active"}"#;
+        let simulated = Selector::parse(simulated).unwrap();
         let series = store.select(simulated, 1_000_000).await.unwrap();
         let ids: Vec<_> = series.iter().map(|series| series.id).collect();
         let mut count = 0;

@@ -96,7 +96,7 @@ fn only_the_container_that_is_meant_is_entered() {
     let own = Inside { pid: own, start_ticks: proc::stat(own).unwrap().start_ticks, ..meant.clone() };
     for (inside, errno) in [
         (Inside { start_ticks: meant.start_ticks + 1, ..meant.clone() }, esrch),
-        (Inside { pid: i32::MAX, ..meant.clone() }, esrch),
+        (Inside { pid: i32::MAX, ..meant }, esrch),
         // What is on the host runs nothing there either.
         (own, exdev),
     ] {
