@@ -23,7 +23,7 @@ fn all_of_a_container_is_measured() {
     let fleet = podman.fleet();
     add_rootfs(&fleet);
     // Its first process only waits: what it forks works, each for a moment, and another holds memory.
-    let script = "(x=$(busybox head -c 4000000 /dev/zero | busybox tr '\\0' x); sleep 1000) &
+    let script = "(x=$(busybox head -c 4000000 /dev/zero | busybox tr '\\0' x); sleep 1000; true) &
         while :; do (i=0; while [ $i -lt 5000 ]; do i=$((i + 1)); done); done";
     let limits = json!({"memory_bytes": 96 * 1_048_576, "cpu": 0.3, "pids": 40});
     apply(&fleet, &shop(json!({"args": ["/bin/sh", "-c", script], "limits": limits})));
