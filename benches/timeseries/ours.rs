@@ -95,7 +95,7 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
     while begin.elapsed() < plan.slow {
         // Twenty a second, each another host's.
         tokio::time::sleep_until((begin + Duration::from_millis(50) * batches).into()).await;
-        let host = format!("host-{}", batches % 400);
+        let host = format!("host-{}", batches % 100);
         let at_ms = BASE_MS + begin.elapsed().as_millis() as i64;
         let points: Vec<Point> = (0..50)
             .map(|i| {
