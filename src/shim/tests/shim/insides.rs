@@ -59,7 +59,6 @@ impl Drop for Container {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "so it stands in a launch")]
 fn user(id: u32) -> Option<User> {
     Some(User { uid: id, gid: id, groups: vec![id] })
 }
