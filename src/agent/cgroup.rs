@@ -9,7 +9,8 @@
 //!   hold no processes of its own, and a service manager could not start the agent in it again. An agent in the
 //!   root of what it can see (as in a container) makes its cgroups there, and moves aside if it has to.
 //!
-//! A command that has limits is in `muster-<agent>-exec/default/<command>`, in the same places.
+//! A command that has limits is in `muster-<agent>-exec/default/<command>`, in the same places; one in a container is in
+//! `muster-exec-<command>` below the container's own cgroup ([`beside`]).
 //!
 //! What cannot be had (the agent is not root, nothing was delegated to it, there is no such controller) is
 //! missing, with the reason, and the unit runs without.
@@ -32,6 +33,7 @@ use muster_topics::{
 
 use crate::rules::plan::Slot;
 
+mod beside;
 mod places;
 
 pub(super) use self::places::{Hierarchies, Places};

@@ -3,8 +3,11 @@
 //! The unit's artifact is a script of one line that this agent writes itself, so everything that is known of units holds
 //! for it: its shim, its log, its limits, that it outlives the agent, that it is listed, stopped and removed. It is
 //! started once, whatever becomes of it or of the host, and forgotten a day after it ended.
+//!
+//! One that is to stay in a container is such a unit as well. Its script is then only what is kept of it: what runs is a
+//! program inside, whose words are the unit's arguments.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use muster_topics::{
     Millis,
@@ -17,10 +20,11 @@ use muster_topics::{
 use super::{
     artifact,
     core::Agent,
-    execute::daemon_launch,
+    execute::{Container, daemon_launch},
     fact::Fact,
     road::Work,
     store::{StoreError, unit},
+    unit::FirstProcess,
 };
 use crate::rules::Refusal;
 
@@ -48,9 +52,13 @@ impl Agent {
     pub(super) fn prepare_daemon(&mut self, id: CommandId, operator: Name, exec: Exec) {
         let folder = self.executor.data_dir().to_owned();
         let exec = Exec { limits: exec.limits.and(self.executor.limits()), ..exec };
+        let executor = self.executor.clone();
         self.work.spawn(async move {
-            // Who a user is may be asked of a directory far away.
-            let prepared = tokio::task::spawn_blocking(move || prepare(id, &exec, &folder)).await;
+            let prepared = match executor.first_process(&exec).await {
+                // Who a user is may be asked of a directory far away.
+                Ok(first) => tokio::task::spawn_blocking(move || prepare(id, &exec, first, &folder)).await,
+                Err(refusal) => Ok(Err(refusal)),
+            };
             let prepared = prepared.unwrap_or_else(|error| Err(Refusal::new(RefusalCode::Invalid, error.to_string())));
             Work::Daemon(id, prepared.map(|(unit, verb)| Daemon { id, operator, unit, verb }))
         });
@@ -100,10 +108,56 @@ pub(super) async fn apply(
     })
 }
 
-fn prepare(id: CommandId, exec: &Exec, data_dir: &Path) -> Result<(UnitName, Verb), Refusal> {
+/// `first` is the first process of the container that it is to run in, if it is.
+fn prepare(
+    id: CommandId,
+    exec: &Exec,
+    first: Option<FirstProcess>,
+    data_dir: &Path,
+) -> Result<(UnitName, Verb), Refusal> {
+    let (argv, spec) = match (&exec.container, first) {
+        (Some(unit), Some(first)) => {
+            let container = Container::open(unit, first)?;
+            let launch = container.launch(exec)?;
+            container.check(&launch)?;
+            // Who and what that is inside is looked up again when it starts.
+            let (args, env) = (launch.argv.clone(), exec.env.clone());
+            (launch.argv, Fields { args, env, cwd: launch.cwd, container: Some(unit.clone()) })
+        }
+        _ => on_host(exec)?,
+    };
+    let artifact = artifact::install(data_dir, script(&argv).as_bytes())
+        .map_err(|error| Refusal::new(RefusalCode::Invalid, format!("its script cannot be written: {error}")))?;
+    let unit = unit_of(id)?;
+    let Fields { args, env, cwd, container } = spec;
+    let spec = YunoSpec {
+        transient: true,
+        args,
+        env,
+        cwd: Some(cwd),
+        container,
+        user: exec.user.clone(),
+        limits: exec.limits,
+        restart: Restart::Never,
+        rollback: Rollback::Never,
+        ..YunoSpec::new(artifact)
+    };
+    let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(Spec::Yuno(spec)), run: Some(Run::Running) };
+    Ok((unit, verb))
+}
+
+/// What of a unit is not the same on the host and in a container.
+struct Fields {
+    args: Vec<String>,
+    env: BTreeMap<String, String>,
+    cwd: String,
+    container: Option<UnitName>,
+}
+
+fn on_host(exec: &Exec) -> Result<(Vec<String>, Fields), Refusal> {
+    let refuse = |code, message: String| Err(Refusal::new(code, message));
     let launch = daemon_launch(exec)?;
     let program = launch.argv.first().map(String::as_str).unwrap_or_default();
-    let refuse = |code, message: String| Err(Refusal::new(code, message));
     match fs::metadata(program) {
         Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => {}
         Ok(_) => {
@@ -114,21 +168,8 @@ fn prepare(id: CommandId, exec: &Exec, data_dir: &Path) -> Result<(UnitName, Ver
     if !Path::new(&launch.cwd).is_dir() {
         return refuse(RefusalCode::NoSuchFolder, format!("working directory {}: there is no such folder", launch.cwd));
     }
-    let artifact = artifact::install(data_dir, script(&launch.argv).as_bytes())
-        .map_err(|error| Refusal::new(RefusalCode::Invalid, format!("its script cannot be written: {error}")))?;
-    let unit = unit_of(id)?;
-    let spec = YunoSpec {
-        transient: true,
-        env: launch.env.into_iter().collect(),
-        cwd: Some(launch.cwd),
-        user: exec.user.clone(),
-        limits: exec.limits,
-        restart: Restart::Never,
-        rollback: Rollback::Never,
-        ..YunoSpec::new(artifact)
-    };
-    let verb = Verb::UnitApply { unit: unit.clone(), spec: Box::new(Spec::Yuno(spec)), run: Some(Run::Running) };
-    Ok((unit, verb))
+    let env = launch.env.into_iter().collect();
+    Ok((launch.argv, Fields { args: Vec::new(), env, cwd: launch.cwd, container: None }))
 }
 
 /// A script that becomes a program. It has no arguments of its own, for those of a unit have placeholders in them.
@@ -163,9 +204,9 @@ mod tests {
             (Exec { cwd: Some("/no/such".into()), ..exec(&["sh"]) }, RefusalCode::NoSuchFolder),
             (Exec { user: Some("no-such-user".into()), ..exec(&["sh"]) }, RefusalCode::UnknownUser),
         ] {
-            assert_eq!(prepare(id, &exec, folder.path()).unwrap_err().code, code, "{exec:?}");
+            assert_eq!(prepare(id, &exec, None, folder.path()).unwrap_err().code, code, "{exec:?}");
         }
-        let (unit, verb) = prepare(id, &exec(&["sh", "-c", "exit 3"]), folder.path()).unwrap();
+        let (unit, verb) = prepare(id, &exec(&["sh", "-c", "exit 3"]), None, folder.path()).unwrap();
         assert_eq!(unit.to_string(), format!("default/exec-{id}"));
         let Verb::UnitApply { spec, run: Some(Run::Running), .. } = verb else { panic!("a unit that runs") };
         let Spec::Yuno(spec) = *spec else { panic!("a yuno") };

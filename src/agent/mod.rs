@@ -304,7 +304,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         tasks.clone(),
     );
     let (exec_sender, exec) = mpsc::channel(EXEC_EVENTS);
-    let executor = Executor::new(folder.clone(), shims, &config.exec, exec_sender);
+    let executor = Executor::new(folder.clone(), shims, &config.exec, exec_sender).with_containers(units.clone());
     let unfinished = journal::unfinished(&store).await?;
 
     let beats = Beats::new(life.epoch, config.heartbeat.periods(), portrait.with(&units.states().borrow()));

@@ -40,6 +40,8 @@ use crate::{
     files::{PRIVATE_FOLDER, make_folder, write_atomically},
 };
 
+mod sealed;
+
 /// The shim's program, which the build script built.
 static PROGRAM: &[u8] = include_bytes!(env!("MUSTER_SHIM_PROGRAM"));
 
@@ -154,7 +156,9 @@ impl Shims {
             files::begin(&at)?;
             files::write_launch(&at, &wanted)?;
             crash::point("launch", "before spawn");
-            let spawned = spawn(&program, &at, false, lock);
+            let sealed = wanted.inside.is_some().then(|| sealed::copy(PROGRAM)).transpose()?;
+            let path = sealed.as_ref().map(|copy| PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd())));
+            let spawned = spawn(path.as_deref().unwrap_or(&program), &at, false, lock);
             crash::point("launch", "after spawn");
             spawned
         };
@@ -475,6 +479,7 @@ fn start_error(launch: &Launch, step: Step, which: Option<u8>, errno: i32) -> Sh
     let what = match step {
         Step::Cgroup => return ShimError::Cgroup { program, source },
         Step::Prepare | Step::Exec => None,
+        Step::Enter => Some("going into its container".to_owned()),
         Step::Nice => Some(format!("nice value {}", launch.attributes.nice.unwrap_or_default())),
         Step::Rlimit => {
             let limit = which.and_then(|place| launch.attributes.rlimits.get(usize::from(place)));

@@ -7,6 +7,7 @@ use muster_topics::{
     command::Verb as Asked,
     name::{HostId, LabelValue, Name, UnitName},
     outcome::Status,
+    process::{Cores, Limits},
     select::Select,
     signal::Signal,
     unit::Spec,
@@ -88,8 +89,32 @@ pub enum Action {
     Thaw,
     /// Send its process a signal.
     Signal(Signal),
+    /// Change what it may use.
+    Quota(Quota),
     /// Forget it.
     Remove,
+}
+
+/// Limits to change: those that are not named stay, and one that is named with nothing goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Memory, in bytes.
+    pub memory_bytes: Option<Option<u64>>,
+    /// Time of processors.
+    pub cpu: Option<Option<Cores>>,
+    /// Processes and threads.
+    pub pids: Option<Option<u32>>,
+}
+
+impl Quota {
+    /// What comes of limits.
+    fn of(self, limits: Limits) -> Limits {
+        Limits {
+            memory_bytes: self.memory_bytes.unwrap_or(limits.memory_bytes),
+            cpu: self.cpu.unwrap_or(limits.cpu),
+            pids: self.pids.unwrap_or(limits.pids),
+        }
+    }
 }
 
 impl Action {
@@ -109,6 +134,7 @@ impl Action {
             Self::Freeze => "freeze".to_owned(),
             Self::Thaw => "thaw".to_owned(),
             Self::Signal(signal) => format!("send {signal} to"),
+            Self::Quota(_) => "change the limits of".to_owned(),
             Self::Remove => "remove".to_owned(),
         }
     }
@@ -119,9 +145,16 @@ impl Action {
         !harmless && !matches!(self, Self::Hold(_) | Self::Unhold | Self::Label(_) | Self::Thaw)
     }
 
-    fn asks(&self, unit: &Unit) -> Asked {
-        let unit = unit.unit.clone();
+    fn asks(&self, there: &Unit) -> Asked {
+        let unit = there.unit.clone();
         match self {
+            Self::Quota(quota) => {
+                // As it is shown, which is without its secrets: its host keeps those.
+                let mut spec = there.desired.spec.clone();
+                let limits = spec.limits_mut();
+                *limits = quota.of(*limits);
+                Asked::UnitApply { unit, spec: Box::new(spec), run: None }
+            }
             Self::Run => Asked::UnitRun { unit },
             Self::RunAndPlay => Asked::UnitPlay { unit, run: true },
             Self::Play => Asked::UnitPlay { unit, run: false },

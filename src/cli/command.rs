@@ -104,10 +104,13 @@ fn meant(command: &Command) -> String {
 #[must_use]
 pub fn asked(verb: &Asked) -> String {
     match verb {
-        Asked::Exec(exec) => match &exec.shell {
-            Some(line) => format!("exec --shell {}", crate::argv::join(std::slice::from_ref(line))),
-            None => format!("exec {}", exec.argv.join(" ")),
-        },
+        Asked::Exec(exec) => {
+            let inside = exec.container.as_ref().map(|unit| format!("--container {unit} ")).unwrap_or_default();
+            match &exec.shell {
+                Some(line) => format!("exec {inside}--shell {}", crate::argv::join(std::slice::from_ref(line))),
+                None => format!("exec {inside}{}", exec.argv.join(" ")),
+            }
+        }
         Asked::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
         Asked::UnitApply { unit, .. } => format!("apply {unit}"),
         Asked::UnitRun { unit } => format!("run {unit}"),

@@ -4,16 +4,19 @@
 use clap::Subcommand;
 use muster_topics::{
     container::{ContainerSummary, Image, Mount, Network},
+    process::Cores,
     signal::Signal,
     unit::Spec,
 };
 
 use super::{
     Session,
-    change::{Action, Change, change},
-    logs, print, unit,
+    change::{Action, Change, Quota, change},
+    logs, print,
+    process::parse_bytes,
+    unit,
 };
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 
 /// Verbs on containers.
 #[derive(Subcommand, Clone, Debug)]
@@ -36,6 +39,22 @@ pub enum Verb {
     Freeze(Change),
     /// Let a container go on that was frozen
     Thaw(Change),
+    /// Change what a container may use, while it runs if its runtime can; to take a limit away, or to give one that it had
+    /// none of, makes it anew
+    Quota {
+        /// The most memory, such as 64M, or `none`
+        #[arg(long, value_name = "BYTES", value_parser = or_none(parse_bytes))]
+        memory: Option<Given<u64>>,
+        /// The most time of processors, such as 0.5, or `none`
+        #[arg(long, value_name = "CORES", value_parser = or_none(str::parse::<Cores>))]
+        cpu: Option<Given<Cores>>,
+        /// The most processes and threads, or `none`
+        #[arg(long, value_name = "COUNT", value_parser = or_none(str::parse::<u32>))]
+        pids: Option<Given<u32>>,
+        /// Which
+        #[command(flatten)]
+        which: Change,
+    },
     /// Have a container brought back that is held as broken: its attempts begin anew
     Restore(Change),
     /// List containers that agents keep
@@ -47,6 +66,20 @@ pub enum Verb {
     Logs(logs::Logs),
     /// Make a host forget containers that are retired (`muster unit retire`), and remove them with all that they wrote
     Rm(Change),
+}
+
+/// A limit that somebody has named, or nothing where they do not want one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given<T>(Option<T>);
+
+/// Reads a limit, or `none`.
+fn or_none<T, E: ToString>(
+    parse: impl Fn(&str) -> Result<T, E> + Clone,
+) -> impl Fn(&str) -> Result<Given<T>, String> + Clone {
+    move |text| match text {
+        "none" => Ok(Given(None)),
+        text => parse(text).map(|value| Given(Some(value))).map_err(|error| error.to_string()),
+    }
 }
 
 /// Does a verb on containers.
@@ -61,6 +94,17 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
         Verb::Freeze(which) => change(session, which, Action::Freeze).await,
         Verb::Thaw(which) => change(session, which, Action::Thaw).await,
+        Verb::Quota { memory: None, cpu: None, pids: None, .. } => {
+            Err(Failure::new(Kind::Usage, "there is no limit to change").hint("name one: --memory, --cpu or --pids"))
+        }
+        Verb::Quota { memory, cpu, pids, which } => {
+            let quota = Quota {
+                memory_bytes: memory.map(|given| given.0),
+                cpu: cpu.map(|given| given.0),
+                pids: pids.map(|given| given.0),
+            };
+            change(session, which, Action::Quota(quota)).await
+        }
         Verb::Restore(which) => change(session, which, Action::Unhold).await,
         Verb::Ls(wanted) => unit::list(session, wanted, Some("container")).await,
         Verb::Show(wanted) => unit::show(session, wanted).await,

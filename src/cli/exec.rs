@@ -11,7 +11,7 @@ use std::{
 use clap::Args;
 use muster_topics::{
     command::{Batch, Exec as ExecVerb, Keep, STDIN_MAX_BYTES, Verb},
-    name::{HostId, Name},
+    name::{HostId, Name, UnitName},
     outcome::Data,
     process::{Cores, Limits},
     select::HostSelect,
@@ -53,6 +53,9 @@ pub struct Exec {
     /// How long the command may wait for a host that is away, and there for its turn
     #[arg(long, default_value = "10m", value_name = "TIME")]
     pub expires: humantime::Duration,
+    /// A container of the host, as REALM/NAME, that it runs in: with its files, its programs and its users
+    #[arg(long, value_name = "UNIT")]
+    pub container: Option<UnitName>,
     /// The user that it runs as, with all groups of that user
     #[arg(long)]
     pub user: Option<String>,
@@ -123,6 +126,7 @@ Examples:
   muster exec --host shop-7 --stdin new.conf --stdout drop -- tee /etc/shop.conf
   muster exec --batch update.yaml --host shop-7 --timeout 5m
   muster exec --daemon --host shop-7 -- tcpdump -i eth0 -w /tmp/trace
+  muster exec --container default/shop --host shop-7 --user www-data -- ls -l /srv
   muster exec --passthrough --host shop-7 -- test -e /etc/shop.conf && echo it is there
 
 What --select takes: FIELD=VALUE and FIELD!=VALUE, where `*` in a value stands for any text and `?` for one character
@@ -143,8 +147,11 @@ answered before the command expired.
 No shell is involved without --shell: each word reaches the program as it stands, and a `*` stays a `*`.
 Of what it prints, `stream` shows what comes as it comes, `capture` all of it when the program has ended (fewer
 messages), `drop` nothing: the program writes to /dev/null.
-A batch is a list in YAML or JSON, at most 32 steps, each with `argv` or `shell`, and as needed cwd, env, user, stdin,
-timeout and limits; what a step does not say is as on the command line:
+In a container, program, folder and user are those inside; without --user it is the user of the container's first
+process. The container's limits hold, those of --memory, --cpu and --pids lie below them, and at the end nothing of what
+was run is left inside. A container that does not run is not started for it. A daemon ends with its container.
+A batch is a list in YAML or JSON, at most 32 steps, each with `argv` or `shell`, and as needed container, cwd, env, user,
+stdin, timeout and limits; what a step does not say is as on the command line:
   - argv: [systemctl, stop, shop]
   - shell: cp -a /srv/shop /srv/shop.$(date +%s)
     timeout: 10m
@@ -256,6 +263,7 @@ fn wanted(exec: &Exec) -> Result<ExecVerb, Failure> {
     };
     Ok(ExecVerb {
         shell,
+        container: exec.container.clone(),
         cwd: exec.cwd.clone(),
         env: exec.env.iter().cloned().collect(),
         user: exec.user.clone(),
@@ -401,6 +409,8 @@ mod tests {
         let shell = parsed(&["--shell", "--stdout", "capture", "--stderr", "drop", "--", "a | b"]).unwrap();
         assert_eq!((shell.shell.as_deref(), shell.argv.len()), (Some("a | b"), 0));
         assert_eq!((shell.stdout, shell.stderr), (Keep::Capture, Keep::Drop));
+        let inside = parsed(&["--container", "default/shop", "--", "a"]).unwrap();
+        assert_eq!(inside.container, Some("default/shop".parse().unwrap()));
         let limits = parsed(&["--output-max", "2K", "--stderr-max", "5", "--", "a"]).unwrap();
         assert_eq!((limits.output_max_bytes, limits.stderr_max_bytes), (2_048, Some(5)));
         let words = parsed(&["--shell", "--", "a", "b"]).unwrap_err();

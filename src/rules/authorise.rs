@@ -354,7 +354,7 @@ fn forbidden(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
     if let Some(refusal) = realms(verb).iter().find_map(|realm| policy.forbids_realm(realm)) {
         return Some(refusal);
     }
-    for realm in verb.units().iter().map(UnitName::realm) {
+    for realm in verb.units().iter().chain(verb.containers()).map(UnitName::realm) {
         // One of which it hears with the command it carries from then on.
         let comes_along = command.realms.iter().any(|told| told.name == realm);
         if !comes_along && !judge.realms.contains(&realm) {
@@ -378,8 +378,10 @@ fn realms(verb: &Verb) -> Vec<Name> {
     match verb {
         Verb::RealmSet { realm } | Verb::RealmRm { realm } => vec![realm.clone()],
         // Its unit will be there.
-        Verb::Exec(exec) if exec.daemon => vec![Name::default_realm()],
-        other => other.units().iter().map(UnitName::realm).collect(),
+        Verb::Exec(exec) if exec.daemon => {
+            verb.containers().map(UnitName::realm).chain([Name::default_realm()]).collect()
+        }
+        other => other.units().iter().chain(other.containers()).map(UnitName::realm).collect(),
     }
 }
 

@@ -7,7 +7,7 @@ use muster_topics::{
     probe::{Check, Which},
     process::{Limits, Log, Process, Resource, Rlimit},
     reload::{ON_CHANGE_MAX, Reload},
-    unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, StopSignal, YunoSpec},
+    unit::{CONFIGS_MAX, Channel, LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, Restart, Rollback, StopSignal, YunoSpec},
 };
 
 /// The longest grace period: an hour. A stop that may take longer is a mistake in the unit of time.
@@ -81,6 +81,7 @@ pub fn faults(spec: &YunoSpec) -> Vec<String> {
         check_channel(spec),
         check_rollback(spec),
         check_replace(spec),
+        check_container(spec),
         most("labels", "", spec.labels.len(), LABELS_MAX),
         most("after", " units", spec.after.len(), NEEDS_MAX),
         most("requires", " units", spec.requires.len(), NEEDS_MAX),
@@ -234,6 +235,31 @@ fn check_replace(spec: &YunoSpec) -> Result<(), String> {
     }
 }
 
+/// What runs in a container is a command that stays there, and no more than that: it reads no files of the host.
+fn check_container(spec: &YunoSpec) -> Result<(), String> {
+    if spec.container.is_none() {
+        return Ok(());
+    }
+    let plain = YunoSpec {
+        transient: true,
+        env: spec.env.clone(),
+        args: spec.args.clone(),
+        cwd: spec.cwd.clone(),
+        user: spec.user.clone(),
+        limits: spec.limits,
+        log: spec.log,
+        labels: spec.labels.clone(),
+        container: spec.container.clone(),
+        restart: Restart::Never,
+        rollback: Rollback::Never,
+        ..YunoSpec::new(spec.artifact.clone())
+    };
+    if *spec == plain && !spec.args.is_empty() {
+        return Ok(());
+    }
+    Err("container: only what `muster exec --daemon` makes runs in a container".to_owned())
+}
+
 pub(super) fn most(what: &str, things: &str, count: usize, max: usize) -> Result<(), String> {
     let message = || Err(format!("{what}: there are {count}{things}, and may be at most {max}"));
     if count > max { message() } else { Ok(()) }
@@ -287,6 +313,28 @@ mod tests {
         for which in ["start", "ready"] {
             let fields = json!({"replace": "start_first", "probes": {which: port}});
             check_fields(fields, Some("replace is start_first"));
+        }
+    }
+
+    #[test]
+    fn only_a_daemon_runs_in_a_container() {
+        use serde_json::json;
+        let daemon = json!({
+            "container": "default/shop", "args": ["/bin/sleep", "5"], "transient": true, "restart": "never", "rollback": "never",
+            "env": {"A": "b"}, "user": "shop", "cwd": "/", "limits": {"pids": 5},
+        });
+        check_fields(daemon.clone(), None);
+        for (name, value) in [
+            ("transient", json!(false)),
+            ("restart", json!("always")),
+            ("configs", json!([config("a")])),
+            ("channel", json!("notify")),
+            ("args", json!([])),
+            ("process", json!({"nice": 1})),
+        ] {
+            let mut other = daemon.clone();
+            other[name] = value;
+            check_fields(other, Some("container: "));
         }
     }
 

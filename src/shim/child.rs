@@ -24,13 +24,24 @@ use nix::{
 };
 
 use crate::{
+    enter::{self, Door},
     program::{Failure, Stdio},
     sys,
 };
 
 /// All steps, so that one can be told by its number.
-const STEPS: [Step; 8] =
-    [Step::Prepare, Step::Nice, Step::Rlimit, Step::Capabilities, Step::User, Step::NoNewPrivs, Step::Cwd, Step::Exec];
+const STEPS: [Step; 10] = [
+    Step::Prepare,
+    Step::Cgroup,
+    Step::Enter,
+    Step::Nice,
+    Step::Rlimit,
+    Step::Capabilities,
+    Step::User,
+    Step::NoNewPrivs,
+    Step::Cwd,
+    Step::Exec,
+];
 /// What a child says whose failure does not concern one of several. There are fewer limits and capabilities.
 const NONE: u8 = u8::MAX;
 
@@ -56,6 +67,10 @@ pub(crate) struct Prepared<'a> {
     attributes: &'a Attributes,
     /// The capabilities to keep, as bits.
     keep: Option<u64>,
+    /// Where it goes in, if it runs in a container.
+    door: Option<Door>,
+    /// The capabilities that it cannot exceed there.
+    bounding: Option<u64>,
 }
 
 impl<'a> Prepared<'a> {
@@ -82,31 +97,65 @@ impl<'a> Prepared<'a> {
             doors: launch.cgroup.doors().map_err(|error| in_cgroup(&error))?,
             attributes,
             keep: attributes.capabilities.as_deref().map(bits).transpose()?,
+            door: launch.inside.as_ref().map(Door::open).transpose()?,
+            bounding: launch.inside.as_ref().map(|inside| inside.bounding),
         })
     }
 
-    /// What the child does.
-    pub(crate) fn run(&self, mut leave: File, mut failure: File, stdio: &Stdio) -> ! {
-        let Err(failed) = self.take_place(stdio).and_then(|()| {
-            // It may wait for long, and hold nothing of the shim's meanwhile: neither its lock nor a connection.
-            let _ = prctl::set_name(&self.name);
-            sys::close_all_but([leave.as_raw_fd(), failure.as_raw_fd()]);
-            if leave.read_exact(&mut [0]).is_err() {
-                sys::exit_now(0);
-            }
-            self.execute()
-        });
+    /// Whether it runs in a container: then what is forked only goes in and forks the program there, and says which
+    /// process that is.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.door.is_some()
+    }
+
+    /// What the child does. In a container, `born` is told who the program is.
+    pub(crate) fn run(&self, leave: File, mut failure: File, born: Option<File>, stdio: &Stdio) -> ! {
+        let gone = match (&self.door, born) {
+            (Some(door), Some(born)) => self.go_inside(door, &leave, &failure, &born, stdio),
+            _ => self.take_place(stdio),
+        };
+        let Err(failed) = gone.and_then(|()| self.wait_and_execute(leave, &failure));
         let mut answer: Answer = [failed.step as u8, failed.which.unwrap_or(NONE), 0, 0, 0, 0];
         answer[2..].copy_from_slice(&failed.errno.to_ne_bytes());
         let _ = failure.write_all(&answer);
         sys::exit_now(127)
     }
 
+    fn wait_and_execute(&self, mut leave: File, failure: &File) -> Result<Infallible, Failure> {
+        // It may wait for long, and hold nothing of the shim's meanwhile: neither its lock nor a connection.
+        let _ = prctl::set_name(&self.name);
+        sys::close_all_but([leave.as_raw_fd(), failure.as_raw_fd()]);
+        if leave.read_exact(&mut [0]).is_err() {
+            sys::exit_now(0);
+        }
+        self.execute()
+    }
+
+    /// Goes into the container and forks the program's process there; only that returns. Who went in ends: it is seen by
+    /// nobody inside, and what can be seen there has nothing of the host's any more.
+    fn go_inside(&self, door: &Door, leave: &File, failure: &File, born: &File, stdio: &Stdio) -> Result<(), Failure> {
+        self.take_place(stdio)?;
+        // Limits can be raised here, and perhaps not there.
+        self.limit()?;
+        let [process, root] = door.descriptors();
+        let [leave, failure, told] = [leave.as_raw_fd(), failure.as_raw_fd(), born.as_raw_fd()];
+        sys::close_all_but([leave, failure, told, process, root]);
+        door.enter()?;
+        sys::close_all_but([leave, failure, told]);
+        let at_enter = at(Step::Enter);
+        if let Some(pid) = sys::fork_sibling().map_err(&at_enter)? {
+            // If the shim is gone, the program is never let run.
+            let _ = enter::tell(born, pid);
+            sys::exit_now(0);
+        }
+        setsid().map(drop).map_err(&at_enter)
+    }
+
     /// Goes where the program will be. To enter a cgroup takes the kernel up to some ten milliseconds.
     fn take_place(&self, [stdin, stdout, stderr]: &Stdio) -> Result<(), Failure> {
         setsid()?;
         // First of all: from here on everything counts as the program's.
-        for mut door in &self.doors {
+        for mut door in self.door.iter().flat_map(|door| &door.cgroups).chain(&self.doors) {
             door.write_all(b"0").map_err(|error| in_cgroup(&error))?;
         }
         dup2_stdin(stdin)?;
@@ -120,7 +169,13 @@ impl<'a> Prepared<'a> {
             sys::default_signal(signal);
         }
         SigSet::empty().thread_set_mask()?;
-        self.limit()?;
+        if self.door.is_none() {
+            self.limit()?;
+        }
+        if let Some(bounding) = self.bounding {
+            sys::inherit_no_capabilities().map_err(at(Step::Capabilities))?;
+            bound(bounding)?;
+        }
         self.become_user()?;
         if self.attributes.no_new_privs {
             prctl::set_no_new_privs().map_err(at(Step::NoNewPrivs))?;
@@ -173,6 +228,11 @@ fn drop_others(keep: u64) -> Result<(), Failure> {
     if let Some(number) = numbers(keep & !ours).next() {
         return Err(at_one(Step::Capabilities, number)(Errno::EPERM));
     }
+    bound(keep)
+}
+
+/// Has it that nothing that is executed from here on gets any capability but these.
+fn bound(keep: u64) -> Result<(), Failure> {
     for number in 0..64 {
         // Those past the last that this kernel knows are not in the set.
         if keep & (1 << number) == 0 && sys::is_bounded_by(number) {

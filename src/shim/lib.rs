@@ -12,6 +12,7 @@
 //! - this one: what passes between the two
 //! - [`attributes`]: what a process is given beside its arguments
 //! - [`cgroup`]: what it may use, and whatever belongs to it
+//! - [`inside`]: the container that it shall run in
 //! - [`files`]: the files in a shim's folder, and the promise that `state.json` keeps
 //! - [`proc`]: which boot this is, and which process a number means
 //!
@@ -28,12 +29,14 @@
 pub mod attributes;
 pub mod cgroup;
 pub mod files;
+pub mod inside;
 pub mod proc;
 
 use serde::{Deserialize, Serialize};
 
 pub use attributes::Attributes;
 use cgroup::Cgroup;
+pub use inside::Inside;
 
 /// Version of this protocol and of the files.
 pub const VERSION: u32 = 1;
@@ -77,6 +80,9 @@ pub struct Launch {
     /// The cgroup that it shall be in, which is there, and empty; the shim removes it when it is over.
     #[serde(default, skip_serializing_if = "Cgroup::is_none")]
     pub cgroup: Cgroup,
+    /// The container that it shall run in, in which its user, folder and program are then; the host if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
     /// What to do with its output.
     pub output: Output,
     /// How the program says that it is up, and alive; if it has no such way there is none.
@@ -343,6 +349,8 @@ pub enum Step {
     Prepare,
     /// Entering its cgroup.
     Cgroup,
+    /// Going into its container.
+    Enter,
     /// Setting its nice value.
     Nice,
     /// Setting one of its limits.

@@ -331,6 +331,7 @@ mod tests {
             user: None,
             attributes: muster_shim::Attributes::default(),
             cgroup: muster_shim::cgroup::Cgroup::default(),
+            inside: None,
             notify: None,
             output,
             restart,

@@ -9,7 +9,8 @@
 //! - [`supervise`]: the loop, which takes in what happens and performs what follows; [`begin`]: up to there
 //! - [`life`]: what follows, as a plain function of state and time
 //! - [`body`]: what of a program is alive; [`program`]: its processes; [`child`]: one that is about to be the program;
-//!   [`next`]: one that waits for its turn; [`sys`]: the system calls that have no safe form elsewhere
+//!   [`enter`]: its way into a container; [`next`]: one that waits for its turn; [`sys`]: the system calls that have no
+//!   safe form elsewhere
 //! - [`output`]: from FIFOs into files; [`log`]: one that is rotated
 //! - [`peer`]: the agent's connection; [`notify`] and [`lines`]: the program's; [`line`]: what one of its lines is
 //!   about; [`channel`]: what follows from that
@@ -20,6 +21,7 @@ mod begin;
 mod body;
 mod channel;
 mod child;
+mod enter;
 mod life;
 mod line;
 mod lines;
@@ -32,7 +34,7 @@ mod program;
 mod supervise;
 #[expect(
     unsafe_code,
-    reason = "fork, waitid, pidfds, capabilities and dispositions of signals have no safe form; each use says why it is sound"
+    reason = "fork, waitid, pidfds, namespaces, capabilities and dispositions of signals have no safe form; each use says why it is sound"
 )]
 mod sys;
 

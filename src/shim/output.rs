@@ -75,7 +75,11 @@ impl Outputs {
                 continue;
             };
             let path = fifo_path(name);
-            let owner = launch.user.as_ref().map(|user| Uid::from_raw(user.uid));
+            let owner = match &launch.inside {
+                Some(inside) => Some(inside.owner),
+                None => launch.user.as_ref().map(|user| user.uid),
+            };
+            let owner = owner.map(Uid::from_raw);
             let fifo = open_fifo(&path, owner)?;
             let sink = Sink::open(Path::new(name), to)?;
             streams.push(Stream { path, fifo, sink, ended: false, dropped_bytes });

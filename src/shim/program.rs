@@ -22,7 +22,7 @@ use nix::{
     unistd::{ForkResult, SysconfVar, getpid, pipe2, sysconf},
 };
 
-use crate::{child, sys};
+use crate::{child, enter, sys};
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -76,6 +76,9 @@ pub(crate) struct Pending {
 /// What a program is to read in the place of nothing, if it brought something.
 fn with_stdin(launch: &Launch, [nothing, stdout, stderr]: Stdio) -> io::Result<Stdio> {
     let stdin = match launch.output {
+        Output::Capture(Capture { stdin: true, .. }) if launch.inside.is_some() => {
+            enter::sealed_copy(File::open(files::STDIN)?)?
+        }
         Output::Capture(Capture { stdin: true, .. }) => File::open(files::STDIN)?,
         _ => nothing,
     };
@@ -89,19 +92,45 @@ impl Pending {
         let stdio = with_stdin(launch, stdio)?;
         let (leave_theirs, leave) = pipe2(OFlag::O_CLOEXEC)?;
         let (failure, failure_theirs) = pipe2(OFlag::O_CLOEXEC)?;
+        let (born, born_theirs) = prepared.is_inside().then(|| pipe2(OFlag::O_CLOEXEC)).transpose()?.unzip();
         match sys::fork_process()? {
             ForkResult::Child => {
                 // With this end open the child would never see the shim's end of it closed.
                 drop(leave);
-                prepared.run(File::from(leave_theirs), File::from(failure_theirs), &stdio)
+                prepared.run(File::from(leave_theirs), File::from(failure_theirs), born_theirs.map(File::from), &stdio)
             }
             ForkResult::Parent { child } => {
-                let pid = child.as_raw();
-                let stat = proc::stat(pid).ok_or(Failure::from(Errno::ESRCH))?;
-                let main = Main { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
-                Ok(Self { main, leave: File::from(leave), failure: File::from(failure) })
+                let (leave, failure) = (File::from(leave), File::from(failure));
+                drop((born_theirs, failure_theirs));
+                match born {
+                    Some(born) => Self::forked_inside(child.as_raw(), File::from(born), leave, failure),
+                    None => Self::of(child.as_raw(), leave, failure),
+                }
             }
         }
+    }
+
+    fn of(pid: i32, leave: File, failure: File) -> Result<Self, Failure> {
+        let stat = proc::stat(pid).ok_or(Failure::from(Errno::ESRCH))?;
+        let main = Main { pid, start_ticks: stat.start_ticks, started_ms: now_ms() };
+        Ok(Self { main, leave, failure })
+    }
+
+    /// The process that one that went into a container has forked there, and that is our child as well.
+    fn forked_inside(went: i32, mut born: File, leave: File, mut failure: File) -> Result<Self, Failure> {
+        let mut pid = [0; 4];
+        let told = born.read_exact(&mut pid);
+        if told.is_ok() {
+            let _ = sys::reap(went);
+            return Self::of(i32::from_ne_bytes(pid), leave, failure);
+        }
+        // It has said why, or was killed. If it has forked before, that ends without leave.
+        drop(leave);
+        let mut answer = Vec::new();
+        let _ = failure.read_to_end(&mut answer);
+        let _ = sys::reap(went);
+        let killed = Failure { step: Step::Enter, which: None, errno: Errno::ECHILD as i32 };
+        Err(answer.first_chunk().map_or(killed, |answer| child::failure(*answer)))
     }
 
     /// The process that it is, and its program will be.

@@ -37,15 +37,36 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Forks a child that is our parent's, as we are: it is in the namespaces that this process has joined for its children,
+/// and its exit is told as ours is. Gives the number of it that our own namespace has, and nothing in the child.
+pub(crate) fn fork_sibling() -> nix::Result<Option<i32>> {
+    let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as libc::c_ulong;
+    let none: libc::c_ulong = 0;
+    // What comes first is not the same everywhere.
+    let [first, second] = if cfg!(target_arch = "s390x") { [none, flags] } else { [flags, none] };
+    // SAFETY: without a stack, and without memory that is shared, this is a fork: the child goes on here with a copy. There is
+    // one thread, so no lock is held by another.
+    let pid = Errno::result(unsafe { libc::syscall(libc::SYS_clone, first, second, none, none, none) })?;
+    Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
+}
+
+/// Joins namespaces of a process; that of process ids counts for what is forked from here on.
+pub(crate) fn join_namespaces(process: &OwnedFd, namespaces: i32) -> nix::Result<()> {
+    // SAFETY: the call takes two numbers and touches no memory of ours.
+    Errno::result(unsafe { libc::setns(process.as_raw_fd(), namespaces) }).map(drop)
+}
+
 /// Closes every descriptor but standard input, output and error, and these.
-pub(crate) fn close_all_but(keep: [i32; 2]) {
-    let [low, high] = if keep[0] < keep[1] { keep } else { [keep[1], keep[0]] };
-    for (first, last) in [(3, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
+pub(crate) fn close_all_but<const COUNT: usize>(mut keep: [i32; COUNT]) {
+    keep.sort_unstable();
+    let mut first = 3;
+    for last in keep.into_iter().map(|kept| kept - 1).chain([i32::MAX]) {
         if first <= last {
             // SAFETY: closing descriptors touches no memory. Whoever owned them in this process never runs again: it is
             // a forked child, which executes a program or exits.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
+        first = last.saturating_add(2).max(first);
     }
 }
 
@@ -102,6 +123,17 @@ pub(crate) fn permitted_capabilities() -> nix::Result<u64> {
     // SAFETY: the kernel writes a header and, as its version says, two halves, for which there is room.
     Errno::result(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) })?;
     Ok(u64::from(halves[0].permitted) | u64::from(halves[1].permitted) << 32)
+}
+
+/// Has what this process executes inherit none of its capabilities, whoever it runs as.
+pub(crate) fn inherit_no_capabilities() -> nix::Result<()> {
+    let mut header = OF_THIS_PROCESS;
+    let mut halves = [CapabilityHalf::default(); 2];
+    // SAFETY: as above; and the second call reads what the first has written.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) })?;
+    halves.iter_mut().for_each(|half| half.inheritable = 0);
+    // SAFETY: as above. What is not inheritable is not ambient either.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, halves.as_ptr()) }).map(drop)
 }
 
 /// Makes these the only capabilities of this process, to be inherited by what it executes.

@@ -149,7 +149,7 @@ impl Host {
     async fn granted(&mut self, command: Command, message: Message) -> Done {
         let id = command.id;
         match &command.verb {
-            Verb::Exec(exec) => {
+            Verb::Exec(exec) if exec.container.is_none() => {
                 let late_ms = Millis::try_from(exec.timeout_ms).unwrap_or(Millis::MAX);
                 if self.parts.manner.takes_ms == 0 {
                     self.do_at_once(&command).await?;

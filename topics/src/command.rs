@@ -334,6 +334,15 @@ impl Verb {
         }
     }
 
+    /// The containers that its programs run in.
+    pub fn containers(&self) -> impl Iterator<Item = &UnitName> {
+        let of_unit = match self {
+            Self::UnitApply { spec, .. } => spec.yuno().and_then(|yuno| yuno.container.as_ref()),
+            _ => None,
+        };
+        self.execs().iter().filter_map(|exec| exec.container.as_ref()).chain(of_unit)
+    }
+
     /// The units that it is about.
     #[must_use]
     pub fn units(&self) -> &[UnitName] {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     endpoint::{Needed, Provided},
     name::{LabelValue, Name, UnitName},
+    process::Limits,
     unit::{ArtifactRef, Channel, ConfigRef, Spec, YunoSpec},
 };
 
@@ -65,6 +66,15 @@ impl Spec {
         match self {
             Self::Yuno(spec) => &mut spec.env,
             Self::Container(spec) => &mut spec.env,
+        }
+    }
+
+    /// What it may use, to be changed.
+    #[must_use]
+    pub fn limits_mut(&mut self) -> &mut Limits {
+        match self {
+            Self::Yuno(spec) => &mut spec.limits,
+            Self::Container(spec) => &mut spec.limits,
         }
     }
 

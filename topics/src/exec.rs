@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    name::UnitName,
     outcome::{Data, Stream},
     process::Limits,
     unit::{MASK, mask},
@@ -29,13 +30,18 @@ pub struct Exec {
     /// What `/bin/sh -c` is given to run, as one text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shell: Option<String>,
+    /// The container, a unit of its host, that it runs in. Program, working directory and user are then those inside,
+    /// and its limits lie below the container's. It has to run already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<UnitName>,
     /// Working directory; `/` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Environment, beside the few variables that the agent sets. Never in a broadcast: every host reads those.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The user that it runs as, with all groups of that user; the agent's own if there is none.
+    /// The user that it runs as, with all groups of that user; if there is none, the agent's own, and in a container
+    /// that of its first process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// What it reads as standard input, at most [`STDIN_MAX_BYTES`]; nothing if it is left out. Never in a broadcast.
@@ -125,6 +131,7 @@ impl Exec {
         Self {
             argv,
             shell: None,
+            container: None,
             cwd: None,
             env: BTreeMap::new(),
             user: None,
@@ -227,6 +234,27 @@ mod tests {
         ] {
             assert_eq!(serde_json::from_str::<Exec>(json).is_ok(), known, "{json}");
         }
+    }
+
+    #[test]
+    fn who_does_not_know_containers_takes_no_exec_inside_one() {
+        /// What an agent knew before.
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "it is only read into")]
+        struct Before {
+            argv: Vec<String>,
+            timeout_ms: u64,
+            output_max_bytes: u64,
+        }
+        let before = |exec: &Exec| serde_json::from_value::<Before>(serde_json::to_value(exec).unwrap());
+        let outside = Exec::new(vec!["true".to_owned()], 5);
+        assert!(before(&outside).is_ok());
+        let inside = Exec { container: Some("default/shop".parse().unwrap()), ..outside };
+        let error = before(&inside).err().unwrap().to_string();
+        assert!(error.contains("unknown field `container`"), "{error}");
+        let json = serde_json::to_string(&inside).unwrap();
+        assert_eq!(serde_json::from_str::<Exec>(&json).unwrap(), inside);
     }
 
     #[test]

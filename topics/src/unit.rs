@@ -84,6 +84,7 @@ impl Spec {
                 watchdog_ms: spec.watchdog_ms,
                 provides: &spec.provides,
                 needs: &spec.needs,
+                container: spec.container.as_ref(),
                 restart_epoch: spec.restart_epoch,
             }),
             Self::Container(spec) => spec.identity(self.kind(), true),
@@ -130,6 +131,8 @@ struct YunoIdentity<'a> {
     provides: &'a [Provided],
     #[serde(skip_serializing_if = "<[Needed]>::is_empty")]
     needs: &'a [Needed],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<&'a UnitName>,
     restart_epoch: u64,
 }
 
@@ -265,6 +268,10 @@ pub struct YunoSpec {
     /// It is there for one run: it does not come back with the host, and a while after it ended its host forgets it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
+    /// The container, a unit of its host, that it runs in, as only a transient unit does. What runs is then `args`, a
+    /// program inside and its arguments, and user and folder are those inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<UnitName>,
 }
 
 /// The most units that one may come after, and as many again that it may require: what people can keep in mind.
@@ -334,6 +341,7 @@ impl YunoSpec {
             requires: Vec::new(),
             priority: priority(),
             transient: false,
+            container: None,
         }
     }
 

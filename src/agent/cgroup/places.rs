@@ -14,9 +14,9 @@ use super::{Mount, own_cgroup};
 /// The hierarchies of cgroups that this host has.
 #[derive(Debug)]
 pub(in crate::agent) struct Hierarchies {
-    mounts: Vec<Mount>,
+    pub(super) mounts: Vec<Mount>,
     /// `/proc/self/cgroup`.
-    own: String,
+    pub(super) own: String,
 }
 
 /// The folders of one unit.
@@ -39,7 +39,7 @@ impl Hierarchies {
         Self::parse(&read("/proc/self/mountinfo"), read("/proc/self/cgroup"))
     }
 
-    fn parse(mounts: &str, own: String) -> Self {
+    pub(super) fn parse(mounts: &str, own: String) -> Self {
         Self { mounts: mounts.lines().filter_map(Mount::parse).collect(), own }
     }
 
@@ -80,17 +80,27 @@ impl Hierarchies {
 fn of_yuno<'a>(unit: &UnitName, path: &'a str) -> Option<&'a str> {
     let (realm, name) = (unit.realm(), unit.name());
     let words: Vec<&str> = path.split('/').collect();
+    // A command that stays in a container is below that.
+    if name.as_str().starts_with("exec-")
+        && let Some(at) = words.iter().position(|word| word.strip_prefix(AGENT_PREFIX) == Some(name.as_str()))
+    {
+        return path.get(..length(&words[..=at]));
+    }
     let at = words.windows(3).position(|words| {
         let is_named = words[2].strip_suffix(".2").unwrap_or(words[2]) == name.as_str();
         words[0].starts_with(AGENT_PREFIX) && words[1] == realm.as_str() && is_named
     })?;
-    let len = words[..at + 3].iter().map(|word| word.len() + 1).sum::<usize>() - 1;
-    path.get(..len)
+    path.get(..length(&words[..at + 3]))
+}
+
+/// How long the beginning of a path is that has these words, with a slash between each two.
+fn length(words: &[&str]) -> usize {
+    words.iter().map(|word| word.len() + 1).sum::<usize>().saturating_sub(1)
 }
 
 /// The cgroup that somebody else has made for a unit, such as a container's runtime: not the root, nor the agent's own. A
 /// service manager in a container is in a cgroup of its own below the container's.
-fn of_other<'a>(path: &'a str, agents: &str) -> Option<&'a str> {
+pub(super) fn of_other<'a>(path: &'a str, agents: &str) -> Option<&'a str> {
     let path = path.strip_suffix("/init.scope").unwrap_or(path);
     let is_above = path == agents || agents.strip_prefix(path).is_some_and(|below| below.starts_with('/'));
     (!path.is_empty() && path != "/" && !is_above).then_some(path)
@@ -121,6 +131,12 @@ mod tests {
         assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}\n")), unified);
         // It may have made cgroups of its own.
         assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}/workers/1\n")), unified);
+        let stays = Hierarchies::parse(V2, own.to_owned()).places(
+            &"default/exec-1".parse().unwrap(),
+            "yuno",
+            "0::/pod/libpod-1/muster-exec-1/further\n",
+        );
+        assert_eq!(stays.unified, folder("/sys/fs/cgroup/pod/libpod-1/muster-exec-1"));
         let second = places(V2, own, "yuno", &format!("0::{leaf}.2\n"));
         assert_eq!(second.unified, folder(&format!("/sys/fs/cgroup{leaf}.2")));
         for other in ["/", "/system.slice/muster.service", "/system.slice/muster-0a1b/shop/till2", "/shop/till"] {

@@ -19,11 +19,15 @@ use muster_topics::{
 };
 use tokio::task::spawn_blocking;
 
-use super::prepare::{self, Prepared};
+use super::{
+    inside::Container,
+    prepare::{self, Prepared},
+};
 use crate::{
     agent::{
         cgroup::Tree,
         shim::{Adopted, ShimError, Shims},
+        unit::{FirstProcess, Units},
     },
     rules::{Refusal, plan::Slot},
 };
@@ -44,6 +48,8 @@ pub(super) struct Launcher {
     /// What each may use at most, and where that is made.
     pub(super) limits: Limits,
     pub(super) tree: Arc<Tree>,
+    /// Which containers there are to run something in.
+    pub(super) units: Option<Units>,
 }
 
 impl Launcher {
@@ -52,9 +58,10 @@ impl Launcher {
     /// # Errors
     /// If it cannot be started as it was asked for. Nothing is left of it then.
     pub(super) async fn begin(&self, folder: &Path, name: &str, exec: &Exec) -> Result<Begun, Refusal> {
-        let (launcher, wanted, at, unit) = (self.clone(), exec.clone(), folder.to_owned(), cgroup_name(name));
+        let first = self.first_process(exec).await?;
+        let (launcher, wanted, at, name_of) = (self.clone(), exec.clone(), folder.to_owned(), name.to_owned());
         // Who a user is may be asked of a directory far away.
-        let prepared = spawn_blocking(move || launcher.prepare(&wanted, &at, unit.as_ref()));
+        let prepared = spawn_blocking(move || launcher.prepare(&wanted, &at, &name_of, first));
         let launch = match prepared.await {
             Ok(Ok(launch)) => launch,
             Ok(Err(Unprepared::Refused(refusal))) => return Err(refusal),
@@ -75,13 +82,34 @@ impl Launcher {
         }
     }
 
-    fn prepare(&self, exec: &Exec, folder: &Path, cgroup: Option<&UnitName>) -> Result<Launch, Unprepared> {
-        let Prepared { mut launch, stdin } = prepare::prepare(exec)?;
+    /// The first process of the container that a command is to run in, if it is.
+    pub(super) async fn first_process(&self, exec: &Exec) -> Result<Option<FirstProcess>, Refusal> {
+        let Some(container) = &exec.container else { return Ok(None) };
+        match &self.units {
+            Some(units) => units.first_process(container).await.map(Some),
+            None => Err(Refusal::new(RefusalCode::Unsupported, "this agent keeps no containers")),
+        }
+    }
+
+    fn prepare(
+        &self,
+        exec: &Exec,
+        folder: &Path,
+        name: &str,
+        first: Option<FirstProcess>,
+    ) -> Result<Launch, Unprepared> {
+        let inside = exec.container.as_ref().zip(first);
+        let inside = inside.map(|(unit, first)| Container::open(unit, first)).transpose()?;
+        let Prepared { mut launch, stdin } = prepare::prepare(exec, inside.as_ref())?;
         if !make_folder(folder)? {
             return Err(Refusal::new(RefusalCode::Conflict, "this command was begun before").into());
         }
+        let limits = exec.limits.and(self.limits);
         let made = put_stdin(folder, stdin.as_deref(), &launch).map_err(Unprepared::from).and_then(|()| {
-            launch.cgroup = self.limit(exec.limits.and(self.limits), cgroup)?;
+            match &inside {
+                Some(container) => container.place(&mut launch, &format!("exec-{name}"), &limits)?,
+                None => launch.cgroup = self.limit(limits, cgroup_name(name).as_ref())?,
+            }
             Ok(launch)
         });
         if made.is_err() {
@@ -119,6 +147,11 @@ impl Launcher {
 
     /// Removes what there was for a program.
     pub(super) async fn remove(&self, folder: &Path, name: &str) {
+        if let Ok(launch) = files::read_launch(folder)
+            && launch.inside.is_some()
+        {
+            launch.cgroup.remove();
+        }
         match tokio::fs::remove_dir_all(folder).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(%error, "cannot delete {}", folder.display());
@@ -171,7 +204,7 @@ fn make_folder(folder: &Path) -> io::Result<bool> {
 fn put_stdin(folder: &Path, stdin: Option<&[u8]>, launch: &Launch) -> io::Result<()> {
     let Some(bytes) = stdin else { return Ok(()) };
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(files::STDIN))?;
-    if let Some(user) = &launch.user {
+    if let (Some(user), None) = (&launch.user, &launch.inside) {
         // Only root may give a file away, and who is not will not become that user either.
         let _ = fchown(&file, Some(user.uid), None);
     }
@@ -187,6 +220,9 @@ fn refusal(exec: &Exec, program: &str, step: Step, source: &io::Error) -> Refusa
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     let asked = exec.argv.first().map_or(program, String::as_str);
     match (step, source.kind()) {
+        (Step::Enter, kind) if kind != PermissionDenied => {
+            Refusal::new(RefusalCode::Conflict, format!("{asked} cannot be run: {source}"))
+        }
         (Step::Cwd, _) => Refusal::new(RefusalCode::NoSuchFolder, format!("{asked} cannot be run: {source}")),
         (Step::Exec, NotFound | NotADirectory) => Refusal::new(RefusalCode::NoSuchFile, format!("{asked}: {source}")),
         (Step::Exec, kind) if kind == PermissionDenied || source.raw_os_error() == Some(nix::libc::ENOEXEC) => {

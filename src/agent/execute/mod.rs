@@ -5,9 +5,9 @@
 //! journal has as running either has a folder that tells what became of it, or was not begun, and
 //! nobody can know which; [`Executor::resume`] finds out, and starts nothing.
 //!
-//! Modules, in reading order: [`admit`] (which run now, and which wait), [`prepare`] (what exactly to run), [`launch`]
-//! (its folder, its limits, its start), [`follow`] (telling what it prints and how it ends), [`batch`] (several
-//! programs, one after the other), [`piece`] (cutting output between characters).
+//! Modules, in reading order: [`admit`] (which run now, and which wait), [`prepare`] (what exactly to run), [`inside`]
+//! (what a container has for that), [`launch`] (its folder, its limits, its start), [`follow`] (telling what it prints and
+//! how it ends), [`batch`] (several programs, one after the other), [`piece`] (cutting output between characters).
 //!
 //! **Invariant: a command is launched at most once**: only [`Executor::run`] launches, and only in a
 //! folder that it has just made.
@@ -15,6 +15,7 @@
 mod admit;
 mod batch;
 mod follow;
+mod inside;
 mod launch;
 mod piece;
 mod prepare;
@@ -35,19 +36,22 @@ use muster_topics::{
 use tokio::sync::mpsc;
 
 pub use self::admit::{Admitted, Place, Queued, Turn};
-pub(super) use self::prepare::{SEARCH_PATH, find_program, launch as daemon_launch};
 use self::{
     admit::Places,
     batch::{Runner, Told},
     follow::Follower,
     launch::{Begun, Launcher},
 };
+pub(super) use self::{
+    inside::Container,
+    prepare::{SEARCH_PATH, find_program, launch as daemon_launch},
+};
 use super::{
     cgroup::Tree,
     config::ExecConfig,
     follow::{Cancels, Wanted},
     shim::{Adopted, Shims},
-    unit::Units,
+    unit::{FirstProcess, Units},
 };
 use crate::rules::Refusal;
 
@@ -108,9 +112,16 @@ impl Executor {
     pub fn new(data_dir: PathBuf, shims: Shims, config: &ExecConfig, events: mpsc::Sender<ExecEvent>) -> Self {
         let places = Places::new(config.parallel_max, config.queue_max);
         let tree = Tree::detect(&data_dir).of_commands();
-        let launcher = Launcher { shims, limits: config.limits, tree: Arc::new(tree) };
+        let launcher = Launcher { shims, limits: config.limits, tree: Arc::new(tree), units: None };
         let (cancels, follows) = (Cancels::default(), Cancels::default());
         Self { data_dir: data_dir.into(), launcher, places, events, cancels, follows }
+    }
+
+    /// The same, which also runs commands in the containers among these units.
+    #[must_use]
+    pub fn with_containers(mut self, units: Units) -> Self {
+        self.launcher.units = Some(units);
+        self
     }
 
     /// The agent's folder.
@@ -121,6 +132,14 @@ impl Executor {
     /// What each program may use at most.
     pub(super) fn limits(&self) -> Limits {
         self.launcher.limits
+    }
+
+    /// The first process of the container that a command is to run in, if it is.
+    ///
+    /// # Errors
+    /// If that cannot be entered now.
+    pub(super) async fn first_process(&self, exec: &Exec) -> Result<Option<FirstProcess>, Refusal> {
+        self.launcher.first_process(exec).await
     }
 
     /// A place for a command that has just come, to run in or to wait in. From here on it can be cancelled.

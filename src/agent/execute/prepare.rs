@@ -17,6 +17,7 @@ use nix::{
     unistd::{self, Uid, getgrouplist},
 };
 
+use super::inside::Container;
 use crate::rules::Refusal;
 
 /// Where programs are looked for by name, and what they (and yunos) find in `PATH`: fixed, so that a command
@@ -34,10 +35,14 @@ pub(super) struct Prepared {
     pub(super) stdin: Option<Vec<u8>>,
 }
 
-/// From a command to what to run for it.
-pub(super) fn prepare(exec: &Exec) -> Result<Prepared, Refusal> {
+/// From a command to what to run for it, on the host or in a container.
+pub(super) fn prepare(exec: &Exec, inside: Option<&Container>) -> Result<Prepared, Refusal> {
     let stdin = stdin(exec)?;
-    Ok(Prepared { launch: launch(exec)?, stdin })
+    let launch = match inside {
+        Some(container) => container.launch(exec)?,
+        None => launch(exec)?,
+    };
+    Ok(Prepared { launch, stdin })
 }
 
 fn stdin(exec: &Exec) -> Result<Option<Vec<u8>>, Refusal> {
@@ -58,19 +63,37 @@ pub(in crate::agent) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
     check_texts(exec)?;
     let user = find_user(exec.user.as_deref())?;
     let cwd = exec.cwd.clone().unwrap_or_else(|| "/".into());
-    let mut argv = exec.words().map_err(|error| Refusal::new(RefusalCode::Invalid, error.to_string()))?;
+    let mut argv = words(exec)?;
     if let Some(program) = argv.first_mut() {
         *program = find_program(program, Path::new(&cwd))?;
     }
-    Ok(Launch {
+    let env = environment(&user.name, &user.dir.to_string_lossy(), &exec.env);
+    // Who is that user already need not become it, and may not be allowed to.
+    let user = (user.uid != unistd::geteuid()).then(|| shim_user(&user)).transpose()?;
+    Ok(assemble(exec, argv, env, cwd, user))
+}
+
+pub(super) fn words(exec: &Exec) -> Result<Vec<String>, Refusal> {
+    exec.words().map_err(|error| Refusal::new(RefusalCode::Invalid, error.to_string()))
+}
+
+/// A launch of what was found for a command, wherever that was.
+pub(super) fn assemble(
+    exec: &Exec,
+    argv: Vec<String>,
+    env: Vec<(String, String)>,
+    cwd: String,
+    user: Option<User>,
+) -> Launch {
+    Launch {
         v: VERSION,
         argv,
-        env: environment(&user, &exec.env),
+        env,
         cwd,
-        // Who is that user already need not become it, and may not be allowed to.
-        user: (user.uid != unistd::geteuid()).then(|| shim_user(&user)).transpose()?,
+        user,
         attributes: muster_shim::Attributes::default(),
         cgroup: muster_shim::cgroup::Cgroup::default(),
+        inside: None,
         notify: None,
         output: Output::Capture(Capture {
             max_bytes: exec.max_bytes(Stream::Stdout),
@@ -83,11 +106,11 @@ pub(in crate::agent) fn launch(exec: &Exec) -> Result<Launch, Refusal> {
         timeout_ms: Some(exec.timeout_ms),
         stop_signal: Signal::SIGTERM as i32,
         grace_ms: GRACE_MS,
-    })
+    }
 }
 
 /// The system's texts end at a NUL, and its variables' names at a `=`.
-fn check_texts(exec: &Exec) -> Result<(), Refusal> {
+pub(super) fn check_texts(exec: &Exec) -> Result<(), Refusal> {
     let invalid = |what: &str| Refusal::new(RefusalCode::Invalid, format!("{what} is not possible on this system"));
     let pairs = exec.env.iter().flat_map(|(name, value)| [name, value]);
     if exec
@@ -178,14 +201,10 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-fn environment(user: &unistd::User, given: &BTreeMap<String, String>) -> Vec<(String, String)> {
-    let mut all = BTreeMap::from([
-        ("PATH".to_owned(), SEARCH_PATH.to_owned()),
-        ("HOME".to_owned(), user.dir.to_string_lossy().into_owned()),
-        ("USER".to_owned(), user.name.clone()),
-        ("LOGNAME".to_owned(), user.name.clone()),
-        ("LANG".to_owned(), "C.UTF-8".to_owned()),
-    ]);
+/// The environment of a program of this user.
+pub(super) fn environment(user: &str, home: &str, given: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    let set = [("PATH", SEARCH_PATH), ("HOME", home), ("USER", user), ("LOGNAME", user), ("LANG", "C.UTF-8")];
+    let mut all = BTreeMap::from(set.map(|(name, value)| (name.to_owned(), value.to_owned())));
     all.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
     all.into_iter().collect()
 }
@@ -246,14 +265,14 @@ mod tests {
     #[test]
     fn standard_input_is_bounded_and_read_before_anything_is_begun() {
         use muster_topics::outcome::Data;
-        let prepared = |data| prepare(&Exec { stdin: Some(data), ..exec(&["sh"]) });
+        let prepared = |data| prepare(&Exec { stdin: Some(data), ..exec(&["sh"]) }, None);
         let good = prepared(Data::new(&[0; STDIN_MAX_BYTES])).unwrap();
         assert_eq!(good.stdin.unwrap().len(), STDIN_MAX_BYTES);
         assert!(matches!(good.launch.output, Output::Capture(Capture { stdin: true, .. })));
         for wrong in [Data::new(&[0; STDIN_MAX_BYTES + 1]), Data::Base64("?".to_owned())] {
             assert_eq!(prepared(wrong).unwrap_err().code, RefusalCode::Invalid);
         }
-        let none = prepare(&exec(&["sh"])).unwrap();
+        let none = prepare(&exec(&["sh"]), None).unwrap();
         assert!(none.stdin.is_none() && matches!(none.launch.output, Output::Capture(Capture { stdin: false, .. })));
     }
 

@@ -7,10 +7,11 @@
 //! made from is other than it was (the label `muster.made`). What the agent has to know of one while its runtime cannot be
 //! asked is in `<data>/containers/<realm>/<name>/started.json`, written before it is started.
 //!
-//! Modules, in reading order: `runtime` (what one has to be able to do), `place` (that file), `instance` (one that runs),
+//! Modules, in reading order: `runtime` (what one has to be able to do), `place` (that file), `instance` (one that runs), `first` (what to go into it by),
 //! `list` (all that there are on
 //! the host), `podman` (Podman and Docker), `lxc` (LXC).
 
+mod first;
 mod instance;
 mod list;
 mod lxc;
@@ -401,12 +402,13 @@ impl Kind for Containers {
         let needed: BTreeSet<_> =
             desired.iter().filter_map(|desired| Some(desired.spec.artifact()?.sha256.clone())).collect();
         async move {
-            // The other kinds give artifacts back that nobody has needed for a day.
-            self.artifacts.keep(needed.iter(), SystemTime::now())?;
-            for runtime in &self.runtimes {
-                runtime.sweep(&needed).await.map_err(|failure| io::Error::other(failure.error))?;
+            for runtime in self.runtimes.iter().filter(|runtime| runtime.is_there()) {
+                if let Err(failure) = runtime.sweep(&needed).await {
+                    tracing::debug!(error = %failure.error, "images that nobody needs cannot be removed");
+                }
             }
-            Ok(())
+            // The other kinds give artifacts back that nobody has needed for a day.
+            self.artifacts.keep(needed.iter(), SystemTime::now())
         }
         .boxed()
     }

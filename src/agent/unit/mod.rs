@@ -14,7 +14,7 @@
 //!
 //! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`entry`] (what it has of a unit), [`turn`] (in which
 //! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind) with its [`log`], [`container`] (the second),
-//! [`folders`] and [`failure`] (what kinds have in common).
+//! [`inside`] (the way into one of them), [`folders`] and [`failure`] (what kinds have in common).
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
 //!
@@ -49,6 +49,7 @@ mod entry;
 mod failure;
 mod folders;
 mod health;
+mod inside;
 mod kind;
 mod log;
 mod step;
@@ -87,7 +88,7 @@ use self::{
     task::{REQUESTS_MAX, Request, Task},
     yuno::Yunos,
 };
-pub(in crate::agent) use self::{kind::LogFrom, log::Place};
+pub(in crate::agent) use self::{inside::FirstProcess, kind::LogFrom, log::Place};
 use super::{
     artifact::Artifacts,
     config::ContainersConfig,
@@ -188,7 +189,7 @@ impl Kinds {
         containers: &ContainersConfig,
     ) -> io::Result<Self> {
         let containers = Arc::new(Containers::new(data_dir, host, artifacts.clone(), shims.clone(), containers)?);
-        let yunos = Yunos::new(data_dir, host, artifacts, shims)?;
+        let yunos = Yunos::new(data_dir, host, artifacts, shims, containers.clone())?;
         // Yunos come last: when they give back artifacts, all others have said what they need.
         Ok(Self { all: Arc::new([containers.clone(), Arc::new(yunos)]), containers: Some(containers) })
     }

@@ -19,6 +19,7 @@
 //! to are in variables, in that config and in arguments, too ([`Wiring`]).
 
 mod channel;
+mod inside;
 mod instance;
 mod launch;
 mod materials;
@@ -30,6 +31,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -55,6 +57,7 @@ use self::{
     place::{Place, Started},
 };
 use super::{
+    container::Containers,
     failure::{self, blocking, from_artifact, from_shim, may_heal},
     folders,
     kind::{Adopted, Ask, Instance, Kind, LogFrom, News, NotStarted, Signaller, Start, Tell, Trace},
@@ -88,15 +91,23 @@ pub(super) struct Yunos {
     switchboard: Switchboard,
     /// Whose name yunos find in their welcome.
     host: String,
+    /// Where those run that run in one.
+    containers: Arc<Containers>,
 }
 
 impl Yunos {
-    pub(super) fn new(data_dir: &Path, host: HostId, artifacts: Artifacts, shims: Shims) -> io::Result<Self> {
+    pub(super) fn new(
+        data_dir: &Path,
+        host: HostId,
+        artifacts: Artifacts,
+        shims: Shims,
+        containers: Arc<Containers>,
+    ) -> io::Result<Self> {
         let folder = data_dir.join("units");
         // A yuno that runs as another user has its configuration and its working directory below.
         make_folder(&folder, PASSABLE_FOLDER)?;
         let (tree, switchboard) = (Tree::detect(data_dir), Switchboard::default());
-        Ok(Self { folder, artifacts, shims, tree, switchboard, host: host.to_string() })
+        Ok(Self { folder, artifacts, shims, tree, switchboard, host: host.to_string(), containers })
     }
 
     fn place(&self, unit: &UnitName, slot: Slot) -> Place {
@@ -174,7 +185,9 @@ impl Yunos {
             log::begin_anew(&place.run(), spec.log.keep).map_err(|error| place.failure("prepared", &error))?;
         }
         let config = place.wire(&desired.revision, !spec.configs.is_empty(), wiring)?;
-        let user = find_user(spec)?;
+        let inside = inside::launch(&self.containers, unit, spec).await?;
+        // Who runs inside is none of the host's.
+        let user = if inside.is_some() { None } else { find_user(spec)? };
         if let Some(user) = &user {
             place.give_to(&desired.revision, user)?;
         }
@@ -182,7 +195,11 @@ impl Yunos {
             place.lead_to(&desired.revision)?;
         }
         let program = self.artifacts.path(&spec.artifact.sha256);
-        let made = self.tree.prepare((unit, *slot), &spec.limits).map_err(|error| may_heal(error.to_string()))?;
+        let made = match &inside {
+            // Its place is among its container's.
+            Some(_) => Made::default(),
+            None => self.tree.prepare((unit, *slot), &spec.limits).map_err(|error| may_heal(error.to_string()))?,
+        };
         let found = |path: PathBuf| match spec.reload {
             Reload::Restart => path,
             Reload::Signal | Reload::Channel => place.behind_link(&desired.revision, &path),
@@ -199,10 +216,14 @@ impl Yunos {
             wiring,
             program: &program,
             user,
+            inside: inside.as_ref(),
             attempts: *attempts,
         };
         let launched = self.launch(wanted.clone(), made).await;
         let Err(NotLaunched::Cgroup(error)) = launched else { return launched.map_err(NotLaunched::into_not_started) };
+        if inside.is_some() {
+            return Err(NotLaunched::Cgroup(error).into_not_started());
+        }
         // Made, and then closed to what runs in it: it is better off without than not at all.
         self.tree.remove((unit, *slot));
         let missing = vec![format!("a cgroup, and with it all limits: {error}")];

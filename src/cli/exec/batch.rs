@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use muster_topics::{
     command::{BATCH_MAX, Exec},
+    name::UnitName,
     outcome::{Data, Status},
     process::Limits,
 };
@@ -28,6 +29,8 @@ struct Step {
     argv: Vec<String>,
     /// A line for `/bin/sh -c`, in place of that.
     shell: Option<String>,
+    /// The container that it runs in.
+    container: Option<UnitName>,
     /// Working directory.
     cwd: Option<String>,
     /// Environment.
@@ -96,6 +99,7 @@ fn parse(step: &Value, usual: &Exec) -> Result<Exec, Vec<String>> {
     let env = usual.env.clone().into_iter().chain(step.env).collect();
     let exec = Exec {
         shell: step.shell,
+        container: step.container.or_else(|| usual.container.clone()),
         cwd: step.cwd.or_else(|| usual.cwd.clone()),
         env,
         user: step.user.or_else(|| usual.user.clone()),

@@ -326,6 +326,8 @@ mod tests {
         check(r#"{"exec":{"argv":["top"],"timeout_ms":5,"daemon":true}}"#, true, Some("bad_daemon"));
         check(r#"{"exec":{"argv":["top"],"timeout_ms":0,"daemon":true,"stdout":"drop"}}"#, true, Some("bad_daemon"));
         check(r#"{"batch":{"steps":[{"argv":["top"],"timeout_ms":0,"daemon":true}]}}"#, true, Some("bad_batch"));
+        check(r#"{"exec":{"argv":["top"],"timeout_ms":5,"container":"default/shop"}}"#, true, None);
+        check(r#"{"exec":{"argv":["top"],"timeout_ms":0,"daemon":true,"container":"default/shop"}}"#, true, None);
         let batch = |steps: &[&str]| format!(r#"{{"batch":{{"steps":[{}]}}}}"#, steps.join(","));
         let step = r#"{"argv":["true"],"timeout_ms":1,"output_max_bytes":9}"#;
         check(&batch(&[step]), true, None);

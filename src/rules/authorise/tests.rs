@@ -94,6 +94,23 @@ fn good_commands_are_granted() {
 }
 
 #[test]
+fn a_realm_that_is_denied_is_so_inside_its_containers() {
+    let inside = |container: &str, daemon: bool| {
+        let container = Some(container.parse().unwrap());
+        let exec = Exec { container, daemon, ..Exec::new(vec!["true".to_owned()], 1_000) };
+        let batch = muster_topics::command::Batch { steps: vec![exec.clone()], keep_going: false };
+        [of(Verb::Exec(exec)), of(Verb::Batch(batch))]
+    };
+    for (container, refused) in
+        [("default/a", None), ("secret/a", Some(RefusalCode::Denied)), ("other/a", Some(RefusalCode::Denied))]
+    {
+        for command in [inside(container, false), inside(container, true)].into_iter().flatten() {
+            check_own(command, refused);
+        }
+    }
+}
+
+#[test]
 fn time() {
     use RefusalCode::{Expired, Invalid, Replayed};
     let dated = |issued_ms, expires_ms| Command { issued_ms, expires_ms, ..exec() };

@@ -1,6 +1,8 @@
 //! Containers, kept by a real Podman, and by a real LXC.
 
+mod inside;
 mod lxc;
+mod measured;
 pub(crate) mod stage;
 
 use std::io::{Read, Write};
@@ -194,6 +196,13 @@ fn limits_hold_and_change_while_it_runs() {
     apply(&fleet, &limits(96, 0.25));
     let unit = fleet.unit("default/shop", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
     assert_eq!((pid(&unit), memory_limit(first)), (first, 96 * 1_048_576));
+    fleet.ok(&["container", "quota", "default/shop", "--memory", "80M", "--pids", "60"]);
+    let unit = fleet.unit("default/shop", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
+    assert_eq!((pid(&unit), memory_limit(first)), (first, 80 * 1_048_576));
+    let wanted = json!({"memory_bytes": 80 * 1_048_576, "cpu": 0.25, "pids": 60});
+    assert_eq!(unit["desired"]["spec"]["limits"], wanted);
+    fleet.muster(&["container", "quota", "default/shop"]).expect_code(2).expect_stderr("--memory");
+    fleet.muster(&["container", "quota", "default/shop", "--cpu", "many"]).expect_code(2).expect_stderr("processors");
     // To take a limit away takes a new container.
     apply(&fleet, &shop(json!({})));
     let unit = fleet.unit("default/shop", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);

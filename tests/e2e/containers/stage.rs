@@ -5,16 +5,19 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fleet::{Fleet, Running, eventually};
 
-/// `podman system service`, with storage and sockets in a folder of its own. What it keeps is ended with it.
+/// `podman system service`, with storage, sockets and network of its own. What it keeps is ended with it.
 pub(crate) struct Podman {
     folder: TempDir,
+    /// The bridge of its network, which is there once a container was in that.
+    bridge: String,
     service: Option<Running>,
 }
 
@@ -24,12 +27,14 @@ impl Podman {
     pub(crate) fn start() -> Self {
         // A socket's path has to be short.
         let folder = tempfile::Builder::new().prefix("mp-").tempdir_in("/tmp").unwrap();
-        fs::write(
-            folder.path().join("containers.conf"),
-            "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"]\n[engine]\n",
-        )
-        .unwrap();
-        let mut podman = Self { folder, service: None };
+        let bridge = network(folder.path());
+        let config = format!(
+            "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"]\n[engine]\n[network]\n\
+             network_backend = \"cni\"\nnetwork_config_dir = \"{}\"\ndefault_network = \"{bridge}\"\n",
+            folder.path().join("networks").display()
+        );
+        fs::write(folder.path().join("containers.conf"), config).unwrap();
+        let mut podman = Self { folder, bridge, service: None };
         podman.serve();
         podman
     }
@@ -120,6 +125,13 @@ impl Drop for Podman {
             eprintln!("podman rm: {}", String::from_utf8_lossy(&output.stderr));
         }
         drop(self.service.take());
+        // Nobody else removes what it is of no more use to.
+        if Path::new("/sys/class/net").join(&self.bridge).exists() {
+            let removed = Command::new("ip").args(["link", "delete", &self.bridge]).status();
+            if !removed.is_ok_and(|status| status.success()) {
+                eprintln!("the bridge {} stays", self.bridge);
+            }
+        }
     }
 }
 
@@ -183,6 +195,31 @@ impl Drop for Lxc {
             }
         }
     }
+}
+
+/// Describes a network of this test's own, as Podman describes its usual one, and gives the name of it and of its bridge.
+fn network(folder: &Path) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    // At most 15 characters.
+    let name = format!("mp{process}x{count}");
+    // A net of 254 addresses in 10.64.0.0/10, which few use, and those that run at the same time do not share.
+    let place = process.wrapping_mul(7).wrapping_add(count) % (64 * 256);
+    let net = format!("10.{}.{}", 64 + place / 256, place % 256);
+    let ipam = json!({
+        "type": "host-local", "dataDir": folder.join("ipam"), "routes": [{"dst": "0.0.0.0/0"}],
+        "ranges": [[{"subnet": format!("{net}.0/24"), "gateway": format!("{net}.1")}]],
+    });
+    let plugins = json!([
+        {"type": "bridge", "bridge": name, "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": ipam},
+        {"type": "portmap", "capabilities": {"portMappings": true}},
+        {"type": "firewall"},
+        {"type": "tuning"},
+    ]);
+    let description = json!({"cniVersion": "0.4.0", "name": name, "plugins": plugins});
+    fs::create_dir(folder.join("networks")).unwrap();
+    fs::write(folder.join("networks").join("net.conflist"), description.to_string()).unwrap();
+    name
 }
 
 /// Adds a root file system to a fleet, as `shop@1`: a static busybox and the names that it goes by.

@@ -8,11 +8,18 @@ mod image;
 mod logs;
 mod wire;
 
-use std::{io, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use futures_util::FutureExt;
 use muster_topics::{
     container::{self, ContainerSpec, Image},
+    name::Digest,
     process::Limits,
     signal::Signal,
 };
@@ -37,11 +44,13 @@ pub(super) struct Podman {
     http: Http,
     /// Whether it is Podman, once it has said so.
     is_podman: OnceCell<bool>,
+    /// Since when nobody has needed an image.
+    idle: Mutex<image::Idle>,
 }
 
 impl Podman {
     pub(super) fn new(socket: &Path) -> io::Result<Self> {
-        Ok(Self { http: Http::new(socket)?, is_podman: OnceCell::new() })
+        Ok(Self { http: Http::new(socket)?, is_podman: OnceCell::new(), idle: Mutex::default() })
     }
 
     /// Whether it is Podman: Docker changes limits in another way.
@@ -120,6 +129,18 @@ impl Runtime for Podman {
 
     fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()> {
         image::bring(&self.http, image, file).boxed()
+    }
+
+    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
+        async move {
+            let there = image::all(&self.http).await?;
+            let past = self.idle.lock().unwrap_or_else(PoisonError::into_inner).past(there, needed, Instant::now());
+            for name in past {
+                image::remove(&self.http, &name).await?;
+            }
+            Ok(())
+        }
+        .boxed()
     }
 
     fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>> {

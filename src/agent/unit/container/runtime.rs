@@ -37,6 +37,13 @@ pub(super) trait Runtime: Send + Sync {
     /// deadline but that of its caller.
     fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()>;
 
+    /// Removes images that were brought as artifacts and that nobody has needed for long. `needed` are those that somebody
+    /// does. What a container was made of stays.
+    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
+        let _ = needed;
+        async { Ok(()) }.boxed()
+    }
+
     /// Looks at a container; nothing if there is none of this name.
     fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>>;
 
@@ -66,12 +73,6 @@ pub(super) trait Runtime: Send + Sync {
 
     /// What it said, oldest first, and where that ends.
     fn log<'a>(&'a self, name: &'a str, from: LogFrom) -> Answer<'a, (Vec<u8>, Place)>;
-
-    /// Gives back what was brought for images that no unit needs any more, if that is its own to keep.
-    fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
-        let _ = needed;
-        async { Ok(()) }.boxed()
-    }
 }
 
 /// Containers by id.

@@ -43,11 +43,16 @@ pub(super) struct Wanted<'a> {
     pub(super) wiring: &'a Wiring,
     pub(super) program: &'a Path,
     pub(super) user: Option<muster_shim::User>,
+    /// What is launched in a container, if it runs in one.
+    pub(super) inside: Option<&'a Launch>,
     pub(super) attempts: u32,
 }
 
 pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
-    let Wanted { unit, host, desired, spec, place, config, wiring, program, user, attempts } = wanted;
+    let Wanted { unit, host, desired, spec, place, config, wiring, program, user, inside, attempts } = wanted;
+    if let Some(inside) = inside {
+        return inside.clone();
+    }
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let config = config.map(text);
     let mut env: BTreeMap<_, _> = [("HOME", text(&place.work())), ("PATH", SEARCH_PATH.to_owned())]
@@ -86,6 +91,7 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
         user,
         attributes: attributes(&spec.process),
         cgroup,
+        inside: None,
         notify,
         output: Output::Log { max_bytes: spec.log.max_bytes, keep: spec.log.keep, max_age_ms: spec.log.max_age_ms },
         restart: muster_shim::Restart {

@@ -3,7 +3,7 @@
 use axum::{extract::State, http::StatusCode, response::Response};
 use muster_topics::{
     command::{Batch, Exec, Keep, Target, Verb},
-    name::{CommandId, HostId},
+    name::{CommandId, HostId, UnitName},
     outcome::Data,
     select::HostSelect,
 };
@@ -32,6 +32,8 @@ use crate::{
 pub(in crate::console::web) struct Asked {
     /// This host ticked.
     host: Option<HostId>,
+    /// In this container.
+    container: Option<UnitName>,
     /// What an earlier command was.
     again: Option<CommandId>,
 }
@@ -48,6 +50,9 @@ pub(in crate::console::web) async fn show(
             None => Input::default(),
         };
         input.ticked.extend(asked.host.map(|host| host.to_string()));
+        if let Some(container) = asked.container {
+            input.container = container.to_string();
+        }
         form(&console, input, None).await
     };
     answer::or_problem(&session, view.await.map(|view| answer::page(&session, &view, None)))
@@ -86,6 +91,7 @@ async fn again(console: &Console, id: CommandId) -> Result<Input, Error> {
             0 => Input::default().timeout_s,
             ms => ms.div_ceil(1000).to_string(),
         },
+        container: exec.container.map(|unit| unit.to_string()).unwrap_or_default(),
         user: exec.user.unwrap_or_default(),
         cwd: exec.cwd.unwrap_or_default(),
         ..Input::default()
@@ -151,6 +157,7 @@ fn input(fields: &Fields) -> Input {
         expires_min: text("expires_min"),
         user: text("user"),
         cwd: text("cwd"),
+        container: text("container"),
     }
 }
 
@@ -210,9 +217,15 @@ fn new_exec(input: &Input, text: &str) -> Result<Exec, Error> {
     };
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let timeout_ms = number("the time limit", &input.timeout_s)?.saturating_mul(1000);
+    let container = given(&input.container).map(|unit| unit.parse::<UnitName>()).transpose();
+    let bad_container = |_| {
+        Error::invalid("bad_container", format!("{:?} is no name of a unit", input.container))
+            .hint("REALM/NAME is wanted")
+    };
     let keep = |dropped| if dropped { Keep::Drop } else { Keep::Stream };
     Ok(Exec {
         shell,
+        container: container.map_err(bad_container)?,
         cwd: given(&input.cwd),
         user: given(&input.user),
         stdin: given(&input.stdin).map(|text| Data::signed(text.replace("\r\n", "\n").as_bytes())),
@@ -256,6 +269,11 @@ mod tests {
         assert_eq!((exec.argv.len(), exec.shell.as_deref()), (0, Some("a |\n b")));
         assert_eq!(exec.stdin.unwrap().to_bytes().unwrap(), b"x\n");
         assert_eq!((exec.stdout, exec.stderr), (Keep::Stream, Keep::Drop));
+        let Verb::Exec(exec) = new_command(&Input { container: "shop/till".to_owned(), ..filled() }).unwrap().verb
+        else {
+            panic!("an exec")
+        };
+        assert_eq!(exec.container, Some("shop/till".parse().unwrap()));
         let all = new_command(&Input { aim: Aim::All, ..filled() }).unwrap();
         assert_eq!(all.target, NewTarget::All);
         let picked = Input { aim: Aim::Picked, select: "label.site = north".to_owned(), ..filled() };
@@ -290,6 +308,7 @@ mod tests {
         check(Input { command: "echo 'a".to_owned(), ..filled() }, "bad_command");
         check(Input { command: String::new(), ..filled() }, "bad_command");
         check(Input { ticked: Vec::new(), ..filled() }, "no_target");
+        check(Input { container: "shop".to_owned(), ..filled() }, "bad_container");
         for wrong in ["", "phase=failed", "fact.cpus>many"] {
             check(Input { aim: Aim::Picked, select: wrong.to_owned(), ..filled() }, "bad_select");
         }

@@ -240,6 +240,7 @@ fn full_text(verb: &Verb) -> Markup {
                 pre.command tabindex="0" { code { (argv::join(&exec.shown())) } }
                 p.note {
                     "up to " (bits::span(exec.timeout_ms))
+                    @if let Some(unit) = &exec.container { ", in the container " code { (unit) } }
                     @if let Some(user) = &exec.user { ", as user " code { (user) } }
                     @if let Some(cwd) = &exec.cwd { ", in " code { (cwd) } }
                     @if !exec.env.is_empty() { ", with " (names(exec.env.keys())) }
@@ -255,7 +256,12 @@ fn full_text(verb: &Verb) -> Markup {
             }
             Verb::Batch(batch) => {
                 ol.steps {
-                    @for exec in &batch.steps { li { pre.command tabindex="0" { code { (argv::join(&exec.shown())) } } } }
+                    @for exec in &batch.steps {
+                        li {
+                            pre.command tabindex="0" { code { (argv::join(&exec.shown())) } }
+                            @if let Some(unit) = &exec.container { p.note { "in the container " code { (unit) } } }
+                        }
+                    }
                 }
                 @if batch.keep_going { p.note { "goes on after a step that does not succeed" } }
             }

@@ -113,7 +113,10 @@ fn names(units: &[UnitName]) -> String {
 pub(in crate::console::web) fn what(verb: &Verb) -> String {
     let text = match verb {
         Verb::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
-        Verb::Exec(exec) => argv::join(&exec.shown()).replace('\n', "⏎"),
+        Verb::Exec(exec) => {
+            let inside = exec.container.as_ref().map(|unit| format!("in {unit}: ")).unwrap_or_default();
+            inside + &argv::join(&exec.shown()).replace('\n', "⏎")
+        }
         Verb::UnitApply { unit, .. } => format!("change {unit}"),
         Verb::UnitRun { unit } => format!("start {unit}"),
         Verb::UnitStop { unit } => format!("stop {unit}"),

@@ -88,6 +88,8 @@ pub(in crate::console::web) struct Input {
     pub(in crate::console::web) user: String,
     /// Where it is to run.
     pub(in crate::console::web) cwd: String,
+    /// In which container.
+    pub(in crate::console::web) container: String,
 }
 
 impl Default for Input {
@@ -108,6 +110,7 @@ impl Default for Input {
             expires_min: "10".to_owned(),
             user: String::new(),
             cwd: String::new(),
+            container: String::new(),
         }
     }
 }
@@ -244,7 +247,7 @@ impl RunView {
     }
 
     fn options(&self) -> Markup {
-        let Input { timeout_s, expires_min, user, cwd, stdin, no_stdout, no_stderr, .. } = &self.input;
+        let Input { timeout_s, expires_min, user, cwd, container, stdin, no_stdout, no_stderr, .. } = &self.input;
         html! {
             div.options {
                 div.field {
@@ -262,6 +265,10 @@ impl RunView {
                 div.field {
                     label for="cwd" { "In folder" }
                     input #cwd type="text" name="cwd" value=(cwd) placeholder="/" autocapitalize="none" autocomplete="off" spellcheck="false";
+                }
+                div.field {
+                    label for="container" { "In container" }
+                    input #container type="text" name="container" value=(container) placeholder="none: the host itself" autocapitalize="none" autocomplete="off" spellcheck="false";
                 }
             }
             details open[!stdin.is_empty() || *no_stdout || *no_stderr] {

@@ -86,6 +86,9 @@ impl View for UnitView {
                     (frame.form(&format!("{url}/play"), html! { button type="submit" { "Play" } }))
                     (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
                 }
+                @if let Spec::Container(_) = &self.unit.desired.spec {
+                    a href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
+                }
             }
             (self.holding(frame, &url))
             div aria-live="polite" { (region(&self.asked_url(), "asked", &["command"], self.asked(frame))) }

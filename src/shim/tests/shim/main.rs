@@ -8,6 +8,7 @@ mod cgroups;
 mod channels;
 mod ends;
 mod freezes;
+mod insides;
 mod leaf;
 mod nexts;
 mod notifies;

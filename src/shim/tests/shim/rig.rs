@@ -185,6 +185,7 @@ pub(crate) fn command(script: &str) -> Launch {
         user: None,
         attributes: muster_shim::Attributes::default(),
         cgroup: muster_shim::cgroup::Cgroup::default(),
+        inside: None,
         notify: None,
         output: Output::Capture(Capture::of(1024 * 1024)),
         restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 60_000 },

@@ -1,8 +1,12 @@
 //! Images: whether one is there, and how it comes there.
 
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use muster_topics::container::Image;
+use muster_topics::{container::Image, name::Digest};
 use reqwest::{Body, Method, StatusCode};
 use serde::Deserialize;
 
@@ -11,6 +15,9 @@ use crate::{
     agent::unit::container::{may_heal, never},
     rules::plan::Failure,
 };
+
+/// How long an image is kept that nobody needs, as artifacts are: somebody may go back to it.
+const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
 const ROOTFS: &str = "localhost/muster-rootfs";
 const ARCHIVE: &str = "localhost/muster-archive";
@@ -74,6 +81,52 @@ pub(super) async fn bring(http: &Http, image: &Image, file: Option<&Path>) -> Re
     Err(may_heal(format!("the image {} was brought, and is not there", self::name(image))))
 }
 
+/// Images that nobody needs, by name, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Idle(BTreeMap<String, Instant>);
+
+impl Idle {
+    /// The images that nobody has needed for long, of those that are there.
+    pub(super) fn past(&mut self, there: Vec<String>, needed: &BTreeSet<Digest>, now: Instant) -> Vec<String> {
+        let is_needed = |name: &str| {
+            let tag = name.rsplit_once(':').and_then(|(_, tag)| tag.parse::<Digest>().ok());
+            // What has no hash for a tag is not ours to judge.
+            tag.is_none_or(|tag| needed.contains(&tag))
+        };
+        let idle = there.into_iter().filter(|name| !is_needed(name));
+        self.0 = idle.map(|name| (name.clone(), self.0.get(&name).copied().unwrap_or(now))).collect();
+        let is_past = |(_, since): &(&String, &Instant)| now.saturating_duration_since(**since) >= KEPT;
+        self.0.iter().filter(is_past).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// All images that are artifacts, by name.
+pub(super) async fn all(http: &Http) -> Result<Vec<String>, Failure> {
+    #[derive(Deserialize)]
+    struct Listed {
+        #[serde(default, rename = "RepoTags")]
+        names: Option<Vec<String>>,
+    }
+    let answer = http.ask(Method::GET, "/images/json", &[], None, LOOK_MAX).await?;
+    let listed: Vec<Listed> = answer.accepted("list", "images")?.json()?;
+    let names = listed.into_iter().flat_map(|image| image.names.unwrap_or_default());
+    Ok(names.filter(|name| [ROOTFS, ARCHIVE].iter().any(|ours| is_of(name, ours))).collect())
+}
+
+fn is_of(name: &str, repository: &str) -> bool {
+    name.strip_prefix(repository).is_some_and(|tag| tag.starts_with(':'))
+}
+
+/// Removes an image, unless a container is made of it.
+pub(super) async fn remove(http: &Http, name: &str) -> Result<(), Failure> {
+    let answer = http.ask(Method::DELETE, &format!("/images/{name}"), &[], None, LOOK_MAX).await?;
+    if [StatusCode::NOT_FOUND, StatusCode::CONFLICT].contains(&answer.status) {
+        return Ok(());
+    }
+    tracing::info!(image = name, "nobody has needed an image for a day");
+    answer.accepted("remove the image", name).map(drop)
+}
+
 async fn open(file: &Path) -> Result<Body, Failure> {
     let opened = tokio::fs::File::open(file).await;
     opened.map(Body::from).map_err(|error| may_heal(format!("{} cannot be read: {error}", file.display())))
@@ -111,6 +164,27 @@ fn loaded_names(words: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_nobody_has_needed_for_a_day_goes() {
+        let digests = [b"a", b"b", b"c"].map(|bytes| Digest::of(bytes));
+        let names = digests.each_ref().map(|digest| format!("{ROOTFS}:{digest}")).to_vec();
+        let began = Instant::now();
+        let at = |hours: u64| began + Duration::from_secs(hours * 3_600);
+        let needed = |of: &[usize]| of.iter().map(|index| digests[*index].clone()).collect::<BTreeSet<_>>();
+        let mut idle = Idle::default();
+        let mut past = |of: &[usize], hours| idle.past(names.clone(), &needed(of), at(hours));
+        assert_eq!(past(&[0, 1], 0), Vec::<String>::new());
+        assert_eq!(past(&[0], 12), Vec::<String>::new());
+        // One that was needed in between is not past.
+        assert_eq!(past(&[0], 24), [names[2].clone()]);
+        assert_eq!(past(&[0, 2], 30), Vec::<String>::new());
+        assert_eq!(past(&[0], 36), [names[1].clone()]);
+        assert_eq!(past(&[0], 48), [names[1].clone()]);
+        // What somebody else has called so stays.
+        assert_eq!(Idle::default().past(vec![format!("{ROOTFS}:latest")], &needed(&[]), at(99)), Vec::<String>::new());
+        assert!(is_of("localhost/muster-rootfs:1", ROOTFS) && !is_of("localhost/muster-rootfs2:1", ROOTFS));
+    }
 
     #[test]
     fn what_is_said_while_an_image_comes() {

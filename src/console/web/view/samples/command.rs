@@ -25,6 +25,7 @@ pub(super) fn line(hostname: &str, index: usize) -> CommandHost {
 pub(super) fn command(program: &str, hostname: &str, hosts: usize) -> Command {
     let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
     let exec = Exec {
+        container: (program == "df").then(|| "default/shop".parse().ok()).flatten(),
         cwd: Some(text("/srv")),
         user: Some(text("nobody")),
         ..Exec::new(vec![program.to_owned(), text("two words")], 60_000)

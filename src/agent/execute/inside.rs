@@ -1,0 +1,517 @@
+//! What a container is inside: who its users are, which programs it has, and what holds for all that runs there.
+//!
+//! It is read through the container's first process: its root folder, and what `/proc` tells of it. What lies in that folder
+//! is the container's, and so as good as anything that comes from outside: no link leads out of it, nothing is read
+//! that is no plain file, and not more than so much of that.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::Path,
+};
+
+use muster_shim::{
+    Inside, Launch, User,
+    attributes::{Resource, Rlimit},
+    cgroup::AGENT_PREFIX,
+    proc,
+};
+use muster_topics::{command::Exec, name::UnitName, outcome::RefusalCode, process::Limits};
+use nix::{
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    libc,
+    sys::stat::{SFlag, fstat},
+};
+
+use super::prepare::{self, SEARCH_PATH};
+use crate::{
+    agent::{cgroup::Hierarchies, unit::FirstProcess},
+    rules::Refusal,
+};
+
+/// The longest list of users or groups that is read: twenty thousand of them.
+const LIST_MAX_BYTES: u64 = 1024 * 1024;
+
+/// The limits of a process, as `/proc/<pid>/limits` names them. (Two that nothing uses any more are not among them.)
+const LIMITS: [(&str, Resource); 14] = [
+    ("Max cpu time", Resource::Cpu),
+    ("Max file size", Resource::Fsize),
+    ("Max data size", Resource::Data),
+    ("Max stack size", Resource::Stack),
+    ("Max core file size", Resource::Core),
+    ("Max processes", Resource::Nproc),
+    ("Max open files", Resource::Nofile),
+    ("Max locked memory", Resource::Memlock),
+    ("Max address space", Resource::As),
+    ("Max pending signals", Resource::Sigpending),
+    ("Max msgqueue size", Resource::Msgqueue),
+    ("Max nice priority", Resource::Nice),
+    ("Max realtime priority", Resource::Rtprio),
+    ("Max realtime timeout", Resource::Rttime),
+];
+
+/// A container that runs.
+#[derive(Debug)]
+pub(in crate::agent) struct Container {
+    unit: UnitName,
+    first: FirstProcess,
+    root: OwnedFd,
+    status: Status,
+    users: Ids,
+    groups: Ids,
+    cgroups: String,
+    limits: Vec<Rlimit>,
+}
+
+/// What `/proc/<pid>/status` tells, with ids as they are outside.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Status {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    bounding: u64,
+    no_new_privs: bool,
+}
+
+/// Which ids inside are which outside: rows of the first inside, the first outside, and how many.
+#[derive(Debug, PartialEq, Eq)]
+struct Ids(Vec<[u32; 3]>);
+
+/// A user inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Account {
+    name: String,
+    uid: u32,
+    gid: u32,
+    home: String,
+}
+
+impl Container {
+    /// Looks into a container. Everything is of the process that is meant, or it is refused.
+    pub(in crate::agent) fn open(unit: &UnitName, first: FirstProcess) -> Result<Self, Refusal> {
+        let failed = |error: io::Error| not_entered(unit, &error);
+        let of_it = |what: &str| format!("/proc/{}/{what}", first.pid);
+        let read = |what: &str| fs::read_to_string(of_it(what));
+        let own_limits = rlimits(&fs::read_to_string("/proc/self/limits").map_err(failed)?);
+        let look = || {
+            let root =
+                OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(of_it("root"))?;
+            let [theirs, ours] = [of_it("ns/mnt"), "/proc/self/ns/mnt".to_owned()].map(fs::metadata);
+            let (theirs, ours) = (theirs?, ours?);
+            let container = Self {
+                unit: unit.clone(),
+                first,
+                root: root.into(),
+                status: Status::parse(&read("status")?).ok_or(io::ErrorKind::InvalidData)?,
+                users: Ids::parse(&read("uid_map")?),
+                groups: Ids::parse(&read("gid_map")?),
+                cgroups: read("cgroup")?,
+                limits: lowered(rlimits(&read("limits")?), &own_limits),
+            };
+            Ok((container, (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())))
+        };
+        let (container, is_host) = look().map_err(failed)?;
+        if proc::stat(first.pid).is_none_or(|stat| stat.start_ticks != first.start_ticks || stat.is_dead()) {
+            return Err(Refusal::new(RefusalCode::Conflict, format!("{unit} has ended just now")));
+        }
+        if is_host {
+            let message = format!("{unit} has no file system of its own, so nothing can be run inside");
+            return Err(Refusal::new(RefusalCode::Unsupported, message));
+        }
+        Ok(container)
+    }
+
+    /// How a program would be launched in it, its cgroups aside.
+    pub(in crate::agent) fn launch(&self, exec: &Exec) -> Result<Launch, Refusal> {
+        prepare::check_texts(exec)?;
+        let (account, user) = self.user(exec.user.as_deref())?;
+        let owner = self.users.outside(user.uid).unwrap_or(user.uid);
+        let cwd = exec.cwd.clone().unwrap_or_else(|| "/".into());
+        let mut argv = prepare::words(exec)?;
+        if let Some(program) = argv.first_mut() {
+            *program = self.find_program(program, &cwd)?;
+        }
+        let env = prepare::environment(&account.name, &account.home, &exec.env);
+        let mut launch = prepare::assemble(exec, argv, env, cwd, Some(user));
+        launch.attributes.rlimits.clone_from(&self.limits);
+        launch.attributes.no_new_privs = self.status.no_new_privs;
+        launch.inside = Some(Inside {
+            pid: self.first.pid,
+            start_ticks: self.first.start_ticks,
+            cgroups: Vec::new(),
+            bounding: self.status.bounding,
+            owner,
+        });
+        Ok(launch)
+    }
+
+    /// Gives a launch its place among the container's cgroups, where this is its own.
+    pub(in crate::agent) fn place(&self, launch: &mut Launch, name: &str, limits: &Limits) -> Result<(), Refusal> {
+        let made = Hierarchies::detect().make_beside(&self.cgroups, &format!("{AGENT_PREFIX}{name}"), limits);
+        let made = made.map_err(|why| {
+            Refusal::new(RefusalCode::Unsupported, format!("it cannot be limited inside {}: {why}", self.unit))
+        })?;
+        launch.cgroup = made.cgroup;
+        if let Some(inside) = &mut launch.inside {
+            inside.cgroups = made.others;
+        }
+        Ok(())
+    }
+
+    /// A user by name or number, as the container's own files have it; that of its first process if there is none.
+    fn user(&self, name: Option<&str>) -> Result<(Account, User), Refusal> {
+        let unknown = |message: String| Refusal::new(RefusalCode::UnknownUser, message);
+        let unit = &self.unit;
+        let read =
+            |path: &str| self.read(path).map_err(|error| unknown(format!("{path} of {unit} cannot be read: {error}")));
+        let accounts: Vec<Account> = read("/etc/passwd")?.lines().filter_map(Account::parse).collect();
+        let by_number = |uid: u32| accounts.iter().find(|account| account.uid == uid).cloned();
+        let Some(name) = name else {
+            let Status { uid, gid, groups, .. } = &self.status;
+            let inside = |ids: &Ids, id: u32| {
+                ids.inside(id).ok_or_else(|| unknown(format!("the user of {unit} is none that it knows itself")))
+            };
+            let (uid, gid) = (inside(&self.users, *uid)?, inside(&self.groups, *gid)?);
+            let groups = groups.iter().filter_map(|gid| self.groups.inside(*gid)).collect();
+            let nameless = || Account { name: uid.to_string(), uid, gid, home: "/".to_owned() };
+            return Ok((by_number(uid).unwrap_or_else(nameless), User { uid, gid, groups }));
+        };
+        let by_name = accounts.iter().find(|account| account.name == name).cloned();
+        let account = by_name.or_else(|| name.parse().ok().and_then(by_number));
+        let account = account.ok_or_else(|| unknown(format!("there is no user {name:?} in {unit}")))?;
+        let groups = groups_of(&read("/etc/group")?, &account);
+        let user = User { uid: account.uid, gid: account.gid, groups };
+        Ok((account, user))
+    }
+
+    /// Whether what would be launched is there: a program that can be executed, in a folder. What its user may do shows
+    /// when it is.
+    pub(in crate::agent) fn check(&self, launch: &Launch) -> Result<(), Refusal> {
+        let unit = &self.unit;
+        let program = launch.argv.first().map(String::as_str).unwrap_or_default();
+        if let Err(error) = self.open_inside(program, OFlag::O_PATH) {
+            return Err(Refusal::new(RefusalCode::NoSuchFile, format!("{program} in {unit}: {error}")));
+        }
+        if !self.is_executable(program) {
+            let message = format!("{program} in {unit} cannot be run. hint: is it executable?");
+            return Err(Refusal::new(RefusalCode::NotExecutable, message));
+        }
+        if let Err(error) = self.open_inside(&launch.cwd, OFlag::O_PATH | OFlag::O_DIRECTORY) {
+            let message = format!("working directory {} in {unit}: {error}", launch.cwd);
+            return Err(Refusal::new(RefusalCode::NoSuchFolder, message));
+        }
+        Ok(())
+    }
+
+    /// As on the host, of the programs inside.
+    fn find_program(&self, program: &str, cwd: &str) -> Result<String, Refusal> {
+        if program.contains('/') {
+            return Ok(Path::new(cwd).join(program).to_string_lossy().into_owned());
+        }
+        let found = SEARCH_PATH.split(':').map(|folder| format!("{folder}/{program}"));
+        found.into_iter().find(|path| !program.is_empty() && self.is_executable(path)).ok_or_else(|| {
+            let unit = &self.unit;
+            let message =
+                format!("there is no program {program:?} in {SEARCH_PATH} of {unit}\nhint: give its whole path");
+            Refusal::new(RefusalCode::NoSuchFile, message)
+        })
+    }
+
+    fn is_executable(&self, path: &str) -> bool {
+        let found = self.open_inside(path, OFlag::O_PATH).and_then(|file| Ok(fstat(&file)?));
+        found.is_ok_and(|found| {
+            SFlag::from_bits_truncate(found.st_mode).contains(SFlag::S_IFREG) && found.st_mode & 0o111 != 0
+        })
+    }
+
+    /// A small file of the container's; nothing of one that is not there.
+    fn read(&self, path: &str) -> io::Result<String> {
+        // What is no plain file may not be opened before that is known: it could keep whoever opens it.
+        let file = match self.open_inside(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
+            Ok(file) => File::from(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+            Err(error) => return Err(error),
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no plain file"));
+        }
+        let mut bytes = Vec::new();
+        file.take(LIST_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > LIST_MAX_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {LIST_MAX_BYTES} bytes")));
+        }
+        // A name that is no text is nobody's here.
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Opens what lies at a path inside: links lead nowhere else.
+    fn open_inside(&self, path: &str, flags: OFlag) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+        Ok(openat2(&self.root, path, how)?)
+    }
+}
+
+impl Status {
+    fn parse(text: &str) -> Option<Self> {
+        let field =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        // Real, effective, saved, and that for files.
+        let effective = |name: &str| field(name)?.split_ascii_whitespace().nth(1)?.parse().ok();
+        Some(Self {
+            uid: effective("Uid")?,
+            gid: effective("Gid")?,
+            groups: field("Groups")?.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?,
+            bounding: u64::from_str_radix(field("CapBnd")?, 16).ok()?,
+            no_new_privs: field("NoNewPrivs") == Some("1"),
+        })
+    }
+}
+
+impl Ids {
+    fn parse(text: &str) -> Self {
+        let row = |line: &str| {
+            let mut numbers = line.split_ascii_whitespace().map_while(|number| number.parse().ok());
+            Some([numbers.next()?, numbers.next()?, numbers.next()?])
+        };
+        Self(text.lines().filter_map(row).collect())
+    }
+
+    fn inside(&self, id: u32) -> Option<u32> {
+        self.0.iter().find_map(|[inside, outside, count]| moved(id, *outside, *inside, *count))
+    }
+
+    fn outside(&self, id: u32) -> Option<u32> {
+        self.0.iter().find_map(|[inside, outside, count]| moved(id, *inside, *outside, *count))
+    }
+}
+
+fn moved(id: u32, from: u32, to: u32, count: u32) -> Option<u32> {
+    let place = id.checked_sub(from).filter(|place| *place < count)?;
+    to.checked_add(place)
+}
+
+impl Account {
+    /// `NAME:PASSWORD:UID:GID:WORDS:HOME:SHELL`
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?.to_owned();
+        let mut fields = fields.skip(1);
+        let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let home = fields.nth(1).filter(|home| !home.is_empty() && !home.contains('\0')).unwrap_or("/").to_owned();
+        Some(Self { name, uid, gid, home })
+    }
+}
+
+/// All groups of a user, its own first, from lines such as `NAME:PASSWORD:GID:MEMBER,MEMBER`.
+fn groups_of(text: &str, account: &Account) -> Vec<u32> {
+    let mut groups = vec![account.gid];
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [_, _, gid, members] = fields[..] else { continue };
+        if let Ok(gid) = gid.parse()
+            && members.split(',').any(|member| member == account.name)
+            && !groups.contains(&gid)
+        {
+            groups.push(gid);
+        }
+    }
+    groups
+}
+
+/// The limits of a process; none that `/proc` says nothing of.
+fn rlimits(text: &str) -> Vec<Rlimit> {
+    let number = |word: &str| if word == "unlimited" { Some(None) } else { word.parse().ok().map(Some) };
+    let limit = |(name, resource): &(&str, Resource)| {
+        let mut words = text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace();
+        Some(Rlimit { resource: *resource, soft: number(words.next()?)?, hard: number(words.next()?)? })
+    };
+    LIMITS.iter().filter_map(limit).collect()
+}
+
+/// Limits, none of them above our own: not everybody may raise them. What is as it is anyway is left out.
+fn lowered(mut limits: Vec<Rlimit>, own: &[Rlimit]) -> Vec<Rlimit> {
+    let least = |one: Option<u64>, other: Option<u64>| [one, other].into_iter().flatten().min();
+    for limit in &mut limits {
+        let ours = own.iter().find(|ours| ours.resource == limit.resource).and_then(|ours| ours.hard);
+        limit.hard = least(limit.hard, ours);
+        limit.soft = least(limit.soft, limit.hard);
+    }
+    limits.retain(|limit| !own.contains(limit));
+    limits
+}
+
+/// Why a container cannot be looked into.
+fn not_entered(unit: &UnitName, error: &io::Error) -> Refusal {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Refusal::new(
+            RefusalCode::Denied,
+            format!("{unit} cannot be entered: {error}\nhint: only an agent that runs as root can go into a container"),
+        ),
+        _ => Refusal::new(RefusalCode::Conflict, format!("{unit} cannot be entered: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_who() {
+        let account = |line: &str| Account::parse(line).map(|Account { name, uid, gid, home }| (name, uid, gid, home));
+        let found = |name: &str, uid, gid, home: &str| Some((name.to_owned(), uid, gid, home.to_owned()));
+        for (line, wanted) in [
+            ("root:x:0:0:root:/root:/bin/sh", found("root", 0, 0, "/root")),
+            ("shop:x:700:701::/:/bin/sh", found("shop", 700, 701, "/")),
+            ("shop::700:701", found("shop", 700, 701, "/")),
+            ("shop:x:700:701:::", found("shop", 700, 701, "/")),
+            ("shop:x:-1:701::/:", None),
+            (":x:1:1::/:", None),
+            ("# shop", None),
+            ("", None),
+        ] {
+            assert_eq!(account(line), wanted, "{line}");
+        }
+        let shop = Account::parse("shop:x:700:701::/:").unwrap();
+        let text = "root:x:0:\nwheel:x:10:root,shop\nshop:x:701:shop\nbad:x:y:shop\nshopping:x:11:shopper\nmany:x:12:a,shop,b\n";
+        assert_eq!(groups_of(text, &shop), [701, 10, 12]);
+    }
+
+    #[test]
+    fn ids_inside_and_outside() {
+        let same = Ids::parse("         0          0 4294967295\n");
+        assert_eq!((same.inside(700), same.outside(700)), (Some(700), Some(700)));
+        let mapped = Ids::parse("0 100000 1000\n65534 5 1\n");
+        for (inside, outside) in [(0, 100_000), (999, 100_999), (65_534, 5)] {
+            assert_eq!((mapped.inside(outside), mapped.outside(inside)), (Some(inside), Some(outside)));
+        }
+        assert_eq!((mapped.inside(0), mapped.inside(101_000), mapped.outside(1_000)), (None, None, None));
+        assert_eq!(Ids::parse("nonsense\n1 2\n").inside(1), None);
+    }
+
+    #[test]
+    fn what_proc_tells() {
+        let text = "Name:\tsh\nUid:\t1\t700\t3\t4\nGid:\t5\t701\t7\t8\nGroups:\t10 12 \nNoNewPrivs:\t1\nCapBnd:\t00000000a80425fb\n";
+        let wanted = Status { uid: 700, gid: 701, groups: vec![10, 12], bounding: 0xa804_25fb, no_new_privs: true };
+        assert_eq!(Status::parse(text), Some(wanted));
+        assert!(Status::parse(&fs::read_to_string("/proc/self/status").unwrap()).is_some());
+        assert_eq!(Status::parse("Uid:\t1\n"), None);
+
+        let own = rlimits(&fs::read_to_string("/proc/self/limits").unwrap());
+        assert_eq!(own.len(), LIMITS.len(), "{own:?}");
+        assert_eq!(lowered(own.clone(), &own), []);
+        let limit = |soft, hard| vec![Rlimit { resource: Resource::Nofile, soft, hard }];
+        for (theirs, ours, wanted) in [
+            (limit(Some(5), Some(6)), limit(Some(7), Some(8)), limit(Some(5), Some(6))),
+            (limit(None, None), limit(Some(7), Some(8)), limit(Some(8), Some(8))),
+            (limit(Some(9), None), limit(None, None), limit(Some(9), None)),
+            (limit(None, None), limit(None, None), Vec::new()),
+        ] {
+            assert_eq!(lowered(theirs, &ours), wanted);
+        }
+    }
+
+    /// A container whose root is a folder.
+    fn container(root: &Path) -> Container {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        Container {
+            unit: "default/shop".parse().unwrap(),
+            first: FirstProcess { pid, start_ticks: proc::stat(pid).unwrap().start_ticks },
+            root: File::open(root).unwrap().into(),
+            status: Status { uid: 100_700, gid: 100_000, groups: vec![100_010, 3], ..Status::default() },
+            users: Ids::parse("0 100000 1000"),
+            groups: Ids::parse("0 100000 1000"),
+            cgroups: String::new(),
+            limits: Vec::new(),
+        }
+    }
+
+    fn exec(argv: &[&str]) -> Exec {
+        Exec::new(argv.iter().map(|word| (*word).to_owned()).collect(), 1_000)
+    }
+
+    #[test]
+    fn users_and_programs_are_those_inside() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        fs::create_dir_all(at("usr/bin")).unwrap();
+        fs::create_dir_all(at("etc")).unwrap();
+        fs::write(at("etc/passwd"), "root:x:0:0::/root:\nshop:x:700:701::/srv:\n").unwrap();
+        fs::write(at("etc/group"), "wheel:x:10:shop\n").unwrap();
+        fs::copy("/bin/true", at("usr/bin/tool")).unwrap();
+        fs::write(at("usr/bin/text"), "").unwrap();
+        // As it is written inside, a link leads to something else than outside.
+        std::os::unix::fs::symlink("usr/bin", at("bin")).unwrap();
+        std::os::unix::fs::symlink("/usr/bin/tool", at("usr/bin/other")).unwrap();
+        let container = container(root.path());
+        let launch = |exec: Exec| container.launch(&exec);
+
+        let found = launch(exec(&["tool", "a"])).unwrap();
+        assert_eq!(found.argv, ["/usr/bin/tool", "a"]);
+        assert_eq!(found.user, Some(User { uid: 700, gid: 0, groups: vec![10] }));
+        assert!(
+            found.env.contains(&("HOME".into(), "/srv".into())) && found.env.contains(&("USER".into(), "shop".into()))
+        );
+        assert_eq!(found.inside.unwrap().owner, 100_700);
+        assert_eq!(launch(exec(&["other"])).unwrap().argv, ["/usr/bin/other"]);
+        let of = |user: &str| launch(Exec { user: Some(user.to_owned()), ..exec(&["tool"]) });
+        assert_eq!(of("shop").unwrap().user, Some(User { uid: 700, gid: 701, groups: vec![701, 10] }));
+        assert_eq!(of("0").unwrap().user, Some(User { uid: 0, gid: 0, groups: vec![0] }));
+        assert!(container.check(&launch(exec(&["tool"])).unwrap()).is_ok());
+        let checked = |exec: Exec| container.check(&launch(exec).unwrap()).unwrap_err().code;
+        assert_eq!(checked(exec(&["/none"])), RefusalCode::NoSuchFile);
+        assert_eq!(checked(exec(&["/usr/bin/text"])), RefusalCode::NotExecutable);
+        let nowhere = Exec { cwd: Some("/usr/bin/tool".to_owned()), ..exec(&["/usr/bin/tool"]) };
+        assert_eq!(checked(nowhere), RefusalCode::NoSuchFolder);
+        for (refused, code) in [
+            (of("daemon"), RefusalCode::UnknownUser),
+            (of("4242"), RefusalCode::UnknownUser),
+            (launch(exec(&["text"])), RefusalCode::NoSuchFile),
+            (launch(exec(&["env"])), RefusalCode::NoSuchFile),
+            (launch(exec(&[""])), RefusalCode::Invalid),
+            (launch(exec(&["tool", "\0"])), RefusalCode::Invalid),
+        ] {
+            assert_eq!(refused.unwrap_err().code, code);
+        }
+    }
+
+    #[test]
+    fn nothing_of_the_container_leads_out_of_it_or_keeps_anybody() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        fs::create_dir_all(root.path().join("etc")).unwrap();
+        fs::write(outside.path(), "host:x:1:1::/:\n").unwrap();
+        let passwd = root.path().join("etc/passwd");
+        let container = container(root.path());
+        let read = || container.read("/etc/passwd").map_err(|error| error.to_string());
+        assert_eq!(read(), Ok(String::new()), "there is none");
+        for link in [outside.path().to_str().unwrap(), "../../../../../../etc/hostname", "/proc/self/root/etc/passwd"] {
+            std::os::unix::fs::symlink(link, &passwd).unwrap();
+            assert_eq!(read(), Ok(String::new()), "{link}");
+            fs::remove_file(&passwd).unwrap();
+        }
+        nix::unistd::mkfifo(&passwd, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(read().unwrap_err().contains("no plain file"));
+        fs::remove_file(&passwd).unwrap();
+        fs::create_dir(&passwd).unwrap();
+        assert!(read().is_err());
+        fs::remove_dir(&passwd).unwrap();
+        File::create(&passwd).unwrap().set_len(LIST_MAX_BYTES + 1).unwrap();
+        assert!(read().unwrap_err().contains("bytes"));
+    }
+
+    #[test]
+    fn what_has_the_hosts_files_is_no_container() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let unit = "default/shop".parse().unwrap();
+        let start_ticks = proc::stat(pid).unwrap().start_ticks;
+        let code = |first| Container::open(&unit, first).unwrap_err().code;
+        assert_eq!(code(FirstProcess { pid, start_ticks }), RefusalCode::Unsupported);
+        // Another process has this number now.
+        assert_eq!(code(FirstProcess { pid, start_ticks: start_ticks + 1 }), RefusalCode::Conflict);
+        assert_eq!(code(FirstProcess { pid: i32::MAX, start_ticks }), RefusalCode::Conflict);
+    }
+}

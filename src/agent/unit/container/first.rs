@@ -1,0 +1,47 @@
+//! What is asked of a container's runtime before something is run inside.
+
+use muster_topics::{Millis, name::UnitName};
+
+use super::{Containers, name, runtime::Phase};
+use crate::{
+    agent::unit::{
+        failure::{may_heal, never},
+        inside::FirstProcess,
+    },
+    rules::plan::Failure,
+};
+
+/// A container's first process, as its runtime tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::agent::unit) struct First {
+    pub(in crate::agent::unit) pid: i32,
+    pub(in crate::agent::unit) frozen: bool,
+    started_ms: Option<Millis>,
+}
+
+impl Containers {
+    /// The first process of a unit's container; nothing if it does not run, or is another's.
+    pub(in crate::agent::unit) async fn first(&self, unit: &UnitName) -> Result<Option<First>, Failure> {
+        let Some(started) = self.place(unit).started()? else { return Ok(None) };
+        let state = self.runtime(started.runtime)?.look(&name(unit)).await?;
+        Ok(state.filter(|state| self.is_ours(unit, state)).and_then(|state| match state.phase {
+            Phase::Runs { pid, frozen, started_ms } => Some(First { pid, frozen, started_ms }),
+            Phase::Made | Phase::Ended { .. } | Phase::Busy => None,
+        }))
+    }
+
+    /// The same, of one that nobody has seen come up: it is asked twice, and what has this number in between is it.
+    pub(in crate::agent::unit) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, Failure> {
+        let Some(first) = self.first(unit).await? else { return Err(never(format!("{unit} does not run"))) };
+        if first.frozen {
+            return Err(never(format!("{unit} is frozen. hint: `muster container thaw {unit}`")));
+        }
+        let stat = muster_shim::proc::stat(first.pid).filter(|stat| !stat.is_dead());
+        match (stat, self.first(unit).await?) {
+            (Some(stat), Some(again)) if again == first => {
+                Ok(FirstProcess { pid: first.pid, start_ticks: stat.start_ticks })
+            }
+            _ => Err(may_heal(format!("{unit} is about to end, or to be started anew"))),
+        }
+    }
+}

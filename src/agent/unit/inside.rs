@@ -1,0 +1,57 @@
+//! Where something is to be run inside a container: by which process one goes in.
+
+use muster_topics::{
+    name::UnitName,
+    outcome::RefusalCode,
+    unit::{Phase, Spec},
+};
+
+use super::Units;
+use crate::rules::{Refusal, edit};
+
+/// The first process of a container that runs. Process id and start time together are used once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::agent) struct FirstProcess {
+    pub(in crate::agent) pid: i32,
+    pub(in crate::agent) start_ticks: u64,
+}
+
+impl Units {
+    /// The first process of a container. It is the one that this agent has seen come up, and its runtime says that it is
+    /// still that: neither a number alone, which may be another process's by now, nor a memory, is enough.
+    ///
+    /// # Errors
+    /// If there is no such unit, it is no container, it does not run or is frozen, or its runtime does not answer.
+    pub(in crate::agent) async fn first_process(&self, unit: &UnitName) -> Result<FirstProcess, Refusal> {
+        let refuse = |code, message: String| Err(Refusal::new(code, message));
+        let known = self.states.borrow().get(unit).cloned();
+        let Some(state) = known else { return Err(edit::unknown(unit)) };
+        let Spec::Container(_) = state.spec() else {
+            let kind = state.spec().kind();
+            return refuse(
+                RefusalCode::Unsupported,
+                format!("{unit} is a {kind}, and something can be run inside a container only"),
+            );
+        };
+        let Some((pid, start_ticks)) = state.process else { return Err(does_not_run(unit, state.observed.phase)) };
+        let Some(containers) = &self.kinds.containers else {
+            return refuse(RefusalCode::Unsupported, "this agent keeps no containers".to_owned());
+        };
+        match containers.first(unit).await {
+            Ok(Some(first)) if first.frozen => {
+                refuse(RefusalCode::Conflict, format!("{unit} is frozen. hint: `muster container thaw {unit}`"))
+            }
+            Ok(Some(first)) if first.pid == pid => Ok(FirstProcess { pid, start_ticks }),
+            Ok(Some(_)) => refuse(RefusalCode::Conflict, format!("{unit} has just been started anew. hint: try again")),
+            Ok(None) => Err(does_not_run(unit, state.observed.phase)),
+            Err(failure) => refuse(RefusalCode::Conflict, format!("{unit} cannot be entered: {}", failure.error)),
+        }
+    }
+}
+
+fn does_not_run(unit: &UnitName, phase: Phase) -> Refusal {
+    // Each is one word.
+    let phase = format!("{phase:?}").to_lowercase();
+    let message = format!("{unit} does not run: its phase is {phase}. hint: `muster container run {unit}`");
+    Refusal::new(RefusalCode::Conflict, message)
+}

@@ -1,0 +1,128 @@
+//! The way into a container.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Seek, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+};
+
+use muster_shim::{Inside, Step, proc};
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    libc,
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        prctl,
+    },
+    unistd::{chroot, fchdir},
+};
+
+use crate::{program::Failure, sys};
+
+/// The namespaces that there may be, by their names below `/proc/<pid>/ns`. Without the first there is no container.
+const NAMESPACES: [(&str, i32); 8] = [
+    ("mnt", libc::CLONE_NEWNS),
+    ("user", libc::CLONE_NEWUSER),
+    ("pid", libc::CLONE_NEWPID),
+    ("net", libc::CLONE_NEWNET),
+    ("ipc", libc::CLONE_NEWIPC),
+    ("uts", libc::CLONE_NEWUTS),
+    ("cgroup", libc::CLONE_NEWCGROUP),
+    // Not in every C library's headers.
+    ("time", 0x80),
+];
+
+/// A container, and what it takes to go in. Nothing in here is the host's.
+#[derive(Debug)]
+pub(crate) struct Door {
+    process: OwnedFd,
+    root: File,
+    /// Those of its namespaces that are not ours.
+    namespaces: i32,
+    /// Folders of cgroups are entered by these.
+    pub(crate) cgroups: Vec<File>,
+}
+
+impl Door {
+    /// Finds the container that is meant.
+    pub(crate) fn open(inside: &Inside) -> Result<Self, Failure> {
+        let found = |stat: &proc::Stat| stat.start_ticks == inside.start_ticks && !stat.is_dead();
+        let is_meant = || proc::stat(inside.pid).as_ref().is_some_and(found);
+        let of_it = |what: &str| format!("/proc/{}/{what}", inside.pid);
+        let process = sys::pidfd_open(inside.pid).map_err(at_enter)?;
+        let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(of_it("root"));
+        let namespaces = namespaces(&of_it("ns"));
+        // Who has had this number since before the handle was made is whom the handle means, and all that was read.
+        if !is_meant() {
+            return Err(failure(Errno::ESRCH));
+        }
+        let door = |folder: &std::path::PathBuf| OpenOptions::new().write(true).open(folder.join("cgroup.procs"));
+        let cgroups = inside.cgroups.iter().map(door).collect::<io::Result<_>>().map_err(at(Step::Cgroup))?;
+        Ok(Self { process, root: root.map_err(at_enter)?, namespaces: namespaces?, cgroups })
+    }
+
+    /// The descriptors that have to stay open for it.
+    pub(crate) fn descriptors(&self) -> [i32; 2] {
+        [self.process.as_raw_fd(), self.root.as_raw_fd()]
+    }
+
+    /// Goes in: what this process forks from here on is in the container.
+    pub(crate) fn enter(&self) -> Result<(), Failure> {
+        // Nobody in there can look into what is not the program yet.
+        prctl::set_dumpable(false).map_err(failure)?;
+        sys::join_namespaces(&self.process, self.namespaces).map_err(failure)?;
+        // Mostly that has done it; but the root of a process need not be that of its mounts.
+        fchdir(&self.root).map_err(failure)?;
+        chroot(".").map_err(failure)
+    }
+}
+
+/// Those of a process's namespaces that are not ours.
+fn namespaces(folder: &str) -> Result<i32, Failure> {
+    let mut differ = 0;
+    for (name, flag) in NAMESPACES {
+        let (theirs, ours) = (fs::metadata(format!("{folder}/{name}")), fs::metadata(format!("/proc/self/ns/{name}")));
+        let (theirs, ours) = match (theirs, ours) {
+            (Ok(theirs), Ok(ours)) => (theirs, ours),
+            // A kernel that does not know it.
+            (_, Err(_)) => continue,
+            (Err(error), Ok(_)) => return Err(at_enter(error)),
+        };
+        if (theirs.dev(), theirs.ino()) != (ours.dev(), ours.ino()) {
+            differ |= flag;
+        }
+    }
+    // What has the host's mounts is no container, and what ran there would run on the host.
+    if differ & libc::CLONE_NEWNS == 0 { Err(failure(Errno::EXDEV)) } else { Ok(differ) }
+}
+
+/// A copy of what a command is to read, which nobody can change: the file itself is the host's.
+pub(crate) fn sealed_copy(mut original: File) -> io::Result<File> {
+    let mut copy = File::from(memfd_create(c"stdin", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+    io::copy(&mut original, &mut copy)?;
+    copy.rewind()?;
+    let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
+    fcntl(&copy, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(copy)
+}
+
+/// Tells the number of the process that was forked inside.
+pub(crate) fn tell(mut to: &File, pid: i32) -> io::Result<()> {
+    to.write_all(&pid.to_ne_bytes())
+}
+
+fn failure(errno: Errno) -> Failure {
+    Failure { step: Step::Enter, which: None, errno: errno as i32 }
+}
+
+fn at_enter(error: io::Error) -> Failure {
+    at(Step::Enter)(error)
+}
+
+fn at(step: Step) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure { step, which: None, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) }
+}

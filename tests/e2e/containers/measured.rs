@@ -1,0 +1,38 @@
+//! What all of a container uses is measured, and not only what its first process does.
+
+use serde_json::json;
+
+use super::{
+    shop,
+    stage::{Podman, add_rootfs, apply},
+};
+use crate::fleet::{Fleet, eventually};
+
+fn last(fleet: &Fleet, measurement: &str, is_right: impl Fn(f64) -> bool) -> f64 {
+    let selector = format!("{measurement}{{realm=\"default\",unit=\"shop\",kind=\"container\"}}");
+    eventually(&selector, || {
+        let answer = fleet.json(&["metric", "query", &selector]);
+        let value = answer["series"][0]["points"][0][1].as_f64();
+        value.filter(|value| is_right(*value)).ok_or_else(|| answer.to_string())
+    })
+}
+
+#[test]
+fn all_of_a_container_is_measured() {
+    let podman = Podman::start();
+    let fleet = podman.fleet();
+    add_rootfs(&fleet);
+    // Its first process only waits: what it forks works, each for a moment, and another holds memory.
+    let script = "(x=$(busybox head -c 20000000 /dev/zero | busybox tr '\\0' x); sleep 1000) &
+        while :; do (i=0; while [ $i -lt 5000 ]; do i=$((i + 1)); done); done";
+    let limits = json!({"memory_bytes": 96 * 1_048_576, "cpu": 0.3, "pids": 40});
+    apply(&fleet, &shop(json!({"args": ["/bin/sh", "-c", script], "limits": limits})));
+    fleet.unit_in_phase("default/shop", "running");
+    // 0.3 of a processor, of however many there are.
+    let cpus = f64::from(u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap());
+    last(&fleet, "muster_unit_cpu_busy_ratio", |ratio| (0.1 / cpus..0.6 / cpus).contains(&ratio));
+    last(&fleet, "muster_unit_cpu_throttled_seconds_total", |seconds| seconds > 1.0);
+    last(&fleet, "muster_unit_memory_resident_bytes", |bytes| (20e6..96.0 * 1_048_576.0).contains(&bytes));
+    last(&fleet, "muster_unit_memory_limit_bytes", |bytes| (bytes - 96.0 * 1_048_576.0).abs() < 1.0);
+    last(&fleet, "muster_unit_processes_count", |count| (3.0..=40.0).contains(&count));
+}
