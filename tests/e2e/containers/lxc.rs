@@ -210,6 +210,28 @@ fn it_has_loopback_alone_or_the_hosts_network_and_takes_neither_away() {
 }
 
 #[test]
+fn commands_run_inside_with_their_exit_their_user_and_an_end() {
+    let (fleet, lxc) = stage();
+    apply(&fleet, &stall(json!({"user": "shop"})));
+    let first = pid(&fleet.unit_in_phase("default/shop", "running"));
+    let inside = |options: &[&str], script: &str| {
+        fleet.muster(&[&["exec", "--container", "default/shop"], options, &["--shell", "--", script]].concat())
+    };
+    let run = inside(&[], "id -u; cat /proc/sys/kernel/hostname; ls /; exit 7").expect_code(1);
+    assert!(
+        run.stdout.contains("700\n") && run.stdout.contains("shop\n") && !run.stdout.contains("boot"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(inside(&["--user", "root"], "id -u").expect_code(0).stdout.trim(), "0");
+    // What is out of time leaves nothing behind inside.
+    inside(&["--timeout", "1s"], "sleep 4321 & sleep 4321").expect_code(1);
+    let left = || lxc.run("lxc-attach", &["-n", NAME, "--", "/bin/busybox", "ps"]);
+    eventually("the end of what was out of time", || if left().contains("4321") { Err(left()) } else { Ok(()) });
+    assert_eq!(pid(&fleet.unit_in_phase("default/shop", "running")), first);
+}
+
+#[test]
 fn what_muster_did_not_make_is_left_alone() {
     let (fleet, lxc) = stage();
     apply(&fleet, &stall(json!({"unit": "default/first"})));
