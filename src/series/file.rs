@@ -58,7 +58,14 @@ pub(super) async fn open(path: &Path, now_ms: Millis) -> Result<Opened, SeriesEr
         Err(error) => return Err(error),
     };
     forget_damage(path);
-    let readers = SqlitePoolOptions::new().max_connections(READERS).connect_with(options(path).read_only(true)).await?;
+    let readers = SqlitePoolOptions::new()
+        .max_connections(READERS)
+        // Their caches fill once and are bounded. A connection made anew every half an hour fills another, in memory that
+        // the allocator does not give back.
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .connect_with(options(path).read_only(true))
+        .await?;
     Ok(Opened { writer, readers, set_aside })
 }
 

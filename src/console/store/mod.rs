@@ -110,6 +110,9 @@ impl Store {
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(ACQUIRE)
+            // Their caches fill once, as those of the time-series store.
+            .max_lifetime(None)
+            .idle_timeout(None)
             .connect_with(options.read_only(true))
             .await?;
         Ok(Self { reader, writer })

@@ -320,7 +320,6 @@ fn launch(path: &Path, name: &str, folder: &Folder, made: Made) -> Result<Launch
         env: vec![("PATH".to_owned(), SEARCH_PATH.to_owned()), ("LC_ALL".to_owned(), "C".to_owned())],
         cwd: text(folder.path()),
         user: None,
-        inside: None,
         attributes: Attributes::default(),
         // LXC makes those that it needs.
         cgroup: Cgroup::default(),
