@@ -224,13 +224,15 @@ async fn simulate(
         left,
     );
     let watched = watch(wanted, options.output, &tally, began, shutdown).await;
-    let mut summary = tally.summary(u64::from(wanted.hosts), began, *watched.as_ref().unwrap_or(&None));
+    // Those that are there until they are asked to leave; all else counts up to the last moment.
+    let online = tally.online();
     print::say("stopping …");
     fleet.stop().await;
     // The last handles on the journal are gone with the hosts.
     let _ = writer.await;
-    summary.twice = store.twice().await.trying(trying)?;
-    watched.map(|_| Some(summary))
+    let summary = tally.summary(u64::from(wanted.hosts), began, *watched.as_ref().unwrap_or(&None));
+    let twice = store.twice().await.trying(trying)?;
+    watched.map(|_| Some(Summary { online, twice, ..summary }))
 }
 
 fn manner(wanted: &Simulate) -> Manner {

@@ -74,7 +74,7 @@ impl View for HostView {
                 h2 { "Recent commands" }
                 (region(&url, "recent", &["command"], self.recent(frame)))
             }
-            (region(&url, "removal", &["host"], self.removal(frame)))
+            (self.removal(frame))
         }
     }
 
@@ -85,7 +85,6 @@ impl View for HostView {
             "units" => Some(self.units(frame)),
             "latest" => Some(latest(&self.latest, frame)),
             "recent" => Some(self.recent(frame)),
-            "removal" => Some(self.removal(frame)),
             _ => None,
         }
     }
@@ -143,7 +142,7 @@ impl HostView {
         }
     }
 
-    /// To remove it, once it is away.
+    /// To remove it, if it is away. No region: what somebody has opened stays open.
     fn removal(&self, frame: &Frame) -> Markup {
         let is_there = self.host.presence.as_ref().is_some_and(|presence| presence.state == PresenceState::Online);
         html! {
