@@ -24,7 +24,7 @@ use std::{
 use muster_shim::{
     Ended, Event, Exit, LINE_MAX_BYTES, Launch, Report, Request, State, Step,
     files::{self, Found},
-    proc,
+    proc, sealed,
 };
 use muster_topics::{capability::Capability, name::Digest};
 use tokio::{
@@ -39,8 +39,6 @@ use crate::{
     clock::now_ms,
     files::{PRIVATE_FOLDER, make_folder, write_atomically},
 };
-
-mod sealed;
 
 /// The shim's program, which the build script built.
 static PROGRAM: &[u8] = include_bytes!(env!("MUSTER_SHIM_PROGRAM"));
@@ -156,7 +154,7 @@ impl Shims {
             files::begin(&at)?;
             files::write_launch(&at, &wanted)?;
             crash::point("launch", "before spawn");
-            let sealed = wanted.inside.is_some().then(|| sealed::copy(PROGRAM)).transpose()?;
+            let sealed = wanted.inside.is_some().then(|| sealed::copy(c"muster-shim", &mut &*PROGRAM)).transpose()?;
             let path = sealed.as_ref().map(|copy| PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd())));
             let spawned = spawn(path.as_deref().unwrap_or(&program), &at, false, lock);
             crash::point("launch", "after spawn");

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Seek, Write},
+    io::{self, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::{MetadataExt, OpenOptionsExt},
@@ -12,12 +12,8 @@ use std::{
 use muster_shim::{Inside, Step, proc};
 use nix::{
     errno::Errno,
-    fcntl::{FcntlArg, SealFlag, fcntl},
     libc,
-    sys::{
-        memfd::{MFdFlags, memfd_create},
-        prctl,
-    },
+    sys::prctl,
     unistd::{chroot, fchdir},
 };
 
@@ -98,16 +94,6 @@ fn namespaces(folder: &str) -> Result<i32, Failure> {
     }
     // What has the host's mounts is no container, and what ran there would run on the host.
     if differ & libc::CLONE_NEWNS == 0 { Err(failure(Errno::EXDEV)) } else { Ok(differ) }
-}
-
-/// A copy of what a command is to read, which nobody can change: the file itself is the host's.
-pub(crate) fn sealed_copy(mut original: File) -> io::Result<File> {
-    let mut copy = File::from(memfd_create(c"stdin", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
-    io::copy(&mut original, &mut copy)?;
-    copy.rewind()?;
-    let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
-    fcntl(&copy, FcntlArg::F_ADD_SEALS(seals))?;
-    Ok(copy)
 }
 
 /// Tells the number of the process that was forked inside.

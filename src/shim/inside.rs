@@ -7,7 +7,7 @@
 //!
 //! **Invariant: what runs inside has nothing of the host's**: no descriptor of a folder, no file but copies that nobody
 //! can change, and not the shim's own program, which a container could write to once it is its process's
-//! `/proc/self/exe`. So the agent starts such a shim from a sealed copy in memory.
+//! `/proc/self/exe`. So the agent starts such a shim from a [sealed](crate::sealed) copy in memory.
 
 use std::path::PathBuf;
 

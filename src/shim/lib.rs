@@ -31,6 +31,7 @@ pub mod cgroup;
 pub mod files;
 pub mod inside;
 pub mod proc;
+pub mod sealed;
 
 use serde::{Deserialize, Serialize};
 

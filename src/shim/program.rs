@@ -15,6 +15,7 @@ use std::{
 use muster_shim::{
     Capture, Launch, Main, Output, Step, files,
     proc::{self, Stat},
+    sealed,
 };
 use nix::{
     errno::Errno,
@@ -22,7 +23,7 @@ use nix::{
     unistd::{ForkResult, SysconfVar, getpid, pipe2, sysconf},
 };
 
-use crate::{child, enter, sys};
+use crate::{child, sys};
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -77,7 +78,7 @@ pub(crate) struct Pending {
 fn with_stdin(launch: &Launch, [nothing, stdout, stderr]: Stdio) -> io::Result<Stdio> {
     let stdin = match launch.output {
         Output::Capture(Capture { stdin: true, .. }) if launch.inside.is_some() => {
-            enter::sealed_copy(File::open(files::STDIN)?)?
+            sealed::copy(c"stdin", &mut File::open(files::STDIN)?)?
         }
         Output::Capture(Capture { stdin: true, .. }) => File::open(files::STDIN)?,
         _ => nothing,
