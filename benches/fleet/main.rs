@@ -183,13 +183,16 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
     }
     let mut missed = false;
     if options.wants("command") {
-        // Acknowledgements of the storm are over.
+        // What the storm led to is over.
         thread::sleep(Duration::from_secs(2));
         let mut times = Vec::new();
         let cpu = (console.cpu()?, fleet.cpu()?, broker.cpu()?);
-        for _ in 0..options.rounds {
-            times.push(console.command_to_all(hosts)?);
-            thread::sleep(Duration::from_secs(2));
+        for round in 1..=options.rounds {
+            let time = console.command_to_all(hosts)?;
+            eprintln!("{} {hosts} command {round} of {}: {}", kind.name(), options.rounds, seconds(time));
+            times.push(time);
+            // The acknowledgements are no part of it, and must not be in the way of the next.
+            fleet.until_acknowledged(u64::from(hosts) * round as u64)?;
         }
         let each = |now: Duration, then: Duration| (now - then).as_secs_f64() / options.rounds as f64;
         let cpu = format!(

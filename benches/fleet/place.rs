@@ -294,6 +294,13 @@ impl Fleet {
         Ok(count("in_bytes")? + count("out_bytes")?)
     }
 
+    /// Until the console has told hosts of so many answers that it has them.
+    pub(crate) fn until_acknowledged(&self, answers: u64) -> Result<()> {
+        until("acknowledgements", answers, || {
+            Self::told(&self.process.printed())?["acknowledged"].as_u64().context("no acknowledged")
+        })
+    }
+
     /// Ends them; says what they say, and fails if a promise was broken.
     pub(crate) fn stop(self) -> Result<String> {
         let told = Self::told(&self.process.stop()?)?;
