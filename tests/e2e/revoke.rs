@@ -71,6 +71,36 @@ fn a_host_that_is_revoked_is_locked_out() {
 }
 
 #[test]
+fn a_host_that_is_gone_for_good_is_removed() {
+    let roles = Roles::start();
+    let agent = roles.agent(&["--join", &roles.token()]);
+    let host = roles.wait_for_host("online")["id"].as_str().unwrap().to_owned();
+    roles.ok(&["exec", "--host", &host, "--", "true"]);
+    let run = |args: &[&str]| roles.home.muster(args);
+    run(&["host", "rm", &host]).expect_code(1).expect_stderr("is online").expect_stderr("hint");
+
+    agent.stop();
+    roles.wait_for_host("stopped");
+    let waits = roles.ok(&["exec", "--no-wait", "--host", &host, "--", "true"]);
+    roles.ok(&["host", "rm", &host]);
+    assert_eq!(roles.json(&["host", "ls"]), serde_json::json!([]));
+    run(&["host", "rm", &host]).expect_code(1).expect_stderr(&host);
+    run(&["exec", "--host", &host, "--", "true"]).expect_code(1).expect_stderr(&host);
+    // What waited for it will never be done, and says so.
+    let shown = roles.json(&["command", "show", waits.trim()]);
+    assert_eq!(shown["state"], "closed", "{shown}");
+
+    // Its certificate does not let it in any more; a token does, with the folder that it has.
+    let mut agent = roles.agent(&[]);
+    agent.wait_for("that it is locked out", |printed| printed.contains("certificate").then_some(()));
+    agent.kill();
+    assert_eq!(roles.json(&["host", "ls"]), serde_json::json!([]));
+    let _agent = roles.agent(&["--join", &roles.token()]);
+    let back = roles.wait_for_host("online")["id"].as_str().unwrap().to_owned();
+    roles.ok(&["exec", "--host", &back, "--", "true"]);
+}
+
+#[test]
 fn a_broker_by_itself_reads_the_consoles_list() {
     let roles = Roles::start();
     let agent = ["agent", "--config", &roles.agent_config(), "--join", &roles.token()];
