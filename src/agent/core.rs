@@ -28,7 +28,6 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::{
     alert::Lookout,
@@ -37,6 +36,7 @@ use super::{
     fact::Fact,
     join::Identity,
     link::{Connection, Link, LinkEvent, Me, Message},
+    lives::Lives,
     local::{Question, Standing},
     metric::Queues,
     portrait::Portrait,
@@ -123,7 +123,7 @@ pub(super) struct Agent {
     pub(super) inputs: Inputs,
     pub(super) lookout: Lookout,
     queues: Arc<Queues>,
-    former: Vec<Uuid>,
+    lives: Lives,
     pub(super) portrait: Portrait,
     held: VecDeque<Message>,
     /// When messages that the store did not take are tried again.
@@ -163,7 +163,7 @@ pub(super) struct Parts {
     pub(super) bounds: Bounds,
     pub(super) lookout: Lookout,
     pub(super) queues: Arc<Queues>,
-    pub(super) former: Vec<Uuid>,
+    pub(super) lives: Lives,
     pub(super) ready: watch::Sender<bool>,
     pub(super) inputs: Inputs,
 }
@@ -195,7 +195,7 @@ impl Agent {
             inputs: parts.inputs,
             lookout: parts.lookout,
             queues: parts.queues,
-            former: parts.former,
+            lives: parts.lives,
             portrait: parts.portrait,
             held: VecDeque::new(),
             held_ms: None,
@@ -367,7 +367,7 @@ impl Agent {
         tracing::info!(session = connection.session, "connected to the broker");
         let now_ms = self.now_ms();
         self.portrait.look();
-        self.voice.up(connection, self.former.clone(), now_ms);
+        self.voice.up(connection, self.lives.former().to_vec(), now_ms);
     }
 
     fn down(&mut self) {
@@ -453,6 +453,7 @@ impl Agent {
                 let now_ms = self.now_ms();
                 self.observe_units();
                 self.voice.begin(now_ms);
+                self.lives.works();
                 self.ready.send_replace(true);
                 return self.take_held_up().await;
             }

@@ -7,7 +7,7 @@
 //! - [`store`]: what must be known again after the agent was killed
 //! - `core`: the loop, which owns all state; `road`: the way of a command through it (`fact`: what it comes to; `turn`: that of a program; `daemon`: of one that stays; `estate`:
 //!   verbs about realms and snapshots); `bounds`: how much is kept of all that
-//! - [`link`]: the connection to the broker; `voice`: what there is to say, and whether it was heard
+//! - [`link`]: the connection to the broker (`lives`: who this agent is there, and was); `voice`: what there is to say, and whether it was heard
 //!   (`portrait` and `facts`: the host's state; `unit_topics` and `alert_topics`: the retained topics)
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most
 //! - [`unit`], [`artifact`]: units, and where their programs come from
@@ -41,6 +41,7 @@ mod follow;
 pub mod join;
 pub mod lean;
 pub mod link;
+mod lives;
 pub mod local;
 pub mod manager;
 pub mod metric;
@@ -59,7 +60,7 @@ pub(crate) mod voice;
 
 use std::{
     fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -72,7 +73,6 @@ use tokio::{
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use self::{
     alert::{About, Lookout},
@@ -83,6 +83,7 @@ use self::{
     execute::Executor,
     join::{Identity, JoinError},
     link::{Link, Me, Meter},
+    lives::Lives,
     local::{Asker, Local, Question},
     manager::Manager,
     metric::{MetricsTask, Queues, Sources},
@@ -94,16 +95,12 @@ use self::{
 };
 use crate::{
     clock, files,
-    rules::{heartbeat::Beats, presence, time::KnownTime},
+    rules::{heartbeat::Beats, time::KnownTime},
 };
 
 /// Output and ends of commands that the loop has not stored yet. Each piece is at most 16 KiB, so
 /// this holds a quarter of a MiB; beyond it, programs wait, or their shims drop.
 const EXEC_EVENTS: usize = 16;
-
-/// Earlier lives whose presence is not taken for a twin's. Of more than these, one would have to be
-/// the last that a broker heard of.
-const FORMER_MAX: usize = 16;
 
 /// How long a host that is a member waits for a console to join it anew: a little more than one exchange may take.
 const REJOIN: Duration = Duration::from_secs(35);
@@ -270,8 +267,8 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     }
     let identity = membership(&config, host, &portrait).await?;
     let life = store.begin_life(now_ms).await?;
-    let (former, instance) = instances(&folder)?;
-    let me = Me { host, instance, epoch: life.epoch, keep_alive_s: config.keep_alive_s };
+    let lives = Lives::begin(&folder)?;
+    let me = Me { host, instance: lives.instance(), epoch: life.epoch, keep_alive_s: config.keep_alive_s };
     tracing::info!(host.id = %host, epoch = life.epoch, data = %folder.display(), "the agent starts");
 
     let (stop, tasks) = (CancellationToken::new(), CancellationToken::new());
@@ -342,7 +339,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         bounds: Bounds::new(config.journal.clone()),
         lookout,
         queues,
-        former,
+        lives,
         ready: ready_sender,
         inputs,
     });
@@ -457,31 +454,6 @@ fn lock(folder: &Path) -> Result<Flock<fs::File>, AgentError> {
     })
 }
 
-/// The instances of earlier lives, newest first, and a new one for this life, which is remembered
-/// before anybody hears of it.
-fn instances(folder: &Path) -> Result<(Vec<Uuid>, Uuid), AgentError> {
-    let path = folder.join("instances");
-    let failed = |source| AgentError::Folder { path: path.clone(), source };
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        text => text.unwrap_or_default(),
-    };
-    let place = place(folder).map_err(failed)?;
-    let mut former = presence::former(&text, &place);
-    former.truncate(FORMER_MAX);
-    let instance = Uuid::new_v4();
-    let all = std::iter::once(&instance).chain(&former).map(|instance| format!("{instance} {place}\n"));
-    files::write_atomically(&path, all.collect::<String>().as_bytes(), files::SECRET_MODE).map_err(failed)?;
-    Ok((former, instance))
-}
-
-/// Where an agent lives: in this folder, since this start of the machine. A copy of the folder is another place, and so is
-/// a copy of the whole disk, which can only be used by a machine that was started with it.
-fn place(folder: &Path) -> io::Result<String> {
-    let found = fs::metadata(folder)?;
-    Ok(format!("{} {}:{}", facts::boot_id(), found.dev(), found.ino()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -497,17 +469,6 @@ mod tests {
         assert!(matches!(second, AgentError::Busy { .. }) && second.to_string().contains("hint:"), "{second}");
         drop(first);
         lock(&folder).unwrap();
-    }
-
-    #[test]
-    fn earlier_lives_are_remembered() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut lives = Vec::new();
-        for _ in 0..FORMER_MAX + 3 {
-            let (former, instance) = instances(folder.path()).unwrap();
-            assert_eq!(former, lives.iter().rev().take(FORMER_MAX).copied().collect::<Vec<_>>());
-            lives.push(instance);
-        }
     }
 
     #[tokio::test]

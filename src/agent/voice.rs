@@ -32,7 +32,7 @@ use crate::{
     rules::{
         backlog::{self, Backlog},
         heartbeat::Beats,
-        presence::{Standing, Verdict},
+        presence::{Life, Standing, Verdict},
         resend::Resend,
     },
 };
@@ -116,6 +116,8 @@ pub(crate) struct Voice<K = Store, W = Connection> {
     me: Me,
     kept: K,
     line: Option<Line<W>>,
+    /// Whether this agent has been the only one of its host in this life.
+    has_worked: bool,
     pub(crate) beats: Beats,
     pub(crate) units: UnitTopics,
     pub(super) alerts: AlertTopics,
@@ -147,6 +149,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
             me,
             kept,
             line: None,
+            has_worked: false,
             beats,
             units,
             alerts,
@@ -166,9 +169,10 @@ impl<K: Kept, W: Wire> Voice<K, W> {
     }
 
     /// There is a connection; whether this agent may work in it shows when its presence comes back.
-    pub(crate) fn up(&mut self, connection: W, former: Vec<uuid::Uuid>, now_ms: Millis) {
+    pub(crate) fn up(&mut self, connection: W, former: Vec<Life>, now_ms: Millis) {
         let wait_ms = Millis::from(self.me.keep_alive_s) * 1500;
-        let standing = Standing::new(self.me.instance, connection.session(), former, wait_ms);
+        let own = Life { instance: self.me.instance, has_worked: self.has_worked };
+        let standing = Standing::new(own, (self.me.epoch, connection.session()), former, wait_ms);
         self.blocked_until_ms = None;
         self.line = Some(Line {
             connection,
@@ -214,6 +218,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
 
     /// This agent works from now on: everything is said anew.
     pub(crate) fn begin(&mut self, now_ms: Millis) {
+        self.has_worked = true;
         self.beats.connected(now_ms);
         self.repeat_all(now_ms);
         self.metrics.connected();
@@ -454,18 +459,18 @@ impl<K: Kept, W: Wire> Voice<K, W> {
     }
 
     /// Says goodbye. What comes back on the presence topic then shows that the broker has heard all of it.
+    ///
+    /// One that does not work says it too, for it has shown itself as online: one that works will say so again.
     pub(crate) fn farewell(&mut self) -> Option<W> {
         let sole = self.is_sole();
         let line = self.line.take()?;
-        if sole {
-            let last = self.beats.last(clock::now_ms());
-            let stopped = self.me.presence(line.connection.session(), PresenceState::Stopped, clock::now_ms());
-            let topic = |topic| -> Topic { self.me.topic(topic) };
-            let said = line.connection.publish(&topic(HostTopic::Heartbeat), false, json(&last))
-                && line.connection.publish(&topic(HostTopic::Presence), true, json(&stopped));
-            if said {
-                return Some(line.connection);
-            }
+        let now_ms = clock::now_ms();
+        let stopped = self.me.presence(line.connection.session(), PresenceState::Stopped, now_ms);
+        let say = |topic, retain, payload| line.connection.publish(&self.me.topic(topic), retain, payload);
+        let said = (!sole || say(HostTopic::Heartbeat, false, json(&self.beats.last(now_ms))))
+            && say(HostTopic::Presence, true, json(&stopped));
+        if said {
+            return Some(line.connection);
         }
         let _ = line.connection.disconnect();
         None

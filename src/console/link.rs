@@ -95,6 +95,8 @@ pub(super) fn parse_broker_url(url: &str) -> Result<Address, BrokerUrlError> {
 pub(super) struct Inbound {
     pub(super) topic: Topic,
     pub(super) payload: Vec<u8>,
+    /// The broker had kept it: nobody has said it just now.
+    pub(super) retained: bool,
     pub(super) receipt: Receipt,
     /// Its place in the queue.
     pub(super) _room: Option<OwnedSemaphorePermit>,
@@ -341,7 +343,7 @@ async fn poll(
             Err(error) => return End::Connection(Box::new(error)),
         };
         let topic = prefix.parse(&publish.topic);
-        let payload = publish.payload.to_vec();
+        let (payload, retained) = (publish.payload.to_vec(), publish.retain);
         let receipt = match publish.qos {
             QoS::AtMostOnce => Receipt::none(),
             _ => Receipt(Some((acks.clone(), publish))),
@@ -357,7 +359,7 @@ async fn poll(
         };
         let entered = async {
             let room = queue.room(payload.len()).await?;
-            queue.messages.send(Inbound { topic, payload, receipt, _room: room }).await.ok()
+            queue.messages.send(Inbound { topic, payload, retained, receipt, _room: room }).await.ok()
         };
         match timeout(FULL, entered).await {
             Ok(Some(())) => (),

@@ -10,6 +10,12 @@
 //! why their instances are remembered, and why a start after a crash need not wait. A clone brings the
 //! instances of its original along, and those are not over: so each is remembered with its place. If one of them speaks up
 //! all the same, the store is the copy of one that lives on, and its agent leaves the host to that.
+//!
+//! An earlier life that never worked, or a connection of this life from before it did, may have been a newcomer's: what it
+//! left on the topic, such as its last will, lies over the presence of the one that works. Whoever finds that there claims
+//! the host like any newcomer.
+//!
+//! If two work all the same, each objects to the other's objections. Then the later life leaves the host to the earlier one.
 
 use muster_topics::{
     Millis,
@@ -19,13 +25,54 @@ use uuid::Uuid;
 
 use crate::fault::planted;
 
-/// The instances of earlier lives in this `place`, newest first, from the lines that they left: `<instance> <place>`.
-/// One without a place, or of another one, may live still.
+/// How far at most a life's epoch goes beyond the last one's where the clock is behind that.
+const EPOCH_STEP_MAX: f64 = 1_000.0;
+
+/// The epoch of a life that begins now, after one that had the epoch `last`; `share` of 0 to 1 is drawn by lot.
+///
+/// It is the time in milliseconds, so that it is later than every life of a store that was lost, and not that of a clone,
+/// which counts on from the same number. Where clocks are behind (those of machines that keep no time without power are, all
+/// of them alike) it is by lot that the copies of a store do not count on in step.
 #[must_use]
-pub fn former(lines: &str, place: &str) -> Vec<Uuid> {
-    let ours =
-        |line: &str| line.split_once(' ').filter(|(_, of)| *of == place || planted!(FormerAnywhere))?.0.parse().ok();
+pub fn epoch(now_ms: Millis, last: Option<Millis>, share: f64) -> Millis {
+    // Between 1 and 1,000.
+    let step = 1 + (share * (EPOCH_STEP_MAX - 1.0)) as Millis;
+    last.map_or(now_ms, |last| now_ms.max(last.saturating_add(step))).max(0)
+}
+
+/// A life of this store: an earlier one, which is over, or this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// By what it is known.
+    pub instance: Uuid,
+    /// Whether it was ever the only one of its host, so that what it left is the host's own.
+    pub has_worked: bool,
+}
+
+/// What follows the place of a life that has not worked.
+const NEWCOMER: &str = " newcomer";
+
+/// Earlier lives in this `place`, newest first, from the lines that [`lines`] made of them. One without a place, or of another
+/// one, may live still.
+#[must_use]
+pub fn former(lines: &str, place: &str) -> Vec<Life> {
+    let ours = |line: &str| {
+        let (instance, of) = line.split_once(' ')?;
+        let newcomer = of.strip_suffix(NEWCOMER);
+        let is_here = newcomer.unwrap_or(of) == place || planted!(FormerAnywhere);
+        is_here.then_some(Life { instance: instance.parse().ok()?, has_worked: newcomer.is_none() })
+    };
     lines.lines().filter_map(ours).collect()
+}
+
+/// Lives in this `place` as they are remembered: `<instance> <place>`, and whether it is a newcomer's still.
+#[must_use]
+pub fn lines<'a>(lives: impl IntoIterator<Item = &'a Life>, place: &str) -> String {
+    let line = |life: &Life| {
+        let newcomer = if life.has_worked { "" } else { NEWCOMER };
+        format!("{} {place}{newcomer}\n", life.instance)
+    };
+    lives.into_iter().map(line).collect()
 }
 
 /// What to do about what was heard.
@@ -41,16 +88,33 @@ pub enum Verdict {
     Withdraw,
 }
 
+/// So often one may speak up against this agent's objections before it counts as one that works too. A claimant withdraws
+/// at the first; one more may be under way.
+const OBJECTIONS_MAX: u32 = 3;
+
 /// One connection's standing.
 #[derive(Clone, Debug)]
 pub struct Standing {
-    instance: Uuid,
+    own: Life,
+    epoch: u64,
     session: u64,
-    former: Vec<Uuid>,
+    former: Vec<Life>,
     wait_ms: Millis,
     stage: Stage,
     /// An earlier life has spoken up.
     doubt: bool,
+    rival: Option<Rival>,
+}
+
+/// Another one that shows itself while this agent works.
+#[derive(Clone, Copy, Debug)]
+struct Rival {
+    instance: Uuid,
+    session: u64,
+    /// How often it has spoken up, each time after an objection.
+    spoken: u32,
+    /// Whether this agent has been heard since.
+    answered: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +128,12 @@ enum Stage {
 }
 
 impl Standing {
-    /// A connection begins, in which `instance` has published its presence. `former` are the
-    /// instances of earlier lives, `wait_ms` how long to wait for an objection.
+    /// A connection begins, in which `own` has published its presence. `former` are earlier lives, `wait_ms` is how long
+    /// to wait for an objection.
     #[must_use]
-    pub fn new(instance: Uuid, session: u64, former: Vec<Uuid>, wait_ms: Millis) -> Self {
-        Self { instance, session, former, wait_ms, stage: Stage::Asking { other: false }, doubt: false }
+    pub fn new(own: Life, (epoch, session): (u64, u64), former: Vec<Life>, wait_ms: Millis) -> Self {
+        let stage = Stage::Asking { other: false };
+        Self { own, epoch, session, former, wait_ms, stage, doubt: false, rival: None }
     }
 
     /// Whether this agent works.
@@ -80,7 +145,7 @@ impl Standing {
     /// Whether this agent works, and this is the presence of another one that would: a twin of it.
     #[must_use]
     pub fn is_twin(&self, presence: &Presence) -> bool {
-        self.is_sole() && presence.state == PresenceState::Online && presence.instance != self.instance
+        self.is_sole() && presence.state == PresenceState::Online && presence.instance != self.own.instance
     }
 
     /// When to call [`Standing::tick`].
@@ -95,21 +160,26 @@ impl Standing {
     /// Something came on the presence topic; nothing inside if it could not be read, or was empty.
     pub fn heard(&mut self, presence: Option<&Presence>, now_ms: Millis) -> Verdict {
         let mine = presence.is_some_and(|presence| {
-            presence.instance == self.instance
+            presence.instance == self.own.instance
                 && presence.session == self.session
                 && presence.state == PresenceState::Online
         });
         let other = presence.is_some_and(|presence| {
             presence.state == PresenceState::Online
-                && presence.instance != self.instance
-                && !self.former.contains(&presence.instance)
+                && presence.instance != self.own.instance
+                && self.former_life(presence).is_none()
         });
+        let hides = presence.is_some_and(|presence| self.may_hide_another(presence));
         // An earlier life of this store says nothing more, but for what was still under way. One that objects again was never
         // over: this one is the copy of it.
-        let original = presence.is_some_and(|presence| {
-            presence.state == PresenceState::Online && self.former.contains(&presence.instance)
-        });
+        let original = presence
+            .is_some_and(|presence| presence.state == PresenceState::Online && self.former_life(presence).is_some());
+        if mine && let Some(rival) = &mut self.rival {
+            rival.answered = true;
+        }
+        let yields = self.is_sole() && other && presence.is_some_and(|presence| self.yields_to(presence));
         match self.stage {
+            Stage::Sole if yields => Verdict::Withdraw,
             Stage::Claiming { .. } | Stage::Sole if original && self.doubt => Verdict::Withdraw,
             Stage::Claiming { .. } | Stage::Sole if original => {
                 self.doubt = true;
@@ -125,7 +195,7 @@ impl Standing {
             }
             Stage::Asking { other: before } => {
                 // Later news supersedes: what was online may have gone offline before we spoke.
-                self.stage = Stage::Asking { other: if presence.is_some() { other } else { before } };
+                self.stage = Stage::Asking { other: if presence.is_some() { other || hides } else { before } };
                 Verdict::Ignore
             }
             Stage::Claiming { .. } if other => Verdict::Withdraw,
@@ -135,6 +205,36 @@ impl Standing {
             Stage::Claiming { .. } | Stage::Sole if mine => Verdict::Ignore,
             Stage::Claiming { .. } | Stage::Sole => Verdict::Assert,
         }
+    }
+
+    /// Whether this was left by a life of this store on a topic that may have been another's by then: a life that has not
+    /// worked, or one whose last will may have come after such a life began.
+    fn may_hide_another(&self, presence: &Presence) -> bool {
+        let earlier_sessions = (self.session > 1).then_some(&self.own);
+        let mut newcomer_since = false;
+        for life in earlier_sessions.into_iter().chain(&self.former) {
+            if life.instance == presence.instance {
+                return !life.has_worked || (newcomer_since && presence.state != PresenceState::Stopped);
+            }
+            newcomer_since |= !life.has_worked;
+        }
+        false
+    }
+
+    fn former_life(&self, presence: &Presence) -> Option<&Life> {
+        self.former.iter().find(|life| life.instance == presence.instance)
+    }
+
+    /// Another one speaks up while this agent works; whether it works too, and has the older right.
+    fn yields_to(&mut self, other: &Presence) -> bool {
+        let (instance, session) = (other.instance, other.session);
+        let is_same = |rival: &Rival| (rival.instance, rival.session) == (instance, session);
+        let spoken = match self.rival.filter(is_same) {
+            Some(rival) => rival.spoken + u32::from(rival.answered),
+            None => 0,
+        };
+        self.rival = Some(Rival { instance, session, spoken, answered: false });
+        spoken >= OBJECTIONS_MAX && (other.epoch, instance) < (self.epoch, self.own.instance)
     }
 
     /// Time has passed.
@@ -159,6 +259,11 @@ mod tests {
     const ME: Uuid = Uuid::from_u128(1);
     const FORMER: Uuid = Uuid::from_u128(2);
     const TWIN: Uuid = Uuid::from_u128(3);
+    const NEVER: Uuid = Uuid::from_u128(4);
+
+    fn life(instance: Uuid) -> Life {
+        Life { instance, has_worked: instance != NEVER }
+    }
 
     fn presence(instance: Uuid, session: u64, state: PresenceState) -> Presence {
         Presence {
@@ -174,13 +279,17 @@ mod tests {
     }
 
     fn standing() -> Standing {
-        Standing::new(ME, 2, vec![FORMER], 45_000)
+        Standing::new(life(ME), (7, 2), vec![life(FORMER)], 45_000)
     }
 
     /// What is heard, in order, and what each leads to; then the own presence, and what that leads to.
     #[track_caller]
     fn check(before: &[(Uuid, u64, PresenceState)], sole: bool) -> Standing {
-        let mut standing = standing();
+        check_of(standing(), before, sole)
+    }
+
+    #[track_caller]
+    fn check_of(mut standing: Standing, before: &[(Uuid, u64, PresenceState)], sole: bool) -> Standing {
         for (instance, session, state) in before {
             assert_eq!(standing.heard(Some(&presence(*instance, *session, *state)), 0), Verdict::Ignore);
         }
@@ -190,10 +299,23 @@ mod tests {
     }
 
     #[test]
+    fn lives_have_growing_epochs_and_copies_of_a_store_each_their_own() {
+        assert_eq!([epoch(5_000, None, 0.5), epoch(5_000, Some(4_999), 0.0), epoch(-1, None, 0.0)], [5_000, 5_000, 0]);
+        let (one, other) = (epoch(1_000, Some(5_000), 0.25), epoch(1_000, Some(5_000), 0.75));
+        assert!((5_001..=6_000).contains(&one) && (5_001..=6_000).contains(&other) && one != other, "{one} {other}");
+        assert_eq!([epoch(0, Some(7), 0.0), epoch(0, Some(7), 1.0)], [8, 1_007]);
+    }
+
+    #[test]
     fn only_lives_of_this_place_are_over() {
-        let lines = format!("{ME} here\n{TWIN} there\nnonsense here\n{FORMER}\n{FORMER} here\n");
-        assert_eq!(former(&lines, "here"), [ME, FORMER]);
-        assert!(former("", "here").is_empty());
+        let here = "boot 1:2";
+        let text = format!(
+            "{ME} {here}\n{TWIN} boot 1:3\nnonsense {here}\n{FORMER}\n{NEVER} {here} newcomer\n{FORMER} {here}\n"
+        );
+        let lives = [ME, NEVER, FORMER].map(life);
+        assert_eq!(former(&text, here), lives);
+        assert_eq!(former(&lines(&lives, here), here), lives);
+        assert!(former("", here).is_empty());
     }
 
     #[test]
@@ -225,11 +347,66 @@ mod tests {
         }
         assert_eq!(check(&[], true).heard(Some(&presence(FORMER, 1, Offline)), 0), Verdict::Assert);
         // The original does not know it, and stays.
-        let mut original = Standing::new(FORMER, 1, vec![], 45_000);
+        let mut original = Standing::new(life(FORMER), (7, 1), vec![], 45_000);
         assert_eq!(original.heard(Some(&presence(FORMER, 1, Online)), 0), Verdict::Settled);
         let (twin, own) = (presence(ME, 2, Online), presence(FORMER, 1, Online));
         assert_eq!((original.is_twin(&twin), original.is_twin(&own)), (true, false));
         assert_eq!(original.heard(Some(&twin), 0), Verdict::Assert);
+    }
+
+    #[test]
+    fn what_a_newcomer_left_hides_who_works() {
+        for state in [Online, Offline, Stopped] {
+            let newcomer = || Standing::new(life(ME), (7, 2), vec![life(NEVER), life(FORMER)], 45_000);
+            check_of(newcomer(), &[(NEVER, 1, state)], false);
+            // Goodbyes are said at once, and wills when a broker finds that somebody is gone.
+            check_of(newcomer(), &[(FORMER, 1, state)], state == Stopped);
+            check_of(newcomer(), &[(ME, 1, state)], true);
+        }
+        // The same of this life, before it has worked.
+        let heard = |has_worked| {
+            let mut standing = Standing::new(Life { instance: ME, has_worked }, (7, 2), vec![], 45_000);
+            assert_eq!(standing.heard(Some(&presence(ME, 1, Offline)), 0), Verdict::Ignore);
+            standing.heard(Some(&presence(ME, 2, Online)), 0)
+        };
+        assert_eq!([heard(true), heard(false)], [Verdict::Settled, Verdict::Ignore]);
+    }
+
+    /// Two that work, whose messages both hear in one order.
+    #[test]
+    fn of_two_that_work_the_later_leaves() {
+        let of = |instance, epoch| Presence { epoch, ..presence(instance, 2, Online) };
+        let sole = |instance, epoch| {
+            let mut standing = Standing::new(life(instance), (epoch, 2), vec![], 45_000);
+            assert_eq!(standing.heard(Some(&of(instance, epoch)), 0), Verdict::Settled);
+            standing
+        };
+        for epochs in [[5, 6], [6, 5], [5, 5]] {
+            let lives = [(ME, epochs[0]), (TWIN, epochs[1])];
+            let mut both = lives.map(|(instance, epoch)| sole(instance, epoch));
+            let mut withdrawn = vec![];
+            for turn in 0..10 {
+                let speaker = turn % 2;
+                for (index, standing) in both.iter_mut().enumerate() {
+                    let verdict = standing.heard(Some(&of(lives[speaker].0, lives[speaker].1)), 0);
+                    assert_eq!(verdict == Verdict::Ignore, index == speaker);
+                    if verdict == Verdict::Withdraw {
+                        withdrawn.push((lives[index].0, turn));
+                    }
+                }
+                if !withdrawn.is_empty() {
+                    break;
+                }
+            }
+            let later = if epochs[0] > epochs[1] { ME } else { TWIN };
+            assert!(matches!(withdrawn[..], [(who, 5..=8)] if who == later), "{withdrawn:?}");
+        }
+        // One that comes again and again withdraws each time, and never counts as one that works.
+        let mut standing = sole(TWIN, 9);
+        for session in 1..20 {
+            assert_eq!(standing.heard(Some(&presence(ME, session, Online)), 0), Verdict::Assert);
+            assert_eq!(standing.heard(Some(&of(TWIN, 9)), 0), Verdict::Ignore);
+        }
     }
 
     #[test]
@@ -247,7 +424,7 @@ mod tests {
     /// Two agents on one topic, whose messages both hear in one order.
     #[test]
     fn of_two_that_start_together_at_most_one_works() {
-        let mut agents = [(ME, standing()), (TWIN, Standing::new(TWIN, 2, vec![FORMER], 45_000))];
+        let mut agents = [(ME, standing()), (TWIN, Standing::new(life(TWIN), (7, 2), vec![life(FORMER)], 45_000))];
         let mut topic: std::collections::VecDeque<_> = [ME, TWIN].into();
         let mut withdrawn = vec![];
         while let Some(speaker) = topic.pop_front() {

@@ -26,7 +26,7 @@ use crate::{
         voice::Voice,
     },
     chance,
-    rules::{heartbeat::Beats, time::KnownTime},
+    rules::{heartbeat::Beats, presence, time::KnownTime},
 };
 
 /// How long a host that has left stays away at most.
@@ -157,7 +157,7 @@ impl Keeper {
             hostname: name,
             voice: Voice::new(me.clone(), self.outbox.clone(), beats),
             me,
-            former: instances.collect(),
+            former: instances.map(|instance| presence::Life { instance, has_worked: true }).collect(),
             identity: Arc::clone(&self.identity),
             created_ms: self.row.created_ms,
             time: KnownTime::new(self.signed_ms),

@@ -37,7 +37,12 @@ use crate::{
         voice::Voice,
     },
     clock,
-    rules::{authorise::Policy, presence::Verdict, receive::Refreshes, time::KnownTime},
+    rules::{
+        authorise::Policy,
+        presence::{Life, Verdict},
+        receive::Refreshes,
+        time::KnownTime,
+    },
 };
 
 /// As an agent: messages that are held back while it is not clear whether this host may work.
@@ -78,7 +83,7 @@ pub(super) struct Parts {
     pub(super) n: Number,
     pub(super) hostname: String,
     pub(super) me: Me,
-    pub(super) former: Vec<Uuid>,
+    pub(super) former: Vec<Life>,
     pub(super) identity: Arc<Identity>,
     pub(super) created_ms: Millis,
     pub(super) time: KnownTime,

@@ -20,7 +20,6 @@ use muster_topics::{
     unit::{Exit, Phase, Run},
 };
 use serde::Deserialize;
-use uuid::Uuid;
 
 use super::{
     disk::{Crash, Disk},
@@ -38,7 +37,7 @@ use crate::{
         authorise::{Channel, Judge, Policy, VerbName, Verdict as Judgement},
         backoff::{self, Growth, RECONNECT, jittered},
         heartbeat::{Beats, Periods},
-        presence::{self, Verdict},
+        presence::{self, Life, Verdict},
         receive::{self, Acknowledged, Resumed},
         time::{AHEAD_MAX_MS, BUILD_MS, KnownTime},
     },
@@ -52,7 +51,7 @@ const HELD_MAX: usize = 64;
 const PRUNE_MS: Millis = 3_600_000;
 const QUIET_MS: Millis = 1_000;
 const AWAY: Growth = Growth { first_ms: 300_000, max_ms: 300_000 };
-/// `FORMER_MAX` of the agent.
+/// `FORMER_MAX` of the agent's lives.
 const FORMER_MAX: usize = 16;
 /// A connection that lasted this long was a good one (`GOOD` of the link).
 const GOOD_MS: Millis = 30_000;
@@ -83,7 +82,7 @@ pub(super) struct Agent {
     running: BTreeMap<CommandId, Running>,
     held: VecDeque<Message>,
     prune_ms: Millis,
-    former: Vec<Uuid>,
+    former: Vec<Life>,
     policy: Policy,
     session: u64,
     attempts: u32,
@@ -133,10 +132,10 @@ impl Agent {
         let instance = super::random::uuid();
         let place = machine.place();
         let former = machine.disk.write(|tx| {
-            let mut former = presence::former(&tx.tables.instances.join("\n"), &place);
+            let mut former = presence::former(&tx.tables.instances, &place);
             former.truncate(FORMER_MAX);
-            let all = std::iter::once(&instance).chain(&former);
-            tx.tables.instances = all.map(|instance| format!("{instance} {place}")).collect();
+            let own = Life { instance, has_worked: false };
+            tx.tables.instances = presence::lines(std::iter::once(&own).chain(&former), &place);
             former
         })?;
         let me = Me { host: machine.host, instance, epoch: life.epoch, keep_alive_s: KEEP_ALIVE_S };
@@ -196,7 +195,7 @@ impl Agent {
         self.session += 1;
         self.link = Link::Connecting(conn);
         let will = self.me.presence(self.session, PresenceState::Offline, clock::now_ms());
-        let will = Message { topic: self.me.topic(HostTopic::Presence), body: json(&will) };
+        let will = Message::new(self.me.topic(HostTopic::Presence), json(&will));
         Packet::Connect { client: self.me.instance, will: Some(will) }
     }
 
@@ -253,7 +252,7 @@ impl Agent {
         let filters = muster_topics::topic::Filter::of_agent(self.me.host, []);
         self.queue.borrow_mut().push(Packet::Subscribe(filters));
         let presence = self.me.presence(self.session, PresenceState::Online, wire.since_ms);
-        let message = Message { topic: self.me.topic(HostTopic::Presence), body: json(&presence) };
+        let message = Message::new(self.me.topic(HostTopic::Presence), json(&presence));
         self.queue.borrow_mut().push(Packet::Publish { message, retain: true });
         let now_ms = self.now_ms(around);
         self.voice.up(wire, self.former.clone(), now_ms);
@@ -306,6 +305,9 @@ impl Agent {
                 self.observe(machine);
                 let now_ms = self.now_ms(around);
                 self.voice.begin(now_ms);
+                let own = Life { instance: self.me.instance, has_worked: true };
+                let lives = presence::lines(std::iter::once(&own).chain(&self.former), &machine.place());
+                machine.disk.write(|tx| tx.tables.instances = lives)?;
                 while let Some(message) = self.held.pop_front() {
                     self.order(machine, around, &message)?;
                 }
@@ -659,7 +661,8 @@ impl Agent {
     fn look_at_beats(&mut self, machine: &Machine, around: &mut Around<'_>) {
         let queue = self.queue.borrow();
         for packet in queue.iter() {
-            let Packet::Publish { message: Message { topic: Topic::Host(_, HostTopic::Heartbeat), body }, .. } = packet
+            let Packet::Publish { message: Message { topic: Topic::Host(_, HostTopic::Heartbeat), body, .. }, .. } =
+                packet
             else {
                 continue;
             };

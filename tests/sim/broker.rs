@@ -43,7 +43,10 @@ impl Broker {
         let wanted: Vec<_> = filters.iter().filter(|filter| brings(filter)).cloned().collect();
         session.filters.extend(filters);
         let retained = self.retained.values();
-        retained.filter(|message| wanted.iter().any(|filter| matches(filter, &message.topic))).cloned().collect()
+        retained
+            .filter(|message| wanted.iter().any(|filter| matches(filter, &message.topic)))
+            .map(|message| Message { retained: true, ..message.clone() })
+            .collect()
     }
 
     /// Takes a message; gives who reads it.

@@ -274,7 +274,7 @@ impl World {
             (topic, _) => topic.clone(),
         };
         self.watch.note(self.now_ms, || format!("replayed on {topic}: {}", short(&message.body)));
-        self.publish(&Message { topic, body: message.body }, false);
+        self.publish(&Message::new(topic, message.body), false);
     }
 
     /// Somebody without the console's key makes something up.
@@ -298,7 +298,7 @@ impl World {
         };
         let topic = if permille(500) { HostTopic::Command } else { HostTopic::Ack };
         let body = self.seal.sign(order, true);
-        self.publish(&Message { topic: Topic::Host(host, topic), body }, false);
+        self.publish(&Message::new(Topic::Host(host, topic), body), false);
     }
 
     /// An operator wants something.

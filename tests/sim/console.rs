@@ -151,7 +151,7 @@ impl Console {
         let mut together = Batch::begin(&mut self.ledger, topics, clock::now_ms()).await.unwrap();
         for message in batch {
             let Body::Bytes(payload) = &message.body else { continue };
-            match together.apply(&mut self.ledger, &message.topic, payload).await {
+            match together.apply(&mut self.ledger, &message.topic, payload, message.retained).await {
                 Ok(()) | Err(ApplyError::Faulty(_)) => (),
                 Err(ApplyError::Store(error)) => panic!("{error}"),
             }
@@ -175,18 +175,21 @@ impl Console {
         let mut actions = Vec::new();
         let now = clock::now_ms();
         for event in std::mem::take(&mut self.events) {
-            if matches!(event, dispatch::Event::Connected) {
-                self.call(now, around);
+            match event {
+                dispatch::Event::Connected => self.call(now, around),
+                dispatch::Event::Shown(host) => self.roll_call.iter_mut().for_each(|called| called.answered(host)),
+                _ => (),
             }
             actions.extend(dispatch::take(&mut self.schedule, event, now));
         }
-        if self.roll_call.is_some_and(|called| called.is_void(now)) {
+        if self.roll_call.as_ref().is_some_and(|called| called.is_void(now)) {
             self.call(now, around);
         }
         if let Some(called) = self.roll_call.take_if(|called| called.is_over(now))
             && self.conn.is_some()
         {
-            for host in self.ledger.take_offline(called.since_ms, now) {
+            let missing = called.missing(self.ledger.online());
+            for host in self.ledger.take_offline(&missing, now) {
                 around.note(|| format!("{host} does not answer the roll: it is offline"));
                 self.schedule.presence(host, false, now);
             }
@@ -205,7 +208,10 @@ impl Console {
 
     fn sleep(&mut self, around: &mut Around<'_>) {
         let now = clock::now_ms();
-        let next = [self.schedule.next_ms(), self.roll_call.map(|called| called.until_ms)].into_iter().flatten().min();
+        let next = [self.schedule.next_ms(), self.roll_call.as_ref().map(|called| called.until_ms)]
+            .into_iter()
+            .flatten()
+            .min();
         let wait_ms = next.map_or(SLEEP_MAX_MS, |at| (at - now).clamp(1, SLEEP_MAX_MS));
         let at_ms = around.now_ms + wait_ms;
         if self.wakes_ms.is_none_or(|wakes_ms| wakes_ms <= around.now_ms || at_ms < wakes_ms) {
@@ -235,7 +241,7 @@ impl Console {
 
     fn publish(&mut self, topic: Topic, body: Body, around: &mut Around<'_>) -> bool {
         let Some(conn) = self.conn else { return false };
-        let message = Message { topic, body };
+        let message = Message::new(topic, body);
         if around.recorded.len() < 200 {
             around.recorded.push(message.clone());
         }

@@ -77,8 +77,8 @@ impl ConsoleShadow {
         with!(self, db, command::miss(db, id, hosts));
     }
 
-    pub(super) fn take_offline(&mut self, since: Millis, now: Millis, gone: &[HostId]) {
-        let found = self.runtime.block_on(host::take_offline(self.store.write(), since, now)).unwrap();
+    pub(super) fn take_offline(&mut self, hosts: &[HostId], now: Millis, gone: &[HostId]) {
+        let found = self.runtime.block_on(host::take_offline(self.store.write(), hosts, now)).unwrap();
         assert_eq!(found.iter().collect::<HashSet<_>>(), gone.iter().collect());
     }
 

@@ -6,12 +6,16 @@
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
 use super::shadow::AgentShadow;
-use crate::agent::{
-    store::{
-        Life, StoreError,
-        journal::{self, KEPT_AFTER_EXPIRY_MS, Known},
+use crate::{
+    agent::{
+        store::{
+            Life, StoreError,
+            journal::{self, KEPT_AFTER_EXPIRY_MS, Known},
+        },
+        voice::Kept,
     },
-    voice::Kept,
+    chance,
+    rules::presence,
 };
 use muster_topics::{
     Millis, V1,
@@ -46,7 +50,7 @@ pub(super) struct Tables {
     /// Which commands have edited units, as often as they did: the effects of edits.
     pub(super) edits: Vec<CommandId>,
     /// The lines of the file `instances`.
-    pub(super) instances: Vec<String>,
+    pub(super) instances: String,
 }
 
 #[derive(Debug, Default)]
@@ -114,12 +118,9 @@ pub(super) struct Transaction<'a> {
 impl Transaction<'_> {
     /// See [`crate::agent::store::Store::begin_life`].
     pub(super) fn begin_life(&mut self, now_ms: Millis) -> Life {
-        let seconds = u64::try_from(now_ms / 1000).unwrap_or_default();
-        let life = match self.tables.life {
-            // max(value + 1, excluded.value)
-            Some(life) => Life { epoch: seconds.max(life.epoch + 1), ..life },
-            None => Life { epoch: seconds, created_ms: now_ms, signed_ms: 0 },
-        };
+        let last = self.tables.life.map(|life| i64::try_from(life.epoch).unwrap());
+        let epoch = u64::try_from(presence::epoch(now_ms, last, chance::random())).unwrap();
+        let life = Life { epoch, ..self.tables.life.unwrap_or(Life { epoch, created_ms: now_ms, signed_ms: 0 }) };
         self.tables.life = Some(life);
         life
     }

@@ -23,7 +23,7 @@ use crate::{
             Result,
             alert::Put,
             command::{Open, Settled},
-            host::{Asked, Held, Known, NewState},
+            host::{Asked, Held, JUST_COME_MS, Known, NewState},
         },
     },
 };
@@ -113,18 +113,17 @@ impl Ledger {
     }
 
     /// `WHERE state = 'online' AND since_ms NOT BETWEEN $1 AND $2 AND NOT EXISTS (… heartbeat.at_ms BETWEEN $1 AND $2)`
-    pub(super) fn take_offline(&mut self, since: Millis, now: Millis) -> Vec<HostId> {
+    pub(super) fn take_offline(&mut self, hosts: &[HostId], now: Millis) -> Vec<HostId> {
         let mut gone = Vec::new();
-        for (host, row) in &mut self.presences {
-            let spoke = self.heartbeats.get(host).is_some_and(|(_, at_ms)| (since..=now).contains(at_ms));
-            if row.state == PresenceState::Online && !(since..=now).contains(&row.since_ms) && !spoke {
+        for (host, row) in self.presences.iter_mut().filter(|(host, _)| hosts.contains(host)) {
+            if row.state == PresenceState::Online && !(now - JUST_COME_MS..=now).contains(&row.since_ms) {
                 let session = row.session.saturating_sub(1);
                 *row = PresenceRow { state: PresenceState::Offline, session, since_ms: now, ..*row };
                 gone.push(*host);
             }
         }
         if let Some(shadow) = &mut self.shadow {
-            shadow.take_offline(since, now, &gone);
+            shadow.take_offline(hosts, now, &gone);
         }
         gone
     }

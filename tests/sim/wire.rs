@@ -105,6 +105,14 @@ impl Body {
 pub(super) struct Message {
     pub(super) topic: Topic,
     pub(super) body: Body,
+    /// The broker had kept it.
+    pub(super) retained: bool,
+}
+
+impl Message {
+    pub(super) fn new(topic: Topic, body: Body) -> Self {
+        Self { topic, body, retained: false }
+    }
 }
 
 /// What a client sends to the broker.
@@ -166,7 +174,7 @@ impl Wire for SimWire {
         if queue.len() >= ROOM {
             return false;
         }
-        let message = Message { topic: topic.clone(), body: Body::bytes(payload) };
+        let message = Message::new(topic.clone(), Body::bytes(payload));
         queue.push(Packet::Publish { message, retain });
         true
     }

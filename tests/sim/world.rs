@@ -22,7 +22,7 @@ use super::{
     machine::Machine,
     random::{below, between, permille},
     watch::{Promise, Watch},
-    wire::{ConnId, Incoming, Message, Packet, Seal},
+    wire::{Body, ConnId, Incoming, Message, Packet, Seal},
 };
 use crate::clock;
 
@@ -319,6 +319,9 @@ impl World {
     }
 
     pub(super) fn publish(&mut self, message: &Message, retain: bool) {
+        if let (Topic::Host(_, HostTopic::Presence), Body::Bytes(said)) = (&message.topic, &message.body) {
+            self.watch.note(self.now_ms, || format!("said of presence: {}", String::from_utf8_lossy(said)));
+        }
         for conn in self.broker.publish(message, retain) {
             self.deliver(conn, message.clone());
         }

@@ -30,7 +30,7 @@ use sqlx::{
 };
 
 use super::crash;
-use crate::{files, one_writer};
+use crate::{chance, files, one_writer, rules::presence};
 
 /// Something went wrong with the store.
 #[derive(Debug, thiserror::Error)]
@@ -142,22 +142,20 @@ impl Store {
         Ok(self.pool.begin().await?)
     }
 
-    /// Begins a new life of the agent. Its epoch is the time in seconds, so that it is later than every life of a store
-    /// that was lost, and not that of a clone, which would count on from the same number; but later than the last one in
-    /// any case.
+    /// Begins a new life of the agent, with an epoch that is later than that of every life before.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn begin_life(&self, now_ms: Millis) -> Result<Life, StoreError> {
-        let seconds = now_ms / 1000;
         let mut tx = self.begin().await?;
+        let last = sqlx::query_scalar!("SELECT value FROM meta WHERE key = 'epoch'").fetch_optional(&mut *tx).await?;
+        let epoch = presence::epoch(now_ms, last, chance::random());
         sqlx::query!("INSERT INTO meta (key, value) VALUES ('created_ms', ?) ON CONFLICT DO NOTHING", now_ms)
             .execute(&mut *tx)
             .await?;
         sqlx::query!(
-            "INSERT INTO meta (key, value) VALUES ('epoch', ?)
-             ON CONFLICT (key) DO UPDATE SET value = max(value + 1, excluded.value)",
-            seconds
+            "INSERT INTO meta (key, value) VALUES ('epoch', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            epoch
         )
         .execute(&mut *tx)
         .await?;
@@ -264,7 +262,7 @@ mod tests {
         let path = folder.path().join("agent.db");
         let store = Store::open(&path).await.unwrap();
         let first = store.begin_life(5_000_000).await.unwrap();
-        assert_eq!(first, Life { epoch: 5_000, created_ms: 5_000_000, signed_ms: 0 });
+        assert_eq!(first, Life { epoch: 5_000_000, created_ms: 5_000_000, signed_ms: 0 });
         let mut tx = store.begin().await.unwrap();
         remember_signed_time(&mut tx, 77).await.unwrap();
         remember_signed_time(&mut tx, 66).await.unwrap();
@@ -273,8 +271,9 @@ mod tests {
         drop(store);
         let store = Store::open(&path).await.unwrap();
         let second = store.begin_life(9_000_000).await.unwrap();
-        assert_eq!(second, Life { epoch: 9_000, created_ms: 5_000_000, signed_ms: 77 });
-        assert_eq!(store.begin_life(8_000_000).await.unwrap().epoch, 9_001, "the clock was set back");
+        assert_eq!(second, Life { epoch: 9_000_000, created_ms: 5_000_000, signed_ms: 77 });
+        let third = store.begin_life(8_000_000).await.unwrap().epoch;
+        assert!((9_000_001..=9_001_000).contains(&third), "the clock was set back: {third}");
     }
 
     #[tokio::test]
@@ -295,7 +294,7 @@ mod tests {
 
             assert!(Store::open(&path).await.unwrap_err().is_damage(), "{damage}");
             let store = Store::open_or_replace(&path, 4_200).await.unwrap();
-            assert_eq!(store.begin_life(9_000_000).await.unwrap().epoch, 9_000, "{damage}");
+            assert_eq!(store.begin_life(9_000_000).await.unwrap().epoch, 9_000_000, "{damage}");
             assert_eq!(std::fs::read(folder.path().join("agent.db.damaged-4200")).unwrap(), bytes, "{damage}");
         }
     }

@@ -14,7 +14,11 @@ mod address;
 mod check;
 pub(crate) mod schedule;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::http::StatusCode;
 use muster_topics::{
@@ -67,6 +71,8 @@ pub(crate) enum Event {
     Settled(CommandId, HostId),
     /// A host came (true) or went.
     Presence(HostId, bool),
+    /// A host has shown that it is there.
+    Shown(HostId),
     /// There is a new connection to the broker.
     Connected,
 }
@@ -208,11 +214,11 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             () = tokio::time::sleep(STORE_PAUSE) => (),
         }
     };
-    let mut roll_call = None;
+    let mut roll_call: Option<RollCall> = None;
     let mut remembered_ms = shared.dated.latest_ms();
     loop {
         let next_ms =
-            [schedule.next_ms(), roll_call.map(|RollCall { until_ms, .. }| until_ms)].into_iter().flatten().min();
+            [schedule.next_ms(), roll_call.as_ref().map(|called| called.until_ms)].into_iter().flatten().min();
         let wake = next_ms
             .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX));
         let (mut actions, mut taken) = (Vec::new(), Vec::new());
@@ -223,12 +229,14 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             () = shutdown.cancelled() => return,
         }
         for event in taken {
-            if matches!(event, Event::Connected) {
-                roll_call = refresh_all(&shared).await;
+            match event {
+                Event::Connected => roll_call = refresh_all(&shared).await,
+                Event::Shown(host) => roll_call.iter_mut().for_each(|called| called.answered(host)),
+                _ => (),
             }
             actions.extend(take(&mut schedule, event, now_ms()));
         }
-        if roll_call.is_some_and(|called| called.is_void(now_ms())) {
+        if roll_call.as_ref().is_some_and(|called| called.is_void(now_ms())) {
             roll_call = refresh_all(&shared).await;
         }
         if let Some(called) = roll_call.take_if(|called| called.is_over(now_ms())) {
@@ -269,17 +277,19 @@ pub(crate) fn take(schedule: &mut Schedule, event: Event, now: Millis) -> Option
         Event::Answered(command, host) => schedule.answered(command, host),
         Event::Settled(command, host) => schedule.settled(command, host),
         Event::Presence(host, online) => schedule.presence(host, online, now),
+        Event::Shown(_) => (),
         Event::Connected => schedule.connected(now),
     }
     None
 }
 
 /// Every host is asked to speak up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RollCall {
-    pub(crate) since_ms: Millis,
-    /// Who has said nothing by then is away.
+    since_ms: Millis,
+    /// Who has not shown itself by then is away.
     pub(crate) until_ms: Millis,
+    answered: HashSet<HostId>,
 }
 
 impl RollCall {
@@ -289,7 +299,7 @@ impl RollCall {
         let within_ms = hosts.saturating_mul(2).clamp(100, 60_000);
         let until_ms = now + to_ms(ROLL_CALL) + Millis::try_from(within_ms).unwrap_or(0);
         let until_ms = if planted!(NoRollCall) { Millis::MAX } else { until_ms };
-        (Self { since_ms: now, until_ms }, Refresh { v: V1, issued_ms: now, within_ms })
+        (Self { since_ms: now, until_ms, answered: HashSet::new() }, Refresh { v: V1, issued_ms: now, within_ms })
     }
 
     /// Whether it is of a time that has not come yet: the clock was set back, and does not tell who has answered.
@@ -297,7 +307,18 @@ impl RollCall {
         now < self.since_ms
     }
 
-    /// Whether who has said nothing is away.
+    /// A host has shown that it is there.
+    pub(crate) fn answered(&mut self, host: HostId) {
+        self.answered.insert(host);
+    }
+
+    /// Those of the hosts that count as online which have not.
+    pub(crate) fn missing(&self, mut online: Vec<HostId>) -> Vec<HostId> {
+        online.retain(|host| !self.answered.contains(host));
+        online
+    }
+
+    /// Whether who has not shown itself is away.
     pub(crate) fn is_over(&self, now: Millis) -> bool {
         self.until_ms <= now
     }
@@ -319,14 +340,18 @@ async fn refresh_all(shared: &Shared) -> Option<RollCall> {
 }
 
 /// Takes down who has not answered. A host that ended while nobody was connected, or whose last will went
-/// down with its broker, would count as online for ever. Gives the roll call back if it is to be closed later.
+/// down with its broker, would count as online for ever, the more so if the broker has kept that it was. Gives the roll call back if it is to be closed later.
 async fn close_roll_call(shared: &Shared, schedule: &mut Schedule, called: RollCall) -> Option<RollCall> {
     if !shared.link.is_connected() {
         // Nobody can answer. The next connection calls anew.
         return None;
     }
     let now = now_ms();
-    match host::take_offline(shared.store.write(), called.since_ms, now).await {
+    let taken = async {
+        let missing = called.missing(host::online(shared.store.read()).await?);
+        host::take_offline(shared.store.write(), &missing, now).await
+    };
+    match taken.await {
         Ok(hosts) => {
             for host in hosts {
                 tracing::info!(host.id = %host, "a host that was online does not answer: it counts as offline");

@@ -79,8 +79,14 @@ impl Batch {
         Ok(Self { known, presences, states, settled: Vec::new(), now, effects: Effects::default() })
     }
 
-    /// Applies a message.
-    pub(crate) async fn apply(&mut self, db: &mut impl Tables, topic: &Topic, payload: &[u8]) -> Result<()> {
+    /// Applies a message; `retained`: one that the broker had kept.
+    pub(crate) async fn apply(
+        &mut self,
+        db: &mut impl Tables,
+        topic: &Topic,
+        payload: &[u8],
+        retained: bool,
+    ) -> Result<()> {
         if payload.len() > PAYLOAD_MAX_BYTES {
             return Err(Faulty::TooLong(payload.len()).into());
         }
@@ -93,7 +99,11 @@ impl Batch {
             // Cleared, by whoever tidied up: that says nothing of the host.
             HostTopic::Presence if payload.is_empty() => Ok(()),
             HostTopic::Presence => {
-                self.presence(*host, parse(payload)?);
+                let presence: Presence = parse(payload)?;
+                if presence.state == PresenceState::Online && !retained {
+                    self.effects.shown.insert(*host);
+                }
+                self.presence(*host, presence);
                 Ok(())
             }
             HostTopic::Heartbeat => self.heartbeat(db, *host, parse(payload)?).await,
@@ -194,7 +204,7 @@ impl Batch {
     /// A heartbeat came that is not the last one of its life: the host is there, whatever its presence says.
     fn lives(&mut self, id: HostId, epoch: u64, state: &HostState) {
         match self.known.presences.get(&id).copied() {
-            Some(_) if self.is_shown(id, epoch) => (),
+            Some(_) if self.is_shown(id, epoch) => drop(self.effects.shown.insert(id)),
             // Taken down as offline by mistake, or behind a clone that has gone: it shows its presence again if it is
             // asked to.
             Some((held, _, _)) if held >= epoch => drop(self.effects.refresh.insert(id)),

@@ -25,6 +25,9 @@ pub(crate) struct Effects {
     pub(crate) refresh: BTreeSet<HostId>,
     /// Hosts that came (true) or went, in the order in which they did.
     pub(crate) presences: Vec<(HostId, bool)>,
+    /// Hosts that have shown that they are there: by their presence, unless the broker had kept it, or by a heartbeat of the
+    /// life that counts.
+    pub(crate) shown: BTreeSet<HostId>,
     /// Hosts that say that they have a command.
     pub(crate) answered: Vec<(CommandId, HostId)>,
     /// Hosts that are done with a command.
@@ -48,6 +51,7 @@ impl Effects {
         }
         self.refresh.extend(more.refresh);
         self.presences.extend(more.presences);
+        self.shown.extend(more.shown);
         self.answered.extend(more.answered);
         self.settled.extend(more.settled);
         self.rules.extend(more.rules);
@@ -61,7 +65,8 @@ impl Effects {
         let answered = answered.into_iter().map(|(command, host)| dispatch::Event::Answered(command, host));
         let presences = std::mem::take(&mut self.presences).into_iter();
         let presences = presences.map(|(host, online)| dispatch::Event::Presence(host, online));
-        settled.chain(answered).chain(presences)
+        let shown = std::mem::take(&mut self.shown).into_iter().map(dispatch::Event::Shown);
+        settled.chain(answered).chain(presences).chain(shown)
     }
 
     /// Tells everybody.

@@ -131,7 +131,7 @@ async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, S
     let topics = batch.iter().map(|message| &message.topic);
     let mut together = Batch::begin(&mut *transaction, topics, now_ms()).await?;
     for message in batch {
-        match together.apply(&mut *transaction, &message.topic, &message.payload).await {
+        match together.apply(&mut *transaction, &message.topic, &message.payload, message.retained).await {
             Ok(()) => (),
             Err(ApplyError::Faulty(fault)) => dropped(&message.topic, &fault),
             Err(ApplyError::Store(error)) => return Err(error),

@@ -20,7 +20,7 @@ mod alerts;
 
 fn message(host: HostId, topic: HostTopic, payload: &Value) -> Inbound {
     let payload = if payload.is_null() { Vec::new() } else { serde_json::to_vec(payload).unwrap() };
-    Inbound { topic: Topic::Host(host, topic), payload, receipt: Receipt::none(), _room: None }
+    Inbound { topic: Topic::Host(host, topic), payload, retained: false, receipt: Receipt::none(), _room: None }
 }
 
 async fn stored(fixture: &Fixture, batch: &[Inbound]) -> Effects {
@@ -82,14 +82,19 @@ async fn who_does_not_answer_the_roll_is_offline_until_it_speaks_up() {
     let (here, away) = (fixture.member("here").await.id, fixture.member("away").await.id);
     let online = |host| message(host, HostTopic::Presence, &presence(1, 1, "online"));
     stored(&fixture, &[online(here), online(away)]).await;
-    let since_ms = now_ms() + 1;
-    while now_ms() < since_ms {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    stored(&fixture, &[message(here, HostTopic::Heartbeat, &heartbeat(1, 1, &json!({})))]).await;
-    let taken = async || store::host::take_offline(fixture.shared().store.write(), since_ms, now_ms()).await.unwrap();
-    assert_eq!(taken().await, [away]);
-    assert_eq!(taken().await, []);
+    let beat = |host, epoch| message(host, HostTopic::Heartbeat, &heartbeat(epoch, 1, &json!({})));
+    let kept = |host| Inbound { retained: true, ..online(host) };
+    // What the broker had kept shows nothing, nor does what is left of another life.
+    let shown = async |messages: &[Inbound]| stored(&fixture, messages).await.shown;
+    assert_eq!(shown(&[kept(here), kept(away), beat(here, 1)]).await, [here].into());
+    assert_eq!(shown(&[online(here)]).await, [here].into());
+    let taken = async |hosts: &[HostId], now| {
+        store::host::take_offline(fixture.shared().store.write(), hosts, now).await.unwrap()
+    };
+    assert_eq!(taken(&[away], now_ms()).await, [], "it has just come");
+    let later = now_ms() + 60_000;
+    assert_eq!(taken(&[away], later).await, [away]);
+    assert_eq!(taken(&[away], later).await, []);
 
     // It was only slow: it is asked to show its presence, in the same session, and that counts.
     let effects = stored(&fixture, &[message(away, HostTopic::Heartbeat, &heartbeat(1, 1, &json!({})))]).await;
@@ -304,6 +309,7 @@ async fn a_faulty_message_does_not_keep_the_others() {
     let raw = |topic: Topic, payload: &[u8]| Inbound {
         topic,
         payload: payload.to_vec(),
+        retained: false,
         receipt: Receipt::none(),
         _room: None,
     };
@@ -337,6 +343,7 @@ async fn measurements_are_acknowledged_after_their_commit_alone() {
         Inbound {
             topic: Topic::Host(host, HostTopic::Metric),
             payload: payload.into_bytes(),
+            retained: false,
             receipt: Receipt::none(),
             _room: None,
         }

@@ -348,22 +348,31 @@ pub async fn set_presences(db: &mut SqliteConnection, presences: &[(HostId, Pres
     Ok(())
 }
 
-/// Takes down as offline the hosts that were online before `since` and have said nothing from then on.
+/// How long a host that has come to be online is left alone: whoever takes it down may not have heard of it yet.
+pub const JUST_COME_MS: Millis = 5_000;
+
+/// Takes down as offline those of these hosts that are online, but for who has just come; gives them.
 /// Each is put before the session that it was in: if it speaks up in that session after all, or the last
 /// will of that comes, this counts as later. What is dated later than `now` was noted by a clock that was set back since,
 /// and shows nothing.
-pub async fn take_offline(db: &SqlitePool, since: Millis, now: Millis) -> Result<Vec<HostId>> {
-    let rows: Vec<(String,)> = sqlx::query_as(
-        "UPDATE presence SET state = 'offline', session = CASE WHEN session > 0 THEN session - 1 ELSE 0 END, since_ms = $2
-         WHERE state = 'online' AND since_ms NOT BETWEEN $1 AND $2
-           AND NOT EXISTS (SELECT 1 FROM heartbeat WHERE heartbeat.host = presence.host AND heartbeat.at_ms BETWEEN $1 AND $2)
-         RETURNING host",
-    )
-    .bind(since)
-    .bind(now)
-    .fetch_all(db)
-    .await?;
-    rows.iter().map(|(id,)| parsed("host id", id)).collect()
+pub async fn take_offline(db: &SqlitePool, hosts: &[HostId], now: Millis) -> Result<Vec<HostId>> {
+    let mut taken = Vec::new();
+    for piece in pieces(hosts) {
+        let sql = format!(
+            "UPDATE presence SET state = 'offline', session = CASE WHEN session > 0 THEN session - 1 ELSE 0 END, since_ms = ?
+             WHERE state = 'online' AND since_ms NOT BETWEEN ? AND ? AND host IN {} RETURNING host",
+            parameters(1, piece.len())
+        );
+        let mut query = sqlx::query_as(AssertSqlSafe(sql)).bind(now).bind(now - JUST_COME_MS).bind(now);
+        for host in piece {
+            query = query.bind(host.to_string());
+        }
+        let rows: Vec<(String,)> = query.fetch_all(db).await?;
+        for (id,) in rows {
+            taken.push(parsed("host id", &id)?);
+        }
+    }
+    Ok(taken)
 }
 
 /// A host's state as of one heartbeat.

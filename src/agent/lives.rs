@@ -1,0 +1,119 @@
+//! The lives that this agent's store has had in this place, which [`crate::rules::presence`] judges by: in a file of a line
+//! each, newest first.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use uuid::Uuid;
+
+use super::{AgentError, facts};
+use crate::{
+    files,
+    rules::presence::{self, Life},
+};
+
+/// Earlier lives that are remembered. Of more than these, one would have to be the last that a broker heard of.
+const FORMER_MAX: usize = 16;
+
+/// This life, and earlier ones.
+#[derive(Debug)]
+pub(super) struct Lives {
+    path: PathBuf,
+    place: String,
+    own: Life,
+    former: Vec<Life>,
+}
+
+impl Lives {
+    /// Begins a life, which is remembered before anybody hears of it.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub(super) fn begin(folder: &Path) -> Result<Self, AgentError> {
+        let path = folder.join("instances");
+        let failed = |source| AgentError::Folder { path: path.clone(), source };
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            text => text.unwrap_or_default(),
+        };
+        let place = place(folder).map_err(failed)?;
+        let mut former = presence::former(&text, &place);
+        former.truncate(FORMER_MAX);
+        let own = Life { instance: Uuid::new_v4(), has_worked: false };
+        let lives = Self { path: path.clone(), place, own, former };
+        lives.write().map_err(failed)?;
+        Ok(lives)
+    }
+
+    /// By what this life is known.
+    pub(super) fn instance(&self) -> Uuid {
+        self.own.instance
+    }
+
+    /// Earlier ones, newest first.
+    pub(super) fn former(&self) -> &[Life] {
+        &self.former
+    }
+
+    /// This life works. That it did is written once, beside everything else: if it is killed before, the next one waits
+    /// for objections as a newcomer does.
+    pub(super) fn works(&mut self) {
+        if std::mem::replace(&mut self.own.has_worked, true) {
+            return;
+        }
+        let lives =
+            Self { path: self.path.clone(), place: self.place.clone(), own: self.own, former: self.former.clone() };
+        drop(tokio::task::spawn_blocking(move || {
+            if let Err(error) = lives.write() {
+                tracing::warn!(%error, file = %lives.path.display(), "it is not remembered that this agent works");
+            }
+        }));
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let text = presence::lines(std::iter::once(&self.own).chain(&self.former), &self.place);
+        files::write_atomically(&self.path, text.as_bytes(), files::SECRET_MODE)
+    }
+}
+
+/// Where an agent lives: in this folder, since this start of the machine. A copy of the folder is another place, and so is
+/// a copy of the whole disk, which can only be used by a machine that was started with it.
+fn place(folder: &Path) -> io::Result<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = fs::metadata(folder)?;
+    Ok(format!("{} {}:{}", facts::boot_id(), found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_lives_are_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut earlier = Vec::new();
+        for _ in 0..FORMER_MAX + 3 {
+            let lives = Lives::begin(folder.path()).unwrap();
+            let newest: Vec<_> = earlier.iter().rev().take(FORMER_MAX).copied().collect();
+            assert_eq!(lives.former(), newest);
+            earlier.push(Life { instance: lives.instance(), has_worked: false });
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_worked_is_known_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = Lives::begin(folder.path()).unwrap();
+        first.works();
+        let known = |text: String| presence::former(&text, &first.place).first().is_some_and(|life| life.has_worked);
+        while !known(fs::read_to_string(&first.path).unwrap()) {
+            tokio::task::yield_now().await;
+        }
+        let second = Lives::begin(folder.path()).unwrap();
+        assert_eq!(second.former(), [Life { instance: first.instance(), has_worked: true }]);
+        let third = Lives::begin(folder.path()).unwrap();
+        assert_eq!(third.former().iter().map(|life| life.has_worked).collect::<Vec<_>>(), [false, true]);
+    }
+}
