@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use muster_topics::outcome::{RefusalCode, Status};
+use muster_topics::{
+    name::HostId,
+    outcome::{RefusalCode, Status},
+};
 
 use crate::api::{CommandHost, CommandState};
 
@@ -33,8 +36,14 @@ impl Class {
     /// Of what is known of one host.
     #[must_use]
     pub fn of(host: &CommandHost) -> Self {
-        match (&host.outcome, host.state) {
-            (Some(outcome), _) => Self::of_status(&outcome.value.status),
+        Self::of_state(host.state, host.outcome.as_ref().map(|outcome| &outcome.value.status))
+    }
+
+    /// Of how far one host has come, and how it ended.
+    #[must_use]
+    pub fn of_state(state: CommandState, status: Option<&Status>) -> Self {
+        match (status, state) {
+            (Some(status), _) => Self::of_status(status),
             (None, CommandState::Missing) => Self::Missing,
             (None, _) => Self::Open,
         }
@@ -82,19 +91,25 @@ impl Summary {
     /// Of all hosts of a command. Where several go by one name, their ids tell them apart.
     #[must_use]
     pub fn of(hosts: &[CommandHost]) -> Self {
+        Self::of_each(hosts.iter().map(|host| (host.host, host.hostname.as_str(), Class::of(host))))
+    }
+
+    /// The same of their ids, names and classes.
+    #[must_use]
+    pub fn of_each<'a>(hosts: impl Iterator<Item = (HostId, &'a str, Class)> + Clone) -> Self {
         let (mut seen, mut twins) = (HashSet::new(), HashSet::new());
-        for host in hosts {
-            if !seen.insert(&host.hostname) {
-                twins.insert(&host.hostname);
+        for (_, hostname, _) in hosts.clone() {
+            if !seen.insert(hostname) {
+                twins.insert(hostname);
             }
         }
         let mut classes: BTreeMap<Class, Vec<String>> = BTreeMap::new();
-        for host in hosts {
-            let name = match twins.contains(&host.hostname) {
-                true => format!("{} ({})", host.hostname, host.host),
-                false => host.hostname.clone(),
+        for (host, hostname, class) in hosts {
+            let name = match twins.contains(hostname) {
+                true => format!("{hostname} ({host})"),
+                false => hostname.to_owned(),
             };
-            classes.entry(Class::of(host)).or_default().push(name);
+            classes.entry(class).or_default().push(name);
         }
         classes.values_mut().for_each(|names| names.sort());
         Self(classes)
@@ -118,7 +133,6 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use muster_topics::{
-        name::HostId,
         outcome::{Outcome, Output, StepOutcome},
         unit::Exit,
     };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use muster_topics::metric::{self, Point};
+
 /// 2024-01-01, at the beginning of a day: long ago, so that nobody takes it for what comes now.
 pub(crate) const BASE_MS: i64 = 1_704_067_200_000;
 /// Between two points of the bulk.
@@ -111,6 +113,88 @@ pub(crate) fn asked() -> Piece {
             (source.name, source.labels, points)
         })
         .collect()
+}
+
+/// Hosts of the slow load, and series of each.
+pub(crate) const HOSTS: usize = 1_000;
+pub(crate) const OF_HOST: usize = 20;
+/// Between two batches of a host, which hold this many samples.
+const BATCH_MS: i64 = 30_000;
+const SAMPLES: i64 = BATCH_MS / STEP_MS;
+/// Between two batches of all of them, each another host's.
+pub(crate) const BATCH_EVERY: Duration = Duration::from_millis(BATCH_MS as u64 / HOSTS as u64);
+/// Fields of a measurement.
+const FIELDS: usize = 4;
+/// What hosts have sent before the load begins: half of what is not sealed in the mean lies then in the head, series by series.
+pub(crate) const BEFORE_MS: i64 = 30 * 60_000;
+
+/// A batch of the slow load.
+pub(crate) struct Sent {
+    /// Who sends it.
+    pub(crate) host: String,
+    /// As a host sends it: packed, without what its topic says.
+    pub(crate) packed: Vec<u8>,
+    /// As line protocol, for others.
+    pub(crate) lines: String,
+}
+
+/// A host's points of some samples in a row.
+pub(crate) fn of_host(host: usize, from_ms: i64, samples: i64) -> Vec<Point> {
+    let (id, name) = (host_id(host), format!("shop-{host}"));
+    // Each samples at a moment of its own.
+    let from_ms = from_ms + host as i64 * 7 % 100 * (STEP_MS / 100);
+    let mut points = Vec::new();
+    for sample in 0..samples {
+        let at_ms = from_ms + sample * STEP_MS;
+        for measurement in 0..OF_HOST / FIELDS {
+            let labels = [("host", id.as_str()), ("hostname", name.as_str())];
+            let mut point = Point::new(&format!("slow_m{measurement}"), &labels, at_ms);
+            for field in 0..FIELDS {
+                let value = value(host * OF_HOST + measurement * FIELDS + field, at_ms);
+                point = point.field(&format!("f{field}"), value);
+            }
+            points.push(point);
+        }
+    }
+    points
+}
+
+/// A quarter each of counters, percents, memory in pages, and what stands still.
+fn value(number: usize, at_ms: i64) -> f64 {
+    let noise = (number as i64 * 7_919 + at_ms / STEP_MS * 104_729).wrapping_mul(0x9e37_79b9).unsigned_abs() >> 8;
+    match number % FIELDS {
+        0 => ((at_ms - BASE_MS) / STEP_MS * (number as i64 % 90 + 5) * 1_460) as f64,
+        1 => (noise % 10_000) as f64 / 100.0,
+        2 => (1_000 + noise % 64) as f64 * 4_096.0,
+        _ => number as f64,
+    }
+}
+
+fn host_id(host: usize) -> String {
+    format!("018f0000-0000-7000-8000-{host:012x}")
+}
+
+/// The batches that all hosts send in a time after [`BEFORE_MS`], made beforehand.
+pub(crate) fn sent(time: Duration) -> Vec<Sent> {
+    let count = (time.as_millis() / BATCH_EVERY.as_millis()) as usize;
+    (0..count)
+        .map(|number| {
+            let (round, host) = ((number / HOSTS) as i64, number % HOSTS);
+            let points = of_host(host, BASE_MS + BEFORE_MS + round * BATCH_MS, SAMPLES);
+            let (id, name) = (host_id(host), format!("shop-{host}"));
+            let shared = metric::Shared { host: &id, hostname: &name };
+            let numbered = muster_topics::ack::Numbered { epoch: 1, seq: round.unsigned_abs() + 1 };
+            let packed = metric::pack(&metric::encode_short(numbered, shared, &points));
+            Sent { packed, lines: lines(&points), host: id }
+        })
+        .collect()
+}
+
+/// Points as line protocol.
+pub(crate) fn lines(points: &[Point]) -> String {
+    let mut text = String::new();
+    points.iter().for_each(|point| metric::write_line(&mut text, point));
+    text
 }
 
 /// The middle one.

@@ -1,10 +1,10 @@
-//! The embedded time-series store against VictoriaMetrics and Prometheus, in the same run, on this machine.
+//! The embedded time-series store against VictoriaMetrics, Prometheus and InfluxDB, in the same run, on this machine.
 //!
 //!     cargo bench -p muster-series --bench timeseries -- [--check] [--quick] [--only SUBJECT]…
 //!
-//! `--quick` takes a tenth of the data and a shorter load; `--only` takes a subject (muster, victoria-metrics, prometheus);
+//! `--quick` takes a tenth of the data and a shorter load; `--only` takes a subject (muster, victoria-metrics, prometheus, influxdb);
 //! `--check` ends with exit code 1 if a budget of DESIGN.md section 10 is missed. Peers that are not installed (Debian
-//! packages `victoria-metrics` and `prometheus`) are left out.
+//! packages `victoria-metrics`, `prometheus` and `influxdb`) are left out.
 //!
 //! How it measures: all take the same series, 50 of each host, every ten seconds for a day: a quarter each of counters,
 //! percents with two decimals that walk, memory in pages, and what stands still (`data.rs`). **Bulk** is an hour of all series at a
@@ -13,8 +13,12 @@
 //! loopback, and syncs later; Prometheus has its blocks made by `promtool tsdb create-blocks-from openmetrics`, the only way in
 //! for what is older. **Bytes** are those of all files once everything is sealed, rolled up or merged: for the embedded store
 //! with its summaries of five minutes and hours. **Memory** is what is resident after the bulk, for the embedded store of this whole process.
-//! **Slow** is the load of hosts: 20 batches a second of 50 points each, each committed by itself; processor time is that of the whole process, with
-//! what makes the batches. **Questions** are asked of a second set, 200 series with a point a minute for a day: medians; the embedded store
+//! **Slow** is the load of 1,000 hosts with 20 series each: every ten seconds a sample, every thirty a batch of three of them, so 33 batches of 60
+//! values a second, evenly. Half an hour of it is there before, so that series are known and their points lie apart as they do in the mean. The embedded store
+//! gets batches packed as agents send them, and what comes within a quarter of a second is unpacked and committed together, as the console's recorder
+//! does it; time is that of this whole process, and with it is the share of a second in sealing the hour once it is over. Its peers get the same batches as line protocol
+//! over one connection that stays (`/write`, as both VictoriaMetrics and InfluxDB 1 have it); time is that of their processes, while they take it in. VictoriaMetrics
+//! does not sync what it acknowledges, the other two do. **Questions** are asked of a second set, 200 series with a point a minute for a day: medians; the embedded store
 //! gives numbers to its caller, its peers JSON over loopback, so figures of the two kinds are not of the same work.
 //! `avg by (host)` is here computed by this program, from what the embedded store gives.
 
@@ -101,6 +105,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
             Subject::Muster => ours::measure(&plan, &mut table)?,
             Subject::VictoriaMetrics => peers::victoria_metrics(&plan, &mut table)?,
             Subject::Prometheus => peers::prometheus(&plan, &mut table)?,
+            Subject::InfluxDb => peers::influxdb(&plan, &mut table)?,
         }
     }
     let cores = std::thread::available_parallelism().map_or(0, usize::from);

@@ -7,7 +7,8 @@ use std::{
 };
 
 use muster_series::{Column, Resolution, Selector, SeriesStore, Settings};
-use muster_topics::metric::Point;
+use muster_topics::metric::{self, Point};
+use tokio::sync::mpsc;
 
 use crate::{
     data::{self, BASE_MS, HOUR_MS, Piece, Plan},
@@ -18,6 +19,11 @@ use crate::{
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const DAY_MS: i64 = 24 * HOUR_MS;
+/// How long the console's recorder lets a batch wait for others, and how many it takes together.
+const GATHER: Duration = Duration::from_millis(250);
+const BATCHES_MAX: usize = 128;
+/// Samples of each series that are written together before the load begins: so few that none are sealed.
+const FEW: i64 = 30;
 
 /// Measures everything.
 pub(crate) fn measure(plan: &Plan, table: &mut Table) -> Result<()> {
@@ -87,34 +93,68 @@ async fn used(folder: &Path, store: &SeriesStore) -> Result<f64> {
     Ok(size_bytes(copy.path())? as f64)
 }
 
+/// As the console's recorder does it: what has come within a moment is unpacked, given its true host, and committed together.
 async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let store = open(folder.path()).await?;
-    let (mut used, begin) = (processor(std::process::id())?, Instant::now());
-    let (mut batches, mut measured) = (0_u32, 0_u32);
-    while begin.elapsed() < plan.slow {
-        // Twenty a second, each another host's.
-        tokio::time::sleep_until((begin + Duration::from_millis(50) * batches).into()).await;
-        let host = format!("host-{}", batches % 100);
-        let at_ms = BASE_MS + begin.elapsed().as_millis() as i64;
-        let points: Vec<Point> = (0..50)
-            .map(|i| {
-                Point::new("slow", &[("host", &host), ("unit", &format!("u{i}"))], at_ms)
-                    .field("v", f64::from(batches + i))
-            })
-            .collect();
-        store.append(&points).await?;
-        batches += 1;
-        measured += 1;
-        // Series are made once: the first round of hosts is not what is meant.
-        if batches == 100 {
-            (used, measured) = (processor(std::process::id())?, 0);
+    for piece in 0..data::BEFORE_MS / data::STEP_MS / FEW {
+        let from_ms = BASE_MS + piece * FEW * data::STEP_MS;
+        for hosts in (0..data::HOSTS).collect::<Vec<_>>().chunks(50) {
+            let points: Vec<Point> = hosts.iter().flat_map(|host| data::of_host(*host, from_ms, FEW)).collect();
+            store.append(&points).await?;
         }
     }
-    let seconds = f64::from(measured.max(1)) / 20.0;
-    let share = (processor(std::process::id())? - used).as_secs_f64() / seconds;
-    table.put(Subject::Muster, Row::Slow, share * 100.0);
+    let (sender, mut queue) = mpsc::channel(1_024);
+    let sent = data::sent(plan.slow);
+    let (wanted, mut stored) = (sent.len() * data::OF_HOST * 3, 0);
+    let (used, begin) = (processor(std::process::id())?, Instant::now());
+    let hosts = tokio::spawn(async move {
+        for (number, sent) in (0..).zip(sent) {
+            tokio::time::sleep_until((begin + data::BATCH_EVERY * number).into()).await;
+            if sender.send(sent).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut came = Vec::new();
+    while queue.recv_many(&mut came, BATCHES_MAX).await > 0 {
+        if came.len() + queue.len() < BATCHES_MAX {
+            tokio::time::sleep(GATHER).await;
+        }
+        while came.len() < BATCHES_MAX
+            && let Ok(sent) = queue.try_recv()
+        {
+            came.push(sent);
+        }
+        let mut points = Vec::new();
+        for sent in came.drain(..) {
+            let (_, mut of_host) = metric::decode(&sent.packed)?;
+            for point in &mut of_host {
+                point.tags.push(("host".to_owned(), sent.host.clone()));
+                point.tags.sort();
+            }
+            points.extend(of_host);
+        }
+        store.append(&points).await?;
+        stored += points.iter().map(|point| point.fields.len()).sum::<usize>();
+    }
+    hosts.await?;
+    let took = begin.elapsed();
+    let taking = (processor(std::process::id())? - used).as_secs_f64() / took.as_secs_f64();
     table.put(Subject::Muster, Row::SlowMemory, resident_mb(std::process::id())?);
+    assert_eq!(stored, wanted, "all that was sent was stored");
+    let found = store.select(Selector::parse("{hostname=~'shop-.*'}")?, data::HOSTS * data::OF_HOST).await?;
+    assert_eq!(found.len(), data::HOSTS * data::OF_HOST);
+
+    // Once an hour is over its points are sealed: a share of that belongs to each second.
+    store.append(&[Point::new("later", &[], BASE_MS + 2 * HOUR_MS).field("v", 0.0)]).await?;
+    let used = processor(std::process::id())?;
+    store.settle().await;
+    let points = data::HOSTS as f64 * data::OF_HOST as f64 * (data::BEFORE_MS / data::STEP_MS) as f64 + wanted as f64;
+    let per_second = (data::HOSTS * data::OF_HOST) as f64 / (data::STEP_MS as f64 / 1e3);
+    let sealing = (processor(std::process::id())? - used).as_secs_f64() / (points / per_second);
+    table.put(Subject::Muster, Row::Slow, (taking + sealing) * 100.0);
+    table.put(Subject::Muster, Row::SlowSealing, sealing * 100.0);
     store.stop().await;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::{
     fmt::Write as _,
     fs::{self, File},
-    io::{BufWriter, Read, Write},
+    io::{BufRead, BufReader, BufWriter, Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
@@ -131,7 +131,62 @@ pub(crate) fn victoria_metrics(plan: &Plan, table: &mut Table) -> Result<()> {
     table.put(subject, Row::Bytes, size_bytes(folder.path())? as f64 / plan.points() as f64);
     request(server.port, "POST", "/api/v1/import", &import(&data::asked()))?;
     server.get("/internal/force_flush")?;
-    questions(&server, subject, table)
+    questions(&server, subject, table)?;
+    slow(&server, "/write?precision=ms", plan, subject, table)
+}
+
+/// InfluxDB 1: the slow load alone.
+pub(crate) fn influxdb(plan: &Plan, table: &mut Table) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().display().to_string();
+    let configuration = folder.path().join("influxdb.conf");
+    let args = |port| {
+        let text = format!(
+            "reporting-disabled = true\nbind-address = \"127.0.0.1:0\"\n[meta]\ndir = \"{path}/meta\"\n[data]\ndir = \"{path}/data\"\n\
+             wal-dir = \"{path}/wal\"\nquery-log-enabled = false\n[monitor]\nstore-enabled = false\n\
+             [http]\nbind-address = \"127.0.0.1:{port}\"\nlog-enabled = false\n"
+        );
+        let _ = fs::write(&configuration, text);
+        vec!["-config".to_owned(), configuration.display().to_string()]
+    };
+    let Some(server) = Server::start("influxd", args, "/ping")? else { return Ok(()) };
+    request(server.port, "POST", "/query?q=CREATE%20DATABASE%20slow", "")?;
+    slow(&server, "/write?db=slow&precision=ms", plan, Subject::InfluxDb, table)
+}
+
+/// What processor a server takes for the load of hosts.
+fn slow(server: &Server, path: &str, plan: &Plan, subject: Subject, table: &mut Table) -> Result<()> {
+    for host in 0..data::HOSTS {
+        let before = data::of_host(host, BASE_MS, data::BEFORE_MS / data::STEP_MS);
+        request(server.port, "POST", path, &data::lines(&before))?;
+    }
+    // What that leaves to be done is not of the load.
+    thread::sleep(Duration::from_secs(10));
+    let sent = data::sent(plan.slow);
+    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", server.port))?);
+    stream.get_ref().set_nodelay(true)?;
+    let (used, begin) = (processor(server.child.id())?, Instant::now());
+    for (number, sent) in (0..).zip(&sent) {
+        thread::sleep((begin + data::BATCH_EVERY * number).saturating_duration_since(Instant::now()));
+        let length = sent.lines.len();
+        let request =
+            format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{}", sent.lines);
+        stream.get_mut().write_all(request.as_bytes())?;
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if stream.read_line(&mut head)? == 0 {
+                return Err(format!("{path}: {head}").into());
+            }
+        }
+        // It has no body.
+        if head.split(' ').nth(1) != Some("204") {
+            return Err(format!("{path}: {head}").into());
+        }
+    }
+    let share = (processor(server.child.id())? - used).as_secs_f64() / begin.elapsed().as_secs_f64();
+    table.put(subject, Row::Slow, share * 100.0);
+    table.put(subject, Row::SlowMemory, resident_mb(server.child.id())?);
+    Ok(())
 }
 
 fn import(piece: &Piece) -> String {

@@ -8,16 +8,18 @@ pub(crate) enum Subject {
     Muster,
     VictoriaMetrics,
     Prometheus,
+    InfluxDb,
 }
 
 impl Subject {
-    pub(crate) const ALL: [Self; 3] = [Self::Muster, Self::VictoriaMetrics, Self::Prometheus];
+    pub(crate) const ALL: [Self; 4] = [Self::Muster, Self::VictoriaMetrics, Self::Prometheus, Self::InfluxDb];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Muster => "muster",
             Self::VictoriaMetrics => "victoria-metrics",
             Self::Prometheus => "prometheus",
+            Self::InfluxDb => "influxdb",
         }
     }
 }
@@ -31,6 +33,7 @@ pub(crate) enum Row {
     Raw,
     Memory,
     Slow,
+    SlowSealing,
     SlowMemory,
     Hour,
     Day,
@@ -39,13 +42,14 @@ pub(crate) enum Row {
 }
 
 impl Row {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Bulk,
         Self::Settle,
         Self::Bytes,
         Self::Raw,
         Self::Memory,
         Self::Slow,
+        Self::SlowSealing,
         Self::SlowMemory,
         Self::Hour,
         Self::Day,
@@ -60,7 +64,8 @@ impl Row {
             Self::Bytes => "bytes a point, everything",
             Self::Raw => "  without summaries",
             Self::Memory => "resident after that, MB",
-            Self::Slow => "1,000 points/s in 20 batches, % of a core",
+            Self::Slow => "1,000 hosts with 20 series each, % of a core",
+            Self::SlowSealing => "  of that, sealing the hour",
             Self::SlowMemory => "  resident then, MB",
             Self::Hour => "an hour of one series, us",
             Self::Day => "200 series x 24 h at 1 min, ms",
@@ -102,10 +107,11 @@ impl Table {
     /// Prints it; whether a budget was missed.
     pub(crate) fn print(&self) -> bool {
         let mut missed = false;
-        println!("{:48} {:>14} {:>18} {:>14}  budget", "", "muster", "victoria-metrics", "prometheus");
+        let [ours, one, other, third] = Subject::ALL.map(Subject::name);
+        println!("{:48} {ours:>10} {one:>18} {other:>12} {third:>10}  budget", "");
         for row in Row::ALL {
             let cell = |subject| self.0.get(&(row, subject)).map_or("-".to_owned(), |value| row.show(*value));
-            let [ours, one, other] = Subject::ALL.map(cell);
+            let [ours, one, other, third] = Subject::ALL.map(cell);
             let verdict = match (row.budget(), self.0.get(&(row, Subject::Muster))) {
                 (Some((at_least, wanted)), Some(found)) => {
                     let met = if at_least { *found >= wanted } else { *found <= wanted };
@@ -115,7 +121,7 @@ impl Table {
                 }
                 _ => String::new(),
             };
-            println!("{:48} {ours:>14} {one:>18} {other:>14}  {verdict}", row.what());
+            println!("{:48} {ours:>10} {one:>18} {other:>12} {third:>10}  {verdict}", row.what());
         }
         missed
     }

@@ -216,6 +216,12 @@ impl Console {
         Ok(store::command::alone(self.shared.store.read(), which).await?)
     }
 
+    /// One command, without its hosts.
+    async fn command_alone(&self, id: CommandId) -> Result<types::Command, Error> {
+        let found = store::command::alone(self.shared.store.read(), Which::One(id)).await?.pop();
+        found.ok_or_else(|| Error::not_found("unknown_command", format!("there is no command {id}")))
+    }
+
     /// One command.
     pub async fn command(&self, id: CommandId) -> Result<types::Command, Error> {
         let found = store::command::list(self.shared.store.read(), Which::One(id)).await?.pop();

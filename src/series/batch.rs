@@ -61,6 +61,10 @@ pub(super) struct Run {
     pub(super) summary: Vec<u8>,
 }
 
+/// What was found out of fields of points so far, by measurement, tags and field as they came: which of the batch's series they are, if
+/// they are fit. Samples of a series come several at a time.
+type Seen<'a> = HashMap<(&'a str, &'a [(String, String)], &'a str), Option<usize>>;
+
 /// Points, ready to be written.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -80,14 +84,12 @@ impl Batch {
     /// Sorts points into series. Only values of the times `accepted` are taken.
     pub(super) fn new(points: &[Point], accepted: &RangeInclusive<Millis>) -> Self {
         let mut batch = Self::default();
-        let mut numbers = HashMap::new();
+        let (mut numbers, mut seen) = (HashMap::new(), Seen::new());
         for point in points {
             if !accepted.contains(&point.at_ms) || !key::has_key(point.at_ms) {
                 batch.untimely += point.fields.len();
-            } else if let Some(labels) = canonical(&point.tags) {
-                batch.take(point, &labels, &mut numbers);
             } else {
-                batch.unfit += point.fields.len();
+                batch.take(point, &mut numbers, &mut seen);
             }
         }
         batch.gather();
@@ -169,18 +171,27 @@ impl Batch {
         })
     }
 
-    fn take(&mut self, point: &Point, labels: &str, numbers: &mut HashMap<Identity, usize>) {
+    fn take<'a>(&mut self, point: &'a Point, numbers: &mut HashMap<Identity, usize>, seen: &mut Seen<'a>) {
         for (field, value) in &point.fields {
-            let name = format!("{}_{field}", point.measurement);
-            if name.len() > TEXT_MAX_BYTES || !value.is_finite() {
+            if !value.is_finite() {
                 self.unfit += 1;
                 continue;
             }
-            let identity = Identity { name, labels: labels.to_owned() };
-            let series = self.series_of(identity, numbers);
-            self.samples.push(Sample { series, at_ms: point.at_ms, value: *value });
+            let series = seen.entry((&point.measurement, &point.tags, field));
+            let series = *series.or_insert_with(|| Some(self.series_of(identity(point, field)?, numbers)));
+            match series {
+                Some(series) => self.samples.push(Sample { series, at_ms: point.at_ms, value: *value }),
+                None => self.unfit += 1,
+            }
         }
     }
+}
+
+/// Which series a field of a point is of; none, if its names or labels are not fit.
+fn identity(point: &Point, field: &str) -> Option<Identity> {
+    let name = format!("{}_{field}", point.measurement);
+    let labels = canonical(&point.tags)?;
+    (name.len() <= TEXT_MAX_BYTES).then_some(Identity { name, labels })
 }
 
 /// One spelling for one set of labels. Of two tags with one name the first counts.

@@ -162,8 +162,13 @@ pub(crate) async fn put(
 }
 
 fn put_statement(table: Table, rows: usize) -> Arc<str> {
-    let values: Vec<_> = (0..rows).map(|row| format!("(${}, ${})", 2 * row + 1, 2 * row + 2)).collect();
-    format!("INSERT OR REPLACE INTO {} (key, data) VALUES {}", table.name(), values.join(", ")).into()
+    format!("INSERT OR REPLACE INTO {} (key, data) VALUES {}", table.name(), pairs(rows)).into()
+}
+
+/// Parameters of so many rows of two columns. They have no names: `$1` is one to SQLite, and for each parameter it goes
+/// through the names of all those before, which takes as long as the rows do.
+pub(crate) fn pairs(rows: usize) -> String {
+    vec!["(?, ?)"; rows].join(", ")
 }
 
 /// Deletes what lies between two keys.

@@ -96,6 +96,9 @@ async fn prepare(writer: &mut SqliteConnection, to_check: bool) -> Result<(), Se
         "PRAGMA journal_size_limit = 67108864",
         // 8 MiB: the pages that the series of a thousand hosts grow at.
         "PRAGMA cache_size = -8192",
+        // A statement of many rows notes the pages that it changes, to be able to take them back. Points of a host lie in as many
+        // pages as it has series, so these notes would go to a file of their own each time.
+        "PRAGMA temp_store = MEMORY",
     ] {
         sqlx::query(pragma).execute(&mut *writer).await?;
     }

@@ -38,8 +38,10 @@ pub(super) const QUEUE_MAX: usize = 64;
 const GROUP_MAX: usize = 1 << 16;
 /// The most series. Ten thousand hosts with fifty each are half of it; remembering one takes 40 bytes.
 const SERIES_MAX: usize = 1_000_000;
-/// Rows per statement. A statement costs about as much as twenty rows, so small batches take the small one.
-const ROWS: [usize; 2] = [128, 16];
+/// Rows per statement, the largest first. A statement costs about as much as twenty rows.
+const ROWS: [usize; 4] = [256, 128, 64, 16];
+/// So many rows too few, and a statement is filled up rather than followed by a smaller one.
+const FILLED_MAX: usize = 32;
 
 /// What the writer is asked.
 pub(super) enum Request {
@@ -56,6 +58,9 @@ pub(super) enum Request {
 /// Who waits for which batch.
 type Group = Vec<(Batch, oneshot::Sender<Result<(), sqlx::Error>>)>;
 
+/// Statements for so many rows each, prepared once.
+type Inserts = [(usize, Arc<str>); ROWS.len()];
+
 /// The task's own state.
 pub(super) struct Writer {
     path: PathBuf,
@@ -65,7 +70,7 @@ pub(super) struct Writer {
     hashers: [RandomState; 2],
     count: usize,
     last_id: i64,
-    inserts: [(usize, Arc<str>); 2],
+    inserts: Inserts,
     /// The latest time of a point that came since the start.
     newest_ms: Option<Millis>,
     upkeep: Upkeep,
@@ -387,28 +392,34 @@ impl Numbers<'_> {
 }
 
 fn insert_statement(rows: usize) -> Arc<str> {
-    let values: Vec<_> = (0..rows).map(|row| format!("(${}, ${})", 2 * row + 1, 2 * row + 2)).collect();
     format!(
         "INSERT INTO head (key, value) VALUES {}
          ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value IS NOT excluded.value",
-        values.join(", ")
+        blobs::pairs(rows)
     )
     .into()
 }
 
+/// Which statement takes the next of so many rows: the one that takes most of them, or with few more the rest.
+fn next_statement(statements: &Inserts, rows: usize) -> &(usize, Arc<str>) {
+    let [first, rest @ ..] = statements;
+    let least = rest.last().unwrap_or(first).0;
+    let fits = |statement: &&(usize, Arc<str>)| statement.0 <= (rows + FILLED_MAX).max(least);
+    statements.iter().find(fits).unwrap_or(first)
+}
+
 /// Inserts rows, of which those that are there already stay as they are, or get the new value. A statement that is not
-/// full is filled up with its last row, which changes nothing: so two statements, prepared once, are enough.
+/// full is filled up with its last row, which changes nothing: so few statements, prepared once, are enough.
 async fn insert(
     tx: &mut SqliteConnection,
-    statements: &[(usize, Arc<str>); 2],
+    statements: &Inserts,
     rows: &mut Vec<(i64, f64)>,
 ) -> Result<(), sqlx::Error> {
     // Neighbours in the file one after the other; of a point that comes twice the last counts, here as there.
     rows.sort_by_key(|(key, _)| *key);
     let mut rest = &rows[..];
-    let [large, small] = statements;
     while let Some(last) = rest.last() {
-        let (size, statement) = if rest.len() >= large.0 { large } else { small };
+        let (size, statement) = next_statement(statements, rest.len());
         let (now, later) = rest.split_at(rest.len().min(*size));
         let filling = std::iter::repeat_n(now.last().unwrap_or(last), size - now.len());
         let mut query = sqlx::query(AssertSqlSafe(statement.clone()));
@@ -470,4 +481,37 @@ async fn put_runs(
     summaries.sort_by_key(|(key, _)| *key);
     blobs::put(tx, Table::Chunk, &chunks).await?;
     blobs::put(tx, Table::Summary, &summaries).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_go_in_few_statements_that_are_nearly_full() {
+        let statements = ROWS.map(|rows| (rows, insert_statement(rows)));
+        let plan = |mut rows: usize| {
+            let mut plan = Vec::new();
+            while rows > 0 {
+                let size = next_statement(&statements, rows).0;
+                plan.push(size);
+                rows -= rows.min(size);
+            }
+            plan
+        };
+        for (rows, wanted) in [
+            (1, &[16][..]),
+            (17, &[16, 16]),
+            (40, &[64]),
+            (60, &[64]),
+            (64, &[64]),
+            (100, &[128]),
+            (120, &[128]),
+            (180, &[128, 64]),
+            (240, &[256]),
+            (600, &[256, 256, 64, 16, 16]),
+        ] {
+            assert_eq!(plan(rows), wanted, "{rows}");
+        }
+    }
 }

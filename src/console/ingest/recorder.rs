@@ -1,12 +1,16 @@
 //! Measurements: batches of hosts are unpacked and parsed where that keeps nobody waiting, committed
 //! to the time-series store and to the queues of the stores elsewhere, and then acknowledged.
 //!
+//! What comes within [`GATHER`] is committed together: a commit costs a sync of the disk, two threads that wake each other a few times, and
+//! a look at the list of members, whether it is of one batch or of ten. No host is in a hurry: acknowledgements are gathered for longer.
+//!
 //! **Invariant: a batch is acknowledged to its host after it is committed to all of these**, and not if one of them failed.
 //!
 //! The tag `host` of a point is what its topic says, whatever the batch says.
 
 use std::{
     collections::{BTreeSet, HashSet},
+    ops::Range,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -34,6 +38,8 @@ use crate::{
 
 /// The most batches that are committed together. One has about 60 values.
 const BATCHES_MAX: usize = 128;
+/// How long a batch waits for others: of a thousand hosts eight come meanwhile. Somebody who looks at a chart does not see it.
+const GATHER: Duration = Duration::from_millis(250);
 /// What waits after the store failed, so that a full disk does not fill the log too.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -42,6 +48,9 @@ type Raw = (HostId, Vec<u8>);
 
 /// A batch that could not be read: who sent it, its number if that could be, and why not.
 type Unread = (HostId, Option<Numbered>, BatchError);
+
+/// Who sent a batch, its number, and which of the points that are committed together came in it.
+type Sender = (HostId, Numbered, Range<usize>);
 
 /// A batch that could be read.
 #[derive(Debug)]
@@ -63,6 +72,11 @@ pub(in crate::console) async fn run(
             taken = queue.recv_many(&mut messages, BATCHES_MAX) => if taken == 0 { return },
             () = shutdown.cancelled() => return,
         }
+        // Cancel-safe: what is not given back stays in the queue, and what was taken is stored even if it is time to stop.
+        tokio::select! {
+            () = gather(&mut queue, &mut messages) => (),
+            () = shutdown.cancelled() => (),
+        }
         let mut receipts = Vec::with_capacity(messages.len());
         let mut raw: Vec<Raw> = Vec::with_capacity(messages.len());
         for message in messages.drain(..) {
@@ -79,29 +93,41 @@ pub(in crate::console) async fn run(
             }
         };
         // Not cut short by a shutdown: what was taken is stored before the store is closed.
-        let points = points(&batches);
+        let (senders, points) = together(batches);
         let values: usize = points.iter().map(|point| point.fields.len()).sum();
         shared.received.fetch_add(values as u64, Ordering::Relaxed);
-        let stored = commit(&shared, points).await;
+        let stored = commit(&shared, Arc::clone(&points)).await;
         for receipt in receipts {
             receipt.acknowledge();
         }
         if let Err(error) = stored {
             // It is never the batches' fault (`SeriesStore::append`, or a queue's disk). Only the broker is told that they came:
             // their hosts keep them, and send them again, ever more seldom, until they are acknowledged.
-            tracing::error!(%error, batches = batches.len(), "measurements cannot be stored; they have to come again");
+            tracing::error!(%error, batches = senders.len(), "measurements cannot be stored; they have to come again");
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(STORE_PAUSE) => continue,
             }
         }
         let mut effects = Effects::default();
-        for batch in batches {
-            effects.acks(batch.host).metrics.insert(batch.id);
-            shared.fleet.note(batch.host, &batch.points);
-            effects.changes.push(Change::Metrics(batch.host));
+        for (host, id, of_it) in senders {
+            effects.acks(host).metrics.insert(id);
+            shared.fleet.note(host, points.get(of_it).unwrap_or_default());
+            effects.changes.push(Change::Metrics(host));
         }
         effects.perform(&shared, &mut Refreshes::default(), now_ms()).await;
+    }
+}
+
+/// Takes what else comes within [`GATHER`], as far as it may be committed together; with as much as that there already, it does not wait.
+async fn gather(queue: &mut mpsc::Receiver<Inbound>, messages: &mut Vec<Inbound>) {
+    if messages.len() + queue.len() < BATCHES_MAX {
+        tokio::time::sleep(GATHER).await;
+    }
+    while messages.len() < BATCHES_MAX
+        && let Ok(message) = queue.try_recv()
+    {
+        messages.push(message);
     }
 }
 
@@ -116,7 +142,7 @@ pub(in crate::console) enum RecordError {
 
 /// Commits points to the embedded store and to the queue of each store elsewhere. Where one of them fails others may have the points,
 /// which changes nothing when they come again.
-pub(in crate::console) async fn commit(shared: &Shared, points: Vec<Point>) -> Result<(), RecordError> {
+pub(in crate::console) async fn commit(shared: &Shared, points: impl Into<Arc<[Point]>>) -> Result<(), RecordError> {
     let points: Arc<[Point]> = points.into();
     let (stored, queued) = tokio::join!(shared.series.append(&points), shared.external.append(&points));
     stored?;
@@ -175,13 +201,24 @@ async fn known(shared: &Shared, hosts: BTreeSet<HostId>) -> Result<HashSet<HostI
     store::host::members(&mut connection, &hosts).await
 }
 
-fn points(batches: &[Batch]) -> Vec<Point> {
-    batches.iter().flat_map(|batch| batch.points.iter().cloned()).collect()
+/// The points of all batches in one piece, and which of them came in each.
+fn together(batches: Vec<Batch>) -> (Vec<Sender>, Arc<[Point]>) {
+    let (mut senders, mut points) = (Vec::with_capacity(batches.len()), Vec::new());
+    for batch in batches {
+        let first = points.len();
+        points.extend(batch.points);
+        senders.push((batch.host, batch.id, first..points.len()));
+    }
+    (senders, points.into())
 }
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::topic::{HostTopic, Topic};
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::console::link::Receipt;
 
     #[test]
     fn the_host_is_the_topics() {
@@ -195,6 +232,52 @@ mod tests {
                 assert_eq!(hosts, [&("host".to_owned(), host.to_string())]);
                 assert!(point.tags.is_sorted());
             }
+        }
+    }
+
+    #[test]
+    fn each_sender_keeps_its_points() {
+        let (one, other, none) = (HostId::random(), HostId::random(), HostId::random());
+        let id = |seq| Numbered { epoch: 1, seq };
+        let points = |values: &[f64]| values.iter().map(|value| Point::new("m", &[], 0).field("f", *value)).collect();
+        let batches = vec![
+            Batch { host: one, id: id(1), points: points(&[1.0, 2.0]) },
+            Batch { host: none, id: id(2), points: points(&[]) },
+            Batch { host: other, id: id(3), points: points(&[3.0]) },
+        ];
+        let (senders, all) = together(batches);
+        assert_eq!(senders, [(one, id(1), 0..2), (none, id(2), 2..2), (other, id(3), 2..3)]);
+        assert_eq!(all[..], points(&[1.0, 2.0, 3.0])[..]);
+    }
+
+    #[tokio::test]
+    async fn what_comes_soon_is_taken_together() {
+        let (sender, mut queue) = mpsc::channel(2 * BATCHES_MAX);
+        let one = || Inbound {
+            topic: Topic::Host(HostId::random(), HostTopic::Metric),
+            payload: Vec::new(),
+            receipt: Receipt::none(),
+            _room: None,
+        };
+        for (waiting, soon, wanted) in [(0, 0, 1), (3, 2, 6), (2 * BATCHES_MAX - 2, 1, BATCHES_MAX)] {
+            let (mut messages, began) = (vec![one()], Instant::now());
+            for _ in 0..waiting {
+                sender.send(one()).await.unwrap();
+            }
+            let send = async {
+                for _ in 0..soon {
+                    tokio::task::yield_now().await;
+                    sender.send(one()).await.unwrap();
+                }
+            };
+            let gathered = async {
+                gather(&mut queue, &mut messages).await;
+                (messages.len(), began.elapsed())
+            };
+            let ((), (count, took)) = tokio::join!(send, gathered);
+            assert_eq!(count, wanted, "{waiting} {soon}");
+            assert!(took >= GATHER || count == BATCHES_MAX, "{waiting} {soon}: {took:?}");
+            while queue.try_recv().is_ok() {}
         }
     }
 

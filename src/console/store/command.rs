@@ -362,29 +362,57 @@ struct CommandHostRow {
     outcome_ms: Option<i64>,
 }
 
-async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> Result<Vec<api::CommandHost>> {
-    let sql = format!(
-        "SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS hostname,
-                command_host.state, command_host.outcome, command_host.outcome_ms
-         FROM command_host LEFT JOIN host ON host.id = command_host.host
-         WHERE command_host.command = $1 AND {} ORDER BY 2, 1",
-        only.map_or("$2 IS NULL", |_| "command_host.host = $2"),
-    );
-    let rows: Vec<CommandHostRow> =
-        sqlx::query_as(AssertSqlSafe(sql)).bind(command).bind(only.map(|host| host.to_string())).fetch_all(db).await?;
-    let host = |row: CommandHostRow| {
-        let outcome = match (row.outcome, row.outcome_ms) {
+impl CommandHostRow {
+    fn line(self) -> Result<api::CommandHost> {
+        let outcome = match (self.outcome, self.outcome_ms) {
             (Some(outcome), Some(at_ms)) => Some(api::Received { at_ms, value: json("outcome", &outcome)? }),
             _ => None,
         };
         Ok(api::CommandHost {
-            host: parsed("host id", &row.host)?,
-            hostname: row.hostname,
-            state: from_word("state", &row.state)?,
+            host: parsed("host id", &self.host)?,
+            hostname: self.hostname,
+            state: from_word("state", &self.state)?,
             outcome,
         })
+    }
+}
+
+/// The columns of [`CommandHostRow`], of the command that a parameter says; more conditions follow.
+macro_rules! lines {
+    ($command:literal) => {
+        concat!(
+            "SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS hostname,
+                    command_host.state, command_host.outcome, command_host.outcome_ms
+             FROM command_host LEFT JOIN host ON host.id = command_host.host WHERE command_host.command = ",
+            $command
+        )
     };
-    rows.into_iter().map(host).collect()
+}
+
+async fn hosts(db: &SqlitePool, command: &str, only: Option<HostId>) -> Result<Vec<api::CommandHost>> {
+    let sql =
+        format!("{} AND {} ORDER BY 2, 1", lines!("$1"), only.map_or("$2 IS NULL", |_| "command_host.host = $2"),);
+    let rows: Vec<CommandHostRow> =
+        sqlx::query_as(AssertSqlSafe(sql)).bind(command).bind(only.map(|host| host.to_string())).fetch_all(db).await?;
+    rows.into_iter().map(CommandHostRow::line).collect()
+}
+
+/// What became of a command on some of its hosts, in their order.
+pub async fn of_hosts(db: &SqlitePool, command: CommandId, of: &[HostId]) -> Result<Vec<api::CommandHost>> {
+    let mut found = Vec::with_capacity(of.len());
+    for piece in pieces(of) {
+        let sql = format!("{} AND command_host.host IN {}", lines!("?"), parameters(1, piece.len()));
+        let mut query = sqlx::query_as::<_, CommandHostRow>(AssertSqlSafe(sql)).bind(command.to_string());
+        for host in piece {
+            query = query.bind(host.to_string());
+        }
+        for row in query.fetch_all(db).await? {
+            found.push(row.line()?);
+        }
+    }
+    let places: HashMap<HostId, usize> = of.iter().enumerate().map(|(place, host)| (*host, place)).collect();
+    found.sort_by_key(|line| places.get(&line.host).copied());
+    Ok(found)
 }
 
 /// What became of a command on one host; nothing if it was not for that host.

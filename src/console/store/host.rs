@@ -160,16 +160,16 @@ pub struct Presences {
 
 /// How many hosts there are in each state of presence.
 pub async fn presences(db: &SqlitePool) -> Result<Presences> {
-    let (online, offline, stopped, never): (i64, i64, i64, i64) = sqlx::query_as(
-        "SELECT count(CASE WHEN presence.state = 'online' THEN 1 END),
-                count(CASE WHEN presence.state = 'offline' THEN 1 END),
-                count(CASE WHEN presence.state = 'stopped' THEN 1 END),
-                count(CASE WHEN presence.state IS NULL THEN 1 END)
-         FROM host LEFT JOIN presence ON presence.host = host.id",
+    // Who has a presence is a member, so nobody has to be looked up.
+    let (all, online, offline, stopped): (i64, i64, i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM host), count(CASE WHEN state = 'online' THEN 1 END),
+                count(CASE WHEN state = 'offline' THEN 1 END), count(CASE WHEN state = 'stopped' THEN 1 END)
+         FROM presence",
     )
     .fetch_one(db)
     .await?;
     let count = |number| unsigned("count", number);
+    let never = all - online - offline - stopped;
     Ok(Presences { online: count(online)?, offline: count(offline)?, stopped: count(stopped)?, never: count(never)? })
 }
 
@@ -268,49 +268,57 @@ pub struct Search {
 
 impl Search {
     /// Patterns for hostname and id, with `!` before what would have a meaning in `LIKE`.
-    fn patterns(&self) -> (String, String) {
+    fn patterns(&self) -> (Option<String>, Option<String>) {
+        if self.text.is_empty() {
+            return (None, None);
+        }
         let mut escaped = String::with_capacity(self.text.len());
         for c in self.text.to_lowercase().chars() {
             escaped.extend(matches!(c, '%' | '_' | '!').then_some('!').into_iter().chain([c]));
         }
-        (format!("%{escaped}%"), format!("{escaped}%"))
+        (Some(format!("%{escaped}%")), Some(format!("{escaped}%")))
     }
 
-    /// 1 for those online, 0 for the others.
-    fn online(&self) -> Option<i64> {
-        self.online.map(i64::from)
+    /// Tables and conditions, with `$1` and `$2` for [`Self::patterns`]. Nobody is looked at for a condition that does not count.
+    fn from(&self) -> String {
+        let text = match self.text.is_empty() {
+            true => "$1 IS NULL AND $2 IS NULL",
+            false => "(lower(host.hostname) LIKE $1 ESCAPE '!' OR host.id LIKE $2 ESCAPE '!')",
+        };
+        match self.online {
+            None => format!("host WHERE {text}"),
+            Some(online) => format!(
+                "host LEFT JOIN presence ON presence.host = host.id
+                 WHERE {text} AND COALESCE(presence.state, '') {} 'online'",
+                if online { "=" } else { "<>" }
+            ),
+        }
     }
 }
 
 /// Some of the hosts that are looked for, sorted by hostname, and how many there are.
 pub async fn page(db: &SqlitePool, search: &Search, offset: u64, limit: u32) -> Result<(Vec<api::Host>, u64)> {
-    let (hostname, id) = search.patterns();
-    let (count,): (i64,) = sqlx::query_as(
-        "SELECT count(*) FROM host LEFT JOIN presence ON presence.host = host.id
-         WHERE (lower(host.hostname) LIKE $1 ESCAPE '!' OR host.id LIKE $2 ESCAPE '!')
-           AND ($3 IS NULL OR (COALESCE(presence.state, '') = 'online') = ($3 = 1))",
-    )
-    .bind(&hostname)
-    .bind(&id)
-    .bind(search.online())
-    .fetch_one(db)
-    .await?;
+    let ((hostname, id), from) = (search.patterns(), search.from());
+    let (count,): (i64,) = sqlx::query_as(AssertSqlSafe(format!("SELECT count(*) FROM {from}")))
+        .bind(&hostname)
+        .bind(&id)
+        .fetch_one(db)
+        .await?;
     // The page's ids come first, so that states are joined to these alone.
-    let rows: Vec<HostRow> = sqlx::query_as(select_hosts!(
-        "WHERE host.id IN (
-             SELECT host.id FROM host LEFT JOIN presence ON presence.host = host.id
-             WHERE (lower(host.hostname) LIKE $1 ESCAPE '!' OR host.id LIKE $2 ESCAPE '!')
-               AND ($3 IS NULL OR (COALESCE(presence.state, '') = 'online') = ($3 = 1))
-             ORDER BY host.hostname, host.id LIMIT $4 OFFSET $5)
-         ORDER BY host.hostname, host.id"
-    ))
-    .bind(&hostname)
-    .bind(&id)
-    .bind(search.online())
-    .bind(i64::from(limit))
-    .bind(signed(offset))
-    .fetch_all(db)
-    .await?;
+    let sql = format!(
+        select_hosts!(
+            "WHERE host.id IN (SELECT host.id FROM {} ORDER BY host.hostname, host.id LIMIT $3 OFFSET $4)
+             ORDER BY host.hostname, host.id"
+        ),
+        from
+    );
+    let rows: Vec<HostRow> = sqlx::query_as(AssertSqlSafe(sql))
+        .bind(&hostname)
+        .bind(&id)
+        .bind(i64::from(limit))
+        .bind(signed(offset))
+        .fetch_all(db)
+        .await?;
     Ok((rows.into_iter().map(HostRow::host).collect::<Result<_>>()?, unsigned("count", count)?))
 }
 

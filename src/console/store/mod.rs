@@ -1,7 +1,7 @@
 //! What the console remembers: SQLite, with statements that PostgreSQL would take too.
 //!
 //! Modules, one for each subject: [`host`] (who joined, what they say), [`pick`] (which of them are meant), [`issued`]
-//! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`content`] (artifacts' labels, configs), [`operator`]
+//! (certificates by hand, and all that are revoked), [`token`] (one-time passwords), [`command`] (the ledger), [`course`] (how far commands have come), [`content`] (artifacts' labels, configs), [`operator`]
 //! (people and their secrets), [`realm`], [`alert`], [`removed`] (hosts that are gone for good), [`register`] (what of all this nobody else could tell again). Each is functions over a connection, so that the caller decides what
 //! belongs in one transaction.
 //!
@@ -14,6 +14,7 @@
 pub mod alert;
 pub mod command;
 pub mod content;
+pub mod course;
 pub mod host;
 pub mod issued;
 pub mod operator;

@@ -1,5 +1,5 @@
 //! Commands in short: how far each has come on all its hosts together. What was read of a command is kept in memory until the command
-//! changes, so that a list of commands for ten thousand hosts does not read every outcome of each of them again.
+//! changes, so that a list of commands for ten thousand hosts, or a page of one, does not look at every outcome again.
 //!
 //! **Invariant: what is kept is what the store says.** A change of a command forgets what is kept of it, and what was being read
 //! meanwhile is not kept.
@@ -9,16 +9,23 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use muster_topics::name::CommandId;
+use muster_topics::name::{CommandId, HostId};
 
 use super::view::bits::{self, Tone};
 use crate::{
-    api::{Command, CommandHost},
-    console::{Change, Console, Error},
+    api::{Command, CommandHost, CommandState},
+    console::{
+        Change, Console, Error,
+        store::course::{self, Standing},
+    },
+    summary::{Class, Summary},
 };
 
-/// Commands that are kept: several lists of the newest ones. Each takes some hundred bytes.
-const KEPT_MAX: usize = 500;
+/// Commands that are kept in short: several lists of the newest ones. Each takes some hundred bytes.
+const TALLIES_MAX: usize = 500;
+/// Commands that are kept host by host: those that somebody looks at. Each takes 16 bytes for each host, and the names of hosts
+/// that did not do it.
+const COURSES_MAX: usize = 16;
 
 /// A command's hosts in short.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,11 +41,48 @@ pub(in crate::console) struct Tally {
 impl Tally {
     /// Of a command's hosts.
     pub(in crate::console::web) fn of(lines: &[CommandHost]) -> Self {
-        let mut kinds = BTreeMap::new();
-        for line in lines {
-            *kinds.entry(bits::progress(line)).or_default() += 1;
+        let first = lines.first().map(|line| line.hostname.clone());
+        Self::counted(first, lines.iter().map(|line| (bits::progress(line), 1)))
+    }
+
+    fn counted(first: Option<String>, counts: impl Iterator<Item = ((Tone, String), u64)>) -> Self {
+        let mut tally = Self { first, ..Self::default() };
+        for (kind, count) in counts {
+            tally.hosts += count;
+            *tally.kinds.entry(kind).or_default() += count;
         }
-        Self { hosts: lines.len() as u64, first: lines.first().map(|line| line.hostname.clone()), kinds }
+        tally
+    }
+}
+
+/// How far a command has come, host by host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::console) struct Course {
+    /// In short.
+    pub(in crate::console::web) tally: Tally,
+    /// Whether something may still come.
+    pub(in crate::console::web) open: bool,
+    /// Once nothing is waited for any more: how many hosts there are of each class, and which did not do it.
+    pub(in crate::console::web) summary: Summary,
+    /// All hosts: what needs an eye comes first, and within that they are sorted by name.
+    pub(in crate::console::web) hosts: Vec<HostId>,
+}
+
+impl Course {
+    /// Of hosts that are sorted by name.
+    pub(in crate::console::web) fn of(standings: &[Standing]) -> Self {
+        let progress: Vec<(Tone, String)> =
+            standings.iter().map(|one| bits::progress_of(one.state, one.status.as_deref())).collect();
+        let mut order: Vec<usize> = (0..standings.len()).collect();
+        order.sort_by_key(|index| progress[*index].0);
+        let first = standings.first().map(|one| one.hostname.clone());
+        let class = |one: &Standing| Class::of_state(one.state, one.status.as_deref());
+        Self {
+            open: standings.iter().any(|one| !matches!(one.state, CommandState::Done | CommandState::Missing)),
+            summary: Summary::of_each(standings.iter().map(|one| (one.host, one.hostname.as_str(), class(one)))),
+            hosts: order.into_iter().map(|index| standings[index].host).collect(),
+            tally: Tally::counted(first, progress.into_iter().map(|kind| (kind, 1))),
+        }
     }
 }
 
@@ -60,59 +104,87 @@ impl Entry {
 }
 
 /// What is kept.
-#[derive(Debug, Default)]
-pub(in crate::console) struct Tallies(Mutex<HashMap<CommandId, Kept>>);
+#[derive(Debug)]
+pub(in crate::console) struct Tallies {
+    short: Memory<Tally>,
+    whole: Memory<Course>,
+}
 
-/// Of one command: how often it has changed since somebody first read it, and what was read, if that is still so.
-#[derive(Debug, Default)]
-struct Kept {
-    changes: u64,
-    tally: Option<Arc<Tally>>,
+impl Default for Tallies {
+    fn default() -> Self {
+        Self { short: Memory::new(TALLIES_MAX), whole: Memory::new(COURSES_MAX) }
+    }
 }
 
 impl Tallies {
-    fn all(&self) -> MutexGuard<'_, HashMap<CommandId, Kept>> {
-        // Whoever panicked while it was held left at worst a command that has to be read again.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Forgets what was read of a command that has changed.
     pub(in crate::console) fn changed(&self, change: &Change) {
-        if let Change::Command(id) = change
-            && let Some(kept) = self.all().get_mut(id)
-        {
+        if let Change::Command(id) = change {
+            self.short.changed(*id);
+            self.whole.changed(*id);
+        }
+    }
+}
+
+/// What was read of some commands.
+#[derive(Debug)]
+struct Memory<T> {
+    max: usize,
+    kept: Mutex<HashMap<CommandId, Kept<T>>>,
+}
+
+/// Of one command: how often it has changed since somebody first read it, and what was read, if that is still so.
+#[derive(Debug)]
+struct Kept<T> {
+    changes: u64,
+    found: Option<Arc<T>>,
+}
+
+impl<T> Memory<T> {
+    fn new(max: usize) -> Self {
+        Self { max, kept: Mutex::default() }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<CommandId, Kept<T>>> {
+        // Whoever panicked while it was held left at worst a command that has to be read again.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self, id: CommandId) {
+        if let Some(kept) = self.all().get_mut(&id) {
             kept.changes += 1;
-            kept.tally = None;
+            kept.found = None;
         }
     }
 
     /// What is kept of a command; or, for whoever reads it now, how often it has changed.
-    fn find(&self, id: CommandId) -> Result<Arc<Tally>, u64> {
+    fn find(&self, id: CommandId) -> Result<Arc<T>, u64> {
         let mut all = self.all();
-        if all.len() >= KEPT_MAX && !all.contains_key(&id) {
+        if all.len() >= self.max && !all.contains_key(&id) {
             all.clear();
         }
-        let kept = all.entry(id).or_default();
-        kept.tally.clone().ok_or(kept.changes)
+        let kept = all.entry(id).or_insert(Kept { changes: 0, found: None });
+        kept.found.clone().ok_or(kept.changes)
     }
 
     /// Keeps what was read, unless it has changed since.
-    fn keep(&self, id: CommandId, changes: u64, tally: &Arc<Tally>) {
+    fn keep(&self, id: CommandId, changes: u64, found: &Arc<T>) {
         if let Some(kept) = self.all().get_mut(&id).filter(|kept| kept.changes == changes) {
-            kept.tally = Some(Arc::clone(tally));
+            kept.found = Some(Arc::clone(found));
         }
     }
 }
 
 /// The newest commands.
 pub(in crate::console::web) async fn newest(console: &Console, limit: u32) -> Result<Vec<Entry>, Error> {
+    let memory = &console.shared.tallies.short;
     let mut entries = Vec::new();
     for command in console.commands_alone(limit).await? {
-        let tally = match console.shared.tallies.find(command.id) {
+        let tally = match memory.find(command.id) {
             Ok(tally) => tally,
             Err(changes) => {
-                let tally = Arc::new(Tally::of(&console.command(command.id).await?.hosts));
-                console.shared.tallies.keep(command.id, changes, &tally);
+                let tally = Arc::new(tally(console, command.id).await?);
+                memory.keep(command.id, changes, &tally);
                 tally
             }
         };
@@ -121,44 +193,61 @@ pub(in crate::console::web) async fn newest(console: &Console, limit: u32) -> Re
     Ok(entries)
 }
 
+async fn tally(console: &Console, id: CommandId) -> Result<Tally, Error> {
+    let db = console.shared.store.read();
+    let kinds = course::kinds(db, id).await?;
+    let kinds = kinds.iter().map(|(state, status, count)| (bits::progress_of(*state, status.as_ref()), *count));
+    Ok(Tally::counted(course::first(db, id).await?, kinds))
+}
+
+/// How far a command has come, host by host.
+pub(in crate::console::web) async fn course(console: &Console, id: CommandId) -> Result<Arc<Course>, Error> {
+    let memory = &console.shared.tallies.whole;
+    match memory.find(id) {
+        Ok(course) => Ok(course),
+        Err(changes) => {
+            let standings = course::standings(console.shared.store.read(), id).await?;
+            let course = Arc::new(Course::of(&standings));
+            memory.keep(id, changes, &course);
+            Ok(course)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tally(hosts: u64) -> Arc<Tally> {
-        Arc::new(Tally { hosts, ..Tally::default() })
-    }
-
     #[test]
     fn what_changes_is_read_again() {
-        let (tallies, id, other) = (Tallies::default(), CommandId::new(), CommandId::new());
-        assert_eq!(tallies.find(id), Err(0));
-        tallies.keep(id, 0, &tally(1));
-        assert_eq!(tallies.find(id), Ok(tally(1)));
-        tallies.changed(&Change::Command(other));
-        assert_eq!(tallies.find(id), Ok(tally(1)), "another command is no matter");
-        tallies.changed(&Change::Command(id));
-        assert_eq!(tallies.find(id), Err(1));
+        let (memory, id, other) = (Memory::new(9), CommandId::new(), CommandId::new());
+        assert_eq!(memory.find(id), Err(0));
+        memory.keep(id, 0, &Arc::new(1));
+        assert_eq!(memory.find(id), Ok(Arc::new(1)));
+        memory.changed(other);
+        assert_eq!(memory.find(id), Ok(Arc::new(1)), "another command is no matter");
+        memory.changed(id);
+        assert_eq!(memory.find(id), Err(1));
         // It changes while it is read.
-        tallies.changed(&Change::Command(id));
-        tallies.keep(id, 1, &tally(2));
-        assert_eq!(tallies.find(id), Err(2));
-        tallies.keep(id, 2, &tally(3));
-        assert_eq!(tallies.find(id), Ok(tally(3)));
+        memory.changed(id);
+        memory.keep(id, 1, &Arc::new(2));
+        assert_eq!(memory.find(id), Err(2));
+        memory.keep(id, 2, &Arc::new(3));
+        assert_eq!(memory.find(id), Ok(Arc::new(3)));
     }
 
     #[test]
     fn memory_is_bounded() {
-        let tallies = Tallies::default();
-        for _ in 0..3 * KEPT_MAX {
+        let memory = Memory::new(9);
+        for _ in 0..30 {
             let id = CommandId::new();
-            assert_eq!(tallies.find(id), Err(0));
-            tallies.keep(id, 0, &tally(1));
-            assert!(tallies.all().len() <= KEPT_MAX);
+            assert_eq!(memory.find(id), Err(0));
+            memory.keep(id, 0, &Arc::new(1));
+            assert!(memory.all().len() <= 9);
         }
         // What was forgotten meanwhile is not kept.
         let id = CommandId::new();
-        tallies.keep(id, 0, &tally(1));
-        assert_eq!(tallies.find(id), Err(0));
+        memory.keep(id, 0, &Arc::new(1));
+        assert_eq!(memory.find(id), Err(0));
     }
 }

@@ -12,12 +12,13 @@ use muster_topics::{
 use serde::Deserialize;
 
 use crate::console::{
-    Console, Error,
+    Console, Error, store,
     web::{
         answer,
         extract::{Params, Segments},
         guard::Session,
-        view::command::{CommandView, Shown, with_output},
+        ledger,
+        view::command::{CommandView, Shown, shown},
     },
 };
 
@@ -41,17 +42,24 @@ pub(in crate::console::web) async fn show(
 }
 
 async fn view(console: &Console, id: CommandId, asked: &Asked) -> Result<CommandView, Error> {
-    let command = console.command(id).await?;
-    let only = asked.host.filter(|_| command.hosts.len() > 1);
-    let mut outputs = Vec::new();
-    for host in with_output(&command, only) {
-        let (stdout, stderr) = console.output(id, host).await?;
-        outputs.push((host, Shown::of(&stdout), Shown::of(&stderr)));
-    }
-    if asked.host.is_some_and(|host| command.hosts.iter().all(|line| line.host != host)) {
+    let mut command = console.command_alone(id).await?;
+    let course = ledger::course(console, id).await?;
+    if asked.host.is_some_and(|host| !course.hosts.contains(&host)) {
         return Err(Error::not_found("unknown_host", "this command was not for that host"));
     }
-    Ok(CommandView { command, only, outputs, page: asked.page.unwrap_or(1).max(1) })
+    let only = asked.host.filter(|_| course.hosts.len() > 1);
+    let page = asked.page.unwrap_or(1).max(1);
+    let (hosts, with_output) = shown(&course, only, page);
+    command.hosts = store::command::of_hosts(console.shared.store.read(), id, hosts).await?;
+    let mut outputs = Vec::new();
+    if with_output {
+        command.hosts.sort_by(|one, other| (&one.hostname, one.host).cmp(&(&other.hostname, other.host)));
+        for line in &command.hosts {
+            let (stdout, stderr) = console.output(id, line.host).await?;
+            outputs.push((line.host, Shown::of(&stdout), Shown::of(&stderr)));
+        }
+    }
+    Ok(CommandView { command, course, only, outputs, page })
 }
 
 /// All of a stream, as a file: a browser is told to save it, not to show it.

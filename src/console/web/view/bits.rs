@@ -179,8 +179,13 @@ pub(in crate::console::web) fn held(hold: &Hold, now_ms: Millis) -> Markup {
 
 /// How far a command has come on a host, or how it ended.
 pub(in crate::console::web) fn progress(line: &CommandHost) -> (Tone, String) {
-    match (line.state, &line.outcome) {
-        (CommandState::Done, Some(outcome)) => outcome_words(&outcome.value.status),
+    progress_of(line.state, line.outcome.as_ref().map(|outcome| &outcome.value.status))
+}
+
+/// The same, of the state and of how it ended.
+pub(in crate::console::web) fn progress_of(state: CommandState, status: Option<&Status>) -> (Tone, String) {
+    match (state, status) {
+        (CommandState::Done, Some(status)) => outcome_words(status),
         (CommandState::Done, None) => (Tone::Good, "done".to_owned()),
         (CommandState::Waiting, _) => (Tone::Busy, "waiting".to_owned()),
         (CommandState::Accepted, _) => (Tone::Busy, "queued".to_owned()),

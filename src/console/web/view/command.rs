@@ -1,5 +1,7 @@
 //! One command: what became of it, host by host, while it happens.
 
+use std::sync::Arc;
+
 use maud::{Markup, html};
 use muster_topics::{
     command::{Exec, Keep, Target, Verb},
@@ -16,7 +18,7 @@ use super::{
 use crate::{
     api::{Command, CommandHost, CommandState},
     argv,
-    console::web::ledger::Tally,
+    console::web::ledger::Course,
     summary::Summary,
 };
 
@@ -30,8 +32,10 @@ const PAGE_LINES: usize = 100;
 /// The page.
 #[derive(Clone, Debug)]
 pub(in crate::console::web) struct CommandView {
-    /// The command; with `only`, that host alone is shown.
+    /// The command, with those of its hosts that are shown.
     pub(in crate::console::web) command: Command,
+    /// How far it has come on all of them.
+    pub(in crate::console::web) course: Arc<Course>,
     /// One host of several.
     pub(in crate::console::web) only: Option<HostId>,
     /// Output, of the hosts that show it.
@@ -63,14 +67,21 @@ impl Shown {
     }
 }
 
-/// The hosts whose output is shown: the one that was asked for, or all if there are few.
-pub(in crate::console::web) fn with_output(command: &Command, only: Option<HostId>) -> Vec<HostId> {
-    let hosts = command.hosts.iter().map(|line| line.host);
+/// Which of a command's hosts are shown: the one that was asked for, all if there are few, or a page of them; and whether with their output.
+pub(in crate::console::web) fn shown(course: &Course, only: Option<HostId>, page: usize) -> (&[HostId], bool) {
+    let hosts = &course.hosts[..];
     match only {
-        Some(only) => hosts.filter(|host| *host == only).collect(),
-        None if command.hosts.len() <= OUTPUTS_MAX => hosts.collect(),
-        None => Vec::new(),
+        Some(only) => {
+            (hosts.iter().position(|host| *host == only).map_or(&[][..], |place| &hosts[place..=place]), true)
+        }
+        None if hosts.len() <= OUTPUTS_MAX => (hosts, true),
+        None => (hosts.chunks(PAGE_LINES).nth(page.clamp(1, pages(course)) - 1).unwrap_or_default(), false),
     }
+}
+
+/// How many pages they take.
+fn pages(course: &Course) -> usize {
+    course.hosts.len().div_ceil(PAGE_LINES).max(1)
 }
 
 impl View for CommandView {
@@ -117,7 +128,7 @@ impl CommandView {
         html! {
             (self.facts(frame))
             @if self.only.is_some() {
-                p { a href=(url(self.command.id)) { "← " (count(self.command.hosts.len() as u64, "host", "hosts")) } }
+                p { a href=(url(self.command.id)) { "← " (count(self.course.tally.hosts, "host", "hosts")) } }
             }
             @if self.outputs.is_empty() { (self.table(frame)) } @else {
                 @for (host, stdout, stderr) in &self.outputs {
@@ -130,17 +141,16 @@ impl CommandView {
     }
 
     fn facts(&self, frame: &Frame) -> Markup {
-        let command = &self.command;
-        let open = command.hosts.iter().any(is_open);
+        let (command, open) = (&self.command, self.course.open);
         html! {
             dl.facts {
-                div { dt { "State" } dd { (summary(&Tally::of(&command.hosts))) } }
+                div { dt { "State" } dd { (summary(&self.course.tally)) } }
                 @if let Some(meant) = meant(command.target.as_ref()) { div { dt { "For" } dd { (meant) } } }
                 div { dt { "Ordered" } dd { (ago(command.issued_ms, frame.now_ms)) " by " (command.operator) } }
                 @if open { div { dt { "Expires" } dd { (ago(command.expires_ms, frame.now_ms)) } } }
                 div { dt { "Id" } dd { code { (command.id) } } }
             }
-            @if command.hosts.len() > 1 && !open { (by_name(&Summary::of(&command.hosts))) }
+            @if self.course.tally.hosts > 1 && !open { (by_name(&self.course.summary)) }
         }
     }
 
@@ -163,19 +173,15 @@ impl CommandView {
     }
 
     fn table(&self, frame: &Frame) -> Markup {
-        let mut lines: Vec<&CommandHost> = self.command.hosts.iter().collect();
-        // What needs an eye comes first; within that, the order of names stays.
-        lines.sort_by_key(|line| bits::progress(line).0);
-        let pages = lines.len().div_ceil(PAGE_LINES).max(1);
+        let pages = pages(&self.course);
         let page = self.page.clamp(1, pages);
-        let shown = lines.iter().skip((page - 1) * PAGE_LINES).take(PAGE_LINES);
         let base = url(self.command.id);
         html! {
             table.cards {
                 caption.visually-hidden { "Outcomes, host by host" }
                 thead { tr { th scope="col" { "Host" } th scope="col" { "State" } th scope="col" { "Output" } } }
                 tbody {
-                    @for line in shown {
+                    @for line in &self.command.hosts {
                         tr {
                             th scope="row" { a href={ (base) "?host=" (line.host) } { (line.hostname) } }
                             td data-label="State" { (outcome(line, frame)) }

@@ -48,10 +48,25 @@ pub(super) fn commands(hostname: &str) -> Vec<Entry> {
 }
 
 pub(super) fn command_view(hostname: &str, output: &str) -> CommandView {
-    let command = command("uname", hostname, 6);
+    let view = view(command("uname", hostname, 6), 1);
     let text = |text: &str| Text { tail: text.to_owned(), whole_bytes: text.len() };
-    let outputs = command.hosts.iter().map(|line| (line.host, text(output), text(""))).collect();
-    CommandView { command, only: None, outputs, page: 1 }
+    let outputs = view.command.hosts.iter().map(|line| (line.host, text(output), text(""))).collect();
+    CommandView { outputs, ..view }
+}
+
+/// A page of a command.
+pub(super) fn view(mut command: Command, page: usize) -> CommandView {
+    let standing = |line: &CommandHost| Standing {
+        host: line.host,
+        hostname: line.hostname.clone(),
+        state: line.state,
+        status: line.outcome.as_ref().map(|outcome| Arc::new(outcome.value.status.clone())),
+    };
+    let course = Arc::new(Course::of(&command.hosts.iter().map(standing).collect::<Vec<_>>()));
+    let (hosts, _) = shown(&course, None, page);
+    command.hosts.sort_by_key(|line| hosts.iter().position(|host| *host == line.host).unwrap_or(usize::MAX));
+    command.hosts.truncate(hosts.len());
+    CommandView { command, course, only: None, outputs: vec![], page }
 }
 
 /// One for hosts that an expression picked, of which none is waited for any more, nor meant any more.
@@ -61,7 +76,7 @@ pub(super) fn command_over(hostname: &str, text: &str) -> CommandView {
     command.hosts.retain(|line| !matches!(line.state, CommandState::Waiting | CommandState::Running));
     let refused = Ended::Refused { code: RefusalCode::NotSelected, message: hostname.to_owned() };
     command.hosts[0].outcome = Some(Received { at_ms: ago(6), value: outcome(refused, "") });
-    CommandView { command, only: None, outputs: vec![], page: 1 }
+    view(command, 1)
 }
 
 pub(super) fn run(hostname: &str, mut input: Input, problem: Option<Problem>) -> RunView {

@@ -7,7 +7,7 @@ mod content;
 mod fleet;
 mod unit;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use maud::Markup;
 use muster_topics::{
@@ -32,7 +32,7 @@ use self::{alert::*, command::*, content::*, fleet::*, unit::*};
 use super::{
     Frame, View,
     alerts::{AlertsView, SilenceForm},
-    command::{CommandView, Shown as Text},
+    command::{CommandView, Shown as Text, shown},
     commands::CommandsView,
     content::{ArtifactsView, ConfigView, ConfigsView, ManifestView},
     glance::{Glance, Severities},
@@ -52,10 +52,10 @@ use crate::{
     },
     console::{
         fleet::{Listed, Overview},
-        store::host::Presences,
+        store::{course::Standing, host::Presences},
         web::{
             chart::{Latest, Range},
-            ledger::Entry,
+            ledger::{Course, Entry},
         },
     },
     rules::upgrade::{Offer, Upgrade, upgrade},
@@ -114,10 +114,7 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
     add("commands-hostile", &|| frame().page(&CommandsView { commands: commands(HOSTILE) }));
     add("command", &|| frame().page(&command_view("shop-7", "Linux shop-7 6.1.0-18-amd64 #1 SMP x86_64 GNU/Linux\n")));
     add("command-hostile", &|| frame().page(&command_view(HOSTILE, HOSTILE)));
-    add("command-many", &|| {
-        let command = command("uname", "shop", 240);
-        frame().page(&CommandView { command, only: None, outputs: vec![], page: 2 })
-    });
+    add("command-many", &|| frame().page(&view(command("uname", "shop", 240), 2)));
     for (page, hostname, select) in
         [("command-over", "shop", "label.site=north"), ("command-over-hostile", HOSTILE, HOSTILE)]
     {

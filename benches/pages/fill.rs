@@ -1,0 +1,265 @@
+//! What is in the stores: as hosts would have said it, stored by the console's own functions.
+
+use std::path::Path;
+
+use anyhow::Result;
+use muster::{
+    api::CommandState,
+    clock::now_ms,
+    console::{
+        authority::Certificate,
+        store::{Store, alert, command, host},
+    },
+};
+use muster_series::{Column, SeriesStore};
+use muster_topics::{
+    Millis, V1,
+    command::{Command, Exec, Target, Verb},
+    name::{CommandId, Digest, HostId},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Commands for all hosts that are over, and are in the list of commands.
+const OVER: usize = 12;
+/// Every so many hosts have something that the others do not: a unit in trouble, an alert, an answer that is none.
+const ODD: usize = 50;
+/// How far back measurements go: of one host and the fleet a day, of all others a quarter of an hour.
+const DAY_MS: Millis = 24 * 3_600_000;
+const RECENT_MS: Millis = 15 * 60_000;
+const STEP_MS: Millis = 10_000;
+/// Series that are written together.
+const TOGETHER: usize = 2_000;
+
+/// What there is to look at.
+pub(crate) struct Filled {
+    /// A host with everything.
+    pub(crate) host: HostId,
+    /// A unit of it.
+    pub(crate) unit: &'static str,
+    /// A command for all, with every outcome.
+    pub(crate) done: CommandId,
+    /// A command for all that some have yet to answer.
+    pub(crate) open: CommandId,
+}
+
+fn of<T: DeserializeOwned>(value: Value) -> Result<T> {
+    Ok(serde_json::from_value(value)?)
+}
+
+/// Fills the stores in a console's folder.
+pub(crate) fn fill(folder: &Path, count: usize) -> Result<Filled> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = Store::open(&folder.join("console.db")).await?;
+        let hosts: Vec<HostId> = (0..count).map(|_| HostId::random()).collect();
+        members(&store, &hosts).await?;
+        alerts(&store, &hosts).await?;
+        let mut done = None;
+        for _ in 0..OVER {
+            done = Some(ordered(&store, &hosts, count).await?);
+        }
+        let open = ordered(&store, &hosts, count / 2).await?;
+        store.close().await;
+        measured(&folder.join("series.db"), &hosts).await?;
+        let (host, done) = (hosts[0], done.unwrap_or(open));
+        Ok(Filled { host, unit: "default/till-0", done, open })
+    })
+}
+
+fn facts() -> Value {
+    json!({
+        "os": "Debian GNU/Linux 12 (bookworm)", "kernel": "6.1.0-18-amd64", "arch": "x86_64", "cpus": 4, "cpu_model": "Intel(R) Celeron(R) J6412 @ 2.00GHz",
+        "memory_bytes": 8_589_934_592_u64, "boot_id": "2c6c3e1a-7f1e-4f6c-9d4e-0c3c2f4f3e11", "boot_ms": 1_700_000_000_000_u64,
+    })
+}
+
+fn state(name: &str, number: usize) -> Value {
+    let labels: Value =
+        (0..12).map(|label| (format!("label-{label}"), json!(format!("value-{}", number % (label + 2))))).collect();
+    let interfaces: Value = ["eth0", "wlan0"]
+        .map(|name| {
+            (name.to_owned(), json!({"mac": "02:00:00:00:00:01", "addresses": ["192.0.2.7/24", "2001:db8::7/64"]}))
+        })
+        .into_iter()
+        .collect();
+    let units: Value = (0..3)
+        .map(|unit| {
+            let phase = if odd(number, unit) { "failed" } else { "running" };
+            let unit = format!("default/till-{unit}");
+            (unit, json!({"generation": 1, "run": "running", "phase": phase}))
+        })
+        .collect();
+    json!({
+        "hostname": name, "agent_version": "0.1.0", "facts": facts(), "interfaces": interfaces, "labels": labels,
+        "realms": ["default"], "units": units,
+    })
+}
+
+/// Whether a unit of a host is in trouble.
+fn odd(number: usize, unit: usize) -> bool {
+    number % ODD == 1 && unit == 1
+}
+
+fn name(number: usize) -> String {
+    format!("shop-{number:05}")
+}
+
+/// Hosts that have joined, are there, and have said everything of themselves and of their units.
+async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
+    let now = now_ms();
+    let mut db = store.begin().await?;
+    let (mut presences, mut states) = (Vec::new(), Vec::new());
+    for (number, id) in hosts.iter().enumerate() {
+        let joining = host::Joining { host: *id, hostname: name(number), facts: of(facts())? };
+        let key = Digest::of(id.to_string().as_bytes());
+        let certificate =
+            Certificate { pem: String::new(), serial: format!("{number:040x}"), key, expires_ms: now + 90 * DAY_MS };
+        host::join(&mut db, &joining, &certificate, now).await?;
+        // Of every seventh nothing was heard for a while.
+        let word = if number % 7 == 6 { "offline" } else { "online" };
+        presences.push((
+            *id,
+            of(json!({
+                "v": 1, "state": word, "instance": uuid::Uuid::nil(), "epoch": 1, "session": 1, "agent_version": "0.1.0",
+                "capabilities": ["exec"], "since_ms": now,
+            }))?,
+        ));
+        let state = state(&name(number), number);
+        let held = host::Held { epoch: 1, seq: 2, state: state.clone(), base: Some((1, state)) };
+        states.push(host::NewState { host: *id, held, hostname: name(number) });
+    }
+    host::set_presences(&mut db, &presences, now).await?;
+    host::set_held(&mut db, &states, now).await?;
+    let digest = Digest::of(b"artifact");
+    for (number, id) in hosts.iter().enumerate() {
+        for unit in 0..3 {
+            let phase = if odd(number, unit) { "failed" } else { "running" };
+            let report = json!({
+                "v": 1, "epoch": 1, "seq": unit + 1, "at_ms": now, "unit": format!("default/till-{unit}"),
+                "desired": {
+                    "generation": 1, "revision": digest, "run": "running",
+                    "spec": {"kind": "yuno", "artifact": {"sha256": digest, "size_bytes": 1, "role": "till", "version": "1.2.3"}},
+                },
+                "observed": {"generation": 1, "phase": phase, "since_ms": now, "attempts": 0},
+            });
+            host::set_unit(&mut db, *id, &of(report)?, now).await?;
+        }
+    }
+    Ok(db.commit().await?)
+}
+
+/// Alerts that hold, of every fiftieth host, and ten of each of them that are over.
+async fn alerts(store: &Store, hosts: &[HostId]) -> Result<()> {
+    let now = now_ms();
+    let mut db = store.begin().await?;
+    for id in hosts.iter().step_by(ODD) {
+        for before in (0..=10).rev() {
+            let since_ms = now - before * 3_600_000 - 60_000;
+            let state = if before == 0 { "raised" } else { "cleared" };
+            let alert = json!({
+                "v": 1, "epoch": 1, "seq": 11 - before, "id": "disk-full-root", "rule": "disk-full", "severity": "warning", "mount": "/",
+                "metric": "disk_used", "value": 0.93, "threshold": 0.9, "clear": 0.85, "since_ms": since_ms, "at_ms": since_ms + 30_000,
+                "state": state, "message": "93 % of / are used (more than 90 %)",
+            });
+            alert::put(&mut db, *id, &of(alert)?, now).await?;
+        }
+    }
+    Ok(db.commit().await?)
+}
+
+/// A command for all hosts, which so many have answered: nearly all of them as it should be.
+async fn ordered(store: &Store, hosts: &[HostId], answered: usize) -> Result<CommandId> {
+    let now = now_ms();
+    let exec = Exec::new(["sh", "-c", "true"].map(str::to_owned).to_vec(), 60_000);
+    let order = Command {
+        v: V1,
+        id: CommandId::new(),
+        target: Target::All,
+        issued_ms: now,
+        expires_ms: now + 3_600_000,
+        operator: "admin".parse()?,
+        realms: Vec::new(),
+        verb: Verb::Exec(exec),
+    };
+    let mut db = store.begin().await?;
+    command::add(&mut db, &order, b"signed", hosts).await?;
+    let mut outcomes = Vec::new();
+    for (number, host) in hosts.iter().enumerate().take(answered) {
+        let code = i32::from(number % ODD == 2);
+        let outcome = json!({
+            "status": "exited", "exit": {"code": code}, "started_ms": now + 3, "finished_ms": now + 5 + number as i64 % 40,
+            "stdout": {"rest": {"text": format!("what {} has to say\n", name(number))}},
+        });
+        outcomes.push(command::Settled { command: order.id, host: *host, outcome: of(outcome)? });
+    }
+    command::settle(&mut db, &outcomes, now).await?;
+    for host in hosts.iter().skip(answered).step_by(3) {
+        command::advance(&mut db, order.id, *host, CommandState::Running).await?;
+    }
+    db.commit().await?;
+    Ok(order.id)
+}
+
+/// What hosts have measured.
+async fn measured(path: &Path, hosts: &[HostId]) -> Result<()> {
+    let store = SeriesStore::open(path).await?;
+    let now = now_ms() / STEP_MS * STEP_MS;
+    let column = |name: &str, labels: &[(&str, &str)], since_ms: Millis, number: usize| Column {
+        name: name.to_owned(),
+        labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        samples: (0..since_ms / STEP_MS)
+            .map(|back| (now - back * STEP_MS, ((back * 37 + number as i64 * 11) % 100) as f64 / 100.0))
+            .collect(),
+    };
+    let mut columns = Vec::new();
+    for (number, id) in hosts.iter().enumerate() {
+        let (id, hostname) = (id.to_string(), name(number));
+        let since_ms = if number == 0 { DAY_MS } else { RECENT_MS };
+        let labels = [("host", id.as_str()), ("hostname", hostname.as_str())];
+        for name in [
+            "muster_host_cpu_busy_ratio",
+            "muster_host_cpu_user_ratio",
+            "muster_host_cpu_system_ratio",
+            "muster_host_load_1m",
+            "muster_host_memory_used_bytes",
+            "muster_host_memory_total_bytes",
+        ] {
+            columns.push(column(name, &labels, since_ms, number));
+        }
+        for mount in ["/", "/var"] {
+            let labels = [labels[0], labels[1], ("mount", mount)];
+            for name in ["muster_host_disk_used_bytes", "muster_host_disk_total_bytes"] {
+                columns.push(column(name, &labels, since_ms, number));
+            }
+        }
+        for interface in ["eth0", "wlan0"] {
+            let labels = [labels[0], labels[1], ("interface", interface)];
+            for name in ["muster_host_network_receive_bytes_total", "muster_host_network_transmit_bytes_total"] {
+                columns.push(column(name, &labels, since_ms, number));
+            }
+        }
+        if number == 0 {
+            for unit in 0..3 {
+                let unit = format!("till-{unit}");
+                let labels = [labels[0], labels[1], ("realm", "default"), ("unit", unit.as_str())];
+                columns.push(column("muster_unit_memory_resident_bytes", &labels, since_ms, number));
+            }
+            let console = [("instance", "console")];
+            for name in [
+                "muster_fleet_cpu_busy_ratio",
+                "muster_fleet_hosts_measuring",
+                "muster_fleet_memory_used_bytes",
+                "muster_fleet_memory_total_bytes",
+            ] {
+                columns.push(column(name, &console, since_ms, number));
+            }
+        }
+        if columns.len() > TOGETHER {
+            store.append_columns(std::mem::take(&mut columns)).await?;
+        }
+    }
+    store.append_columns(columns).await?;
+    store.stop().await;
+    Ok(())
+}

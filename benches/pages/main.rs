@@ -1,0 +1,146 @@
+//! How long the console takes for its pages when ten thousand hosts are members.
+//!
+//!     cargo bench --bench pages -- [--check] [--hosts N] [--rounds N]
+//!
+//! `--hosts` says how many (10,000), `--rounds` how often each page is asked for (20); `--check` ends with exit code 1 if a page misses the budget
+//! of DESIGN.md section 10.
+//!
+//! How it measures: a `muster up` is set up and stopped; its store is filled, with the functions that the console itself stores by, with hosts
+//! (certificate, presence, heartbeat of 30 properties and 12 labels, three units), alerts, and commands for all of them with every outcome; its
+//! time-series store with what hosts measure. Then it is started again, and asked over HTTP on loopback, one request at a time, each on a connection
+//! of its own, with the session of a browser: from connecting to the last byte. **First** is the first time that a page is asked for after the start, when
+//! nothing is in memory; median and 95th percentile are of the rounds after that. Scripts and styles, which browsers keep, are not asked for. Hosts are not connected: what
+//! a page costs while they talk is what it costs alone, and its turn on the processors.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::allow_attributes,
+    reason = "a program to be run by hand"
+)]
+
+mod browser;
+mod fill;
+#[path = "../../tests/fleet/mod.rs"]
+mod fleet;
+
+use std::{
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use browser::Browser;
+use fleet::Fleet;
+
+/// What any page may take.
+const BUDGET_MS: f64 = 50.0;
+/// What the console does once after its start is over by then.
+const SETTLE: Duration = Duration::from_secs(10);
+
+struct Options {
+    check: bool,
+    hosts: usize,
+    rounds: usize,
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(missed) if options.check && missed => ExitCode::FAILURE,
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options() -> Result<Options> {
+    let mut options = Options { check: false, hosts: 10_000, rounds: 20 };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || {
+            let number = args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0);
+            number.with_context(|| format!("{arg} wants a number, at least 1"))
+        };
+        match arg.as_str() {
+            "--check" => options.check = true,
+            "--hosts" => options.hosts = number()?,
+            "--rounds" => options.rounds = number()?,
+            // Cargo's own.
+            "--bench" => {}
+            other => bail!("unknown argument {other}"),
+        }
+    }
+    Ok(options)
+}
+
+/// Measures every page and prints it; whether a budget was missed.
+fn run(options: &Options) -> Result<bool> {
+    let mut fleet = Fleet::start();
+    fleet.stop();
+    let began = Instant::now();
+    let filled = fill::fill(&fleet.data().join("console"), options.hosts)?;
+    eprintln!("{} hosts are in the store after {:.0} s", options.hosts, began.elapsed().as_secs_f64());
+    fleet.again();
+    thread::sleep(SETTLE);
+    let browser = Browser::sign_in(&fleet.sign_in_link())?;
+
+    let (host, unit) = (&filled.host, &filled.unit);
+    let last = options.hosts.div_ceil(100);
+    let pages = [
+        ("fleet", "/".to_owned(), "online"),
+        ("  its numbers alone", "/?part=glance".to_owned(), "online"),
+        ("  its last page", format!("/?page={last}"), "previous"),
+        ("hosts found by a part of their names", "/?q=op-12".to_owned(), "shop-12"),
+        ("hosts that are away", "/?show=away".to_owned(), "shop-"),
+        ("a host", format!("/host/{host}"), "Facts"),
+        ("a unit", format!("/host/{host}/unit/{unit}"), "Revision"),
+        ("commands", "/commands".to_owned(), "true"),
+        ("a command to all, done", format!("/command/{}", filled.done), "ok"),
+        ("  its last page", format!("/command/{}?page={last}", filled.done), "previous"),
+        ("  one host of it", format!("/command/{}?host={host}", filled.done), "exit"),
+        ("a command to all, under way", format!("/command/{}", filled.open), "waiting"),
+        ("alerts", "/alerts".to_owned(), "Silence"),
+        ("running a command", "/run".to_owned(), "csrf"),
+        ("charts of the fleet, a day", "/charts?range=day".to_owned(), "charts"),
+        ("charts of a host, an hour", format!("/host/{host}/charts?range=hour"), "charts"),
+        ("charts of a host, a day", format!("/host/{host}/charts?range=day"), "charts"),
+    ];
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    println!("\npages of a console with {} hosts, {} rounds, {cores} cores\n", options.hosts, options.rounds);
+    println!("{:<38} {:>9} {:>10} {:>9} {:>9}", "ms", "first", "median", "p95", "KB");
+    let mut missed = false;
+    for (what, path, word) in pages {
+        let ask = || -> Result<(f64, usize)> {
+            let asked = Instant::now();
+            let page = browser.get(&path)?;
+            let took_ms = asked.elapsed().as_secs_f64() * 1e3;
+            ensure!(page.contains(word), "{path} does not say {word:?}: {page}");
+            Ok((took_ms, page.len()))
+        };
+        let (first, bytes) = ask()?;
+        let mut times = (0..options.rounds).map(|_| Ok(ask()?.0)).collect::<Result<Vec<f64>>>()?;
+        times.sort_by(f64::total_cmp);
+        let (median, p95) = (times[times.len() / 2], times[(times.len() - 1) * 95 / 100]);
+        let over = p95 > BUDGET_MS;
+        missed |= over;
+        let verdict = if over { format!("  over {BUDGET_MS:.0}") } else { String::new() };
+        println!("{what:<38} {first:>9.1} {median:>10.1} {p95:>9.1} {:>9.0}{verdict}", bytes as f64 / 1e3);
+    }
+    fleet.stop();
+    Ok(missed)
+}
