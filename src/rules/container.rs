@@ -7,8 +7,8 @@ use muster_topics::{
 };
 
 use super::process::{
-    GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, RESTART_EPOCH_MAX, SILENCE_MIN_MS, STARTED_AFTER_MAX_MS, VERIFY_AFTER_MAX_MS,
-    between, check_limits, check_rlimits, most,
+    GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, RESTART_EPOCH_MAX, SILENCE_MAX_MS, SILENCE_MIN_MS, STARTED_AFTER_MAX_MS,
+    VERIFY_AFTER_MAX_MS, between, check_limits, check_rlimits, most,
 };
 
 /// What is wrong with a spec, if anything is.
@@ -142,9 +142,10 @@ fn check_stop(signal: StopSignal) -> Result<(), String> {
 fn check_times(spec: &ContainerSpec) -> Result<(), String> {
     between("grace_ms", spec.grace_ms, 0, GRACE_MAX_MS)?;
     between("started_after_ms", spec.started_after_ms, 0, STARTED_AFTER_MAX_MS)?;
+    between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
     between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS)?;
     match spec.healthy_within_ms {
-        Some(within_ms) if within_ms <= spec.started_after_ms => Err(format!(
+        Some(within_ms) if !spec.probes.tell_up() && within_ms <= spec.started_after_ms => Err(format!(
             "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
              never be",
             spec.started_after_ms
@@ -188,6 +189,7 @@ mod tests {
             json!({"provides": web, "ports": {"web": 80}}),
             json!({"provides": web, "network": "host"}),
             json!({"needs": web, "network": "host"}),
+            json!({"healthy_within_ms": 1_000, "probes": {"start": {"exec": ["true"]}}}),
             json!({"grace_ms": 0, "user": "1000:1000", "cwd": "/"}),
         ] {
             check_fields(fields, None);
@@ -229,6 +231,7 @@ mod tests {
             (json!({"stop_signal": "kill"}), "stop_signal"),
             (json!({"grace_ms": 3_600_001}), "grace_ms"),
             (json!({"healthy_within_ms": 1_000}), "healthy_within_ms"),
+            (json!({"start_timeout_ms": 0}), "start_timeout_ms"),
             (json!({"priority": 10}), "priority"),
         ] {
             check_fields(fields, Some(complaint));

@@ -12,10 +12,11 @@ use crate::{
     canonical,
     endpoint::{Needed, Provided},
     name::{Digest, LabelValue, Name, UnitName},
+    probe::Probes,
     process::{Limits, Resource, Rlimit},
     unit::{
-        ArtifactRef, Restart, Rollback, StopSignal, grace_ms, is_priority, is_verify_after_ms, priority,
-        started_after_ms, verify_after_ms,
+        ArtifactRef, Restart, Rollback, StopSignal, grace_ms, is_priority, is_start_timeout_ms, is_verify_after_ms,
+        priority, start_timeout_ms, started_after_ms, verify_after_ms,
     },
 };
 
@@ -75,6 +76,14 @@ pub struct ContainerSpec {
     /// argument. Without one of them it is held. They are the host's, so they need its network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Needed>,
+    /// How it is found out whether it is up, ready and alive. A command runs inside; a connection goes to an endpoint that it
+    /// provides, at its port of the host, so that a number is the port inside to which one leads.
+    #[serde(default, skip_serializing_if = "Probes::is_none")]
+    pub probes: Probes,
+    /// How long it may take to come up, as its probes find, before it is ended as one that hangs. Without probes it does
+    /// not matter.
+    #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
+    pub start_timeout_ms: u64,
     /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
     #[serde(default)]
     pub restart_epoch: u64,
@@ -97,7 +106,7 @@ pub struct ContainerSpec {
     /// How long it may take to end before it is killed, with everything in it.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
-    /// How long it has to stay up to count as running.
+    /// How long it has to stay up to count as running, if it has no probe of start or readiness.
     #[serde(default = "started_after_ms")]
     pub started_after_ms: u64,
     /// What it is known by beside its name, for selectors.
@@ -137,6 +146,8 @@ impl ContainerSpec {
             provides: Vec::new(),
             ports: BTreeMap::new(),
             needs: Vec::new(),
+            probes: Probes::default(),
+            start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
             rollback: Rollback::default(),
@@ -152,12 +163,13 @@ impl ContainerSpec {
         }
     }
 
-    /// How long it may take to be up in another revision, in milliseconds: what its spec says, or twice the time that it
-    /// has to stay up.
+    /// How long it may take to be up in another revision, in milliseconds: what its spec says; or, where a probe says that it
+    /// is up, the time that this may take and as long again as it then has to stay so; or else twice that.
     #[must_use]
     pub fn healthy_within(&self) -> u64 {
         let slack_ms = self.started_after_ms.saturating_add(self.verify_after_ms);
-        self.healthy_within_ms.unwrap_or_else(|| slack_ms.saturating_mul(2))
+        let usual_ms = if self.probes.tell_up() { self.start_timeout_ms } else { slack_ms };
+        self.healthy_within_ms.unwrap_or_else(|| usual_ms.saturating_add(slack_ms))
     }
 
     /// The digest of the fields that make it what it is; a change in one of these is a new container. With `limits` that
@@ -372,6 +384,7 @@ mod tests {
         let plain = spec(json!({}));
         for (fields, same_revision, same_frame) in [
             (json!({"grace_ms": 1, "labels": {"a": "b"}, "priority": 1, "restart": "never"}), true, true),
+            (json!({"probes": {"live": {"exec": ["a"]}}, "start_timeout_ms": 5}), true, true),
             (json!({"limits": {"pids": 5}}), false, true),
             (json!({"limits": {}}), true, true),
             (json!({"image": {"name": "alpine:4"}}), false, false),

@@ -8,7 +8,7 @@
 //! asked is in `<data>/containers/<realm>/<name>/started.json`, written before it is started.
 //!
 //! Modules, in reading order: `runtime` (what one has to be able to do), `place` (that file), `instance` (one that runs),
-//! `first` (what to go into it by), `list` (all that there are on the host), `podman` (Podman and Docker), `lxc` (LXC).
+//! `first` (what to go into it by), `probe` (finding out inside whether it is well), `list` (all that there are on the host), `podman` (Podman and Docker), `lxc` (LXC).
 
 mod first;
 mod instance;
@@ -16,10 +16,11 @@ mod list;
 mod lxc;
 mod place;
 mod podman;
+mod probe;
 mod runtime;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -54,7 +55,7 @@ use crate::{
     agent::{artifact::Artifacts, config::ContainersConfig, crash, shim::Shims},
     rules::{
         lease::Wiring,
-        plan::{Failure, Slot},
+        plan::{Failure, Probing, Slot},
     },
 };
 
@@ -68,6 +69,7 @@ pub(super) struct Containers {
     folder: PathBuf,
     host: String,
     artifacts: Artifacts,
+    shims: Shims,
     runtimes: Vec<Arc<dyn Runtime>>,
 }
 
@@ -81,8 +83,8 @@ impl Containers {
     ) -> io::Result<Self> {
         let podman = Podman::new(&config.podman_socket)?;
         let (folder, host) = (data_dir.join("containers"), host.to_string());
-        let lxc = Lxc::new(config.lxc_path.clone().unwrap_or_else(|| data_dir.join("lxc")), shims);
-        Ok(Self { folder, host, artifacts, runtimes: vec![Arc::new(podman), Arc::new(lxc)] })
+        let lxc = Lxc::new(config.lxc_path.clone().unwrap_or_else(|| data_dir.join("lxc")), shims.clone());
+        Ok(Self { folder, host, artifacts, shims, runtimes: vec![Arc::new(podman), Arc::new(lxc)] })
     }
 
     fn place(&self, unit: &UnitName) -> Place {
@@ -102,7 +104,7 @@ impl Containers {
     async fn install(&self, desired: &Desired, tell: &Tell<'_>) -> Result<(), Failure> {
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
-        if let Some(what) = runtime.cannot(spec) {
+        if let Some(what) = runtime.cannot(spec).or_else(|| probe::cannot(spec)) {
             return Err(never(format!("unsupported by {}: {what}", spec.runtime)));
         }
         if runtime.has_image(&spec.image).await? {
@@ -122,6 +124,7 @@ impl Containers {
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
         mounts_are_there(spec)?;
+        self.end_probes(unit).await;
         let (name, frame) = (name(unit), frame(&desired.spec)?);
         let recipe = self.recipe(unit, spec, wiring, &frame)?;
         let found = runtime.look(&name).await?;
@@ -184,10 +187,6 @@ impl Containers {
         wiring: &Wiring,
         frame: &Digest,
     ) -> Result<Recipe, Failure> {
-        let mut env = spec.env.clone();
-        env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
-        env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
-        env.extend(wiring.variables());
         let fill = |words: &[String]| words.iter().map(|word| wiring.fill(word)).collect::<Vec<_>>();
         let inside = |port: u16, name| spec.ports.get(name).copied().unwrap_or(port);
         let published = match spec.network {
@@ -200,7 +199,7 @@ impl Containers {
             image: spec.image.clone(),
             entry: spec.entry.as_deref().map(fill),
             args: fill(&spec.args),
-            env,
+            env: environment(unit, spec, wiring),
             user: spec.user.clone(),
             cwd: spec.cwd.clone(),
             mounts: spec.mounts.clone(),
@@ -255,6 +254,7 @@ impl Containers {
     }
 
     async fn remove(&self, unit: &UnitName) -> Result<(), Failure> {
+        self.end_probes(unit).await;
         let place = self.place(unit);
         if let Some(started) = place.started()? {
             let (runtime, name) = (self.runtime(started.runtime)?, name(unit));
@@ -295,6 +295,15 @@ fn container(spec: &Spec) -> Result<&ContainerSpec, Failure> {
 
 fn frame(spec: &Spec) -> Result<Digest, Failure> {
     spec.frame().map_err(|error| never(error.to_string()))
+}
+
+/// The variables that a container is given beside its image's own.
+fn environment(unit: &UnitName, spec: &ContainerSpec, wiring: &Wiring) -> BTreeMap<String, String> {
+    let mut env = spec.env.clone();
+    env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
+    env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
+    env.extend(wiring.variables());
+    env
 }
 
 /// Which limits there are.
@@ -375,6 +384,10 @@ impl Kind for Containers {
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
         self.remove(unit).boxed()
+    }
+
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+        self.try_probe(unit, probing).boxed()
     }
 
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {

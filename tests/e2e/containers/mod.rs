@@ -3,6 +3,7 @@
 mod inside;
 mod lxc;
 mod measured;
+mod probed;
 pub(crate) mod stage;
 
 use std::io::{Read, Write};

@@ -34,6 +34,11 @@ impl Place {
         self.0.join("started.json")
     }
 
+    /// The folders of its probes' shims.
+    pub(super) fn probes(&self) -> PathBuf {
+        self.0.join("probe")
+    }
+
     /// What was started last, if anything was. What cannot be read any more counts as something else.
     pub(super) fn started(&self) -> Result<Option<Started>, Failure> {
         match fs::read(self.file()) {

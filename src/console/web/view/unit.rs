@@ -295,7 +295,6 @@ fn spec(spec: &Spec) -> Markup {
         Spec::Yuno(yuno) => yuno.user.as_ref(),
         Spec::Container(container) => container.user.as_ref(),
     };
-    let probes = spec.yuno().map(|yuno| &yuno.probes).filter(|probes| !probes.is_none());
     html! {
         @if let Some(artifact) = spec.artifact() {
             div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
@@ -313,8 +312,8 @@ fn spec(spec: &Spec) -> Markup {
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         div { dt { "Grace" } dd { (bits::span(spec.grace_ms())) } }
-        @if let Some(probes) = probes {
-            div { dt { "Probes" } dd { @for (which, probe) in probes.iter() {
+        @if !spec.probes().is_none() {
+            div { dt { "Probes" } dd { @for (which, probe) in spec.probes().iter() {
                 (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) " "
             } } }
         }
