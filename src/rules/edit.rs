@@ -280,6 +280,10 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
                 ),
             ));
         }
+        if let (Spec::Container(before), Spec::Container(after)) = (&current.desired.spec, &spec) {
+            container::check_change(before, after)
+                .map_err(|why| Refusal::new(RefusalCode::Conflict, format!("{unit}: {why}")))?;
+        }
         keep_restarts(&current.desired.spec, &mut spec);
     }
     if run == Some(Run::Playing) && spec.channel() != Channel::Lines {

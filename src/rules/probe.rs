@@ -210,10 +210,12 @@ pub fn endpoint<'a>(spec: &'a Spec, port: &'a Port, address: Option<IpAddr>) -> 
     container.provides.iter().find(leads_there).map(|provided| &provided.name)
 }
 
-/// A container that has a network of its own.
+/// A container that has a network of its own, of which its spec tells.
 fn own_network(spec: &Spec) -> Option<&ContainerSpec> {
     match spec {
-        Spec::Container(container) => Some(container).filter(|container| container.network == Network::Bridge),
+        Spec::Container(container) => {
+            Some(container).filter(|it| it.network == Network::Bridge && it.image.existing().is_none())
+        }
         Spec::Yuno(_) => None,
     }
 }

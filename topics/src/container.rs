@@ -246,7 +246,7 @@ impl std::fmt::Display for Runtime {
     }
 }
 
-/// What a container is made of.
+/// What a container is made of, or which it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Image {
@@ -256,6 +256,9 @@ pub enum Image {
     Archive(ArtifactRef),
     /// The name of an image that the host's runtime has, or can pull.
     Name(String),
+    /// The name of a container that the host's runtime has, which somebody else has made: the unit adopts it as it is, and
+    /// it is neither made anew nor removed.
+    Existing(String),
 }
 
 impl Image {
@@ -264,16 +267,22 @@ impl Image {
     pub fn artifact(&self) -> Option<&ArtifactRef> {
         match self {
             Self::Rootfs(artifact) | Self::Archive(artifact) => Some(artifact),
-            Self::Name(_) => None,
+            Self::Name(_) | Self::Existing(_) => None,
         }
     }
 
-    /// The same, to be changed.
+    /// The container that it is, if it was made by somebody else.
+    #[must_use]
+    pub fn existing(&self) -> Option<&str> {
+        if let Self::Existing(name) = self { Some(name) } else { None }
+    }
+
+    /// The same as [`Image::artifact`], to be changed.
     #[must_use]
     pub fn artifact_mut(&mut self) -> Option<&mut ArtifactRef> {
         match self {
             Self::Rootfs(artifact) | Self::Archive(artifact) => Some(artifact),
-            Self::Name(_) => None,
+            Self::Name(_) | Self::Existing(_) => None,
         }
     }
 
@@ -283,6 +292,7 @@ impl Image {
             Self::Rootfs(artifact) => ["rootfs", artifact.sha256.as_str()],
             Self::Archive(artifact) => ["archive", artifact.sha256.as_str()],
             Self::Name(name) => ["name", name],
+            Self::Existing(name) => ["existing", name],
         }
     }
 }
@@ -326,7 +336,7 @@ pub struct ContainerSummary {
     pub runtime: Runtime,
     /// What it does.
     pub state: ContainerState,
-    /// The unit that it is of; nothing for one that the host's agent did not make, which it never touches.
+    /// The unit that it is of; nothing for one that the host's agent neither made nor adopted, which it never touches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitName>,
     /// What it is made of, as its runtime calls that.

@@ -220,6 +220,10 @@ fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
         return Err(Failure::new(Kind::Usage, format!("{} is a {kind}, not a container", from.unit))
             .hint("`muster unit export` writes a document that can be applied under another name"));
     };
+    if let Some(name) = container.image.existing() {
+        return Err(Failure::new(Kind::Usage, format!("{} is the container {name}, which was adopted", from.unit))
+            .hint("nobody but its runtime knows what it was made of"));
+    }
     container.restart_epoch = 0;
     container.env.extend(given);
     let missing: Vec<&str> = masked(&container.env).collect();
@@ -235,7 +239,7 @@ fn masked(env: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
     env.iter().filter(|(_, value)| *value == MASK).map(|(name, _)| name.as_str())
 }
 
-async fn apply(
+pub(super) async fn apply(
     session: &Session,
     (host, unit): (String, UnitRef),
     spec: Spec,

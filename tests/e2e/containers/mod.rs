@@ -1,5 +1,6 @@
 //! Containers, kept by a real Podman, and by a real LXC.
 
+mod adopted;
 mod inside;
 mod lxc;
 mod measured;

@@ -329,7 +329,11 @@ fn spec(spec: &Spec) -> Markup {
 fn in_container(container: &ContainerSpec) -> Markup {
     html! {
         div { dt { "Runtime" } dd { (container.runtime) } }
-        @if let Image::Name(name) = &container.image { div { dt { "Image" } dd { code { (name) } } } }
+        @match &container.image {
+            Image::Name(name) => { div { dt { "Image" } dd { code { (name) } } } }
+            Image::Existing(name) => { div { dt { "Adopted" } dd { "the container " code { (name) } } } }
+            Image::Rootfs(_) | Image::Archive(_) => {}
+        }
         @if let Some(entry) = &container.entry { div { dt { "Entry point" } dd { code { (crate::argv::join(entry)) } } } }
         @for mount in &container.mounts {
             div { dt { "Mount" } dd {
@@ -348,7 +352,7 @@ fn in_container(container: &ContainerSpec) -> Markup {
 fn made_of(spec: &Spec) -> String {
     match (spec.artifact(), spec) {
         (Some(artifact), _) => format!("{}@{}", artifact.role, artifact.version),
-        (None, Spec::Container(ContainerSpec { image: Image::Name(name), .. })) => name.clone(),
+        (None, Spec::Container(ContainerSpec { image: Image::Name(name) | Image::Existing(name), .. })) => name.clone(),
         (None, _) => spec.kind().to_owned(),
     }
 }
