@@ -422,6 +422,7 @@ mod tests {
         let artifact = json!({"sha256": "0".repeat(64), "size_bytes": 5, "role": "shop", "version": "1"});
         let revision = |image: serde_json::Value| spec(json!({"image": image})).revision().unwrap();
         assert_ne!(revision(json!({"rootfs": artifact})), revision(json!({"archive": artifact})));
+        assert_ne!(revision(json!({"name": "a"})), revision(json!({"existing": "a"})));
         for wrong in [json!({}), json!({"name": "a", "rootfs": artifact}), json!({"file": "a"}), json!("alpine")] {
             let spec = json!({"kind": "container", "image": wrong});
             assert!(serde_json::from_value::<Spec>(spec).is_err(), "{wrong}");
@@ -435,6 +436,16 @@ mod tests {
             spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             assert!(serde_json::from_value::<Spec>(spec).is_err(), "{fields}");
         }
+    }
+
+    #[test]
+    fn what_came_later_is_told_only_where_it_is_used() {
+        let plain = serde_json::to_value(spec(json!({}))).unwrap();
+        for field in ["probes", "start_timeout_ms"] {
+            assert!(plain.get(field).is_none(), "{plain}");
+        }
+        let probed = spec(json!({"probes": {"live": {"exec": ["a"]}}, "start_timeout_ms": 5}));
+        assert_eq!(serde_json::from_value::<Spec>(serde_json::to_value(&probed).unwrap()).unwrap(), probed);
     }
 
     #[test]

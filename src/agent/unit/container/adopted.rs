@@ -80,11 +80,11 @@ impl Containers {
         runtime: &dyn Runtime,
     ) -> Result<(), Failure> {
         let place = self.place(unit);
-        // No two units at once.
-        let _taking = self.taking.lock().await;
         if place.adopted()?.is_some() {
             return Ok(());
         }
+        // No two units at once.
+        let _taking = self.taking.lock().await;
         let which = runtime.which();
         // Some runtimes take the beginning of an id for a name.
         let state = runtime.look(wanted).await?.filter(|state| state.name == wanted).ok_or_else(|| {
