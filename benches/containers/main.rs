@@ -1,4 +1,4 @@
-//! What containers cost their agent, and how soon one runs, beside the runtime's own command.
+//! What containers cost their agent, and how soon one runs, or a command inside, beside the runtime's own command.
 //!
 //!     cargo bench --bench containers -- [--containers N] [--rounds N] [--seconds N] [--only podman|lxc] [--program FILE]
 //!
@@ -9,7 +9,8 @@
 //!   it has run meanwhile; and what else there is for containers: shims, `lxc-start`, `conmon`, Podman's service;
 //! - how long it takes from the start of `muster container run` to the first act of the program inside, and the same for
 //!   `podman start` and `lxc-start -d` of the very same container. `muster` goes through command line, console, broker and
-//!   agent, and has it on the disk by then.
+//!   agent, and has it on the disk by then;
+//! - how long a command inside takes that does nothing, beside `podman exec` and `lxc-attach`.
 //!
 //! Containers have an image of a static busybox, no network, and sleep. It has to be root, with `podman`, `runc` and `lxc`
 //! installed.
@@ -48,6 +49,13 @@ use stage::{Lxc, Podman, add_rootfs};
 
 /// What a start leads to is over by then.
 const SETTLED: Duration = Duration::from_secs(20);
+
+/// The container that is measured, as a unit and as its runtime calls it.
+const UNIT: &str = "default/c0";
+const NAME: &str = "muster.default.c0";
+
+/// What runs in each: where it finds a folder for that, it leaves a mark that it does.
+const SCRIPT: &str = "[ ! -d /marks ] || : > /marks/up; exec sleep 1000000";
 
 struct Options {
     containers: usize,
@@ -127,15 +135,33 @@ fn measure(runtime: &'static str, program: &Path, options: &Options) {
         own.push(subject.up(|| subject.start_by_hand()));
         subject.stop_by_hand();
     }
-    println!("{:<44} {:>10} {:>10} {:>10}", "until the program runs, ms", "median", "least", "most");
-    let command = if runtime == "lxc" { "lxc-start -d" } else { "podman start" };
-    for (what, times) in [("muster container run", &mut ours), (command, &mut own)] {
+    let (start, enter) =
+        if runtime == "lxc" { ("lxc-start -d", "lxc-attach") } else { ("podman start", "podman exec") };
+    print_times("until the program runs, ms", [("muster container run", ours), (start, own)]);
+    subject.verb("run");
+    let (mut ours, mut own) = (Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        ours.push(timed(|| subject.enter()));
+        own.push(timed(|| subject.enter_by_hand()));
+    }
+    print_times("a command inside, until it is over, ms", [("muster exec --container", ours), (enter, own)]);
+    println!();
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let began = Instant::now();
+    work();
+    began.elapsed()
+}
+
+fn print_times(title: &str, rows: [(&str, Vec<Duration>); 2]) {
+    println!("{title:<44} {:>10} {:>10} {:>10}", "median", "least", "most");
+    for (what, mut times) in rows {
         times.sort_unstable();
         let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
         let [median, least, most] = [times[times.len() / 2], times[0], times[times.len() - 1]].map(ms);
         println!("{what:<44} {median:>10.1} {least:>10.1} {most:>10.1}");
     }
-    println!();
 }
 
 /// What something costs at rest.
@@ -185,11 +211,10 @@ impl Subject {
     }
 
     fn document(&self, number: usize) -> Value {
-        let script = "[ ! -d /marks ] || : > /marks/up; exec sleep 1000000";
         let mounts = json!([{"host": self.marks(), "inside": "/marks"}]);
         json!({
             "unit": format!("default/c{number}"), "kind": "container", "runtime": self.runtime,
-            "image": {"rootfs": "shop@1"}, "args": ["/bin/sh", "-c", script], "network": "none",
+            "image": {"rootfs": "shop@1"}, "args": ["/bin/sh", "-c", SCRIPT], "network": "none",
             "mounts": if number == 0 { mounts } else { json!([]) }, "started_after_ms": 0, "grace_ms": 0,
             "rlimits": {"nofile": {"soft": 1024, "hard": 4096}, "nproc": {"soft": 1000, "hard": 1000}}, "run": "running",
         })
@@ -200,7 +225,7 @@ impl Subject {
     }
 
     fn verb(&self, verb: &str) {
-        self.fleet.ok(&["container", verb, "default/c0", "--host", &self.host]);
+        self.fleet.ok(&["container", verb, UNIT, "--host", &self.host]);
     }
 
     /// How long it takes until the program inside runs.
@@ -225,18 +250,29 @@ impl Subject {
     }
 
     fn start_by_hand(&self) {
-        const NAME: &str = "muster.default.c0";
         if let Some(podman) = &self.podman {
             podman.run(&["start", NAME]);
         }
         if let Some(lxc) = &self.lxc {
-            let script = "[ ! -d /marks ] || : > /marks/up; exec sleep 1000000";
-            lxc.run("lxc-start", &["-d", "-n", NAME, "--", "/bin/sh", "-c", script]);
+            lxc.run("lxc-start", &["-d", "-n", NAME, "--", "/bin/sh", "-c", SCRIPT]);
+        }
+    }
+
+    /// Runs a program inside that does nothing.
+    fn enter(&self) {
+        self.fleet.ok(&["exec", "--container", UNIT, "--host", &self.host, "--", "/bin/true"]);
+    }
+
+    fn enter_by_hand(&self) {
+        if let Some(podman) = &self.podman {
+            podman.run(&["exec", NAME, "/bin/true"]);
+        }
+        if let Some(lxc) = &self.lxc {
+            lxc.inside(NAME, &["/bin/true"]);
         }
     }
 
     fn stop_by_hand(&self) {
-        const NAME: &str = "muster.default.c0";
         if let Some(podman) = &self.podman {
             podman.run(&["stop", "--time", "0", NAME]);
         }
@@ -276,7 +312,7 @@ impl Subject {
 }
 
 fn is_up(subject: &Subject) -> bool {
-    let unit = subject.fleet.json(&["unit", "show", "default/c0", "--host", &subject.host]);
+    let unit = subject.fleet.json(&["unit", "show", UNIT, "--host", &subject.host]);
     unit["observed"]["phase"] == "running"
 }
 

@@ -9,7 +9,7 @@
 //!   verbs about realms and snapshots); `bounds`: how much is kept of all that
 //! - [`link`]: the connection to the broker (`lives`: who this agent is there, and was); `voice`: what there is to say, and whether it was heard
 //!   (`portrait` and `facts`: the host's state; `unit_topics` and `alert_topics`: the retained topics)
-//! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most
+//! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most; `rootfs`: reading what is a container's
 //! - [`unit`], [`artifact`]: units, and where their programs come from
 //! - [`local`]: what can be asked on the host itself
 //! - [`metric`]: measurements; `alert`: what somebody should look at; [`lean`]: giving memory back; [`manager`]: what the service manager is told;
@@ -49,6 +49,7 @@ mod pin;
 mod portrait;
 mod renew;
 mod road;
+mod rootfs;
 pub mod shim;
 pub mod store;
 #[cfg(test)]

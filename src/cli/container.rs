@@ -1,6 +1,7 @@
-//! `muster container`: the verbs of units on containers (`create` has how one is made), and what is shown of one beyond
+//! `muster container`: the verbs of units on containers (`create` has how one is made, `adopt` how one comes that others have made), and what is shown of one beyond
 //! what every unit has.
 
+mod adopt;
 mod create;
 
 use clap::Subcommand;
@@ -27,6 +28,8 @@ pub enum Verb {
     Create(Box<create::Create>),
     /// Make another container of what one is made of
     Clone(Box<create::Clone>),
+    /// Keep a container that somebody else has made, as it is
+    Adopt(Box<adopt::Adopt>),
     /// Start a container
     Run(Change),
     /// Stop a container: its stop signal, its grace, then SIGKILL for all that is in it
@@ -70,7 +73,8 @@ pub enum Verb {
     Show(unit::Shown),
     /// Print the last lines that a container said, or several
     Logs(logs::Logs),
-    /// Make a host forget containers that are retired (`muster unit retire`), and remove them with all that they wrote
+    /// Make a host forget containers that are retired (`muster unit retire`), and remove them with all that they wrote; those
+    /// that were adopted are let go, and stay
     Rm(Change),
 }
 
@@ -96,6 +100,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
         Verb::Create(wanted) => create::create(*wanted, session).await,
         Verb::Clone(wanted) => create::clone(*wanted, session).await,
+        Verb::Adopt(wanted) => adopt::adopt(*wanted, session).await,
         Verb::Run(which) => change(session, which, Action::Run).await,
         Verb::Stop(which) => change(session, which, Action::Stop).await,
         Verb::Restart(which) => change(session, which, Action::Restart).await,
@@ -135,6 +140,7 @@ pub fn facts(spec: &Spec) -> [(&'static str, String); 4] {
             Image::Rootfs(_) => "a root file system",
             Image::Archive(_) => "an archive",
             Image::Name(name) => name,
+            Image::Existing(name) => return format!("none: the container {name} of {} was adopted", container.runtime),
         };
         format!("{what}, kept by {}", container.runtime)
     });

@@ -1,4 +1,4 @@
-//! Options of `muster yuno create` for probes, and how these are shown.
+//! Options of `create` for probes, and how these are shown.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -7,7 +7,7 @@ use muster_topics::probe::{Check, Http, Port, Probe, Probes, Tcp, Which};
 
 use crate::argv;
 
-/// How it is found out whether a process is well.
+/// How it is found out whether a unit is well.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Probes")]
 #[group(id = "probes")]
@@ -15,7 +15,8 @@ pub struct Options {
     /// How it is found out whether it has come up; until then nothing else is tried, and it is not running. It is ended
     /// if it takes longer than --start-timeout. Forms: tcp:PORT, a connection; http:PORT/PATH, a request that is
     /// answered with a status from 200 to 399; exec:'PROGRAM ARG…', a command (no shell) that ends with exit code 0, run
-    /// as the yuno is. PORT is a number, of loopback or as ADDRESS:PORT, or the name of an endpoint that it provides
+    /// as the unit is, and inside if that is a container. PORT is the name of an endpoint that it provides, or a number, of
+    /// loopback or as ADDRESS:PORT; of a container in a network of its own it is the port inside to which an endpoint leads
     #[arg(long = "start", value_name = "PROBE", value_parser = parse)]
     start: Option<Probe>,
     /// How it is found out whether it can do its work: it is running once it can. After that it goes on if it cannot, is

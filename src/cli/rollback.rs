@@ -69,7 +69,8 @@ impl Trial {
     }
 }
 
-fn millis(time: humantime::Duration) -> u64 {
+/// A time in milliseconds.
+pub(super) fn millis(time: humantime::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -343,8 +343,7 @@ pub(super) async fn show(session: &Session, wanted: Shown) -> Result<(), Failure
     session.printer.one(&unit, || {
         let (desired, observed) = (&unit.desired, &unit.observed);
         let spec = &desired.spec;
-        let yuno = spec.yuno();
-        let probed = |which| yuno.map(|yuno| probed(yuno, which)).unwrap_or_default();
+        let probed = |which| spec.probes().get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default();
         let [image, inside, mounts, network] = container::facts(spec);
         let artifact =
             |artifact: &ArtifactRef| format!("{}@{} ({})", artifact.role, artifact.version, artifact.sha256.short());
@@ -417,10 +416,6 @@ pub(super) async fn show(session: &Session, wanted: Shown) -> Result<(), Failure
             ("told", print::age(unit.at_ms, now_ms)),
         ]
     })
-}
-
-fn probed(spec: &YunoSpec, which: Which) -> String {
-    spec.probes.get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default()
 }
 
 fn names(units: &[UnitName]) -> String {

@@ -1,14 +1,14 @@
 //! Whether a container can be made from a spec at all.
 
 use muster_topics::{
-    container::{ContainerSpec, IMAGE_NAME_MAX_BYTES, Image, MOUNTS_MAX, Mount, Network},
+    container::{ContainerSpec, IMAGE_NAME_MAX_BYTES, Image, LISTED_NAME_MAX_BYTES, MOUNTS_MAX, Mount, Network},
     name::Name,
     unit::{LABELS_MAX, NEEDS_MAX, PRIORITY_MAX, StopSignal},
 };
 
 use super::process::{
-    GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, RESTART_EPOCH_MAX, SILENCE_MIN_MS, STARTED_AFTER_MAX_MS, VERIFY_AFTER_MAX_MS,
-    between, check_limits, check_rlimits, most,
+    GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, RESTART_EPOCH_MAX, SILENCE_MAX_MS, SILENCE_MIN_MS, STARTED_AFTER_MAX_MS,
+    VERIFY_AFTER_MAX_MS, between, check_limits, check_rlimits, most,
 };
 
 /// What is wrong with a spec, if anything is.
@@ -24,6 +24,7 @@ pub fn check(spec: &ContainerSpec) -> Result<(), String> {
 pub fn faults(spec: &ContainerSpec) -> Vec<String> {
     let checks = [
         check_image(&spec.image),
+        check_existing(spec),
         check_texts(spec),
         check_mounts(&spec.mounts),
         check_network(spec),
@@ -52,6 +53,65 @@ fn check_image(image: &Image) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// What was made by somebody else is as it is.
+fn check_existing(spec: &ContainerSpec) -> Result<(), String> {
+    let Some(name) = spec.image.existing() else { return Ok(()) };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    let begins_well = name.starts_with(|first: char| first.is_ascii_alphanumeric());
+    if !begins_well || !name.bytes().all(is_plain) || name.len() > LISTED_NAME_MAX_BYTES {
+        let name: String = name.chars().take(40).collect();
+        return Err(format!("image.existing {name:?} is no name of a container. hint: `muster host show` lists them"));
+    }
+    let given = [
+        ("entry", spec.entry.is_some()),
+        ("args", !spec.args.is_empty()),
+        ("env", !spec.env.is_empty()),
+        ("user", spec.user.is_some()),
+        ("cwd", spec.cwd.is_some()),
+        ("mounts", !spec.mounts.is_empty()),
+        ("network", spec.network != Network::default()),
+        ("rlimits", !spec.rlimits.is_empty()),
+        ("provides", !spec.provides.is_empty()),
+        ("needs", !spec.needs.is_empty()),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((field, _)) => {
+            Err(format!("{field}: {name} is adopted as it was made, which says that. hint: leave it out"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a spec may follow another of the same unit: what was adopted can be made into nothing else.
+///
+/// # Errors
+/// With words for whoever wrote it.
+pub fn check_change(before: &ContainerSpec, after: &ContainerSpec) -> Result<(), String> {
+    let (was, is) = (before.image.existing(), after.image.existing());
+    if was != is {
+        let what = |name: Option<&str>| {
+            name.map_or("one that is made".to_owned(), |name| format!("the existing container {name}"))
+        };
+        return Err(format!(
+            "image: it is {}, and cannot become {}. hint: remove it first, or choose another name",
+            what(was),
+            what(is)
+        ));
+    }
+    let (had, has) = (before.limits, after.limits);
+    let taken = [
+        ("memory_bytes", had.memory_bytes.is_some() && has.memory_bytes.is_none()),
+        ("cpu", had.cpu.is_some() && has.cpu.is_none()),
+        ("pids", had.pids.is_some() && has.pids.is_none()),
+    ];
+    match (is, taken.into_iter().find(|(_, is_taken)| *is_taken)) {
+        (Some(name), Some((limit, _))) => Err(format!(
+            "limits.{limit}: to take a limit away makes a container anew, and {name} is adopted. hint: a high one"
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn check_texts(spec: &ContainerSpec) -> Result<(), String> {
@@ -142,9 +202,10 @@ fn check_stop(signal: StopSignal) -> Result<(), String> {
 fn check_times(spec: &ContainerSpec) -> Result<(), String> {
     between("grace_ms", spec.grace_ms, 0, GRACE_MAX_MS)?;
     between("started_after_ms", spec.started_after_ms, 0, STARTED_AFTER_MAX_MS)?;
+    between("start_timeout_ms", spec.start_timeout_ms, SILENCE_MIN_MS, SILENCE_MAX_MS)?;
     between("verify_after_ms", spec.verify_after_ms, 0, VERIFY_AFTER_MAX_MS)?;
     match spec.healthy_within_ms {
-        Some(within_ms) if within_ms <= spec.started_after_ms => Err(format!(
+        Some(within_ms) if !spec.probes.tell_up() && within_ms <= spec.started_after_ms => Err(format!(
             "healthy_within_ms is {within_ms}, and it is up after {} ms (started_after_ms) at the earliest, so it would \
              never be",
             spec.started_after_ms
@@ -182,12 +243,14 @@ mod tests {
         for fields in [
             json!({}),
             json!({"image": {"name": "registry:5000/shop/web@sha256:ab"}}),
+            json!({"image": {"existing": "web_1.old-2"}, "limits": {"pids": 50}, "restart": "never", "labels": {"a": "b"}}),
             json!({"image": rootfs(), "args": ["/bin/true"]}),
             json!({"image": rootfs(), "entry": ["/bin/true"]}),
             json!({"mounts": [{"host": "/srv/a..b", "inside": "/data"}]}),
             json!({"provides": web, "ports": {"web": 80}}),
             json!({"provides": web, "network": "host"}),
             json!({"needs": web, "network": "host"}),
+            json!({"healthy_within_ms": 1_000, "probes": {"start": {"exec": ["true"]}}}),
             json!({"grace_ms": 0, "user": "1000:1000", "cwd": "/"}),
         ] {
             check_fields(fields, None);
@@ -204,6 +267,14 @@ mod tests {
             (json!({"image": {"name": "a//b"}}), "image.name"),
             (json!({"image": {"name": "a?b=c"}}), "image.name"),
             (json!({"image": {"name": "-a"}}), "image.name"),
+            (json!({"image": {"existing": "a/b"}}), "image.existing"),
+            (json!({"image": {"existing": ""}}), "image.existing"),
+            (json!({"image": {"existing": ".a"}}), "image.existing"),
+            (json!({"image": {"existing": "a".repeat(129)}}), "image.existing"),
+            (json!({"image": {"existing": "a"}, "args": ["b"]}), "args: a is adopted"),
+            (json!({"image": {"existing": "a"}, "env": {"A": "b"}}), "env: a is adopted"),
+            (json!({"image": {"existing": "a"}, "network": "host"}), "network: a is adopted"),
+            (json!({"image": {"existing": "a"}, "provides": web}), "provides: a is adopted"),
             (json!({"image": {"name": "a".repeat(256)}}), "image.name"),
             (json!({"image": rootfs()}), "a root file system does not say"),
             (json!({"args": ["a\0"]}), "argument 1"),
@@ -229,9 +300,36 @@ mod tests {
             (json!({"stop_signal": "kill"}), "stop_signal"),
             (json!({"grace_ms": 3_600_001}), "grace_ms"),
             (json!({"healthy_within_ms": 1_000}), "healthy_within_ms"),
+            (json!({"start_timeout_ms": 0}), "start_timeout_ms"),
             (json!({"priority": 10}), "priority"),
         ] {
             check_fields(fields, Some(complaint));
+        }
+    }
+
+    #[test]
+    fn what_was_adopted_stays_that() {
+        let spec = |fields: Value| serde_json::from_value::<ContainerSpec>(fields).unwrap();
+        let adopted = |name: &str, limits: &Value| spec(json!({"image": {"existing": name}, "limits": limits}));
+        let made = |limits: &Value| spec(json!({"image": {"name": "a"}, "limits": limits}));
+        let (none, some) = (json!({}), json!({"pids": 50, "cpu": 0.5}));
+        for (before, after, complaint) in [
+            (made(&none), made(&some), None),
+            (made(&some), made(&none), None),
+            (adopted("a", &none), adopted("a", &some), None),
+            (adopted("a", &some), adopted("a", &json!({"pids": 60, "cpu": 1.0, "memory_bytes": 50_000_000})), None),
+            (adopted("a", &some), adopted("a", &json!({"pids": 50})), Some("limits.cpu")),
+            (adopted("a", &some), adopted("a", &none), Some("limits.cpu")),
+            (adopted("a", &none), adopted("b", &none), Some("image: it is the existing container a")),
+            (adopted("a", &none), made(&none), Some("image: it is the existing container a")),
+            (made(&none), adopted("a", &none), Some("image: it is one that is made")),
+        ] {
+            let found = check_change(&before, &after);
+            match (&found, complaint) {
+                (Ok(()), None) => {}
+                (Err(error), Some(words)) if error.starts_with(words) => {}
+                _ => panic!("{before:?} to {after:?}: {found:?}"),
+            }
         }
     }
 }

@@ -158,7 +158,8 @@ fn image_artifact(fields: &mut Map<String, Value>, faults: &mut Faults) -> Optio
     let Some(image) = fields.get_mut("image") else {
         faults.add(
             "image",
-            "it has to be there: {rootfs: ROLE@VERSION}, {archive: ROLE@VERSION} or {name: …}".to_owned(),
+            "it has to be there: {rootfs: ROLE@VERSION}, {archive: ROLE@VERSION}, {name: …} or {existing: …}"
+                .to_owned(),
         );
         return None;
     };
@@ -366,7 +367,8 @@ pub fn schema(kind: Kind) -> Value {
             ],
             Kind::Container => {
                 let name = json!({ "description": "An image that the host has, or can pull.", "type": "string" });
-                let forms = json!({ "rootfs": artifact, "archive": artifact, "name": name });
+                let existing = json!({ "description": "A container that somebody else has made.", "type": "string" });
+                let forms = json!({ "rootfs": artifact, "archive": artifact, "name": name, "existing": existing });
                 vec![
                     ("kind".to_owned(), json!({ "const": "container" })),
                     (
@@ -512,6 +514,7 @@ mod tests {
             wanted[key] = value;
         }
         assert_eq!(written, wanted);
+        check_faults(&json!({"unit": "a/b", "kind": "container", "image": {"existing": "old-web"}}), &[]);
         check_faults(&json!({"unit": "a/b", "kind": "container"}), &[("a/b: image", "has to be there")]);
         check_faults(
             &json!({

@@ -280,6 +280,10 @@ fn apply(unit: &UnitName, current: Option<Current<'_>>, spec: &Spec, run: Option
                 ),
             ));
         }
+        if let (Spec::Container(before), Spec::Container(after)) = (&current.desired.spec, &spec) {
+            container::check_change(before, after)
+                .map_err(|why| Refusal::new(RefusalCode::Conflict, format!("{unit}: {why}")))?;
+        }
         keep_restarts(&current.desired.spec, &mut spec);
     }
     if run == Some(Run::Playing) && spec.channel() != Channel::Lines {
@@ -318,12 +322,11 @@ fn check(spec: &Spec) -> Result<(), String> {
 /// Everything that is wrong with a spec, at once.
 #[must_use]
 pub fn faults(spec: &Spec) -> Vec<String> {
-    match spec {
-        Spec::Yuno(spec) => {
-            process::faults(spec).into_iter().chain(lease::check(spec)).chain(probe::check(spec)).collect()
-        }
-        Spec::Container(spec) => container::faults(spec).into_iter().chain(lease::check(spec)).collect(),
-    }
+    let of_kind = match spec {
+        Spec::Yuno(spec) => process::faults(spec),
+        Spec::Container(spec) => container::faults(spec),
+    };
+    of_kind.into_iter().chain(lease::check(spec)).chain(probe::check(spec)).collect()
 }
 
 /// Whoever applies a spec as it is shown knows no value of its environment: a mask stands for the value that is there.

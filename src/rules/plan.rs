@@ -448,7 +448,7 @@ impl Unit {
             return Vec::new();
         };
         let probing = |which| {
-            let (probe, wiring) = (desired.spec.yuno()?.probes.get(which)?.clone(), wiring.clone());
+            let (probe, wiring) = (desired.spec.probes().get(which)?.clone(), wiring.clone());
             let (desired, coming) = (desired.clone(), !health.is_up());
             Some(Probing { which, probe, slot, process, wiring, desired, coming })
         };

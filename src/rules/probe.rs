@@ -1,15 +1,17 @@
-//! One probe of a unit: what is wrong with it, when it is tried, and what its answers come to.
+//! One probe of a unit: what is wrong with it, where it leads, when it is tried, and what its answers come to.
 //!
 //! A [`Watch`] is told each answer and says whether that is news. What the news means for the unit is the planner's
 //! business ([`super::plan`]).
 
-use std::{collections::BTreeMap, time::Duration};
+use core::net::IpAddr;
+use std::time::Duration;
 
 use muster_topics::{
+    container::{ContainerSpec, Network},
     endpoint::{Protocol, Provided},
     name::Name,
     probe::{self, ARGV_MAX, Check, Http, PATH_MAX_BYTES, Port, Probe, Tcp, WORD_MAX_BYTES, Which},
-    unit::YunoSpec,
+    unit::Spec,
 };
 
 use super::lease;
@@ -126,18 +128,16 @@ impl Watch {
 
 /// What is wrong with the probes of a unit: everything, at once.
 #[must_use]
-pub fn check(spec: &YunoSpec) -> Vec<String> {
-    let provided: BTreeMap<&Name, &Provided> =
-        spec.provides.iter().map(|provided| (&provided.name, provided)).collect();
+pub fn check(spec: &Spec) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (which, probe) in spec.probes.iter() {
+    for (which, probe) in spec.probes().iter() {
         let mut complain = |what: String| wrong.push(format!("probes.{which}.{what}"));
         check_numbers(which, probe, &mut complain);
         match &probe.check {
             Check::Exec(argv) => check_argv(argv, spec, &mut complain),
-            Check::Tcp(Tcp { port, .. }) => check_port("tcp", port, &provided, &mut complain),
-            Check::Http(Http { port, path, status, .. }) => {
-                check_port("http", port, &provided, &mut complain);
+            Check::Tcp(Tcp { port, address }) => check_port("tcp", (port, *address), spec, &mut complain),
+            Check::Http(Http { port, address, path, status }) => {
+                check_port("http", (port, *address), spec, &mut complain);
                 check_path(path, &mut complain);
                 if let Some(status) = status.filter(|status| !(200..=599).contains(status)) {
                     complain(format!("http.status is {status}, and may be from 200 to 599"));
@@ -180,7 +180,7 @@ fn check_numbers(which: Which, probe: &Probe, complain: &mut impl FnMut(String))
     }
 }
 
-fn check_argv(argv: &[String], spec: &YunoSpec, complain: &mut impl FnMut(String)) {
+fn check_argv(argv: &[String], spec: &Spec, complain: &mut impl FnMut(String)) {
     if argv.first().is_none_or(String::is_empty) {
         complain("exec has no program. hint: [\"/usr/bin/test\", \"-e\", \"/run/ready\"]".to_owned());
     }
@@ -192,11 +192,52 @@ fn check_argv(argv: &[String], spec: &YunoSpec, complain: &mut impl FnMut(String
     }
 }
 
-fn check_port(kind: &str, port: &Port, provided: &BTreeMap<&Name, &Provided>, complain: &mut impl FnMut(String)) {
+/// At which of a unit's endpoints a connection is tried; at none if its port is just a number on the host.
+///
+/// A number on no address in particular is, of a container in a network of its own, a port inside: what leads there from
+/// the host is the endpoint.
+#[must_use]
+pub fn endpoint<'a>(spec: &'a Spec, port: &'a Port, address: Option<IpAddr>) -> Option<&'a Name> {
+    let number = match port {
+        Port::Endpoint(name) => return Some(name),
+        Port::Number(number) => *number,
+    };
+    let container = own_network(spec).filter(|_| address.is_none())?;
+    let leads_there = |provided: &&Provided| {
+        let inside = container.ports.get(&provided.name).copied().or(provided.port);
+        provided.protocol == Protocol::Tcp && inside == Some(number)
+    };
+    container.provides.iter().find(leads_there).map(|provided| &provided.name)
+}
+
+/// A container that has a network of its own, of which its spec tells.
+fn own_network(spec: &Spec) -> Option<&ContainerSpec> {
+    match spec {
+        Spec::Container(container) => {
+            Some(container).filter(|it| it.network == Network::Bridge && it.image.existing().is_none())
+        }
+        Spec::Yuno(_) => None,
+    }
+}
+
+fn check_port(kind: &str, (port, address): (&Port, Option<IpAddr>), spec: &Spec, complain: &mut impl FnMut(String)) {
+    if matches!(spec, Spec::Container(container) if container.network == Network::None) {
+        return complain(format!(
+            "{kind}: its network is none, so that nobody connects to it. hint: exec, which runs inside"
+        ));
+    }
     match port {
         Port::Number(0) => complain(format!("{kind}.port is 0, which is none")),
+        Port::Number(number) if address.is_none() && own_network(spec).is_some() => {
+            if endpoint(spec, port, address).is_none() {
+                complain(format!(
+                    "{kind}.port is {number}, a port inside to which no endpoint leads from the host. hint: add one to \
+                     `provides`, and that number to `ports`; or exec, which runs inside"
+                ));
+            }
+        }
         Port::Number(_) => {}
-        Port::Endpoint(name) => match provided.get(name) {
+        Port::Endpoint(name) => match spec.provides().iter().find(|provided| provided.name == *name) {
             None => complain(format!("{kind}.port is {name}, and `provides` has no endpoint of that name")),
             Some(endpoint) if endpoint.protocol != Protocol::Tcp => {
                 complain(format!(
@@ -331,9 +372,15 @@ mod tests {
     #[track_caller]
     fn check_spec(probes: &str, wanted: &[&str]) {
         let artifact = serde_json::json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
-        let probes: serde_json::Value = serde_json::from_str(probes).unwrap();
-        let provides = serde_json::json!([{"name": "web"}, {"name": "dns", "protocol": "udp"}]);
-        let spec = serde_json::json!({"artifact": artifact, "probes": probes, "provides": provides});
+        check_of(serde_json::json!({"kind": "yuno", "artifact": artifact}), probes, wanted);
+    }
+
+    #[track_caller]
+    fn check_of(mut spec: serde_json::Value, probes: &str, wanted: &[&str]) {
+        spec["probes"] = serde_json::from_str(probes).unwrap();
+        if spec["provides"].is_null() {
+            spec["provides"] = serde_json::json!([{"name": "web"}, {"name": "dns", "protocol": "udp"}]);
+        }
         let wrong = check(&serde_json::from_value(spec).unwrap());
         assert_eq!(wrong.len(), wanted.len(), "{wrong:?}");
         for (found, wanted) in wrong.iter().zip(wanted) {
@@ -372,5 +419,63 @@ mod tests {
             check_spec(&probes.to_string(), &["probes.ready.http.path"]);
         }
         check_spec(r#"{"ready":{"http":{"port":1,"status":99}}}"#, &["probes.ready.http.status is 99"]);
+    }
+
+    #[test]
+    fn what_nobody_can_connect_to_is_said_before_it_is_tried() {
+        let on = |network: &str| serde_json::json!({"kind": "container", "image": {"name": "a"}, "network": network});
+        let mut published = on("bridge");
+        published["ports"] = serde_json::json!({"web": 80, "dns": 53});
+        let (inside, named, other) = (
+            r#"{"ready":{"http":{"port":80}}}"#,
+            r#"{"ready":{"tcp":{"port":"web"}},"live":{"exec":["a","{port:web}"]}}"#,
+            r#"{"start":{"tcp":{"port":53}}}"#,
+        );
+        let leads_nowhere = |number: u16| format!("tcp.port is {number}, a port inside to which no endpoint leads");
+        check_of(published.clone(), inside, &[]);
+        check_of(published.clone(), named, &[]);
+        check_of(published.clone(), other, &[&leads_nowhere(53)]);
+        check_of(published.clone(), r#"{"live":{"tcp":{"port":81}}}"#, &["hint: add one to `provides`"]);
+        check_of(published.clone(), r#"{"live":{"tcp":{"port":0}}}"#, &["tcp.port is 0"]);
+        check_of(published, r#"{"live":{"tcp":{"port":81,"address":"10.0.0.1"}}}"#, &[]);
+        check_of(on("bridge"), named, &[]);
+        check_of(on("bridge"), other, &[&leads_nowhere(53)]);
+        // On the host's network a port is the host's.
+        check_of(on("host"), inside, &[]);
+        check_of(on("host"), other, &[]);
+        let mut alone = on("none");
+        alone["provides"] = serde_json::json!([]);
+        check_of(alone.clone(), r#"{"live":{"exec":["a"]}}"#, &[]);
+        for kind in ["tcp", "http"] {
+            let probes = serde_json::json!({"live": {kind: {"port": 80, "address": "10.0.0.1"}}}).to_string();
+            check_of(alone.clone(), &probes, &[&format!("probes.live.{kind}: its network is none")]);
+        }
+    }
+
+    #[test]
+    fn a_number_is_of_the_host_or_of_the_endpoint_that_leads_there() {
+        let spec = |kind: &str| -> Spec {
+            let artifact = serde_json::json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
+            let (what, made_of) =
+                if kind == "yuno" { ("artifact", artifact) } else { ("image", serde_json::json!({"name": "a"})) };
+            let mut spec = serde_json::json!({"kind": kind, what: made_of, "provides": [{"name": "web"}, {"name": "db", "port": 5432}]});
+            if kind == "container" {
+                spec["ports"] = serde_json::json!({"web": 80});
+            }
+            serde_json::from_value(spec).unwrap()
+        };
+        let found = |kind: &str, port: Port, address: Option<&str>| {
+            let address = address.map(|address| address.parse().unwrap());
+            endpoint(&spec(kind), &port, address).map(ToString::to_string)
+        };
+        let name = |name: &str| Port::Endpoint(name.parse().unwrap());
+        let some = |name: &str| Some(name.to_owned());
+        assert_eq!(found("container", Port::Number(80), None), some("web"));
+        assert_eq!(found("container", Port::Number(5432), None), some("db"));
+        assert_eq!(found("container", Port::Number(81), None), None);
+        assert_eq!(found("container", Port::Number(80), Some("10.0.0.1")), None);
+        assert_eq!(found("container", name("db"), Some("10.0.0.1")), some("db"));
+        assert_eq!(found("yuno", Port::Number(80), None), None);
+        assert_eq!(found("yuno", name("web"), None), some("web"));
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     endpoint::{Needed, Provided},
     name::{LabelValue, Name, UnitName},
+    probe::Probes,
     process::Limits,
     unit::{ArtifactRef, Channel, ConfigRef, Spec, YunoSpec},
 };
@@ -36,6 +37,8 @@ each! {
     provides -> &[Provided] { ref provides }
     /// The endpoints that it needs.
     needs -> &[Needed] { ref needs }
+    /// How it is found out whether it is well.
+    probes -> &Probes { ref probes }
     /// What it is known by beside its name.
     labels -> &BTreeMap<Name, LabelValue> { ref labels }
     /// Units that it waits for while they are on their way.

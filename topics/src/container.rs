@@ -12,10 +12,11 @@ use crate::{
     canonical,
     endpoint::{Needed, Provided},
     name::{Digest, LabelValue, Name, UnitName},
+    probe::Probes,
     process::{Limits, Resource, Rlimit},
     unit::{
-        ArtifactRef, Restart, Rollback, StopSignal, grace_ms, is_priority, is_verify_after_ms, priority,
-        started_after_ms, verify_after_ms,
+        ArtifactRef, Restart, Rollback, StopSignal, grace_ms, is_priority, is_start_timeout_ms, is_verify_after_ms,
+        priority, start_timeout_ms, started_after_ms, verify_after_ms,
     },
 };
 
@@ -75,6 +76,14 @@ pub struct ContainerSpec {
     /// argument. Without one of them it is held. They are the host's, so they need its network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Needed>,
+    /// How it is found out whether it is up, ready and alive. A command runs inside; a connection goes to an endpoint that it
+    /// provides, at its port of the host, so that a number is the port inside to which one leads.
+    #[serde(default, skip_serializing_if = "Probes::is_none")]
+    pub probes: Probes,
+    /// How long it may take to come up, as its probes find, before it is ended as one that hangs. Without probes it does
+    /// not matter.
+    #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
+    pub start_timeout_ms: u64,
     /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
     #[serde(default)]
     pub restart_epoch: u64,
@@ -97,7 +106,7 @@ pub struct ContainerSpec {
     /// How long it may take to end before it is killed, with everything in it.
     #[serde(default = "grace_ms")]
     pub grace_ms: u64,
-    /// How long it has to stay up to count as running.
+    /// How long it has to stay up to count as running, if it has no probe of start or readiness.
     #[serde(default = "started_after_ms")]
     pub started_after_ms: u64,
     /// What it is known by beside its name, for selectors.
@@ -137,6 +146,8 @@ impl ContainerSpec {
             provides: Vec::new(),
             ports: BTreeMap::new(),
             needs: Vec::new(),
+            probes: Probes::default(),
+            start_timeout_ms: start_timeout_ms(),
             restart_epoch: 0,
             restart: Restart::default(),
             rollback: Rollback::default(),
@@ -152,12 +163,13 @@ impl ContainerSpec {
         }
     }
 
-    /// How long it may take to be up in another revision, in milliseconds: what its spec says, or twice the time that it
-    /// has to stay up.
+    /// How long it may take to be up in another revision, in milliseconds: what its spec says; or, where a probe says that it
+    /// is up, the time that this may take and as long again as it then has to stay so; or else twice that.
     #[must_use]
     pub fn healthy_within(&self) -> u64 {
         let slack_ms = self.started_after_ms.saturating_add(self.verify_after_ms);
-        self.healthy_within_ms.unwrap_or_else(|| slack_ms.saturating_mul(2))
+        let usual_ms = if self.probes.tell_up() { self.start_timeout_ms } else { slack_ms };
+        self.healthy_within_ms.unwrap_or_else(|| usual_ms.saturating_add(slack_ms))
     }
 
     /// The digest of the fields that make it what it is; a change in one of these is a new container. With `limits` that
@@ -234,7 +246,7 @@ impl std::fmt::Display for Runtime {
     }
 }
 
-/// What a container is made of.
+/// What a container is made of, or which it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Image {
@@ -244,6 +256,9 @@ pub enum Image {
     Archive(ArtifactRef),
     /// The name of an image that the host's runtime has, or can pull.
     Name(String),
+    /// The name of a container that the host's runtime has, which somebody else has made: the unit adopts it as it is, and
+    /// it is neither made anew nor removed.
+    Existing(String),
 }
 
 impl Image {
@@ -252,16 +267,22 @@ impl Image {
     pub fn artifact(&self) -> Option<&ArtifactRef> {
         match self {
             Self::Rootfs(artifact) | Self::Archive(artifact) => Some(artifact),
-            Self::Name(_) => None,
+            Self::Name(_) | Self::Existing(_) => None,
         }
     }
 
-    /// The same, to be changed.
+    /// The container that it is, if it was made by somebody else.
+    #[must_use]
+    pub fn existing(&self) -> Option<&str> {
+        if let Self::Existing(name) = self { Some(name) } else { None }
+    }
+
+    /// The same as [`Image::artifact`], to be changed.
     #[must_use]
     pub fn artifact_mut(&mut self) -> Option<&mut ArtifactRef> {
         match self {
             Self::Rootfs(artifact) | Self::Archive(artifact) => Some(artifact),
-            Self::Name(_) => None,
+            Self::Name(_) | Self::Existing(_) => None,
         }
     }
 
@@ -271,6 +292,7 @@ impl Image {
             Self::Rootfs(artifact) => ["rootfs", artifact.sha256.as_str()],
             Self::Archive(artifact) => ["archive", artifact.sha256.as_str()],
             Self::Name(name) => ["name", name],
+            Self::Existing(name) => ["existing", name],
         }
     }
 }
@@ -314,7 +336,7 @@ pub struct ContainerSummary {
     pub runtime: Runtime,
     /// What it does.
     pub state: ContainerState,
-    /// The unit that it is of; nothing for one that the host's agent did not make, which it never touches.
+    /// The unit that it is of; nothing for one that the host's agent neither made nor adopted, which it never touches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitName>,
     /// What it is made of, as its runtime calls that.
@@ -372,6 +394,7 @@ mod tests {
         let plain = spec(json!({}));
         for (fields, same_revision, same_frame) in [
             (json!({"grace_ms": 1, "labels": {"a": "b"}, "priority": 1, "restart": "never"}), true, true),
+            (json!({"probes": {"live": {"exec": ["a"]}}, "start_timeout_ms": 5}), true, true),
             (json!({"limits": {"pids": 5}}), false, true),
             (json!({"limits": {}}), true, true),
             (json!({"image": {"name": "alpine:4"}}), false, false),
@@ -399,6 +422,7 @@ mod tests {
         let artifact = json!({"sha256": "0".repeat(64), "size_bytes": 5, "role": "shop", "version": "1"});
         let revision = |image: serde_json::Value| spec(json!({"image": image})).revision().unwrap();
         assert_ne!(revision(json!({"rootfs": artifact})), revision(json!({"archive": artifact})));
+        assert_ne!(revision(json!({"name": "a"})), revision(json!({"existing": "a"})));
         for wrong in [json!({}), json!({"name": "a", "rootfs": artifact}), json!({"file": "a"}), json!("alpine")] {
             let spec = json!({"kind": "container", "image": wrong});
             assert!(serde_json::from_value::<Spec>(spec).is_err(), "{wrong}");
@@ -412,6 +436,16 @@ mod tests {
             spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             assert!(serde_json::from_value::<Spec>(spec).is_err(), "{fields}");
         }
+    }
+
+    #[test]
+    fn what_came_later_is_told_only_where_it_is_used() {
+        let plain = serde_json::to_value(spec(json!({}))).unwrap();
+        for field in ["probes", "start_timeout_ms"] {
+            assert!(plain.get(field).is_none(), "{plain}");
+        }
+        let probed = spec(json!({"probes": {"live": {"exec": ["a"]}}, "start_timeout_ms": 5}));
+        assert_eq!(serde_json::from_value::<Spec>(serde_json::to_value(&probed).unwrap()).unwrap(), probed);
     }
 
     #[test]

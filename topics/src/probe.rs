@@ -1,6 +1,6 @@
-//! Probes: how an agent finds out by itself whether a yuno is up, ready and alive.
+//! Probes: how an agent finds out by itself whether a unit is up, ready and alive.
 //!
-//! A yuno may have up to three. Until its `start` probe has succeeded, no other runs. It is `running` once its `ready`
+//! A unit may have up to three. Until its `start` probe has succeeded, no other runs. It is `running` once its `ready`
 //! probe has succeeded too (and it has said so itself, if it has a channel). From then on a `ready` probe that fails
 //! shows as [`crate::unit::Observed::unready`] and ends nothing; a `live` probe that fails ends the process as one that
 //! hangs.
@@ -20,7 +20,7 @@ pub const WORD_MAX_BYTES: usize = 4 * 1024;
 /// The longest path of a request: what any server takes.
 pub const PATH_MAX_BYTES: usize = 2 * 1024;
 
-/// The probes of a yuno.
+/// The probes of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Probes {
@@ -36,6 +36,12 @@ pub struct Probes {
 }
 
 impl Probes {
+    /// Whether it takes one of them to say that a unit is up.
+    #[must_use]
+    pub fn tell_up(&self) -> bool {
+        self.start.is_some() || self.ready.is_some()
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn is_none(&self) -> bool {
@@ -58,7 +64,7 @@ impl Probes {
     }
 }
 
-/// One of a yuno's probes.
+/// One of a unit's probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Which {
     /// [`Probes::start`]
@@ -112,7 +118,7 @@ pub struct Probe {
 pub enum Check {
     /// A command, which has to end with exit code 0: a program and its arguments, no shell. It runs as the unit does,
     /// with its user, environment, limits and folder, and `{port:NAME}` and the like are put in as in the unit's own
-    /// arguments.
+    /// arguments. Of a container it runs inside.
     Exec(Vec<String>),
     /// A TCP connection, which has to come about.
     Tcp(Tcp),
@@ -126,7 +132,7 @@ pub enum Check {
 pub struct Tcp {
     /// The port.
     pub port: Port,
-    /// The address: by default that of the endpoint, or this host's loopback for a number.
+    /// The address, on which a number is just that port; by default that of the endpoint, or this host's loopback for a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
 }
@@ -160,7 +166,7 @@ fn is_root(path: &String) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a port's number, or the name of an endpoint that the unit provides")]
 pub enum Port {
-    /// This one.
+    /// This one. Of a container in a network of its own it is a port inside, to which an endpoint that it provides has to lead.
     Number(u16),
     /// That of an endpoint which the unit provides.
     Endpoint(Name),
@@ -198,7 +204,7 @@ impl core::fmt::Display for Check {
 #[serde(deny_unknown_fields, rename = "Probe")]
 #[schemars(rename = "Probe")]
 struct Form {
-    /// A program and its arguments, which has to end with exit code 0. It runs as the unit does.
+    /// A program and its arguments, which has to end with exit code 0. It runs as the unit does, inside of a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exec: Option<Vec<String>>,
     /// A TCP connection, which has to come about.

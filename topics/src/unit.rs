@@ -21,7 +21,6 @@ use crate::{
 /// (`src/agent/unit/`), and nothing else on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "both are large, and nearly always it is a yuno")]
 pub enum Spec {
     /// A managed process.
     Yuno(YunoSpec),
@@ -382,7 +381,7 @@ pub fn start_timeout_ms() -> u64 {
     90_000
 }
 
-fn is_start_timeout_ms(ms: &u64) -> bool {
+pub(crate) fn is_start_timeout_ms(ms: &u64) -> bool {
     *ms == start_timeout_ms()
 }
 

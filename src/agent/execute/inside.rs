@@ -1,14 +1,12 @@
 //! What a container is inside: who its users are, which programs it has, and what holds for all that runs there.
 //!
-//! It is read through the container's first process: its root folder, and what `/proc` tells of it. What lies in that folder
-//! is the container's, and so as good as anything that comes from outside: no link leads out of it, nothing is read
-//! that is no plain file, and not more than so much of that.
+//! It is read through the container's first process: its root folder ([`rootfs`]), and what `/proc` tells of it.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read},
+    fs::{self, OpenOptions},
+    io,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::fs::{MetadataExt, OpenOptionsExt},
     },
     path::Path,
@@ -22,19 +20,20 @@ use muster_shim::{
 };
 use muster_topics::{command::Exec, name::UnitName, outcome::RefusalCode, process::Limits};
 use nix::{
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::OFlag,
     libc,
     sys::stat::{SFlag, fstat},
 };
 
 use super::prepare::{self, SEARCH_PATH};
 use crate::{
-    agent::{cgroup::Hierarchies, unit::FirstProcess},
+    agent::{
+        cgroup::Hierarchies,
+        rootfs::{self, Account},
+        unit::FirstProcess,
+    },
     rules::Refusal,
 };
-
-/// The longest list of users or groups that is read: twenty thousand of them.
-const LIST_MAX_BYTES: u64 = 1024 * 1024;
 
 /// The limits of a process, as `/proc/<pid>/limits` names them. (Two that nothing uses any more are not among them.)
 const LIMITS: [(&str, Resource); 14] = [
@@ -80,15 +79,6 @@ struct Status {
 /// Which ids inside are which outside: rows of the first inside, the first outside, and how many.
 #[derive(Debug, PartialEq, Eq)]
 struct Ids(Vec<[u32; 3]>);
-
-/// A user inside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Account {
-    name: String,
-    uid: u32,
-    gid: u32,
-    home: String,
-}
 
 impl Container {
     /// Looks into a container. Everything is of the process that is meant, or it is refused.
@@ -168,8 +158,7 @@ impl Container {
         let unit = &self.unit;
         let read =
             |path: &str| self.read(path).map_err(|error| unknown(format!("{path} of {unit} cannot be read: {error}")));
-        let accounts: Vec<Account> = read("/etc/passwd")?.lines().filter_map(Account::parse).collect();
-        let by_number = |uid: u32| accounts.iter().find(|account| account.uid == uid).cloned();
+        let passwd = read("/etc/passwd")?;
         let Some(name) = name else {
             let Status { uid, gid, groups, .. } = &self.status;
             let inside = |ids: &Ids, id: u32| {
@@ -178,12 +167,11 @@ impl Container {
             let (uid, gid) = (inside(&self.users, *uid)?, inside(&self.groups, *gid)?);
             let groups = groups.iter().filter_map(|gid| self.groups.inside(*gid)).collect();
             let nameless = || Account { name: uid.to_string(), uid, gid, home: "/".to_owned() };
-            return Ok((by_number(uid).unwrap_or_else(nameless), User { uid, gid, groups }));
+            return Ok((Account::of(&passwd, uid).unwrap_or_else(nameless), User { uid, gid, groups }));
         };
-        let by_name = accounts.iter().find(|account| account.name == name).cloned();
-        let account = by_name.or_else(|| name.parse().ok().and_then(by_number));
-        let account = account.ok_or_else(|| unknown(format!("there is no user {name:?} in {unit}")))?;
-        let groups = groups_of(&read("/etc/group")?, &account);
+        let account =
+            Account::find(&passwd, name).ok_or_else(|| unknown(format!("there is no user {name:?} in {unit}")))?;
+        let groups = account.groups(&read("/etc/group")?);
         let user = User { uid: account.uid, gid: account.gid, groups };
         Ok((account, user))
     }
@@ -228,31 +216,12 @@ impl Container {
         })
     }
 
-    /// A small file of the container's; nothing of one that is not there.
     fn read(&self, path: &str) -> io::Result<String> {
-        // What is no plain file may not be opened before that is known: it could keep whoever opens it.
-        let file = match self.open_inside(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
-            Ok(file) => File::from(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
-            Err(error) => return Err(error),
-        };
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no plain file"));
-        }
-        let mut bytes = Vec::new();
-        file.take(LIST_MAX_BYTES + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > LIST_MAX_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {LIST_MAX_BYTES} bytes")));
-        }
-        // A name that is no text is nobody's here.
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        rootfs::read(self.root.as_fd(), path)
     }
 
-    /// Opens what lies at a path inside: links lead nowhere else.
     fn open_inside(&self, path: &str, flags: OFlag) -> io::Result<OwnedFd> {
-        let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
-        Ok(openat2(&self.root, path, how)?)
+        rootfs::open(self.root.as_fd(), path, flags)
     }
 }
 
@@ -295,34 +264,6 @@ fn moved(id: u32, from: u32, to: u32, count: u32) -> Option<u32> {
     to.checked_add(place)
 }
 
-impl Account {
-    /// `NAME:PASSWORD:UID:GID:WORDS:HOME:SHELL`
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split(':');
-        let name = fields.next().filter(|name| !name.is_empty())?.to_owned();
-        let mut fields = fields.skip(1);
-        let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        let home = fields.nth(1).filter(|home| !home.is_empty() && !home.contains('\0')).unwrap_or("/").to_owned();
-        Some(Self { name, uid, gid, home })
-    }
-}
-
-/// All groups of a user, its own first, from lines such as `NAME:PASSWORD:GID:MEMBER,MEMBER`.
-fn groups_of(text: &str, account: &Account) -> Vec<u32> {
-    let mut groups = vec![account.gid];
-    for line in text.lines() {
-        let fields: Vec<&str> = line.split(':').collect();
-        let [_, _, gid, members] = fields[..] else { continue };
-        if let Ok(gid) = gid.parse()
-            && members.split(',').any(|member| member == account.name)
-            && !groups.contains(&gid)
-        {
-            groups.push(gid);
-        }
-    }
-    groups
-}
-
 /// The limits of a process; none that `/proc` says nothing of.
 fn rlimits(text: &str) -> Vec<Rlimit> {
     let number = |word: &str| if word == "unlimited" { Some(None) } else { word.parse().ok().map(Some) };
@@ -358,28 +299,10 @@ fn not_entered(unit: &UnitName, error: &io::Error) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs::File;
 
-    #[test]
-    fn who_is_who() {
-        let account = |line: &str| Account::parse(line).map(|Account { name, uid, gid, home }| (name, uid, gid, home));
-        let found = |name: &str, uid, gid, home: &str| Some((name.to_owned(), uid, gid, home.to_owned()));
-        for (line, wanted) in [
-            ("root:x:0:0:root:/root:/bin/sh", found("root", 0, 0, "/root")),
-            ("shop:x:700:701::/:/bin/sh", found("shop", 700, 701, "/")),
-            ("shop::700:701", found("shop", 700, 701, "/")),
-            ("shop:x:700:701:::", found("shop", 700, 701, "/")),
-            ("shop:x:-1:701::/:", None),
-            (":x:1:1::/:", None),
-            ("# shop", None),
-            ("", None),
-        ] {
-            assert_eq!(account(line), wanted, "{line}");
-        }
-        let shop = Account::parse("shop:x:700:701::/:").unwrap();
-        let text = "root:x:0:\nwheel:x:10:root,shop\nshop:x:701:shop\nbad:x:y:shop\nshopping:x:11:shopper\nmany:x:12:a,shop,b\n";
-        assert_eq!(groups_of(text, &shop), [701, 10, 12]);
-    }
+    use super::*;
+    use crate::agent::rootfs::LIST_MAX_BYTES;
 
     #[test]
     fn ids_inside_and_outside() {

@@ -1,25 +1,28 @@
 //! Containers: the second kind, written once over what a runtime can do ([`runtime`]).
 //!
 //! A container is called `muster.<realm>.<name>` (names have no dots), and carries the labels `muster.host` and
-//! `muster.unit`. **Invariant: what does not carry this host's labels is never touched**, whatever it is called.
+//! `muster.unit`. **Invariant: what does not carry this host's labels is never touched**, whatever it is called, unless a unit has
+//! adopted it.
 //!
 //! The same container is started again after it has ended, with all that it has written; it is made anew when what it is
 //! made from is other than it was (the label `muster.made`). What the agent has to know of one while its runtime cannot be
 //! asked is in `<data>/containers/<realm>/<name>/started.json`, written before it is started.
 //!
-//! Modules, in reading order: `runtime` (what one has to be able to do), `place` (that file), `instance` (one that runs),
-//! `first` (what to go into it by), `list` (all that there are on the host), `podman` (Podman and Docker), `lxc` (LXC).
+//! Modules, in reading order: `runtime` (what one has to be able to do), `place` (that file), `adopted` (what others have made), `instance` (one that runs),
+//! `first` (what to go into it by), `probe` (finding out inside whether it is well), `list` (all that there are on the host), `podman` (Podman and Docker), `lxc` (LXC).
 
+mod adopted;
 mod first;
 mod instance;
 mod list;
 mod lxc;
 mod place;
 mod podman;
+mod probe;
 mod runtime;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -29,12 +32,13 @@ use std::{
 use futures_util::{FutureExt, future::BoxFuture};
 use muster_topics::{
     canonical,
-    container::{self, ContainerSpec, Network},
+    container::{self, ContainerSpec, Image, Network},
     effective::Effective,
     name::{Digest, HostId, UnitName},
     process::Limits,
     unit::{Desired, Spec},
 };
+use tokio::sync::Mutex;
 
 pub use self::list::Listed;
 use self::{
@@ -54,7 +58,7 @@ use crate::{
     agent::{artifact::Artifacts, config::ContainersConfig, crash, shim::Shims},
     rules::{
         lease::Wiring,
-        plan::{Failure, Slot},
+        plan::{Failure, Probing, Slot},
     },
 };
 
@@ -68,7 +72,10 @@ pub(super) struct Containers {
     folder: PathBuf,
     host: String,
     artifacts: Artifacts,
+    shims: Shims,
     runtimes: Vec<Arc<dyn Runtime>>,
+    /// Held by whoever adopts a container.
+    taking: Mutex<()>,
 }
 
 impl Containers {
@@ -81,8 +88,15 @@ impl Containers {
     ) -> io::Result<Self> {
         let podman = Podman::new(&config.podman_socket)?;
         let (folder, host) = (data_dir.join("containers"), host.to_string());
-        let lxc = Lxc::new(config.lxc_path.clone().unwrap_or_else(|| data_dir.join("lxc")), shims);
-        Ok(Self { folder, host, artifacts, runtimes: vec![Arc::new(podman), Arc::new(lxc)] })
+        let lxc = Lxc::new(config.lxc_path.clone().unwrap_or_else(|| data_dir.join("lxc")), shims.clone());
+        Ok(Self {
+            folder,
+            host,
+            artifacts,
+            shims,
+            runtimes: vec![Arc::new(podman), Arc::new(lxc)],
+            taking: Mutex::default(),
+        })
     }
 
     fn place(&self, unit: &UnitName) -> Place {
@@ -99,11 +113,14 @@ impl Containers {
         has(HOST_LABEL, &self.host) && has(UNIT_LABEL, unit.as_str())
     }
 
-    async fn install(&self, desired: &Desired, tell: &Tell<'_>) -> Result<(), Failure> {
+    async fn install(&self, unit: &UnitName, desired: &Desired, tell: &Tell<'_>) -> Result<(), Failure> {
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
-        if let Some(what) = runtime.cannot(spec) {
+        if let Some(what) = runtime.cannot(spec).or_else(|| probe::cannot(spec)) {
             return Err(never(format!("unsupported by {}: {what}", spec.runtime)));
+        }
+        if let Image::Existing(wanted) = &spec.image {
+            return self.take(unit, desired, wanted, &*runtime).await;
         }
         if runtime.has_image(&spec.image).await? {
             return Ok(());
@@ -118,17 +135,21 @@ impl Containers {
     async fn start(&self, unit: &UnitName, start: &Start) -> Result<Container, NotStarted> {
         let Start { desired, wiring, .. } = start;
         // Almost always the image is there; but somebody may have tidied up by hand.
-        self.install(desired, &|_| ()).await?;
+        self.install(unit, desired, &|_| ()).await?;
         let spec = container(&desired.spec)?;
         let runtime = self.runtime(spec.runtime)?;
         mounts_are_there(spec)?;
+        self.end_probes(unit).await;
+        if let Image::Existing(wanted) = &spec.image {
+            return self.start_adopted(unit, start, wanted, runtime).await;
+        }
         let (name, frame) = (name(unit), frame(&desired.spec)?);
         let recipe = self.recipe(unit, spec, wiring, &frame)?;
         let found = runtime.look(&name).await?;
         let made = match found {
             None => false,
             Some(state) if !self.is_ours(unit, &state) => return Err(self.taken(&name, spec.runtime).into()),
-            Some(state) if is_alive(&state) => return Err(NotStarted::Unknown),
+            Some(state) if is_alive(state.phase) => return Err(NotStarted::Unknown),
             Some(state) => {
                 let is_same = state.labels.get(MADE_LABEL) == recipe.labels.get(MADE_LABEL);
                 // What its runtime takes for alive, and is not, has to be cleared away; as has what has other limits now.
@@ -166,6 +187,7 @@ impl Containers {
             frame,
             limits: spec.limits,
             wiring: wiring.clone(),
+            missing: None,
             boot_id: muster_shim::proc::boot_id().unwrap_or_default(),
         })
     }
@@ -184,10 +206,6 @@ impl Containers {
         wiring: &Wiring,
         frame: &Digest,
     ) -> Result<Recipe, Failure> {
-        let mut env = spec.env.clone();
-        env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
-        env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
-        env.extend(wiring.variables());
         let fill = |words: &[String]| words.iter().map(|word| wiring.fill(word)).collect::<Vec<_>>();
         let inside = |port: u16, name| spec.ports.get(name).copied().unwrap_or(port);
         let published = match spec.network {
@@ -200,7 +218,7 @@ impl Containers {
             image: spec.image.clone(),
             entry: spec.entry.as_deref().map(fill),
             args: fill(&spec.args),
-            env,
+            env: environment(unit, spec, wiring),
             user: spec.user.clone(),
             cwd: spec.cwd.clone(),
             mounts: spec.mounts.clone(),
@@ -218,13 +236,13 @@ impl Containers {
             return Ok(Adopted::Nothing);
         }
         let Some(started) = self.place(unit).started()? else { return Ok(Adopted::Nothing) };
-        let (runtime, name) = (self.runtime(started.runtime)?, name(unit));
-        match runtime.look(&name).await? {
-            Some(state) if self.is_ours(unit, &state) => {}
+        let runtime = self.runtime(started.runtime)?;
+        let (name, Some(_)) = self.find(unit, &*runtime).await? else {
             // Somebody has removed it, or put another in its place, which a start will say.
-            _ => return Ok(Adopted::Ended(instance::unseen())),
-        }
-        let mut container = Container::of(runtime, name, started.wiring.clone()).await?;
+            return Ok(Adopted::Ended(instance::unseen()));
+        };
+        let container = Container::of(runtime, name, started.wiring.clone()).await?;
+        let mut container = container.without(started.missing.clone());
         match container.first() {
             Some(News::Told(told)) => {
                 Ok(Adopted::Alive { revision: started.revision, told, instance: Box::new(container) })
@@ -242,12 +260,14 @@ impl Containers {
     async fn reload(&self, unit: &UnitName, desired: &Desired) -> Result<bool, Failure> {
         let spec = container(&desired.spec)?;
         let Some(started) = self.place(unit).started()? else { return Ok(false) };
-        let same_limits = limited(started.limits) == limited(spec.limits);
+        let (name, was_adopted) = self.place(unit).adopted()?.map_or((name(unit), false), |adopted| (adopted.id, true));
+        // What was adopted is not made anew, and has perhaps had limits before.
+        let same_limits = was_adopted || limited(started.limits) == limited(spec.limits);
         if started.frame != frame(&desired.spec)? || started.runtime != spec.runtime || !same_limits {
             return Ok(false);
         }
         let runtime = self.runtime(spec.runtime)?;
-        if !runtime.limit(&name(unit), spec.limits).await? {
+        if !spec.limits.is_none() && !runtime.limit(&name, spec.limits).await? {
             return Ok(false);
         }
         let limits = spec.limits;
@@ -255,10 +275,12 @@ impl Containers {
     }
 
     async fn remove(&self, unit: &UnitName) -> Result<(), Failure> {
+        self.end_probes(unit).await;
         let place = self.place(unit);
-        if let Some(started) = place.started()? {
-            let (runtime, name) = (self.runtime(started.runtime)?, name(unit));
-            if runtime.look(&name).await?.is_some_and(|state| self.is_ours(unit, &state)) {
+        // What was adopted is let go.
+        if let (Some(started), None) = (place.started()?, place.adopted()?) {
+            let runtime = self.runtime(started.runtime)?;
+            if let (name, Some(_)) = self.find(unit, &*runtime).await? {
                 runtime.remove(&name).await?;
             }
         }
@@ -270,10 +292,10 @@ impl Containers {
         let Some(started) = self.place(unit).started().map_err(other)? else {
             return Ok((Vec::new(), log::Place::default()));
         };
-        let (runtime, name) = (self.runtime(started.runtime).map_err(other)?, name(unit));
-        let (mut text, mark) = match runtime.look(&name).await.map_err(other)? {
-            Some(state) if self.is_ours(unit, &state) => runtime.log(&name, from).await.map_err(other)?,
-            _ => (Vec::new(), log::Place::default()),
+        let runtime = self.runtime(started.runtime).map_err(other)?;
+        let (mut text, mark) = match self.find(unit, &*runtime).await.map_err(other)? {
+            (name, Some(_)) => runtime.log(&name, from).await.map_err(other)?,
+            (_, None) => (Vec::new(), log::Place::default()),
         };
         let most = usize::try_from(log::TAIL_MAX_BYTES).unwrap_or(usize::MAX);
         text.drain(..text.len().saturating_sub(most));
@@ -297,14 +319,23 @@ fn frame(spec: &Spec) -> Result<Digest, Failure> {
     spec.frame().map_err(|error| never(error.to_string()))
 }
 
+/// The variables that a container is given beside its image's own.
+fn environment(unit: &UnitName, spec: &ContainerSpec, wiring: &Wiring) -> BTreeMap<String, String> {
+    let mut env = spec.env.clone();
+    env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
+    env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
+    env.extend(wiring.variables());
+    env
+}
+
 /// Which limits there are.
 fn limited(limits: Limits) -> [bool; 3] {
     [limits.memory_bytes.is_some(), limits.cpu.is_some(), limits.pids.is_some()]
 }
 
 /// Whether it runs, and not only its runtime says so.
-fn is_alive(state: &State) -> bool {
-    let Phase::Runs { pid, .. } = state.phase else { return false };
+fn is_alive(phase: Phase) -> bool {
+    let Phase::Runs { pid, .. } = phase else { return false };
     muster_shim::proc::stat(pid).is_some_and(|stat| !stat.is_dead())
 }
 
@@ -331,12 +362,12 @@ impl Kind for Containers {
 
     fn install<'a>(
         &'a self,
-        _: &'a UnitName,
+        unit: &'a UnitName,
         desired: &'a Desired,
         _: Option<&'a Digest>,
         tell: &'a Tell<'a>,
     ) -> BoxFuture<'a, Result<(), Failure>> {
-        self.install(desired, tell).boxed()
+        self.install(unit, desired, tell).boxed()
     }
 
     fn start<'a>(
@@ -375,6 +406,10 @@ impl Kind for Containers {
 
     fn remove<'a>(&'a self, unit: &'a UnitName) -> BoxFuture<'a, Result<(), Failure>> {
         self.remove(unit).boxed()
+    }
+
+    fn probe<'a>(&'a self, unit: &'a UnitName, probing: &'a Probing) -> BoxFuture<'a, Result<(), String>> {
+        self.try_probe(unit, probing).boxed()
     }
 
     fn logs<'a>(&'a self, unit: &'a UnitName, lines: u32) -> BoxFuture<'a, io::Result<Vec<u8>>> {

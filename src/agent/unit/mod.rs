@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Modules, in reading order: [`kind`] (what a kind has to be able to do), [`task`] (the loop), [`entry`] (what it has of a unit), [`turn`] (in which
-//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes), [`yuno`] (the first kind) with its [`log`], [`container`] (the second),
+//! order they start), [`step`] (the steps, and what hears from an instance while it lives), [`health`] (the probes) and [`probe`] (trying one), [`yuno`] (the first kind) with its [`log`], [`container`] (the second),
 //! [`inside`] (the way into one of them), [`folders`] and [`failure`] (what kinds have in common).
 //!
 //! **Invariant: a unit's processes outlive this task.** When it ends it drops its connections and touches nothing.
@@ -52,6 +52,7 @@ mod health;
 mod inside;
 mod kind;
 mod log;
+mod probe;
 mod step;
 mod task;
 #[cfg(test)]

@@ -17,8 +17,9 @@ use crate::{
         change::{Waiting, settle, submit},
         endpoint, exec, host, policy,
         policy::parse_word,
+        probe,
         process::Limited,
-        rollback::Trial,
+        rollback::{Trial, millis},
         target::{self, UnitRef},
         unit::{one, units},
     },
@@ -68,6 +69,12 @@ pub struct Create {
     /// Where it listens, and what it connects to
     #[command(flatten)]
     endpoints: endpoint::Options,
+    /// How it is found out whether it is well
+    #[command(flatten)]
+    probes: probe::Options,
+    /// How long it may take to pass its probes (--start, --ready), before it is ended
+    #[arg(long, value_name = "TIME", default_value = "90s")]
+    start_timeout: humantime::Duration,
     /// When it is started, and how it ends
     #[command(flatten)]
     policy: policy::Options,
@@ -169,6 +176,8 @@ pub(super) async fn create(create: Create, session: &Session) -> Result<(), Fail
         provides,
         ports: create.ports.into_iter().collect(),
         needs,
+        probes: create.probes.into_field(),
+        start_timeout_ms: millis(create.start_timeout),
         restart: policy.restart,
         rollback: create.trial.rollback(),
         verify_after_ms: create.trial.verify_after_ms(),
@@ -211,6 +220,10 @@ fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
         return Err(Failure::new(Kind::Usage, format!("{} is a {kind}, not a container", from.unit))
             .hint("`muster unit export` writes a document that can be applied under another name"));
     };
+    if let Some(name) = container.image.existing() {
+        return Err(Failure::new(Kind::Usage, format!("{} is the container {name}, which was adopted", from.unit))
+            .hint("nobody but its runtime knows what it was made of"));
+    }
     container.restart_epoch = 0;
     container.env.extend(given);
     let missing: Vec<&str> = masked(&container.env).collect();
@@ -226,7 +239,7 @@ fn masked(env: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
     env.iter().filter(|(_, value)| *value == MASK).map(|(name, _)| name.as_str())
 }
 
-async fn apply(
+pub(super) async fn apply(
     session: &Session,
     (host, unit): (String, UnitRef),
     spec: Spec,
@@ -257,13 +270,15 @@ mod tests {
     #[test]
     fn what_is_typed() {
         let made = parse(
-            "a/b --image x --mount /a:/b:ro --mount /c:/d --port http=80 --network none --memory 5M --rlimit nofile=9 -- sh -c true",
+            "a/b --image x --mount /a:/b:ro --mount /c:/d --port http=80 --network none --memory 5M --rlimit nofile=9 --live exec:true --start-timeout 5s -- sh -c true",
         )
         .unwrap();
         assert_eq!(made.args, ["sh", "-c", "true"]);
         assert_eq!(made.network, Network::None);
         assert_eq!(made.limited.limits().memory_bytes, Some(5 << 20));
         assert_eq!(made.ports.len(), 1);
+        assert!(made.probes.clone().into_field().live.is_some());
+        assert_eq!(millis(made.start_timeout), 5_000);
         let read_only: Vec<bool> = made.mounts.iter().map(|mount| mount.read_only).collect();
         assert_eq!(read_only, [true, false]);
         for wrong in [

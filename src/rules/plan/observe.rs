@@ -149,8 +149,7 @@ impl Unit {
     }
 
     fn probes(&self) -> Probes {
-        let yuno = self.desired.as_ref().and_then(|desired| desired.spec.yuno());
-        yuno.map(|yuno| yuno.probes.clone()).unwrap_or_default()
+        self.desired.as_ref().map(|desired| desired.spec.probes().clone()).unwrap_or_default()
     }
 
     fn wire(&mut self, wiring: Wiring, lack: Option<String>, now_ms: Millis) {

@@ -60,6 +60,8 @@ impl Policy {
                 patience: Patience::Container,
                 restart: spec.restart,
                 started_after_ms: to_millis(spec.started_after_ms),
+                probes: Has::of(&spec.probes),
+                start_timeout_ms: to_millis(spec.start_timeout_ms),
                 // Its limits can change while it runs.
                 reloads: true,
                 stop_signal: spec.stop_signal,

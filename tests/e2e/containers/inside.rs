@@ -26,7 +26,7 @@ fn inside<'a>(options: &[&'a str], argv: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Processes of this machine whose arguments have a mark.
-fn marked(mark: &str) -> Vec<i32> {
+pub(super) fn marked(mark: &str) -> Vec<i32> {
     let has_it = |pid: &i32| {
         fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
     };

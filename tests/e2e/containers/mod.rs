@@ -1,8 +1,10 @@
 //! Containers, kept by a real Podman, and by a real LXC.
 
+mod adopted;
 mod inside;
 mod lxc;
 mod measured;
+mod probed;
 pub(crate) mod stage;
 
 use std::io::{Read, Write};

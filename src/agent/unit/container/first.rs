@@ -2,7 +2,7 @@
 
 use muster_topics::{Millis, name::UnitName};
 
-use super::{Containers, name, runtime::Phase};
+use super::{Containers, runtime::Phase};
 use crate::{
     agent::unit::{
         failure::{may_heal, never},
@@ -23,8 +23,8 @@ impl Containers {
     /// The first process of a unit's container; nothing if it does not run, or is another's.
     pub(in crate::agent::unit) async fn first(&self, unit: &UnitName) -> Result<Option<First>, Failure> {
         let Some(started) = self.place(unit).started()? else { return Ok(None) };
-        let state = self.runtime(started.runtime)?.look(&name(unit)).await?;
-        Ok(state.filter(|state| self.is_ours(unit, state)).and_then(|state| match state.phase {
+        let (_, state) = self.find(unit, &*self.runtime(started.runtime)?).await?;
+        Ok(state.and_then(|state| match state.phase {
             Phase::Runs { pid, frozen, started_ms } => Some(First { pid, frozen, started_ms }),
             Phase::Made | Phase::Ended { .. } | Phase::Busy => None,
         }))

@@ -39,6 +39,8 @@ pub(super) struct Container {
     runtime: Arc<dyn Runtime>,
     name: String,
     wiring: Wiring,
+    /// What its spec asks for, and it runs without.
+    missing: Vec<String>,
     runs: Option<Runs>,
     /// When it is killed, if it was asked to end.
     kill_at: Option<Instant>,
@@ -55,10 +57,22 @@ struct Runs {
 impl Container {
     /// The container of this name as it is now, with that as its first news.
     pub(super) async fn of(runtime: Arc<dyn Runtime>, name: String, wiring: Wiring) -> Result<Self, Failure> {
-        let mut container = Self { runtime, name, wiring, runs: None, kill_at: None, news: VecDeque::new() };
+        let mut container =
+            Self { runtime, name, wiring, missing: Vec::new(), runs: None, kill_at: None, news: VecDeque::new() };
         let news = container.look().await?.unwrap_or_else(|| ended_unseen(None));
         container.news.push_back(news);
         Ok(container)
+    }
+
+    /// The same, without something that its spec asks for.
+    pub(super) fn without(mut self, missing: Option<String>) -> Self {
+        self.missing.extend(missing);
+        for news in &mut self.news {
+            if let News::Told(told) = news {
+                told.missing.clone_from(&self.missing);
+            }
+        }
+        self
     }
 
     /// What is told first, without anything to wait for.
@@ -103,7 +117,7 @@ impl Container {
 
     fn told(&self, runs: &Runs) -> News {
         let (process, frozen, wiring) = (Some(runs.process), runs.frozen, self.wiring.clone());
-        News::Told(Told { process, frozen, wiring, ..Told::default() })
+        News::Told(Told { process, frozen, wiring, missing: self.missing.clone(), ..Told::default() })
     }
 
     async fn last_lines(&self) -> Option<String> {

@@ -38,6 +38,12 @@ impl Containers {
         let mut known: Vec<Known> = vec![Known::new(); self.runtimes.len()];
         for round in 0_u32.. {
             let mut all = BTreeMap::new();
+            let adopted = self.adopted().unwrap_or_else(|failure| {
+                tracing::debug!(error = %failure.error, "which containers were adopted cannot be told");
+                Vec::new()
+            });
+            let unit_of =
+                |id: &str| adopted.iter().find_map(|(unit, adopted)| (adopted.id == id).then(|| unit.clone()));
             for (runtime, known) in self.runtimes.iter().zip(&mut known) {
                 if round.is_multiple_of(ANEW) || !runtime.is_there() {
                     known.clear();
@@ -50,7 +56,11 @@ impl Containers {
                     // They are not gone because nobody can be asked.
                     Err(failure) => tracing::debug!(error = %failure.error, "containers cannot be listed"),
                 }
-                all.extend(known.values().map(|listed| (listed.name.clone(), self.summary(&**runtime, listed))));
+                all.extend(
+                    known
+                        .iter()
+                        .map(|(id, listed)| (listed.name.clone(), self.summary(&**runtime, listed, unit_of(id)))),
+                );
             }
             let all = Arc::new(fitted(all));
             list.send_if_modified(|before| {
@@ -63,10 +73,15 @@ impl Containers {
         }
     }
 
-    fn summary(&self, runtime: &dyn runtime::Runtime, listed: &runtime::Listed) -> ContainerSummary {
+    fn summary(
+        &self,
+        runtime: &dyn runtime::Runtime,
+        listed: &runtime::Listed,
+        adopted_as: Option<UnitName>,
+    ) -> ContainerSummary {
         let runtime::Listed { labels, state, image, limits, .. } = listed;
         let unit = labels.get(UNIT_LABEL).and_then(|unit| unit.parse::<UnitName>().ok());
-        let unit = unit.filter(|_| labels.get(HOST_LABEL) == Some(&self.host));
+        let unit = unit.filter(|_| labels.get(HOST_LABEL) == Some(&self.host)).or(adopted_as);
         let image = image.chars().take(LISTED_NAME_MAX_BYTES).collect();
         // What was changed while it ran its runtime may not tell.
         let given = unit.as_ref().and_then(|unit| self.place(unit).started().ok()?).map(|started| started.limits);

@@ -20,7 +20,7 @@ mod tool;
 mod users;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     path::{Path, PathBuf},
     time::Duration,
@@ -135,11 +135,11 @@ impl Lxc {
         let folder = self.folder(name);
         let made = match folder.look()? {
             Found::Nothing => return Ok(None),
-            Found::Others => return Ok(Some(State { labels: <_>::default(), phase: Phase::Made })),
+            Found::Others => return Ok(Some(state(name, <_>::default(), Phase::Made))),
             Found::Ours(made) => made,
         };
         let Seen { made, phase, .. } = self.see(&folder, made).await?;
-        Ok(Some(State { labels: made.labels, phase }))
+        Ok(Some(state(name, made.labels, phase)))
     }
 
     /// Runs one of LXC's programs on a container.
@@ -300,6 +300,10 @@ impl Lxc {
     }
 }
 
+fn state(name: &str, labels: BTreeMap<String, String>, phase: Phase) -> State {
+    State { id: name.to_owned(), name: name.to_owned(), labels, phase, obstacle: None }
+}
+
 /// A container of somebody else's.
 fn other(name: String, state: ContainerState) -> Listed {
     Listed { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default() }
@@ -396,6 +400,9 @@ impl Runtime for Lxc {
     fn cannot(&self, spec: &ContainerSpec) -> Option<String> {
         let what = match (&spec.image, spec.network) {
             (Image::Archive(_), _) => "image.archive: it makes containers of root file systems. hint: image.rootfs",
+            (Image::Existing(_), _) => {
+                "image.existing: what it has not started itself it cannot follow. hint: make it anew, of image.rootfs"
+            }
             (Image::Name(_), _) => "image.name: it pulls no images. hint: an artifact, as image.rootfs",
             (_, Network::Bridge) => {
                 "network bridge: what is in a network of its own cannot be published. hint: \"network\": \"none\" or \"host\""

@@ -22,6 +22,9 @@ pub(super) struct Started {
     pub(super) limits: Limits,
     #[serde(default)]
     pub(super) wiring: Wiring,
+    /// What its spec asks for, and it runs without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) missing: Option<String>,
     /// In which boot of the host.
     pub(super) boot_id: String,
 }
@@ -32,6 +35,11 @@ pub(super) struct Place(pub(super) PathBuf);
 impl Place {
     fn file(&self) -> PathBuf {
         self.0.join("started.json")
+    }
+
+    /// The folders of its probes' shims.
+    pub(super) fn probes(&self) -> PathBuf {
+        self.0.join("probe")
     }
 
     /// What was started last, if anything was. What cannot be read any more counts as something else.
@@ -55,7 +63,7 @@ impl Place {
         folders::remove(&self.0).map_err(|error| self.failure("removed", &error))
     }
 
-    fn failure(&self, what: &str, error: &io::Error) -> Failure {
+    pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
         may_heal(format!("the unit's folder {} cannot be {what}: {error}", self.0.display()))
     }
 }

@@ -41,7 +41,7 @@ pub(super) trait Runtime: Send + Sync {
     /// does. What a container was made of stays.
     fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()>;
 
-    /// Looks at a container; nothing if there is none of this name.
+    /// Looks at a container; nothing if there is none of this name, or id.
     fn look<'a>(&'a self, name: &'a str) -> Answer<'a, Option<State>>;
 
     /// Makes a container. There is none of this name.
@@ -88,8 +88,13 @@ pub(super) struct Listed {
 /// A container, as its runtime tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
+    /// The only one of this id that there ever is.
+    pub(super) id: String,
+    pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) phase: Phase,
+    /// Why nobody but who has made it can keep it, if that is so.
+    pub(super) obstacle: Option<String>,
 }
 
 /// What a container does.

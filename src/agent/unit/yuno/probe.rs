@@ -1,178 +1,41 @@
-//! Trying a probe of a yuno once: a connection, a request, or a command.
-//!
-//! A command is started as the yuno itself was: what its shim was given says how, in a folder of its own,
-//! `probe/<which>/`. It has a shim of its own, which kills it with everything that it forked when it has ended or its
-//! time is over, also while the agent is away.
+//! How a command of a probe is started for a yuno: as the yuno itself was. What its shim was given says how.
 
 use std::{
     fs, io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use muster_shim::{
-    Ended, Event, Exit, Launch, Output, Request, Restart, RestartOn, SOCKET_VARIABLE, cgroup::Cgroup, files,
-};
-use muster_topics::{
-    name::UnitName,
-    probe::{Check, Http, Port, Tcp, Which},
-};
-use nix::sys::signal::Signal;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::TcpStream,
-    time::timeout,
-};
+use muster_shim::{Launch, SOCKET_VARIABLE, cgroup::Cgroup, files};
+use muster_topics::name::UnitName;
 
-use super::{Yunos, log};
+use super::Yunos;
 use crate::{
-    agent::{
-        execute::find_program,
-        shim::{Adopted, Shim, Shims},
-    },
+    agent::{execute::find_program, unit::probe},
     rules::{
-        lease::Wiring,
         plan::{Probing, Slot},
         process::NOTIFY_VARIABLES,
     },
 };
 
-/// How much longer than its own time a command may take, to be started and to be cleared away: a disk that sleeps
-/// takes its time.
-const SLACK: Duration = Duration::from_secs(15);
-
-/// How much of a command's output is kept: its last line is all that is read.
-const LOG_BYTES: u64 = 16 * 1024;
-
-/// How much of that line is told.
-const LINE_MAX_CHARS: usize = 200;
-
-/// The most that is read of an answer: its head, and then only so that who writes it need not complain.
-const ANSWER_MAX_BYTES: u64 = 64 * 1024;
-
-/// How long the rest of an answer is waited for once its status is known.
-const REST: Duration = Duration::from_millis(200);
-
-/// How a command is ended: at once.
-const KILL: Request = Request::Stop { signal: Signal::SIGKILL as i32, grace_ms: 0 };
-
 impl Yunos {
     /// Tries a probe once; why it has not succeeded.
     pub(super) async fn try_probe(&self, unit: &UnitName, probing: &Probing) -> Result<(), String> {
-        let limit_ms = probing.probe.timeout_ms;
-        let late = || format!("there was no answer within {limit_ms} ms");
-        let limit = Duration::from_millis(limit_ms);
-        match &probing.probe.check {
-            Check::Tcp(Tcp { port, address }) => {
-                let to = target(port, *address, &probing.wiring)?;
-                timeout(limit, connect(to)).await.map_err(|_| late())?.map(drop)
-            }
-            Check::Http(http) => {
-                let to = target(&http.port, http.address, &probing.wiring)?;
-                timeout(limit, request(to, http)).await.map_err(|_| late())?
-            }
-            Check::Exec(argv) => timeout(limit + SLACK, self.execute(unit, probing, argv))
-                .await
-                .unwrap_or_else(|_| Err("it could neither be started nor ended in time".to_owned())),
-        }
-    }
-
-    /// Ends what probes have left that were given up: it would be in the way of a start, and of a removal.
-    pub(super) async fn end_probes(&self, unit: &UnitName, slot: Slot) {
-        for which in Which::ALL {
-            let folder = self.place(unit, slot).probes().join(which.as_str());
-            if folder.exists()
-                && let Err(error) = timeout(SLACK, end_what_is_left(&self.shims, &folder)).await.unwrap_or(Ok(()))
-            {
-                tracing::warn!(%unit, %error, "a command of a probe cannot be ended; it ends when its time is over");
-            }
-        }
-    }
-
-    async fn execute(&self, unit: &UnitName, probing: &Probing, argv: &[String]) -> Result<(), String> {
         let place = self.place(unit, probing.slot);
-        let folder = place.probes().join(probing.which.as_str());
-        end_what_is_left(&self.shims, &folder).await?;
-        let (run, at, argv, probing) = (place.run(), folder.clone(), argv.to_vec(), probing.clone());
-        let prepare = move || {
+        let (run, wanted) = (place.run(), probing.clone());
+        let launch = move |argv: &[String]| {
             let own = files::read_launch(&run).map_err(|error| format!("what it was started with: {error}"))?;
-            forget_output(&at).map_err(|error| format!("{}: {error}", at.display()))?;
-            launch(own, &probing, &argv)
+            launch(own, &wanted, argv)
         };
-        let launch = tokio::task::spawn_blocking(prepare).await.map_err(|error| error.to_string())??;
-        let mut shim = self.shims.launch(&folder, &launch).await.map_err(|error| error.to_string())?;
-        let ended = end_of(&mut shim).await.ok_or("its shim is gone")?;
-        judge(&ended, launch.timeout_ms.unwrap_or_default(), &folder)
+        probe::attempt(&self.shims, &place.probes(), probing, launch).await
+    }
+
+    /// Ends what probes have left that were given up.
+    pub(super) async fn end_probes(&self, unit: &UnitName, slot: Slot) {
+        probe::end_all(&self.shims, &self.place(unit, slot).probes(), unit).await;
     }
 }
 
-/// Where a connection goes.
-fn target(port: &Port, address: Option<IpAddr>, wiring: &Wiring) -> Result<SocketAddr, String> {
-    let (of_port, port) = match port {
-        Port::Number(number) => (IpAddr::V4(Ipv4Addr::LOCALHOST), *number),
-        Port::Endpoint(name) => {
-            let endpoint = wiring.endpoints.iter().find(|endpoint| endpoint.name == *name);
-            let endpoint = endpoint.ok_or_else(|| format!("it was started without an endpoint {name}"))?;
-            (endpoint.address, endpoint.port)
-        }
-    };
-    let address = match address.unwrap_or(of_port) {
-        // All addresses of this host are none to connect to.
-        IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        address => address,
-    };
-    Ok(SocketAddr::new(address, port))
-}
-
-async fn connect(to: SocketAddr) -> Result<TcpStream, String> {
-    TcpStream::connect(to).await.map_err(|error| format!("{to}: {error}"))
-}
-
-/// A request, and whether its answer's status is a good one.
-async fn request(to: SocketAddr, http: &Http) -> Result<(), String> {
-    let Http { path, status: wanted, .. } = http;
-    let stream = connect(to).await?;
-    let failed = |error: io::Error| format!("{to}: {error}");
-    let mut stream = BufReader::new(stream);
-    let agent = concat!("muster/", env!("CARGO_PKG_VERSION"));
-    let head =
-        format!("GET {path} HTTP/1.1\r\nHost: {to}\r\nUser-Agent: {agent}\r\nAccept: */*\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await.map_err(failed)?;
-    let mut answer = stream.take(ANSWER_MAX_BYTES);
-    let status = loop {
-        let mut line = Vec::new();
-        answer.read_until(b'\n', &mut line).await.map_err(failed)?;
-        let status = status(&line).ok_or_else(|| format!("{to}: what it answered is not HTTP/1"))?;
-        if status >= 200 {
-            break status;
-        }
-        // Word that the answer is on its way: its head ends with an empty line.
-        while !line.is_empty() && !matches!(line.as_slice(), b"\r\n" | b"\n") {
-            line.clear();
-            answer.read_until(b'\n', &mut line).await.map_err(failed)?;
-        }
-    };
-    // Some servers complain of whoever does not listen to the end.
-    let _ = timeout(REST, tokio::io::copy(&mut answer, &mut tokio::io::sink())).await;
-    match wanted {
-        Some(wanted) if *wanted != status => Err(format!("http://{to}{path}: status {status}, not {wanted}")),
-        None if !(200..400).contains(&status) => Err(format!("http://{to}{path}: status {status}")),
-        _ => Ok(()),
-    }
-}
-
-/// The status in the first line of an answer: `HTTP/1.1 200 OK`.
-fn status(line: &[u8]) -> Option<u16> {
-    let line = std::str::from_utf8(line.get(..line.len().min(64))?).ok()?;
-    let mut words = line.split_ascii_whitespace();
-    words.next().filter(|version| version.starts_with("HTTP/1."))?;
-    let status = words.next()?;
-    status.parse().ok().filter(|number| status.len() == 3 && (100..600).contains(number))
-}
-
-/// A command as the yuno was started, but for what it runs and how that ends.
+/// A command as the yuno was started, but for what it runs.
 fn launch(own: Launch, probing: &Probing, argv: &[String]) -> Result<Launch, String> {
     let config = own.env.iter().find(|(name, _)| name == "MUSTER_CONFIG").map_or("", |(_, path)| path);
     let fill = |word: &String| probing.wiring.fill(word).replace("{config}", config);
@@ -182,19 +45,7 @@ fn launch(own: Launch, probing: &Probing, argv: &[String]) -> Result<Launch, Str
     // With what its channel is found by it would be taken for the yuno.
     let of_channel = |name: &str| NOTIFY_VARIABLES.contains(&name) || name == SOCKET_VARIABLE;
     let env = own.env.into_iter().filter(|(name, _)| !of_channel(name)).collect();
-    Ok(Launch {
-        argv,
-        env,
-        cgroup: within(&own.cgroup, &format!("probe-{}", probing.which)),
-        // As a service, so that what it leaves behind is killed.
-        output: Output::Log { max_bytes: LOG_BYTES, keep: 1, max_age_ms: None },
-        notify: None,
-        restart: Restart { on: RestartOn::Never, budget: 0, reset_after_ms: 0 },
-        timeout_ms: Some(probing.probe.timeout_ms),
-        stop_signal: Signal::SIGKILL as i32,
-        grace_ms: 0,
-        ..own
-    })
+    Ok(Launch { argv, env, cgroup: within(&own.cgroup, &format!("probe-{}", probing.which)), ..own })
 }
 
 /// A cgroup within that of the yuno: under its limits, frozen and killed with it, and yet one that can be killed alone.
@@ -213,143 +64,5 @@ fn within(own: &Cgroup, name: &str) -> Cgroup {
         cpu: make(&own.cpu),
         pids: make(&own.pids),
         freezer: make(&own.freezer),
-    }
-}
-
-/// Ends what an attempt has left that nobody waited for: of an earlier life of the agent, or one that was given up.
-async fn end_what_is_left(shims: &Shims, folder: &Path) -> Result<(), String> {
-    if let Adopted::Alive(mut shim) = shims.adopt(folder).await.map_err(|error| error.to_string())? {
-        shim.send(&KILL).await.map_err(|error| error.to_string())?;
-        end_of(&mut shim).await;
-    }
-    Ok(())
-}
-
-/// How it ends; nothing if its shim is gone before.
-async fn end_of(shim: &mut Shim) -> Option<Ended> {
-    loop {
-        match shim.next().await? {
-            Event::State(state) if state.over => return state.last,
-            _ => {}
-        }
-    }
-}
-
-/// The last line is to be one of this attempt.
-fn forget_output(folder: &Path) -> io::Result<()> {
-    for name in [files::LOG.to_owned(), format!("{}.1", files::LOG)] {
-        match fs::remove_file(folder.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn judge(ended: &Ended, limit_ms: u64, folder: &Path) -> Result<(), String> {
-    let how = match ended.exit {
-        _ if ended.timed_out => format!("it had not ended after {limit_ms} ms"),
-        Exit::Code(0) => return Ok(()),
-        Exit::Code(code) => format!("exit code {code}"),
-        Exit::Signal(signal) => format!("signal {signal}"),
-        Exit::Unknown => "nobody saw how it ended".to_owned(),
-    };
-    // A few, for the last may be empty.
-    let lines = log::tail(&[folder], 3, LOG_BYTES).unwrap_or_default();
-    let lines = String::from_utf8_lossy(&lines);
-    match lines.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
-        Some(line) => Err(format!("{how}: {}", line.chars().take(LINE_MAX_CHARS).collect::<String>())),
-        None => Err(how),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    fn http(path: &str, status: Option<u16>) -> Http {
-        Http { port: Port::Number(1), address: None, path: path.to_owned(), status }
-    }
-
-    /// Has a request answered like this, and says what came of it, and what was asked.
-    async fn ask(http: &Http, answer: &'static [u8]) -> (Result<(), String>, String) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let to = listener.local_addr().unwrap();
-        let serve = async {
-            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
-            let mut asked = String::new();
-            while !asked.ends_with("\r\n\r\n") {
-                assert_ne!(stream.read_line(&mut asked).await.unwrap(), 0);
-            }
-            stream.write_all(answer).await.unwrap();
-            asked
-        };
-        let (answer, asked) = tokio::join!(request(to, http), serve);
-        (answer.map_err(|why| why.replace(&to.to_string(), "HERE")), asked.replace(&to.to_string(), "HERE"))
-    }
-
-    #[tokio::test]
-    async fn what_a_status_means() {
-        let good = |answer| async move { ask(&http("/a?b", None), answer).await.0 };
-        assert_eq!(good(b"HTTP/1.1 200 OK\r\n\r\nfine").await, Ok(()));
-        assert_eq!(good(b"HTTP/1.0 302 Found\r\nLocation: /b\r\n\r\n").await, Ok(()));
-        assert_eq!(good(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204\r\n\r\n").await, Ok(()));
-        assert_eq!(
-            good(b"HTTP/1.1 103 Early\r\nLink: </a>\r\n\r\nHTTP/1.1 404 No\r\n\r\n").await.unwrap_err(),
-            "http://HERE/a?b: status 404"
-        );
-        assert_eq!(good(b"HTTP/1.1 503 Busy\r\n\r\n").await.unwrap_err(), "http://HERE/a?b: status 503");
-        for strange in [
-            &b"SSH-2.0-OpenSSH_9.2\r\n"[..],
-            b"",
-            b"HTTP/1.1 2000 OK\r\n",
-            b"HTTP/2 200\r\n",
-            b"HTTP/1.1\r\n",
-            b"\xff\n",
-        ] {
-            assert_eq!(good(strange).await.unwrap_err(), "HERE: what it answered is not HTTP/1");
-        }
-        let (answer, asked) = ask(&http("/", Some(503)), b"HTTP/1.1 503 Busy\r\n\r\n").await;
-        assert_eq!(answer, Ok(()));
-        assert!(asked.starts_with("GET / HTTP/1.1\r\nHost: HERE\r\n"), "{asked}");
-        let (answer, _) = ask(&http("/", Some(204)), b"HTTP/1.1 200 OK\r\n\r\n").await;
-        assert_eq!(answer.unwrap_err(), "http://HERE/: status 200, not 204");
-    }
-
-    #[test]
-    fn where_a_connection_goes() {
-        let endpoint = |name: &str, address: &str, port| muster_topics::endpoint::Endpoint {
-            name: name.parse().unwrap(),
-            address: address.parse().unwrap(),
-            port,
-            protocol: muster_topics::endpoint::Protocol::Tcp,
-        };
-        let endpoints = vec![endpoint("all", "0.0.0.0", 1), endpoint("all6", "::", 2), endpoint("web", "10.0.0.1", 3)];
-        let wiring = Wiring { endpoints, connectors: Vec::new() };
-        let named = |name: &str| Port::Endpoint(name.parse().unwrap());
-        for (port, address, wanted) in [
-            (Port::Number(80), None, Some("127.0.0.1:80")),
-            (Port::Number(80), Some("::1"), Some("[::1]:80")),
-            (named("all"), None, Some("127.0.0.1:1")),
-            (named("all6"), None, Some("[::1]:2")),
-            (named("web"), None, Some("10.0.0.1:3")),
-            (named("web"), Some("127.0.0.1"), Some("127.0.0.1:3")),
-            (named("db"), None, None),
-        ] {
-            let found = target(&port, address.map(|address| address.parse().unwrap()), &wiring);
-            assert_eq!(found.ok().map(|found| found.to_string()).as_deref(), wanted, "{port}");
-        }
-    }
-
-    #[tokio::test]
-    async fn nobody_listens() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let to = listener.local_addr().unwrap();
-        assert!(connect(to).await.is_ok());
-        drop(listener);
-        let why = connect(to).await.unwrap_err();
-        assert!(why.starts_with(&to.to_string()) && why.contains("refused"), "{why}");
     }
 }

@@ -295,7 +295,6 @@ fn spec(spec: &Spec) -> Markup {
         Spec::Yuno(yuno) => yuno.user.as_ref(),
         Spec::Container(container) => container.user.as_ref(),
     };
-    let probes = spec.yuno().map(|yuno| &yuno.probes).filter(|probes| !probes.is_none());
     html! {
         @if let Some(artifact) = spec.artifact() {
             div { dt { "Artifact" } dd { (artifact.role) "@" (artifact.version) ", " (bytes(artifact.size_bytes)) " " code { (artifact.sha256.short()) } } }
@@ -313,8 +312,8 @@ fn spec(spec: &Spec) -> Markup {
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
         div { dt { "Grace" } dd { (bits::span(spec.grace_ms())) } }
-        @if let Some(probes) = probes {
-            div { dt { "Probes" } dd { @for (which, probe) in probes.iter() {
+        @if !spec.probes().is_none() {
+            div { dt { "Probes" } dd { @for (which, probe) in spec.probes().iter() {
                 (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) " "
             } } }
         }
@@ -330,7 +329,11 @@ fn spec(spec: &Spec) -> Markup {
 fn in_container(container: &ContainerSpec) -> Markup {
     html! {
         div { dt { "Runtime" } dd { (container.runtime) } }
-        @if let Image::Name(name) = &container.image { div { dt { "Image" } dd { code { (name) } } } }
+        @match &container.image {
+            Image::Name(name) => { div { dt { "Image" } dd { code { (name) } } } }
+            Image::Existing(name) => { div { dt { "Adopted" } dd { "the container " code { (name) } } } }
+            Image::Rootfs(_) | Image::Archive(_) => {}
+        }
         @if let Some(entry) = &container.entry { div { dt { "Entry point" } dd { code { (crate::argv::join(entry)) } } } }
         @for mount in &container.mounts {
             div { dt { "Mount" } dd {
@@ -349,7 +352,7 @@ fn in_container(container: &ContainerSpec) -> Markup {
 fn made_of(spec: &Spec) -> String {
     match (spec.artifact(), spec) {
         (Some(artifact), _) => format!("{}@{}", artifact.role, artifact.version),
-        (None, Spec::Container(ContainerSpec { image: Image::Name(name), .. })) => name.clone(),
+        (None, Spec::Container(ContainerSpec { image: Image::Name(name) | Image::Existing(name), .. })) => name.clone(),
         (None, _) => spec.kind().to_owned(),
     }
 }

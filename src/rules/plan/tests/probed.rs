@@ -303,3 +303,49 @@ fn an_end_for_a_probe_counts_also_if_the_agent_was_away() {
     next.check("start 0, STARTING");
     assert!(next.error().starts_with("hangs: live probe: no answer; ended"), "{}", next.error());
 }
+
+#[test]
+fn a_containers_probes_count_as_those_of_a_yuno() {
+    let spec = |probes: serde_json::Value| -> Spec {
+        let spec = serde_json::json!({
+            "kind": "container", "image": {"name": "a"}, "rollback": "never", "start_timeout_ms": 7_000, "probes": probes,
+        });
+        serde_json::from_value(spec).unwrap()
+    };
+    let probe = serde_json::json!({"exec": ["true"]});
+    let all = spec(serde_json::json!({"start": probe, "ready": probe, "live": probe}));
+    let mut bench = Bench::new(desired(1, all.clone(), Run::Running));
+    bench.install();
+    bench.start();
+    bench.pass(5 * SECOND);
+    bench.trail.clear();
+    assert_eq!((bench.tried().as_str(), bench.unit.plan(bench.now_ms)), ("s", Some(Step::WaitUntil(7 * SECOND))));
+    bench.pass_probe("s");
+    bench.pass_probe("r");
+    bench.check("STARTING, RUNNING");
+    assert_eq!((bench.tried().as_str(), bench.reached()), ("rl", 1));
+    bench.fail_probe("r");
+    bench.check("RUNNING");
+    assert_eq!(bench.unready(), Some("ready probe: no answer"));
+    // Another probe takes no other container.
+    let live = spec(serde_json::json!({"live": probe}));
+    bench.see(wants(desired(2, live, Run::Running)));
+    bench.pass(SECOND);
+    assert_eq!((bench.tried().as_str(), bench.unready(), bench.unit.observed.pid), ("l", None, Some(1)));
+    bench.trail.clear();
+    bench.fail_probe("l");
+    bench.check("stop Term 30000, STOPPING");
+    bench.end(0);
+    // As after any other end it waits five seconds, and it is counted.
+    bench.check("BACKOFF");
+    assert_eq!(bench.unit.observed.retry_ms, Some(bench.now_ms + 5 * SECOND));
+    assert!(bench.error().starts_with("hangs: live probe: no answer; ended for that"), "{}", bench.error());
+    // What does not come up within its time is ended as well.
+    let mut bench = Bench::new(desired(1, all, Run::Running));
+    bench.install();
+    bench.start();
+    bench.trail.clear();
+    bench.pass(7 * SECOND);
+    bench.check("stop Term 30000, STOPPING");
+    assert_eq!(bench.error(), "did not come up within 7 s: start probe: it was not answered");
+}

@@ -1,20 +1,8 @@
 //! Who somebody is inside: by the root file system's own `/etc/passwd` and `/etc/group`.
-//!
-//! **Invariant: no path leads out of the root file system**, whatever links are in it.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
-};
+use std::{fs::File, os::fd::AsFd, path::Path};
 
-use nix::{
-    errno::Errno,
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
-};
-
-/// The most that is read of either: ten thousand users.
-const FILE_MAX_BYTES: u64 = 1024 * 1024;
+use crate::agent::rootfs::{self, Account};
 
 /// A user inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,27 +16,11 @@ pub(super) struct User {
 
 /// Who `user` (`USER` or `USER:GROUP`, by name or number) is in a root file system; its root if nobody is named.
 pub(super) fn find(root: &Path, user: Option<&str>) -> Result<User, String> {
-    let read = |file: &str| read(root, file).map_err(|error| format!("/{file} of the image cannot be read: {error}"));
-    named(&read("etc/passwd")?, &read("etc/group")?, user.unwrap_or("0"))
-}
-
-/// A file below a root; nothing if there is none.
-fn read(root: &Path, file: &str) -> io::Result<String> {
-    let root = File::open(root)?;
-    // Opening waits for nobody, whatever it is.
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = match openat2(&root, file, how) {
-        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(String::new()),
-        opened => File::from(opened?),
+    let read = |file: &str| {
+        let read = File::open(root).and_then(|root| rootfs::read(root.as_fd(), file));
+        read.map_err(|error| format!("{file} of the image cannot be read: {error}"))
     };
-    if !file.metadata()?.is_file() {
-        return Ok(String::new());
-    }
-    let mut content = Vec::new();
-    file.take(FILE_MAX_BYTES).read_to_end(&mut content)?;
-    Ok(String::from_utf8_lossy(&content).into_owned())
+    named(&read("/etc/passwd")?, &read("/etc/group")?, user.unwrap_or("0"))
 }
 
 fn named(passwd: &str, group: &str, user: &str) -> Result<User, String> {
@@ -56,47 +28,23 @@ fn named(passwd: &str, group: &str, user: &str) -> Result<User, String> {
         Some((user, group)) => (user, Some(group)),
         None => (user, None),
     };
-    let line = lines(passwd).find(|fields| fields[0] == user).or_else(|| {
-        let uid: u32 = user.parse().ok()?;
-        lines(passwd).find(|fields| number(fields, 2) == Some(uid))
-    });
-    let uid = match &line {
-        Some(fields) => number(fields, 2),
-        None => user.parse().ok(),
-    };
-    let uid = uid.ok_or_else(|| {
+    let account = Account::find(passwd, user);
+    let uid = account.as_ref().map(|account| account.uid).or_else(|| user.parse().ok()).ok_or_else(|| {
         format!("user {user:?} is not in the image's /etc/passwd. hint: a number needs no entry there")
     })?;
-    let gid = match of_group {
-        Some(name) => Some(group_of(group, name)?),
-        None => line.as_ref().and_then(|fields| number(fields, 3)),
+    let (gid, groups) = match (of_group, &account) {
+        // Who says which group means this one alone.
+        (Some(name), _) => (group_of(group, name)?, Vec::new()),
+        (None, Some(account)) => (account.gid, account.groups(group).split_off(1)),
+        (None, None) => (0, Vec::new()),
     };
-    let gid = gid.unwrap_or(0);
-    let is_in = |fields: &Vec<&str>| match &line {
-        Some(line) => fields.get(3).is_some_and(|members| members.split(',').any(|member| member == line[0])),
-        None => false,
-    };
-    // Who says which group means this one alone.
-    let others = lines(group).filter(is_in).filter_map(|fields| number(&fields, 2)).filter(|other| *other != gid);
-    let groups = if of_group.is_some() { Vec::new() } else { others.collect() };
-    let home =
-        line.as_ref().and_then(|fields| fields.get(5).copied()).filter(|home| home.starts_with('/')).unwrap_or("/");
-    Ok(User { uid, gid, groups, home: home.to_owned() })
+    let home = account.map_or_else(|| "/".to_owned(), |account| account.home);
+    Ok(User { uid, gid, groups, home })
 }
 
 fn group_of(group: &str, name: &str) -> Result<u32, String> {
-    let by_name = lines(group).find(|fields| fields[0] == name).and_then(|fields| number(&fields, 2));
-    by_name
-        .or_else(|| name.parse().ok())
+    rootfs::group(group, name)
         .ok_or_else(|| format!("group {name:?} is not in the image's /etc/group. hint: a number needs no entry there"))
-}
-
-fn lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
-    text.lines().map(|line| line.split(':').collect())
-}
-
-fn number(fields: &[&str], place: usize) -> Option<u32> {
-    fields.get(place)?.parse().ok()
 }
 
 #[cfg(test)]

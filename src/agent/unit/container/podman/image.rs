@@ -27,7 +27,8 @@ fn called(image: &Image) -> (String, Option<String>) {
     match image {
         Image::Rootfs(artifact) => (ROOTFS.to_owned(), Some(artifact.sha256.to_string())),
         Image::Archive(artifact) => (ARCHIVE.to_owned(), Some(artifact.sha256.to_string())),
-        Image::Name(name) => (name.clone(), None),
+        // Of what is there already none is brought.
+        Image::Name(name) | Image::Existing(name) => (name.clone(), None),
     }
 }
 

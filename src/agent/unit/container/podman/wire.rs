@@ -33,6 +33,10 @@ pub(super) struct Component {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Seen {
+    #[serde(default)]
+    id: String,
+    #[serde(default)]
+    name: String,
     state: SeenState,
     config: SeenConfig,
     #[serde(default)]
@@ -48,6 +52,14 @@ struct SeenHostConfig {
     cpu_quota: i64,
     cpu_period: i64,
     pids_limit: Option<i64>,
+    restart_policy: SeenRestartPolicy,
+    auto_remove: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct SeenRestartPolicy {
+    name: String,
 }
 
 /// `GET /containers/json`.
@@ -112,7 +124,7 @@ struct SeenConfig {
 impl Seen {
     /// What it may use. Nothing, or less, is no limit.
     pub(super) fn limits(&self) -> Limits {
-        let SeenHostConfig { memory, nano_cpus, cpu_quota, cpu_period, pids_limit } = self.host_config;
+        let SeenHostConfig { memory, nano_cpus, cpu_quota, cpu_period, pids_limit, .. } = self.host_config;
         let some = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
         let share = match (some(nano_cpus), some(cpu_quota), some(cpu_period)) {
             (Some(nano), ..) => Some(nano as f64 / 1e9),
@@ -126,7 +138,22 @@ impl Seen {
         }
     }
 
+    /// What would be done to it beside what its agent does.
+    fn obstacle(&self) -> Option<String> {
+        let SeenHostConfig { restart_policy, auto_remove, .. } = &self.host_config;
+        let policy = Some(restart_policy.name.as_str()).filter(|policy| !matches!(*policy, "" | "no"));
+        policy
+            .map(|policy| {
+                format!(
+                    "its own restart policy ({policy}) would start it again when it is stopped. hint: `update --restart no` where \
+                     its runtime can, or make it anew without one"
+                )
+            })
+            .or_else(|| auto_remove.then(|| "it is removed as soon as it ends. hint: make it without --rm".to_owned()))
+    }
+
     pub(super) fn into_state(self) -> State {
+        let obstacle = self.obstacle();
         let SeenState { status, pid, exit_code, oom_killed, started_at, finished_at } = self.state;
         let (started_ms, at_ms) = (millis(&started_at), millis(&finished_at));
         let phase = match status.as_str() {
@@ -139,7 +166,8 @@ impl Seen {
             // `stopping`, `removing`, `restarting`, and what there may be yet.
             _ => Phase::Busy,
         };
-        State { labels: self.config.labels.unwrap_or_default(), phase }
+        let name = self.name.trim_start_matches('/').to_owned();
+        State { id: self.id, name, labels: self.config.labels.unwrap_or_default(), phase, obstacle }
     }
 }
 
@@ -348,5 +376,23 @@ mod tests {
         let bare: Seen =
             serde_json::from_value(json!({"State": {"Status": "exited"}, "Config": {"Labels": null}})).unwrap();
         assert_eq!(bare.into_state().labels.len(), 0);
+    }
+
+    #[test]
+    fn what_only_its_maker_can_keep() {
+        let obstacle = |host_config: Value| {
+            let seen = json!({
+                "Id": "ab", "Name": "/web", "State": {"Status": "running"}, "Config": {}, "HostConfig": host_config,
+            });
+            let state = serde_json::from_value::<Seen>(seen).unwrap().into_state();
+            assert_eq!((state.id.as_str(), state.name.as_str()), ("ab", "web"));
+            state.obstacle.unwrap_or_default()
+        };
+        for policy in ["", "no"] {
+            assert_eq!(obstacle(json!({"RestartPolicy": {"Name": policy}, "AutoRemove": false})), "");
+        }
+        assert_eq!(obstacle(json!({})), "");
+        assert!(obstacle(json!({"RestartPolicy": {"Name": "always"}})).contains("restart policy (always)"));
+        assert!(obstacle(json!({"AutoRemove": true})).contains("--rm"));
     }
 }

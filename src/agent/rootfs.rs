@@ -1,0 +1,134 @@
+//! What lies in a root file system that is somebody else's: a container's, or an image's. It is as good as anything that comes
+//! from outside.
+//!
+//! **Invariant: no path leads out of it**, whatever links are in it; nothing is read that is no plain file, and not more than
+//! so much of that.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+
+/// The longest list of users or groups that is read: twenty thousand of them.
+pub(super) const LIST_MAX_BYTES: u64 = 1024 * 1024;
+
+/// A user there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    pub(super) name: String,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) home: String,
+}
+
+impl Account {
+    /// `NAME:PASSWORD:UID:GID:WORDS:HOME:SHELL`
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?.to_owned();
+        let mut fields = fields.skip(1);
+        let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let is_one = |home: &&str| home.starts_with('/') && !home.contains('\0');
+        let home = fields.nth(1).filter(is_one).unwrap_or("/").to_owned();
+        Some(Self { name, uid, gid, home })
+    }
+
+    /// The one of a number.
+    pub(super) fn of(passwd: &str, uid: u32) -> Option<Self> {
+        passwd.lines().filter_map(Self::parse).find(|account| account.uid == uid)
+    }
+
+    /// The one of a name, or of a number if there is none.
+    pub(super) fn find(passwd: &str, user: &str) -> Option<Self> {
+        let by_name = passwd.lines().filter_map(Self::parse).find(|account| account.name == user);
+        by_name.or_else(|| Self::of(passwd, user.parse().ok()?))
+    }
+
+    /// All its groups, its own first, from lines such as `NAME:PASSWORD:GID:MEMBER,MEMBER`.
+    pub(super) fn groups(&self, group: &str) -> Vec<u32> {
+        let mut groups = vec![self.gid];
+        for line in group.lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            let [_, _, gid, members] = fields[..] else { continue };
+            if let Ok(gid) = gid.parse()
+                && members.split(',').any(|member| member == self.name)
+                && !groups.contains(&gid)
+            {
+                groups.push(gid);
+            }
+        }
+        groups
+    }
+}
+
+/// The group of a name, or of a number.
+pub(super) fn group(group: &str, name: &str) -> Option<u32> {
+    let gid = |line: &str| {
+        let mut fields = line.split(':');
+        fields.next().filter(|found| *found == name)?;
+        fields.nth(1)?.parse().ok()
+    };
+    group.lines().find_map(gid).or_else(|| name.parse().ok())
+}
+
+/// Opens what lies at a path there: links lead nowhere else.
+pub(super) fn open(root: BorrowedFd<'_>, path: &str, flags: OFlag) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+    Ok(openat2(root.as_fd(), path, how)?)
+}
+
+/// A small file there; nothing of one that is not.
+pub(super) fn read(root: BorrowedFd<'_>, path: &str) -> io::Result<String> {
+    // What is no plain file may not be opened before that is known: it could keep whoever opens it.
+    let file = match open(root, path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
+        Ok(file) => File::from(file),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(String::new());
+        }
+        Err(error) => return Err(error),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no plain file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LIST_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LIST_MAX_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has more than {LIST_MAX_BYTES} bytes")));
+    }
+    // A name that is no text is nobody's here.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_who() {
+        let account = |line: &str| Account::parse(line).map(|Account { name, uid, gid, home }| (name, uid, gid, home));
+        let found = |name: &str, uid, gid, home: &str| Some((name.to_owned(), uid, gid, home.to_owned()));
+        for (line, wanted) in [
+            ("root:x:0:0:root:/root:/bin/sh", found("root", 0, 0, "/root")),
+            ("shop:x:700:701::/:/bin/sh", found("shop", 700, 701, "/")),
+            ("shop::700:701", found("shop", 700, 701, "/")),
+            ("shop:x:700:701:::", found("shop", 700, 701, "/")),
+            ("shop:x:700:701::srv:", found("shop", 700, 701, "/")),
+            ("shop:x:-1:701::/:", None),
+            (":x:1:1::/:", None),
+            ("# shop", None),
+            ("", None),
+        ] {
+            assert_eq!(account(line), wanted, "{line}");
+        }
+        let shop = Account::parse("shop:x:700:701::/:").unwrap();
+        let text = "root:x:0:\nwheel:x:10:root,shop\nshop:x:701:shop\nbad:x:y:shop\nshopping:x:11:shopper\nmany:x:12:a,shop,b\n";
+        assert_eq!(shop.groups(text), [701, 10, 12]);
+        for (name, wanted) in [("wheel", Some(10)), ("12", Some(12)), ("99", Some(99)), ("bad", None), ("none", None)] {
+            assert_eq!(group(text, name), wanted, "{name}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Containers that somebody else has made and that a unit has adopted (`topics/decisions/0041`).
+//!
+//! No label can be given to what is there, so that whose it is stands with the agent: `adopted.json` in the unit's folder, with
+//! the id that its runtime has for it. **Invariant: one that was adopted is known by its id alone**, whatever becomes of its
+//! name, and is neither made anew nor removed.
+
+use std::{fs, io, sync::Arc};
+
+use muster_topics::{container::ContainerSpec, name::UnitName, unit::Desired};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Containers, HOST_LABEL, UNIT_LABEL, container, frame,
+    instance::Container,
+    is_alive, name,
+    place::{Place, Started},
+    runtime::{Runtime, State},
+};
+use crate::{
+    agent::unit::{
+        failure::never,
+        folders,
+        kind::{NotStarted, Start},
+    },
+    files::{PRIVATE_FOLDER, PUBLIC_MODE, make_folder, write_atomically},
+    rules::plan::Failure,
+};
+
+/// `adopted.json`, written when a container is adopted, before anything is done to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Adopted {
+    pub(super) runtime: container::Runtime,
+    /// What it is called, for people.
+    pub(super) name: String,
+    pub(super) id: String,
+}
+
+impl Place {
+    /// The container that this unit has adopted, if it has. Whoever cannot tell does nothing.
+    pub(super) fn adopted(&self) -> Result<Option<Adopted>, Failure> {
+        let read = || match fs::read(self.0.join("adopted.json")) {
+            Ok(content) => Ok(Some(serde_json::from_slice(&content)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        read().map_err(|error| self.failure("read", &error))
+    }
+
+    fn write_adopted(&self, adopted: &Adopted) -> Result<(), Failure> {
+        let write = || {
+            make_folder(&self.0, PRIVATE_FOLDER)?;
+            write_atomically(&self.0.join("adopted.json"), &serde_json::to_vec(adopted)?, PUBLIC_MODE)
+        };
+        write().map_err(|error: io::Error| self.failure("written", &error))
+    }
+}
+
+impl Containers {
+    /// What a unit's container is called by its runtime, and what it does; nothing of one that is not there, or is another's.
+    pub(super) async fn find(
+        &self,
+        unit: &UnitName,
+        runtime: &dyn Runtime,
+    ) -> Result<(String, Option<State>), Failure> {
+        if let Some(Adopted { id, .. }) = self.place(unit).adopted()? {
+            let state = runtime.look(&id).await?;
+            return Ok((id, state));
+        }
+        let name = name(unit);
+        let state = runtime.look(&name).await?;
+        Ok((name, state.filter(|state| self.is_ours(unit, state))))
+    }
+
+    /// Has a unit keep a container that is there already from now on. Nothing is done to it.
+    pub(super) async fn take(
+        &self,
+        unit: &UnitName,
+        desired: &Desired,
+        wanted: &str,
+        runtime: &dyn Runtime,
+    ) -> Result<(), Failure> {
+        let place = self.place(unit);
+        if place.adopted()?.is_some() {
+            return Ok(());
+        }
+        // No two units at once.
+        let _taking = self.taking.lock().await;
+        let which = runtime.which();
+        // Some runtimes take the beginning of an id for a name.
+        let state = runtime.look(wanted).await?.filter(|state| state.name == wanted).ok_or_else(|| {
+            never(format!(
+                "{which} has no container {wanted} to adopt. hint: `muster host show` lists all that there are"
+            ))
+        })?;
+        if state.labels.contains_key(HOST_LABEL) || state.labels.contains_key(UNIT_LABEL) {
+            return Err(never(format!(
+                "{wanted} was made by an agent, for a unit that has it. hint: adopt what others have made"
+            )));
+        }
+        if let Some(keeper) = self.keeper(&state.id)? {
+            return Err(never(format!("{wanted} was adopted already, as {keeper}")));
+        }
+        if let Some(why) = state.obstacle {
+            return Err(never(format!("unsupported: {wanted} cannot be adopted: {why}")));
+        }
+        if !desired.run.is_running() && is_alive(state.phase) {
+            return Err(never(format!(
+                "{wanted} runs, and is not to. hint: adopt it as it is (run: running), then stop it"
+            )));
+        }
+        place.write_adopted(&Adopted { runtime: which, name: wanted.to_owned(), id: state.id })
+    }
+
+    /// Starts an adopted container, if it does not run.
+    pub(super) async fn start_adopted(
+        &self,
+        unit: &UnitName,
+        start: &Start,
+        wanted: &str,
+        runtime: Arc<dyn Runtime>,
+    ) -> Result<Container, NotStarted> {
+        let Start { desired, wiring, .. } = start;
+        let (id, state) = self.find(unit, &*runtime).await?;
+        let state = state.ok_or_else(|| gone(wanted, runtime.which()))?;
+        self.note(unit, desired, wiring, frame(&desired.spec)?)?;
+        if !is_alive(state.phase) {
+            runtime.start(&id).await?;
+        }
+        let missing = limit(container(&desired.spec)?, &id, &*runtime).await;
+        if let (Some(_), Some(started)) = (&missing, self.place(unit).started()?) {
+            self.place(unit).write(&Started { missing: missing.clone(), ..started })?;
+        }
+        let container = Container::of(runtime, id, wiring.clone()).await.map_err(|_| NotStarted::Unknown)?;
+        Ok(container.without(missing))
+    }
+
+    /// The unit that has adopted a container, if one has.
+    fn keeper(&self, id: &str) -> Result<Option<UnitName>, Failure> {
+        Ok(self.adopted()?.into_iter().find_map(|(unit, adopted)| (adopted.id == id).then_some(unit)))
+    }
+
+    /// All that were adopted, by unit.
+    pub(super) fn adopted(&self) -> Result<Vec<(UnitName, Adopted)>, Failure> {
+        let traces =
+            folders::traces(&self.folder).map_err(|error| Place(self.folder.clone()).failure("read", &error))?;
+        let adopted = |unit: UnitName| Ok(self.place(&unit).adopted()?.map(|adopted| (unit, adopted)));
+        traces.into_iter().filter_map(|trace| adopted(trace.unit).transpose()).collect()
+    }
+}
+
+/// Gives it its limits, those that its spec has; what it then runs without.
+async fn limit(spec: &ContainerSpec, id: &str, runtime: &dyn Runtime) -> Option<String> {
+    if spec.limits.is_none() {
+        return None;
+    }
+    match runtime.limit(id, spec.limits).await {
+        Ok(true) => None,
+        Ok(false) => Some("limits: its runtime cannot change them while it runs, and it is not made anew".to_owned()),
+        Err(failure) => Some(format!("limits: {}", failure.error)),
+    }
+}
+
+fn gone(wanted: &str, runtime: container::Runtime) -> Failure {
+    never(format!(
+        "{runtime} has no longer the container {wanted} that was adopted, and an agent does not make it anew. hint: remove the \
+         unit (`muster unit retire`, `muster container rm`), and adopt what is there now"
+    ))
+}

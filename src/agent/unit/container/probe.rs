@@ -1,0 +1,60 @@
+//! How a command of a probe is started inside a container: as an exec there is (`topics/decisions/0036`), with the user and
+//! the limits of the container's first process, and the variables that its spec and its agent give it.
+//!
+//! The runtime is not asked: the process that was seen to come up is known by its start time, and what is well is not to be
+//! ended because its runtime cannot be reached.
+
+use muster_shim::Launch;
+use muster_topics::{command::Exec, container::ContainerSpec, name::UnitName, probe::Check, process::Limits};
+use nix::unistd;
+
+use super::{Containers, container, environment};
+use crate::{
+    agent::{
+        execute,
+        unit::{inside::FirstProcess, probe},
+    },
+    rules::plan::Probing,
+};
+
+impl Containers {
+    /// Tries a probe once; why it has not succeeded.
+    pub(super) async fn try_probe(&self, unit: &UnitName, probing: &Probing) -> Result<(), String> {
+        let (of_unit, wanted) = (unit.clone(), probing.clone());
+        let launch = move |argv: &[String]| {
+            let spec = container(&wanted.desired.spec).map_err(|failure| failure.error)?;
+            launch(&of_unit, spec, &wanted, argv)
+        };
+        probe::attempt(&self.shims, &self.place(unit).probes(), probing, launch).await
+    }
+
+    /// Ends what probes have left that were given up.
+    pub(super) async fn end_probes(&self, unit: &UnitName) {
+        probe::end_all(&self.shims, &self.place(unit).probes(), unit).await;
+    }
+}
+
+/// What a spec asks for that this agent cannot do in any container, if anything.
+pub(super) fn cannot(spec: &ContainerSpec) -> Option<String> {
+    let runs_inside = spec.probes.iter().find(|(_, probe)| matches!(probe.check, Check::Exec(_)));
+    let (which, _) = runs_inside.filter(|_| !unistd::geteuid().is_root())?;
+    Some(format!("probes.{which}.exec: only an agent that runs as root can go into a container. hint: tcp or http"))
+}
+
+fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &Probing, argv: &[String]) -> Result<Launch, String> {
+    let first = FirstProcess { pid: probing.process.pid, start_ticks: probing.process.start_ticks };
+    let exec = Exec {
+        cwd: spec.cwd.clone(),
+        env: environment(unit, spec, &probing.wiring),
+        ..Exec::new(argv.iter().map(|word| probing.wiring.fill(word)).collect(), 0)
+    };
+    let prepare = || {
+        let inside = execute::Container::open(unit, first)?;
+        let mut launch = inside.launch(&exec)?;
+        inside.check(&launch)?;
+        // No name of a unit has a dot, so that no command that stays in the container has this cgroup.
+        inside.place(&mut launch, &format!("probe.{}", probing.which), &Limits::default())?;
+        Ok::<_, crate::rules::Refusal>(launch)
+    };
+    prepare().map_err(|refusal| refusal.message)
+}
