@@ -256,6 +256,7 @@ mod tests {
         let one = || Inbound {
             topic: Topic::Host(HostId::random(), HostTopic::Metric),
             payload: Vec::new(),
+            retained: false,
             receipt: Receipt::none(),
             _room: None,
         };
