@@ -15,8 +15,8 @@
 //! [`verdict`] (what has to be so once all is quiet), [`shadow`] and [`console_shadow`] (the SQL beside the tables).
 //!
 //! A seed that fails is printed with the last steps of its trace; `MUSTER_SIM_SEED=N cargo test -p muster --lib sim::` does it
-//! again, step by step the same. Put it into `tests/sim/regressions`, which is tried first. `TESTS_LONG=1` tries a hundred thousand,
-//! `MUSTER_SIM_SEEDS=FROM..TO` those of a range; both say on standard error how far they are.
+//! again, step by step the same. Put it into `tests/sim/regressions`, which is tried first. `TESTS_LONG=1` tries a hundred thousand
+//! in a release build, `MUSTER_SIM_SEEDS=FROM..TO` those of a range; both say on standard error how far they are.
 //!
 //! **Invariant: a seed is all that a run depends on**: no clock, no randomness, no order of a hash.
 
@@ -62,7 +62,8 @@ use crate::{
     rules::time::BUILD_MS,
 };
 
-/// Seeds that are tried always, of which one has to find each planted fault; and with `TESTS_LONG=1`.
+/// Seeds that are tried always, of which one has to find each planted fault; and with `TESTS_LONG=1`, in a build that is
+/// optimised: that takes minutes, and any other hours.
 const SEEDS: u64 = 1_000;
 const SEEDS_LONG: u64 = 100_000;
 /// Once all is well, everything comes right within this: a digest each ten minutes and a quarter finds what differs.
@@ -232,7 +233,8 @@ fn promises_hold_whatever_goes_wrong() {
         }
         return;
     }
-    let count = if std::env::var_os("TESTS_LONG").is_some() { SEEDS_LONG } else { SEEDS };
+    let is_long = std::env::var_os("TESTS_LONG").is_some() && !cfg!(debug_assertions);
+    let count = if is_long { SEEDS_LONG } else { SEEDS };
     let seeds = match std::env::var("MUSTER_SIM_SEEDS") {
         Ok(range) => range_of(&range).unwrap().collect(),
         Err(_) => regressions().chain(0..count).collect(),
