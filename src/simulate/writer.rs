@@ -221,13 +221,14 @@ impl Group {
         Ok(new)
     }
 
+    // `+` keeps the database from going through the whole journal to look each of its rows up among those that came.
     async fn finish(&self, db: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         for piece in pieces(&self.finishes) {
             let sql = format!(
                 "WITH came (command, host, at_ms, answer) AS (VALUES {})
                  UPDATE journal SET effects = effects + 1, finished_ms = coalesce(finished_ms, came.at_ms),
                      answer = coalesce(journal.answer, came.answer)
-                 FROM came WHERE journal.command = came.command AND journal.host = came.host",
+                 FROM came WHERE journal.command = +came.command AND journal.host = +came.host",
                 parameters(piece.len(), 4)
             );
             let mut query = sqlx::query(AssertSqlSafe(sql));
@@ -244,7 +245,7 @@ impl Group {
             let sql = format!(
                 "WITH came (command, host, at_ms) AS (VALUES {})
                  UPDATE journal SET acknowledged_ms = came.at_ms
-                 FROM came WHERE journal.command = came.command AND journal.host = came.host AND answer IS NOT NULL",
+                 FROM came WHERE journal.command = +came.command AND journal.host = +came.host AND answer IS NOT NULL",
                 parameters(piece.len(), 3)
             );
             let mut query = sqlx::query(AssertSqlSafe(sql));
