@@ -116,9 +116,9 @@ fn run(options: &Options) -> Result<bool> {
         ("a command to all, under way", format!("/command/{}", filled.open), "waiting"),
         ("alerts", "/alerts".to_owned(), "93 %"),
         ("running a command", "/run".to_owned(), "csrf"),
-        ("charts of the fleet, a day", "/charts?range=day".to_owned(), "charts"),
-        ("charts of a host, an hour", format!("/host/{host}/charts?range=hour"), "charts"),
-        ("charts of a host, a day", format!("/host/{host}/charts?range=day"), "charts"),
+        ("charts of the fleet, a day", "/charts?range=24h".to_owned(), "charts"),
+        ("charts of a host, an hour", format!("/host/{host}/charts?range=1h"), "charts"),
+        ("charts of a host, a day", format!("/host/{host}/charts?range=24h"), "charts"),
     ];
     let cores = thread::available_parallelism().map_or(0, usize::from);
     println!("\npages of a console with {} hosts, {} rounds, {cores} cores\n", options.hosts, options.rounds);
