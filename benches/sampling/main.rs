@@ -117,8 +117,10 @@ fn run(options: &Options) -> Result<bool> {
     for (subject, before) in subjects.iter().zip(before) {
         let after = subject.usage()?;
         let percent = (after.busy - before.busy).as_secs_f64() / since.elapsed().as_secs_f64() * 100.0;
-        columns.push((subject.name, percent, after, subject.series(&fleet)?));
+        columns.push((subject.name, percent, after));
     }
+    subjects.iter_mut().for_each(Subject::end);
+    let series = subjects.iter().map(|subject| subject.series(&fleet)).collect::<Result<Vec<usize>>>()?;
     drop(subjects);
 
     let cores = thread::available_parallelism().map_or(0, usize::from);
@@ -135,6 +137,6 @@ fn run(options: &Options) -> Result<bool> {
     row("memory (PSS), MB", &|index| format!("{:.1}", columns[index].2.pss_mb), "");
     row("memory (RSS), MB", &|index| format!("{:.1}", columns[index].2.rss_mb), "");
     row("processes", &|index| columns[index].2.processes.to_string(), "");
-    row("series", &|index| columns[index].3.to_string(), "");
+    row("series", &|index| series[index].to_string(), "");
     Ok(missed)
 }

@@ -118,11 +118,13 @@ impl Subject {
         usage::of_family(self.child.id().cast_signed()).with_context(|| format!("{}: {}", self.name, self.printed()))
     }
 
-    /// How many series it keeps of this host.
+    /// How many series it has kept of this host; netdata writes down what they are when it ends.
     pub(crate) fn series(&self, fleet: &Fleet) -> Result<usize> {
         match &self.place {
             Place::Agent(_, host) => {
-                let answer = fleet.json(&["metric", "query", &format!("{{__name__=~\"muster_.+\",host=\"{host}\"}}")]);
+                // Whether it is online is the console's own.
+                let names = "__name__=~\"muster_.+\",__name__!=\"muster_host_online\"";
+                let answer = fleet.json(&["metric", "query", &format!("{{{names},host=\"{host}\"}}")]);
                 Ok(answer["series"].as_array().context("no series")?.len())
             }
             // Its first line names the time and each value.
@@ -160,6 +162,13 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Subject {
+    /// Ends it and whatever it has started.
+    pub(crate) fn end(&mut self) {
         let pid = self.child.id().cast_signed();
         let family = usage::family(pid);
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);

@@ -174,10 +174,18 @@ fn host_id(host: usize) -> String {
     format!("018f0000-0000-7000-8000-{host:012x}")
 }
 
+fn batches(time: Duration) -> usize {
+    (time.as_millis() / BATCH_EVERY.as_millis()) as usize
+}
+
+/// How many points there are of the slow load in the end.
+pub(crate) fn slow_points(time: Duration) -> usize {
+    HOSTS * OF_HOST * (BEFORE_MS / STEP_MS) as usize + batches(time) * OF_HOST * SAMPLES as usize
+}
+
 /// The batches that all hosts send in a time after [`BEFORE_MS`], made beforehand.
 pub(crate) fn sent(time: Duration) -> Vec<Sent> {
-    let count = (time.as_millis() / BATCH_EVERY.as_millis()) as usize;
-    (0..count)
+    (0..batches(time))
         .map(|number| {
             let (round, host) = ((number / HOSTS) as i64, number % HOSTS);
             let points = of_host(host, BASE_MS + BEFORE_MS + round * BATCH_MS, SAMPLES);

@@ -132,7 +132,19 @@ pub(crate) fn victoria_metrics(plan: &Plan, table: &mut Table) -> Result<()> {
     request(server.port, "POST", "/api/v1/import", &import(&data::asked()))?;
     server.get("/internal/force_flush")?;
     questions(&server, subject, table)?;
-    slow(&server, "/write?precision=ms", plan, subject, table)
+    slow(&server, "/write?precision=ms", plan, subject, table)?;
+    server.get("/internal/force_flush")?;
+    let end_s = (BASE_MS + HOUR_MS) / 1000;
+    let question = "sum(count_over_time(%7B__name__%3D~%22slow_.%2A%22%7D%5B1h%5D))";
+    let answer: Value = serde_json::from_str(&server.get(&format!("/api/v1/query?query={question}&time={end_s}"))?)?;
+    let found = answer["data"]["result"][0]["value"][1].as_str().ok_or("no result")?.parse()?;
+    everything_came(found, plan)
+}
+
+/// What is answered with 204 may have been dropped all the same.
+fn everything_came(found: usize, plan: &Plan) -> Result<()> {
+    let wanted = data::slow_points(plan.slow);
+    if found == wanted { Ok(()) } else { Err(format!("{found} points are stored and not {wanted}").into()) }
 }
 
 /// InfluxDB 1: the slow load alone.
@@ -151,7 +163,13 @@ pub(crate) fn influxdb(plan: &Plan, table: &mut Table) -> Result<()> {
     };
     let Some(server) = Server::start("influxd", args, "/ping")? else { return Ok(()) };
     request(server.port, "POST", "/query?q=CREATE%20DATABASE%20slow", "")?;
-    slow(&server, "/write?db=slow&precision=ms", plan, Subject::InfluxDb, table)
+    slow(&server, "/write?db=slow&precision=ms", plan, Subject::InfluxDb, table)?;
+    let answer = server.get("/query?db=slow&q=SELECT%20count(%2A)%20FROM%20/slow_.%2A/")?;
+    let answer: Value = serde_json::from_str(&answer)?;
+    let measurements = answer["results"][0]["series"].as_array().ok_or("no result")?;
+    // The first column is the time.
+    let counts = measurements.iter().filter_map(|one| one["values"][0].as_array()).flat_map(|row| row.iter().skip(1));
+    everything_came(counts.filter_map(Value::as_u64).sum::<u64>() as usize, plan)
 }
 
 /// What processor a server takes for the load of hosts.

@@ -100,12 +100,38 @@ pub(crate) struct Upkeep {
     /// What this round will leave.
     wanted: Kept,
     swept: Option<Instant>,
+    /// No point before this one waits to be sealed. To look at every series costs as much as to take in some seconds' points, so it
+    /// is done when there is something to be found.
+    unsealed_ms: Millis,
+    /// What that will be once all series have been looked at.
+    sealing_ms: Millis,
+    /// Whether there may be summaries that were not looked at since.
+    unrolled: bool,
+    /// As of which day, and of which first point, all others were.
+    rolled: Option<(u32, Millis)>,
 }
 
 impl Upkeep {
     /// Before the first round.
     pub(crate) fn new(settings: &Settings, kept: Kept) -> Self {
-        Self { settings: settings.clone(), phase: BEGIN, pause: FIRST, kept, wanted: kept, swept: None }
+        Self {
+            settings: settings.clone(),
+            phase: BEGIN,
+            pause: FIRST,
+            kept,
+            wanted: kept,
+            swept: None,
+            unsealed_ms: Millis::MIN,
+            sealing_ms: Millis::MIN,
+            unrolled: true,
+            rolled: None,
+        }
+    }
+
+    /// Points were committed, the earliest of this time; and maybe summaries.
+    pub(crate) fn note(&mut self, oldest_ms: Millis, summaries: bool) {
+        self.unsealed_ms = self.unsealed_ms.min(oldest_ms);
+        self.unrolled |= summaries;
     }
 
     /// How long to wait before the next step.
@@ -134,7 +160,12 @@ impl Upkeep {
         self.pause = ROUND;
         change::begin(connection).await?;
         let done = self.perform(phase, connection, now_ms).await;
-        let (next, gone, kept) = change::end(connection, done).await?;
+        let done = change::end(connection, done).await;
+        if done.is_err() {
+            // It is not known what was done, so everything is looked at again.
+            self.note(Millis::MIN, true);
+        }
+        let (next, gone, kept) = done?;
         self.kept = kept;
         match next {
             Some(Phase::Sweep { done: 0 }) if self.swept.is_some_and(|swept| swept.elapsed() < SWEEP) => {}
@@ -156,12 +187,19 @@ impl Upkeep {
     ) -> Result<(Option<Phase>, HashSet<SeriesId>, Kept), sqlx::Error> {
         let mut gone = HashSet::new();
         let next = match phase {
-            Phase::Seal { from, again } => {
-                if from == 0 && !again {
-                    self.wanted = self.want(tx, now_ms).await?;
+            Phase::Seal { from: 0, again: false } => {
+                self.wanted = self.want(tx, now_ms).await?;
+                if is_over(Hour::of(self.unsealed_ms), now_ms) {
+                    self.sealing_ms = Hour::of(now_ms.saturating_sub(SEAL_AFTER_MS)).start_ms();
+                    // What comes from now on may be of a series that was looked at.
+                    self.unsealed_ms = Millis::MAX;
+                    Some(self.seal_some(tx, 0, false, now_ms).await?)
+                } else {
+                    Some(Phase::Roll { from: 0, again: false })
                 }
-                Some(seal_some(tx, from, again, now_ms).await?)
             }
+            Phase::Seal { from, again } => Some(self.seal_some(tx, from, again, now_ms).await?),
+            Phase::Roll { from: 0, again: false } if !self.may_roll(now_ms) => Some(Phase::Cut),
             Phase::Roll { from, again } => Some(self.roll_some(tx, from, again, now_ms).await?),
             Phase::Cut => Some(self.cut_some(tx).await?),
             Phase::Sweep { done } => {
@@ -197,6 +235,46 @@ impl Upkeep {
         })
     }
 
+    /// Seals some hours that are over.
+    async fn seal_some(
+        &mut self,
+        tx: &mut SqliteConnection,
+        from: i64,
+        mut again: bool,
+        now_ms: Millis,
+    ) -> Result<Phase, sqlx::Error> {
+        let keys = firsts(tx, HEADS, from).await?;
+        let mut sealed = 0;
+        for key in &keys {
+            let Some(series) = SeriesId::new(key / HEADS.1) else { continue };
+            let hour = Hour::of(Key::from_sql(*key).at_ms());
+            if is_over(hour, now_ms) {
+                sealed += seal::seal(tx, series, hour, now_ms).await?;
+                self.unrolled = true;
+                again = true;
+            }
+            if sealed >= SEALED {
+                return Ok(Phase::Seal { from: next_series(*key, HEADS.1), again });
+            }
+        }
+        Ok(match next_from(&keys, HEADS.1) {
+            Some(from) => Phase::Seal { from, again },
+            // A series may have several hours that are over.
+            None if again => Phase::Seal { from: 1, again: false },
+            None => {
+                self.unsealed_ms = self.unsealed_ms.min(self.sealing_ms);
+                Phase::Roll { from: 0, again: false }
+            }
+        })
+    }
+
+    /// Whether there may be days to roll up; if so, they are about to be looked at.
+    fn may_roll(&mut self, now_ms: Millis) -> bool {
+        let as_of = (Hour::of(now_ms.saturating_sub(ROLL_AFTER_MS)).day(), self.wanted.raw_ms);
+        let is_new = self.rolled.replace(as_of) != Some(as_of);
+        std::mem::take(&mut self.unrolled) || is_new
+    }
+
     /// Rolls up some days that are over, or about to lose their points.
     async fn roll_some(
         &self,
@@ -220,7 +298,7 @@ impl Upkeep {
         }
         Ok(match next_from(&keys, SUMMARIES.1) {
             Some(from) => Phase::Roll { from, again },
-            None if again => Phase::Roll { from: 0, again: false },
+            None if again => Phase::Roll { from: 1, again: false },
             None => Phase::Cut,
         })
     }
@@ -255,32 +333,9 @@ impl Upkeep {
     }
 }
 
-/// Seals some hours that are over.
-async fn seal_some(
-    tx: &mut SqliteConnection,
-    from: i64,
-    mut again: bool,
-    now_ms: Millis,
-) -> Result<Phase, sqlx::Error> {
-    let keys = firsts(tx, HEADS, from).await?;
-    let mut sealed = 0;
-    for key in &keys {
-        let Some(series) = SeriesId::new(key / HEADS.1) else { continue };
-        let hour = Hour::of(Key::from_sql(*key).at_ms());
-        if hour.start_ms() + HOUR_MS + SEAL_AFTER_MS <= now_ms {
-            sealed += seal::seal(tx, series, hour, now_ms).await?;
-            again = true;
-        }
-        if sealed >= SEALED {
-            return Ok(Phase::Seal { from: next_series(*key, HEADS.1), again });
-        }
-    }
-    Ok(match next_from(&keys, HEADS.1) {
-        Some(from) => Phase::Seal { from, again },
-        // A series may have several hours that are over.
-        None if again => Phase::Seal { from: 1, again: false },
-        None => Phase::Roll { from: 0, again: false },
-    })
+/// Whether an hour is to be sealed.
+fn is_over(hour: Hour, now_ms: Millis) -> bool {
+    hour.start_ms() + HOUR_MS + SEAL_AFTER_MS <= now_ms
 }
 
 /// The first key of each series, and how far apart two series are.

@@ -176,13 +176,15 @@ impl Writer {
     async fn commit(&mut self, group: &Group) -> Result<(), sqlx::Error> {
         change::begin(&mut self.connection).await?;
         let written = self.write(group).await;
-        let newest_ms = change::end(&mut self.connection, written).await?;
-        self.newest_ms = self.newest_ms.max(newest_ms);
+        if let Some((oldest_ms, newest_ms)) = change::end(&mut self.connection, written).await? {
+            self.newest_ms = self.newest_ms.max(Some(newest_ms));
+            self.upkeep.note(oldest_ms, group.iter().any(|(batch, _)| !batch.runs.is_empty()));
+        }
         Ok(())
     }
 
-    /// Writes points, within a transaction; gives the latest time of one.
-    async fn write(&mut self, group: &Group) -> Result<Option<Millis>, sqlx::Error> {
+    /// Writes points, within a transaction; gives the earliest and the latest time of one.
+    async fn write(&mut self, group: &Group) -> Result<Option<(Millis, Millis)>, sqlx::Error> {
         let from_ms = self.upkeep.taken_from_ms();
         let mut rows = Vec::with_capacity(group.iter().map(|(batch, _)| batch.samples.len()).sum());
         let tx = &mut self.connection;
@@ -193,7 +195,7 @@ impl Writer {
             last_id: &mut self.last_id,
             refused: 0,
         };
-        let (mut newest_ms, mut late) = (None, 0);
+        let (mut times, mut late) = (None, 0);
         for (batch, _) in group {
             let mut ids = Vec::with_capacity(batch.series.len());
             for identity in &batch.series {
@@ -205,7 +207,7 @@ impl Writer {
                     late += 1;
                     continue;
                 }
-                newest_ms = newest_ms.max(Some(sample.at_ms));
+                times = widened(times, sample.at_ms);
                 rows.push((Key::new(series, sample.at_ms).to_sql(), sample.value));
             }
             let runs: Vec<(SeriesId, &Run)> = batch
@@ -223,7 +225,15 @@ impl Writer {
                 .filter(|run| run.hour.start_ms() < from_ms)
                 .map(|run| run.samples.len())
                 .sum::<usize>();
-            newest_ms = newest_ms.max(runs.iter().filter_map(|(_, run)| Some(run.samples.last()?.0)).max());
+            for (_, run) in &runs {
+                times = run
+                    .samples
+                    .first()
+                    .into_iter()
+                    .chain(run.samples.last())
+                    .map(|sample| sample.0)
+                    .fold(times, widened);
+            }
             // In the order in which they were written: rows of an hour count more than its chunk, so they come first
             // only if they came first.
             insert(tx, &self.inserts, &mut rows).await?;
@@ -243,7 +253,7 @@ impl Writer {
             );
         }
         insert(tx, &self.inserts, &mut rows).await?;
-        Ok(newest_ms)
+        Ok(times)
     }
 
     /// What time it is, as far as points and clock agree.
@@ -298,6 +308,11 @@ impl Writer {
             file::remember_damage(&self.path);
         }
     }
+}
+
+/// The earliest and the latest of some times and one more.
+fn widened(times: Option<(Millis, Millis)>, at_ms: Millis) -> Option<(Millis, Millis)> {
+    Some(times.map_or((at_ms, at_ms), |(oldest_ms, newest_ms)| (oldest_ms.min(at_ms), newest_ms.max(at_ms))))
 }
 
 /// The same for the next who waits: errors cannot be cloned, so all but the first have the words only.

@@ -4,7 +4,10 @@ use reqwest::{Client, Response, StatusCode, header, redirect::Policy};
 
 use crate::{
     api::{NewCommand, NewTarget},
-    console::testing::{Fixture, admin, exec},
+    console::{
+        Change,
+        testing::{Fixture, admin, exec},
+    },
     pki,
 };
 
@@ -312,8 +315,10 @@ async fn a_command_goes_to_the_hosts_that_an_expression_picks() {
     assert!(again.contains("value=\"host=shop-* and fact.cpus&gt;=2\""), "{again}");
 
     let mut db = browser.fixture.shared().store.begin().await.unwrap();
-    crate::console::store::command::miss(&mut db, id.parse().unwrap(), &ids).await.unwrap();
+    let id = id.parse().unwrap();
+    crate::console::store::command::miss(&mut db, id, &ids).await.unwrap();
     db.commit().await.unwrap();
+    browser.fixture.shared().changed(Change::Command(id));
     let page = browser.page(&path).await;
     assert!(page.contains("2 hosts: 0 ok, 2 missing") && page.contains("<dd>shop-7, shop-8</dd>"), "{page}");
 }
