@@ -427,11 +427,18 @@ mod tests {
         assert_eq!(task.points.len(), POINTS_MAX, "memory is bounded");
     }
 
+    /// One value in each batch.
+    fn load_alone() -> Choice {
+        Choice { off: Group::ALL.into_iter().filter(|group| *group != Group::Load).collect(), ..Choice::default() }
+    }
+
     #[tokio::test]
     async fn a_full_buffer_gives_up_its_oldest() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path()).await;
-        let (task, shutdown) = start(&store, Settings { buffer_max_bytes: 3_000, ..settings() }, 1);
+        // A batch of one value is some hundred bytes, whatever this machine has.
+        let settings = Settings { buffer_max_bytes: 600, choice: load_alone(), ..settings() };
+        let (task, shutdown) = start(&store, settings, 1);
         task.stored().wait_for(|stored| *stored >= TRIM_EVERY).await.unwrap();
         shutdown.cancel();
         task.stopped().await;
@@ -453,9 +460,8 @@ mod tests {
     async fn what_is_off_is_not_measured() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path()).await;
-        let choice =
-            Choice { off: Group::ALL.into_iter().filter(|group| *group != Group::Load).collect(), ..Choice::default() };
-        let mut task = Task::new(store.clone(), Settings { choice, ..settings() }, labels(), 1, sources());
+        let settings = Settings { choice: load_alone(), ..settings() };
+        let mut task = Task::new(store.clone(), settings, labels(), 1, sources());
         task.sample().await;
         task.flush().await;
         let (_, points) = decode(&buffer::pending(&store, 1).await.unwrap()[0].1).unwrap();
