@@ -135,7 +135,7 @@ pub(crate) fn victoria_metrics(plan: &Plan, table: &mut Table) -> Result<()> {
     slow(&server, "/write?precision=ms", plan, subject, table)?;
     server.get("/internal/force_flush")?;
     let end_s = (BASE_MS + HOUR_MS) / 1000;
-    let question = "sum(count_over_time(%7B__name__%3D~%22slow_.%2A%22%7D%5B1h%5D))";
+    let question = "sum(count_over_time(%7B__name__%3D~%22slow_.%2A%22%7D%5B2h%5D))";
     let answer: Value = serde_json::from_str(&server.get(&format!("/api/v1/query?query={question}&time={end_s}"))?)?;
     let found = answer["data"]["result"][0]["value"][1].as_str().ok_or("no result")?.parse()?;
     everything_came(found, plan)
