@@ -440,6 +440,12 @@ impl Agent {
             Verdict::Assert => {
                 tracing::debug!("another presence of this host was seen; the own one is published again");
             }
+            Verdict::Claim => {
+                tracing::info!(
+                    "another agent of this host is online, or was lately; this one works if it does not object"
+                );
+                self.lives.is_newcomer(true);
+            }
             Verdict::Withdraw => {
                 tracing::error!(
                     host.id = %self.me.host,
@@ -453,7 +459,7 @@ impl Agent {
                 let now_ms = self.now_ms();
                 self.observe_units();
                 self.voice.begin(now_ms);
-                self.lives.works();
+                self.lives.is_newcomer(false);
                 self.ready.send_replace(true);
                 return self.take_held_up().await;
             }

@@ -18,7 +18,7 @@ use crate::{
 const FORMER_MAX: usize = 16;
 
 /// This life, and earlier ones.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lives {
     path: PathBuf,
     place: String,
@@ -41,7 +41,7 @@ impl Lives {
         let place = place(folder).map_err(failed)?;
         let mut former = presence::former(&text, &place);
         former.truncate(FORMER_MAX);
-        let own = Life { instance: Uuid::new_v4(), has_worked: false };
+        let own = Life { instance: Uuid::new_v4(), is_newcomer: false };
         let lives = Self { path: path.clone(), place, own, former };
         lives.write().map_err(failed)?;
         Ok(lives)
@@ -57,17 +57,15 @@ impl Lives {
         &self.former
     }
 
-    /// This life works. That it did is written once, beside everything else: if it is killed before, the next one waits
-    /// for objections as a newcomer does.
-    pub(super) fn works(&mut self) {
-        if std::mem::replace(&mut self.own.has_worked, true) {
+    /// This life has found another one there, or works. It is written beside everything else.
+    pub(super) fn is_newcomer(&mut self, is_newcomer: bool) {
+        if std::mem::replace(&mut self.own.is_newcomer, is_newcomer) == is_newcomer {
             return;
         }
-        let lives =
-            Self { path: self.path.clone(), place: self.place.clone(), own: self.own, former: self.former.clone() };
+        let lives = self.clone();
         drop(tokio::task::spawn_blocking(move || {
             if let Err(error) = lives.write() {
-                tracing::warn!(%error, file = %lives.path.display(), "it is not remembered that this agent works");
+                tracing::warn!(%error, file = %lives.path.display(), "it is not remembered whether this agent works");
             }
         }));
     }
@@ -98,22 +96,24 @@ mod tests {
             let lives = Lives::begin(folder.path()).unwrap();
             let newest: Vec<_> = earlier.iter().rev().take(FORMER_MAX).copied().collect();
             assert_eq!(lives.former(), newest);
-            earlier.push(Life { instance: lives.instance(), has_worked: false });
+            earlier.push(Life { instance: lives.instance(), is_newcomer: false });
         }
     }
 
     #[tokio::test]
-    async fn one_that_worked_is_known_as_such() {
+    async fn a_newcomer_is_known_as_such_until_it_works() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = Lives::begin(folder.path()).unwrap();
-        first.works();
-        let known = |text: String| presence::former(&text, &first.place).first().is_some_and(|life| life.has_worked);
-        while !known(fs::read_to_string(&first.path).unwrap()) {
-            tokio::task::yield_now().await;
+        for newcomer in [true, false, true] {
+            first.is_newcomer(newcomer);
+            let known = |text: String| presence::former(&text, &first.place)[0].is_newcomer;
+            while known(fs::read_to_string(&first.path).unwrap()) != newcomer {
+                tokio::task::yield_now().await;
+            }
         }
         let second = Lives::begin(folder.path()).unwrap();
-        assert_eq!(second.former(), [Life { instance: first.instance(), has_worked: true }]);
+        assert_eq!(second.former(), [Life { instance: first.instance(), is_newcomer: true }]);
         let third = Lives::begin(folder.path()).unwrap();
-        assert_eq!(third.former().iter().map(|life| life.has_worked).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(third.former().iter().map(|life| life.is_newcomer).collect::<Vec<_>>(), [false, true]);
     }
 }

@@ -142,6 +142,15 @@ struct Line<W> {
     acks: VecDeque<Message>,
 }
 
+impl<W> Line<W> {
+    /// Has the own presence published again, soon.
+    fn assert_if(&mut self, wanted: bool, now_ms: Millis) {
+        if wanted {
+            self.assert_ms = Some(now_ms.max(self.asserted_ms + ASSERT_GAP_MS));
+        }
+    }
+}
+
 impl<K: Kept, W: Wire> Voice<K, W> {
     pub(crate) fn new(me: Me, kept: K, beats: Beats) -> Self {
         let (units, alerts) = (UnitTopics::new(me.epoch), AlertTopics::new(me.epoch));
@@ -171,7 +180,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
     /// There is a connection; whether this agent may work in it shows when its presence comes back.
     pub(crate) fn up(&mut self, connection: W, former: Vec<Life>, now_ms: Millis) {
         let wait_ms = Millis::from(self.me.keep_alive_s) * 1500;
-        let own = Life { instance: self.me.instance, has_worked: self.has_worked };
+        let own = Life { instance: self.me.instance, is_newcomer: !self.has_worked };
         let standing = Standing::new(own, (self.me.epoch, connection.session()), former, wait_ms);
         self.blocked_until_ms = None;
         self.line = Some(Line {
@@ -199,9 +208,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         let Some(line) = &mut self.line else { return Verdict::Ignore };
         let presence: Option<Presence> = serde_json::from_slice(payload).ok();
         let verdict = line.standing.heard(presence.as_ref(), now_ms);
-        if verdict == Verdict::Assert {
-            line.assert_ms = Some(now_ms.max(line.asserted_ms + ASSERT_GAP_MS));
-        }
+        line.assert_if(verdict == Verdict::Assert, now_ms);
         verdict
     }
 
@@ -213,7 +220,10 @@ impl<K: Kept, W: Wire> Voice<K, W> {
 
     /// Time has passed for a claim.
     pub(crate) fn tick(&mut self, now_ms: Millis) -> Verdict {
-        self.line.as_mut().map_or(Verdict::Ignore, |line| line.standing.tick(now_ms))
+        let Some(line) = &mut self.line else { return Verdict::Ignore };
+        let verdict = line.standing.tick(now_ms);
+        line.assert_if(verdict == Verdict::Assert, now_ms);
+        verdict
     }
 
     /// This agent works from now on: everything is said anew.
@@ -229,7 +239,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         self.beats.refresh(now_ms);
         self.repeat_all(now_ms);
         if let Some(line) = &mut self.line {
-            line.assert_ms = Some(now_ms.max(line.asserted_ms + ASSERT_GAP_MS));
+            line.assert_if(true, now_ms);
         }
     }
 
@@ -460,10 +470,14 @@ impl<K: Kept, W: Wire> Voice<K, W> {
 
     /// Says goodbye. What comes back on the presence topic then shows that the broker has heard all of it.
     ///
-    /// One that does not work says it too, for it has shown itself as online: one that works will say so again.
+    /// One that claims its host says it too, for it has shown itself as online: one that works will say so again.
     pub(crate) fn farewell(&mut self) -> Option<W> {
         let sole = self.is_sole();
         let line = self.line.take()?;
+        if !sole && !line.standing.is_claiming() {
+            let _ = line.connection.disconnect();
+            return None;
+        }
         let now_ms = clock::now_ms();
         let stopped = self.me.presence(line.connection.session(), PresenceState::Stopped, now_ms);
         let say = |topic, retain, payload| line.connection.publish(&self.me.topic(topic), retain, payload);

@@ -11,9 +11,9 @@
 //! instances of its original along, and those are not over: so each is remembered with its place. If one of them speaks up
 //! all the same, the store is the copy of one that lives on, and its agent leaves the host to that.
 //!
-//! An earlier life that never worked, or a connection of this life from before it did, may have been a newcomer's: what it
-//! left on the topic, such as its last will, lies over the presence of the one that works. Whoever finds that there claims
-//! the host like any newcomer.
+//! What an earlier life left on the topic that was a newcomer to the end, such as its last will, lies over the presence of
+//! the one that works; and so may what a connection left that broke before it could tell. Whoever finds that there
+//! claims the host like any newcomer.
 //!
 //! If two work all the same, each objects to the other's objections. Then the later life leaves the host to the earlier one.
 
@@ -45,11 +45,11 @@ pub fn epoch(now_ms: Millis, last: Option<Millis>, share: f64) -> Millis {
 pub struct Life {
     /// By what it is known.
     pub instance: Uuid,
-    /// Whether it was ever the only one of its host, so that what it left is the host's own.
-    pub has_worked: bool,
+    /// Whether it found another one there, or could not tell, and has not worked since.
+    pub is_newcomer: bool,
 }
 
-/// What follows the place of a life that has not worked.
+/// What follows the place of a newcomer.
 const NEWCOMER: &str = " newcomer";
 
 /// Earlier lives in this `place`, newest first, from the lines that [`lines`] made of them. One without a place, or of another
@@ -60,16 +60,16 @@ pub fn former(lines: &str, place: &str) -> Vec<Life> {
         let (instance, of) = line.split_once(' ')?;
         let newcomer = of.strip_suffix(NEWCOMER);
         let is_here = newcomer.unwrap_or(of) == place || planted!(FormerAnywhere);
-        is_here.then_some(Life { instance: instance.parse().ok()?, has_worked: newcomer.is_none() })
+        is_here.then_some(Life { instance: instance.parse().ok()?, is_newcomer: newcomer.is_some() })
     };
     lines.lines().filter_map(ours).collect()
 }
 
-/// Lives in this `place` as they are remembered: `<instance> <place>`, and whether it is a newcomer's still.
+/// Lives in this `place` as they are remembered: `<instance> <place>`, and whether that is a newcomer.
 #[must_use]
 pub fn lines<'a>(lives: impl IntoIterator<Item = &'a Life>, place: &str) -> String {
     let line = |life: &Life| {
-        let newcomer = if life.has_worked { "" } else { NEWCOMER };
+        let newcomer = if life.is_newcomer { NEWCOMER } else { "" };
         format!("{} {place}{newcomer}\n", life.instance)
     };
     lives.into_iter().map(line).collect()
@@ -82,6 +82,8 @@ pub enum Verdict {
     Ignore,
     /// Publish the own presence again.
     Assert,
+    /// Another one is there: this one waits for its objection, and is a newcomer until it works.
+    Claim,
     /// This agent is the only one: begin to work.
     Settled,
     /// Another one works: leave it alone.
@@ -123,6 +125,9 @@ enum Stage {
     Asking { other: bool },
     /// Somebody was there; an objection may still come.
     Claiming { until_ms: Millis },
+    /// None has come; but who hears nothing at all hears no objection. What was said before the own presence comes back
+    /// comes before it.
+    Confirming,
     /// Working.
     Sole,
 }
@@ -142,6 +147,12 @@ impl Standing {
         self.stage == Stage::Sole
     }
 
+    /// Whether this agent waits for an objection.
+    #[must_use]
+    pub fn is_claiming(&self) -> bool {
+        matches!(self.stage, Stage::Claiming { .. } | Stage::Confirming)
+    }
+
     /// Whether this agent works, and this is the presence of another one that would: a twin of it.
     #[must_use]
     pub fn is_twin(&self, presence: &Presence) -> bool {
@@ -153,7 +164,7 @@ impl Standing {
     pub fn next_ms(&self) -> Option<Millis> {
         match self.stage {
             Stage::Claiming { until_ms } => Some(until_ms),
-            Stage::Asking { .. } | Stage::Sole => None,
+            Stage::Asking { .. } | Stage::Confirming | Stage::Sole => None,
         }
     }
 
@@ -180,16 +191,16 @@ impl Standing {
         let yields = self.is_sole() && other && presence.is_some_and(|presence| self.yields_to(presence));
         match self.stage {
             Stage::Sole if yields => Verdict::Withdraw,
-            Stage::Claiming { .. } | Stage::Sole if original && self.doubt => Verdict::Withdraw,
-            Stage::Claiming { .. } | Stage::Sole if original => {
+            Stage::Claiming { .. } | Stage::Confirming | Stage::Sole if original && self.doubt => Verdict::Withdraw,
+            Stage::Claiming { .. } | Stage::Confirming | Stage::Sole if original => {
                 self.doubt = true;
                 Verdict::Assert
             }
             Stage::Asking { other: true } if mine && !planted!(ClaimAtOnce) => {
                 self.stage = Stage::Claiming { until_ms: now_ms + self.wait_ms };
-                Verdict::Ignore
+                Verdict::Claim
             }
-            Stage::Asking { .. } if mine => {
+            Stage::Asking { .. } | Stage::Confirming if mine => {
                 self.stage = Stage::Sole;
                 Verdict::Settled
             }
@@ -198,25 +209,25 @@ impl Standing {
                 self.stage = Stage::Asking { other: if presence.is_some() { other || hides } else { before } };
                 Verdict::Ignore
             }
-            Stage::Claiming { .. } if other => Verdict::Withdraw,
+            Stage::Claiming { .. } | Stage::Confirming if other => Verdict::Withdraw,
             Stage::Sole if other && planted!(YieldToTwin) => Verdict::Withdraw,
             Stage::Sole if other && planted!(NeverObject) => Verdict::Ignore,
             Stage::Sole if !other && !mine && planted!(LeaveOldWill) => Verdict::Ignore,
             Stage::Claiming { .. } | Stage::Sole if mine => Verdict::Ignore,
-            Stage::Claiming { .. } | Stage::Sole => Verdict::Assert,
+            Stage::Claiming { .. } | Stage::Confirming | Stage::Sole => Verdict::Assert,
         }
     }
 
-    /// Whether this was left by a life of this store on a topic that may have been another's by then: a life that has not
-    /// worked, or one whose last will may have come after such a life began.
+    /// Whether this was left by a life of this store on a topic that may have been another's by then: by a newcomer, or by
+    /// one whose last will may have come after a newcomer.
     fn may_hide_another(&self, presence: &Presence) -> bool {
         let earlier_sessions = (self.session > 1).then_some(&self.own);
         let mut newcomer_since = false;
         for life in earlier_sessions.into_iter().chain(&self.former) {
             if life.instance == presence.instance {
-                return !life.has_worked || (newcomer_since && presence.state != PresenceState::Stopped);
+                return life.is_newcomer || (newcomer_since && presence.state != PresenceState::Stopped);
             }
-            newcomer_since |= !life.has_worked;
+            newcomer_since |= life.is_newcomer;
         }
         false
     }
@@ -241,8 +252,8 @@ impl Standing {
     pub fn tick(&mut self, now_ms: Millis) -> Verdict {
         match self.stage {
             Stage::Claiming { until_ms } if now_ms >= until_ms => {
-                self.stage = Stage::Sole;
-                Verdict::Settled
+                self.stage = Stage::Confirming;
+                Verdict::Assert
             }
             _ => Verdict::Ignore,
         }
@@ -259,10 +270,10 @@ mod tests {
     const ME: Uuid = Uuid::from_u128(1);
     const FORMER: Uuid = Uuid::from_u128(2);
     const TWIN: Uuid = Uuid::from_u128(3);
-    const NEVER: Uuid = Uuid::from_u128(4);
+    const NEWCOMER_LIFE: Uuid = Uuid::from_u128(4);
 
     fn life(instance: Uuid) -> Life {
-        Life { instance, has_worked: instance != NEVER }
+        Life { instance, is_newcomer: instance == NEWCOMER_LIFE }
     }
 
     fn presence(instance: Uuid, session: u64, state: PresenceState) -> Presence {
@@ -294,7 +305,8 @@ mod tests {
             assert_eq!(standing.heard(Some(&presence(*instance, *session, *state)), 0), Verdict::Ignore);
         }
         let verdict = standing.heard(Some(&presence(ME, 2, Online)), 0);
-        assert_eq!((verdict == Verdict::Settled, standing.is_sole()), (sole, sole), "after {before:?}");
+        let wanted = if sole { Verdict::Settled } else { Verdict::Claim };
+        assert_eq!((verdict, standing.is_sole()), (wanted, sole), "after {before:?}");
         standing
     }
 
@@ -310,9 +322,9 @@ mod tests {
     fn only_lives_of_this_place_are_over() {
         let here = "boot 1:2";
         let text = format!(
-            "{ME} {here}\n{TWIN} boot 1:3\nnonsense {here}\n{FORMER}\n{NEVER} {here} newcomer\n{FORMER} {here}\n"
+            "{ME} {here}\n{TWIN} boot 1:3\nnonsense {here}\n{FORMER}\n{NEWCOMER_LIFE} {here} newcomer\n{FORMER} {here}\n"
         );
-        let lives = [ME, NEVER, FORMER].map(life);
+        let lives = [ME, NEWCOMER_LIFE, FORMER].map(life);
         assert_eq!(former(&text, here), lives);
         assert_eq!(former(&lines(&lives, here), here), lives);
         assert!(former("", here).is_empty());
@@ -332,7 +344,12 @@ mod tests {
     fn a_newcomer_waits_for_objections() {
         let mut claiming = check(&[(TWIN, 1, Online)], false);
         assert_eq!((claiming.tick(44_999), claiming.next_ms()), (Verdict::Ignore, Some(45_000)));
-        assert_eq!((claiming.tick(45_000), claiming.is_sole()), (Verdict::Settled, true));
+        assert_eq!((claiming.tick(45_000), claiming.is_sole(), claiming.next_ms()), (Verdict::Assert, false, None));
+        let mut deaf = claiming.clone();
+        assert_eq!(claiming.heard(Some(&presence(ME, 2, Online)), 45_001), Verdict::Settled);
+        assert!(claiming.is_sole());
+        // What comes before the own presence was only late.
+        assert_eq!(deaf.heard(Some(&presence(TWIN, 1, Online)), 90_000), Verdict::Withdraw);
         let mut claiming = check(&[(TWIN, 1, Online)], false);
         assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Offline)), 5), Verdict::Assert);
         assert_eq!(claiming.heard(Some(&presence(TWIN, 1, Online)), 6), Verdict::Withdraw);
@@ -357,19 +374,19 @@ mod tests {
     #[test]
     fn what_a_newcomer_left_hides_who_works() {
         for state in [Online, Offline, Stopped] {
-            let newcomer = || Standing::new(life(ME), (7, 2), vec![life(NEVER), life(FORMER)], 45_000);
-            check_of(newcomer(), &[(NEVER, 1, state)], false);
+            let newcomer = || Standing::new(life(ME), (7, 2), vec![life(NEWCOMER_LIFE), life(FORMER)], 45_000);
+            check_of(newcomer(), &[(NEWCOMER_LIFE, 1, state)], false);
             // Goodbyes are said at once, and wills when a broker finds that somebody is gone.
             check_of(newcomer(), &[(FORMER, 1, state)], state == Stopped);
             check_of(newcomer(), &[(ME, 1, state)], true);
         }
         // The same of this life, before it has worked.
-        let heard = |has_worked| {
-            let mut standing = Standing::new(Life { instance: ME, has_worked }, (7, 2), vec![], 45_000);
+        let heard = |is_newcomer| {
+            let mut standing = Standing::new(Life { instance: ME, is_newcomer }, (7, 2), vec![], 45_000);
             assert_eq!(standing.heard(Some(&presence(ME, 1, Offline)), 0), Verdict::Ignore);
             standing.heard(Some(&presence(ME, 2, Online)), 0)
         };
-        assert_eq!([heard(true), heard(false)], [Verdict::Settled, Verdict::Ignore]);
+        assert_eq!([heard(false), heard(true)], [Verdict::Settled, Verdict::Claim]);
     }
 
     /// Two that work, whose messages both hear in one order.
@@ -432,7 +449,7 @@ mod tests {
                 match standing.heard(Some(&presence(speaker, 2, Online)), 0) {
                     Verdict::Assert => topic.push_back(*agent),
                     Verdict::Withdraw => withdrawn.push(*agent),
-                    Verdict::Ignore | Verdict::Settled => {}
+                    Verdict::Ignore | Verdict::Settled | Verdict::Claim => {}
                 }
             }
         }

@@ -157,7 +157,7 @@ impl Keeper {
             hostname: name,
             voice: Voice::new(me.clone(), self.outbox.clone(), beats),
             me,
-            former: instances.map(|instance| presence::Life { instance, has_worked: true }).collect(),
+            former: instances.map(|instance| presence::Life { instance, is_newcomer: false }).collect(),
             identity: Arc::clone(&self.identity),
             created_ms: self.row.created_ms,
             time: KnownTime::new(self.signed_ms),

@@ -243,7 +243,7 @@ impl Host {
 
     async fn stand(&mut self, verdict: Verdict, link: &Link) -> Done {
         match verdict {
-            Verdict::Ignore | Verdict::Assert => {}
+            Verdict::Ignore | Verdict::Assert | Verdict::Claim => {}
             Verdict::Withdraw => {
                 tracing::error!(host.id = %self.parts.me.host, "duplicate: another simulation has this host");
                 link.withdraw();

@@ -53,6 +53,8 @@ const QUIET_MS: Millis = 1_000;
 const AWAY: Growth = Growth { first_ms: 300_000, max_ms: 300_000 };
 /// `FORMER_MAX` of the agent's lives.
 const FORMER_MAX: usize = 16;
+/// How long two may work that could not hear one another when they began: as long as a connection may be silent.
+const TWINS_MAX_MS: Millis = 60_000;
 /// A connection that lasted this long was a good one (`GOOD` of the link).
 const GOOD_MS: Millis = 30_000;
 /// The verb that every simulated host forbids.
@@ -134,7 +136,7 @@ impl Agent {
         let former = machine.disk.write(|tx| {
             let mut former = presence::former(&tx.tables.instances, &place);
             former.truncate(FORMER_MAX);
-            let own = Life { instance, has_worked: false };
+            let own = Life { instance, is_newcomer: false };
             tx.tables.instances = presence::lines(std::iter::once(&own).chain(&former), &place);
             former
         })?;
@@ -284,10 +286,13 @@ impl Agent {
     fn stand(&mut self, machine: &mut Machine, around: &mut Around<'_>, verdict: Verdict) -> Result<(), Crash> {
         match verdict {
             Verdict::Ignore | Verdict::Assert => {}
+            Verdict::Claim => self.is_newcomer(machine, true)?,
             Verdict::Withdraw => {
                 around.note(|| format!("machine {} withdraws", machine.index));
-                around.watch.check(super::watch::Promise::Twin, self.sole_since_ms.is_none(), || {
-                    format!("machine {} worked and withdrew", machine.index)
+                // Of two that begin while they cannot hear one another, one leaves soon.
+                let worked_ms = self.sole_since_ms.map_or(0, |since_ms| around.now_ms - since_ms);
+                around.watch.check(super::watch::Promise::Twin, worked_ms < TWINS_MAX_MS, || {
+                    format!("machine {} worked for {worked_ms} ms and withdrew", machine.index)
                 });
                 self.queue.borrow_mut().push(Packet::Disconnect);
                 let packets = self.take_packets();
@@ -305,15 +310,20 @@ impl Agent {
                 self.observe(machine);
                 let now_ms = self.now_ms(around);
                 self.voice.begin(now_ms);
-                let own = Life { instance: self.me.instance, has_worked: true };
-                let lives = presence::lines(std::iter::once(&own).chain(&self.former), &machine.place());
-                machine.disk.write(|tx| tx.tables.instances = lives)?;
+                self.is_newcomer(machine, false)?;
                 while let Some(message) = self.held.pop_front() {
                     self.order(machine, around, &message)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// As the agent's `Lives`.
+    fn is_newcomer(&self, machine: &mut Machine, is_newcomer: bool) -> Result<(), Crash> {
+        let own = Life { instance: self.me.instance, is_newcomer };
+        let lives = presence::lines(std::iter::once(&own).chain(&self.former), &machine.place());
+        machine.disk.write(|tx| tx.tables.instances = lives)
     }
 
     pub(super) fn observe(&mut self, machine: &Machine) {
