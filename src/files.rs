@@ -29,6 +29,20 @@ pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
 /// # Errors
 /// If any of these steps fails; `path` is then as it was.
 pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    written_beside(path, mode, |file| file.write_all(content).and_then(|()| file.sync_all()))?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// The same for what need not outlast a crash of the machine: nothing is synced.
+///
+/// # Errors
+/// If any of these steps fails; `path` is then as it was.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    written_beside(path, mode, |file| file.write_all(content))
+}
+
+/// Puts a new file in the place of `path`.
+fn written_beside(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| io::Error::other("a file name is wanted"))?;
     let beside = folder.join(format!(".{}.new", name.to_string_lossy()));
@@ -38,13 +52,12 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
         .create_new(true)
         .mode(mode)
         .open(&beside)
-        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
+        .and_then(|mut file| write(&mut file))
         .and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         let _ = fs::remove_file(&beside);
     }
-    written?;
-    sync_folder(folder)
+    written
 }
 
 /// Makes a file that only its owner may read, if there is none, and sees to that if there is one. For

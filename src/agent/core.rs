@@ -444,7 +444,6 @@ impl Agent {
                 tracing::info!(
                     "another agent of this host is online, or was lately; this one works if it does not object"
                 );
-                self.lives.is_newcomer(true);
             }
             Verdict::Withdraw => {
                 tracing::error!(
@@ -458,8 +457,8 @@ impl Agent {
             Verdict::Settled => {
                 let now_ms = self.now_ms();
                 self.observe_units();
+                self.lives.works();
                 self.voice.begin(now_ms);
-                self.lives.is_newcomer(false);
                 self.ready.send_replace(true);
                 return self.take_held_up().await;
             }

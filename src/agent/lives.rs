@@ -18,7 +18,7 @@ use crate::{
 const FORMER_MAX: usize = 16;
 
 /// This life, and earlier ones.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Lives {
     path: PathBuf,
     place: String,
@@ -41,7 +41,7 @@ impl Lives {
         let place = place(folder).map_err(failed)?;
         let mut former = presence::former(&text, &place);
         former.truncate(FORMER_MAX);
-        let own = Life { instance: Uuid::new_v4(), is_newcomer: false };
+        let own = Life { instance: Uuid::new_v4(), is_newcomer: true };
         let lives = Self { path: path.clone(), place, own, former };
         lives.write().map_err(failed)?;
         Ok(lives)
@@ -57,22 +57,21 @@ impl Lives {
         &self.former
     }
 
-    /// This life has found another one there, or works. It is written beside everything else.
-    pub(super) fn is_newcomer(&mut self, is_newcomer: bool) {
-        if std::mem::replace(&mut self.own.is_newcomer, is_newcomer) == is_newcomer {
+    /// This life works from now on, which is remembered.
+    pub(super) fn works(&mut self) {
+        if !std::mem::replace(&mut self.own.is_newcomer, false) {
             return;
         }
-        let lives = self.clone();
-        drop(tokio::task::spawn_blocking(move || {
-            if let Err(error) = lives.write() {
-                tracing::warn!(%error, file = %lives.path.display(), "it is not remembered whether this agent works");
-            }
-        }));
+        if let Err(error) = self.write() {
+            tracing::warn!(%error, file = %self.path.display(), "it is not remembered that this agent works");
+        }
     }
 
+    /// Replaces the file. Nothing is synced: of what a machine forgets when it crashes there is nothing left to be known, for
+    /// its next start is another place.
     fn write(&self) -> io::Result<()> {
         let text = presence::lines(std::iter::once(&self.own).chain(&self.former), &self.place);
-        files::write_atomically(&self.path, text.as_bytes(), files::SECRET_MODE)
+        files::replace(&self.path, text.as_bytes(), files::SECRET_MODE)
     }
 }
 
@@ -96,24 +95,18 @@ mod tests {
             let lives = Lives::begin(folder.path()).unwrap();
             let newest: Vec<_> = earlier.iter().rev().take(FORMER_MAX).copied().collect();
             assert_eq!(lives.former(), newest);
-            earlier.push(Life { instance: lives.instance(), is_newcomer: false });
+            earlier.push(Life { instance: lives.instance(), is_newcomer: true });
         }
     }
 
-    #[tokio::test]
-    async fn a_newcomer_is_known_as_such_until_it_works() {
+    #[test]
+    fn a_newcomer_is_known_as_such_until_it_works() {
         let folder = tempfile::tempdir().unwrap();
         let mut first = Lives::begin(folder.path()).unwrap();
-        for newcomer in [true, false, true] {
-            first.is_newcomer(newcomer);
-            let known = |text: String| presence::former(&text, &first.place)[0].is_newcomer;
-            while known(fs::read_to_string(&first.path).unwrap()) != newcomer {
-                tokio::task::yield_now().await;
-            }
-        }
+        first.works();
         let second = Lives::begin(folder.path()).unwrap();
-        assert_eq!(second.former(), [Life { instance: first.instance(), is_newcomer: true }]);
+        assert_eq!(second.former(), [Life { instance: first.instance(), is_newcomer: false }]);
         let third = Lives::begin(folder.path()).unwrap();
-        assert_eq!(third.former().iter().map(|life| life.is_newcomer).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(third.former().iter().map(|life| life.is_newcomer).collect::<Vec<_>>(), [true, false]);
     }
 }

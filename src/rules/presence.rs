@@ -11,9 +11,9 @@
 //! instances of its original along, and those are not over: so each is remembered with its place. If one of them speaks up
 //! all the same, the store is the copy of one that lives on, and its agent leaves the host to that.
 //!
-//! What an earlier life left on the topic that was a newcomer to the end, such as its last will, lies over the presence of
-//! the one that works; and so may what a connection left that broke before it could tell. Whoever finds that there
-//! claims the host like any newcomer.
+//! What an earlier life left on the topic that was a newcomer to the end, such as its last will, may lie over the presence of
+//! one that works; and so may what an earlier connection of a newcomer left. Whoever finds that there claims the host like
+//! any newcomer.
 //!
 //! If two work all the same, each objects to the other's objections. Then the later life leaves the host to the earlier one.
 
@@ -45,7 +45,7 @@ pub fn epoch(now_ms: Millis, last: Option<Millis>, share: f64) -> Millis {
 pub struct Life {
     /// By what it is known.
     pub instance: Uuid,
-    /// Whether it found another one there, or could not tell, and has not worked since.
+    /// Whether it has not worked yet.
     pub is_newcomer: bool,
 }
 
@@ -82,7 +82,7 @@ pub enum Verdict {
     Ignore,
     /// Publish the own presence again.
     Assert,
-    /// Another one is there: this one waits for its objection, and is a newcomer until it works.
+    /// Another one is there, or may be: this one waits for its objection.
     Claim,
     /// This agent is the only one: begin to work.
     Settled,
@@ -218,18 +218,10 @@ impl Standing {
         }
     }
 
-    /// Whether this was left by a life of this store on a topic that may have been another's by then: by a newcomer, or by
-    /// one whose last will may have come after a newcomer.
+    /// Whether a newcomer of this store left this, on a topic that may have been another's by then.
     fn may_hide_another(&self, presence: &Presence) -> bool {
-        let earlier_sessions = (self.session > 1).then_some(&self.own);
-        let mut newcomer_since = false;
-        for life in earlier_sessions.into_iter().chain(&self.former) {
-            if life.instance == presence.instance {
-                return life.is_newcomer || (newcomer_since && presence.state != PresenceState::Stopped);
-            }
-            newcomer_since |= life.is_newcomer;
-        }
-        false
+        let is_its = |life: &&Life| life.instance == presence.instance;
+        self.former.iter().chain([&self.own]).find(is_its).is_some_and(|life| life.is_newcomer)
     }
 
     fn former_life(&self, presence: &Presence) -> Option<&Life> {
@@ -374,11 +366,10 @@ mod tests {
     #[test]
     fn what_a_newcomer_left_hides_who_works() {
         for state in [Online, Offline, Stopped] {
-            let newcomer = || Standing::new(life(ME), (7, 2), vec![life(NEWCOMER_LIFE), life(FORMER)], 45_000);
-            check_of(newcomer(), &[(NEWCOMER_LIFE, 1, state)], false);
-            // Goodbyes are said at once, and wills when a broker finds that somebody is gone.
-            check_of(newcomer(), &[(FORMER, 1, state)], state == Stopped);
-            check_of(newcomer(), &[(ME, 1, state)], true);
+            let after = || Standing::new(life(ME), (7, 2), vec![life(NEWCOMER_LIFE), life(FORMER)], 45_000);
+            check_of(after(), &[(NEWCOMER_LIFE, 1, state)], false);
+            check_of(after(), &[(FORMER, 1, state)], true);
+            check_of(after(), &[(ME, 1, state)], true);
         }
         // The same of this life, before it has worked.
         let heard = |is_newcomer| {

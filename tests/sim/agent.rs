@@ -136,7 +136,7 @@ impl Agent {
         let former = machine.disk.write(|tx| {
             let mut former = presence::former(&tx.tables.instances, &place);
             former.truncate(FORMER_MAX);
-            let own = Life { instance, is_newcomer: false };
+            let own = Life { instance, is_newcomer: true };
             tx.tables.instances = presence::lines(std::iter::once(&own).chain(&former), &place);
             former
         })?;
@@ -285,8 +285,7 @@ impl Agent {
 
     fn stand(&mut self, machine: &mut Machine, around: &mut Around<'_>, verdict: Verdict) -> Result<(), Crash> {
         match verdict {
-            Verdict::Ignore | Verdict::Assert => {}
-            Verdict::Claim => self.is_newcomer(machine, true)?,
+            Verdict::Ignore | Verdict::Assert | Verdict::Claim => {}
             Verdict::Withdraw => {
                 around.note(|| format!("machine {} withdraws", machine.index));
                 // Of two that begin while they cannot hear one another, one leaves soon.
@@ -309,21 +308,16 @@ impl Agent {
                 self.exempt = true;
                 self.observe(machine);
                 let now_ms = self.now_ms(around);
+                let own = Life { instance: self.me.instance, is_newcomer: false };
+                let lives = presence::lines(std::iter::once(&own).chain(&self.former), &machine.place());
+                machine.disk.write(|tx| tx.tables.instances = lives)?;
                 self.voice.begin(now_ms);
-                self.is_newcomer(machine, false)?;
                 while let Some(message) = self.held.pop_front() {
                     self.order(machine, around, &message)?;
                 }
             }
         }
         Ok(())
-    }
-
-    /// As the agent's `Lives`.
-    fn is_newcomer(&self, machine: &mut Machine, is_newcomer: bool) -> Result<(), Crash> {
-        let own = Life { instance: self.me.instance, is_newcomer };
-        let lives = presence::lines(std::iter::once(&own).chain(&self.former), &machine.place());
-        machine.disk.write(|tx| tx.tables.instances = lives)
     }
 
     pub(super) fn observe(&mut self, machine: &Machine) {
