@@ -47,7 +47,7 @@ const BLOCKED_MS: Millis = 20;
 /// How long to wait when the store failed.
 const FAILED_MS: Millis = 1_000;
 /// The least time between two assertions of the own presence, so that two parties that overwrite
-/// each other do so at leisure; less than the shortest wait of a claim, one keep-alive and a half.
+/// each other do so at leisure; less than the shortest wait of a claim, two keep-alives.
 const ASSERT_GAP_MS: Millis = 1_000;
 
 /// Where what waits to be said is kept, until the console has it.
@@ -179,7 +179,8 @@ impl<K: Kept, W: Wire> Voice<K, W> {
 
     /// There is a connection; whether this agent may work in it shows when its presence comes back.
     pub(crate) fn up(&mut self, connection: W, former: Vec<Life>, now_ms: Millis) {
-        let wait_ms = Millis::from(self.me.keep_alive_s) * 1500;
+        // A broker that hears nothing of whoever works gives that up after one and a half, and it finds out then.
+        let wait_ms = Millis::from(self.me.keep_alive_s) * 2000;
         let own = Life { instance: self.me.instance, is_newcomer: !self.has_worked };
         let standing = Standing::new(own, (self.me.epoch, connection.session()), former, wait_ms);
         self.blocked_until_ms = None;

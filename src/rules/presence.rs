@@ -3,7 +3,7 @@
 //!
 //! Two things go wrong there. An old last will overwrites a new session's presence: the agent
 //! publishes its own again. And a cloned disk starts a twin, with the same certificate and the same
-//! id: the newcomer claims the host, waits one keep-alive and a half, and begins to work only if
+//! id: the newcomer claims the host, waits two keep-alives, and begins to work only if
 //! nobody objects; an agent that works objects to every claim.
 //!
 //! Earlier lives of the same store are no twins: the store's lock says that they are over. That is
