@@ -88,7 +88,7 @@ fn a_host_that_is_gone_for_good_is_removed() {
     run(&["exec", "--host", &host, "--", "true"]).expect_code(1).expect_stderr(&host);
     // What waited for it will never be done, and says so.
     let shown = roles.json(&["command", "show", waits.trim()]);
-    assert_eq!(shown["state"], "closed", "{shown}");
+    assert_eq!(shown["hosts"][0]["state"], "missing", "{shown}");
 
     // Its certificate does not let it in any more; a token does, with the folder that it has.
     let mut agent = roles.agent(&[]);
