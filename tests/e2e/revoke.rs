@@ -92,7 +92,7 @@ fn a_host_that_is_gone_for_good_is_removed() {
 
     // Its certificate does not let it in any more; a token does, with the folder that it has.
     let mut agent = roles.agent(&[]);
-    agent.wait_for("that it is locked out", |printed| printed.contains("certificate").then_some(()));
+    agent.wait_for("that it is locked out", |printed| printed.contains("CertificateRevoked").then_some(()));
     agent.kill();
     assert_eq!(roles.json(&["host", "ls"]), serde_json::json!([]));
     let _agent = roles.agent(&["--join", &roles.token()]);
