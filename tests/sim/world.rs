@@ -39,9 +39,9 @@ pub(super) enum Event {
     AtBroker(ConnId, Packet),
     AtClient(ConnId, Incoming),
     Connect(Who, u32),
-    /// The broker, or the client, gives a silent connection up.
-    BrokerGivesUp(ConnId),
-    ClientGivesUp(ConnId),
+    /// The broker, or the client, gives up a connection that has been silent since then.
+    BrokerGivesUp(ConnId, Silence),
+    ClientGivesUp(ConnId, Silence),
     BrokerStarts,
     Timer(usize, u32, Millis),
     Starts(usize),
@@ -53,6 +53,20 @@ pub(super) enum Event {
     Acks(u32),
     Dispatch(u32),
     Act(Act),
+}
+
+/// Nothing gets through to a party.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stall {
+    since_ms: Millis,
+    until_ms: Millis,
+}
+
+/// A party is not heard, since a stall began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Silence {
+    who: Who,
+    since_ms: Millis,
 }
 
 /// What a party sees of the world.
@@ -126,7 +140,7 @@ pub(super) struct World {
     lines: BTreeMap<ConnId, Line>,
     conns: ConnId,
     /// Until when nothing gets through to whom, or from them.
-    pub(super) stalled: BTreeMap<Who, Millis>,
+    pub(super) stalled: BTreeMap<Who, Stall>,
     pub(super) weather: Weather,
     pub(super) seal: Seal,
     pub(super) watch: Watch,
@@ -197,13 +211,13 @@ impl World {
             Event::AtBroker(conn, packet) => self.at_broker(conn, packet),
             Event::AtClient(conn, incoming) => self.at_client(conn, incoming),
             Event::Connect(who, life) => self.connect(who, life),
-            Event::BrokerGivesUp(conn) => {
-                if self.lines.get(&conn).is_some_and(|line| self.is_stalled(line.who)) {
+            Event::BrokerGivesUp(conn, silence) => {
+                if self.lasts(silence) {
                     self.break_session(conn);
                 }
             }
-            Event::ClientGivesUp(conn) => {
-                if self.lines.get(&conn).is_some_and(|line| self.is_stalled(line.who)) {
+            Event::ClientGivesUp(conn, silence) => {
+                if self.lasts(silence) {
                     self.client_closed(conn);
                 }
             }
@@ -235,16 +249,23 @@ impl World {
 
     // The network.
 
+    fn stall_of(&self, who: Who) -> Option<Stall> {
+        self.stalled.get(&who).copied().filter(|stall| self.now_ms < stall.until_ms)
+    }
+
     pub(super) fn is_stalled(&self, who: Who) -> bool {
-        self.stalled.get(&who).is_some_and(|until_ms| self.now_ms < *until_ms)
+        self.stall_of(who).is_some()
+    }
+
+    /// Whether nothing has got through ever since.
+    fn lasts(&self, Silence { who, since_ms }: Silence) -> bool {
+        self.stall_of(who).is_some_and(|stall| stall.since_ms == since_ms)
     }
 
     /// Puts off what would go over a network that lets nothing through. True if it does.
     fn waits(&mut self, conn: ConnId, event: impl FnOnce() -> Event) -> bool {
         let Some(line) = self.lines.get(&conn) else { return false };
-        let Some(until_ms) = self.stalled.get(&line.who).copied().filter(|until_ms| self.now_ms < *until_ms) else {
-            return false;
-        };
+        let Some(Stall { until_ms, .. }) = self.stall_of(line.who) else { return false };
         if let Some(line) = self.lines.get_mut(&conn) {
             line.up_ms = line.up_ms.max(until_ms + 1);
             line.down_ms = line.down_ms.max(until_ms + 1);
@@ -441,12 +462,19 @@ impl World {
 
     /// For so long nothing gets through, and nobody is told.
     pub(super) fn stall(&mut self, who: Who, for_ms: Millis) {
-        let until_ms = self.now_ms + for_ms;
-        self.stalled.insert(who, until_ms);
+        self.watch.note(self.now_ms, || format!("{who:?} is parted from the broker for {for_ms} ms"));
+        let now = Stall { since_ms: self.now_ms, until_ms: self.now_ms + for_ms };
+        if let Some(before) = self.stall_of(who) {
+            let until_ms = before.until_ms.max(now.until_ms);
+            self.stalled.insert(who, Stall { until_ms, ..before });
+            return;
+        }
+        self.stalled.insert(who, now);
+        let silence = Silence { who, since_ms: now.since_ms };
         let conns: Vec<_> = self.lines.iter().filter(|(_, line)| line.who == who).map(|(conn, _)| *conn).collect();
         for conn in conns {
-            self.after(keep_alive_ms() * 3 / 2, Event::BrokerGivesUp(conn));
-            self.after(keep_alive_ms() * 2, Event::ClientGivesUp(conn));
+            self.after(keep_alive_ms() * 3 / 2, Event::BrokerGivesUp(conn, silence));
+            self.after(keep_alive_ms() * 2, Event::ClientGivesUp(conn, silence));
         }
     }
 
