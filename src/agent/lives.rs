@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -78,7 +79,6 @@ impl Lives {
 /// Where an agent lives: in this folder, since this start of the machine. A copy of the folder is another place, and so is
 /// a copy of the whole disk, which can only be used by a machine that was started with it.
 fn place(folder: &Path) -> io::Result<String> {
-    use std::os::unix::fs::MetadataExt as _;
     let found = fs::metadata(folder)?;
     Ok(format!("{} {}:{}", facts::boot_id(), found.dev(), found.ino()))
 }
