@@ -144,10 +144,8 @@ struct Line<W> {
 
 impl<W> Line<W> {
     /// Has the own presence published again, soon.
-    fn assert_if(&mut self, wanted: bool, now_ms: Millis) {
-        if wanted {
-            self.assert_ms = Some(now_ms.max(self.asserted_ms + ASSERT_GAP_MS));
-        }
+    fn assert(&mut self, now_ms: Millis) {
+        self.assert_ms = Some(now_ms.max(self.asserted_ms + ASSERT_GAP_MS));
     }
 }
 
@@ -209,7 +207,9 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         let Some(line) = &mut self.line else { return Verdict::Ignore };
         let presence: Option<Presence> = serde_json::from_slice(payload).ok();
         let verdict = line.standing.heard(presence.as_ref(), now_ms);
-        line.assert_if(verdict == Verdict::Assert, now_ms);
+        if verdict == Verdict::Assert {
+            line.assert(now_ms);
+        }
         verdict
     }
 
@@ -223,7 +223,9 @@ impl<K: Kept, W: Wire> Voice<K, W> {
     pub(crate) fn tick(&mut self, now_ms: Millis) -> Verdict {
         let Some(line) = &mut self.line else { return Verdict::Ignore };
         let verdict = line.standing.tick(now_ms);
-        line.assert_if(verdict == Verdict::Assert, now_ms);
+        if verdict == Verdict::Assert {
+            line.assert(now_ms);
+        }
         verdict
     }
 
@@ -240,7 +242,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         self.beats.refresh(now_ms);
         self.repeat_all(now_ms);
         if let Some(line) = &mut self.line {
-            line.assert_if(true, now_ms);
+            line.assert(now_ms);
         }
     }
 
