@@ -116,7 +116,6 @@ pub(crate) struct Voice<K = Store, W = Connection> {
     me: Me,
     kept: K,
     line: Option<Line<W>>,
-    /// Whether this agent has been the only one of its host in this life.
     has_worked: bool,
     pub(crate) beats: Beats,
     pub(crate) units: UnitTopics,
@@ -195,6 +194,11 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         self.line = None;
         self.beat = None;
         self.beats.disconnected();
+    }
+
+    /// Whether this agent has been the only one of its host in this life.
+    pub(super) fn has_worked(&self) -> bool {
+        self.has_worked
     }
 
     /// Whether the agent is connected, and the only one of its host.
