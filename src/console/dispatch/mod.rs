@@ -15,7 +15,7 @@ mod check;
 pub(crate) mod schedule;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -71,8 +71,8 @@ pub(crate) enum Event {
     Settled(CommandId, HostId),
     /// A host came (true) or went.
     Presence(HostId, bool),
-    /// A host has shown that it is there.
-    Shown(HostId),
+    /// Hosts have shown that they are there.
+    Shown(BTreeSet<HostId>),
     /// There is a new connection to the broker.
     Connected,
 }
@@ -229,9 +229,9 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             () = shutdown.cancelled() => return,
         }
         for event in taken {
-            match event {
+            match &event {
                 Event::Connected => roll_call = refresh_all(&shared).await,
-                Event::Shown(host) => roll_call.iter_mut().for_each(|called| called.answered(host)),
+                Event::Shown(hosts) => roll_call.iter_mut().for_each(|called| called.answered(hosts)),
                 _ => (),
             }
             actions.extend(take(&mut schedule, event, now_ms()));
@@ -307,9 +307,9 @@ impl RollCall {
         now < self.since_ms
     }
 
-    /// A host has shown that it is there.
-    pub(crate) fn answered(&mut self, host: HostId) {
-        self.answered.insert(host);
+    /// These have shown that they are there.
+    pub(crate) fn answered(&mut self, hosts: &BTreeSet<HostId>) {
+        self.answered.extend(hosts);
     }
 
     /// Those of the hosts that count as online which have not.
