@@ -428,3 +428,29 @@ pub(super) fn before(now: Millis, time: Duration) -> Millis {
 fn to_ms(time: Duration) -> Millis {
     Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_a_roll_call_is_missing_once_it_is_over() {
+        let [there, silent, away] = [HostId::random(), HostId::random(), HostId::random()];
+        let (mut called, refresh) = RollCall::new(3, 1_000);
+        assert_eq!((refresh.issued_ms, refresh.within_ms), (1_000, 100));
+        assert_eq!(called.missing(vec![there, silent]), [there, silent]);
+        called.answered(&BTreeSet::from([there]));
+        // One that does not count as online is not missed.
+        called.answered(&BTreeSet::from([there, away]));
+        assert_eq!(called.missing(vec![there, silent]), [silent]);
+        let over_ms = 1_000 + to_ms(ROLL_CALL) + 100;
+        assert_eq!([999, over_ms - 1, over_ms].map(|now| called.is_over(now)), [false, false, true]);
+        assert_eq!([999, 1_000].map(|now| called.is_void(now)), [true, false]);
+    }
+
+    #[test]
+    fn a_roll_call_takes_longer_in_a_larger_fleet() {
+        let within_ms = [0, 50, 51, 10_000, 30_000, 1_000_000].map(|hosts| RollCall::new(hosts, 0).1.within_ms);
+        assert_eq!(within_ms, [100, 100, 102, 20_000, 60_000, 60_000]);
+    }
+}
