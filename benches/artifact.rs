@@ -26,12 +26,14 @@
     reason = "a program to be run by hand"
 )]
 
+#[path = "common/mod.rs"]
+mod common;
 #[path = "../tests/fleet/mod.rs"]
 mod fleet;
 
 use std::{
     fs::{self, File},
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     sync::{
@@ -42,6 +44,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Result;
+use common::{cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running, eventually};
 
 /// How fast it should be, against `sha256sum` and `cp`, one after the other.
@@ -49,15 +53,26 @@ const SPEED_MIN: f64 = 0.8;
 /// The most memory that either end may have, in MB: far less than an artifact, so that no size of one matters.
 const MEMORY_MAX_MB: f64 = 100.0;
 
+/// An artifact on its way from a console to installed on an agent, beside `sha256sum` and `cp`
+#[derive(clap::Args)]
 struct Options {
-    check: bool,
+    /// Wait, before each measurement, until other programs leave the processor alone
+    #[arg(long)]
     patient: bool,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = cli::at_least::<usize>(1))]
     rounds: usize,
+    /// The size of the artifact
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = cli::at_least::<u64>(1))]
     megabytes: u64,
 }
 
 fn main() -> ExitCode {
-    let options = options();
+    cli::main(run)
+}
+
+/// Measures everything and prints it; whether a budget was missed.
+fn run(options: &Options) -> Result<bool> {
     let mut fleet = Fleet::start();
     let up = fleet.up().pid().as_raw();
     let (home, agent, host) = second_agent(&fleet);
@@ -73,15 +88,15 @@ fn main() -> ExitCode {
     for round in 0..options.rounds {
         for row in 0..2 {
             if options.patient {
-                wait_for_quiet();
+                usage::wait_for_quiet()?;
             }
             // Nobody is always the first.
             if (row + round) % 2 == 0 {
                 let watched = Watched::new([up, agent.pid().as_raw()]);
                 rows[0].push(install(&fleet, &host, &installed, round));
-                let [console, agent] = watched.finish();
-                for (row, value) in rows[3..].iter_mut().zip([console.0, console.1, agent.0, agent.1]) {
-                    row.push(value);
+                let [console, agent] = watched.finish()?;
+                for (row, bytes) in rows[3..].iter_mut().zip([console.0, console.1, agent.0, agent.1]) {
+                    row.push(usage::mb(bytes));
                 }
             } else {
                 let (plain_s, sync_s) = copy(&file);
@@ -91,8 +106,9 @@ fn main() -> ExitCode {
         }
     }
     agent.stop();
-    let [ours, plain, synced, console_rss, console_pss, agent_rss, agent_pss] = rows.map(median);
-    println!("an artifact of {} MB, {} rounds, {} cores\n", options.megabytes, options.rounds, cores());
+    let [ours, plain, synced, console_rss, console_pss, agent_rss, agent_pss] =
+        rows.map(|row| Spread::of(row).median());
+    println!("an artifact of {} MB, {} rounds, {} cores\n", options.megabytes, options.rounds, usage::cores());
     println!("{:<54} {:>9} {:>9}", "", "measured", "budget");
     let speed = plain / ours;
     let rows = [
@@ -114,34 +130,7 @@ fn main() -> ExitCode {
         let budget = budget.map(|(bound, at_least)| format!("{} {bound:.2}", if at_least { "≥" } else { "≤" }));
         println!("{what:<54} {measured:>9.3} {:>9}{}", budget.unwrap_or_default(), if met { "" } else { "  MISSED" });
     }
-    if options.check && missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-fn options() -> Options {
-    let mut options = Options { check: false, patient: false, rounds: 5, megabytes: 1_000 };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut number = || args.next().and_then(|text| text.parse::<u64>().ok()).expect("a number is wanted").max(1);
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--patient" => options.patient = true,
-            "--rounds" => options.rounds = usize::try_from(number()).unwrap(),
-            "--megabytes" => options.megabytes = number(),
-            // Cargo's own.
-            "--bench" => {}
-            other => panic!("unknown argument {other}"),
-        }
-    }
-    options
-}
-
-fn cores() -> usize {
-    thread::available_parallelism().map_or(0, usize::from)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    Ok(missed)
 }
 
 /// Another host of the fleet, with an agent that is a process of its own.
@@ -208,65 +197,34 @@ fn copy(file: &Path) -> (f64, f64) {
 struct Watched {
     pids: [i32; 2],
     over: Arc<AtomicBool>,
-    sampler: thread::JoinHandle<[f64; 2]>,
+    sampler: thread::JoinHandle<io::Result<[u64; 2]>>,
 }
 
 impl Watched {
     fn new(pids: [i32; 2]) -> Self {
         for pid in pids {
-            // Sets VmHWM back.
-            let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+            let _ = usage::forget_peak(pid);
         }
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
         let sampler = thread::spawn(move || {
-            let mut highest = [0.0_f64; 2];
+            let mut highest = [0; 2];
             while !is_over.load(Ordering::Relaxed) {
                 for (highest, pid) in highest.iter_mut().zip(pids) {
-                    *highest = highest.max(field_mb(&format!("/proc/{pid}/smaps_rollup"), "Pss:"));
+                    *highest = usage::pss_bytes(pid)?.max(*highest);
                 }
                 thread::sleep(Duration::from_millis(10));
             }
-            highest
+            Ok(highest)
         });
         Self { pids, over, sampler }
     }
 
     /// The highest RSS and PSS of each.
-    fn finish(self) -> [(f64, f64); 2] {
+    fn finish(self) -> io::Result<[(u64, u64); 2]> {
         self.over.store(true, Ordering::Relaxed);
-        let pss = self.sampler.join().unwrap();
-        let rss = self.pids.map(|pid| field_mb(&format!("/proc/{pid}/status"), "VmHWM:"));
-        [(rss[0], pss[0]), (rss[1], pss[1])]
+        let pss = self.sampler.join().unwrap()?;
+        let [console, agent] = self.pids;
+        Ok([(usage::peak_rss_bytes(console)?, pss[0]), (usage::peak_rss_bytes(agent)?, pss[1])])
     }
-}
-
-fn field_mb(path: &str, field: &str) -> f64 {
-    let text = fs::read_to_string(path).unwrap();
-    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1000.0
-}
-
-/// Waits until the processors were idle nine tenths of a second, or for five minutes.
-fn wait_for_quiet() {
-    const PATIENCE: Duration = Duration::from_secs(300);
-    let started = Instant::now();
-    while started.elapsed() < PATIENCE {
-        let (idle, all) = processors();
-        thread::sleep(Duration::from_secs(1));
-        let (idle_then, all_then) = processors();
-        if (idle_then - idle) * 10 >= (all_then - all) * 9 {
-            return;
-        }
-    }
-    eprintln!("the machine was busy for {PATIENCE:?}: measuring anyway");
-}
-
-/// Ticks of all processors so far: idle ones, and all.
-fn processors() -> (u64, u64) {
-    let stat = fs::read_to_string("/proc/stat").unwrap();
-    let ticks: Vec<u64> =
-        stat.lines().next().unwrap().split_whitespace().skip(1).map(|tick| tick.parse().unwrap()).collect();
-    // user, nice, system, idle, iowait, …
-    (ticks.iter().skip(3).take(2).sum(), ticks.iter().sum())
 }

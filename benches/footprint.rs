@@ -12,24 +12,26 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
+    clippy::print_stderr,
     clippy::allow_attributes,
     reason = "a program to be run by hand"
 )]
 
-#[path = "common/agent.rs"]
-mod agent;
+#[path = "common/mod.rs"]
+mod common;
 #[path = "../tests/fleet/mod.rs"]
 mod fleet;
 
 use std::{
     fs,
-    path::PathBuf,
     process::{Command, ExitCode},
     sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
+use anyhow::Result;
+use common::{agent, cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running};
 use muster::pki;
 use rumqttc::{Client, Event, Incoming, MqttOptions, QoS, TlsConfiguration, Transport};
@@ -39,15 +41,24 @@ const PSS_MAX_MB: f64 = 6.0;
 const CPU_MAX_PERCENT: f64 = 0.1;
 const HEARTBEAT_MAX_MS: f64 = 70.0;
 
+/// What an agent costs its host: memory, processor, and the time from its start to its first heartbeat
+#[derive(clap::Args)]
 struct Options {
-    check: bool,
+    /// How long it is watched at rest
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = cli::at_least::<u64>(1))]
     seconds: u64,
+    /// How often it is started
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = cli::at_least::<usize>(1))]
     starts: usize,
 }
 
 fn main() -> ExitCode {
-    let options = options();
-    let program = agent::build().unwrap();
+    cli::main(run)
+}
+
+/// Measures everything and prints it; whether a budget was missed.
+fn run(options: &Options) -> Result<bool> {
+    let program = agent::build()?;
     let fleet = Fleet::start();
     let home = Home::new();
     let heartbeats = watch_heartbeats(&fleet);
@@ -63,37 +74,34 @@ fn main() -> ExitCode {
     let host = first_heartbeat(&heartbeats, |_| true).1;
     joining.stop();
 
-    let mut delays_ms: Vec<f64> = (0..options.starts)
-        .map(|_| {
-            while heartbeats.try_recv().is_ok() {}
-            let (started, agent) = start(&[]);
-            let (arrived, _) = first_heartbeat(&heartbeats, |from| from == host);
-            agent.stop();
-            (arrived - started).as_secs_f64() * 1000.0
-        })
-        .collect();
-    delays_ms.sort_by(f64::total_cmp);
+    let delays_ms = Spread::of((0..options.starts).map(|_| {
+        while heartbeats.try_recv().is_ok() {}
+        let (started, agent) = start(&[]);
+        let (arrived, _) = first_heartbeat(&heartbeats, |from| from == host);
+        agent.stop();
+        (arrived - started).as_secs_f64() * 1000.0
+    }));
 
     let (_, agent) = start(&[]);
     first_heartbeat(&heartbeats, |from| from == host);
     // Long enough for the first sample and batch, and for start-up's memory to be given back.
     thread::sleep(Duration::from_secs(20));
     let pid = agent.pid().as_raw();
-    let (busy_before, since) = (busy(pid), Instant::now());
+    let (before, since) = (usage::turns(pid)?.busy, Instant::now());
     thread::sleep(Duration::from_secs(options.seconds));
-    let cpu_percent = (busy(pid) - busy_before).as_secs_f64() / since.elapsed().as_secs_f64() * 100.0;
-    let (pss_mb, rss_mb) = (rollup_mb(pid, "Pss:"), rollup_mb(pid, "Rss:"));
+    let cpu_percent = (usage::turns(pid)?.busy - before).as_secs_f64() / since.elapsed().as_secs_f64() * 100.0;
+    let (pss_mb, rss_mb) = (usage::mb(usage::pss_bytes(pid)?), usage::mb(usage::rss_bytes(pid)?));
     agent.stop();
 
-    let binary_mb = fs::metadata(&program).unwrap().len() as f64 / 1e6;
+    let binary_mb = fs::metadata(&program)?.len() as f64 / 1e6;
     println!("agent at rest, without units; {} starts, {} s of rest\n", options.starts, options.seconds);
     println!("{:<34} {:>10} {:>10}", "", "measured", "budget");
     let rows = [
         ("memory (PSS), MB", pss_mb, Some(PSS_MAX_MB)),
         ("memory (RSS), MB", rss_mb, None),
         ("processor, % of a core", cpu_percent, Some(CPU_MAX_PERCENT)),
-        ("start to first heartbeat, ms", delays_ms[delays_ms.len() / 2], Some(HEARTBEAT_MAX_MS)),
-        ("  the slowest", delays_ms[delays_ms.len() - 1], None),
+        ("start to first heartbeat, ms", delays_ms.median(), Some(HEARTBEAT_MAX_MS)),
+        ("  the slowest", delays_ms.most(), None),
         ("program, MB", binary_mb, None),
     ];
     let mut exceeded = false;
@@ -103,24 +111,7 @@ fn main() -> ExitCode {
         let budget = budget.map(|budget| format!("{budget:.2}")).unwrap_or_default();
         println!("{what:<34} {measured:>10.3} {budget:>10}{}", if over { "  over" } else { "" });
     }
-    if options.check && exceeded { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-fn options() -> Options {
-    let mut options = Options { check: false, seconds: 120, starts: 11 };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number is wanted");
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--seconds" => options.seconds = number(),
-            "--starts" => options.starts = usize::try_from(number()).unwrap().max(1),
-            // Cargo's own.
-            "--bench" => {}
-            other => panic!("unknown argument {other}"),
-        }
-    }
-    options
+    Ok(exceeded)
 }
 
 /// Reads heartbeats as a third party would: each one's time of arrival and host.
@@ -163,17 +154,4 @@ fn first_heartbeat(heartbeats: &mpsc::Receiver<(Instant, String)>, wanted: impl 
             return beat;
         }
     }
-}
-
-/// Processor time of all threads of a process so far.
-fn busy(pid: i32) -> Duration {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let run_ns = |path: PathBuf| fs::read_to_string(path).ok()?.split(' ').next()?.parse::<u64>().ok();
-    Duration::from_nanos(tasks.filter_map(|task| run_ns(task.ok()?.path().join("schedstat"))).sum())
-}
-
-fn rollup_mb(pid: i32, field: &str) -> f64 {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = rollup.lines().find(|line| line.starts_with(field)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1000.0
 }

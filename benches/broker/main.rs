@@ -30,6 +30,8 @@
 )]
 
 mod bare;
+#[path = "../common/mod.rs"]
+mod common;
 mod load;
 mod rows;
 mod subject;
@@ -37,16 +39,13 @@ mod swarm;
 mod table;
 mod wire;
 
-use std::{
-    fs,
-    process::ExitCode,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{process::ExitCode, time::Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use common::{cli, usage};
 use rows::{Bench, ROWS, Row};
 use subject::{Kind, Pki};
 use table::Table;
@@ -54,75 +53,33 @@ use table::Table;
 /// Files that 9,500 clients and their program have open.
 const FILES: u64 = 10_000;
 
+/// The embedded broker beside Mosquitto, in the same run
+#[derive(clap::Args)]
 struct Options {
-    check: bool,
+    /// Leave out 9,500 clients, and take fewer and shorter rounds
+    #[arg(long)]
     quick: bool,
+    /// Wait, before each measurement, until other programs leave the processor alone
+    #[arg(long)]
     patient: bool,
-    rounds: usize,
-    rows: Vec<&'static Row>,
+    /// How often each row is measured [default: 5, with --quick 3]
+    #[arg(long, value_name = "N", value_parser = cli::at_least::<usize>(1))]
+    rounds: Option<usize>,
+    /// Measure this row; may be given more than once [default: all of them]
+    #[arg(long = "only", value_name = "ROW", value_parser = row())]
+    rows: Vec<Row>,
+    /// Measure this server; may be given more than once
+    #[arg(long = "server", value_name = "NAME", value_enum, default_values_t = Kind::ALL)]
     servers: Vec<Kind>,
 }
 
-fn main() -> ExitCode {
-    if let Some(code) = bare::run_if_asked() {
-        return code;
-    }
-    let options = match options() {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            return ExitCode::from(2);
-        }
-    };
-    match run(&options) {
-        Ok(missed) if options.check && missed => ExitCode::FAILURE,
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+fn row() -> impl TypedValueParser<Value = Row> {
+    let find = |name: String| ROWS.iter().copied().find(|row| row.name == name).expect("one of these");
+    PossibleValuesParser::new(ROWS.iter().map(|row| row.name)).map(find)
 }
 
-fn options() -> Result<Options, String> {
-    let mut options =
-        Options { check: false, quick: false, patient: false, rounds: 0, rows: Vec::new(), servers: Vec::new() };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--quick" => options.quick = true,
-            "--patient" => options.patient = true,
-            "--rounds" => {
-                let number = args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0);
-                options.rounds = number.ok_or("--rounds wants a number, at least 1")?;
-            }
-            "--only" => {
-                let name = args.next().unwrap_or_default();
-                let known = || ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
-                let row = ROWS.iter().find(|row| row.name == name);
-                options.rows.push(row.ok_or_else(|| format!("{name:?} is no row; there are {}", known()))?);
-            }
-            "--server" => {
-                let name = args.next().unwrap_or_default();
-                let server = Kind::ALL.into_iter().find(|kind| kind.name() == name);
-                options.servers.push(server.ok_or_else(|| format!("{name:?} is no server of this bench"))?);
-            }
-            // Cargo's own.
-            "--bench" => {}
-            other => return Err(format!("unknown argument {other}")),
-        }
-    }
-    if options.rows.is_empty() {
-        options.rows = ROWS.iter().collect();
-    }
-    if options.servers.is_empty() {
-        options.servers = Kind::ALL.to_vec();
-    }
-    if options.rounds == 0 {
-        options.rounds = if options.quick { 3 } else { 5 };
-    }
-    Ok(options)
+fn main() -> ExitCode {
+    bare::run_if_asked().unwrap_or_else(|| cli::main(run))
 }
 
 /// Measures everything and prints it; whether a budget was missed.
@@ -136,9 +93,11 @@ fn run(options: &Options) -> Result<bool> {
     }
     let mut bench = Bench { pki: Pki::new()?, quick: options.quick };
     let (mut table, mut failures) = (Table::default(), 0);
+    let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 5 });
     let started = Instant::now();
-    for row in &options.rows {
-        for round in 0..options.rounds {
+    let rows = if options.rows.is_empty() { ROWS } else { &options.rows };
+    for row in rows {
+        for round in 0..rounds {
             for index in 0..row.kinds.len() {
                 // Nobody is always the first.
                 let kind = row.kinds[(index + round) % row.kinds.len()];
@@ -146,7 +105,7 @@ fn run(options: &Options) -> Result<bool> {
                     continue;
                 }
                 if options.patient {
-                    wait_for_quiet()?;
+                    usage::wait_for_quiet()?;
                 }
                 match (row.measure)(&mut bench, kind) {
                     Ok(samples) => samples.into_iter().for_each(|sample| table.put(kind, sample)),
@@ -160,35 +119,8 @@ fn run(options: &Options) -> Result<bool> {
         }
         eprintln!("{} done after {:.0} s", row.name, started.elapsed().as_secs_f64());
     }
-    let cores = thread::available_parallelism().map_or(0, usize::from);
-    println!("\nembedded broker and Mosquitto, loopback, {cores} cores, {} rounds\n", options.rounds);
+    println!("\nembedded broker and Mosquitto, loopback, {} cores, {rounds} rounds\n", usage::cores());
     let missed = table.print();
     ensure!(failures == 0, "{failures} measurements failed");
     Ok(missed)
-}
-
-/// Waits until the processors were idle nine tenths of a second, or for five minutes.
-fn wait_for_quiet() -> Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(300);
-    let started = Instant::now();
-    while started.elapsed() < PATIENCE {
-        let (idle, all) = processors()?;
-        thread::sleep(Duration::from_secs(1));
-        let (idle_then, all_then) = processors()?;
-        if (idle_then - idle) * 10 >= (all_then - all) * 9 {
-            return Ok(());
-        }
-    }
-    eprintln!("the machine was busy for {PATIENCE:?}: measuring anyway");
-    Ok(())
-}
-
-/// Ticks of all processors so far: idle ones, and all.
-fn processors() -> Result<(u64, u64)> {
-    let stat = fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().next().context("/proc/stat is empty")?;
-    let ticks: Vec<u64> = line.split_whitespace().skip(1).map(str::parse).collect::<Result<_, _>>()?;
-    // user, nice, system, idle, iowait, …
-    let idle = ticks.iter().skip(3).take(2).sum();
-    Ok((idle, ticks.iter().sum()))
 }

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
+    common::spread::Spread,
     load::{FanOut, Return, Single, Stream},
     subject::{CONSOLE, Door, HOST, Kind, Pki, READER, Subject, host},
     swarm::{Hello, Sources, Swarm},
@@ -31,6 +32,7 @@ pub(crate) struct Bench {
 }
 
 /// A row: its name, which servers take part, and its measurement.
+#[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) kinds: &'static [Kind],
@@ -162,12 +164,11 @@ fn fan_out(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
                 announce(&mut swarm, &subject, &bench.pki, acknowledged)?;
             }
             announce_from(&mut swarm, *count, *count, acknowledged)?;
-            let mut times =
+            let times =
                 (0..7).map(|_| announce_from(&mut swarm, *count, *count, acknowledged)).collect::<Result<Vec<_>>>()?;
-            times.sort();
             let what = format!("one message to {} clients, QoS {qos}", thousands(*count));
             let metric = Metric::new(what, Unit::Milliseconds, Budget::Peer(1.0));
-            samples.push((metric, times[times.len() / 2].as_secs_f64() * 1000.0));
+            samples.push((metric, Spread::of(times).median().as_secs_f64() * 1000.0));
         }
         subject.check()?;
     }
@@ -245,12 +246,11 @@ fn latency(bench: &mut Bench, kind: Kind) -> Result<Vec<Sample>> {
         swarm.run(&mut load, LIMIT)?;
         times.push(load.arrived.context("nothing arrived")? - started);
     }
-    let mut times = times.split_off(50);
-    times.sort();
+    let times = Spread::of(times.split_off(50));
     let metric =
         |name: &str| Metric::new(format!("latency of a message, QoS 1, {name}"), Unit::Microseconds, Budget::None);
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
-    Ok(vec![(metric("p50"), at(0.5)), (metric("p99"), at(0.99))])
+    let at = |percent| times.percentile(percent).as_secs_f64() * 1e6;
+    Ok(vec![(metric("p50"), at(50)), (metric("p99"), at(99))])
 }
 
 /// Opens clients of one's own certificates from as many threads as TLS wants, and hands each thread its share.

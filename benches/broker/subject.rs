@@ -18,7 +18,7 @@ use ring::pbkdf2::{self, PBKDF2_HMAC_SHA256};
 use rustls::{ClientConfig, client::Resumption};
 use tempfile::TempDir;
 
-use crate::{bare, swarm::Hello, wire};
+use crate::{bare, common::usage, swarm::Hello, wire};
 
 /// A broker takes clients within this, or something is wrong with it.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -37,13 +37,14 @@ pub(crate) fn host(number: usize) -> String {
 }
 
 /// Which server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Kind {
-    /// The embedded broker.
+    /// The embedded broker
     Muster,
-    /// Its peer.
+    /// Its peer
     Mosquitto,
-    /// A server that does TLS handshakes and answers CONNECT, and nothing else.
+    /// A server that does TLS handshakes and answers CONNECT, and nothing else
+    #[value(name = "handshakes")]
     Bare,
 }
 
@@ -186,10 +187,7 @@ impl Subject {
 
     /// The memory that is its own, and its share of what it has in common with others, in bytes.
     pub(crate) fn pss_bytes(&self) -> Result<u64> {
-        let path = format!("/proc/{}/smaps_rollup", self.child.id());
-        let rollup = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss: in it")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+        Ok(usage::pss_bytes(self.child.id().cast_signed())?)
     }
 
     /// The same, once it has been flat for a second (or after ten).
@@ -209,11 +207,7 @@ impl Subject {
 
     /// Processor time that it has taken so far, threads that have ended included.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let (_, fields) = stat.rsplit_once(')').context("no name in it")?;
-        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
-        // Linux tells every program that a tick is a hundredth of a second.
-        Ok(Duration::from_millis(ticks * 10))
+        Ok(usage::ticks(self.child.id().cast_signed())?.own)
     }
 
     /// Ends it at once, and starts another one at the same address.

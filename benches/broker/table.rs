@@ -1,6 +1,6 @@
 //! What was measured, beside what it should be.
 
-use crate::subject::Kind;
+use crate::{common::spread::Spread, subject::Kind};
 
 /// In what a figure is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,10 +82,11 @@ impl Table {
         let mut missed = false;
         for (metric, values) in &self.0 {
             for kind in Kind::ALL {
-                let Some(found) = Spread::of(values, kind) else { continue };
+                let Some(found) = spread(values, kind) else { continue };
                 let what = if values[0].0 == kind { metric.what.as_str() } else { "" };
-                let [min, median, max] = [found.min, found.median, found.max].map(|value| metric.unit.show(value));
-                let verdict = if kind == Kind::Muster { metric.verdict(found.median, values) } else { None };
+                let [min, median, max] =
+                    [found.least(), found.median(), found.most()].map(|value| metric.unit.show(value));
+                let verdict = if kind == Kind::Muster { metric.verdict(found.median(), values) } else { None };
                 missed |= verdict.as_ref().is_some_and(|(met, _)| !met);
                 let verdict = verdict.map_or_else(String::new, |(met, bound)| {
                     format!("  {bound}  {}", if met { "ok" } else { "MISSED" })
@@ -106,11 +107,11 @@ impl Metric {
             Budget::None => return None,
             Budget::AtMost(bound) => (measured <= bound, format!("≤ {}", show(bound))),
             Budget::Bare(factor) => {
-                let bound = Spread::of(values, Kind::Bare)?.median * factor;
+                let bound = spread(values, Kind::Bare)?.median() * factor;
                 (measured <= bound, format!("≤ {} ({factor} × the handshakes)", show(bound)))
             }
             Budget::Peer(factor) => {
-                let peer = Spread::of(values, Kind::Mosquitto)?.median;
+                let peer = spread(values, Kind::Mosquitto)?.median();
                 if self.unit == Unit::Rate {
                     (measured >= peer * factor, format!("≥ {} ({factor} × mosquitto)", show(peer * factor)))
                 } else {
@@ -122,16 +123,8 @@ impl Metric {
     }
 }
 
-struct Spread {
-    min: f64,
-    median: f64,
-    max: f64,
-}
-
-impl Spread {
-    fn of(values: &[(Kind, f64)], kind: Kind) -> Option<Self> {
-        let mut own: Vec<f64> = values.iter().filter(|(whose, _)| *whose == kind).map(|(_, value)| *value).collect();
-        own.sort_by(f64::total_cmp);
-        Some(Self { min: *own.first()?, median: own[own.len() / 2], max: *own.last()? })
-    }
+/// How the values of one server lie, if there are any.
+fn spread(values: &[(Kind, f64)], kind: Kind) -> Option<Spread<f64>> {
+    let own: Vec<f64> = values.iter().filter(|(whose, _)| *whose == kind).map(|(_, value)| *value).collect();
+    (!own.is_empty()).then(|| Spread::of(own))
 }

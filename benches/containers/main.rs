@@ -27,8 +27,8 @@
     reason = "a program to be run by hand"
 )]
 
-#[path = "../common/agent.rs"]
-mod agent;
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../../tests/fleet/mod.rs"]
 mod fleet;
 #[path = "../../tests/e2e/containers/stage.rs"]
@@ -37,11 +37,13 @@ mod stage;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitCode},
     thread,
     time::{Duration, Instant},
 };
 
+use anyhow::Result;
+use common::{agent, cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running, eventually};
 use muster_shim::proc;
 use serde_json::{Value, json};
@@ -57,43 +59,42 @@ const NAME: &str = "muster.default.c0";
 /// What runs in each: where it finds a folder for that, it leaves a mark that it does.
 const SCRIPT: &str = "[ ! -d /marks ] || : > /marks/up; exec sleep 1000000";
 
+/// What containers cost their agent, and how soon one runs, or a command inside, beside the runtime's own command
+#[derive(clap::Args)]
 struct Options {
+    /// How many there are of them
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = cli::at_least::<usize>(1))]
     containers: usize,
+    /// How often one is started, and a command runs inside
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = cli::at_least::<usize>(1))]
     rounds: usize,
+    /// How long the agent is watched at rest
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = cli::at_least::<u64>(1))]
     seconds: u64,
+    /// Measure this runtime alone
+    #[arg(long, value_name = "RUNTIME", value_parser = RUNTIMES)]
     only: Option<String>,
+    /// An agent that was built before [default: as packages ship it]
+    #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 }
 
-fn main() {
-    let options = options();
-    let program = options.program.clone().unwrap_or_else(|| agent::build().unwrap());
-    println!("{} containers, {} rounds, {} s of rest\n", options.containers, options.rounds, options.seconds);
-    for runtime in ["podman", "lxc"] {
-        if options.only.as_deref().is_none_or(|only| only == runtime) {
-            measure(runtime, &program, &options);
-        }
-    }
+const RUNTIMES: [&str; 2] = ["podman", "lxc"];
+
+fn main() -> ExitCode {
+    cli::main_without_budgets(run)
 }
 
-fn options() -> Options {
-    let mut options = Options { containers: 100, rounds: 11, seconds: 120, only: None, program: None };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().expect("a value is wanted");
-        match arg.as_str() {
-            "--containers" => options.containers = value().parse().expect("a number of containers is wanted"),
-            "--rounds" => options.rounds = value().parse().expect("a number of rounds is wanted"),
-            "--seconds" => options.seconds = value().parse().expect("a number of seconds is wanted"),
-            "--only" => options.only = Some(value()),
-            "--program" => options.program = Some(value().into()),
-            // Cargo's own.
-            "--bench" => {}
-            other => panic!("unknown argument {other}"),
+/// Measures everything and prints it.
+fn run(options: &Options) -> Result<()> {
+    let program = options.program.clone().map_or_else(agent::build, Ok)?;
+    println!("{} containers, {} rounds, {} s of rest\n", options.containers, options.rounds, options.seconds);
+    for runtime in RUNTIMES {
+        if options.only.as_deref().is_none_or(|only| only == runtime) {
+            measure(runtime, &program, options);
         }
     }
-    assert!(options.containers > 0 && options.rounds > 0 && options.seconds > 0, "all numbers are at least 1");
-    options
+    Ok(())
 }
 
 /// An agent with containers of one runtime. Fields go in this order: what keeps containers before what they are in.
@@ -156,10 +157,10 @@ fn timed(work: impl FnOnce()) -> Duration {
 
 fn print_times(title: &str, rows: [(&str, Vec<Duration>); 2]) {
     println!("{title:<44} {:>10} {:>10} {:>10}", "median", "least", "most");
-    for (what, mut times) in rows {
-        times.sort_unstable();
+    for (what, times) in rows {
+        let times = Spread::of(times);
         let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
-        let [median, least, most] = [times[times.len() / 2], times[0], times[times.len() - 1]].map(ms);
+        let [median, least, most] = [times.median(), times.least(), times.most()].map(ms);
         println!("{what:<44} {median:>10.1} {least:>10.1} {most:>10.1}");
     }
 }
@@ -316,21 +317,13 @@ fn is_up(subject: &Subject) -> bool {
     unit["observed"]["phase"] == "running"
 }
 
-/// Processor time of all threads of a process so far, and of the programs that it has run to their end.
+/// Processor time of a process so far, and of the programs that it has run to their end; none if it has ended.
 fn busy(pid: i32) -> Duration {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    let run_ns = |path: PathBuf| fs::read_to_string(path).ok()?.split(' ').next()?.parse::<u64>().ok();
-    let own = Duration::from_nanos(tasks.filter_map(|task| run_ns(task.ok()?.path().join("schedstat"))).sum());
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default().split_ascii_whitespace();
-    // Fields 16 and 17, of which the third is the first here; in hundredths of a second.
-    let children: u64 = fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-    own + Duration::from_millis(children * 10)
+    let children = usage::ticks(pid).map_or(Duration::ZERO, |ticks| ticks.children);
+    usage::turns(pid).unwrap_or_default().busy + children
 }
 
-/// The memory that is a process's own, and its share of what it has in common with others; 0 if it has ended.
+/// The memory of a process; 0 if it has ended.
 fn pss_mb(pid: i32) -> f64 {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-    line.map_or(0.0, |line| line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1_000.0)
+    usage::mb(usage::pss_bytes(pid).unwrap_or_default())
 }

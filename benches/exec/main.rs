@@ -20,29 +20,37 @@
     reason = "a program to be run by hand"
 )]
 
-#[path = "../common/agent.rs"]
-mod agent;
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../../tests/fleet/mod.rs"]
 mod fleet;
 mod salt;
 
 use std::{
-    fs,
     process::{Command, ExitCode},
     thread,
     time::{Duration, Instant},
 };
 
+use anyhow::Result;
+use common::{agent, cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running, eventually};
 
 /// How many times faster than Salt, and the share of its memory, of DESIGN.md section 10.
 const FASTER: f64 = 10.0;
 const MEMORY_SHARE: f64 = 0.2;
 
+/// A command to many real agents, beside Salt
+#[derive(clap::Args)]
 struct Options {
-    check: bool,
+    /// How many hosts there are
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = cli::at_least::<usize>(2))]
     hosts: usize,
+    /// How often each command is given
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = cli::at_least::<usize>(1))]
     rounds: usize,
+    /// Measure this one alone
+    #[arg(long, value_name = "NAME", value_parser = ["muster", "salt"])]
     only: Option<String>,
 }
 
@@ -57,7 +65,11 @@ pub(crate) struct Measured {
 }
 
 fn main() -> ExitCode {
-    let options = options();
+    cli::main(run)
+}
+
+/// Measures both and prints it; whether a budget was missed.
+fn run(options: &Options) -> Result<bool> {
     let wants = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
     println!("{} hosts on this machine, {} rounds\n", options.hosts, options.rounds);
     println!("{:<8} {:>14} {:>14} {:>16} {:>16}", "", "run true, s", "ping, s", "a host, MB", "central, MB");
@@ -71,41 +83,22 @@ fn main() -> ExitCode {
             mb(measured.central_bytes)
         );
     };
-    let muster = wants("muster").then(|| muster(&options));
+    let muster = wants("muster").then(|| muster(options)).transpose()?;
     muster.iter().for_each(|measured| print("muster", measured));
     let salt = wants("salt").then(|| salt::measure(options.hosts, options.rounds));
     salt.iter().for_each(|measured| print("salt", measured));
-    let (Some(muster), Some(salt)) = (muster, salt) else { return ExitCode::SUCCESS };
+    let (Some(muster), Some(salt)) = (muster, salt) else { return Ok(false) };
     let faster = salt.run.as_secs_f64() / muster.run.as_secs_f64();
     let memory = |measured: &Measured| (measured.hosts_bytes + measured.central_bytes) as f64;
     let share = memory(&muster) / memory(&salt);
     println!(
         "\nrun true: {faster:.1} times faster (at least {FASTER}); memory of all: {share:.3} of it (at most {MEMORY_SHARE})"
     );
-    if options.check && (faster < FASTER || share > MEMORY_SHARE) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    Ok(faster < FASTER || share > MEMORY_SHARE)
 }
 
-fn options() -> Options {
-    let mut options = Options { check: false, hosts: 50, rounds: 7, only: None };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().expect("a value is wanted");
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--hosts" => options.hosts = value().parse().expect("a number of hosts is wanted"),
-            "--rounds" => options.rounds = value().parse().expect("a number of rounds is wanted"),
-            "--only" => options.only = Some(value()),
-            // Cargo's own.
-            "--bench" => {}
-            other => panic!("unknown argument {other}"),
-        }
-    }
-    assert!(options.hosts > 1 && options.rounds > 0, "at least two hosts and one round are wanted");
-    options
-}
-
-fn muster(options: &Options) -> Measured {
-    let program = agent::build().unwrap();
+fn muster(options: &Options) -> Result<Measured> {
+    let program = agent::build()?;
     let mut fleet = Fleet::start();
     let more = (options.hosts - 1).to_string();
     let tokens = fleet.json(&["token", "create", "--count", &more]);
@@ -136,26 +129,21 @@ fn muster(options: &Options) -> Measured {
     });
     let hosts_bytes = agents.iter().map(|agent| pss_bytes(agent.pid().as_raw())).sum();
     // The agent of `muster up` is in what is central.
-    Measured { run, ping: None, hosts_bytes, central_bytes: pss_bytes(fleet.up().pid().as_raw()) }
+    Ok(Measured { run, ping: None, hosts_bytes, central_bytes: pss_bytes(fleet.up().pid().as_raw()) })
 }
 
 /// The median time of so many runs, after one that does not count.
 pub(crate) fn median(rounds: usize, mut run: impl FnMut()) -> Duration {
     run();
-    let mut times: Vec<Duration> = (0..rounds)
-        .map(|_| {
-            let began = Instant::now();
-            run();
-            began.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    times[times.len() / 2]
+    let times = (0..rounds).map(|_| {
+        let began = Instant::now();
+        run();
+        began.elapsed()
+    });
+    Spread::of(times).median()
 }
 
-/// The memory that is a process's own, and its share of what it has in common with others; 0 if it has ended.
+/// The memory of a process; 0 if it has ended.
 pub(crate) fn pss_bytes(pid: i32) -> u64 {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-    line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024)
+    usage::pss_bytes(pid).unwrap_or_default()
 }

@@ -13,6 +13,7 @@ use serde_json::{Deserializer, Value};
 
 use crate::{
     Measured,
+    common::family::family,
     fleet::{Home, Run, Running, eventually},
     median, pss_bytes,
 };
@@ -125,10 +126,5 @@ pub(crate) fn measure(hosts: usize, rounds: usize) -> Measured {
 
 /// Memory of a process and of all that it has started.
 fn with_children(pid: i32) -> u64 {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    let children: Vec<i32> = children
-        .flat_map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect();
-    pss_bytes(pid) + children.into_iter().map(with_children).sum::<u64>()
+    family(pid).into_iter().map(pss_bytes).sum()
 }

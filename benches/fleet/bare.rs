@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use rumqttc::{AsyncClient, Event, EventLoop, Incoming, MqttOptions, NetworkOptions, QoS};
 use tokio::{runtime::Builder, sync::mpsc, time::timeout};
 
-use crate::{place::Broker, process::Process};
+use crate::{common::spread::Spread, place::Broker, process::Process};
 
 /// Set in the environment of the child: the broker's address and the number of clients.
 const ROLE: &str = "MUSTER_BENCH_BARE_CLIENTS";
@@ -109,8 +109,7 @@ pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize) -> Result<Bare
             times.push(time);
             lost = lost.max(count - came);
         }
-        times.sort_unstable();
-        Ok::<_, anyhow::Error>(Bare { time: times[times.len() / 2], lost })
+        Ok::<_, anyhow::Error>(Bare { time: Spread::of(times).median(), lost })
     });
     clients.check()?;
     clients.kill()?;

@@ -32,6 +32,8 @@
 )]
 
 mod bare;
+#[path = "../common/mod.rs"]
+mod common;
 mod ledger;
 mod place;
 mod process;
@@ -45,6 +47,7 @@ use std::{
 use anyhow::{Result, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use common::{cli, spread::Spread, usage};
 use place::{Broker, Kind, Place};
 
 /// A command to all of them, every result stored, on stock Mosquitto over plain TCP.
@@ -55,79 +58,34 @@ const BARE_SHARE: f64 = 0.5;
 
 const ROWS: [&str; 5] = ["storm", "command", "rest", "restart", "bare"];
 
+/// A simulated fleet beside bare MQTT clients, in the same run
+#[derive(clap::Args)]
 struct Options {
-    check: bool,
+    /// Rest for ten seconds rather than a minute
+    #[arg(long)]
     quick: bool,
+    /// How often a command is given
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = cli::at_least::<usize>(1))]
     rounds: usize,
+    /// Measure with so many hosts; may be given more than once
+    #[arg(long, value_name = "N", default_values_t = [1_000, 3_000, 10_000], value_parser = cli::at_least::<u32>(1))]
     hosts: Vec<u32>,
-    rows: Vec<&'static str>,
+    /// Measure this row; may be given more than once
+    #[arg(long = "only", value_name = "ROW", default_values = ROWS, value_parser = ROWS)]
+    rows: Vec<String>,
+    /// Measure with this broker; may be given more than once
+    #[arg(long = "broker", value_name = "NAME", value_enum, default_values_t = Kind::ALL)]
     brokers: Vec<Kind>,
 }
 
 impl Options {
     fn wants(&self, row: &str) -> bool {
-        self.rows.contains(&row)
+        self.rows.iter().any(|wanted| wanted == row)
     }
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = bare::run_if_asked() {
-        return code;
-    }
-    let options = match options() {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            return ExitCode::from(2);
-        }
-    };
-    match run(&options) {
-        Ok(missed) if options.check && missed => ExitCode::FAILURE,
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn options() -> Result<Options, String> {
-    let mut options =
-        Options { check: false, quick: false, rounds: 5, hosts: Vec::new(), rows: Vec::new(), brokers: Vec::new() };
-    let mut args = std::env::args().skip(1);
-    let number = |text: Option<String>| text.and_then(|text| text.parse().ok()).filter(|number| *number > 0);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--quick" => options.quick = true,
-            "--rounds" => options.rounds = number(args.next()).ok_or("--rounds wants a number, at least 1")? as usize,
-            "--hosts" => options.hosts.push(number(args.next()).ok_or("--hosts wants a number, at least 1")?),
-            "--only" => {
-                let name = args.next().unwrap_or_default();
-                let row = ROWS.into_iter().find(|row| *row == name);
-                options.rows.push(row.ok_or_else(|| format!("{name:?} is no row; there are {}", ROWS.join(", ")))?);
-            }
-            "--broker" => {
-                let name = args.next().unwrap_or_default();
-                let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
-                options.brokers.push(kind.ok_or_else(|| format!("{name:?} is no broker of this bench"))?);
-            }
-            // Cargo's own.
-            "--bench" => {}
-            other => return Err(format!("unknown argument {other}")),
-        }
-    }
-    if options.hosts.is_empty() {
-        options.hosts = vec![1_000, 3_000, 10_000];
-    }
-    options.hosts.sort_unstable();
-    if options.rows.is_empty() {
-        options.rows = ROWS.to_vec();
-    }
-    if options.brokers.is_empty() {
-        options.brokers = Kind::ALL.to_vec();
-    }
-    Ok(options)
+    bare::run_if_asked().unwrap_or_else(|| cli::main(run))
 }
 
 /// Measures everything and prints it; whether a budget was missed.
@@ -138,16 +96,17 @@ fn run(options: &Options) -> Result<bool> {
     // Mosquitto makes room for as many as it might have.
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(most), hard)?;
     let place = Place::new()?;
-    let cores = thread::available_parallelism().map_or(0, usize::from);
     let mut missed = false;
-    println!("a simulated fleet, loopback, {cores} cores\n");
+    println!("a simulated fleet, loopback, {} cores\n", usage::cores());
     println!("{:<10} {:>7}  {:<9} {:>12}  ", "broker", "hosts", "row", "measured");
-    for hosts in &options.hosts {
+    let mut numbers = options.hosts.clone();
+    numbers.sort_unstable();
+    for hosts in numbers {
         let begun = Instant::now();
-        place.enrol(*hosts)?;
+        place.enrol(hosts)?;
         eprintln!("{hosts} hosts are members after {:.0} s", begun.elapsed().as_secs_f64());
         for kind in &options.brokers {
-            missed |= measure(options, &place, *kind, *hosts)?;
+            missed |= measure(options, &place, *kind, hosts)?;
         }
     }
     Ok(missed)
@@ -201,11 +160,11 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
             each(fleet.cpu()?, cpu.1),
             each(broker.cpu()?, cpu.2)
         );
-        times.sort_unstable();
-        let time = times[times.len() / 2];
+        let times = Spread::of(times);
+        let time = times.median();
         let share = bare.as_ref().map(|bare| rate(hosts, time) / rate(hosts - bare.lost, bare.time));
         let of_bare = share.map_or(String::new(), |share| format!(", {:.2} of bare", share));
-        let span = format!("{} to {}", seconds(times[0]), seconds(*times.last().expect("a round")));
+        let span = format!("{} to {}", seconds(times.least()), seconds(times.most()));
         print("command", seconds(time), format!("{:.0}/s{of_bare}; {span}; {cpu}", rate(hosts, time)));
         if kind == Kind::Mosquitto && hosts == BUDGET_HOSTS {
             missed = time > COMMAND_BUDGET || share.is_some_and(|share| share < BARE_SHARE);

@@ -29,11 +29,11 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Which broker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Kind {
-    /// As Debian installs it, over plain TCP.
+    /// As Debian installs it, over plain TCP
     Mosquitto,
-    /// The embedded one, over TLS.
+    /// The embedded one, over TLS
     Muster,
 }
 

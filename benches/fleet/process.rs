@@ -1,7 +1,6 @@
 //! Processes that take part: started, read, measured, and ended by this bench.
 
 use std::{
-    fs,
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
@@ -14,6 +13,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+
+use crate::common::usage;
 
 /// What anything may take to begin, or to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
@@ -57,18 +58,12 @@ impl Process {
 
     /// Processor time that it has taken so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let (_, fields) = stat.rsplit_once(')').context("no name in it")?;
-        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
-        // Linux tells every program that a tick is a hundredth of a second.
-        Ok(Duration::from_millis(ticks * 10))
+        Ok(usage::ticks(self.child.id().cast_signed())?.own)
     }
 
     /// The memory that is its own, and its share of what it has in common with others.
     pub(crate) fn pss_bytes(&self) -> Result<u64> {
-        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss: in it")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+        Ok(usage::pss_bytes(self.child.id().cast_signed())?)
     }
 
     /// Fails if it has ended.

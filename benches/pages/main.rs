@@ -24,6 +24,8 @@
 )]
 
 mod browser;
+#[path = "../common/mod.rs"]
+mod common;
 mod fill;
 #[path = "../../tests/fleet/mod.rs"]
 mod fleet;
@@ -34,9 +36,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use browser::Browser;
+use common::{cli, spread::Spread, usage};
 use fleet::Fleet;
 
 /// What any page may take.
@@ -44,48 +47,19 @@ const BUDGET_MS: f64 = 50.0;
 /// What the console does once after its start is over by then.
 const SETTLE: Duration = Duration::from_secs(10);
 
+/// How long the console takes for its pages when many hosts are members
+#[derive(clap::Args)]
 struct Options {
-    check: bool,
+    /// How many there are
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = cli::at_least::<usize>(1))]
     hosts: usize,
+    /// How often each page is asked for
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = cli::at_least::<usize>(1))]
     rounds: usize,
 }
 
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            return ExitCode::from(2);
-        }
-    };
-    match run(&options) {
-        Ok(missed) if options.check && missed => ExitCode::FAILURE,
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn options() -> Result<Options> {
-    let mut options = Options { check: false, hosts: 10_000, rounds: 20 };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut number = || {
-            let number = args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0);
-            number.with_context(|| format!("{arg} wants a number, at least 1"))
-        };
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--hosts" => options.hosts = number()?,
-            "--rounds" => options.rounds = number()?,
-            // Cargo's own.
-            "--bench" => {}
-            other => bail!("unknown argument {other}"),
-        }
-    }
-    Ok(options)
+    cli::main(run)
 }
 
 /// Measures every page and prints it; whether a budget was missed.
@@ -120,7 +94,7 @@ fn run(options: &Options) -> Result<bool> {
         ("charts of a host, an hour", format!("/host/{host}/charts?range=1h"), "charts"),
         ("charts of a host, a day", format!("/host/{host}/charts?range=24h"), "charts"),
     ];
-    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let cores = usage::cores();
     println!("\npages of a console with {} hosts, {} rounds, {cores} cores\n", options.hosts, options.rounds);
     println!("{:<38} {:>9} {:>10} {:>9} {:>9}", "ms", "first", "median", "p95", "KB");
     let mut missed = false;
@@ -133,9 +107,8 @@ fn run(options: &Options) -> Result<bool> {
             Ok((took_ms, page.len()))
         };
         let (first, bytes) = ask()?;
-        let mut times = (0..options.rounds).map(|_| Ok(ask()?.0)).collect::<Result<Vec<f64>>>()?;
-        times.sort_by(f64::total_cmp);
-        let (median, p95) = (times[times.len() / 2], times[(times.len() - 1) * 95 / 100]);
+        let times = Spread::of((0..options.rounds).map(|_| Ok(ask()?.0)).collect::<Result<Vec<f64>>>()?);
+        let (median, p95) = (times.median(), times.percentile(95));
         let over = p95 > BUDGET_MS;
         missed |= over;
         let verdict = if over { format!("  over {BUDGET_MS:.0}") } else { String::new() };

@@ -30,12 +30,11 @@
     reason = "a program to be run by hand"
 )]
 
-#[path = "../common/agent.rs"]
-mod agent;
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../../tests/fleet/mod.rs"]
 mod fleet;
 mod subject;
-mod usage;
 
 use std::{
     path::PathBuf,
@@ -44,58 +43,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
+use common::{agent, cli, usage};
 use fleet::Fleet;
-use subject::Subject;
-use usage::Usage;
+use subject::{Subject, Usage};
 
 /// What an agent at rest may take, with a sample every ten seconds.
 const CPU_MAX_PERCENT: f64 = 0.1;
 /// Long enough for all of them to have begun, and for muster's first batch.
 const SETTLE: Duration = Duration::from_secs(30);
 
+/// What measuring costs a host: an agent beside collectd and netdata, in the same run
+#[derive(clap::Args)]
 struct Options {
-    check: bool,
+    /// For how long
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = cli::at_least::<u64>(1))]
     seconds: u64,
+    /// An agent that was built before [default: as packages ship it]
+    #[arg(long, value_name = "PROGRAM")]
     agent: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            return ExitCode::from(2);
-        }
-    };
-    match run(&options) {
-        Ok(missed) if options.check && missed => ExitCode::FAILURE,
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn options() -> Result<Options> {
-    let mut options = Options { check: false, seconds: 120, agent: None };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--seconds" => {
-                let number = args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0);
-                options.seconds = number.context("--seconds wants a number, at least 1")?;
-            }
-            "--agent" => options.agent = Some(args.next().context("--agent wants a program")?.into()),
-            // Cargo's own.
-            "--bench" => {}
-            other => bail!("unknown argument {other}"),
-        }
-    }
-    Ok(options)
+    cli::main(run)
 }
 
 /// Measures everything and prints it; whether the budget was missed.
@@ -123,7 +94,7 @@ fn run(options: &Options) -> Result<bool> {
     let series = subjects.iter().map(|subject| subject.series(&fleet)).collect::<Result<Vec<usize>>>()?;
     drop(subjects);
 
-    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let cores = usage::cores();
     println!("\na sample every ten seconds, {} s, {cores} cores\n", options.seconds);
     let heads: String = columns.iter().map(|column| format!("{:>12}", column.0)).collect();
     println!("{:<28}{heads}  budget", "");
@@ -134,8 +105,8 @@ fn run(options: &Options) -> Result<bool> {
         println!("{what:<28}{cells}  {verdict}");
     };
     row("processor, % of a core", &|index| format!("{:.3}", columns[index].1), &verdict);
-    row("memory (PSS), MB", &|index| format!("{:.1}", columns[index].2.pss_mb), "");
-    row("memory (RSS), MB", &|index| format!("{:.1}", columns[index].2.rss_mb), "");
+    row("memory (PSS), MB", &|index| format!("{:.1}", usage::mb(columns[index].2.pss_bytes)), "");
+    row("memory (RSS), MB", &|index| format!("{:.1}", usage::mb(columns[index].2.rss_bytes)), "");
     row("processes", &|index| columns[index].2.processes.to_string(), "");
     row("series", &|index| series[index].to_string(), "");
     Ok(missed)

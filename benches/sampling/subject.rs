@@ -19,8 +19,11 @@ use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
 use crate::{
+    common::{
+        family::{family, start_ticks},
+        usage,
+    },
     fleet::{Fleet, Home, eventually},
-    usage::{self, Process, Usage},
 };
 
 /// How long anybody may take to end when asked.
@@ -32,6 +35,16 @@ enum Place {
     Agent(Home, String),
     Collectd(TempDir),
     Netdata(TempDir),
+}
+
+/// What a process and its descendants have taken so far.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Usage {
+    /// Processor time, of those too that are over and were waited for.
+    pub(crate) busy: Duration,
+    pub(crate) pss_bytes: u64,
+    pub(crate) rss_bytes: u64,
+    pub(crate) processes: usize,
 }
 
 /// Somebody who measures, until this is dropped.
@@ -115,7 +128,18 @@ impl Subject {
 
     /// What it has taken so far.
     pub(crate) fn usage(&self) -> Result<Usage> {
-        usage::of_family(self.child.id().cast_signed()).with_context(|| format!("{}: {}", self.name, self.printed()))
+        let pid = self.child.id().cast_signed();
+        ensure!(start_ticks(pid).is_some(), "{} is gone: {}", self.name, self.printed());
+        let mut all = Usage::default();
+        for pid in family(pid) {
+            // It may end meanwhile.
+            let busy = usage::ticks(pid).map_or(Duration::ZERO, |ticks| ticks.own + ticks.children);
+            all.busy += busy;
+            all.pss_bytes += usage::pss_bytes(pid).unwrap_or_default();
+            all.rss_bytes += usage::rss_bytes(pid).unwrap_or_default();
+            all.processes += 1;
+        }
+        Ok(all)
     }
 
     /// How many series it has kept of this host; netdata writes down what they are when it ends.
@@ -170,15 +194,17 @@ impl Subject {
     /// Ends it and whatever it has started.
     pub(crate) fn end(&mut self) {
         let pid = self.child.id().cast_signed();
-        let family = usage::family(pid);
+        let family: Vec<_> = family(pid).into_iter().map(|pid| (pid, start_ticks(pid))).collect();
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         let asked = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) && asked.elapsed() < FAREWELL {
             thread::sleep(Duration::from_millis(20));
         }
         // Whatever it has left.
-        for process in family.into_iter().filter(|process: &Process| process.is_there()) {
-            let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        for (pid, began) in family {
+            if began.is_some() && start_ticks(pid) == began {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
         }
         let _ = self.child.wait();
     }

@@ -26,8 +26,8 @@
     reason = "a program to be run by hand"
 )]
 
-#[path = "../common/agent.rs"]
-mod agent;
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../../tests/fleet/mod.rs"]
 mod fleet;
 mod measure;
@@ -36,10 +36,11 @@ mod peers;
 mod program;
 mod table;
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
+use common::{cli, usage};
 use program::Mains;
 use table::{Row, Table};
 
@@ -65,83 +66,52 @@ pub(crate) trait Subject {
     fn stop(&mut self);
 }
 
-#[derive(Clone, Debug)]
+/// Yunos under muster, beside the same program under runit, s6 and supervisord, in the same run
+#[derive(clap::Args)]
 pub(crate) struct Options {
-    check: bool,
+    /// How many programs there are; 256 are the most units that a host may have
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = cli::at_least::<usize>(1).range(..=256))]
     yunos: usize,
+    /// How many of them are killed; fewer than there are
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = cli::at_least::<usize>(1))]
     kills: usize,
-    rest: Duration,
+    /// How long everything is watched at rest
+    #[arg(long = "rest", value_name = "SECONDS", default_value_t = 30, value_parser = cli::at_least::<u64>(1))]
+    rest_s: u64,
+    /// Measure this one; may be given more than once
+    #[arg(long = "subject", value_name = "NAME", default_values = SUBJECTS, value_parser = SUBJECTS)]
     subjects: Vec<String>,
-    program: Option<std::path::PathBuf>,
+    /// An agent that was built before [default: as packages ship it]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
 }
 
 const SUBJECTS: [&str; 4] = ["muster", "runit", "s6", "supervisord"];
 
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            return ExitCode::from(2);
-        }
-    };
-    let (mut table, mut failed) = (Table::default(), false);
-    for subject in &options.subjects {
-        match measure_one(subject, &options) {
-            Ok(rows) => rows.into_iter().for_each(|(row, name, value)| table.put(row, name, value)),
-            Err(error) => {
-                eprintln!("error: {subject}: {error:#}");
-                failed = true;
-            }
-        }
-    }
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    println!("\n{} programs that do nothing, {cores} cores\n", options.yunos);
-    let missed = table.print();
-    if failed || (options.check && missed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    cli::main(run)
 }
 
-fn options() -> Result<Options, String> {
-    let mut options = Options {
-        check: false,
-        yunos: 200,
-        kills: 60,
-        rest: Duration::from_secs(30),
-        subjects: Vec::new(),
-        program: None,
-    };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut number = || {
-            let number = args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0);
-            number.ok_or_else(|| format!("{arg} wants a number, at least 1"))
-        };
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--yunos" => options.yunos = number()?,
-            "--kills" => options.kills = number()?,
-            "--rest" => options.rest = Duration::from_secs(number()? as u64),
-            "--subject" => {
-                let name = args.next().unwrap_or_default();
-                if !SUBJECTS.contains(&name.as_str()) {
-                    return Err(format!("{name:?} is no subject; there are {}", SUBJECTS.join(", ")));
-                }
-                options.subjects.push(name);
+/// Measures all and prints it; whether a budget was missed.
+fn run(options: &Options) -> Result<bool> {
+    if options.kills >= options.yunos {
+        cli::refuse("--kills has to be less than --yunos");
+    }
+    let (mut table, mut failures) = (Table::default(), 0);
+    for subject in &options.subjects {
+        match measure_one(subject, options) {
+            Ok(rows) => rows.into_iter().for_each(|(row, name, value)| table.put(row, name, value)),
+            // The others are worth knowing all the same.
+            Err(error) => {
+                eprintln!("error: {subject}: {error:#}");
+                failures += 1;
             }
-            "--program" => options.program = Some(args.next().ok_or("--program wants a file")?.into()),
-            // Cargo's own.
-            "--bench" => {}
-            other => return Err(format!("unknown argument {other}")),
         }
     }
-    // The most units that a host may have.
-    if options.yunos > 256 || options.kills >= options.yunos {
-        return Err("at most 256 yunos, and fewer kills than those".to_owned());
-    }
-    if options.subjects.is_empty() {
-        options.subjects = SUBJECTS.map(str::to_owned).to_vec();
-    }
-    Ok(options)
+    println!("\n{} programs that do nothing, {} cores\n", options.yunos, usage::cores());
+    let missed = table.print();
+    ensure!(failures == 0, "{failures} of {} could not be measured", options.subjects.len());
+    Ok(missed)
 }
 
 /// Measures one of them.

@@ -2,8 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -16,6 +14,10 @@ use nix::{
 
 use crate::{
     Options, Subject,
+    common::{
+        spread::Spread,
+        usage::{self, Turns},
+    },
     program::{Mains, now_ns},
     table::Row,
 };
@@ -46,10 +48,9 @@ pub(crate) fn measure(
     rows.push((Row::StartAll, (last_ns - began_ns) as f64 / 1e6));
     thread::sleep(SETTLE);
 
-    let mut waits_ms = kills(mains, &names[..options.kills])?;
-    waits_ms.sort_by(f64::total_cmp);
-    rows.push((Row::KilledToMain, waits_ms[waits_ms.len() / 2]));
-    rows.push((Row::KilledToMain99, waits_ms[(waits_ms.len() - 1) * 99 / 100]));
+    let waits_ms = Spread::of(kills(mains, &names[..options.kills])?);
+    rows.push((Row::KilledToMain, waits_ms.median()));
+    rows.push((Row::KilledToMain99, waits_ms.percentile(99)));
 
     thread::sleep(REST_AFTER);
     rows.extend(rest(subject, options)?);
@@ -80,24 +81,24 @@ fn kills(mains: &mut Mains, names: &[String]) -> Result<Vec<f64>> {
 }
 
 fn rest(subject: &dyn Subject, options: &Options) -> Result<Vec<(Row, f64)>> {
-    let before: BTreeMap<i32, (u64, u64)> = subject.processes().into_iter().map(|pid| (pid, usage(pid))).collect();
+    let before: BTreeMap<i32, Turns> = subject.processes().into_iter().map(|pid| (pid, turns(pid))).collect();
     let since = Instant::now();
-    thread::sleep(options.rest);
+    thread::sleep(Duration::from_secs(options.rest_s));
     let seconds = since.elapsed().as_secs_f64();
     let processes = subject.processes();
     ensure!(!processes.is_empty(), "the supervisor is gone");
-    let (mut busy_ns, mut wakes) = (0, 0);
+    let mut all = Turns::default();
     for pid in &processes {
-        let (then_ns, then) = before.get(pid).copied().unwrap_or_default();
-        let (now_ns, now) = usage(*pid);
-        busy_ns += now_ns.saturating_sub(then_ns);
-        wakes += now.saturating_sub(then);
+        let (then, now) = (before.get(pid).copied().unwrap_or_default(), turns(*pid));
+        all.busy += now.busy.saturating_sub(then.busy);
+        all.wakes += now.wakes.saturating_sub(then.wakes);
     }
-    let kilobytes = |pids: &[i32]| -> f64 { pids.iter().map(|pid| pss_kb(*pid)).sum() };
+    let kilobytes =
+        |pids: &[i32]| pids.iter().map(|pid| usage::pss_bytes(*pid).unwrap_or_default()).sum::<u64>() as f64 / 1024.0;
     let mut rows = vec![
         (Row::Memory, kilobytes(&processes) / options.yunos as f64),
-        (Row::Processor, busy_ns as f64 / 1e9 / seconds * 100.0),
-        (Row::Wakes, wakes as f64 / seconds),
+        (Row::Processor, all.busy.as_secs_f64() / seconds * 100.0),
+        (Row::Wakes, all.wakes as f64 / seconds),
     ];
     let direct = subject.direct();
     if !direct.is_empty() {
@@ -119,22 +120,7 @@ fn copies(subject: &mut dyn Subject, mains: &mut Mains, name: &str) -> Result<Ve
     Ok(vec![(Row::Copies, after.len() as f64), (Row::SamePid, f64::from(u8::from(after == before)))])
 }
 
-/// Processor time of a process so far, and how often it came to run.
-fn usage(pid: i32) -> (u64, u64) {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let mut usage = (0, 0);
-    for task in tasks.map(|task| task.path()) {
-        let number =
-            |path: PathBuf, place| fs::read_to_string(path).ok()?.split_whitespace().nth(place)?.parse::<u64>().ok();
-        // Nanoseconds on a processor, nanoseconds waiting, times that it came to run.
-        usage.0 += number(task.join("schedstat"), 0).unwrap_or_default();
-        usage.1 += number(task.join("schedstat"), 2).unwrap_or_default();
-    }
-    usage
-}
-
-fn pss_kb(pid: i32) -> f64 {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+/// What a process has taken so far; nothing if it has ended.
+fn turns(pid: i32) -> Turns {
+    usage::turns(pid).unwrap_or_default()
 }

@@ -17,7 +17,8 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
-    Subject, agent,
+    Subject,
+    common::agent,
     fleet::{Fleet, Home, Running, waits},
 };
 

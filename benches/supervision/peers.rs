@@ -8,13 +8,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use muster_shim::proc;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::Subject;
+use crate::{Subject, common::family::family};
 
 /// Packages, with what of theirs is needed that is not on every host.
 const PACKAGES: [&str; 3] = ["runit", "supervisor", "python3-pkg-resources"];
@@ -124,15 +123,7 @@ impl Peer {
     /// What belongs to the supervisor: everything below it that was not made of the services' program.
     fn below(&self) -> Vec<i32> {
         let Some(first) = self.child.as_ref().map(|child| child.id().cast_signed()) else { return Vec::new() };
-        let parents: Vec<(i32, i32)> =
-            proc::pids().unwrap_or_default().into_iter().filter_map(|pid| Some((pid, proc::stat(pid)?.ppid))).collect();
-        let mut found = vec![first];
-        let mut at = 0;
-        while let Some(parent) = found.get(at).copied() {
-            found.extend(parents.iter().filter(|(_, ppid)| *ppid == parent).map(|(pid, _)| *pid));
-            at += 1;
-        }
-        found
+        family(first)
     }
 
     fn is_program(&self, pid: i32) -> bool {

@@ -12,7 +12,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use muster_shim::proc;
 use nix::{
     sys::{
         signal::{Signal, kill},
@@ -21,6 +20,8 @@ use nix::{
     time::{ClockId, clock_gettime},
     unistd::{Pid, mkfifo},
 };
+
+use crate::common::family::start_ticks;
 
 /// A `main` has begun.
 #[derive(Clone, Debug)]
@@ -124,11 +125,6 @@ impl Mains {
             let _ = kill(Pid::from_raw(main.pid), Signal::SIGKILL);
         }
     }
-}
-
-/// When a process began, in ticks since boot, if it is alive.
-fn start_ticks(pid: i32) -> Option<u64> {
-    proc::stat(pid).filter(|stat| !stat.is_dead()).map(|stat| stat.start_ticks)
 }
 
 /// `PID NANOSECONDS FOLDER`; the program's name is the folder's, or that of the folder above `work`.

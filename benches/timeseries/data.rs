@@ -204,9 +204,3 @@ pub(crate) fn lines(points: &[Point]) -> String {
     points.iter().for_each(|point| metric::write_line(&mut text, point));
     text
 }
-
-/// The middle one.
-pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
-}

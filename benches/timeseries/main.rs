@@ -34,61 +34,38 @@
     reason = "a program to be run by hand"
 )]
 
+#[allow(dead_code, reason = "each bench uses a part of it")]
+#[path = "../common/cli.rs"]
+mod cli;
 mod data;
 mod ours;
 mod peers;
+#[allow(dead_code, reason = "each bench uses a part of it")]
+#[path = "../common/spread.rs"]
+mod spread;
 mod table;
+#[allow(dead_code, reason = "each bench uses a part of it")]
+#[path = "../common/usage.rs"]
+mod usage;
 
 use std::{process::ExitCode, time::Duration};
 
 use data::Plan;
 use table::{Subject, Table};
 
+/// The embedded time-series store beside VictoriaMetrics, Prometheus and InfluxDB, in the same run
+#[derive(clap::Args)]
 struct Options {
-    check: bool,
+    /// Take a tenth of the data, and a shorter load
+    #[arg(long)]
     quick: bool,
+    /// Measure this one; may be given more than once
+    #[arg(long = "only", value_name = "SUBJECT", value_enum, default_values_t = Subject::ALL)]
     subjects: Vec<Subject>,
 }
 
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            return ExitCode::from(2);
-        }
-    };
-    match run(&options) {
-        Ok(missed) if options.check && missed => ExitCode::FAILURE,
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn options() -> Result<Options, String> {
-    let mut options = Options { check: false, quick: false, subjects: Vec::new() };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--check" => options.check = true,
-            "--quick" => options.quick = true,
-            "--only" => {
-                let name = args.next().unwrap_or_default();
-                let subject = Subject::ALL.into_iter().find(|subject| subject.name() == name);
-                options.subjects.push(subject.ok_or_else(|| format!("{name:?} is no subject of this bench"))?);
-            }
-            // Cargo's own.
-            "--bench" => {}
-            other => return Err(format!("unknown argument {other}")),
-        }
-    }
-    if options.subjects.is_empty() {
-        options.subjects = Subject::ALL.to_vec();
-    }
-    Ok(options)
+    cli::main(run)
 }
 
 /// Measures everything and prints it; whether a budget was missed.
@@ -108,7 +85,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
             Subject::InfluxDb => peers::influxdb(&plan, &mut table)?,
         }
     }
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let cores = usage::cores();
     println!(
         "\n{} series every 10 s for {} hours, {} points; {cores} cores{}\n",
         plan.series,

@@ -12,8 +12,10 @@ use tokio::sync::mpsc;
 
 use crate::{
     data::{self, BASE_MS, HOUR_MS, Piece, Plan},
-    peers::{processor, resident_mb, size_bytes},
+    peers::{resident_mb, size_bytes},
+    spread::Spread,
     table::{Row, Subject, Table},
+    usage,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -33,6 +35,16 @@ pub(crate) fn measure(plan: &Plan, table: &mut Table) -> Result<()> {
         slow(plan, table).await?;
         questions(table).await
     })
+}
+
+/// This process.
+fn this() -> i32 {
+    std::process::id().cast_signed()
+}
+
+/// What it has taken of the processors so far.
+fn busy() -> Result<Duration> {
+    Ok(usage::ticks(this())?.own)
 }
 
 async fn open(folder: &Path) -> Result<SeriesStore> {
@@ -57,7 +69,7 @@ async fn bulk(plan: &Plan, table: &mut Table) -> Result<()> {
         took += start.elapsed();
     }
     table.put(Subject::Muster, Row::Bulk, plan.points() as f64 / took.as_secs_f64());
-    table.put(Subject::Muster, Row::Memory, resident_mb(std::process::id())?);
+    table.put(Subject::Muster, Row::Memory, resident_mb(this())?);
     let raw = used(folder.path(), &store).await?;
     // A point after the last day, so that it is over and is rolled up.
     let later = Point::new("later", &[], BASE_MS + plan.hours * HOUR_MS + HOUR_MS).field("v", 0.0);
@@ -106,7 +118,7 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
     }
     let (sender, mut queue) = mpsc::channel(1_024);
     let sent = data::sent(plan.slow);
-    let (used, begin) = (processor(std::process::id())?, Instant::now());
+    let (used, begin) = (busy()?, Instant::now());
     let hosts = tokio::spawn(async move {
         for (number, sent) in (0..).zip(sent) {
             tokio::time::sleep_until((begin + data::BATCH_EVERY * number).into()).await;
@@ -138,8 +150,8 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
     }
     hosts.await?;
     let took = begin.elapsed();
-    let taking = (processor(std::process::id())? - used).as_secs_f64() / took.as_secs_f64();
-    table.put(Subject::Muster, Row::SlowMemory, resident_mb(std::process::id())?);
+    let taking = (busy()? - used).as_secs_f64() / took.as_secs_f64();
+    table.put(Subject::Muster, Row::SlowMemory, resident_mb(this())?);
     let found = store.select(Selector::parse("{hostname=~'shop-.*'}")?, data::HOSTS * data::OF_HOST).await?;
     let mut points = 0;
     for series in found.chunks(100) {
@@ -150,10 +162,10 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
 
     // Once an hour is over its points are sealed: a share of that belongs to each second.
     store.append(&[Point::new("later", &[], BASE_MS + 2 * HOUR_MS).field("v", 0.0)]).await?;
-    let used = processor(std::process::id())?;
+    let used = busy()?;
     store.settle().await;
     let per_second = (data::HOSTS * data::OF_HOST) as f64 / (data::STEP_MS as f64 / 1e3);
-    let sealing = (processor(std::process::id())? - used).as_secs_f64() / (points as f64 / per_second);
+    let sealing = (busy()? - used).as_secs_f64() / (points as f64 / per_second);
     table.put(Subject::Muster, Row::Slow, (taking + sealing) * 100.0);
     table.put(Subject::Muster, Row::SlowSealing, sealing * 100.0);
     store.stop().await;
@@ -179,7 +191,7 @@ async fn questions(table: &mut Table) -> Result<()> {
         times.push(start.elapsed());
         assert_eq!(points[0].len(), 60);
     }
-    table.put(Subject::Muster, Row::Hour, data::median(times).as_secs_f64() * 1e6);
+    table.put(Subject::Muster, Row::Hour, Spread::of(times).median().as_secs_f64() * 1e6);
 
     let (mut days, mut averages, mut fives) = (Vec::new(), Vec::new(), Vec::new());
     let range = (BASE_MS, BASE_MS + DAY_MS - 1);
@@ -209,7 +221,7 @@ async fn questions(table: &mut Table) -> Result<()> {
         assert!(averaged > 0.0 && buckets.iter().all(|buckets| buckets.len() == 288));
     }
     for (row, times) in [(Row::Day, days), (Row::Average, averages), (Row::Fives, fives)] {
-        table.put(Subject::Muster, row, data::median(times).as_secs_f64() * 1e3);
+        table.put(Subject::Muster, row, Spread::of(times).median().as_secs_f64() * 1e3);
     }
     store.stop().await;
     Ok(())

@@ -1,4 +1,4 @@
-//! The peers, as processes of their own, and what is known about processes.
+//! The peers, as processes of their own.
 
 use std::{
     fmt::Write as _,
@@ -15,7 +15,9 @@ use serde_json::Value;
 
 use crate::{
     data::{self, BASE_MS, HOUR_MS, Piece, Plan},
+    spread::Spread,
     table::{Row, Subject, Table},
+    usage,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -60,6 +62,14 @@ impl Server {
             thread::sleep(Duration::from_millis(50));
         }
         Ok(Some(server))
+    }
+
+    fn busy(&self) -> Result<Duration> {
+        Ok(usage::ticks(self.child.id().cast_signed())?.own)
+    }
+
+    fn resident_mb(&self) -> Result<f64> {
+        resident_mb(self.child.id().cast_signed())
     }
 
     fn get(&self, path: &str) -> Result<String> {
@@ -113,7 +123,7 @@ pub(crate) fn victoria_metrics(plan: &Plan, table: &mut Table) -> Result<()> {
         took += start.elapsed();
     }
     table.put(subject, Row::Bulk, plan.points() as f64 / took.as_secs_f64());
-    table.put(subject, Row::Memory, resident_mb(server.child.id())?);
+    table.put(subject, Row::Memory, server.resident_mb()?);
     let start = Instant::now();
     server.get("/internal/force_flush")?;
     server.get("/internal/force_merge")?;
@@ -183,7 +193,7 @@ fn slow(server: &Server, path: &str, plan: &Plan, subject: Subject, table: &mut 
     let sent = data::sent(plan.slow);
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", server.port))?);
     stream.get_ref().set_nodelay(true)?;
-    let (used, begin) = (processor(server.child.id())?, Instant::now());
+    let (used, begin) = (server.busy()?, Instant::now());
     for (number, sent) in (0..).zip(&sent) {
         thread::sleep((begin + data::BATCH_EVERY * number).saturating_duration_since(Instant::now()));
         let length = sent.lines.len();
@@ -201,9 +211,9 @@ fn slow(server: &Server, path: &str, plan: &Plan, subject: Subject, table: &mut 
             return Err(format!("{path}: {head}").into());
         }
     }
-    let share = (processor(server.child.id())? - used).as_secs_f64() / begin.elapsed().as_secs_f64();
+    let share = (server.busy()? - used).as_secs_f64() / begin.elapsed().as_secs_f64();
     table.put(subject, Row::Slow, share * 100.0);
-    table.put(subject, Row::SlowMemory, resident_mb(server.child.id())?);
+    table.put(subject, Row::SlowMemory, server.resident_mb()?);
     Ok(())
 }
 
@@ -253,7 +263,7 @@ pub(crate) fn prometheus(plan: &Plan, table: &mut Table) -> Result<()> {
         ]
     };
     let Some(server) = Server::start("prometheus", args, "/-/ready")? else { return Ok(()) };
-    table.put(subject, Row::Memory, resident_mb(server.child.id())?);
+    table.put(subject, Row::Memory, server.resident_mb()?);
     questions(&server, subject, table)
 }
 
@@ -316,7 +326,7 @@ fn questions(server: &Server, subject: Subject, table: &mut Table) -> Result<()>
                 return Err(format!("{query}: {found} points and not {points}").into());
             }
         }
-        Ok(data::median(times))
+        Ok(Spread::of(times).median())
     };
     let one = "asked_busy_percent%7Bhost%3D%22host-0000%22%2Cunit%3D%22shop%2Funit-0%22%7D";
     table.put(subject, Row::Hour, ask(one, base_s + 3_600, base_s + 7_199, 60)?.as_secs_f64() * 1e6);
@@ -329,21 +339,9 @@ fn questions(server: &Server, subject: Subject, table: &mut Table) -> Result<()>
     Ok(())
 }
 
-/// How much of a process is resident.
-pub(crate) fn resident_mb(pid: u32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-    let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kilobytes / 1024.0)
-}
-
-/// What a process has used of the processors.
-pub(crate) fn processor(pid: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, rest) = stat.rsplit_once(')').ok_or("no name")?;
-    let ticks: u64 = rest.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-    // A hundred a second, on every Linux there is.
-    Ok(Duration::from_millis(ticks * 10))
+/// How much of a process is resident, in MB of 1,048,576 bytes.
+pub(crate) fn resident_mb(pid: i32) -> Result<f64> {
+    Ok(usage::counted_rss_bytes(pid)? as f64 / 1_048_576.0)
 }
 
 /// How large everything in a folder is.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 /// Whose figures.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum)]
 pub(crate) enum Subject {
     Muster,
     VictoriaMetrics,
     Prometheus,
+    #[value(name = "influxdb")]
     InfluxDb,
 }
 

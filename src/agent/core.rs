@@ -457,7 +457,9 @@ impl Agent {
             Verdict::Settled => {
                 let now_ms = self.now_ms();
                 self.observe_units();
-                self.lives.works();
+                if !self.voice.has_worked() {
+                    self.lives.works();
+                }
                 self.voice.begin(now_ms);
                 self.ready.send_replace(true);
                 return self.take_held_up().await;

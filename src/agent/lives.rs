@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -22,7 +23,7 @@ const FORMER_MAX: usize = 16;
 pub(super) struct Lives {
     path: PathBuf,
     place: String,
-    own: Life,
+    instance: Uuid,
     former: Vec<Life>,
 }
 
@@ -41,15 +42,15 @@ impl Lives {
         let place = place(folder).map_err(failed)?;
         let mut former = presence::former(&text, &place);
         former.truncate(FORMER_MAX);
-        let own = Life { instance: Uuid::new_v4(), is_newcomer: true };
-        let lives = Self { path: path.clone(), place, own, former };
-        lives.write().map_err(failed)?;
+        let instance = Uuid::new_v4();
+        let lives = Self { path: path.clone(), place, instance, former };
+        lives.write(Life { instance, is_newcomer: true }).map_err(failed)?;
         Ok(lives)
     }
 
     /// By what this life is known.
     pub(super) fn instance(&self) -> Uuid {
-        self.own.instance
+        self.instance
     }
 
     /// Earlier ones, newest first.
@@ -58,19 +59,16 @@ impl Lives {
     }
 
     /// This life works from now on, which is remembered.
-    pub(super) fn works(&mut self) {
-        if !std::mem::replace(&mut self.own.is_newcomer, false) {
-            return;
-        }
-        if let Err(error) = self.write() {
+    pub(super) fn works(&self) {
+        if let Err(error) = self.write(Life { instance: self.instance, is_newcomer: false }) {
             tracing::warn!(%error, file = %self.path.display(), "it is not remembered that this agent works");
         }
     }
 
-    /// Replaces the file. Nothing is synced: of what a machine forgets when it crashes there is nothing left to be known, for
-    /// its next start is another place.
-    fn write(&self) -> io::Result<()> {
-        let text = presence::lines(std::iter::once(&self.own).chain(&self.former), &self.place);
+    /// Replaces the file, with this life as it is now. Nothing is synced: of what a machine forgets when it crashes there is
+    /// nothing left to be known, for its next start is another place.
+    fn write(&self, own: Life) -> io::Result<()> {
+        let text = presence::lines(std::iter::once(&own).chain(&self.former), &self.place);
         files::replace(&self.path, text.as_bytes(), files::SECRET_MODE)
     }
 }
@@ -78,7 +76,6 @@ impl Lives {
 /// Where an agent lives: in this folder, since this start of the machine. A copy of the folder is another place, and so is
 /// a copy of the whole disk, which can only be used by a machine that was started with it.
 fn place(folder: &Path) -> io::Result<String> {
-    use std::os::unix::fs::MetadataExt as _;
     let found = fs::metadata(folder)?;
     Ok(format!("{} {}:{}", facts::boot_id(), found.dev(), found.ino()))
 }
@@ -102,7 +99,7 @@ mod tests {
     #[test]
     fn a_newcomer_is_known_as_such_until_it_works() {
         let folder = tempfile::tempdir().unwrap();
-        let mut first = Lives::begin(folder.path()).unwrap();
+        let first = Lives::begin(folder.path()).unwrap();
         first.works();
         let second = Lives::begin(folder.path()).unwrap();
         assert_eq!(second.former(), [Life { instance: first.instance(), is_newcomer: false }]);

@@ -116,7 +116,6 @@ pub(crate) struct Voice<K = Store, W = Connection> {
     me: Me,
     kept: K,
     line: Option<Line<W>>,
-    /// Whether this agent has been the only one of its host in this life.
     has_worked: bool,
     pub(crate) beats: Beats,
     pub(crate) units: UnitTopics,
@@ -144,10 +143,8 @@ struct Line<W> {
 
 impl<W> Line<W> {
     /// Has the own presence published again, soon.
-    fn assert_if(&mut self, wanted: bool, now_ms: Millis) {
-        if wanted {
-            self.assert_ms = Some(now_ms.max(self.asserted_ms + ASSERT_GAP_MS));
-        }
+    fn assert(&mut self, now_ms: Millis) {
+        self.assert_ms = Some(now_ms.max(self.asserted_ms + ASSERT_GAP_MS));
     }
 }
 
@@ -199,6 +196,11 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         self.beats.disconnected();
     }
 
+    /// Whether this agent has been the only one of its host in this life.
+    pub(super) fn has_worked(&self) -> bool {
+        self.has_worked
+    }
+
     /// Whether the agent is connected, and the only one of its host.
     pub(crate) fn is_sole(&self) -> bool {
         self.line.as_ref().is_some_and(|line| line.standing.is_sole())
@@ -209,7 +211,9 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         let Some(line) = &mut self.line else { return Verdict::Ignore };
         let presence: Option<Presence> = serde_json::from_slice(payload).ok();
         let verdict = line.standing.heard(presence.as_ref(), now_ms);
-        line.assert_if(verdict == Verdict::Assert, now_ms);
+        if verdict == Verdict::Assert {
+            line.assert(now_ms);
+        }
         verdict
     }
 
@@ -223,7 +227,9 @@ impl<K: Kept, W: Wire> Voice<K, W> {
     pub(crate) fn tick(&mut self, now_ms: Millis) -> Verdict {
         let Some(line) = &mut self.line else { return Verdict::Ignore };
         let verdict = line.standing.tick(now_ms);
-        line.assert_if(verdict == Verdict::Assert, now_ms);
+        if verdict == Verdict::Assert {
+            line.assert(now_ms);
+        }
         verdict
     }
 
@@ -240,7 +246,7 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         self.beats.refresh(now_ms);
         self.repeat_all(now_ms);
         if let Some(line) = &mut self.line {
-            line.assert_if(true, now_ms);
+            line.assert(now_ms);
         }
     }
 

@@ -175,9 +175,9 @@ impl Console {
         let mut actions = Vec::new();
         let now = clock::now_ms();
         for event in std::mem::take(&mut self.events) {
-            match event {
+            match &event {
                 dispatch::Event::Connected => self.call(now, around),
-                dispatch::Event::Shown(host) => self.roll_call.iter_mut().for_each(|called| called.answered(host)),
+                dispatch::Event::Shown(hosts) => self.roll_call.iter_mut().for_each(|called| called.answered(hosts)),
                 _ => (),
             }
             actions.extend(dispatch::take(&mut self.schedule, event, now));

@@ -10,9 +10,10 @@
 //! shims (a table of what runs, which outlives the agent), the queue of programs, output, measurements, units' own life (they
 //! come to what is desired of them after a while). A host's desired state comes by commands; documents are not on the wire yet.
 //!
-//! Modules, in reading order: [`watch`] (the promises, as invariants), [`world`] (virtual time and the network), [`wire`],
-//! [`broker`], [`machine`] and [`disk`] (what outlives an agent), [`agent`], [`ledger`] and [`console`], [`chaos`] (what goes wrong),
-//! [`verdict`] (what has to be so once all is quiet), [`shadow`] and [`console_shadow`] (the SQL beside the tables).
+//! Modules, in reading order: [`watch`] (the promises, as invariants), [`world`] (virtual time, and in its `network` what lies
+//! between the parties), [`wire`], [`broker`], [`machine`] and [`disk`] (what outlives an agent), [`agent`] (in its `orders` what
+//! it is ordered), [`ledger`] and [`console`], [`chaos`] (what goes wrong), [`verdict`] (what has to be so once all is quiet),
+//! [`shadow`] and [`console_shadow`] (the SQL beside the tables).
 //!
 //! A seed that fails is printed with the last steps of its trace; `MUSTER_SIM_SEED=N cargo test -p muster --lib sim::` does it
 //! again, step by step the same. Put it into `tests/sim/regressions`, which is tried first. `TESTS_LONG=1` tries a hundred thousand

@@ -15,7 +15,7 @@ mod check;
 pub(crate) mod schedule;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -71,8 +71,8 @@ pub(crate) enum Event {
     Settled(CommandId, HostId),
     /// A host came (true) or went.
     Presence(HostId, bool),
-    /// A host has shown that it is there.
-    Shown(HostId),
+    /// Hosts have shown that they are there.
+    Shown(BTreeSet<HostId>),
     /// There is a new connection to the broker.
     Connected,
 }
@@ -229,9 +229,9 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
             () = shutdown.cancelled() => return,
         }
         for event in taken {
-            match event {
+            match &event {
                 Event::Connected => roll_call = refresh_all(&shared).await,
-                Event::Shown(host) => roll_call.iter_mut().for_each(|called| called.answered(host)),
+                Event::Shown(hosts) => roll_call.iter_mut().for_each(|called| called.answered(hosts)),
                 _ => (),
             }
             actions.extend(take(&mut schedule, event, now_ms()));
@@ -307,9 +307,9 @@ impl RollCall {
         now < self.since_ms
     }
 
-    /// A host has shown that it is there.
-    pub(crate) fn answered(&mut self, host: HostId) {
-        self.answered.insert(host);
+    /// These have shown that they are there.
+    pub(crate) fn answered(&mut self, hosts: &BTreeSet<HostId>) {
+        self.answered.extend(hosts);
     }
 
     /// Those of the hosts that count as online which have not.
@@ -427,4 +427,30 @@ pub(super) fn before(now: Millis, time: Duration) -> Millis {
 
 fn to_ms(time: Duration) -> Millis {
     Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_a_roll_call_is_missing_once_it_is_over() {
+        let [there, silent, away] = [HostId::random(), HostId::random(), HostId::random()];
+        let (mut called, refresh) = RollCall::new(3, 1_000);
+        assert_eq!((refresh.issued_ms, refresh.within_ms), (1_000, 100));
+        assert_eq!(called.missing(vec![there, silent]), [there, silent]);
+        called.answered(&BTreeSet::from([there]));
+        // One that does not count as online is not missed.
+        called.answered(&BTreeSet::from([there, away]));
+        assert_eq!(called.missing(vec![there, silent]), [silent]);
+        let over_ms = 1_000 + to_ms(ROLL_CALL) + 100;
+        assert_eq!([999, over_ms - 1, over_ms].map(|now| called.is_over(now)), [false, false, true]);
+        assert_eq!([999, 1_000].map(|now| called.is_void(now)), [true, false]);
+    }
+
+    #[test]
+    fn a_roll_call_takes_longer_in_a_larger_fleet() {
+        let within_ms = [0, 50, 51, 10_000, 30_000, 1_000_000].map(|hosts| RollCall::new(hosts, 0).1.within_ms);
+        assert_eq!(within_ms, [100, 100, 102, 20_000, 60_000, 60_000]);
+    }
 }

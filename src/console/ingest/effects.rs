@@ -65,7 +65,8 @@ impl Effects {
         let answered = answered.into_iter().map(|(command, host)| dispatch::Event::Answered(command, host));
         let presences = std::mem::take(&mut self.presences).into_iter();
         let presences = presences.map(|(host, online)| dispatch::Event::Presence(host, online));
-        let shown = std::mem::take(&mut self.shown).into_iter().map(dispatch::Event::Shown);
+        let shown = std::mem::take(&mut self.shown);
+        let shown = (!shown.is_empty()).then_some(dispatch::Event::Shown(shown));
         settled.chain(answered).chain(presences).chain(shown)
     }
 

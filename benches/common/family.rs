@@ -1,0 +1,27 @@
+//! Who has started whom.
+
+use std::collections::HashMap;
+
+use muster_shim::proc;
+
+/// A process and its descendants, those that started others before them.
+pub(crate) fn family(pid: i32) -> Vec<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for child in proc::pids().unwrap_or_default() {
+        if let Some(stat) = proc::stat(child) {
+            children.entry(stat.ppid).or_default().push(child);
+        }
+    }
+    let mut family = vec![pid];
+    let mut at = 0;
+    while let Some(parent) = family.get(at).copied() {
+        family.extend(children.remove(&parent).unwrap_or_default());
+        at += 1;
+    }
+    family
+}
+
+/// When a process began, in ticks since boot, if it is alive: numbers are used again.
+pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
+    proc::stat(pid).filter(|stat| !stat.is_dead()).map(|stat| stat.start_ticks)
+}

@@ -1,0 +1,120 @@
+//! What processes take of this machine, as `/proc` tells it.
+
+use std::{
+    fs, io, thread,
+    time::{Duration, Instant},
+};
+
+/// The memory that is a process's own, and its share of what it has in common with others.
+pub(crate) fn pss_bytes(pid: i32) -> io::Result<u64> {
+    field_bytes(pid, "smaps_rollup", "Pss:")
+}
+
+/// All memory that a process has, that of others included.
+pub(crate) fn rss_bytes(pid: i32) -> io::Result<u64> {
+    field_bytes(pid, "smaps_rollup", "Rss:")
+}
+
+/// The same, as the kernel counts it rather than adds it up: a little off, and had at once.
+pub(crate) fn counted_rss_bytes(pid: i32) -> io::Result<u64> {
+    field_bytes(pid, "status", "VmRSS:")
+}
+
+/// The most that this has been, since it was [set back](forget_peak).
+pub(crate) fn peak_rss_bytes(pid: i32) -> io::Result<u64> {
+    field_bytes(pid, "status", "VmHWM:")
+}
+
+/// Sets the most that a process has had back to what it has.
+pub(crate) fn forget_peak(pid: i32) -> io::Result<()> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5")
+}
+
+/// A thousand of the kernel's kB, which have 1,024 bytes: what budgets of memory are in.
+pub(crate) fn mb(bytes: u64) -> f64 {
+    bytes as f64 / 1_024_000.0
+}
+
+/// A line of a file that tells kB.
+fn field_bytes(pid: i32, file: &str, field: &str) -> io::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(kilobytes.ok_or_else(|| missing(field))? * 1024)
+}
+
+fn missing(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("/proc does not tell {what}"))
+}
+
+/// What the threads that a process has have taken of the processors, to the nanosecond: for a process that does next to
+/// nothing. What threads took that have ended is not in it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Turns {
+    pub(crate) busy: Duration,
+    /// How often one came to run.
+    pub(crate) wakes: u64,
+}
+
+pub(crate) fn turns(pid: i32) -> io::Result<Turns> {
+    let mut turns = Turns::default();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile.
+        let told = task.and_then(|task| fs::read_to_string(task.path().join("schedstat"))).unwrap_or_default();
+        // Nanoseconds on a processor, nanoseconds waiting, times that it came to run.
+        let told: Vec<u64> = told.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        if let [busy_ns, _, wakes] = *told {
+            turns.busy += Duration::from_nanos(busy_ns);
+            turns.wakes += wakes;
+        }
+    }
+    Ok(turns)
+}
+
+/// What a process has taken of the processors, with threads that have ended, to a hundredth of a second.
+pub(crate) struct Ticks {
+    pub(crate) own: Duration,
+    /// What those took that it started, and that have ended.
+    pub(crate) children: Duration,
+}
+
+pub(crate) fn ticks(pid: i32) -> io::Result<Ticks> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = stat.rsplit_once(')').ok_or_else(|| missing("ticks"))?;
+    // User and system time, of itself and of its children: fields 14 to 17, of which the third is the first here.
+    let told: Vec<u64> = fields.split_whitespace().skip(11).take(4).filter_map(|number| number.parse().ok()).collect();
+    let [user, system, children_user, children_system] = *told else { return Err(missing("ticks")) };
+    // Linux tells every program that a tick is a hundredth of a second.
+    let time = |ticks: u64| Duration::from_millis(ticks * 10);
+    Ok(Ticks { own: time(user + system), children: time(children_user + children_system) })
+}
+
+/// Waits until the processors were idle nine tenths of a second, or for five minutes.
+pub(crate) fn wait_for_quiet() -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(300);
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        let (idle, all) = processors()?;
+        thread::sleep(Duration::from_secs(1));
+        let (idle_then, all_then) = processors()?;
+        if (idle_then - idle) * 10 >= (all_then - all) * 9 {
+            return Ok(());
+        }
+    }
+    eprintln!("the machine was busy for {PATIENCE:?}: measuring anyway");
+    Ok(())
+}
+
+/// Ticks of all processors so far: idle ones, and all.
+fn processors() -> io::Result<(u64, u64)> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect();
+    // user, nice, system, idle, iowait, …
+    Ok((ticks.iter().skip(3).take(2).sum(), ticks.iter().sum()))
+}
+
+/// How many processors there are.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(0, usize::from)
+}
