@@ -37,7 +37,7 @@ fn all_of_a_container_is_measured() {
     last(&fleet, "muster_unit_processes_count", |count| (3.0..=40.0).contains(&count));
 
     // A threshold of this one container, and one that it keeps below.
-    for (rule, above) in [("shop-memory", "1M"), ("shop-roomy", "90M")] {
+    for (rule, above) in [("shop-memory", "1MiB"), ("shop-roomy", "90MiB")] {
         fleet.ok(&["alert", "set", rule, "--metric", "unit_memory", "--of", "default/shop", "--above", above]);
     }
     let raised = eventually("its alert", || {
@@ -47,7 +47,7 @@ fn all_of_a_container_is_measured() {
     });
     assert_eq!(raised["alert"]["unit"], "default/shop", "{raised}");
     assert_eq!(fleet.json(&["alert", "ls", "--rule", "shop-roomy"]), json!([]));
-    fleet.ok(&["alert", "set", "shop-memory", "--above", "95M"]);
+    fleet.ok(&["alert", "set", "shop-memory", "--above", "95MiB"]);
     eventually("its end", || match fleet.json(&["alert", "ls"]) {
         alerts if alerts == json!([]) => Ok(()),
         alerts => Err(alerts.to_string()),

@@ -39,12 +39,13 @@ fn after_a_reboot_it_is_as_it_should_be() {
     podman.run(&["exec", "muster.default.shop", "touch", "/srv/kept"]);
     // Everything ends at once, and what Podman keeps in memory alone is gone.
     let monitor = parent(first);
+    let id = podman.inspect("muster.default.shop")["Id"].as_str().unwrap().to_owned();
     fleet.kill();
     podman.end_service();
     kill(monitor, Signal::SIGKILL).unwrap();
     kill(first, Signal::SIGKILL).unwrap();
     eventually("its end", || if kill(first, None).is_err() { Ok(()) } else { Err("it runs".to_owned()) });
-    podman.forget_this_boot();
+    podman.forget_this_boot(&id);
     in_another_boot(&fleet, "default/shop");
     in_another_boot(&fleet, "default/rests");
     podman.serve();

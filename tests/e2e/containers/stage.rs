@@ -32,7 +32,7 @@ impl Podman {
         let folder = tempfile::Builder::new().prefix("mp-").tempdir_in("/tmp").unwrap();
         let bridge = network(folder.path());
         let config = format!(
-            "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"]\n[engine]\n[network]\n\
+            "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"]\n[engine]\nlock_type = \"file\"\n[network]\n\
              network_backend = \"cni\"\nnetwork_config_dir = \"{}\"\ndefault_network = \"{bridge}\"\n",
             folder.path().join("networks").display()
         );
@@ -65,8 +65,9 @@ impl Podman {
         let _ = fs::remove_file(self.socket());
     }
 
-    /// What a reboot does to it while nothing of it runs: what is in memory alone is gone.
-    pub(crate) fn forget_this_boot(&self) {
+    /// What a reboot does to it while nothing of it runs: what is in memory alone is gone, also of the container that ran.
+    pub(crate) fn forget_this_boot(&self, id: &str) {
+        assert!(Command::new("runc").args(["delete", "--force", id]).status().unwrap().success());
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
         for point in points.filter(|point| Path::new(point).starts_with(self.folder.path())) {

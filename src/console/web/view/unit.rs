@@ -90,7 +90,7 @@ impl View for UnitView {
                     (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
                 }
                 @if let Spec::Container(_) = &self.unit.desired.spec {
-                    a href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
+                    a.button href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
                 }
             }
             (self.holding(frame, &url))
@@ -314,9 +314,9 @@ fn spec(spec: &Spec) -> Markup {
         @if let Some(limits) = limits(spec) { div { dt { "May use" } dd { (limits) } } }
         div { dt { "Grace" } dd { (bits::span(spec.grace_ms())) } }
         @if !spec.probes().is_none() {
-            div { dt { "Probes" } dd { @for (which, probe) in spec.probes().iter() {
-                (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) " "
-            } } }
+            div { dt { "Probes" } dd { ul.plain { @for (which, probe) in spec.probes().iter() {
+                li { (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) }
+            } } } }
         }
         @for (what, units) in [("Starts after", spec.after()), ("Requires", spec.requires())] {
             @if !units.is_empty() { div { dt { (what) } dd { @for unit in units { code { (unit) } " " } } } }
