@@ -71,6 +71,7 @@ pub fn measurement(name: &str) -> Option<&'static Measurement> {
 
 const HOST: &[&str] = &["host", "hostname"];
 const UNIT: &[&str] = &["host", "hostname", "realm", "unit", "kind"];
+const CONTAINER: &[&str] = &["host", "hostname", "container", "runtime"];
 const CONSOLE: &[&str] = &["instance"];
 
 /// All of them.
@@ -92,6 +93,9 @@ pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_unit_memory", UNIT, &[("resident_bytes", Kind::Gauge), ("limit_bytes", Kind::Gauge)]),
     of("muster_unit_io", UNIT, &[("read_bytes_total", Kind::Counter), ("written_bytes_total", Kind::Counter)]),
     of("muster_unit_processes", UNIT, &[("count", Kind::Gauge)]),
+    of("muster_container_cpu", CONTAINER, &[("busy_ratio", Kind::Gauge)]),
+    of("muster_container_memory", CONTAINER, &[("resident_bytes", Kind::Gauge)]),
+    of("muster_container_processes", CONTAINER, &[("count", Kind::Gauge)]),
     of("muster_unit_restart", UNIT, &[("attempts", Kind::Gauge)]),
     // What programs tell of themselves, by names of their own.
     of("muster_yuno", UNIT, &[]),

@@ -104,6 +104,8 @@ pub struct Quota {
     pub cpu: Option<Option<Cores>>,
     /// Processes and threads.
     pub pids: Option<Option<u32>>,
+    /// Room for what a container writes, in bytes.
+    pub disk_bytes: Option<Option<u64>>,
 }
 
 impl Quota {
@@ -153,6 +155,9 @@ impl Action {
                 let mut spec = there.desired.spec.clone();
                 let limits = spec.limits_mut();
                 *limits = quota.of(*limits);
+                if let (Spec::Container(container), Some(disk_bytes)) = (&mut spec, quota.disk_bytes) {
+                    container.disk_bytes = disk_bytes;
+                }
                 Asked::UnitApply { unit, spec: Box::new(spec), run: None }
             }
             Self::Run => Asked::UnitRun { unit },

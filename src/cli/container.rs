@@ -7,7 +7,7 @@ mod create;
 use clap::Subcommand;
 use muster_topics::{
     container::{ContainerSummary, Image, Mount, Network},
-    process::Cores,
+    process::{Cores, Limits},
     signal::Signal,
     unit::Spec,
 };
@@ -49,7 +49,7 @@ pub enum Verb {
     /// Let a container go on that was frozen
     Thaw(Change),
     /// Change what a container may use, while it runs if its runtime can; to take a limit away, or to give one that it had
-    /// none of, makes it anew
+    /// none of, makes it anew, and so does another disk
     Quota {
         /// The most memory, such as 64M, or `none`
         #[arg(long, value_name = "BYTES", value_parser = or_none(parse_bytes))]
@@ -60,6 +60,9 @@ pub enum Verb {
         /// The most processes and threads, or `none`
         #[arg(long, value_name = "COUNT", value_parser = or_none(str::parse::<u32>))]
         pids: Option<Given<u32>>,
+        /// The most that it may write beside its image, such as 2G, or `none`
+        #[arg(long, value_name = "BYTES", value_parser = or_none(parse_bytes))]
+        disk: Option<Given<u64>>,
         /// Which
         #[command(flatten)]
         which: Change,
@@ -107,14 +110,16 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
         Verb::Freeze(which) => change(session, which, Action::Freeze).await,
         Verb::Thaw(which) => change(session, which, Action::Thaw).await,
-        Verb::Quota { memory: None, cpu: None, pids: None, .. } => {
-            Err(Failure::new(Kind::Usage, "there is no limit to change").hint("name one: --memory, --cpu or --pids"))
+        Verb::Quota { memory: None, cpu: None, pids: None, disk: None, .. } => {
+            let nothing = Failure::new(Kind::Usage, "there is no limit to change");
+            Err(nothing.hint("name one: --memory, --cpu, --pids or --disk"))
         }
-        Verb::Quota { memory, cpu, pids, which } => {
+        Verb::Quota { memory, cpu, pids, disk, which } => {
             let quota = Quota {
                 memory_bytes: memory.map(|given| given.0),
                 cpu: cpu.map(|given| given.0),
                 pids: pids.map(|given| given.0),
+                disk_bytes: disk.map(|given| given.0),
             };
             change(session, which, Action::Quota(quota)).await
         }
@@ -126,10 +131,10 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     }
 }
 
-/// For one unit: its image and runtime, the user inside, its mounts and its network; nothing of these for what is no
-/// container.
+/// For one unit: its image and runtime, the user inside, its mounts and its network, nothing of these for what is no container;
+/// and what it may use.
 #[must_use]
-pub fn facts(spec: &Spec) -> [(&'static str, String); 4] {
+pub fn facts(spec: &Spec) -> [(&'static str, String); 5] {
     let container = match spec {
         Spec::Container(container) => Some(container),
         Spec::Yuno(_) => None,
@@ -151,6 +156,7 @@ pub fn facts(spec: &Spec) -> [(&'static str, String); 4] {
         ("user inside", shown(&|container| container.user.clone().unwrap_or_default())),
         ("mounts", mounts),
         ("network", network),
+        ("may use", limited(spec.limits(), container.and_then(|container| container.disk_bytes)).join(", ")),
     ]
 }
 
@@ -176,8 +182,17 @@ pub fn listed(name: &str, summary: &ContainerSummary) -> String {
     let mut words = vec![format!("{name} {}, {runtime}", state.as_str())];
     words.push(unit.as_ref().map_or_else(|| "no unit".to_owned(), |unit| format!("unit {unit}")));
     words.extend((!image.is_empty()).then(|| image.clone()));
-    words.extend(limits.memory_bytes.map(|bytes| format!("memory {}", print::bytes(bytes))));
-    words.extend(limits.cpu.map(|cpu| format!("cpu {cpu}")));
-    words.extend(limits.pids.map(|pids| format!("pids {pids}")));
+    words.extend(limited(*limits, None));
     words.join(", ")
+}
+
+/// Limits, in words.
+fn limited(limits: Limits, disk_bytes: Option<u64>) -> Vec<String> {
+    let words = [
+        limits.memory_bytes.map(|bytes| format!("memory {}", print::bytes(bytes))),
+        limits.cpu.map(|cpu| format!("cpu {cpu}")),
+        limits.pids.map(|pids| format!("pids {pids}")),
+        disk_bytes.map(|bytes| format!("disk {}", print::bytes(bytes))),
+    ];
+    words.into_iter().flatten().collect()
 }

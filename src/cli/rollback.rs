@@ -184,6 +184,13 @@ mod tests {
             assert!(why.contains("it went back to revision") && why.contains("exit code 1"), "{why}");
         }
         assert_eq!(progress(&unit, 2, Goal::Proven), Progress::Going, "that was another generation");
+        // What it should be from now on cannot be had for now; what runs goes on.
+        unit.desired.generation = 2;
+        let Progress::Stuck { why, .. } = progress(&unit, 2, Goal::Reached) else { panic!("nobody hears why") };
+        assert!(why.starts_with("it is not there yet: "), "{why}");
+        assert_eq!(progress(&unit, 2, Goal::Seen), Progress::Going);
+        unit.observed.error = None;
+        assert_eq!(progress(&unit, 2, Goal::Reached), Progress::Going);
     }
 
     fn rolled_back() -> RolledBack {

@@ -344,7 +344,7 @@ pub(super) async fn show(session: &Session, wanted: Shown) -> Result<(), Failure
         let (desired, observed) = (&unit.desired, &unit.observed);
         let spec = &desired.spec;
         let probed = |which| spec.probes().get(which).map(|probe| probe::shown(which, probe)).unwrap_or_default();
-        let [image, inside, mounts, network] = container::facts(spec);
+        let [image, inside, mounts, network, may_use] = container::facts(spec);
         let artifact =
             |artifact: &ArtifactRef| format!("{}@{} ({})", artifact.role, artifact.version, artifact.sha256.short());
         let configs = spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version));
@@ -361,6 +361,7 @@ pub(super) async fn show(session: &Session, wanted: Shown) -> Result<(), Failure
             ("arguments", spec.args().join(" ")),
             ("user", spec.host_user().unwrap_or_default().to_owned()),
             inside,
+            may_use,
             ("starts after", names(spec.after())),
             ("requires", names(spec.requires())),
             ("snapshots need", unit.pins.words().join(", ")),

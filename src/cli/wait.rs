@@ -52,7 +52,12 @@ const SHOW: &str = "unit show";
 pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
     let observed = &unit.observed;
     if observed.generation < generation {
-        return Progress::Going;
+        // It is tried again and again; but what runs goes on as it was, and whoever waits hears why.
+        let goes_on = matches!(observed.phase, Phase::Running | Phase::Playing | Phase::Stopping);
+        let why =
+            observed.error.as_ref().filter(|_| goes_on && goal != Goal::Seen && unit.desired.generation >= generation);
+        return why
+            .map_or(Progress::Going, |why| Progress::Stuck { why: format!("it is not there yet: {why}"), verb: SHOW });
     }
     if goal == Goal::Seen {
         return Progress::Reached;

@@ -7,9 +7,15 @@ use muster_topics::{
 };
 
 use super::process::{
-    GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, RESTART_EPOCH_MAX, SILENCE_MAX_MS, SILENCE_MIN_MS, STARTED_AFTER_MAX_MS,
-    VERIFY_AFTER_MAX_MS, between, check_limits, check_rlimits, most,
+    GRACE_MAX_MS, HEALTHY_WITHIN_MAX_MS, MEMORY_MAX_BYTES, RESTART_EPOCH_MAX, SILENCE_MAX_MS, SILENCE_MIN_MS,
+    STARTED_AFTER_MAX_MS, VERIFY_AFTER_MAX_MS, between, check_limits, check_rlimits, most,
 };
+
+/// The least room for what a container writes, in bytes: a file system of less is mostly what it needs for itself.
+pub const DISK_MIN_BYTES: u64 = 8 * 1024 * 1024;
+
+/// The most, as of memory: whole numbers are exact in JSON up to this.
+pub const DISK_MAX_BYTES: u64 = MEMORY_MAX_BYTES;
 
 /// What is wrong with a spec, if anything is.
 ///
@@ -29,6 +35,7 @@ pub fn faults(spec: &ContainerSpec) -> Vec<String> {
         check_mounts(&spec.mounts),
         check_network(spec),
         check_limits(&spec.limits),
+        spec.disk_bytes.map_or(Ok(()), |bytes| between("disk_bytes", bytes, DISK_MIN_BYTES, DISK_MAX_BYTES)),
         check_rlimits("rlimits", &spec.rlimits),
         check_stop(spec.stop_signal),
         check_times(spec),
@@ -72,6 +79,7 @@ fn check_existing(spec: &ContainerSpec) -> Result<(), String> {
         ("cwd", spec.cwd.is_some()),
         ("mounts", !spec.mounts.is_empty()),
         ("network", spec.network != Network::default()),
+        ("disk_bytes", spec.disk_bytes.is_some()),
         ("rlimits", !spec.rlimits.is_empty()),
         ("provides", !spec.provides.is_empty()),
         ("needs", !spec.needs.is_empty()),
@@ -250,6 +258,7 @@ mod tests {
             json!({"provides": web, "ports": {"web": 80}}),
             json!({"provides": web, "network": "host"}),
             json!({"needs": web, "network": "host"}),
+            json!({"disk_bytes": 8_388_608}),
             json!({"healthy_within_ms": 1_000, "probes": {"start": {"exec": ["true"]}}}),
             json!({"grace_ms": 0, "user": "1000:1000", "cwd": "/"}),
         ] {
@@ -296,6 +305,8 @@ mod tests {
             (json!({"provides": web, "ports": {"web": 80}, "network": "host"}), "network is host"),
             (json!({"needs": web}), "needs are endpoints of the host"),
             (json!({"limits": {"memory_bytes": 5}}), "limits.memory_bytes"),
+            (json!({"disk_bytes": 8_388_607}), "disk_bytes"),
+            (json!({"image": {"existing": "a"}, "disk_bytes": 8_388_608}), "disk_bytes: a is adopted"),
             (json!({"rlimits": {"nofile": {"soft": 2, "hard": 1}}}), "rlimits.nofile"),
             (json!({"stop_signal": "kill"}), "stop_signal"),
             (json!({"grace_ms": 3_600_001}), "grace_ms"),

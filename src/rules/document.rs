@@ -350,6 +350,8 @@ pub fn schema(kind: Kind) -> Value {
     };
     let run = schemars::schema_for!(Run).to_value();
     let name = schemars::schema_for!(UnitName).to_value();
+    let artifact = json!({ "description": "ROLE@VERSION, ROLE or a SHA-256.", "type": "string" });
+    let forms = image_forms(&schema, &artifact);
     if let Some(properties) = schema["properties"].as_object_mut() {
         properties.remove("restart_epoch");
         let texts = |about: &str| json!({ "description": about, "type": "array", "items": { "type": "string" } });
@@ -358,25 +360,16 @@ pub fn schema(kind: Kind) -> Value {
             ("hosts".to_owned(), texts("The hosts that it belongs on, by id or hostname.")),
             ("run".to_owned(), run),
         ]);
-        let artifact = json!({ "description": "ROLE@VERSION, ROLE or a SHA-256.", "type": "string" });
         properties.extend(match kind {
             Kind::Yuno => vec![
                 ("kind".to_owned(), json!({ "const": "yuno" })),
                 ("artifact".to_owned(), artifact),
                 ("configs".to_owned(), texts("Each as ID@VERSION or ID.")),
             ],
-            Kind::Container => {
-                let name = json!({ "description": "An image that the host has, or can pull.", "type": "string" });
-                let existing = json!({ "description": "A container that somebody else has made.", "type": "string" });
-                let forms = json!({ "rootfs": artifact, "archive": artifact, "name": name, "existing": existing });
-                vec![
-                    ("kind".to_owned(), json!({ "const": "container" })),
-                    (
-                        "image".to_owned(),
-                        json!({ "type": "object", "properties": forms, "additionalProperties": false }),
-                    ),
-                ]
-            }
+            Kind::Container => vec![
+                ("kind".to_owned(), json!({ "const": "container" })),
+                ("image".to_owned(), json!({ "type": "object", "properties": forms, "additionalProperties": false })),
+            ],
         });
     }
     schema["required"] = match kind {
@@ -384,6 +377,20 @@ pub fn schema(kind: Kind) -> Value {
         Kind::Container => json!(["unit", "kind", "image"]),
     };
     schema
+}
+
+/// The forms of a container's image, as its spec has them; but what is an artifact stands in a document by its name.
+fn image_forms(schema: &Value, artifact: &Value) -> Map<String, Value> {
+    let forms = schema["$defs"]["Image"]["oneOf"].as_array().into_iter().flatten();
+    let properties = forms.filter_map(|form| {
+        let (name, value) = form["properties"].as_object()?.iter().next()?;
+        let mut value = if IMAGE_FORMS.contains(&name.as_str()) { artifact.clone() } else { value.clone() };
+        let about =
+            [&form["description"], &value["description"]].into_iter().filter_map(Value::as_str).collect::<Vec<_>>();
+        value["description"] = about.join(" ").into();
+        Some((name.clone(), value))
+    });
+    properties.collect()
 }
 
 /// Which of several is meant by `NAME@VERSION`, or by `NAME` alone: then the one that was added last.

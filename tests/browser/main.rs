@@ -8,6 +8,8 @@
 #[path = "../fleet/mod.rs"]
 mod fleet;
 
+mod container;
+
 use std::{env, fs, future::Future, path::PathBuf, process::Command, str::FromStr, time::Duration};
 
 use fantoccini::{

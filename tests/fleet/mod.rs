@@ -215,6 +215,11 @@ impl Running {
         assert_eq!(ended, code, "{}", self.printed());
     }
 
+    /// Whether it has ended.
+    pub(crate) fn ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Its process id.
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())

@@ -33,6 +33,8 @@ each! {
     env -> &BTreeMap<String, String> { ref env }
     /// Its arguments.
     args -> &[String] { ref args }
+    /// What it may use.
+    limits -> Limits { limits }
     /// The endpoints that it provides.
     provides -> &[Provided] { ref provides }
     /// The endpoints that it needs.

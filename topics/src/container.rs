@@ -60,6 +60,10 @@ pub struct ContainerSpec {
     /// What it may use, with everything that it forks. These can change while it runs.
     #[serde(default, skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
+    /// The most that it may write beside its image, in bytes, what it keeps files in included; what is mounted does not count.
+    /// Not every host can do that, and it cannot change while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
     /// Limits for each process by itself, as `setrlimit` has them; the runtime's own if there are none. The first process has
     /// them, so that they cannot change while it runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -142,6 +146,7 @@ impl ContainerSpec {
             mounts: Vec::new(),
             network: Network::default(),
             limits: Limits::default(),
+            disk_bytes: None,
             rlimits: BTreeMap::new(),
             provides: Vec::new(),
             ports: BTreeMap::new(),
@@ -187,6 +192,7 @@ impl ContainerSpec {
             mounts: &self.mounts,
             network: self.network,
             limits: self.limits.some().filter(|_| limits),
+            disk_bytes: self.disk_bytes,
             rlimits: &self.rlimits,
             provides: &self.provides,
             ports: &self.ports,
@@ -211,6 +217,8 @@ struct Identity<'a> {
     network: Network,
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<Limits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_bytes: Option<u64>,
     rlimits: &'a BTreeMap<Resource, Rlimit>,
     provides: &'a [Provided],
     ports: &'a BTreeMap<Name, u16>,

@@ -13,7 +13,7 @@ pub(super) fn dashboard() -> Dashboard {
         description: "What one host does: processor, memory, disks, network, and the units that it has.",
         since: "now-1h",
         variables: vec![host_variable(false)],
-        rows: vec![now(), processor(), memory(), disks(), network(), rest(), units()],
+        rows: vec![now(), processor(), memory(), disks(), network(), rest(), units(), containers()],
     }
 }
 
@@ -174,6 +174,25 @@ fn units() -> Row {
             .ask(of_unit(of("muster_unit_restart", "attempts"), "Started again", Unit::Count))
             .ask(of_unit(of("muster_unit_cpu", "busy_ratio"), "Processor", Unit::Ratio))
             .ask(of_unit(of("muster_unit_memory", "resident_bytes"), "Memory", Unit::Bytes)),
+        ],
+    )
+}
+
+fn containers() -> Row {
+    let each = |measurement, field| on(of(measurement, field)).each(&["hostname", "container"]).named("{container}");
+    row(
+        "Other containers",
+        vec![
+            lines(
+                "Processor of other containers",
+                Unit::Ratio,
+                "Containers that no unit keeps: the share of all processors' time that each uses.",
+            )
+            .ask(each("muster_container_cpu", "busy_ratio")),
+            lines("Memory of other containers", Unit::Bytes, "The memory that each holds.")
+                .ask(each("muster_container_memory", "resident_bytes")),
+            lines("Processes of other containers", Unit::Count, "How many processes and threads each has.")
+                .ask(each("muster_container_processes", "count")),
         ],
     )
 }

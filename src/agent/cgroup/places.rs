@@ -51,16 +51,16 @@ impl Hierarchies {
         self.mounts.iter().filter(|mount| is_it(&mount.controllers)).find_map(|mount| mount.folder(path))
     }
 
-    /// The folders of a unit, from `/proc/<pid>/cgroup` of its main process.
-    pub(in crate::agent) fn places(&self, unit: &UnitName, kind: &str, cgroups: &str) -> Places {
+    /// The folders of a yuno, or of a container where there is none, from `/proc/<pid>/cgroup` of its main process.
+    pub(in crate::agent) fn places(&self, yuno: Option<&UnitName>, cgroups: &str) -> Places {
         let cgroups: Vec<(&str, &str)> = cgroups.lines().filter_map(own_cgroup).collect();
         let folder = |controller: &str| {
             let is_it = |names: &str| names.split(',').any(|name| name == controller);
             let (_, path) = cgroups.iter().find(|(names, _)| is_it(names))?;
             let (_, agents) = self.own.lines().filter_map(own_cgroup).find(|(names, _)| is_it(names))?;
-            let path = match kind {
-                "yuno" => of_yuno(unit, path)?,
-                _ => of_other(path, agents)?,
+            let path = match yuno {
+                Some(unit) => of_yuno(unit, path)?,
+                None => of_other(path, agents)?,
             };
             let mut of_it = self.mounts.iter().filter(|mount| is_it(&mount.controllers));
             of_it.find_map(|mount| mount.folder(path))
@@ -119,7 +119,8 @@ mod tests {
     const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
     fn places(mounts: &str, own: &str, kind: &str, cgroups: &str) -> Places {
-        Hierarchies::parse(mounts, own.to_owned()).places(&"shop/till".parse().unwrap(), kind, cgroups)
+        let yuno = (kind == "yuno").then(|| "shop/till".parse().unwrap());
+        Hierarchies::parse(mounts, own.to_owned()).places(yuno.as_ref(), cgroups)
     }
 
     #[test]
@@ -131,11 +132,9 @@ mod tests {
         assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}\n")), unified);
         // It may have made cgroups of its own.
         assert_eq!(places(V2, own, "yuno", &format!("0::{leaf}/workers/1\n")), unified);
-        let stays = Hierarchies::parse(V2, own.to_owned()).places(
-            &"default/exec-1".parse().unwrap(),
-            "yuno",
-            "0::/pod/libpod-1/muster-exec-1/further\n",
-        );
+        let exec = "default/exec-1".parse().unwrap();
+        let stays =
+            Hierarchies::parse(V2, own.to_owned()).places(Some(&exec), "0::/pod/libpod-1/muster-exec-1/further\n");
         assert_eq!(stays.unified, folder("/sys/fs/cgroup/pod/libpod-1/muster-exec-1"));
         let second = places(V2, own, "yuno", &format!("0::{leaf}.2\n"));
         assert_eq!(second.unified, folder(&format!("/sys/fs/cgroup{leaf}.2")));

@@ -33,7 +33,7 @@ pub enum Group {
     Uptime,
     /// How far the clock is off.
     Clock,
-    /// Processor time and memory of units.
+    /// Processor time and memory of units, and of containers that are none.
     Units,
     /// Their limits, disks, processes and waits.
     UnitDetails,

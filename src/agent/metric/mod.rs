@@ -7,7 +7,7 @@
 //! Modules, in reading order:
 //!
 //! - [`group`]: what is measured together, and when
-//! - `sample`: the host as points; `unit`: its units, whose cgroups `account` reads; `own`: the agent itself
+//! - `sample`: the host as points; `unit`: its units, whose cgroups `account` reads, and `container`: what is in others' containers; `own`: the agent itself
 //! - `procfs`, `wait`: what is read from `/proc` for that; `disk`: file systems, asked from beside, with `heat`; `time`: the clock
 //! - `thin`: what of that goes to the console; `batch`: points as messages; both pure
 //!
@@ -18,6 +18,7 @@
 
 mod account;
 pub(crate) mod batch;
+mod container;
 mod disk;
 pub mod group;
 mod heat;

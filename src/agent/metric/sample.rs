@@ -13,6 +13,7 @@ use sysinfo::{MemoryRefreshKind, System};
 
 use super::{
     Labels,
+    container::ContainerSampler,
     disk::Found,
     group::{Due, Group},
     own::{OwnSampler, Sources, Stored},
@@ -74,6 +75,7 @@ pub(super) struct Sampler {
     cpu: Option<CpuTicks>,
     cores: BTreeMap<u32, CpuTicks>,
     units: UnitSampler,
+    containers: ContainerSampler,
     own: OwnSampler,
     processors: u64,
 }
@@ -90,6 +92,7 @@ impl Sampler {
             cpu: None,
             cores: BTreeMap::new(),
             units,
+            containers: ContainerSampler::new(),
             own: OwnSampler::default(),
             processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
         }
@@ -119,6 +122,12 @@ impl Sampler {
         let states = sources.units.borrow().clone();
         if due.has(Group::Units) || due.has(Group::UnitDetails) {
             points.extend(self.units.sample(&self.labelled, &mut self.reader, &states, host, due, at_ms));
+        }
+        if due.has(Group::Units)
+            && let Some(keeper) = &sources.keeper
+        {
+            let others = keeper.other_containers();
+            points.extend(self.containers.sample(&self.labelled, &mut self.reader, &others, host, at_ms));
         }
         points.extend(unit::stats(&self.labelled, &states, &asked.stats, at_ms));
         if due.has(Group::Agent) {

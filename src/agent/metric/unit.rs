@@ -22,7 +22,7 @@ use crate::agent::{
 /// `/proc/<pid>/stat` has 52 numbers and a name of at most 64 bytes.
 const PROCESS_MAX_BYTES: usize = 2048;
 /// `/proc/<pid>/cgroup` has a path for each of at most 14 hierarchies.
-const CGROUP_MAX_BYTES: usize = 16 * 1024;
+pub(super) const CGROUP_MAX_BYTES: usize = 16 * 1024;
 /// What the kernel takes for the size of a page, should it not say.
 const PAGE_BYTES: u64 = 4096;
 /// How many ticks there are in a second, should the kernel not say.
@@ -58,11 +58,10 @@ struct Busy {
 
 impl UnitSampler {
     pub(super) fn new() -> Self {
-        let conf = |var| sysconf(var).ok().flatten().and_then(|value| u64::try_from(value).ok()).filter(|n| *n > 0);
         Self {
             hierarchies: Hierarchies::detect(),
             page_bytes: conf(SysconfVar::PAGE_SIZE).unwrap_or(PAGE_BYTES),
-            tick_us: 1_000_000 / conf(SysconfVar::CLK_TCK).unwrap_or(TICKS),
+            tick_us: tick_us(),
             host: None,
             units: BTreeMap::new(),
         }
@@ -140,9 +139,18 @@ impl UnitSampler {
     /// A process that was not there at the last sample.
     fn meet(&self, reader: &mut Reader, name: &UnitName, state: &UnitState, identity: (i32, u64)) -> Known {
         let cgroups = reader.read(format!("/proc/{}/cgroup", identity.0), CGROUP_MAX_BYTES).unwrap_or_default();
-        let places = self.hierarchies.places(name, state.desired.spec.kind(), cgroups);
+        let places = self.hierarchies.places(state.desired.spec.yuno().map(|_| name), cgroups);
         Known { identity, places, busy: None }
     }
+}
+
+fn conf(var: SysconfVar) -> Option<u64> {
+    sysconf(var).ok().flatten().and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0)
+}
+
+/// How long a tick of the processors is, in microseconds.
+pub(super) fn tick_us() -> u64 {
+    1_000_000 / conf(SysconfVar::CLK_TCK).unwrap_or(TICKS)
 }
 
 /// A unit's main process, if it is still the one that the unit started: process ids are used again.

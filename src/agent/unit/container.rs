@@ -40,7 +40,7 @@ use muster_topics::{
 };
 use tokio::sync::Mutex;
 
-pub use self::list::Listed;
+pub use self::list::{Listed, Other, Others};
 use self::{
     instance::Container,
     lxc::Lxc,
@@ -224,6 +224,7 @@ impl Containers {
             mounts: spec.mounts.clone(),
             network: spec.network,
             limits: spec.limits,
+            disk_bytes: spec.disk_bytes,
             rlimits: spec.rlimits.clone(),
             published,
             labels: labels.map(|(name, value)| (name.to_owned(), value)).into(),

@@ -81,7 +81,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use self::container::Listed;
+pub use self::container::{Listed, Other, Others};
 pub(super) use self::kind::Ask;
 use self::{
     container::Containers,
@@ -217,6 +217,7 @@ pub struct Units {
     kinds: Kinds,
     questions: Arc<Semaphore>,
     containers: watch::Receiver<Listed>,
+    others: watch::Receiver<Others>,
 }
 
 impl std::fmt::Debug for Units {
@@ -254,11 +255,12 @@ impl Units {
         let (looked_up, reconciled) = (task.looked_up(), task.reconciled());
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(task.run()));
         let (list, containers) = watch::channel(Listed::default());
+        let (list_others, others) = watch::channel(Others::default());
         if let Some(all) = kinds.containers.clone() {
-            tokio::spawn(shutdown.run_until_cancelled_owned(all.keep_list(list, states.clone())));
+            tokio::spawn(shutdown.run_until_cancelled_owned(all.keep_list(list, list_others, states.clone())));
         }
         let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
-        Ok(Self { changed, look, requests, states, looked_up, reconciled, kinds, questions, containers })
+        Ok(Self { changed, look, requests, states, looked_up, reconciled, kinds, questions, containers, others })
     }
 
     /// Tells the task that desired state in the store has changed.
@@ -284,6 +286,12 @@ impl Units {
     #[must_use]
     pub fn containers(&self) -> watch::Receiver<Listed> {
         self.containers.clone()
+    }
+
+    /// Those of them that run and are no units.
+    #[must_use]
+    pub fn other_containers(&self) -> Others {
+        self.others.borrow().clone()
     }
 
     /// All units, now and on each change.

@@ -238,7 +238,8 @@ impl Worker {
                     Order::Freeze(frozen) => {
                         // The planner asks again if nothing comes of it.
                         let outcome = timeout(ASK_MAX, instance.freeze(frozen)).await;
-                        self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to freeze took", ASK_MAX))));
+                        let outcome = outcome.unwrap_or_else(|_| Err(late("to ask it to freeze took", ASK_MAX)));
+                        self.complain(outcome).await;
                     }
                     // Who asked may have gone meanwhile.
                     Order::Signal(signal, answer) => drop(answer.send(self.signal(&mut *instance, signal).await)),
@@ -250,12 +251,13 @@ impl Worker {
     async fn stop(&self, instance: &mut dyn Instance, stop: Stop) {
         let outcome = timeout(ASK_MAX, instance.stop(stop.signal, stop.grace_ms)).await;
         // If it is gone its news will say so; if not, the planner asks again when its time is over.
-        self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to end took", ASK_MAX))));
+        self.complain(outcome.unwrap_or_else(|_| Err(late("to ask it to end took", ASK_MAX)))).await;
     }
 
-    fn complain(&self, outcome: Result<(), Failure>) {
-        if let Err(failure) = outcome {
-            tracing::warn!(unit = %self.unit, error = %failure.error, "a unit could not be asked for something");
+    async fn complain(&self, outcome: Result<(), Failure>) {
+        if let Err(Failure { error, .. }) = outcome {
+            tracing::warn!(unit = %self.unit, %error, "a unit could not be asked for something");
+            self.report(Seen::Unheard { error }).await;
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{
         endpoint, exec, host, policy,
         policy::parse_word,
         probe,
-        process::Limited,
+        process::{Limited, parse_bytes},
         rollback::{Trial, millis},
         target::{self, UnitRef},
         unit::{one, units},
@@ -66,6 +66,9 @@ pub struct Create {
     /// What it may use
     #[command(flatten)]
     limited: Limited,
+    /// The most that it may write beside its image, such as 2G, where its host can limit that
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    disk: Option<u64>,
     /// Where it listens, and what it connects to
     #[command(flatten)]
     endpoints: endpoint::Options,
@@ -172,6 +175,7 @@ pub(super) async fn create(create: Create, session: &Session) -> Result<(), Fail
         mounts: create.mounts,
         network: create.network,
         limits: create.limited.limits(),
+        disk_bytes: create.disk,
         rlimits: create.limited.rlimits(),
         provides,
         ports: create.ports.into_iter().collect(),

@@ -77,6 +77,9 @@ impl Unit {
             Seen::NotStarted(failure) => self.not_started(&failure, now_ms),
             Seen::StartUnknown => self.instance = Instance::Unknown,
             Seen::Told(told) => self.told(told, now_ms),
+            // The step is due again in a while; until then whoever waits hears why.
+            Seen::Unheard { error } if matches!(self.instance, Instance::Alive(_)) => self.fail(&error),
+            Seen::Unheard { .. } => {}
             Seen::Probed { process, which, verdict } => self.probed_by(process, which, verdict),
             Seen::Beside(seen) => self.beside_seen(*seen, now_ms),
             Seen::Ended(over) => self.ended(over, now_ms),

@@ -53,6 +53,11 @@ pub enum Seen {
     Outdated,
     /// What has become of the instance.
     Told(Told),
+    /// What runs could not be asked for something, such as to end.
+    Unheard {
+        /// Why not.
+        error: String,
+    },
     /// The instance has ended, for good.
     Ended(Over),
     /// What the instance has answered to [`Step::Play`].

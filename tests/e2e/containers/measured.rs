@@ -35,4 +35,21 @@ fn all_of_a_container_is_measured() {
     last(&fleet, "muster_unit_memory_resident_bytes", |bytes| (4e6..96.0 * 1_048_576.0).contains(&bytes));
     last(&fleet, "muster_unit_memory_limit_bytes", |bytes| (bytes - 96.0 * 1_048_576.0).abs() < 1.0);
     last(&fleet, "muster_unit_processes_count", |count| (3.0..=40.0).contains(&count));
+
+    // A threshold of this one container, and one that it keeps below.
+    for (rule, above) in [("shop-memory", "1MiB"), ("shop-roomy", "90MiB")] {
+        fleet.ok(&["alert", "set", rule, "--metric", "unit_memory", "--of", "default/shop", "--above", above]);
+    }
+    let raised = eventually("its alert", || {
+        let alerts = fleet.json(&["alert", "ls"]);
+        let all = alerts.as_array().unwrap();
+        all.iter().find(|alert| alert["alert"]["rule"] == "shop-memory").cloned().ok_or_else(|| alerts.to_string())
+    });
+    assert_eq!(raised["alert"]["unit"], "default/shop", "{raised}");
+    assert_eq!(fleet.json(&["alert", "ls", "--rule", "shop-roomy"]), json!([]));
+    fleet.ok(&["alert", "set", "shop-memory", "--above", "95MiB"]);
+    eventually("its end", || match fleet.json(&["alert", "ls"]) {
+        alerts if alerts == json!([]) => Ok(()),
+        alerts => Err(alerts.to_string()),
+    });
 }

@@ -1,10 +1,14 @@
-//! Containers, kept by a real Podman, and by a real LXC.
+//! Containers, kept by a real Podman, by a real LXC, and by a real Docker.
 
 mod adopted;
+mod docker;
+mod faults;
+mod images;
 mod inside;
 mod lxc;
 mod measured;
 mod probed;
+mod restored;
 pub(crate) mod stage;
 
 use std::io::{Read, Write};
@@ -157,6 +161,18 @@ fn what_muster_did_not_make_is_left_alone() {
     assert_eq!(listed["muster.default.shop"]["unit"], Value::Null);
     assert_eq!(listed["muster.default.first"]["unit"], "default/first");
     assert_eq!(listed["muster.default.first"]["state"], "running");
+    // What others have made is measured, once it runs, and by its own name.
+    podman.run(&["start", "muster.default.shop"]);
+    fleet.ok(&["container", "restart", "default/first"]);
+    eventually("its memory", || {
+        let query = "muster_container_processes_count{container=\"muster.default.shop\",runtime=\"podman\"}";
+        let answer = fleet.json(&["metric", "query", query]);
+        let count = answer["series"][0]["points"][0][1].as_f64();
+        if count == Some(1.0) { Ok(()) } else { Err(answer.to_string()) }
+    });
+    let of_units =
+        fleet.json(&["metric", "query", "muster_container_processes_count{container=\"muster.default.first\"}"]);
+    assert_eq!(of_units["series"], json!([]));
     // The other is as it was.
     assert_eq!(fleet.unit_in_phase("default/first", "running")["observed"]["attempts"], 0);
 }
@@ -311,33 +327,35 @@ fn scenario(fleet: &Fleet, unit: &str, apply: &dyn Fn(&str)) -> Vec<Outcome> {
     outcomes
 }
 
+fn as_container(fleet: &Fleet, unit: &str, runtime: &str, script: &str) {
+    let restart = if script.contains("trap") { "always" } else { "never" };
+    let fields = json!({
+        "unit": unit, "runtime": runtime, "args": ["/bin/sh", "-c", script], "restart": restart, "run": "stopped",
+        "rollback": "never",
+    });
+    apply(fleet, &shop(fields));
+}
+
+fn as_yuno(fleet: &Fleet, script: &str) {
+    let version = script.replace(|letter: char| !letter.is_ascii_alphanumeric(), "");
+    let path = crate::fleet::file(&fleet.home, "script", &format!("#!/bin/sh\n{script}\n"));
+    fleet.ok(&["artifact", "add", &path, "--role", "script", "--version", &version]);
+    let restart = if script.contains("trap") { "always" } else { "never" };
+    let document = json!({
+        "unit": "default/till", "artifact": format!("script@{version}"), "restart": restart, "run": "stopped",
+        "started_after_ms": 200, "rollback": "never",
+    });
+    apply(fleet, &document);
+}
+
 #[test]
 fn the_same_becomes_of_a_yuno_and_of_a_container_whoever_keeps_it() {
     let (_podman, fleet) = stage();
     let lxc = Lxc::of(&fleet);
-    let as_container = |unit: &str, runtime: &str, script: &str| {
-        let restart = if script.contains("trap") { "always" } else { "never" };
-        let fields = json!({
-            "unit": unit, "runtime": runtime, "args": ["/bin/sh", "-c", script], "restart": restart, "run": "stopped",
-            "rollback": "never",
-        });
-        apply(&fleet, &shop(fields));
-    };
-    let as_yuno = |script: &str| {
-        let version = script.replace(|letter: char| !letter.is_ascii_alphanumeric(), "");
-        let path = crate::fleet::file(&fleet.home, "script", &format!("#!/bin/sh\n{script}\n"));
-        fleet.ok(&["artifact", "add", &path, "--role", "script", "--version", &version]);
-        let restart = if script.contains("trap") { "always" } else { "never" };
-        let document = json!({
-            "unit": "default/till", "artifact": format!("script@{version}"), "restart": restart, "run": "stopped",
-            "started_after_ms": 200, "rollback": "never",
-        });
-        apply(&fleet, &document);
-    };
-    let yuno = scenario(&fleet, "default/till", &as_yuno);
-    let podman = scenario(&fleet, "default/shop", &|script| as_container("default/shop", "podman", script));
+    let yuno = scenario(&fleet, "default/till", &|script| as_yuno(&fleet, script));
+    let podman = scenario(&fleet, "default/shop", &|script| as_container(&fleet, "default/shop", "podman", script));
     assert_eq!(podman, yuno);
-    let in_lxc = scenario(&fleet, "default/stall", &|script| as_container("default/stall", "lxc", script));
+    let in_lxc = scenario(&fleet, "default/stall", &|script| as_container(&fleet, "default/stall", "lxc", script));
     assert_eq!(in_lxc, yuno);
     assert!(yuno.len() > 15, "{yuno:?}");
     assert_eq!(lxc.names(), Vec::<String>::new());

@@ -1,8 +1,9 @@
-//! A Podman of a test's own: its storage, its socket, and an image made of a static busybox; and the LXC containers of a
-//! fleet.
+//! A Podman of a test's own: its storage, its socket, and an image made of a static busybox; a registry that it pulls from;
+//! and the LXC containers of a fleet. (`docker` has a Docker of a test's own.)
 
 use std::{
     fs,
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -18,6 +19,8 @@ pub(crate) struct Podman {
     folder: TempDir,
     /// The bridge of its network, which is there once a container was in that.
     bridge: String,
+    /// The port of the only registry that it trusts without TLS.
+    registry_port: u16,
     service: Option<Running>,
 }
 
@@ -29,12 +32,16 @@ impl Podman {
         let folder = tempfile::Builder::new().prefix("mp-").tempdir_in("/tmp").unwrap();
         let bridge = network(folder.path());
         let config = format!(
-            "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"]\n[engine]\n[network]\n\
+            "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"]\n[engine]\nlock_type = \"file\"\n[network]\n\
              network_backend = \"cni\"\nnetwork_config_dir = \"{}\"\ndefault_network = \"{bridge}\"\n",
             folder.path().join("networks").display()
         );
         fs::write(folder.path().join("containers.conf"), config).unwrap();
-        let mut podman = Self { folder, bridge, service: None };
+        let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let registry_port = free.unwrap().port();
+        let registries = format!("[[registry]]\nlocation = \"127.0.0.1:{registry_port}\"\ninsecure = true\n");
+        fs::write(folder.path().join("registries.conf"), registries).unwrap();
+        let mut podman = Self { folder, bridge, registry_port, service: None };
         podman.serve();
         podman
     }
@@ -58,6 +65,61 @@ impl Podman {
         let _ = fs::remove_file(self.socket());
     }
 
+    /// What a reboot does to it while nothing of it runs: what is in memory alone is gone, also of the container that ran.
+    pub(crate) fn forget_this_boot(&self, id: &str) {
+        assert!(Command::new("runc").args(["delete", "--force", id]).status().unwrap().success());
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        for point in points.filter(|point| Path::new(point).starts_with(self.folder.path())) {
+            assert!(Command::new("umount").arg(point).status().unwrap().success());
+        }
+        for folder in ["run", "tmp"] {
+            fs::remove_dir_all(self.folder.path().join(folder)).unwrap();
+        }
+    }
+
+    /// Where its images and containers are.
+    pub(crate) fn storage(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    /// The service itself.
+    pub(crate) fn service(&self) -> &Running {
+        self.service.as_ref().unwrap()
+    }
+
+    /// Where a registry listens that it pulls from, and what its images' names begin with.
+    pub(crate) fn registry(&self) -> String {
+        format!("127.0.0.1:{}", self.registry_port)
+    }
+
+    /// Starts that registry, with what it had before.
+    #[track_caller]
+    pub(crate) fn serve_registry(&self) -> Running {
+        let (address, data) = (self.registry(), self.folder.path().join("registry"));
+        let config = format!(
+            "version: 0.1\nlog: {{level: warn}}\nstorage: {{filesystem: {{rootdirectory: {data:?}}}}}\nhttp: {{addr: {address:?}}}\n"
+        );
+        let path = self.folder.path().join("registry.yml");
+        fs::write(&path, config).unwrap();
+        let program = unpacked("docker-registry").expect("docker-registry is unpacked by tests/e2e/containers/unpack");
+        let registry = Running::start(Command::new(program).arg("serve").arg(&path));
+        eventually("the registry", || TcpStream::connect(&address).map(drop).map_err(|error| error.to_string()));
+        registry
+    }
+
+    /// Makes an image of a fleet's tree, which says what it is made of and goes on.
+    #[track_caller]
+    pub(crate) fn import(&self, fleet: &Fleet, name: &str, made_of: &str) {
+        let tar = fleet.home.path().join("shop.tar");
+        let change = |line: &str| ["--change".to_owned(), line.to_owned()];
+        let script = r#"echo "made of $MADE_OF as $(id -u)"; trap 'exit 0' TERM; while :; do sleep 0.1; done"#;
+        let cmd = change(&format!("CMD {}", json!(["/bin/sh", "-c", script])));
+        let (env, user) = (change(&format!("ENV MADE_OF={made_of}")), change("USER shop"));
+        let options: Vec<&str> = cmd.iter().chain(&env).chain(&user).map(String::as_str).collect();
+        self.run(&[&["import", "--quiet"], &options[..], &[tar.to_str().unwrap(), name]].concat());
+    }
+
     /// Where it listens.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("s")
@@ -73,6 +135,7 @@ impl Podman {
             .env("XDG_RUNTIME_DIR", self.folder.path())
             .env("TMPDIR", self.folder.path())
             .env("CONTAINERS_CONF", at("containers.conf"))
+            .env("CONTAINERS_REGISTRIES_CONF", at("registries.conf"))
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .arg("--root")
@@ -133,6 +196,13 @@ impl Drop for Podman {
             }
         }
     }
+}
+
+/// A program of one of the packages that `unpack` has unpacked, or that this machine has.
+pub(crate) fn unpacked(program: &str) -> Option<PathBuf> {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/debian/usr");
+    let all = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect::<Vec<_>>();
+    [ours.join("bin"), ours.join("sbin")].into_iter().chain(all).map(|at| at.join(program)).find(|path| path.is_file())
 }
 
 /// The LXC containers of a fleet's host. They are ended with this, which has to go before the fleet.

@@ -21,6 +21,8 @@ fn values(tag: &str) -> &'static [&'static str] {
         "realm" => &["default"],
         "unit" => &["till", "web"],
         "kind" => &["yuno"],
+        "container" => &["old-web", "db"],
+        "runtime" => &["podman"],
         "core" => &["0", "1"],
         "resource" => &["cpu", "memory", "io"],
         "mount" => &["/", "/data"],

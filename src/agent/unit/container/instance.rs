@@ -23,8 +23,9 @@ use crate::{
 /// How often it is looked whether somebody else has suspended it, or let it go on. Each look is a question to the runtime.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// How long a runtime may take to notice the end of a container, and how often it is asked meanwhile.
-const NOTICE_MAX: Duration = Duration::from_secs(10);
+/// How long a runtime may take to notice the end of a container, and how often it is asked meanwhile. Shorter than what there is
+/// for looking up what runs (10 s), for after a crash of the host one may believe for ever in what is not there any more.
+const NOTICE_MAX: Duration = Duration::from_secs(8);
 const NOTICE_EVERY: Duration = Duration::from_millis(50);
 
 /// When to kill again what was killed and is still there.

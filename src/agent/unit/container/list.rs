@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use muster_topics::{
-    container::{ContainerSummary, LISTED_MAX, LISTED_NAME_MAX_BYTES},
+    container::{self, ContainerSummary, LISTED_MAX, LISTED_NAME_MAX_BYTES},
     name::UnitName,
     process::Limits,
     unit::Spec,
@@ -19,6 +19,18 @@ use crate::agent::unit::{UnitState, UnitStates};
 /// All containers of a host, by name.
 pub type Listed = Arc<BTreeMap<String, ContainerSummary>>;
 
+/// Containers that run and are no units, by name.
+pub type Others = Arc<BTreeMap<String, Other>>;
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// What keeps it.
+    pub runtime: container::Runtime,
+    /// Its first process, by its number and when it was started.
+    pub process: (i32, u64),
+}
+
 /// How often they are listed. Each time is a question to the runtime, which may have to be started for it.
 const LIST_EVERY: Duration = Duration::from_secs(60);
 
@@ -33,11 +45,12 @@ impl Containers {
     pub(in crate::agent::unit) async fn keep_list(
         self: Arc<Self>,
         list: watch::Sender<Listed>,
+        list_others: watch::Sender<Others>,
         mut states: watch::Receiver<UnitStates>,
     ) {
         let mut known: Vec<Known> = vec![Known::new(); self.runtimes.len()];
         for round in 0_u32.. {
-            let mut all = BTreeMap::new();
+            let (mut all, mut processes) = (BTreeMap::new(), BTreeMap::new());
             let adopted = self.adopted().unwrap_or_else(|failure| {
                 tracing::debug!(error = %failure.error, "which containers were adopted cannot be told");
                 Vec::new()
@@ -56,13 +69,18 @@ impl Containers {
                     // They are not gone because nobody can be asked.
                     Err(failure) => tracing::debug!(error = %failure.error, "containers cannot be listed"),
                 }
-                all.extend(
-                    known
-                        .iter()
-                        .map(|(id, listed)| (listed.name.clone(), self.summary(&**runtime, listed, unit_of(id)))),
-                );
+                for (id, listed) in known.iter() {
+                    let summary = self.summary(&**runtime, listed, unit_of(id));
+                    if let (None, Some(process)) = (&summary.unit, listed.process) {
+                        processes.insert(listed.name.clone(), Other { runtime: runtime.which(), process });
+                    }
+                    all.insert(listed.name.clone(), summary);
+                }
             }
             let all = Arc::new(fitted(all));
+            // As many as are listed, so that there is an end to how many series there are.
+            processes.retain(|name, _| all.contains_key(name));
+            list_others.send_replace(Arc::new(processes));
             list.send_if_modified(|before| {
                 *before != all && {
                     *before = all;

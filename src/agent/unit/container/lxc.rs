@@ -8,10 +8,11 @@
 //! `lxc.net.0.type = none`.
 //!
 //! Modules, in reading order: `config` (from what a container is made of to LXC's words), `users` (who somebody is inside),
-//! `folder` (what is where), `image` (root file systems), `process` (which process is a container's first), `ended` (how it
-//! ended), `tool` (running a program).
+//! `folder` (what is where), `disk` (how much it may write), `image` (root file systems), `process` (which process is a
+//! container's first), `ended` (how it ended), `tool` (running a program).
 
 mod config;
+mod disk;
 mod ended;
 mod folder;
 mod image;
@@ -272,7 +273,7 @@ impl Lxc {
                 },
             };
             let image = format!("rootfs:{}", made.image);
-            let listed = Listed { name, labels: made.labels, state, image, limits: Limits::default() };
+            let listed = Listed { name, labels: made.labels, state, image, limits: Limits::default(), process: None };
             all.insert(folder.path().display().to_string(), listed);
         }
         all
@@ -289,14 +290,14 @@ impl Lxc {
         if path.as_os_str().is_empty() || folder::names(path).is_empty() {
             return Ok(Known::new());
         }
-        let options = ["-f", "-F", "NAME,STATE", "-P"].map(OsStr::new);
+        let options = ["-f", "-F", "NAME,STATE,PID", "-P"].map(OsStr::new);
         let args: Vec<&OsStr> = options.into_iter().chain([path.as_os_str()]).collect();
         let ran = tool::run("lxc-ls", &args, LOOK_MAX).await?;
         if !ran.ok {
             return Err(may_heal(format!("LXC cannot list containers: {}", ran.why())));
         }
         let all = config::listed(&ran.stdout);
-        Ok(all.map(|(name, state)| (path.join(&name).display().to_string(), other(name, state))).collect())
+        Ok(all.map(|(name, state, pid)| (path.join(&name).display().to_string(), other(name, state, pid))).collect())
     }
 }
 
@@ -305,8 +306,9 @@ fn state(name: &str, labels: BTreeMap<String, String>, phase: Phase) -> State {
 }
 
 /// A container of somebody else's.
-fn other(name: String, state: ContainerState) -> Listed {
-    Listed { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default() }
+fn other(name: String, state: ContainerState, pid: Option<i32>) -> Listed {
+    let process = pid.and_then(|pid| Some((pid, muster_shim::proc::stat(pid)?.start_ticks)));
+    Listed { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default(), process }
 }
 
 /// `lxc-start`, in the foreground. What comes after `--` it takes word for word.
@@ -409,6 +411,9 @@ impl Runtime for Lxc {
             }
             _ if !unistd::geteuid().is_root() => "it: the agent does not run as root",
             _ => {
+                if let Some(what) = spec.disk_bytes.and_then(|_| disk::cannot(&self.path)) {
+                    return Some(what);
+                }
                 let broken = spec.env.iter().find(|(name, value)| name.contains('\n') || value.contains('\n'));
                 return broken.map(|(name, _)| format!("env.{}: there is a line break in it", name.escape_debug()));
             }

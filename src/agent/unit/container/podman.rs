@@ -29,8 +29,8 @@ use tokio::sync::OnceCell;
 
 use self::http::Http;
 use super::{
-    may_heal,
-    runtime::{Answer, Known, LogFrom, Phase, Recipe, Runtime, State},
+    may_heal, never,
+    runtime::{Answer, Known, Listed, LogFrom, Phase, Recipe, Runtime, State},
 };
 use crate::{agent::unit::log::Place, rules::plan::Failure};
 
@@ -46,11 +46,18 @@ pub(super) struct Podman {
     is_podman: OnceCell<bool>,
     /// Since when nobody has needed an image.
     idle: Mutex<image::Idle>,
+    /// Held by whoever loads an archive.
+    loading: tokio::sync::Mutex<()>,
 }
 
 impl Podman {
     pub(super) fn new(socket: &Path) -> io::Result<Self> {
-        Ok(Self { http: Http::new(socket)?, is_podman: OnceCell::new(), idle: Mutex::default() })
+        Ok(Self {
+            http: Http::new(socket)?,
+            is_podman: OnceCell::new(),
+            idle: Mutex::default(),
+            loading: <_>::default(),
+        })
     }
 
     /// Whether it is Podman: Docker changes limits in another way.
@@ -72,13 +79,15 @@ impl Podman {
         Ok(Some(seen.into_state()))
     }
 
-    async fn limits(&self, id: &str) -> Result<Limits, Failure> {
+    /// What it may use, and its first process.
+    async fn details(&self, id: &str) -> Result<(Limits, Option<(i32, u64)>), Failure> {
         let answer = self.http.ask(Method::GET, &format!("/containers/{id}/json"), &[], None, LOOK_MAX).await?;
+        // One that is gone meanwhile has neither.
         if answer.status == StatusCode::NOT_FOUND {
-            return Ok(Limits::default());
+            return Ok(<_>::default());
         }
         let seen: wire::Seen = answer.accepted("look at the container", id)?.json()?;
-        Ok(seen.limits())
+        Ok((seen.limits(), seen.process()))
     }
 
     async fn lines(&self, name: &str, key: &str, value: u64) -> Result<Vec<logs::Line>, Failure> {
@@ -128,7 +137,15 @@ impl Runtime for Podman {
     }
 
     fn bring_image<'a>(&'a self, image: &'a Image, file: Option<&'a Path>) -> Answer<'a, ()> {
-        image::bring(&self.http, image, file).boxed()
+        async move {
+            // One archive at a time, for several may have the same name in them.
+            let _alone = match image {
+                Image::Archive(_) => Some(self.loading.lock().await),
+                _ => None,
+            };
+            image::bring(&self.http, image, file).await
+        }
+        .boxed()
     }
 
     fn sweep<'a>(&'a self, needed: &'a BTreeSet<Digest>) -> Answer<'a, ()> {
@@ -136,6 +153,7 @@ impl Runtime for Podman {
             let there = image::all(&self.http).await?;
             let past = self.idle.lock().unwrap_or_else(PoisonError::into_inner).past(there, needed, Instant::now());
             for name in past {
+                tracing::info!(image = name, "nobody has needed an image for a day");
                 image::remove(&self.http, &name).await?;
             }
             Ok(())
@@ -152,7 +170,8 @@ impl Runtime for Podman {
             let body = json!(wire::Create::of(recipe));
             let query = [("name", name)];
             let answer = self.http.ask(Method::POST, "/containers/create", &query, Some(&body), WORK_MAX).await?;
-            answer.accepted("make the container", name).map(drop)
+            let made = answer.accepted("make the container", name);
+            made.map(drop).map_err(|failure| if recipe.disk_bytes.is_some() { about_disk(failure) } else { failure })
         }
         .boxed()
     }
@@ -225,11 +244,14 @@ impl Runtime for Podman {
             let mut all = Known::new();
             for one in listed {
                 let (id, mut one) = one.into_listed();
-                let before = known.get(&id).filter(|before| before.state == one.state);
-                one.limits = match before {
-                    Some(before) => before.limits,
-                    // One that is gone meanwhile has none.
-                    None => self.limits(&id).await?,
+                // What runs as it did may have been started again meanwhile.
+                let still = |(pid, start_ticks): (i32, u64)| {
+                    muster_shim::proc::stat(pid).is_some_and(|stat| stat.start_ticks == start_ticks)
+                };
+                let is_same = |before: &&Listed| before.state == one.state && before.process.is_none_or(still);
+                (one.limits, one.process) = match known.get(&id).filter(is_same) {
+                    Some(before) => (before.limits, before.process),
+                    None => self.details(&id).await?,
                 };
                 all.insert(id, one);
             }
@@ -258,6 +280,18 @@ impl Runtime for Podman {
         }
         .boxed()
     }
+}
+
+/// A refusal of a container whose disk is limited, which only some storages can do.
+fn about_disk(failure: Failure) -> Failure {
+    // Podman's and Docker's words for that.
+    if !["storage-opt", "quota"].iter().any(|word| failure.error.contains(word)) {
+        return failure;
+    }
+    let error = failure.error;
+    never(format!(
+        "unsupported by podman: disk_bytes: {error}. hint: its storage on xfs that is mounted with pquota can"
+    ))
 }
 
 /// A message of an interface that is not what its documents say.

@@ -83,6 +83,8 @@ pub(super) struct Listed {
     pub(super) state: ContainerState,
     pub(super) image: String,
     pub(super) limits: Limits,
+    /// Its first process, by its number and when it was started, of one that runs and that somebody else keeps.
+    pub(super) process: Option<(i32, u64)>,
 }
 
 /// A container, as its runtime tells of it.
@@ -122,6 +124,8 @@ pub(super) struct Recipe {
     pub(super) mounts: Vec<container::Mount>,
     pub(super) network: Network,
     pub(super) limits: Limits,
+    /// The most that it may write beside its image.
+    pub(super) disk_bytes: Option<u64>,
     pub(super) rlimits: BTreeMap<Resource, Rlimit>,
     /// Each with the port inside.
     pub(super) published: Vec<(Endpoint, u16)>,

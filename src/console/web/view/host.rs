@@ -62,6 +62,7 @@ impl View for HostView {
                 h2 { "Units" }
                 (region(&url, "units", &["unit"], self.units(frame)))
             }
+            (region(&url, "containers", &["host"], self.containers()))
             section {
                 div.head {
                     h2 { "Measurements" }
@@ -83,6 +84,7 @@ impl View for HostView {
             "facts" => Some(self.facts(frame)),
             "alerts" => Some(self.alerts(frame)),
             "units" => Some(self.units(frame)),
+            "containers" => Some(self.containers()),
             "latest" => Some(latest(&self.latest, frame)),
             "recent" => Some(self.recent(frame)),
             _ => None,
@@ -138,6 +140,34 @@ impl HostView {
                      muster yuno create {}:default/server --artifact server@1 --run", self.host.hostname)))
             } @else {
                 (unit::table(&self.units, frame))
+            }
+        }
+    }
+
+    /// Containers that somebody else has made, which no unit keeps.
+    fn containers(&self) -> Markup {
+        let all = self.host.state.iter().flat_map(|said| &said.value.containers);
+        let others: Vec<_> = all.filter(|(_, summary)| summary.unit.is_none()).collect();
+        html! {
+            @if !others.is_empty() {
+                section {
+                    h2 { "Other containers" }
+                    p.note { "Nobody here has made them, and they are left alone. `muster container adopt` makes one a unit." }
+                    table.cards {
+                        caption.visually-hidden { "Containers that no unit keeps" }
+                        thead { tr { th scope="col" { "Container" } th scope="col" { "Is" } th scope="col" { "Runtime" } th scope="col" { "Image" } } }
+                        tbody {
+                            @for (name, summary) in others {
+                                tr {
+                                    th scope="row" { (name) }
+                                    td data-label="Is" { (summary.state.as_str()) }
+                                    td data-label="Runtime" { (summary.runtime) }
+                                    td data-label="Image" { (summary.image) }
+                                }
+                            }
+                        }
+                    }
+                }
             }
         }
     }

@@ -90,7 +90,7 @@ impl View for UnitView {
                     (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
                 }
                 @if let Spec::Container(_) = &self.unit.desired.spec {
-                    a href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
+                    a.button href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
                 }
             }
             (self.holding(frame, &url))
@@ -311,11 +311,12 @@ fn spec(spec: &Spec) -> Markup {
             div { dt { "Environment" } dd { @for name in env.keys() { code { (name) } " " } } }
         }
         @if let Some(user) = user { div { dt { "User" } dd { (user) } } }
+        @if let Some(limits) = limits(spec) { div { dt { "May use" } dd { (limits) } } }
         div { dt { "Grace" } dd { (bits::span(spec.grace_ms())) } }
         @if !spec.probes().is_none() {
-            div { dt { "Probes" } dd { @for (which, probe) in spec.probes().iter() {
-                (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) " "
-            } } }
+            div { dt { "Probes" } dd { ul.plain { @for (which, probe) in spec.probes().iter() {
+                li { (which) " " code { (probe.check) } " every " (humantime::format_duration(Duration::from_millis(probe.interval_ms))) }
+            } } } }
         }
         @for (what, units) in [("Starts after", spec.after()), ("Requires", spec.requires())] {
             @if !units.is_empty() { div { dt { (what) } dd { @for unit in units { code { (unit) } " " } } } }
@@ -324,6 +325,23 @@ fn spec(spec: &Spec) -> Markup {
             div { dt { "Labels" } dd { @for (name, value) in labels { code { (name) "=" (value) } " " } } }
         }
     }
+}
+
+/// What it may use, if that is limited.
+fn limits(spec: &Spec) -> Option<String> {
+    let limits = spec.limits();
+    let disk_bytes = match spec {
+        Spec::Yuno(_) => None,
+        Spec::Container(container) => container.disk_bytes,
+    };
+    let words = [
+        limits.memory_bytes.map(|most| format!("memory {}", bytes(most))),
+        limits.cpu.map(|cores| format!("{cores} processors")),
+        limits.pids.map(|pids| format!("{pids} processes")),
+        disk_bytes.map(|most| format!("disk {}", bytes(most))),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 fn in_container(container: &ContainerSpec) -> Markup {

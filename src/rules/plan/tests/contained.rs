@@ -82,3 +82,24 @@ fn other_limits_reach_what_runs_and_anything_else_makes_it_anew() {
     bench.end(0);
     bench.check("start 0, STARTING");
 }
+
+#[test]
+fn what_a_runtime_does_not_hear_is_told_until_it_does() {
+    let mut bench = running(plain());
+    let frozen = Desired { frozen: true, ..desired(2, plain(), Run::Running) };
+    bench.see(wants(frozen));
+    bench.check("Freeze, RUNNING");
+    let error = || "it does not answer".to_owned();
+    bench.see(Seen::Unheard { error: error() });
+    assert_eq!((bench.reached(), bench.unit.observed.error.clone()), (1, Some(error())));
+    // Another generation is another try.
+    bench.see(wants(desired(3, plain(), Run::Stopped)));
+    assert_eq!(bench.unit.observed.error, None);
+    bench.see(Seen::Unheard { error: error() });
+    assert_eq!(bench.unit.observed.error, Some(error()));
+    bench.end(0);
+    assert_eq!((bench.reached(), &bench.unit.observed.error), (3, &None));
+    // Of what has ended meanwhile it is no news.
+    bench.see(Seen::Unheard { error: error() });
+    assert_eq!(bench.unit.observed.error, None);
+}

@@ -34,13 +34,20 @@ pub(super) struct Frame<'a> {
     pub(super) user: &'a User,
     /// The file that has the limits.
     pub(super) limits: &'a str,
+    /// What mounts the file system that it writes to, in its own view of files, if it has one of its own.
+    pub(super) mount: Option<&'a str>,
 }
 
 /// The configuration of a container.
 pub(super) fn text(frame: &Frame<'_>, recipe: &Recipe, is_folder: impl Fn(&str) -> bool) -> Result<String, String> {
-    let Frame { name, rootfs, user, limits } = frame;
+    let Frame { name, rootfs, user, limits, mount } = frame;
     let mut lines = Lines::default();
     lines.add("lxc.rootfs.path", rootfs)?;
+    if let Some(mount) = mount {
+        // No words of LXC's own follow it.
+        lines.add("lxc.hook.version", "1")?;
+        lines.add("lxc.hook.pre-mount", mount)?;
+    }
     match recipe.network {
         // Whose name is another's, too.
         Network::Host => lines.add("lxc.namespace.keep", "user net")?,
@@ -166,9 +173,10 @@ fn prlimit(resource: Resource) -> &'static str {
     }
 }
 
-/// The containers in what `lxc-ls -f -F NAME,STATE` prints: a line of headings, and one for each.
-pub(super) fn listed(text: &str) -> impl Iterator<Item = (String, ContainerState)> {
+/// The containers in what `lxc-ls -f -F NAME,STATE,PID` prints, each with its first process: a line of headings, and one for each.
+pub(super) fn listed(text: &str) -> impl Iterator<Item = (String, ContainerState, Option<i32>)> {
     text.lines().skip(1).filter_map(|line| {
+        let (line, pid) = line.trim().rsplit_once(char::is_whitespace)?;
         let (name, state) = line.trim().rsplit_once(char::is_whitespace)?;
         let state = match state {
             "RUNNING" => ContainerState::Running,
@@ -176,7 +184,8 @@ pub(super) fn listed(text: &str) -> impl Iterator<Item = (String, ContainerState
             "STOPPED" => ContainerState::Ended,
             _ => ContainerState::Busy,
         };
-        Some((name.trim().to_owned(), state))
+        // Of one that does not run there is a dash.
+        Some((name.trim().to_owned(), state, pid.parse().ok()))
     })
 }
 
@@ -199,6 +208,7 @@ mod tests {
             mounts: vec![],
             network: Network::None,
             limits: Limits::default(),
+            disk_bytes: None,
             rlimits: BTreeMap::new(),
             published: vec![],
             labels: BTreeMap::new(),
@@ -207,7 +217,8 @@ mod tests {
 
     fn write(recipe: &Recipe) -> Result<String, String> {
         let user = User { uid: 700, gid: 7, groups: vec![], home: "/srv".to_owned() };
-        let frame = Frame { name: "muster.default.shop", rootfs: "dir:/a b", user: &user, limits: "/limits" };
+        let frame =
+            Frame { name: "muster.default.shop", rootfs: "dir:/a b", user: &user, limits: "/limits", mount: None };
         text(&frame, recipe, |host| host.ends_with('/'))
     }
 
@@ -269,15 +280,16 @@ mod tests {
 
     #[test]
     fn lists() {
-        let text = "NAME     STATE   \nweb      RUNNING \nthe db   FROZEN  \nold STOPPED\nnew STARTING\n\n";
+        let text =
+            "NAME   STATE   PID  \nweb    RUNNING 4711 \nthe db FROZEN  4712 \nold STOPPED -\nnew STARTING -\n\n";
         let all: Vec<_> = listed(text).collect();
         let wanted = [
-            ("web", ContainerState::Running),
-            ("the db", ContainerState::Frozen),
-            ("old", ContainerState::Ended),
-            ("new", ContainerState::Busy),
+            ("web", ContainerState::Running, Some(4_711)),
+            ("the db", ContainerState::Frozen, Some(4_712)),
+            ("old", ContainerState::Ended, None),
+            ("new", ContainerState::Busy, None),
         ];
-        assert_eq!(all, wanted.map(|(name, state)| (name.to_owned(), state)));
+        assert_eq!(all, wanted.map(|(name, state, pid)| (name.to_owned(), state, pid)));
         assert_eq!(listed("").count(), 0);
     }
 }

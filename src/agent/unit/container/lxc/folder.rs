@@ -5,6 +5,7 @@
 //! | `made.json` | what it was made from: that there is one tells it apart from other people's |
 //! | `config`, `limits` | what LXC is told |
 //! | `delta`, `work` | what it has written, over the image (overlayfs) |
+//! | `disk`, `room` | the same in a file system of its own, where it may write no more than so much (`disk`) |
 //! | `rootfs` | a copy of the image, where there is no overlayfs |
 //! | `run/` | its shim's folder, with its log |
 //! | `lxc.log` | what `lxc-start` has to say of its last start and end |
@@ -26,7 +27,7 @@ use nix::sys::statfs;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use super::{WORK_MAX, config, ended, image, tool, users};
+use super::{WORK_MAX, config, disk, ended, image, tool, users};
 use crate::{
     agent::{
         cgroup::limit_files,
@@ -126,9 +127,20 @@ impl Folder {
         make_folder(path, PRIVATE_FOLDER).map_err(|error| self.failure("made", &error))?;
         let beside = tempfile::Builder::new().prefix(NEW_PREFIX).tempdir_in(path);
         let beside = beside.map_err(|error| self.failure("made", &error))?;
-        let overlay = overlay(&image, &self.0);
-        if overlay.is_none() {
-            copy(&image, &beside.path().join(ROOTFS)).await?;
+        let upper = |folder: &Path| match recipe.disk_bytes {
+            Some(_) => disk::upper(folder, DELTA),
+            None => folder.join(DELTA),
+        };
+        let overlay = overlay(&image, &upper(&self.0));
+        match (&overlay, recipe.disk_bytes) {
+            (None, None) => copy(&image, &beside.path().join(ROOTFS)).await?,
+            (None, Some(_)) => return Err(never("unsupported by lxc: disk_bytes: there is no overlayfs where it is")),
+            (Some(_), limit) => {
+                delta(&image, &upper(beside.path())).map_err(|error| self.failure("made", &error))?;
+                if let Some(bytes) = limit {
+                    disk::make(beside.path(), bytes).await?;
+                }
+            }
         }
         blocking(move || self.fill(beside, &recipe, sha256, &image, overlay)).await
     }
@@ -142,23 +154,18 @@ impl Folder {
         overlay: Option<String>,
     ) -> Result<(), Failure> {
         let user = users::find(root, recipe.user.as_deref()).map_err(never)?;
-        let rootfs = overlay.clone().unwrap_or_else(|| format!("dir:{}", self.0.join(ROOTFS).display()));
+        let rootfs = overlay.unwrap_or_else(|| format!("dir:{}", self.0.join(ROOTFS).display()));
         let limits = self.0.join(LIMITS).display().to_string();
+        let mount = recipe.disk_bytes.map(|_| disk::mount(&self.0)).transpose()?;
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
-        let frame = config::Frame { name: &name, rootfs: &rootfs, user: &user, limits: &limits };
+        let frame =
+            config::Frame { name: &name, rootfs: &rootfs, user: &user, limits: &limits, mount: mount.as_deref() };
         let is_folder = |host: &str| fs::metadata(host).is_ok_and(|metadata| metadata.is_dir());
         let config = config::text(&frame, recipe, is_folder).map_err(never)?;
         let argv = recipe.entry.iter().flatten().chain(&recipe.args).cloned().collect();
         let made = Made { labels: recipe.labels.clone(), image, argv };
         let at = |name: &str| beside.path().join(name);
         let write = || {
-            if overlay.is_some() {
-                // The root inside is this one, seen from above.
-                let of_root = fs::metadata(root)?;
-                fs::create_dir(at(DELTA))?;
-                chown(at(DELTA), Some(of_root.uid()), Some(of_root.gid()))?;
-                fs::set_permissions(at(DELTA), fs::Permissions::from_mode(of_root.mode() & 0o7777))?;
-            }
             // Environments have secrets.
             write_atomically(&at(CONFIG), config.as_bytes(), SECRET_MODE)?;
             write_atomically(&at(LIMITS), limits_text(&recipe.limits).as_bytes(), SECRET_MODE)?;
@@ -224,11 +231,19 @@ fn limits_text(limits: &Limits) -> String {
     config::limits(&files)
 }
 
-/// Its root file system as an overlay of the image, if that is possible here.
-fn overlay(image: &Path, folder: &Path) -> Option<String> {
-    let (lower, upper) = (image.to_str()?, folder.join(DELTA).to_str()?.to_owned());
+/// Makes what is written to, over an image: the root inside is this one, seen from above.
+fn delta(root: &Path, at: &Path) -> io::Result<()> {
+    let of_root = fs::metadata(root)?;
+    fs::create_dir_all(at)?;
+    chown(at, Some(of_root.uid()), Some(of_root.gid()))?;
+    fs::set_permissions(at, fs::Permissions::from_mode(of_root.mode() & 0o7777))
+}
+
+/// Its root file system as an overlay of the image, if that is possible here: what is written comes to `upper`.
+fn overlay(image: &Path, upper: &Path) -> Option<String> {
+    let (lower, upper) = (image.to_str()?, upper.to_str()?);
     // These mean something in the list of folders.
-    if [lower, &upper].iter().any(|path| path.contains([':', ',', '\\', '"', '\n'])) {
+    if [lower, upper].iter().any(|path| path.contains([':', ',', '\\', '"', '\n'])) {
         return None;
     }
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();

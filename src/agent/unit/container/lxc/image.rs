@@ -35,6 +35,9 @@ const ROOT: &str = "rootfs";
 /// What is being unpacked.
 const NEW_PREFIX: &str = ".new-";
 
+/// What `tar` says of a disk that is full: nothing of a file has room, or not all.
+const DISK_IS_FULL: [&str; 2] = ["No space left on device", "Wrote only"];
+
 /// How long unpacking may take: it is the disk's business, but not for ever. (10 GB at 10 MB/s are 17 minutes.)
 const UNPACK_MAX: Duration = Duration::from_secs(3_600);
 
@@ -106,6 +109,10 @@ async fn unpack(file: &Path, root: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let why = ran.why_but("Removing leading");
+    // Somebody may make room.
+    if ran.says(&DISK_IS_FULL) {
+        return Err(may_heal(format!("the disk is too full for the root file system: {why}. hint: make room on it")));
+    }
     Err(never(format!("it cannot be unpacked as a root file system: {why}")))
 }
 

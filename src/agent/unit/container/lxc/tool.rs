@@ -46,6 +46,11 @@ impl Ran {
         let line = self.stderr.lines().find(counts).unwrap_or("it does not say why");
         line.trim().chars().take(WHY_MAX_CHARS).collect()
     }
+
+    /// Whether it has complained with any of these words.
+    pub(super) fn says(&self, words: &[&str]) -> bool {
+        words.iter().any(|words| self.stderr.contains(words))
+    }
 }
 
 /// Where a program is, if it is on this host.
@@ -55,7 +60,14 @@ pub(super) fn find(program: &str) -> Option<PathBuf> {
 
 /// It is not on this host.
 pub(super) fn missing(program: &str) -> Failure {
-    may_heal(format!("{program} is not on this host. hint: install LXC (in Debian the package lxc)"))
+    let package = match program {
+        "tar" => "tar",
+        "cp" => "coreutils",
+        "mount" => "mount",
+        "mkfs.ext4" => "e2fsprogs",
+        _ => "lxc",
+    };
+    may_heal(format!("{program} is not on this host. hint: install it (in Debian the package {package})"))
 }
 
 /// Runs a program for at most `limit`; what takes longer is killed.
@@ -109,8 +121,11 @@ mod tests {
         assert_eq!((ran.ok, ran.stdout.as_str(), ran.why().as_str()), (false, "a 'b'\n$(c)\n", "it is so"));
         let failure = run("sleep", &["1000".as_ref()], Duration::from_millis(20)).await.unwrap_err();
         assert!(failure.error.contains("has not ended within"), "{}", failure.error);
-        let failure = run("no-such-program", &[], LIMIT).await.unwrap_err();
-        assert!(failure.error.contains("hint: install LXC"), "{}", failure.error);
+        let failure = run("lxc-no-such", &[], LIMIT).await.unwrap_err();
+        assert!(
+            failure.error.contains("lxc-no-such is not on this host. hint: install it (in Debian the package lxc)")
+        );
+        assert!(missing("tar").error.contains("the package tar)"));
     }
 
     #[tokio::test]

@@ -56,22 +56,17 @@ pub(super) async fn bring(http: &Http, image: &Image, file: Option<&Path>) -> Re
             let repo = format!("{name}:{tag}");
             let query = [("fromSrc", "-"), ("repo", repo.as_str())];
             let body = open(file.ok_or_else(no_file)?).await?;
-            said(&http.post("/images/create", &query, body).await?.accepted("import", &name)?.body).map(drop)?;
+            let answer = http.post("/images/create", &query, body).await?.accepted("import", &name);
+            answer.and_then(|answer| said(&answer.body)).map_err(not_imported)?;
         }
         (Image::Archive(_), Some(tag)) => {
-            let body = open(file.ok_or_else(no_file)?).await?;
-            let answer = http.post("/images/load", &[("quiet", "true")], body).await?;
-            let loaded = said(&answer.accepted("load", "the archive")?.body)?;
-            let [loaded] = &loaded_names(&loaded)[..] else {
-                return Err(never(format!("the archive is not of one image: {}", loaded.join(" "))));
-            };
-            let query = [("repo", name.as_str()), ("tag", tag.as_str())];
-            let path = format!("/images/{loaded}/tag");
-            http.ask(Method::POST, &path, &query, None, LOOK_MAX).await?.accepted("name the image", loaded)?;
+            load(http, (&name, &tag), file.ok_or_else(no_file)?).await?;
         }
         _ => {
-            let body = Body::from(Vec::new());
-            let answer = http.post("/images/create", &[("fromImage", name.as_str())], body).await?;
+            // Without a tag Docker would pull all that there are.
+            let query: &[_] = if is_bare(&name) { &[("tag", "latest")] } else { &[] };
+            let query = [&[("fromImage", name.as_str())], query].concat();
+            let answer = http.post("/images/create", &query, Body::from(Vec::new())).await?;
             said(&answer.accepted("pull the image", &name)?.body).map(drop)?;
         }
     }
@@ -80,6 +75,60 @@ pub(super) async fn bring(http: &Http, image: &Image, file: Option<&Path>) -> Re
         return Ok(());
     }
     Err(may_heal(format!("the image {} was brought, and is not there", self::name(image))))
+}
+
+/// Whether the name of an image says neither which tag nor which digest. (A colon may also stand before a port.)
+fn is_bare(name: &str) -> bool {
+    let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
+    !last.contains([':', '@'])
+}
+
+/// Loads an archive, and gives the image in it a name of ours. It also takes the name that stands in the archive: that is given
+/// back to whatever had it, or taken away. **Nobody else may load meanwhile**, whose archive may have the same name in it.
+async fn load(http: &Http, ours: (&str, &str), file: &Path) -> Result<(), Failure> {
+    let before = names(http).await?;
+    let answer = http.post("/images/load", &[("quiet", "true")], open(file).await?).await?;
+    let words = answer.accepted("load", "the archive").and_then(|answer| said(&answer.body)).map_err(not_loaded)?;
+    let loaded = loaded_names(&words);
+    let named = match &loaded[..] {
+        [loaded] => tag(http, loaded, ours).await,
+        _ => Err(never(format!("the archive is not of one image: {}", words.join(" ").trim()))),
+    };
+    for name in loaded {
+        match (before.get(&name), name.rsplit_once(':')) {
+            (Some(id), Some(theirs)) => tag(http, id, theirs).await?,
+            (None, Some(_)) if !name.starts_with("sha256:") => remove(http, &name).await?,
+            _ => {}
+        }
+    }
+    named
+}
+
+async fn tag(http: &Http, image: &str, (repo, tag): (&str, &str)) -> Result<(), Failure> {
+    let path = format!("/images/{image}/tag");
+    let answer = http.ask(Method::POST, &path, &[("repo", repo), ("tag", tag)], None, LOOK_MAX).await?;
+    answer.accepted("name the image", image).map(drop)
+}
+
+/// Why a root file system was not imported.
+fn not_imported(failure: Failure) -> Failure {
+    if ["unexpected EOF", "invalid tar header"].iter().any(|words| failure.error.contains(words)) {
+        return never(
+            "the artifact is no root file system that can be imported here. hint: a tarball of one, packed or not",
+        );
+    }
+    failure
+}
+
+/// Why an archive was not loaded.
+fn not_loaded(failure: Failure) -> Failure {
+    let hint = "hint: an archive of one image, as `podman save` or `docker save` writes it; Docker before 25 takes none of OCI's form";
+    // Podman tells of each form that it has tried; Docker of what it looked for.
+    let is_none = ["does not match any of the supported image formats", "/json: no such file", "unexpected EOF"];
+    if is_none.iter().any(|words| failure.error.contains(words)) {
+        return never(format!("the artifact is no archive of an image that can be loaded here. {hint}"));
+    }
+    Failure { error: format!("{}. {hint}", failure.error), ..failure }
 }
 
 /// Images that nobody needs, by name, and since when.
@@ -103,15 +152,23 @@ impl Idle {
 
 /// All images that are artifacts, by name.
 pub(super) async fn all(http: &Http) -> Result<Vec<String>, Failure> {
+    let names = names(http).await?.into_keys();
+    Ok(names.filter(|name| [ROOTFS, ARCHIVE].iter().any(|ours| is_of(name, ours))).collect())
+}
+
+/// The names of all images, each with its image's id.
+async fn names(http: &Http) -> Result<BTreeMap<String, String>, Failure> {
     #[derive(Deserialize)]
     struct Listed {
+        #[serde(rename = "Id")]
+        id: String,
         #[serde(default, rename = "RepoTags")]
         names: Option<Vec<String>>,
     }
     let answer = http.ask(Method::GET, "/images/json", &[], None, LOOK_MAX).await?;
     let listed: Vec<Listed> = answer.accepted("list", "images")?.json()?;
-    let names = listed.into_iter().flat_map(|image| image.names.unwrap_or_default());
-    Ok(names.filter(|name| [ROOTFS, ARCHIVE].iter().any(|ours| is_of(name, ours))).collect())
+    let of = |image: Listed| image.names.unwrap_or_default().into_iter().map(move |name| (name, image.id.clone()));
+    Ok(listed.into_iter().flat_map(of).collect())
 }
 
 fn is_of(name: &str, repository: &str) -> bool {
@@ -124,7 +181,6 @@ pub(super) async fn remove(http: &Http, name: &str) -> Result<(), Failure> {
     if [StatusCode::NOT_FOUND, StatusCode::CONFLICT].contains(&answer.status) {
         return Ok(());
     }
-    tracing::info!(image = name, "nobody has needed an image for a day");
     answer.accepted("remove the image", name).map(drop)
 }
 
@@ -185,6 +241,33 @@ mod tests {
         // What somebody else has called so stays.
         assert_eq!(Idle::default().past(vec![format!("{ROOTFS}:latest")], &needed(&[]), at(99)), Vec::<String>::new());
         assert!(is_of("localhost/muster-rootfs:1", ROOTFS) && !is_of("localhost/muster-rootfs2:1", ROOTFS));
+    }
+
+    #[test]
+    fn names_that_leave_something_open() {
+        for (name, bare) in [
+            ("alpine", true),
+            ("registry:5000/shop/web", true),
+            ("registry:5000/shop/web:1", false),
+            ("alpine@sha256:ab", false),
+            ("alpine:3", false),
+        ] {
+            assert_eq!(is_bare(name), bare, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_archive_that_is_none_stays_that() {
+        for (said, heals) in [
+            ("failed to load image: payload does not match any of the supported image formats:\n * oci: a", false),
+            ("open /data/tmp/docker-import-1/blobs/json: no such file or directory", false),
+            ("Error processing tar file(exit status 1): unexpected EOF", false),
+            ("writing blob: write /data/layer: no space left on device", true),
+        ] {
+            let failure = not_loaded(may_heal(said));
+            assert_eq!(failure.may_heal, heals, "{said}");
+            assert!(failure.error.lines().count() == 1 && failure.error.contains("`podman save`"), "{}", failure.error);
+        }
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl Listed {
             },
             image: self.image,
             limits: Limits::default(),
+            process: None,
         };
         (self.id, listed)
     }
@@ -136,6 +137,12 @@ impl Seen {
             cpu: share.and_then(Cores::new),
             pids: pids_limit.and_then(some).and_then(|pids| u32::try_from(pids).ok()),
         }
+    }
+
+    /// Its first process, by its number and when it was started, if it runs.
+    pub(super) fn process(&self) -> Option<(i32, u64)> {
+        let pid = Some(self.state.pid).filter(|pid| *pid > 0)?;
+        Some((pid, muster_shim::proc::stat(pid)?.start_ticks))
     }
 
     /// What would be done to it beside what its agent does.
@@ -217,6 +224,8 @@ struct HostConfig {
     /// Its agent starts it again, and nobody else.
     restart_policy: Value,
     ulimits: Vec<Ulimit>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    storage_opt: BTreeMap<&'static str, String>,
     #[serde(flatten)]
     resources: Resources,
 }
@@ -338,6 +347,7 @@ impl Create {
                         hard: amount(*hard),
                     })
                     .collect(),
+                storage_opt: recipe.disk_bytes.map(|bytes| ("size", bytes.to_string())).into_iter().collect(),
                 restart_policy: json!({ "Name": "no" }),
                 resources: Resources::of(recipe.limits),
             },

@@ -27,6 +27,14 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
     let hold = Hold::new(HoldReason::Broken, ago(700));
     let units =
         BTreeMap::from([(name(0), summary(Phase::Running, None)), (name(1), summary(Phase::Failed, Some(hold)))]);
+    let others = ContainerSummary {
+        runtime: Runtime::Podman,
+        state: ContainerState::Running,
+        unit: None,
+        image: hostname.to_owned(),
+        limits: Limits::default(),
+    };
+    let ours = ContainerSummary { unit: Some(name(1)), ..others.clone() };
     let state = HostState {
         hostname: hostname.to_owned(),
         agent_version: "0.1.0".to_owned(),
@@ -36,7 +44,7 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
         realms: vec!["default".parse().unwrap(), "shop".parse().unwrap()],
         units: if index % 4 == 1 { units } else { BTreeMap::new() },
         alerts: BTreeMap::new(),
-        containers: BTreeMap::new(),
+        containers: BTreeMap::from([(hostname.to_owned(), others), ("muster.default.shop".to_owned(), ours)]),
         alert_rules: None,
     };
     Host {

@@ -15,12 +15,14 @@ use muster_topics::{
     alert::{AlertState, Metric, Rule, Severity},
     channel::{Ability, ToldStats},
     command::{Exec, Target, Verb},
+    container::{ContainerSpec, ContainerState, ContainerSummary, Image, Mount, Runtime},
     heartbeat::{Facts, HostState, Interface, UnitSummary},
     manifest::Manifest,
     name::{CommandId, Digest, HostId, UnitName},
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
     presence::PresenceState,
-    probe::{Check, Probe, Probes},
+    probe::{self, Check, Port, Probe, Probes},
+    process::{Cores, Limits},
     unit::{
         ArtifactRef, Beside, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress,
         RolledBack, Run, Spec, YunoSpec,
@@ -108,6 +110,13 @@ pub(in crate::console::web) fn pages() -> Vec<(&'static str, Markup)> {
         frame().page(&view)
     });
     add("unit-running", &|| frame().page(&UnitView { unit: unit("shop-7", 0), ..unit_view("shop-7", "") }));
+    add("container", &|| frame().page(&UnitView { unit: container("shop-7"), ..unit_view("shop-7", "") }));
+    add("container-adopted", &|| {
+        let mut unit = container("shop-7");
+        unit.desired.spec = Spec::Container(ContainerSpec::new(Image::Existing("old-web".to_owned())));
+        frame().page(&UnitView { unit, ..unit_view("shop-7", "") })
+    });
+    add("container-hostile", &|| frame().page(&UnitView { unit: container(HOSTILE), ..unit_view(HOSTILE, HOSTILE) }));
     add("unit-hostile", &|| frame().page(&unit_view(HOSTILE, HOSTILE)));
     add("commands", &|| frame().page(&CommandsView { commands: commands("shop-7") }));
     add("commands-empty", &|| frame().page(&CommandsView { commands: vec![] }));

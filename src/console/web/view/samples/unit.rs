@@ -83,6 +83,38 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
     }
 }
 
+/// A container with all that one can have.
+pub(in crate::console::web) fn container(hostname: &str) -> Unit {
+    let unit = unit(hostname, 0);
+    let text = |usual: &str| if hostname == HOSTILE { HOSTILE.to_owned() } else { usual.to_owned() };
+    let every = |check| Some(Probe::new(check));
+    let image = unit.desired.spec.artifact().unwrap().clone();
+    let spec = ContainerSpec {
+        entry: Some(vec![text("/bin/till"), "--fast".to_owned()]),
+        args: vec![text("--config"), "/etc/till.conf".to_owned()],
+        env: BTreeMap::from([(text("LOG_LEVEL"), "secret".to_owned())]),
+        user: Some(text("till")),
+        mounts: [true, false]
+            .map(|read_only| Mount { host: text("/srv/till"), inside: "/data".to_owned(), read_only })
+            .into(),
+        limits: Limits { memory_bytes: Some(64 << 20), cpu: Cores::new(0.5), pids: Some(50) },
+        disk_bytes: Some(2 << 30),
+        probes: Probes {
+            start: every(Check::Tcp(probe::Tcp { port: Port::Number(80), address: None })),
+            ready: every(Check::Http(probe::Http {
+                port: Port::Endpoint("http".parse().unwrap()),
+                path: text("/ready"),
+                address: None,
+                status: None,
+            })),
+            live: every(Check::Exec(vec![text("/bin/check"), "--quick".to_owned()])),
+        },
+        ..ContainerSpec::new(Image::Rootfs(image))
+    };
+    let desired = Desired { spec: Spec::Container(spec), ..unit.desired };
+    Unit { desired, ..unit }
+}
+
 pub(super) fn latest(label: &str) -> Vec<Latest> {
     let one = |value: &str, share| Latest { label: label.to_owned(), value: value.to_owned(), share, at_ms: ago(12) };
     vec![one("3.1 %", Some(0.031)), one("1.2 GiB of 7.7 GiB", Some(0.96)), one("14 KiB/s", None)]

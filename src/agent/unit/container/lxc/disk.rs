@@ -1,0 +1,111 @@
+//! What a container may write at most: a file system of its own, in a file of that size. What it has written over its image is
+//! in there, so that it can never be more.
+//!
+//! | name | what |
+//! |---|---|
+//! | `disk` | the file, in which only what was written takes room |
+//! | `room` | where it is mounted, in the container's own view of files: on the host there is nothing to be seen |
+//!
+//! LXC mounts it itself before it looks at the root file system (`lxc.hook.pre-mount`), and the kernel takes mount and loop
+//! device away with the last process inside, whoever is there to see. **Invariant: LXC gives that line to a shell, so that
+//! nothing is in it but paths of the agent's own of which a shell takes every letter for itself.**
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{WORK_MAX, tool};
+use crate::{
+    agent::unit::failure::{may_heal, never},
+    rules::plan::Failure,
+};
+
+const DISK: &str = "disk";
+const ROOM: &str = "room";
+const MKFS: &str = "mkfs.ext4";
+
+/// Why no container below a folder can have one, if that is so.
+pub(super) fn cannot(path: &Path) -> Option<String> {
+    let why = if !is_plain(path) {
+        odd(path)
+    } else if !Path::new("/dev/loop-control").exists() {
+        "this host has no loop devices".to_owned()
+    } else {
+        let program = [MKFS, "mount"].into_iter().find(|program| tool::find(program).is_none())?;
+        tool::missing(program).error
+    };
+    Some(format!("disk_bytes: {why}"))
+}
+
+fn is_plain(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(byte))
+}
+
+fn odd(path: &Path) -> String {
+    format!("the folder {} has letters that mean something to a shell", path.display())
+}
+
+/// Where what a container writes is, once its file system is mounted.
+pub(super) fn upper(folder: &Path, name: &str) -> PathBuf {
+    folder.join(ROOM).join(name)
+}
+
+/// What mounts it.
+pub(super) fn mount(folder: &Path) -> Result<String, Failure> {
+    let program = tool::find("mount").ok_or_else(|| tool::missing("mount"))?;
+    if !is_plain(folder) {
+        return Err(never(format!("unsupported by lxc: disk_bytes: {}", odd(folder))));
+    }
+    let (disk, room) = (folder.join(DISK), folder.join(ROOM));
+    Ok(format!("{} -t ext4 -o loop,nodev,noatime {} {}", program.display(), disk.display(), room.display()))
+}
+
+/// Makes one in a container's folder, with what there is where it will be mounted.
+pub(super) async fn make(folder: &Path, bytes: u64) -> Result<(), Failure> {
+    let failed = |why: String| may_heal(format!("a file system of {bytes} bytes cannot be made: {why}"));
+    let (disk, room) = (folder.join(DISK), folder.join(ROOM));
+    File::create(&disk).and_then(|file| file.set_len(bytes)).map_err(|error| failed(error.to_string()))?;
+    let options = ["-q", "-F", "-m", "0", "-d"].map(OsStr::new);
+    let args: Vec<&OsStr> = options.into_iter().chain([room.as_os_str(), disk.as_os_str()]).collect();
+    let ran = tool::run(MKFS, &args, WORK_MAX).await?;
+    if !ran.ok {
+        return Err(failed(ran.why()));
+    }
+    let empty = || {
+        fs::remove_dir_all(&room)?;
+        fs::create_dir(&room)
+    };
+    empty().map_err(|error: io::Error| failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_is_given_nothing_of_its_own() {
+        let line = mount(Path::new("/var/lib/muster/lxc/muster.default.shop_1-2")).unwrap();
+        assert!(
+            line.ends_with("/muster.default.shop_1-2/disk /var/lib/muster/lxc/muster.default.shop_1-2/room"),
+            "{line}"
+        );
+        for path in ["/a b", "/a;b", "/$(id)", "/a'b", "/a\nb", "/ä", "/a*"] {
+            assert!(mount(Path::new(path)).unwrap_err().error.contains("mean something to a shell"), "{path}");
+            assert!(cannot(Path::new(path)).unwrap().starts_with("disk_bytes: the folder"), "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn it_has_its_size_and_what_it_began_with() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(upper(folder.path(), "delta")).unwrap();
+        make(folder.path(), 8 << 20).await.unwrap();
+        assert_eq!(fs::metadata(folder.path().join(DISK)).unwrap().len(), 8 << 20);
+        assert!(folder.path().join(ROOM).read_dir().unwrap().next().is_none());
+        let failure = make(folder.path(), 1 << 53).await.unwrap_err();
+        assert!(failure.error.contains("cannot be made"), "{}", failure.error);
+    }
+}

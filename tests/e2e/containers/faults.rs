@@ -1,0 +1,182 @@
+//! What goes wrong with runtimes and disks: one clear outcome each, and other units go on.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::{
+    pid, shop,
+    stage::{Lxc, Podman, add_rootfs, apply, write},
+};
+use crate::fleet::{Fleet, eventually};
+
+/// A small disk in the place of a folder. It has to go before what is in it does.
+struct Small(PathBuf);
+
+impl Small {
+    fn over(folder: PathBuf, size: &str) -> Self {
+        fs::create_dir_all(&folder).unwrap();
+        let small = Self(folder);
+        small.mount(&format!("size={size},mode=0700"));
+        small
+    }
+
+    fn mount(&self, options: &str) {
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "muster-test"]).arg(&self.0).status();
+        assert!(mounted.unwrap().success());
+    }
+
+    /// Somebody makes room.
+    fn grow(&self, size: &str) {
+        self.mount(&format!("remount,size={size},mode=0700"));
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+fn failed(fleet: &Fleet, unit: &str) -> String {
+    let unit = fleet.unit(unit, |unit| unit["observed"]["error"].is_string());
+    unit["observed"]["error"].as_str().unwrap().to_owned()
+}
+
+/// Applies a document whose unit does not come about for now.
+fn begin(fleet: &Fleet, document: &Value) {
+    fleet.ok(&["unit", "apply", &write(fleet, document), "--no-wait"]);
+}
+
+#[test]
+fn a_runtime_that_hangs_is_given_up_on_and_others_go_on() {
+    let podman = Podman::start();
+    let fleet = podman.fleet();
+    add_rootfs(&fleet);
+    let lxc = Lxc::of(&fleet);
+    apply(&fleet, &shop(json!({})));
+    let first = pid(&fleet.unit_in_phase("default/shop", "running"));
+    // It takes connections, and answers nobody.
+    podman.service().signal(Signal::SIGSTOP);
+    begin(&fleet, &shop(json!({"unit": "default/new"})));
+    fleet.muster(&["container", "freeze", "default/shop"]).expect_code(1).expect_stderr("to ask it to freeze took");
+    assert!(failed(&fleet, "default/new").contains("does not answer at"));
+    // Units of another kind, and of another runtime, are as quick as ever; and what runs does.
+    let script = crate::fleet::file(&fleet.home, "server", "#!/bin/sh\nwhile :; do sleep 1; done\n");
+    fleet.ok(&["artifact", "add", &script, "--role", "server", "--version", "1"]);
+    fleet.ok(&["yuno", "create", "default/till", "--artifact", "server", "--run"]);
+    apply(&fleet, &shop(json!({"unit": "default/stall", "runtime": "lxc"})));
+    fleet.unit_in_phase("default/till", "running");
+    fleet.unit_in_phase("default/stall", "running");
+    let inside = fleet.muster(&["exec", "--container", "default/shop", "--", "echo", "well"]).expect_code(1);
+    inside.expect_stderr("default/shop cannot be entered: what keeps containers does not answer at");
+    assert_eq!(fleet.ok(&["exec", "--container", "default/stall", "--", "echo", "well"]), "well\n");
+    podman.service().signal(Signal::SIGCONT);
+    // Whatever was asked for comes about.
+    fleet.unit("default/shop", |unit| unit["observed"]["frozen"] == true && unit["observed"]["error"].is_null());
+    fleet.ok(&["container", "thaw", "default/shop"]);
+    fleet.unit_in_phase("default/new", "running");
+    assert_eq!(pid(&fleet.unit_in_phase("default/shop", "running")), first);
+    fleet.ok(&["container", "stop", "default/shop"]);
+    drop(lxc);
+}
+
+#[test]
+fn a_runtime_that_is_not_there_says_what_to_install() {
+    let fleet = Fleet::start_with(&["--no-sample", "--podman-socket", "/no/such/socket"]);
+    add_rootfs(&fleet);
+    begin(&fleet, &shop(json!({})));
+    let error = failed(&fleet, "default/shop");
+    assert!(error.contains("cannot be reached at /no/such/socket: No such file or directory"), "{error}");
+    assert!(error.contains("hint: does Podman's service run (`podman system service`), or Docker?"), "{error}");
+}
+
+#[test]
+fn a_full_disk_is_told_and_room_on_it_used() {
+    let podman = Podman::start();
+    let fleet = podman.fleet();
+    add_rootfs(&fleet);
+    // Not even a root file system of a static busybox has room.
+    let lxc = Lxc::of(&fleet);
+    let small = Small::over(lxc.path().to_owned(), "1m");
+    begin(&fleet, &shop(json!({"runtime": "lxc"})));
+    let error = failed(&fleet, "default/shop");
+    assert!(error.contains("the disk is too full for the root file system"), "{error}");
+    apply(&fleet, &shop(json!({"unit": "default/other"})));
+    small.grow("64m");
+    fleet.unit_in_phase("default/shop", "running");
+    let left = fs::read_dir(lxc.path().join(".images")).unwrap().count();
+    assert_eq!(left, 1, "what was half unpacked is gone");
+    fleet.ok(&["container", "stop", "default/shop"]);
+    fleet.ok(&["container", "stop", "default/other"]);
+    drop((lxc, small));
+}
+
+#[test]
+fn a_full_disk_of_podmans_is_told_and_room_on_it_used() {
+    let podman = Podman::start();
+    let fleet = podman.fleet();
+    add_rootfs(&fleet);
+    podman.run(&["images"]);
+    let small = Small::over(podman.storage().join("vfs"), "1m");
+    begin(&fleet, &shop(json!({})));
+    let error = failed(&fleet, "default/shop");
+    assert!(error.to_lowercase().contains("no space left on device"), "{error}");
+    small.grow("64m");
+    fleet.unit_in_phase("default/shop", "running");
+    drop((podman, small));
+}
+
+#[test]
+fn a_container_writes_no_more_than_it_may() {
+    let podman = Podman::start();
+    let fleet = podman.fleet();
+    add_rootfs(&fleet);
+    let lxc = Lxc::of(&fleet);
+    let disks = || {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts.lines().filter(|line| line.contains(lxc.path().to_str().unwrap())).count()
+    };
+    let stall = |mb: u64| shop(json!({"runtime": "lxc", "user": "shop", "disk_bytes": mb << 20}));
+    apply(&fleet, &stall(16));
+    let first = pid(&fleet.unit_in_phase("default/shop", "running"));
+    let write_mb = |mb: u32| {
+        let script = format!("busybox dd if=/dev/zero of=/tmp/big bs=1M count={mb} && busybox wc -c /tmp/big");
+        fleet.muster(&["exec", "--container", "default/shop", "--user", "root", "--shell", "--", &script])
+    };
+    assert!(write_mb(8).expect_code(0).stdout.contains("8388608"));
+    write_mb(64).expect_code(1).expect_stderr("No space left on device");
+    assert_eq!(pid(&fleet.unit_in_phase("default/shop", "running")), first, "it goes on");
+    assert!(fs::metadata(lxc.path().join("muster.default.shop/disk")).unwrap().len() == 16 << 20);
+    assert_eq!(disks(), 0, "nothing of it is mounted on the host");
+    // What it has written is there after it was started again, and gone once it is made anew, with another disk.
+    let has_it = || fleet.muster(&["exec", "--container", "default/shop", "--", "ls", "/tmp/big"]).code == 0;
+    fleet.ok(&["container", "stop", "default/shop"]);
+    eventually("an end of its loop device", || {
+        let loops = Command::new("losetup").arg("--list").output().unwrap();
+        let loops = String::from_utf8_lossy(&loops.stdout).into_owned();
+        if loops.contains(lxc.path().to_str().unwrap()) { Err(loops) } else { Ok(()) }
+    });
+    fleet.ok(&["container", "run", "default/shop"]);
+    assert!(has_it());
+    fleet.ok(&["container", "quota", "default/shop", "--disk", "32M"]);
+    fleet.unit("default/shop", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
+    assert!(!has_it());
+    write_mb(24).expect_code(0);
+    fleet.ok(&["container", "quota", "default/shop", "--disk", "none"]);
+    fleet.unit("default/shop", |unit| unit["observed"]["revision"] == unit["desired"]["revision"]);
+    write_mb(64).expect_code(0);
+
+    // Whose storage cannot says so, by the field; what ran before runs again.
+    apply(&fleet, &shop(json!({"unit": "default/other", "verify_after_ms": 0})));
+    let wanted = shop(json!({"unit": "default/other", "disk_bytes": 16 << 20}));
+    let refused = fleet.muster(&["unit", "apply", &write(&fleet, &wanted)]).expect_code(1);
+    refused.expect_stderr("unsupported by podman: disk_bytes: ");
+    fleet.unit("default/other", |unit| {
+        unit["observed"]["phase"] == "running" && unit["observed"]["rolled_back"].is_object()
+    });
+    let too_small = shop(json!({"disk_bytes": 4096}));
+    fleet.muster(&["unit", "apply", &write(&fleet, &too_small)]).expect_code(2).expect_stderr("disk_bytes is 4096");
+    drop(lxc);
+}
