@@ -159,6 +159,14 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
         points += store.points(&ids, (0, i64::MAX)).await?.iter().map(Vec::len).sum::<usize>();
     }
     assert_eq!(points, data::slow_points(plan.slow), "all that was sent was stored");
+    let mut times = Vec::new();
+    for i in 0..500 {
+        let start = Instant::now();
+        let points = store.points(&[found[i * 37 % found.len()].id], (BASE_MS, BASE_MS + HOUR_MS)).await?;
+        times.push(start.elapsed());
+        assert!(points[0].len() >= 180);
+    }
+    table.put(Subject::Muster, Row::Fresh, data::median(times).as_secs_f64() * 1e6);
 
     // Once an hour is over its points are sealed: a share of that belongs to each second.
     store.append(&[Point::new("later", &[], BASE_MS + 2 * HOUR_MS).field("v", 0.0)]).await?;

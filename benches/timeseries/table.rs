@@ -37,13 +37,14 @@ pub(crate) enum Row {
     SlowSealing,
     SlowMemory,
     Hour,
+    Fresh,
     Day,
     Average,
     Fives,
 }
 
 impl Row {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Bulk,
         Self::Settle,
         Self::Bytes,
@@ -53,6 +54,7 @@ impl Row {
         Self::SlowSealing,
         Self::SlowMemory,
         Self::Hour,
+        Self::Fresh,
         Self::Day,
         Self::Average,
         Self::Fives,
@@ -69,6 +71,7 @@ impl Row {
             Self::SlowSealing => "  of that, sealing the hour",
             Self::SlowMemory => "  resident then, MB",
             Self::Hour => "an hour of one series, us",
+            Self::Fresh => "  half an hour that is not sealed, us",
             Self::Day => "200 series x 24 h at 1 min, ms",
             Self::Average => "avg by (host) over that, ms",
             Self::Fives => "the same by five minutes, from summaries, ms",
@@ -77,7 +80,7 @@ impl Row {
 
     fn show(self, value: f64) -> String {
         match self {
-            Self::Bulk | Self::Hour => format!("{value:.0}"),
+            Self::Bulk | Self::Hour | Self::Fresh => format!("{value:.0}"),
             Self::Memory | Self::SlowMemory => format!("{value:.1}"),
             _ => format!("{value:.2}"),
         }

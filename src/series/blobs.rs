@@ -142,6 +142,23 @@ pub(crate) async fn points(
     Ok(found)
 }
 
+/// Which of some hours of series have chunks, by their places in the list.
+pub(crate) async fn meets(
+    connection: &mut SqliteConnection,
+    hours: &[(SeriesId, Hour)],
+) -> Result<Vec<usize>, sqlx::Error> {
+    let firsts = hours.iter().map(|(series, hour)| key::chunks_of(*series, *hour).0);
+    let found: Vec<i64> = sqlx::query_scalar(
+        "SELECT hour.key FROM json_each($1) AS hour
+         WHERE EXISTS (SELECT 1 FROM chunk WHERE chunk.key BETWEEN hour.value AND hour.value + $2)",
+    )
+    .bind(list(firsts))
+    .bind(i64::from(key::SLOTS) - 1)
+    .fetch_all(connection)
+    .await?;
+    Ok(found.into_iter().filter_map(|place| usize::try_from(place).ok()).collect())
+}
+
 /// Writes bodies, each in the place of what is there under its key.
 pub(crate) async fn put(
     connection: &mut SqliteConnection,
@@ -169,6 +186,11 @@ fn put_statement(table: Table, rows: usize) -> Arc<str> {
 /// through the names of all those before, which takes as long as the rows do.
 pub(crate) fn pairs(rows: usize) -> String {
     vec!["(?, ?)"; rows].join(", ")
+}
+
+/// Numbers as one parameter, for `json_each`.
+pub(crate) fn list(numbers: impl Iterator<Item = i64>) -> String {
+    serde_json::Value::from_iter(numbers).to_string()
 }
 
 /// Deletes what lies between two keys.

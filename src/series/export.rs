@@ -78,7 +78,7 @@ async fn one(
 ) -> Result<Option<Faults>, SeriesError> {
     let mut faults = Faults::new();
     // Each look is short: a long one would keep SQLite from shortening its log.
-    let Some(extent) = View::new(readers).await?.extent(series.id).await? else { return Ok(Some(faults)) };
+    let Some(extent) = View::new(readers).await?.extent() else { return Ok(Some(faults)) };
     let prefix = prefix(series, format);
     for (from_ms, to_ms) in reader::windows(start_ms.max(*extent.start()), end_ms.min(*extent.end()), DAY_MS) {
         let mut view = View::new(readers).await?;

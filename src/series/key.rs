@@ -1,7 +1,8 @@
 //! Keys: a series' number and a time, packed into one integer. SQLite finds an integer key faster than any
 //! other, and keeps rows in the order of their keys.
 //!
-//! - of a point ([`Key`]): series, then time, so that an hour of a series is one range of `head`
+//! - of a point ([`Key`]): five minutes ([`Slice`]), then series, then the time within. What hosts measure now lies close together
+//!   at the end of `head`, so that few pages change with each commit, and a series has few places in it where it has to be looked for.
 //! - of a chunk ([`ChunkKey`]): hour, then series, then the part of the hour. Sealing appends to the table, whose pages
 //!   are so filled to the brim, and deleting what is oldest gives whole pages back.
 //! - of an hour's summary and of a span of hours ([`series_first`]): series, then time
@@ -13,12 +14,14 @@ use muster_topics::Millis;
 
 /// Bits of the time, in milliseconds: enough for 69 years.
 const TIME_BITS: u32 = 41;
+/// Bits of a series' number: what is left beside the time and the sign.
+const SERIES_BITS: u32 = 63 - TIME_BITS;
 /// The first time that has a key: 2020-01-01, before the first agent was built.
 pub(crate) const TIME_FIRST_MS: Millis = 1_577_836_800_000;
-/// The last time that has a key, in 2089.
-pub(crate) const TIME_LAST_MS: Millis = TIME_FIRST_MS + (1 << TIME_BITS) - 1;
+/// The last time that has a key, in 2089: the end of an hour.
+pub(crate) const TIME_LAST_MS: Millis = TIME_FIRST_MS + (1 << TIME_BITS) / HOUR_MS * HOUR_MS - 1;
 /// The largest number of a series: what the 22 bits beside the time and the sign hold.
-pub(crate) const ID_MAX: u32 = (1 << (63 - TIME_BITS)) - 1;
+pub(crate) const ID_MAX: u32 = (1 << SERIES_BITS) - 1;
 
 /// A series' number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +39,43 @@ impl SeriesId {
     }
 }
 
+/// How long a slice is, in milliseconds. A longer one spreads what a host sends at a time over more pages, a shorter one an hour of a
+/// series. An hour has a whole number of them.
+pub(crate) const SLICE_MS: Millis = 300_000;
+/// From one slice to the next, in keys of points.
+pub(crate) const SLICE_STRIDE: i64 = SLICE_MS << SERIES_BITS;
+
+/// Five minutes since 2020-01-01 UTC: points of all series in them lie side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Slice(pub(crate) i64);
+
+impl Slice {
+    /// That of a time; times without a key take the nearest that has one.
+    pub(crate) fn of(at_ms: Millis) -> Self {
+        Self((at_ms.clamp(TIME_FIRST_MS, TIME_LAST_MS) - TIME_FIRST_MS) / SLICE_MS)
+    }
+
+    /// Its first key that a series can have; the last is less than [`SLICE_MS`] behind it.
+    pub(crate) fn first(self, series: SeriesId) -> i64 {
+        self.0 * SLICE_STRIDE + series.to_sql() * SLICE_MS
+    }
+
+    /// Its first and its last key, whatever the series.
+    pub(crate) fn keys(self) -> (i64, i64) {
+        (self.0 * SLICE_STRIDE, self.0 * SLICE_STRIDE + (SLICE_STRIDE - 1))
+    }
+
+    /// Its first millisecond.
+    pub(crate) fn start_ms(self) -> Millis {
+        TIME_FIRST_MS + self.0 * SLICE_MS
+    }
+
+    /// The hour that it is a part of.
+    pub(crate) fn hour(self) -> Hour {
+        Hour::of(self.start_ms())
+    }
+}
+
 /// Where a point lies: a series and a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(i64);
@@ -43,8 +83,9 @@ pub(crate) struct Key(i64);
 impl Key {
     /// The key of a point. Times without a key take the nearest that has one.
     pub(crate) fn new(series: SeriesId, at_ms: Millis) -> Self {
-        let time = at_ms.clamp(TIME_FIRST_MS, TIME_LAST_MS) - TIME_FIRST_MS;
-        Self((series.to_sql() << TIME_BITS) | time)
+        let slice = Slice::of(at_ms);
+        let since = at_ms.clamp(TIME_FIRST_MS, TIME_LAST_MS) - TIME_FIRST_MS;
+        Self(slice.first(series) + since % SLICE_MS)
     }
 
     /// A key that came out of the store.
@@ -57,15 +98,20 @@ impl Key {
         self.0
     }
 
+    /// The slice.
+    pub(crate) fn slice(self) -> Slice {
+        Slice(self.0 / SLICE_STRIDE)
+    }
+
+    /// The series.
+    pub(crate) fn series(self) -> Option<SeriesId> {
+        SeriesId::new(self.0 % SLICE_STRIDE / SLICE_MS)
+    }
+
     /// The time.
     pub(crate) fn at_ms(self) -> Millis {
-        (self.0 & ((1 << TIME_BITS) - 1)) + TIME_FIRST_MS
+        self.slice().start_ms() + self.0 % SLICE_MS
     }
-}
-
-/// The keys of a series from one time to another, both included; none of them can belong to another series.
-pub(crate) fn stretch(series: SeriesId, times: RangeInclusive<Millis>) -> (i64, i64) {
-    (Key::new(series, *times.start()).to_sql(), Key::new(series, *times.end()).to_sql())
 }
 
 /// An hour, in milliseconds: what is sealed together.
@@ -75,7 +121,6 @@ pub(crate) const DAY_HOURS: u32 = 24;
 /// Parts of an hour that a chunk can begin at. One has at most 7,032 points, for times are whole milliseconds.
 pub(crate) const SLOTS: u16 = 512;
 const SLOT_BITS: u32 = 9;
-const SERIES_BITS: u32 = 63 - TIME_BITS;
 /// Bits of an hour, beside a series: those of all times that have keys fit.
 const HOUR_BITS: u32 = 20;
 
@@ -147,8 +192,6 @@ pub(crate) fn chunks_from(hour: Hour) -> i64 {
     i64::from(hour.0) << (SERIES_BITS + SLOT_BITS)
 }
 
-/// From one series to the next, in keys of points.
-pub(crate) const POINT_STRIDE: i64 = 1 << TIME_BITS;
 /// From one series to the next, in keys of stretches where those of one series lie side by side.
 pub(crate) const HOUR_STRIDE: i64 = 1 << HOUR_BITS;
 
@@ -211,14 +254,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_sort_by_series_and_time(
+        fn points_sort_by_slice_series_and_time(
             a in 1..=i64::from(ID_MAX), b in 1..=i64::from(ID_MAX),
-            s in TIME_FIRST_MS..=TIME_LAST_MS, t in TIME_FIRST_MS..=TIME_LAST_MS,
+            s in TIME_FIRST_MS..=TIME_LAST_MS, t in TIME_FIRST_MS..=TIME_LAST_MS, near in 0..SLICE_MS,
         ) {
-            let (first, second) = (Key::new(SeriesId::new(a).unwrap(), s), Key::new(SeriesId::new(b).unwrap(), t));
-            prop_assert_eq!(first.cmp(&second), (a, s).cmp(&(b, t)));
-            prop_assert_eq!(Key::from_sql(first.to_sql()).at_ms(), s);
-            prop_assert!(first.to_sql() > 0);
+            let series = |id| SeriesId::new(id).unwrap();
+            for t in [t, TIME_LAST_MS.min(s + near)] {
+                let (first, second) = (Key::new(series(a), s), Key::new(series(b), t));
+                prop_assert_eq!(first.cmp(&second), (Slice::of(s), a, s).cmp(&(Slice::of(t), b, t)));
+            }
+            let key = Key::new(series(a), s);
+            prop_assert_eq!((key.slice(), key.series(), key.at_ms()), (Slice::of(s), Some(series(a)), s));
+            prop_assert!((0..SLICE_MS).contains(&(key.to_sql() - key.slice().first(series(a)))));
+            let (first, last) = key.slice().keys();
+            prop_assert!((first..=last).contains(&key.to_sql()) && first >= 0);
+            prop_assert!(Hour::of(s) == key.slice().hour());
         }
 
         #[test]
@@ -246,13 +296,12 @@ mod tests {
                 prop_assert_eq!(back(key), (Some(one.series), one.hour.0));
             }
         }
+    }
 
-        #[test]
-        fn a_stretch_stays_within_its_series(id in 1..i64::from(ID_MAX), s in any::<i64>(), t in any::<i64>()) {
-            let (first, last) = stretch(SeriesId::new(id).unwrap(), s..=t);
-            let next = Key::new(SeriesId::new(id + 1).unwrap(), TIME_FIRST_MS).to_sql();
-            prop_assert!(first < next && last < next);
-            prop_assert!(first >> TIME_BITS == id && last >> TIME_BITS == id);
-        }
+    #[test]
+    fn the_last_key_is_the_last_number() {
+        let key = Key::new(SeriesId(ID_MAX), Millis::MAX);
+        assert_eq!((key.at_ms(), key.slice().keys().1), (TIME_LAST_MS, key.to_sql()));
+        assert_eq!(HOUR_MS % SLICE_MS, 0, "an hour has whole slices");
     }
 }

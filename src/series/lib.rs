@@ -1,6 +1,6 @@
 //! The embedded time-series store: points of all hosts in an SQLite file of their own.
 //!
-//! A batch of points becomes rows of one table, `head`, keyed by series and time, so that writing a point
+//! A batch of points becomes rows of one table, `head`, keyed by time and series, so that writing a point
 //! twice changes nothing. Once an hour is over, the points of a series in it are sealed: they become one compressed
 //! blob in the table `chunk`, some hundred bytes in the place of some thousand. Once a day is over it is rolled up, into
 //! summaries of five minutes and of an hour each, which are kept longer than points. One task writes; queries are answered
@@ -14,7 +14,7 @@
 //! - `batch`: points that came in, checked and sorted into series; pure
 //! - `writer`: the task that commits batches, many at once, and its queue; `change`: its transactions
 //! - `upkeep`: what that task does beside, in small steps: `seal`, `rollup`, and deleting what is too old (`sweep`)
-//! - `blobs`: the tables of blobs, and setting aside what is damaged
+//! - `head`: the table of points as they came; `blobs`: the tables of blobs, and setting aside what is damaged
 //! - `selector`: which series are meant; pure
 //! - `thin`: fewer points without hiding peaks; pure
 //! - `view`: a look at the store, and what summaries may be wrong by; `reader`: answering queries; `export`: text
@@ -34,6 +34,7 @@ mod chunk;
 mod clock;
 mod export;
 mod file;
+mod head;
 mod key;
 mod numbers;
 mod reader;

@@ -190,7 +190,7 @@ async fn thinned(
     points_max: usize,
 ) -> Result<Vec<(Millis, f64)>, SeriesError> {
     let mut thinner = Thinner::new(points_max.max(THIN_MIN));
-    let Some(extent) = view.extent(series).await? else { return Ok(Vec::new()) };
+    let Some(extent) = view.extent() else { return Ok(Vec::new()) };
     let end_ms = (*times.end()).min(*extent.end());
     let start_ms = (*times.start()).max(view.oldest_ms(*extent.start()));
     if start_ms > end_ms {

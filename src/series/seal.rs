@@ -1,9 +1,11 @@
-//! Sealing: the points of a series that came for an hour go from `head` into that hour's chunk.
+//! Sealing: the points of a series that came for an hour go from `head` into that hour's chunk, some series at a time.
 //!
 //! It makes no difference whether the hour has a chunk already: late points are merged with what is there, a point that
 //! is there already changes nothing, and of two values at one time the one that was written last counts.
 //!
 //! Whoever calls does it in a transaction, in which points are always in one place: `head` or a chunk.
+
+use std::collections::BTreeMap;
 
 use muster_topics::Millis;
 use sqlx::SqliteConnection;
@@ -11,14 +13,11 @@ use sqlx::SqliteConnection;
 use super::{
     Summary,
     blobs::{self, Faults, Table},
-    chunk,
-    key::{self, ChunkKey, Hour, Key, SLOTS, SeriesId},
+    chunk, head,
+    key::{self, ChunkKey, Hour, SLOTS, SeriesId},
     span,
     thin::Sample,
 };
-
-/// The most rows that are sealed at once: two full chunks, some ten milliseconds' work.
-const ROWS_MAX: usize = 2 * chunk::POINTS_MAX;
 
 /// Part of an hour: where it begins and ends, whether it has a chunk, and what came for it.
 struct Part {
@@ -28,60 +27,70 @@ struct Part {
     came: Vec<Sample>,
 }
 
-/// Reads rows of `head`.
-pub(crate) async fn head(
-    connection: &mut SqliteConnection,
-    series: SeriesId,
-    times: std::ops::RangeInclusive<Millis>,
-    rows_max: usize,
-) -> Result<Vec<Sample>, sqlx::Error> {
-    let (first, last) = key::stretch(series, times);
-    let rows: Vec<(i64, f64)> =
-        sqlx::query_as("SELECT key, value FROM head WHERE key BETWEEN $1 AND $2 ORDER BY key LIMIT $3")
-            .bind(first)
-            .bind(last)
-            .bind(i64::try_from(rows_max).unwrap_or(i64::MAX))
-            .fetch_all(connection)
-            .await?;
-    Ok(rows.into_iter().map(|(key, value)| (Key::from_sql(key).at_ms(), value)).collect())
-}
-
-/// Seals what came for an hour, or the earliest of it where that is very much. Gives how many rows that were.
+/// Seals what came for an hour, of some series from a number on. Gives the number to go on at, or nothing if there are no more.
 pub(crate) async fn seal(
     tx: &mut SqliteConnection,
-    series: SeriesId,
     hour: Hour,
+    from: i64,
     now_ms: Millis,
-) -> Result<usize, sqlx::Error> {
-    let came = head(tx, series, hour.times(), ROWS_MAX).await?;
-    let (Some(first), Some(last)) = (came.first(), came.last()) else { return Ok(0) };
-    let (count, stretch) = (came.len(), key::stretch(series, first.0..=last.0));
-    let starts: Vec<i64> = sqlx::query_scalar("SELECT key FROM chunk WHERE key BETWEEN $1 AND $2 ORDER BY key")
-        .bind(key::chunks_of(series, hour).0)
-        .bind(key::chunks_of(series, hour).1)
-        .fetch_all(&mut *tx)
+) -> Result<Option<i64>, sqlx::Error> {
+    let Some(mut came) = head::of_hour(tx, hour, from).await? else { return Ok(None) };
+    put(tx, hour, std::mem::take(&mut came.points), now_ms).await?;
+    head::delete(tx, &came).await?;
+    Ok(Some(came.next()))
+}
+
+/// Merges what came for an hour into its chunks, of all these series together: a statement costs as much as many rows.
+async fn put(
+    tx: &mut SqliteConnection,
+    hour: Hour,
+    came: BTreeMap<SeriesId, Vec<Sample>>,
+    now_ms: Millis,
+) -> Result<(), sqlx::Error> {
+    let mut stored = stored(tx, hour, &came).await?;
+    let (mut chunks, mut summaries, mut several) = (Vec::with_capacity(came.len()), Vec::new(), Vec::new());
+    for (series, came) in came {
+        let starts = stored.remove(&series).unwrap_or_default();
+        let (mut changed, mut whole) = (false, None);
+        for part in parts(hour, &starts, came) {
+            let alone = (part.first, part.end) == (0, SLOTS);
+            if let Some(merged) = seal_part(tx, series, hour, part, &mut chunks, now_ms).await? {
+                changed = true;
+                whole = alone.then(|| Summary::over(merged.iter().map(|sample| sample.1))).flatten();
+            }
+        }
+        match whole {
+            Some(summary) => summaries.push((series, summary)),
+            None if changed => several.push(series),
+            None => {}
+        }
+    }
+    blobs::put(tx, Table::Chunk, &chunks).await?;
+    for series in several {
+        summaries.extend(summarise(tx, series, hour, now_ms).await?.map(|summary| (series, summary)));
+    }
+    // Such a row says, too, that the hour has to be rolled up.
+    let body = |(series, summary)| (key::series_first(series, hour.0), span::encode(&[(0, summary)].into()));
+    blobs::put(tx, Table::Summary, &summaries.into_iter().map(body).collect::<Vec<_>>()).await
+}
+
+/// Where the chunks of an hour begin, of some series.
+async fn stored(
+    tx: &mut SqliteConnection,
+    hour: Hour,
+    of: &BTreeMap<SeriesId, Vec<Sample>>,
+) -> Result<BTreeMap<SeriesId, Vec<u16>>, sqlx::Error> {
+    let mut stored: BTreeMap<SeriesId, Vec<u16>> = BTreeMap::new();
+    let (Some((first, _)), Some((last, _))) = (of.first_key_value(), of.last_key_value()) else { return Ok(stored) };
+    let keys: Vec<i64> = sqlx::query_scalar("SELECT key FROM chunk WHERE key BETWEEN $1 AND $2 ORDER BY key")
+        .bind(key::chunks_of(*first, hour).0)
+        .bind(key::chunks_of(*last, hour).1)
+        .fetch_all(tx)
         .await?;
-    let starts: Vec<u16> = starts.into_iter().filter_map(ChunkKey::from_sql).map(|key| key.slot).collect();
-    let mut changed = false;
-    let mut whole = None;
-    for part in parts(hour, &starts, came) {
-        let alone = (part.first, part.end) == (0, SLOTS);
-        if let Some(merged) = seal_part(tx, series, hour, part, now_ms).await? {
-            changed = true;
-            whole = alone.then(|| Summary::over(merged.iter().map(|sample| sample.1))).flatten();
-        }
+    for key in keys.into_iter().filter_map(ChunkKey::from_sql) {
+        stored.entry(key.series).or_default().push(key.slot);
     }
-    if changed {
-        let summary = match whole {
-            Some(summary) => Some(summary),
-            None => summarise(tx, series, hour, now_ms).await?,
-        };
-        if let Some(summary) = summary {
-            put_summary(tx, series, hour, summary).await?;
-        }
-    }
-    sqlx::query("DELETE FROM head WHERE key BETWEEN $1 AND $2").bind(stretch.0).bind(stretch.1).execute(tx).await?;
-    Ok(count)
+    Ok(stored)
 }
 
 /// Which chunk each point belongs into: the last that begins before it, up to the next.
@@ -101,12 +110,13 @@ fn parts(hour: Hour, starts: &[u16], came: Vec<Sample>) -> Vec<Part> {
     parts
 }
 
-/// Merges what came into one part of an hour. Gives what is there then, or nothing if that is as before.
+/// Merges what came into one part of an hour. Gives what is to be there then, in `chunks` too, or nothing if that is as before.
 async fn seal_part(
     tx: &mut SqliteConnection,
     series: SeriesId,
     hour: Hour,
     part: Part,
+    chunks: &mut Vec<(i64, Vec<u8>)>,
     now_ms: Millis,
 ) -> Result<Option<Vec<Sample>>, sqlx::Error> {
     let key = ChunkKey { hour, series, slot: part.first }.to_sql();
@@ -125,14 +135,15 @@ async fn seal_part(
             return Ok(None);
         }
     }
-    let chunks: Vec<(i64, Vec<u8>)> = chunk::divide(hour, part.first, part.end, &merged)
-        .into_iter()
-        .map(|(slot, samples)| (ChunkKey { hour, series, slot }.to_sql(), chunk::encode(hour, samples)))
-        .collect();
-    if part.stored && chunks.iter().all(|(other, _)| *other != key) {
+    let divided = chunk::divide(hour, part.first, part.end, &merged);
+    if part.stored && divided.iter().all(|(slot, _)| *slot != part.first) {
         blobs::delete(tx, Table::Chunk, (key, key)).await?;
     }
-    blobs::put(tx, Table::Chunk, &chunks).await?;
+    chunks.extend(
+        divided
+            .into_iter()
+            .map(|(slot, samples)| (ChunkKey { hour, series, slot }.to_sql(), chunk::encode(hour, samples))),
+    );
     Ok(Some(merged))
 }
 
@@ -151,17 +162,6 @@ async fn summarise(
     let found = blobs::points(tx, series, hour.0..hour.0 + 1, &mut faults).await?;
     blobs::set_aside(tx, faults, now_ms).await?;
     Ok(found.first().and_then(|(_, samples)| Summary::over(samples.iter().map(|sample| sample.1))))
-}
-
-/// Keeps what an hour comes to, and so, too, that it has to be rolled up.
-async fn put_summary(
-    tx: &mut SqliteConnection,
-    series: SeriesId,
-    hour: Hour,
-    summary: Summary,
-) -> Result<(), sqlx::Error> {
-    let body = span::encode(&[(0, summary)].into());
-    blobs::put(tx, Table::Summary, &[(key::series_first(series, hour.0), body)]).await
 }
 
 #[cfg(test)]

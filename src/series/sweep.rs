@@ -7,7 +7,9 @@ use sqlx::SqliteConnection;
 
 use super::{
     batch::NAME_LABEL,
-    key::{self, HOUR_STRIDE, Hour, POINT_STRIDE, SeriesId},
+    blobs::list,
+    head,
+    key::{self, HOUR_STRIDE, Hour, SLICE_MS, SeriesId, TIME_FIRST_MS, TIME_LAST_MS},
     span::SPAN_HOURS,
 };
 
@@ -24,18 +26,24 @@ pub(crate) struct Swept {
 
 /// Goes on behind a series: deletes summaries of hours before a time, and series that have nothing any more.
 pub(crate) async fn sweep(tx: &mut SqliteConnection, done: i64, hourly_ms: Millis) -> Result<Swept, sqlx::Error> {
+    let mut slices = head::slices(tx, TIME_FIRST_MS..=TIME_LAST_MS).await?;
+    // A series that is measured still is in the latest.
+    slices.reverse();
     let rows: Vec<(i64, bool)> = sqlx::query_as(
-        "SELECT id,
-             NOT EXISTS (SELECT 1 FROM head WHERE key BETWEEN id * $3 AND id * $3 + $3 - 1)
-             AND NOT EXISTS (SELECT 1 FROM summary WHERE key BETWEEN id * $4 AND id * $4 + $4 - 1)
-             AND NOT EXISTS (SELECT 1 FROM hourly WHERE key BETWEEN id * $4 + $5 AND id * $4 + $4 - 1)
+        "SELECT id, CASE
+             WHEN EXISTS (SELECT 1 FROM summary WHERE key BETWEEN id * $3 AND id * $3 + $3 - 1) THEN 0
+             WHEN EXISTS (SELECT 1 FROM hourly WHERE key BETWEEN id * $3 + $4 AND id * $3 + $3 - 1) THEN 0
+             WHEN EXISTS (SELECT 1 FROM json_each($5) AS slice CROSS JOIN head
+                          ON head.key BETWEEN slice.value + series.id * $6 AND slice.value + series.id * $6 + $6 - 1) THEN 0
+             ELSE 1 END
          FROM series WHERE id > $1 ORDER BY id LIMIT $2",
     )
     .bind(done)
     .bind(SERIES_MAX)
-    .bind(POINT_STRIDE)
     .bind(HOUR_STRIDE)
     .bind(i64::from(Hour::of(hourly_ms).0 / SPAN_HOURS))
+    .bind(list(slices.iter().map(|slice| slice.keys().0)))
+    .bind(SLICE_MS)
     .fetch_all(&mut *tx)
     .await?;
     let Some(last) = rows.last().map(|row| row.0) else { return Ok(Swept { done: None, gone: HashSet::new() }) };

@@ -20,8 +20,8 @@ use muster_topics::Millis;
 use sqlx::SqliteConnection;
 
 use super::{
-    Settings, change,
-    key::{self, DAY_HOURS, HOUR_MS, Hour, Key, SeriesId, TIME_FIRST_MS},
+    Settings, change, head,
+    key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId, TIME_FIRST_MS},
     rollup, seal,
     span::SPAN_HOURS,
     sweep,
@@ -41,8 +41,6 @@ const SEAL_AFTER_MS: Millis = 5 * 60 * 1000;
 const ROLL_AFTER_MS: Millis = 10 * 60 * 1000;
 /// Series that one step looks at, a millisecond's work.
 const LOOKED_AT: i64 = 512;
-/// Points that one step seals, about ten milliseconds' work.
-const SEALED: usize = 8_000;
 /// Hours that one step rolls up, about ten milliseconds' work.
 const ROLLED: usize = 8 * DAY_HOURS as usize;
 /// Chunks or days that one step deletes: some hundred pages.
@@ -78,8 +76,10 @@ pub(crate) async fn kept(connection: &mut SqliteConnection) -> Result<Kept, sqlx
 /// How far a round has come.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Looking for hours to seal, in series from this key on; whether any was sealed on this way through.
-    Seal { from: i64, again: bool },
+    /// At the beginning.
+    Begin,
+    /// Sealing hours from this one on, of this hour series from this number on.
+    Seal { hour: Hour, from: i64 },
     /// Looking for days to roll up.
     Roll { from: i64, again: bool },
     /// Deleting chunks and days.
@@ -87,8 +87,6 @@ enum Phase {
     /// Deleting sixteen days, and series without points, behind this one.
     Sweep { done: i64 },
 }
-
-const BEGIN: Phase = Phase::Seal { from: 0, again: false };
 
 /// What a round does, and how far it has come.
 #[derive(Debug)]
@@ -116,7 +114,7 @@ impl Upkeep {
     pub(crate) fn new(settings: &Settings, kept: Kept) -> Self {
         Self {
             settings: settings.clone(),
-            phase: BEGIN,
+            phase: Phase::Begin,
             pause: FIRST,
             kept,
             wanted: kept,
@@ -156,7 +154,7 @@ impl Upkeep {
         now_ms: Millis,
     ) -> Result<HashSet<SeriesId>, sqlx::Error> {
         // Whatever goes wrong, the next try comes with the next round.
-        let phase = std::mem::replace(&mut self.phase, BEGIN);
+        let phase = std::mem::replace(&mut self.phase, Phase::Begin);
         self.pause = ROUND;
         change::begin(connection).await?;
         let done = self.perform(phase, connection, now_ms).await;
@@ -187,18 +185,18 @@ impl Upkeep {
     ) -> Result<(Option<Phase>, HashSet<SeriesId>, Kept), sqlx::Error> {
         let mut gone = HashSet::new();
         let next = match phase {
-            Phase::Seal { from: 0, again: false } => {
+            Phase::Begin => {
                 self.wanted = self.want(tx, now_ms).await?;
                 if is_over(Hour::of(self.unsealed_ms), now_ms) {
                     self.sealing_ms = Hour::of(now_ms.saturating_sub(SEAL_AFTER_MS)).start_ms();
                     // What comes from now on may be of a series that was looked at.
                     self.unsealed_ms = Millis::MAX;
-                    Some(self.seal_some(tx, 0, false, now_ms).await?)
+                    Some(self.seal_some(tx, Hour(0), 0, now_ms).await?)
                 } else {
                     Some(Phase::Roll { from: 0, again: false })
                 }
             }
-            Phase::Seal { from, again } => Some(self.seal_some(tx, from, again, now_ms).await?),
+            Phase::Seal { hour, from } => Some(self.seal_some(tx, hour, from, now_ms).await?),
             Phase::Roll { from: 0, again: false } if !self.may_roll(now_ms) => Some(Phase::Cut),
             Phase::Roll { from, again } => Some(self.roll_some(tx, from, again, now_ms).await?),
             Phase::Cut => Some(self.cut_some(tx).await?),
@@ -235,36 +233,24 @@ impl Upkeep {
         })
     }
 
-    /// Seals some hours that are over.
+    /// Seals some of the first hour with points, from one on, if it is over.
     async fn seal_some(
         &mut self,
         tx: &mut SqliteConnection,
+        begun: Hour,
         from: i64,
-        mut again: bool,
         now_ms: Millis,
     ) -> Result<Phase, sqlx::Error> {
-        let keys = firsts(tx, HEADS, from).await?;
-        let mut sealed = 0;
-        for key in &keys {
-            let Some(series) = SeriesId::new(key / HEADS.1) else { continue };
-            let hour = Hour::of(Key::from_sql(*key).at_ms());
-            if is_over(hour, now_ms) {
-                sealed += seal::seal(tx, series, hour, now_ms).await?;
-                self.unrolled = true;
-                again = true;
-            }
-            if sealed >= SEALED {
-                return Ok(Phase::Seal { from: next_series(*key, HEADS.1), again });
-            }
-        }
-        Ok(match next_from(&keys, HEADS.1) {
-            Some(from) => Phase::Seal { from, again },
-            // A series may have several hours that are over.
-            None if again => Phase::Seal { from: 1, again: false },
-            None => {
-                self.unsealed_ms = self.unsealed_ms.min(self.sealing_ms);
-                Phase::Roll { from: 0, again: false }
-            }
+        let hour = head::first_hour(tx, begun).await?;
+        let Some(hour) = hour.filter(|hour| is_over(*hour, now_ms)) else {
+            self.unsealed_ms = self.unsealed_ms.min(self.sealing_ms);
+            return Ok(Phase::Roll { from: 0, again: false });
+        };
+        let from = if hour == begun { from } else { 0 };
+        self.unrolled = true;
+        Ok(match seal::seal(tx, hour, from, now_ms).await? {
+            Some(from) => Phase::Seal { hour, from },
+            None => Phase::Seal { hour: Hour(hour.0 + 1), from: 0 },
         })
     }
 
@@ -283,7 +269,7 @@ impl Upkeep {
         mut again: bool,
         now_ms: Millis,
     ) -> Result<Phase, sqlx::Error> {
-        let keys = firsts(tx, SUMMARIES, from).await?;
+        let keys = firsts(tx, from).await?;
         let mut rolled = 0;
         for key in &keys {
             let (Some(series), hour) = key::of_series_first(*key) else { continue };
@@ -293,10 +279,10 @@ impl Upkeep {
                 again = true;
             }
             if rolled >= ROLLED {
-                return Ok(Phase::Roll { from: next_series(*key, SUMMARIES.1), again });
+                return Ok(Phase::Roll { from: next_series(*key), again });
             }
         }
-        Ok(match next_from(&keys, SUMMARIES.1) {
+        Ok(match next_from(&keys) {
             Some(from) => Phase::Roll { from, again },
             None if again => Phase::Roll { from: 1, again: false },
             None => Phase::Cut,
@@ -338,45 +324,34 @@ fn is_over(hour: Hour, now_ms: Millis) -> bool {
     hour.start_ms() + HOUR_MS + SEAL_AFTER_MS <= now_ms
 }
 
-/// The first key of each series, and how far apart two series are.
-type Firsts = (&'static str, i64);
-
-const HEADS: Firsts = (
-    "WITH RECURSIVE first(key) AS (
-         SELECT (SELECT key FROM head WHERE key >= $1 ORDER BY key LIMIT 1)
-         UNION ALL
-         SELECT (SELECT head.key FROM head WHERE head.key >= (first.key / $2 + 1) * $2 ORDER BY head.key LIMIT 1)
-         FROM first WHERE first.key IS NOT NULL
-         LIMIT $3
-     ) SELECT key FROM first WHERE key IS NOT NULL",
-    key::POINT_STRIDE,
-);
-const SUMMARIES: Firsts = (
-    "WITH RECURSIVE first(key) AS (
-         SELECT (SELECT key FROM summary WHERE key >= $1 ORDER BY key LIMIT 1)
-         UNION ALL
-         SELECT (SELECT summary.key FROM summary WHERE summary.key >= (first.key / $2 + 1) * $2
-                 ORDER BY summary.key LIMIT 1)
-         FROM first WHERE first.key IS NOT NULL
-         LIMIT $3
-     ) SELECT key FROM first WHERE key IS NOT NULL",
-    key::HOUR_STRIDE,
-);
-
-/// The first key of each of some series.
-async fn firsts(tx: &mut SqliteConnection, (statement, stride): Firsts, from: i64) -> Result<Vec<i64>, sqlx::Error> {
-    sqlx::query_scalar(statement).bind(from).bind(stride).bind(LOOKED_AT).fetch_all(tx).await
+/// The first summary of each of some series.
+async fn firsts(tx: &mut SqliteConnection, from: i64) -> Result<Vec<i64>, sqlx::Error> {
+    sqlx::query_scalar(
+        "WITH RECURSIVE first(key) AS (
+             SELECT (SELECT key FROM summary WHERE key >= $1 ORDER BY key LIMIT 1)
+             UNION ALL
+             SELECT (SELECT summary.key FROM summary WHERE summary.key >= (first.key / $2 + 1) * $2
+                     ORDER BY summary.key LIMIT 1)
+             FROM first WHERE first.key IS NOT NULL
+             LIMIT $3
+         ) SELECT key FROM first WHERE key IS NOT NULL",
+    )
+    .bind(from)
+    .bind(key::HOUR_STRIDE)
+    .bind(LOOKED_AT)
+    .fetch_all(tx)
+    .await
 }
 
 /// Where to go on, if there may be more.
-fn next_from(keys: &[i64], stride: i64) -> Option<i64> {
+fn next_from(keys: &[i64]) -> Option<i64> {
     let full = i64::try_from(keys.len()).is_ok_and(|count| count >= LOOKED_AT);
-    keys.last().filter(|_| full).map(|last| next_series(*last, stride))
+    keys.last().filter(|_| full).map(|last| next_series(*last))
 }
 
 /// The first key that the series after that of a key can have.
-fn next_series(key: i64, stride: i64) -> i64 {
-    (key / stride + 1).saturating_mul(stride)
+fn next_series(key: i64) -> i64 {
+    (key / key::HOUR_STRIDE + 1).saturating_mul(key::HOUR_STRIDE)
 }
 
 /// How much of the file is in use.

@@ -23,13 +23,15 @@ use sqlx::{Sqlite, SqlitePool, Transaction};
 use super::{
     Summary,
     blobs::{self, Faults, Table},
-    chunk,
-    key::{self, DAY_HOURS, HOUR_MS, Hour, SeriesId},
-    seal::head,
+    chunk, head,
+    key::{self, DAY_HOURS, HOUR_MS, Hour, SLICE_MS, SeriesId, Slice},
     span::{self, FIVE_MS, Resolution, SPAN_HOURS},
     thin::Sample,
     upkeep::{Kept, kept},
 };
+
+/// Slices of three hours: mostly all rows of `head` lie in fewer.
+const SLICES_FEW: i64 = 36;
 
 /// What a stretch of time of a series comes to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +50,10 @@ pub(crate) struct View {
     kept: Kept,
     /// The first and the last hour that has chunks.
     chunks: Option<(Hour, Hour)>,
+    /// The first and the last slice that has rows in `head`.
+    head: Option<(Slice, Slice)>,
+    /// All of those, once some of them are asked for.
+    slices: Option<Vec<Slice>>,
     /// What could not be read.
     pub(crate) faults: Faults,
     /// How many rows were read: what a look costs, whatever the machine.
@@ -59,31 +65,26 @@ impl View {
     pub(crate) async fn new(readers: &SqlitePool) -> Result<Self, sqlx::Error> {
         let mut tx = readers.begin().await?;
         let kept = kept(&mut tx).await?;
-        let bounds: (Option<i64>, Option<i64>) =
-            sqlx::query_as("SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk)")
-                .fetch_one(&mut *tx)
-                .await?;
+        let (first, last, first_row, last_row): (Option<i64>, Option<i64>, Option<i64>, Option<i64>) = sqlx::query_as(
+            "SELECT (SELECT MIN(key) FROM chunk), (SELECT MAX(key) FROM chunk),
+                    (SELECT MIN(key) FROM head), (SELECT MAX(key) FROM head)",
+        )
+        .fetch_one(&mut *tx)
+        .await?;
         let hour = |key: Option<i64>| key.and_then(key::ChunkKey::from_sql).map(|key| key.hour);
-        let chunks = hour(bounds.0).zip(hour(bounds.1));
-        Ok(Self { tx, kept, chunks, faults: Faults::new(), rows: 0 })
+        let chunks = hour(first).zip(hour(last));
+        let slice = |key: Option<i64>| key.map(|key| key::Key::from_sql(key).slice());
+        let head = slice(first_row).zip(slice(last_row));
+        Ok(Self { tx, kept, chunks, head, slices: None, faults: Faults::new(), rows: 0 })
     }
 
-    /// When the first point is of all that may be there, and the last.
-    pub(crate) async fn extent(&mut self, series: SeriesId) -> Result<Option<RangeInclusive<Millis>>, sqlx::Error> {
-        let all = key::stretch(series, key::TIME_FIRST_MS..=key::TIME_LAST_MS);
-        let head: (Option<i64>, Option<i64>) = sqlx::query_as(
-            "SELECT (SELECT MIN(key) FROM head WHERE key BETWEEN $1 AND $2),
-                    (SELECT MAX(key) FROM head WHERE key BETWEEN $1 AND $2)",
-        )
-        .bind(all.0)
-        .bind(all.1)
-        .fetch_one(&mut *self.tx)
-        .await?;
-        let head = head.0.zip(head.1).map(|(first, last)| (point_ms(first), point_ms(last)));
+    /// Between when and when points of a series may be there; `None` if there are none of any.
+    pub(crate) fn extent(&self) -> Option<RangeInclusive<Millis>> {
+        let head = self.head.map(|(first, last)| (first.start_ms(), last.start_ms() + SLICE_MS - 1));
         let chunks = self.chunks.map(|(first, last)| (first.start_ms(), *last.times().end()));
         let first = head.iter().chain(&chunks).map(|(first, _)| *first).min();
         let last = head.iter().chain(&chunks).map(|(_, last)| *last).max();
-        Ok(first.zip(last).map(|(first, last)| first.max(self.kept.raw_ms)..=last))
+        first.zip(last).map(|(first, last)| first.max(self.kept.raw_ms)..=last)
     }
 
     /// From when on there is anything at all of a series whose points begin at a time.
@@ -104,9 +105,26 @@ impl View {
         }
         let sealed = self.sealed(series, key::hours(&times)).await?;
         let sealed: Vec<Sample> = sealed.into_values().flatten().filter(|sample| times.contains(&sample.0)).collect();
-        let came = head(&mut self.tx, series, times, usize::MAX).await?;
+        Ok(chunk::merge(sealed, self.came(series, &times).await?))
+    }
+
+    /// Points of a series that are not sealed, sorted by time.
+    async fn came(&mut self, series: SeriesId, times: &RangeInclusive<Millis>) -> Result<Vec<Sample>, sqlx::Error> {
+        let Some((first, last)) = self.head else { return Ok(Vec::new()) };
+        if Slice::of(*times.end()) < first || last < Slice::of(*times.start()) {
+            return Ok(Vec::new());
+        }
+        let slices = match self.slices.take() {
+            Some(slices) => slices,
+            // To search some that are empty costs less than to find out which.
+            None if last.0 - first.0 < SLICES_FEW => (first.0..=last.0).map(Slice).collect(),
+            None => head::slices(&mut self.tx, key::TIME_FIRST_MS..=key::TIME_LAST_MS).await?,
+        };
+        let slices = self.slices.insert(slices);
+        let mut came = head::points(&mut self.tx, series, head::within(slices, times)).await?;
         self.rows += came.len();
-        Ok(chunk::merge(sealed, came))
+        came.retain(|sample| times.contains(&sample.0));
+        Ok(came)
     }
 
     async fn sealed(
@@ -162,8 +180,7 @@ impl View {
     async fn fresh(&mut self, series: SeriesId, times: &RangeInclusive<Millis>) -> Result<BTreeSet<Hour>, sqlx::Error> {
         let hours = key::hours(times);
         let whole = Hour(hours.start).start_ms()..=*Hour(hours.end - 1).times().end();
-        let came = head(&mut self.tx, series, whole, usize::MAX).await?;
-        self.rows += came.len();
+        let came = self.came(series, &whole).await?;
         Ok(came.into_iter().map(|sample| Hour::of(sample.0)).collect())
     }
 
@@ -245,10 +262,6 @@ impl View {
         }
         Ok(spans)
     }
-}
-
-fn point_ms(key: i64) -> Millis {
-    key::Key::from_sql(key).at_ms()
 }
 
 /// Hours that follow each other, together.

@@ -12,11 +12,10 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     path::PathBuf,
-    sync::Arc,
 };
 
 use muster_topics::Millis;
-use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+use sqlx::{Connection, SqliteConnection};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -27,7 +26,8 @@ use super::{
     batch::{Batch, Identity, NAME_LABEL, Run},
     blobs::{self, Faults, Table},
     change, clock, file,
-    key::{self, ChunkKey, HOUR_MS, ID_MAX, Key, SLOTS, SeriesId},
+    head::{self, Inserts},
+    key::{self, ChunkKey, Hour, ID_MAX, Key, SeriesId},
     upkeep::{self, Upkeep},
 };
 
@@ -38,11 +38,6 @@ pub(super) const QUEUE_MAX: usize = 64;
 const GROUP_MAX: usize = 1 << 16;
 /// The most series. Ten thousand hosts with fifty each are half of it; remembering one takes 40 bytes.
 const SERIES_MAX: usize = 1_000_000;
-/// Rows per statement, the largest first. A statement costs about as much as twenty rows.
-const ROWS: [usize; 4] = [256, 128, 64, 16];
-/// So many rows too few, and a statement is filled up rather than followed by a smaller one.
-const FILLED_MAX: usize = 32;
-
 /// What the writer is asked.
 pub(super) enum Request {
     /// Commit this, then answer.
@@ -57,9 +52,6 @@ pub(super) enum Request {
 
 /// Who waits for which batch.
 type Group = Vec<(Batch, oneshot::Sender<Result<(), sqlx::Error>>)>;
-
-/// Statements for so many rows each, prepared once.
-type Inserts = [(usize, Arc<str>); ROWS.len()];
 
 /// The task's own state.
 pub(super) struct Writer {
@@ -92,7 +84,7 @@ impl Writer {
             hashers: [RandomState::new(), RandomState::new()],
             count,
             last_id,
-            inserts: ROWS.map(|rows| (rows, insert_statement(rows))),
+            inserts: Inserts::new(),
             newest_ms: None,
             upkeep: Upkeep::new(settings, kept),
         })
@@ -208,7 +200,7 @@ impl Writer {
                     continue;
                 }
                 times = widened(times, sample.at_ms);
-                rows.push((Key::new(series, sample.at_ms).to_sql(), sample.value));
+                rows.push((Key::new(series, sample.at_ms), sample.value));
             }
             let runs: Vec<(SeriesId, &Run)> = batch
                 .runs
@@ -236,7 +228,7 @@ impl Writer {
             }
             // In the order in which they were written: rows of an hour count more than its chunk, so they come first
             // only if they came first.
-            insert(tx, &self.inserts, &mut rows).await?;
+            self.inserts.insert(tx, &mut rows).await?;
             put_runs(tx, &runs, &mut rows).await?;
         }
         if series.refused > 0 {
@@ -252,7 +244,7 @@ impl Writer {
                 "measurements were left out: older ones than these have been deleted"
             );
         }
-        insert(tx, &self.inserts, &mut rows).await?;
+        self.inserts.insert(tx, &mut rows).await?;
         Ok(times)
     }
 
@@ -406,84 +398,24 @@ impl Numbers<'_> {
     }
 }
 
-fn insert_statement(rows: usize) -> Arc<str> {
-    format!(
-        "INSERT INTO head (key, value) VALUES {}
-         ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value IS NOT excluded.value",
-        blobs::pairs(rows)
-    )
-    .into()
-}
-
-/// Which statement takes the next of so many rows: the one that takes most of them, or with few more the rest.
-fn next_statement(statements: &Inserts, rows: usize) -> &(usize, Arc<str>) {
-    let [first, rest @ ..] = statements;
-    let least = rest.last().unwrap_or(first).0;
-    let fits = |statement: &&(usize, Arc<str>)| statement.0 <= (rows + FILLED_MAX).max(least);
-    statements.iter().find(fits).unwrap_or(first)
-}
-
-/// Inserts rows, of which those that are there already stay as they are, or get the new value. A statement that is not
-/// full is filled up with its last row, which changes nothing: so few statements, prepared once, are enough.
-async fn insert(
-    tx: &mut SqliteConnection,
-    statements: &Inserts,
-    rows: &mut Vec<(i64, f64)>,
-) -> Result<(), sqlx::Error> {
-    // Neighbours in the file one after the other; of a point that comes twice the last counts, here as there.
-    rows.sort_by_key(|(key, _)| *key);
-    let mut rest = &rows[..];
-    while let Some(last) = rest.last() {
-        let (size, statement) = next_statement(statements, rest.len());
-        let (now, later) = rest.split_at(rest.len().min(*size));
-        let filling = std::iter::repeat_n(now.last().unwrap_or(last), size - now.len());
-        let mut query = sqlx::query(AssertSqlSafe(statement.clone()));
-        for (key, value) in now.iter().chain(filling) {
-            query = query.bind(*key).bind(*value);
-        }
-        query.execute(&mut *tx).await?;
-        rest = later;
-    }
-    rows.clear();
-    Ok(())
-}
-
 /// Writes chunks for hours of which nothing is there; the points of other hours become rows, to be merged.
 async fn put_runs(
     tx: &mut SqliteConnection,
     runs: &[(SeriesId, &Run)],
-    rows: &mut Vec<(i64, f64)>,
+    rows: &mut Vec<(Key, f64)>,
 ) -> Result<(), sqlx::Error> {
-    let list = |of: fn(SeriesId, &Run) -> i64| {
-        serde_json::Value::from_iter(runs.iter().map(|(series, run)| of(*series, run))).to_string()
-    };
+    let hours: Vec<(SeriesId, Hour)> = runs.iter().map(|(series, run)| (*series, run.hour)).collect();
     let mut taken = vec![false; runs.len()];
-    for (statement, firsts, width) in [
-        (
-            "SELECT hour.key FROM json_each($1) AS hour
-             WHERE EXISTS (SELECT 1 FROM chunk WHERE chunk.key BETWEEN hour.value AND hour.value + $2)",
-            list(|series, run| key::chunks_of(series, run.hour).0),
-            i64::from(SLOTS) - 1,
-        ),
-        (
-            "SELECT hour.key FROM json_each($1) AS hour
-             WHERE EXISTS (SELECT 1 FROM head WHERE head.key BETWEEN hour.value AND hour.value + $2)",
-            list(|series, run| key::stretch(series, run.hour.times()).0),
-            HOUR_MS - 1,
-        ),
-    ] {
-        let found: Vec<i64> = sqlx::query_scalar(statement).bind(firsts).bind(width).fetch_all(&mut *tx).await?;
-        for index in found {
-            if let Some(taken) = usize::try_from(index).ok().and_then(|index| taken.get_mut(index)) {
-                *taken = true;
-            }
+    for place in blobs::meets(tx, &hours).await?.into_iter().chain(head::meets(tx, &hours).await?) {
+        if let Some(taken) = taken.get_mut(place) {
+            *taken = true;
         }
     }
     let (mut chunks, mut summaries) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
     let mut seen = HashSet::with_capacity(runs.len());
     for ((series, run), taken) in runs.iter().zip(taken) {
         if taken || !seen.insert((*series, run.hour)) {
-            rows.extend(run.samples.iter().map(|(at_ms, value)| (Key::new(*series, *at_ms).to_sql(), *value)));
+            rows.extend(run.samples.iter().map(|(at_ms, value)| (Key::new(*series, *at_ms), *value)));
             continue;
         }
         for (slot, body) in &run.chunks {
@@ -496,37 +428,4 @@ async fn put_runs(
     summaries.sort_by_key(|(key, _)| *key);
     blobs::put(tx, Table::Chunk, &chunks).await?;
     blobs::put(tx, Table::Summary, &summaries).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_go_in_few_statements_that_are_nearly_full() {
-        let statements = ROWS.map(|rows| (rows, insert_statement(rows)));
-        let plan = |mut rows: usize| {
-            let mut plan = Vec::new();
-            while rows > 0 {
-                let size = next_statement(&statements, rows).0;
-                plan.push(size);
-                rows -= rows.min(size);
-            }
-            plan
-        };
-        for (rows, wanted) in [
-            (1, &[16][..]),
-            (17, &[16, 16]),
-            (40, &[64]),
-            (60, &[64]),
-            (64, &[64]),
-            (100, &[128]),
-            (120, &[128]),
-            (180, &[128, 64]),
-            (240, &[256]),
-            (600, &[256, 256, 64, 16, 16]),
-        ] {
-            assert_eq!(plan(rows), wanted, "{rows}");
-        }
-    }
 }

@@ -15,6 +15,11 @@ fn settings() -> Settings {
     Settings { raw: days(2), five_minutes: days(5), hours: days(40), size_max_bytes: u64::MAX }
 }
 
+fn for_ever() -> Settings {
+    let long = Duration::from_secs(100 * 365 * 24 * 3600);
+    Settings { raw: long, five_minutes: long, hours: long, size_max_bytes: u64::MAX }
+}
+
 /// Points every five minutes.
 fn column(host: &str, from_ms: Millis, to_ms: Millis) -> Column {
     let times = (from_ms..to_ms).step_by(5 * 60_000);
@@ -114,31 +119,51 @@ async fn a_store_that_is_too_large_gives_its_oldest_points() {
     store.stop().await;
 }
 
-#[tokio::test]
-async fn a_store_of_the_first_version_keeps_its_points() {
-    let scratch = Scratch::new();
+/// A store as an earlier version left it: one series with points, by series and time.
+async fn of_version(version: i64, points: &[(Millis, f64)]) -> (Scratch, SeriesId) {
+    const FIRST_MS: Millis = 1_577_836_800_000;
+    let (scratch, id) = (Scratch::new(), 4_194_303);
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(scratch.path()).create_if_missing(true);
-    let mut first = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
-    file::MIGRATIONS.run_to(1, &mut first).await.unwrap();
-    let labels = r#"{"host":"a"}"#;
-    sqlx::query("INSERT INTO series VALUES (7, 'm_f', $1)").bind(labels).execute(&mut first).await.unwrap();
-    sqlx::query("INSERT INTO label VALUES ('__name__', 'm_f', 7), ('host', 'a', 7)").execute(&mut first).await.unwrap();
-    let id = SeriesId::new(7).unwrap();
-    for i in 0..1_000_i64 {
-        let key = key::Key::new(id, BASE_MS + i * 10_000).to_sql();
-        let insert = sqlx::query("INSERT INTO head VALUES ($1, $2)").bind(key).bind(i as f64);
-        insert.execute(&mut first).await.unwrap();
+    let mut earlier = sqlx::SqliteConnection::connect_with(&options).await.unwrap();
+    file::MIGRATIONS.run_to(version, &mut earlier).await.unwrap();
+    for statement in [
+        "INSERT INTO series VALUES ($1, 'm_f', $2)",
+        "INSERT INTO label VALUES ('host', 'a', $1), ('__name__', 'm_f', $1)",
+    ] {
+        sqlx::query(statement).bind(id).bind(r#"{"host":"a"}"#).execute(&mut earlier).await.unwrap();
     }
-    first.close().await.unwrap();
+    for (at_ms, value) in points {
+        let insert = sqlx::query("INSERT INTO head VALUES ($1, $2)").bind(id << 41 | (at_ms - FIRST_MS)).bind(value);
+        insert.execute(&mut earlier).await.unwrap();
+    }
+    earlier.close().await.unwrap();
+    (scratch, SeriesId::new(id).unwrap())
+}
 
-    let store = scratch.open().await;
-    let points = store.points(&[id], ALL).await.unwrap();
-    assert_eq!(points[0].len(), 1_000);
-    store.append(&[Point::new("m", &[("host", "a")], BASE_MS + DAY_MS).field("f", 5.0)]).await.unwrap();
-    store.settle().await;
-    assert_eq!(store.points(&[id], (0, BASE_MS + DAY_MS - 1)).await.unwrap(), points);
-    store.stop().await;
-    assert_eq!((count(&scratch.path(), "head").await, count(&scratch.path(), "chunk").await), (1, 3));
+#[tokio::test]
+async fn a_store_of_an_earlier_version_keeps_its_points() {
+    let mut points: Vec<_> = (0..1_000).map(|i| (BASE_MS + i * 10_007, i as f64)).collect();
+    // One at the very beginning of time, and one today.
+    points.insert(0, (1_577_836_800_000, -1.0));
+    points.push((clock::now_ms(), 0.5));
+    for version in [1, 2] {
+        let (scratch, id) = of_version(version, &points).await;
+        let store = SeriesStore::open_with(&scratch.path(), &for_ever()).await.unwrap();
+        assert_eq!(store.points(&[id], (0, Millis::MAX)).await.unwrap()[0], points, "version {version}");
+        // A point that comes a second time finds the first.
+        let again = (points[500].0, 9.0);
+        let later = (BASE_MS + DAY_MS, 5.0);
+        let of = |(at_ms, value): (Millis, f64)| Point::new("m", &[("host", "a")], at_ms).field("f", value);
+        store.append(&[of(again), of(later)]).await.unwrap();
+        store.settle().await;
+        let mut wanted = points.clone();
+        wanted[500] = again;
+        wanted.insert(1_001, later);
+        assert_eq!(store.points(&[id], (0, Millis::MAX)).await.unwrap()[0], wanted, "version {version}");
+        store.stop().await;
+        // An hour at the beginning, three in 2024; a point of the day after, and today's.
+        assert_eq!((count(&scratch.path(), "chunk").await, count(&scratch.path(), "head").await), (4, 2));
+    }
 }
 
 #[tokio::test]

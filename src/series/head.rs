@@ -1,0 +1,288 @@
+//! The table `head`: points as they came, until their hour is sealed.
+//!
+//! Its keys begin with five minutes ([`Slice`]), so that the points of a series lie in as many places as there are such. Which of them have
+//! any points at all is looked for first: mostly those of the last hour, and a few of hosts that come back.
+
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+
+use muster_topics::Millis;
+use sqlx::{AssertSqlSafe, SqliteConnection};
+
+use super::{
+    blobs::{self, list},
+    chunk,
+    key::{Hour, Key, SLICE_MS, SLICE_STRIDE, SeriesId, Slice},
+    thin::Sample,
+};
+
+/// Rows per statement, the largest first. A statement costs about as much as twenty rows.
+const ROWS: [usize; 4] = [256, 128, 64, 16];
+/// So many rows too few, and a statement is filled up rather than followed by a smaller one.
+const FILLED_MAX: usize = 32;
+/// The most rows that are sealed at once: two full chunks, some ten milliseconds' work.
+const SEALED_MAX: usize = 2 * chunk::POINTS_MAX;
+/// Numbers of series that are sealed at once: an hour of each has 360 points, if they are measured every ten seconds.
+const SEALED_SERIES: u32 = 32;
+
+/// Statements for so many rows each, prepared once.
+#[derive(Debug)]
+pub(crate) struct Inserts([(usize, Arc<str>); ROWS.len()]);
+
+impl Inserts {
+    pub(crate) fn new() -> Self {
+        Self(ROWS.map(|rows| (rows, insert_statement(rows))))
+    }
+
+    /// Which statement takes the next of so many rows: the one that takes most of them, or with few more the rest.
+    fn next(&self, rows: usize) -> &(usize, Arc<str>) {
+        let [first, rest @ ..] = &self.0;
+        let least = rest.last().unwrap_or(first).0;
+        let fits = |statement: &&(usize, Arc<str>)| statement.0 <= (rows + FILLED_MAX).max(least);
+        self.0.iter().find(fits).unwrap_or(first)
+    }
+
+    /// Inserts rows, of which those that are there already stay as they are, or get the new value. A statement that is not
+    /// full is filled up with its last row, which changes nothing: so few statements, prepared once, are enough.
+    pub(crate) async fn insert(
+        &self,
+        tx: &mut SqliteConnection,
+        rows: &mut Vec<(Key, f64)>,
+    ) -> Result<(), sqlx::Error> {
+        // Neighbours in the file one after the other; of a point that comes twice the last counts, here as there.
+        rows.sort_by_key(|(key, _)| *key);
+        let mut rest = &rows[..];
+        while let Some(last) = rest.last() {
+            let (size, statement) = self.next(rest.len());
+            let (now, later) = rest.split_at(rest.len().min(*size));
+            let filling = std::iter::repeat_n(now.last().unwrap_or(last), size - now.len());
+            let mut query = sqlx::query(AssertSqlSafe(statement.clone()));
+            for (key, value) in now.iter().chain(filling) {
+                query = query.bind(key.to_sql()).bind(*value);
+            }
+            query.execute(&mut *tx).await?;
+            rest = later;
+        }
+        rows.clear();
+        Ok(())
+    }
+}
+
+fn insert_statement(rows: usize) -> Arc<str> {
+    format!(
+        "INSERT INTO head (key, value) VALUES {}
+         ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value IS NOT excluded.value",
+        blobs::pairs(rows)
+    )
+    .into()
+}
+
+/// Slices that have points, of whatever series: one search for each.
+pub(crate) async fn slices(
+    connection: &mut SqliteConnection,
+    times: RangeInclusive<Millis>,
+) -> Result<Vec<Slice>, sqlx::Error> {
+    let numbers: Vec<i64> = sqlx::query_scalar(
+        "WITH RECURSIVE slice(number) AS (
+             SELECT (SELECT key / $3 FROM head WHERE key BETWEEN $1 AND $2 ORDER BY key LIMIT 1)
+             UNION ALL
+             SELECT (SELECT head.key / $3 FROM head WHERE head.key BETWEEN (slice.number + 1) * $3 AND $2
+                     ORDER BY head.key LIMIT 1)
+             FROM slice WHERE slice.number IS NOT NULL
+         ) SELECT number FROM slice WHERE number IS NOT NULL",
+    )
+    .bind(Slice::of(*times.start()).keys().0)
+    .bind(Slice::of(*times.end()).keys().1)
+    .bind(SLICE_STRIDE)
+    .fetch_all(connection)
+    .await?;
+    Ok(numbers.into_iter().map(Slice).collect())
+}
+
+/// Points of a series in some slices, which are sorted; as the points are then.
+pub(crate) async fn points(
+    connection: &mut SqliteConnection,
+    series: SeriesId,
+    slices: &[Slice],
+) -> Result<Vec<Sample>, sqlx::Error> {
+    if slices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<(i64, f64)> = sqlx::query_as(
+        "SELECT head.key, head.value
+         FROM json_each($1) AS first CROSS JOIN head ON head.key BETWEEN first.value AND first.value + $2",
+    )
+    .bind(list(slices.iter().map(|slice| slice.first(series))))
+    .bind(SLICE_MS - 1)
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(|(key, value)| (Key::from_sql(key).at_ms(), value)).collect())
+}
+
+/// Which of some hours of series have points, by their places in the list.
+pub(crate) async fn meets(
+    connection: &mut SqliteConnection,
+    hours: &[(SeriesId, Hour)],
+) -> Result<Vec<usize>, sqlx::Error> {
+    let of = |(_, hour): &(SeriesId, Hour)| *hour;
+    let (Some(first), Some(last)) = (hours.iter().map(of).min(), hours.iter().map(of).max()) else {
+        return Ok(Vec::new());
+    };
+    let slices = slices(connection, first.start_ms()..=*last.times().end()).await?;
+    let (mut places, mut firsts) = (Vec::new(), Vec::new());
+    for (place, (series, hour)) in hours.iter().enumerate() {
+        for slice in within(&slices, &hour.times()) {
+            places.push(place);
+            firsts.push(slice.first(*series));
+        }
+    }
+    // Mostly nothing is there of what comes an hour at a time.
+    if firsts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let found: Vec<i64> = sqlx::query_scalar(
+        "SELECT first.key FROM json_each($1) AS first
+         WHERE EXISTS (SELECT 1 FROM head WHERE head.key BETWEEN first.value AND first.value + $2)",
+    )
+    .bind(list(firsts.into_iter()))
+    .bind(SLICE_MS - 1)
+    .fetch_all(connection)
+    .await?;
+    Ok(found.into_iter().filter_map(|index| places.get(usize::try_from(index).ok()?).copied()).collect())
+}
+
+/// Those of some slices that meet a range of time.
+pub(crate) fn within<'a>(slices: &'a [Slice], times: &RangeInclusive<Millis>) -> &'a [Slice] {
+    let (first, last) = (Slice::of(*times.start()), Slice::of(*times.end()));
+    let start = slices.partition_point(|slice| *slice < first);
+    let end = slices.partition_point(|slice| *slice <= last);
+    slices.get(start..end).unwrap_or_default()
+}
+
+/// What came for an hour of some series.
+#[derive(Debug)]
+pub(crate) struct Came {
+    /// By series, sorted by time.
+    pub(crate) points: BTreeMap<SeriesId, Vec<Sample>>,
+    /// The first number of a series that has been looked at.
+    first: SeriesId,
+    /// Where they are.
+    slices: Vec<Slice>,
+    /// The last that was read, if there may be more.
+    cut: Option<Key>,
+}
+
+impl Came {
+    /// The number of a series from which on there may be more.
+    pub(crate) fn next(&self) -> i64 {
+        self.first.to_sql() + if self.cut.is_some() { 0 } else { i64::from(SEALED_SERIES) }
+    }
+}
+
+/// The first hour with points, from one on.
+pub(crate) async fn first_hour(tx: &mut SqliteConnection, from: Hour) -> Result<Option<Hour>, sqlx::Error> {
+    let key: Option<i64> = sqlx::query_scalar("SELECT key FROM head WHERE key >= $1 ORDER BY key LIMIT 1")
+        .bind(Slice::of(from.start_ms()).keys().0)
+        .fetch_optional(tx)
+        .await?;
+    Ok(key.map(|key| Key::from_sql(key).slice().hour()))
+}
+
+/// What came for an hour, of some series from a number on; of very much the earliest.
+pub(crate) async fn of_hour(tx: &mut SqliteConnection, hour: Hour, from: i64) -> Result<Option<Came>, sqlx::Error> {
+    let slices = slices(tx, hour.times()).await?;
+    let offset: Option<i64> = sqlx::query_scalar(
+        "SELECT MIN((SELECT head.key - first.value FROM head WHERE head.key BETWEEN first.value + $2 AND first.value + $3
+                     ORDER BY head.key LIMIT 1))
+         FROM json_each($1) AS first",
+    )
+    .bind(list(slices.iter().map(|slice| slice.keys().0)))
+    .bind(from * SLICE_MS)
+    .bind(SLICE_STRIDE - 1)
+    .fetch_one(&mut *tx)
+    .await?;
+    let Some(first) = offset.and_then(|offset| SeriesId::new(offset / SLICE_MS)) else { return Ok(None) };
+    let rows: Vec<(i64, f64)> = sqlx::query_as(
+        "SELECT head.key, head.value
+         FROM json_each($1) AS first CROSS JOIN head ON head.key BETWEEN first.value AND first.value + $2 LIMIT $3",
+    )
+    .bind(list(slices.iter().map(|slice| slice.first(first))))
+    .bind(i64::from(SEALED_SERIES) * SLICE_MS - 1)
+    .bind(i64::try_from(SEALED_MAX).unwrap_or(i64::MAX))
+    .fetch_all(tx)
+    .await?;
+    let cut = rows.last().filter(|_| rows.len() >= SEALED_MAX).map(|(key, _)| Key::from_sql(*key));
+    let mut points: BTreeMap<SeriesId, Vec<Sample>> = BTreeMap::new();
+    for (key, value) in rows {
+        let key = Key::from_sql(key);
+        if let Some(series) = key.series() {
+            points.entry(series).or_default().push((key.at_ms(), value));
+        }
+    }
+    Ok(Some(Came { points, first, slices, cut }))
+}
+
+/// Deletes what came, once it is elsewhere: in the same transaction in which it was read.
+pub(crate) async fn delete(tx: &mut SqliteConnection, came: &Came) -> Result<(), sqlx::Error> {
+    for slice in &came.slices {
+        let first = slice.first(came.first);
+        let last = first + i64::from(SEALED_SERIES) * SLICE_MS - 1;
+        let last = came.cut.map_or(last, |cut| last.min(cut.to_sql()));
+        if first <= last {
+            sqlx::query("DELETE FROM head WHERE key BETWEEN $1 AND $2")
+                .bind(first)
+                .bind(last)
+                .execute(&mut *tx)
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_go_in_few_statements_that_are_nearly_full() {
+        let statements = Inserts::new();
+        let plan = |mut rows: usize| {
+            let mut plan = Vec::new();
+            while rows > 0 {
+                let size = statements.next(rows).0;
+                plan.push(size);
+                rows -= rows.min(size);
+            }
+            plan
+        };
+        for (rows, wanted) in [
+            (1, &[16][..]),
+            (17, &[16, 16]),
+            (40, &[64]),
+            (60, &[64]),
+            (64, &[64]),
+            (100, &[128]),
+            (120, &[128]),
+            (180, &[128, 64]),
+            (240, &[256]),
+            (600, &[256, 256, 64, 16, 16]),
+        ] {
+            assert_eq!(plan(rows), wanted, "{rows}");
+        }
+    }
+
+    #[test]
+    fn slices_of_a_range_are_found() {
+        let at = |slice: i64| crate::key::TIME_FIRST_MS + slice * SLICE_MS;
+        let slices = [3, 4, 7].map(Slice);
+        for (times, wanted) in [
+            (at(0)..=at(3) - 1, &[][..]),
+            (at(0)..=at(3), &slices[..1]),
+            (at(4) + SLICE_MS - 1..=at(7), &slices[1..]),
+            (at(5)..=at(7) - 1, &[]),
+            (Millis::MIN..=Millis::MAX, &slices),
+            (at(8)..=at(2), &[]),
+        ] {
+            assert_eq!(within(&slices, &times), wanted, "{times:?}");
+        }
+    }
+}
