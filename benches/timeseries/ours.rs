@@ -166,7 +166,7 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
         times.push(start.elapsed());
         assert!(points[0].len() >= 180);
     }
-    table.put(Subject::Muster, Row::Fresh, data::median(times).as_secs_f64() * 1e6);
+    table.put(Subject::Muster, Row::Fresh, Spread::of(times).median().as_secs_f64() * 1e6);
 
     // Once an hour is over its points are sealed: a share of that belongs to each second.
     store.append(&[Point::new("later", &[], BASE_MS + 2 * HOUR_MS).field("v", 0.0)]).await?;
