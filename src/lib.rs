@@ -15,7 +15,7 @@
 //! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`simulate`]: many hosts in one process
 //! - `fault`: what tests break on purpose, and see found (`tests/sim`)
-//! - [`config`], [`bus`], [`rows`], [`one_writer`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
+//! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
 //!
@@ -45,6 +45,8 @@ pub mod files;
 pub mod install;
 #[cfg(feature = "console")]
 pub mod issue;
+#[cfg(any(feature = "agent", feature = "console"))]
+pub mod lean;
 #[cfg(any(feature = "agent", feature = "console"))]
 pub mod one_writer;
 #[cfg(feature = "broker")]

@@ -101,7 +101,10 @@ impl Verb {
             #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
             Self::Up(_) | Self::Simulate(_) => Builder::new_multi_thread().enable_all().build(),
             #[cfg(feature = "console")]
-            Self::Console(_) => Builder::new_multi_thread().enable_all().build(),
+            Self::Console(_) => {
+                muster::lean::share_heaps();
+                Builder::new_multi_thread().enable_all().build()
+            }
             #[cfg(feature = "broker")]
             Self::Broker(_) => Builder::new_multi_thread().enable_all().build(),
             #[cfg(any(feature = "agent", feature = "cli"))]

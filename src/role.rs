@@ -133,7 +133,7 @@ mod agent {
             running = agent::start_managed(config, &manager) => running.map_err(|error| start_failure(&error))?,
             () = shutdown.cancelled() => return Ok(()),
         };
-        tokio::spawn(agent::lean::stay_lean(running.measured(), shutdown.clone()));
+        tokio::spawn(crate::lean::stay_lean(running.measured(), shutdown.clone()));
         manager.follow(&running, &shutdown).await;
         running.stop().await;
         Ok(())
@@ -203,6 +203,7 @@ mod console {
         let running = console::start(config).await.map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
         let link = running.console().new_sign_in_link().await.map_err(|error| Failure::new(Kind::Failed, error))?;
         tell(&link);
+        tokio::spawn(crate::lean::stay_small(shutdown.clone()));
         shutdown.cancelled().await;
         running.stop().await;
         Ok(())

@@ -18,7 +18,7 @@
 //! gets batches packed as agents send them, and what comes within a quarter of a second is unpacked and committed together, as the console's recorder
 //! does it; time is that of this whole process, and with it is the share of a second in sealing the hour once it is over. Its peers get the same batches as line protocol
 //! over one connection that stays (`/write`, as both VictoriaMetrics and InfluxDB 1 have it); time is that of their processes, while they take it in. VictoriaMetrics
-//! does not sync what it acknowledges, the other two do. **Questions** are asked of a second set, 200 series with a point a minute for a day: medians; the embedded store
+//! does not sync what it acknowledges, the other two do. **Questions** are asked of a second set, 200 series with a point a minute for a day, but for half an hour of the slow load before it is sealed: medians; the embedded store
 //! gives numbers to its caller, its peers JSON over loopback, so figures of the two kinds are not of the same work.
 //! `avg by (host)` is here computed by this program, from what the embedded store gives.
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_series::{Column, Resolution, Selector, SeriesStore, Settings};
+use muster_series::{Column, GATHER, GATHERED_MAX, Resolution, Selector, SeriesStore, Settings};
 use muster_topics::metric::{self, Point};
 use tokio::sync::mpsc;
 
@@ -21,9 +21,6 @@ use crate::{
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const DAY_MS: i64 = 24 * HOUR_MS;
-/// How long the console's recorder lets a batch wait for others, and how many it takes together.
-const GATHER: Duration = Duration::from_millis(250);
-const BATCHES_MAX: usize = 128;
 /// Samples of each series that are written together before the load begins: so few that none are sealed.
 const FEW: i64 = 30;
 
@@ -128,11 +125,11 @@ async fn slow(plan: &Plan, table: &mut Table) -> Result<()> {
         }
     });
     let mut came = Vec::new();
-    while queue.recv_many(&mut came, BATCHES_MAX).await > 0 {
-        if came.len() + queue.len() < BATCHES_MAX {
+    while queue.recv_many(&mut came, GATHERED_MAX).await > 0 {
+        if came.len() + queue.len() < GATHERED_MAX {
             tokio::time::sleep(GATHER).await;
         }
-        while came.len() < BATCHES_MAX
+        while came.len() < GATHERED_MAX
             && let Ok(sent) = queue.try_recv()
         {
             came.push(sent);

@@ -12,7 +12,7 @@
 //! - [`execute`], [`shim`]: commands, and how they outlive the agent; `cgroup`: what units may use at most; `rootfs`: reading what is a container's
 //! - [`unit`], [`artifact`]: units, and where their programs come from
 //! - [`local`]: what can be asked on the host itself
-//! - [`metric`]: measurements; `alert`: what somebody should look at; [`lean`]: giving memory back; [`manager`]: what the service manager is told;
+//! - [`metric`]: measurements; `alert`: what somebody should look at; [`manager`]: what the service manager is told;
 //!   `crash`: places at which tests have it killed
 //!
 //! # Tasks
@@ -39,7 +39,6 @@ mod fact;
 pub(crate) mod facts;
 mod follow;
 pub mod join;
-pub mod lean;
 pub mod link;
 mod lives;
 pub mod local;

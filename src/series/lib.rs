@@ -80,6 +80,12 @@ pub use self::{
 };
 pub use muster_promql::Summary;
 
+/// How long whoever feeds the store lets a batch wait for others, to append them together: of a thousand hosts eight come
+/// meanwhile. Somebody who looks at a chart does not see it.
+pub const GATHER: Duration = Duration::from_millis(250);
+/// The most batches that are gathered. One has about 60 values.
+pub const GATHERED_MAX: usize = 128;
+
 /// How far ahead a host's clock may be before its points are left out. Retention could never delete them otherwise. A
 /// console whose own clock is behind by more has no valid certificates, so nothing reaches it.
 const AHEAD_MAX_MS: Millis = 24 * 3600 * 1000;

@@ -217,6 +217,13 @@ async fn every_commit_is_synced() {
     assert_eq!(mode, 2, "FULL");
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut opened.writer).await.unwrap();
     assert_eq!(mode, "wal");
+    // What the caches come to is memory that a console grows by while they fill.
+    for (connection, wanted) in
+        [(&mut opened.writer, -4_096_i64), (&mut *opened.readers.acquire().await.unwrap(), -1_024)]
+    {
+        let cache: i64 = sqlx::query_scalar("PRAGMA cache_size").fetch_one(connection).await.unwrap();
+        assert_eq!(cache, wanted, "kilobytes");
+    }
     let write = sqlx::query("DELETE FROM head").execute(&opened.readers).await;
     assert!(write.is_err(), "readers only read");
 }

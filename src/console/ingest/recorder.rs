@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use muster_series::SeriesError;
+use muster_series::{GATHER, GATHERED_MAX, SeriesError};
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
     ack::Numbered,
@@ -36,10 +36,6 @@ use crate::{
     },
 };
 
-/// The most batches that are committed together. One has about 60 values.
-const BATCHES_MAX: usize = 128;
-/// How long a batch waits for others: of a thousand hosts eight come meanwhile. Somebody who looks at a chart does not see it.
-const GATHER: Duration = Duration::from_millis(250);
 /// What waits after the store failed, so that a full disk does not fill the log too.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -66,10 +62,10 @@ pub(in crate::console) async fn run(
     mut queue: mpsc::Receiver<Inbound>,
     shutdown: CancellationToken,
 ) {
-    let mut messages = Vec::with_capacity(BATCHES_MAX);
+    let mut messages = Vec::with_capacity(GATHERED_MAX);
     loop {
         tokio::select! {
-            taken = queue.recv_many(&mut messages, BATCHES_MAX) => if taken == 0 { return },
+            taken = queue.recv_many(&mut messages, GATHERED_MAX) => if taken == 0 { return },
             () = shutdown.cancelled() => return,
         }
         // Cancel-safe: what is not given back stays in the queue, and what was taken is stored even if it is time to stop.
@@ -121,10 +117,10 @@ pub(in crate::console) async fn run(
 
 /// Takes what else comes within [`GATHER`], as far as it may be committed together; with as much as that there already, it does not wait.
 async fn gather(queue: &mut mpsc::Receiver<Inbound>, messages: &mut Vec<Inbound>) {
-    if messages.len() + queue.len() < BATCHES_MAX {
+    if messages.len() + queue.len() < GATHERED_MAX {
         tokio::time::sleep(GATHER).await;
     }
-    while messages.len() < BATCHES_MAX
+    while messages.len() < GATHERED_MAX
         && let Ok(message) = queue.try_recv()
     {
         messages.push(message);
@@ -252,7 +248,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_comes_soon_is_taken_together() {
-        let (sender, mut queue) = mpsc::channel(2 * BATCHES_MAX);
+        let (sender, mut queue) = mpsc::channel(2 * GATHERED_MAX);
         let one = || Inbound {
             topic: Topic::Host(HostId::random(), HostTopic::Metric),
             payload: Vec::new(),
@@ -260,7 +256,7 @@ mod tests {
             receipt: Receipt::none(),
             _room: None,
         };
-        for (waiting, soon, wanted) in [(0, 0, 1), (3, 2, 6), (2 * BATCHES_MAX - 2, 1, BATCHES_MAX)] {
+        for (waiting, soon, wanted) in [(0, 0, 1), (3, 2, 6), (2 * GATHERED_MAX - 2, 1, GATHERED_MAX)] {
             let (mut messages, began) = (vec![one()], Instant::now());
             for _ in 0..waiting {
                 sender.send(one()).await.unwrap();
@@ -277,7 +273,7 @@ mod tests {
             };
             let ((), (count, took)) = tokio::join!(send, gathered);
             assert_eq!(count, wanted, "{waiting} {soon}");
-            assert!(took >= GATHER || count == BATCHES_MAX, "{waiting} {soon}: {took:?}");
+            assert!(took >= GATHER || count == GATHERED_MAX, "{waiting} {soon}: {took:?}");
             while queue.try_recv().is_ok() {}
         }
     }
