@@ -30,9 +30,9 @@ pub(crate) fn forget_peak(pid: i32) -> io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
-/// A thousand of the kernel's kB, which have 1,024 bytes: what budgets of memory are in.
+/// Millions of bytes: what budgets of memory are in.
 pub(crate) fn mb(bytes: u64) -> f64 {
-    bytes as f64 / 1_024_000.0
+    bytes as f64 / 1e6
 }
 
 /// A line of a file that tells kB.
