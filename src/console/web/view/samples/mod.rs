@@ -188,7 +188,7 @@ pub(in crate::console::web) fn parts() -> Vec<(&'static str, Regions)> {
     }
     vec![
         ("hosts", each(&hosts("shop-7", 3), &["glance", "fleet"])),
-        ("host", each(&host_view("shop-7", 2), &["facts", "alerts", "units", "latest", "recent"])),
+        ("host", each(&host_view("shop-7", 2), &["facts", "alerts", "units", "containers", "latest", "recent"])),
         ("alerts", each(&alerts("shop-7", "disk"), &["raised", "over"])),
         ("unit", each(&unit_view("shop-7", "line\n"), &["asked", "state", "log", "latest"])),
         ("commands", each(&CommandsView { commands: commands("shop-7") }, &["commands"])),
