@@ -22,7 +22,7 @@ const FILLED_MAX: usize = 32;
 /// The most rows that are sealed at once: two full chunks, some ten milliseconds' work.
 const SEALED_MAX: usize = 2 * chunk::POINTS_MAX;
 /// Numbers of series that are sealed at once: an hour of each has 360 points, if they are measured every ten seconds.
-const SEALED_SERIES: u32 = 32;
+const SEALED_SERIES: i64 = 32;
 
 /// Statements for so many rows each, prepared once.
 #[derive(Debug)]
@@ -174,8 +174,13 @@ pub(crate) struct Came {
 impl Came {
     /// The number of a series from which on there may be more.
     pub(crate) fn next(&self) -> i64 {
-        self.first.to_sql() + if self.cut.is_some() { 0 } else { i64::from(SEALED_SERIES) }
+        self.first.to_sql() + if self.cut.is_some() { 0 } else { SEALED_SERIES }
     }
+}
+
+/// From the first key of a series in a slice to behind the last of those that are sealed with it: at the end of the slice there are fewer.
+fn sealed_stride(first: SeriesId) -> i64 {
+    (SEALED_SERIES * SLICE_MS).min(SLICE_STRIDE - first.to_sql() * SLICE_MS)
 }
 
 /// The first hour with points, from one on.
@@ -206,7 +211,7 @@ pub(crate) async fn of_hour(tx: &mut SqliteConnection, hour: Hour, from: i64) ->
          FROM json_each($1) AS first CROSS JOIN head ON head.key BETWEEN first.value AND first.value + $2 LIMIT $3",
     )
     .bind(list(slices.iter().map(|slice| slice.first(first))))
-    .bind(i64::from(SEALED_SERIES) * SLICE_MS - 1)
+    .bind(sealed_stride(first) - 1)
     .bind(i64::try_from(SEALED_MAX).unwrap_or(i64::MAX))
     .fetch_all(tx)
     .await?;
@@ -225,7 +230,7 @@ pub(crate) async fn of_hour(tx: &mut SqliteConnection, hour: Hour, from: i64) ->
 pub(crate) async fn delete(tx: &mut SqliteConnection, came: &Came) -> Result<(), sqlx::Error> {
     for slice in &came.slices {
         let first = slice.first(came.first);
-        let last = first + i64::from(SEALED_SERIES) * SLICE_MS - 1;
+        let last = first + sealed_stride(came.first) - 1;
         let last = came.cut.map_or(last, |cut| last.min(cut.to_sql()));
         if first <= last {
             sqlx::query("DELETE FROM head WHERE key BETWEEN $1 AND $2")
@@ -241,6 +246,7 @@ pub(crate) async fn delete(tx: &mut SqliteConnection, came: &Came) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::ID_MAX;
 
     #[test]
     fn rows_go_in_few_statements_that_are_nearly_full() {
@@ -268,6 +274,16 @@ mod tests {
         ] {
             assert_eq!(plan(rows), wanted, "{rows}");
         }
+    }
+
+    #[test]
+    fn the_last_series_of_a_slice_are_sealed_without_the_first_of_the_next() {
+        let stride = |number| sealed_stride(SeriesId::new(number).unwrap());
+        let last = i64::from(ID_MAX);
+        assert_eq!(
+            [1, last - SEALED_SERIES + 1, last].map(stride),
+            [SEALED_SERIES * SLICE_MS, SEALED_SERIES * SLICE_MS, SLICE_MS]
+        );
     }
 
     #[test]
