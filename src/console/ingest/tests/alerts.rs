@@ -1,5 +1,7 @@
 //! Alerts that hosts tell.
 
+use std::sync::LazyLock;
+
 use muster_topics::alert::{AlertAck, AlertState};
 
 use super::*;
@@ -7,6 +9,9 @@ use crate::{
     api::{self, AlertStanding},
     console::{store::alert::Which, testing::admin},
 };
+
+/// From when these tests count: not so long ago that a console takes what is over for old, and sweeps it away.
+static BEGAN_MS: LazyLock<i64> = LazyLock::new(|| crate::clock::now_ms() - 3_600_000);
 
 fn topic(id: &str) -> HostTopic {
     HostTopic::Alert(id.parse().unwrap())
@@ -16,8 +21,8 @@ fn topic(id: &str) -> HostTopic {
 fn told(host: HostId, (epoch, seq): (u64, u64), since_ms: i64, at_ms: i64, state: &str) -> Inbound {
     let payload = json!({
         "v": 1, "epoch": epoch, "seq": seq, "id": "disk-1", "rule": "disk", "severity": "warning", "mount": "/",
-        "metric": "disk_used", "value": 0.93, "threshold": 0.9, "clear": 0.85, "since_ms": since_ms, "at_ms": at_ms,
-        "state": state, "message": format!("{state} {seq}"), "added": "by a newer host",
+        "metric": "disk_used", "value": 0.93, "threshold": 0.9, "clear": 0.85, "since_ms": *BEGAN_MS + since_ms,
+        "at_ms": *BEGAN_MS + at_ms, "state": state, "message": format!("{state} {seq}"), "added": "by a newer host",
     });
     message(host, topic("disk-1"), &payload)
 }
@@ -25,7 +30,7 @@ fn told(host: HostId, (epoch, seq): (u64, u64), since_ms: i64, at_ms: i64, state
 /// A heartbeat of a host that holds this.
 fn beat(host: HostId, (epoch, seq): (u64, u64), at_ms: i64, holding: &Value) -> Inbound {
     let mut payload = heartbeat(epoch, seq, &json!({}));
-    payload["at_ms"] = json!(at_ms);
+    payload["at_ms"] = json!(*BEGAN_MS + at_ms);
     payload["state"]["alerts"] = holding.clone();
     message(host, HostTopic::Heartbeat, &payload)
 }
@@ -34,7 +39,8 @@ fn beat(host: HostId, (epoch, seq): (u64, u64), at_ms: i64, holding: &Value) -> 
 async fn all(fixture: &Fixture) -> Vec<(i64, AlertStanding, Option<i64>)> {
     let which = Which { history: true, limit: 100, ..Which::default() };
     let alerts = fixture.console.alerts(which).await.unwrap();
-    alerts.iter().map(|one| (one.alert.since_ms, one.standing, one.ended_ms)).collect()
+    let since = |at_ms: i64| at_ms - *BEGAN_MS;
+    alerts.iter().map(|one| (since(one.alert.since_ms), one.standing, one.ended_ms.map(since))).collect()
 }
 
 async fn raised(fixture: &Fixture) -> Vec<api::Alert> {
@@ -47,7 +53,7 @@ async fn an_alert_is_kept_from_its_first_message_to_its_last() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
     let mut effects = stored(&fixture, &[told(host, (1, 1), 100, 150, "raised")]).await;
-    let key = |state| AlertAck { id: "disk-1".parse().unwrap(), since_ms: 100, state };
+    let key = |state| AlertAck { id: "disk-1".parse().unwrap(), since_ms: *BEGAN_MS + 100, state };
     assert_eq!(effects.acks(host).alerts, [key(AlertState::Raised)].into());
     assert_eq!(effects.changes, [Change::Alert(Some(host))]);
     // It says so again; what comes late says nothing new, and is acknowledged all the same.
@@ -76,7 +82,7 @@ async fn heartbeats_say_what_holds() {
     use AlertStanding::{Cleared, Gone, Raised};
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;
-    let holds = json!({ "disk-1": { "severity": "warning", "since_ms": 100 } });
+    let holds = json!({ "disk-1": { "severity": "warning", "since_ms": *BEGAN_MS + 100 } });
     stored(&fixture, &[told(host, (1, 1), 100, 150, "raised"), beat(host, (1, 1), 160, &holds)]).await;
     assert_eq!(all(&fixture).await, [(100, Raised, None)]);
     // Made before the host found it.
