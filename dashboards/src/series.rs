@@ -54,7 +54,8 @@ pub fn every_s(measurement: &str, field: &str) -> u32 {
         | ("muster_host_uptime" | "muster_agent_cpu" | "muster_agent_memory" | "muster_agent_reconcile", _) => 60,
         ("muster_host_network", "receive_bytes_total" | "transmit_bytes_total") => 10,
         ("muster_host_network", _) => 60,
-        ("muster_host_disk_io" | "muster_unit_io" | "muster_unit_processes", _) | (_, "throttled_seconds_total") => 30,
+        ("muster_host_disk_io" | "muster_unit_disk" | "muster_unit_io" | "muster_unit_processes", _)
+        | (_, "throttled_seconds_total") => 30,
         _ if measurement.starts_with("muster_console_") => 30,
         _ => 10,
     }
@@ -91,6 +92,7 @@ pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_host", HOST, &[("online", Kind::Flag)]),
     of("muster_unit_cpu", UNIT, &[("busy_ratio", Kind::Gauge), ("throttled_seconds_total", Kind::Counter)]),
     of("muster_unit_memory", UNIT, &[("resident_bytes", Kind::Gauge), ("limit_bytes", Kind::Gauge)]),
+    of("muster_unit_disk", UNIT, &[("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge)]),
     of("muster_unit_io", UNIT, &[("read_bytes_total", Kind::Counter), ("written_bytes_total", Kind::Counter)]),
     of("muster_unit_processes", UNIT, &[("count", Kind::Gauge)]),
     of("muster_container_cpu", CONTAINER, &[("busy_ratio", Kind::Gauge)]),

@@ -233,6 +233,7 @@ fn reading(point: &Point, cpus: u32) -> Option<Reading> {
         "muster_host_temperature" => (Subject::host(Metric::Temperature), field("celsius")?),
         "muster_unit_cpu" => (unit(Metric::UnitCpuBusy)?, field("busy_ratio")?),
         "muster_unit_memory" => (unit(Metric::UnitMemory)?, field("resident_bytes")?),
+        "muster_unit_disk" => (unit(Metric::UnitDiskUsed)?, share()?),
         _ => return None,
     };
     Some(Reading { subject, value })
@@ -270,6 +271,7 @@ mod tests {
             point("muster_host_load", &[], &[("1m", 9.0), ("5m", 6.0)]),
             point("muster_unit_cpu", &of_unit, &[("busy_ratio", 0.2)]),
             point("muster_unit_memory", &of_unit, &[("resident_bytes", 4096.0)]),
+            point("muster_unit_disk", &of_unit, &[("total_bytes", 8192.0), ("used_bytes", 4096.0)]),
             point("muster_host_uptime", &[], &[("seconds", 5.0)]),
             // What is not whole is no reading.
             point("muster_host_disk", &[], &[("total_bytes", 100.0), ("used_bytes", 93.0)]),
@@ -284,6 +286,7 @@ mod tests {
             (Subject::host(Metric::LoadPerCore), 3.0),
             (Subject::unit(Metric::UnitCpuBusy, &unit), 0.2),
             (Subject::unit(Metric::UnitMemory, &unit), 4096.0),
+            (Subject::unit(Metric::UnitDiskUsed, &unit), 0.5),
         ];
         assert_eq!(measured(&points, 2), wanted.map(|(subject, value)| Reading { subject, value }));
         // A size of nothing makes no number, and so no reading that counts.

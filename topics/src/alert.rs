@@ -133,6 +133,8 @@ pub enum Metric {
     UnitCpuBusy,
     /// A unit's resident memory, in bytes.
     UnitMemory,
+    /// The share of what a container may write that it has written.
+    UnitDiskUsed,
     /// How often a unit was started again by itself since it last was up for five minutes.
     UnitRestarts,
     /// 1 while a unit is held as `broken`.
@@ -171,7 +173,7 @@ pub enum Measure {
 
 impl Metric {
     /// All that are known here.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::CpuBusy,
         Self::MemoryUsed,
         Self::DiskUsed,
@@ -179,6 +181,7 @@ impl Metric {
         Self::Temperature,
         Self::UnitCpuBusy,
         Self::UnitMemory,
+        Self::UnitDiskUsed,
         Self::UnitRestarts,
         Self::UnitBroken,
         Self::UnitRolledBack,
@@ -199,6 +202,7 @@ impl Metric {
             Self::Temperature => "temperature",
             Self::UnitCpuBusy => "unit_cpu_busy",
             Self::UnitMemory => "unit_memory",
+            Self::UnitDiskUsed => "unit_disk_used",
             Self::UnitRestarts => "unit_restarts",
             Self::UnitBroken => "unit_broken",
             Self::UnitRolledBack => "unit_rolled_back",
@@ -218,6 +222,7 @@ impl Metric {
             | Self::MemoryUsed
             | Self::DiskUsed
             | Self::UnitCpuBusy
+            | Self::UnitDiskUsed
             | Self::CertificateLeft
             | Self::StoreUsed => Measure::Ratio,
             Self::Temperature => Measure::Celsius,
@@ -239,7 +244,12 @@ impl Metric {
     pub fn is_of_units(self) -> bool {
         matches!(
             self,
-            Self::UnitCpuBusy | Self::UnitMemory | Self::UnitRestarts | Self::UnitBroken | Self::UnitRolledBack
+            Self::UnitCpuBusy
+                | Self::UnitMemory
+                | Self::UnitDiskUsed
+                | Self::UnitRestarts
+                | Self::UnitBroken
+                | Self::UnitRolledBack
         )
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    container::ContainerSpec,
     endpoint::{Needed, Provided},
     name::{LabelValue, Name, UnitName},
     probe::Probes,
@@ -62,6 +63,15 @@ impl Spec {
         match self {
             Self::Yuno(spec) => Some(spec),
             Self::Container(_) => None,
+        }
+    }
+
+    /// A container's own fields, if it is one.
+    #[must_use]
+    pub fn container(&self) -> Option<&ContainerSpec> {
+        match self {
+            Self::Container(spec) => Some(spec),
+            Self::Yuno(_) => None,
         }
     }
 

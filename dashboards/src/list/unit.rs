@@ -77,6 +77,13 @@ fn course() -> Row {
             )
             .look(0.85, 0.95)
             .ask(each(share("muster_unit_memory", "resident_bytes", "limit_bytes"), NAME)),
+            lines(
+                "Disk against its limit",
+                Unit::Ratio,
+                "The share of what it may write that each has written, of containers whose disk is limited.",
+            )
+            .look(0.85, 0.95)
+            .ask(each(share("muster_unit_disk", "used_bytes", "total_bytes"), NAME)),
             lines("Disks", Unit::BytesPerSecond, "What each reads and writes.")
                 .ask(each(rate("muster_unit_io", "read_bytes_total"), "{hostname} {realm}/{unit} read"))
                 .ask(each(rate("muster_unit_io", "written_bytes_total"), "{hostname} {realm}/{unit} written")),

@@ -1,18 +1,11 @@
-//! How full file systems are; and, asked along with them, how warm the machine is.
-//!
-//! **Invariant: a file system that does not answer holds up only this.** Asking one may take for ever (a lost
-//! network mount, a broken disk), so a short-lived thread asks, and as long as it has not come back
-//! there is no second one and no value.
+//! How full file systems are; and, looked at along with them, how warm the machine is.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path};
 
 use sysinfo::{DiskRefreshKind, Disks};
-use tokio::sync::oneshot;
 
 use super::heat;
 
-/// How long a sample waits for the answer; usually it takes less than a thousandth of that.
-const PATIENCE: Duration = Duration::from_millis(200);
 /// The most file systems that are told of; a host with more has them from something that makes them by the dozen.
 const DISKS_MAX: usize = 32;
 /// File systems that live in memory or inside others.
@@ -38,48 +31,9 @@ pub(super) struct Found {
     pub(super) celsius: Option<f64>,
 }
 
-/// Asks, and remembers whether there is an answer to come.
-#[derive(Debug, Default)]
-pub(super) struct DiskWatch {
-    asked: Option<oneshot::Receiver<Found>>,
-}
-
-impl DiskWatch {
-    /// How full file systems are now; nothing if one of them does not answer.
-    pub(super) async fn measure(&mut self) -> Found {
-        let mut answer = match self.asked.take() {
-            Some(mut asked) => match asked.try_recv() {
-                Err(oneshot::error::TryRecvError::Empty) => {
-                    self.asked = Some(asked);
-                    return Found::default();
-                }
-                // It came too late, and is old by now.
-                _ => ask(),
-            },
-            None => ask(),
-        };
-        if let Ok(found) = tokio::time::timeout(PATIENCE, &mut answer).await {
-            found.unwrap_or_default()
-        } else {
-            tracing::warn!("a file system does not answer. hint: look for mounts that hang, with `df`");
-            self.asked = Some(answer);
-            Found::default()
-        }
-    }
-}
-
-fn ask() -> oneshot::Receiver<Found> {
-    let (answer, asked) = oneshot::channel();
-    let list = move || {
-        // Nobody waits any more if the agent ends.
-        let _ = answer.send(Found { disks: list(), celsius: heat::warmest() });
-    };
-    // The smallest stack that is sure to do: paths of mounts lie on the heap.
-    let thread = std::thread::Builder::new().name("disks".to_owned()).stack_size(128 * 1024).spawn(list);
-    if let Err(error) = thread {
-        tracing::warn!(%error, "no thread to look at the disks");
-    }
-    asked
+/// How full file systems are now.
+pub(super) fn look() -> Found {
+    Found { disks: list(), celsius: heat::warmest() }
 }
 
 /// All real file systems, each once, under the shortest of its mounts.
@@ -125,26 +79,12 @@ fn inodes(mount: &str) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn the_disks_of_this_machine_are_plausible() {
-        let mut watch = DiskWatch::default();
-        let Found { disks, .. } = watch.measure().await;
+    #[test]
+    fn the_disks_of_this_machine_are_plausible() {
+        let disks = list();
         let root = disks.iter().find(|disk| disk.mount == "/").expect("the root");
         assert!(root.total_bytes > 1 << 20 && root.used_bytes > 0 && root.used_bytes <= root.total_bytes, "{root:?}");
         assert!(root.inodes.is_none_or(|(all, used)| 0 < used && used <= all), "{root:?}");
         assert!(disks.iter().all(|disk| !disk.mount.starts_with("/proc") && !disk.mount.starts_with("/dev")));
-    }
-
-    #[tokio::test]
-    async fn a_disk_that_hangs_is_asked_once() {
-        let (late, asked) = oneshot::channel();
-        let mut watch = DiskWatch { asked: Some(asked) };
-        for _ in 0..3 {
-            assert_eq!(watch.measure().await, Found::default(), "the first question is still open");
-        }
-        let old = Disk { mount: "old".into(), total_bytes: 1, used_bytes: 1, inodes: None };
-        late.send(Found { disks: vec![old], celsius: None }).unwrap();
-        let Found { disks, .. } = watch.measure().await;
-        assert!(disks.iter().all(|disk| disk.mount != "old") && !disks.is_empty(), "{disks:?}");
     }
 }

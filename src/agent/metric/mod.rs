@@ -8,7 +8,7 @@
 //!
 //! - [`group`]: what is measured together, and when
 //! - `sample`: the host as points; `unit`: its units, whose cgroups `account` reads, and `container`: what is in others' containers; `own`: the agent itself
-//! - `procfs`, `wait`: what is read from `/proc` for that; `disk`: file systems, asked from beside, with `heat`; `time`: the clock
+//! - `procfs`, `wait`: what is read from `/proc` for that; `disk`: file systems, with `heat`, and `room`, those of containers' own: a `look` from beside; `time`: the clock
 //! - `thin`: what of that goes to the console; `batch`: points as messages; both pure
 //!
 //! **Invariant: a measurement is in the store before anybody is told of it**, so no restart of anything loses a message.
@@ -22,8 +22,10 @@ mod container;
 mod disk;
 pub mod group;
 mod heat;
+mod look;
 mod own;
 mod procfs;
+mod room;
 mod sample;
 mod thin;
 mod time;
@@ -45,9 +47,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    disk::DiskWatch,
+    disk::Found,
     group::{Due, Schedule},
+    look::Look,
     own::Stored,
+    room::Room,
     sample::{Asked, Sampler},
     thin::Thin,
 };
@@ -180,7 +184,8 @@ struct Task {
     schedule: Schedule,
     began: Instant,
     sampler: Sampler,
-    disks: DiskWatch,
+    disks: Look<Found>,
+    rooms: Look<Vec<Room>>,
     thin: Thin,
     /// What of samples is not stored yet.
     points: Vec<Point>,
@@ -197,7 +202,8 @@ impl Task {
             sampler: Sampler::new(&labels),
             schedule: Schedule::new(settings.choice.clone(), settings.sample),
             began: Instant::now(),
-            disks: DiskWatch::default(),
+            disks: Look::at("the file systems"),
+            rooms: Look::at("the disks of containers"),
             thin: Thin::default(),
             points: Vec::new(),
             epoch,
@@ -258,7 +264,13 @@ impl Task {
     async fn ask(&mut self, due: Due) -> Asked {
         let mut asked = Asked::default();
         if due.has(Group::Disks) || due.has(Group::Temperature) {
-            asked.found = self.disks.measure().await;
+            asked.found = self.disks.take(disk::look).await;
+        }
+        if due.has(Group::UnitDetails) {
+            let limited = room::limited(&self.sources.units.borrow());
+            if !limited.is_empty() {
+                asked.rooms = self.rooms.take(move || room::look(limited)).await;
+            }
         }
         if due.has(Group::Agent) {
             asked.stored = Stored::count(&self.store).await;

@@ -18,6 +18,7 @@ use super::{
     group::{Due, Group},
     own::{OwnSampler, Sources, Stored},
     procfs::{Carried, CpuTicks, Interface, Reader},
+    room::Room,
     time,
     unit::{self, UnitSampler},
     wait::{DiskIo, Pressure},
@@ -60,6 +61,8 @@ impl Labelled {
 pub(super) struct Asked {
     /// File systems and the warmest sensor.
     pub(super) found: Found,
+    /// File systems of containers' own.
+    pub(super) rooms: Vec<Room>,
     /// What the agent's store says of itself.
     pub(super) stored: Stored,
     /// What yunos have told of themselves.
@@ -129,6 +132,12 @@ impl Sampler {
             let others = keeper.other_containers();
             points.extend(self.containers.sample(&self.labelled, &mut self.reader, &others, host, at_ms));
         }
+        points.extend(asked.rooms.iter().map(|Room { unit, total_bytes, used_bytes }| {
+            let (realm, name) = (unit.realm(), unit.name());
+            let tags = [("realm", realm.as_str()), ("unit", name.as_str()), ("kind", "container")];
+            let point = self.point("muster_unit_disk", &tags, at_ms);
+            bytes(point, &[("total_bytes", *total_bytes), ("used_bytes", *used_bytes)])
+        }));
         points.extend(unit::stats(&self.labelled, &states, &asked.stats, at_ms));
         if due.has(Group::Agent) {
             let (labelled, reader) = (&self.labelled, &mut self.reader);

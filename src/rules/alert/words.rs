@@ -71,6 +71,7 @@ fn about(subject: &Subject) -> String {
         Metric::Temperature => "temperature:".to_owned(),
         Metric::UnitCpuBusy => format!("unit {unit} uses of all processors:"),
         Metric::UnitMemory => format!("unit {unit} uses memory:"),
+        Metric::UnitDiskUsed => format!("unit {unit} has written, of what it may:"),
         Metric::UnitRestarts | Metric::UnitBroken | Metric::UnitRolledBack => format!("unit {unit}"),
         Metric::CertificateLeft => "left of the certificate's life:".to_owned(),
         Metric::StoreUsed => "file system of the agent's folder used:".to_owned(),

@@ -146,6 +146,14 @@ fn a_container_writes_no_more_than_it_may() {
         fleet.muster(&["exec", "--container", "default/shop", "--user", "root", "--shell", "--", &script])
     };
     assert!(write_mb(8).expect_code(0).stdout.contains("8388608"));
+    // A threshold of its disk: half of it is written.
+    fleet.ok(&["alert", "set", "shop-disk", "--metric", "unit_disk_used", "--of", "default/shop", "--above", "40%"]);
+    let raised = eventually("its alert", || {
+        let alerts = fleet.json(&["alert", "ls", "--rule", "shop-disk"]);
+        alerts.as_array().unwrap().first().cloned().ok_or_else(|| alerts.to_string())
+    });
+    assert_eq!(raised["alert"]["unit"], "default/shop", "{raised}");
+    assert!((0.4..0.9).contains(&raised["alert"]["value"].as_f64().unwrap()), "{raised}");
     write_mb(64).expect_code(1).expect_stderr("No space left on device");
     assert_eq!(pid(&fleet.unit_in_phase("default/shop", "running")), first, "it goes on");
     assert!(fs::metadata(lxc.path().join("muster.default.shop/disk")).unwrap().len() == 16 << 20);

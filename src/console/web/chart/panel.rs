@@ -97,6 +97,7 @@ pub(super) fn about(metric: Metric) -> Option<&'static str> {
         Metric::ClockOff => "clock",
         Metric::UnitCpuBusy => "unit-cpu",
         Metric::UnitMemory => "unit-memory",
+        Metric::UnitDiskUsed => "unit-disk",
         Metric::UnitRestarts | Metric::UnitBroken => "unit-restarts",
         _ => return None,
     })

@@ -266,6 +266,14 @@ pub(super) const OF_UNIT: &[Panel] = &[
         ],
     ),
     panel(
+        ("", "unit-disk", "Disk, written of what it may"),
+        Scale::Bytes,
+        &[
+            part("muster_unit_disk_used_bytes", Around, Fixed("written")),
+            part("muster_unit_disk_total_bytes", Value, Fixed("limit")),
+        ],
+    ),
+    panel(
         ("", "unit-io", "Read and written"),
         Scale::BytesPerSecond,
         &[

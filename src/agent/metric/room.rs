@@ -1,0 +1,67 @@
+//! How full the file systems are that containers have of their own: those whose disk is limited.
+
+use muster_shim::proc;
+use muster_topics::name::UnitName;
+use nix::sys::statvfs::statvfs;
+
+use crate::agent::unit::UnitStates;
+
+/// A container that runs, and may write so much.
+#[derive(Clone, Debug)]
+pub(super) struct Limited {
+    unit: UnitName,
+    /// Its first process: the number, and when it was started.
+    process: (i32, u64),
+    most_bytes: u64,
+}
+
+/// A file system of a container's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) unit: UnitName,
+    pub(super) total_bytes: u64,
+    /// All but what is left to be written.
+    pub(super) used_bytes: u64,
+}
+
+/// Those of this host's units.
+pub(super) fn limited(states: &UnitStates) -> Vec<Limited> {
+    let one = |(unit, state): (&UnitName, &crate::agent::unit::UnitState)| {
+        let most_bytes = state.desired.spec.container()?.disk_bytes?;
+        Some(Limited { unit: unit.clone(), process: state.process?, most_bytes })
+    };
+    states.iter().filter_map(one).collect()
+}
+
+/// How full they are now.
+pub(super) fn look(at: Vec<Limited>) -> Vec<Room> {
+    at.into_iter().filter_map(room).collect()
+}
+
+/// What lies over the image is in a file system that is no larger than the limit; one that is larger is the host's, of a revision
+/// that had no limit.
+fn room(Limited { unit, process: (pid, start_ticks), most_bytes }: Limited) -> Option<Room> {
+    // A number of a process is used again.
+    proc::stat(pid).filter(|stat| stat.start_ticks == start_ticks)?;
+    let about = statvfs(format!("/proc/{pid}/root").as_str()).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(about.fragment_size());
+    let total_bytes = bytes(about.blocks());
+    let used_bytes = total_bytes.saturating_sub(bytes(about.blocks_available()));
+    (1..=most_bytes).contains(&total_bytes).then_some(Room { unit, total_bytes, used_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_its_own_counts() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let start_ticks = proc::stat(pid).unwrap().start_ticks;
+        let unit: UnitName = "default/shop".parse().unwrap();
+        let of = |start_ticks, most_bytes| Limited { unit: unit.clone(), process: (pid, start_ticks), most_bytes };
+        let rooms = look(vec![of(start_ticks, u64::MAX), of(start_ticks, 4096), of(start_ticks + 1, u64::MAX)]);
+        let [root] = &rooms[..] else { panic!("{rooms:?}") };
+        assert!(0 < root.used_bytes && root.used_bytes <= root.total_bytes, "{root:?}");
+    }
+}
