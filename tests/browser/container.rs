@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Browser,
-    fleet::{Fleet, file},
+    fleet::{Fleet, file, free_ports},
     run,
 };
 
@@ -34,6 +34,9 @@ fn stage(fleet: &Fleet) {
     let tar = fleet.home.path().join("shop.tar");
     assert!(Command::new("tar").arg("-C").arg(&tree).arg("-cf").arg(&tar).arg(".").status().unwrap().success());
     fleet.ok(&["artifact", "add", tar.to_str().unwrap(), "--role", "shop", "--version", "1.4.0"]);
+    // They are on the host's network, where those of another test are.
+    let ports = free_ports(2);
+    fleet.ok(&["realm", "update", "default", "--ports", &format!("{ports}-{}", ports + 1)]);
     let container = |unit: &str, fields: Value| {
         let mut document = json!({
             "unit": unit, "kind": "container", "runtime": "lxc", "image": {"rootfs": "shop@1.4.0"}, "network": "host",

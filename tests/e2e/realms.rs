@@ -2,13 +2,12 @@
 
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
-    sync::{Mutex, PoisonError},
+    net::TcpStream,
 };
 
 use serde_json::Value;
 
-use crate::fleet::{Fleet, eventually, file};
+use crate::fleet::{Fleet, eventually, file, free_ports};
 
 /// A provider: it serves its working folder at the port that it was leased.
 const SERVER: &str = "#!/bin/sh\nexec python3 -m http.server --bind \"$MUSTER_ADDRESS_HTTP\" \"$1\"\n";
@@ -23,18 +22,6 @@ fn fleet() -> Fleet {
         fleet.ok(&["artifact", "add", &path, "--role", role, "--version", "1"]);
     }
     fleet
-}
-
-/// Ports in a row that nobody has now, and no other test here is given.
-fn free_ports(count: u16) -> u16 {
-    static GIVEN: Mutex<u16> = Mutex::new(0);
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    // From where the process begins to look the ranges of test processes that run beside differ.
-    let begin = 20_000 + u16::try_from(std::process::id() % 5_000).unwrap();
-    let first = (begin.max(*given)..32_000).find(|first| (*first..first + count).all(is_free)).unwrap();
-    *given = first + count;
-    first
 }
 
 fn port(unit: &Value) -> u16 {

@@ -20,9 +20,10 @@ pub(crate) mod machine;
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -404,6 +405,18 @@ impl Fleet {
 /// Whether a process, which looks like a shim, waits to be the next one of the shim's program.
 pub(crate) fn waits(pid: i32) -> bool {
     muster_shim::proc::name(pid).is_some_and(|name| name == muster_shim::NEXT)
+}
+
+/// Ports in a row that nobody has now, and no other test here is given.
+pub(crate) fn free_ports(count: u16) -> u16 {
+    static GIVEN: Mutex<u16> = Mutex::new(0);
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    // From where the process begins to look the ranges of test processes that run beside differ.
+    let begin = 20_000 + u16::try_from(std::process::id() % 5_000).unwrap();
+    let first = (begin.max(*given)..32_000).find(|first| (*first..first + count).all(is_free)).unwrap();
+    *given = first + count;
+    first
 }
 
 /// Writes a file below a home and gives its path.
