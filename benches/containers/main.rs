@@ -42,7 +42,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use common::{agent, cli, spread::Spread, usage};
 use fleet::{Fleet, Home, Running, eventually};
 use muster_shim::proc;
@@ -87,7 +87,10 @@ fn main() -> ExitCode {
 
 /// Measures everything and prints it.
 fn run(options: &Options) -> Result<()> {
-    let program = options.program.clone().map_or_else(agent::build, Ok)?;
+    let program = match &options.program {
+        Some(program) => program.canonicalize().with_context(|| format!("{}", program.display()))?,
+        None => agent::build()?,
+    };
     println!("{} containers, {} rounds, {} s of rest\n", options.containers, options.rounds, options.seconds);
     for runtime in RUNTIMES {
         if options.only.as_deref().is_none_or(|only| only == runtime) {
@@ -189,9 +192,9 @@ impl Subject {
         let agent = Running::start(&mut command);
         let host = eventually("the agent to be online", || {
             let hosts = fleet.json(&["host", "ls"]);
-            let other = hosts.as_array().unwrap().iter().find(|host| host["host"] != here.as_str());
+            let other = hosts.as_array().unwrap().iter().find(|host| host["id"] != here.as_str());
             let online = other.filter(|host| host["presence"]["state"] == "online");
-            online.and_then(|host| host["host"].as_str()).map(str::to_owned).ok_or_else(|| hosts.to_string())
+            online.and_then(|host| host["id"].as_str()).map(str::to_owned).ok_or_else(|| hosts.to_string())
         });
         let lxc = (runtime == "lxc").then(|| Lxc::at(data.join("lxc")));
         Self { agent, lxc, podman, home, fleet, host, runtime }
