@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Heaps of a console: as many as the processors of a small machine, whose threads then seldom wait for each other.
+#[cfg(target_env = "gnu")]
 const ARENAS: i32 = 2;
 /// Between two times that a console gives free pages back: the calls take a millisecond or two, and so do the faults that follow.
 const EVERY: Duration = Duration::from_secs(60);
@@ -50,11 +51,12 @@ pub async fn stay_lean(mut stored: watch::Receiver<u64>, shutdown: CancellationT
 /// Has all threads share a few heaps. To be called before there are any.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets a number in the allocator, which it reads when a thread asks for its first memory.
-    let done = unsafe { libc::mallopt(libc::M_ARENA_MAX, ARENAS) };
-    #[cfg(target_env = "gnu")]
-    if done == 0 {
-        tracing::debug!("each thread has a heap of its own");
+    {
+        // SAFETY: sets a number in the allocator, which it reads when a thread asks for its first memory.
+        let done = unsafe { libc::mallopt(libc::M_ARENA_MAX, ARENAS) };
+        if done == 0 {
+            tracing::debug!("each thread has a heap of its own");
+        }
     }
 }
 

@@ -42,6 +42,18 @@ pub fn stat(pid: i32) -> Option<Stat> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// The process of that number: the number, and when it was started. Nobody else in this boot is both.
+#[must_use]
+pub fn identity(pid: i32) -> Option<(i32, u64)> {
+    Some((pid, stat(pid)?.start_ticks))
+}
+
+/// Whether a number still means the process that it meant.
+#[must_use]
+pub fn is_still((pid, start_ticks): (i32, u64)) -> bool {
+    stat(pid).is_some_and(|stat| stat.start_ticks == start_ticks)
+}
+
 /// Whether a process that was recorded in this boot is still alive.
 #[must_use]
 pub fn is_alive(main: &Main) -> bool {

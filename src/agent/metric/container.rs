@@ -1,14 +1,14 @@
 //! Containers that are no units of this host's agent: what all that is in them uses, as their cgroups tell.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_topics::{Millis, metric::Point};
 
 use super::{
     account::Account,
-    procfs::{CpuTicks, Reader},
+    procfs::Reader,
     sample::{Labelled, bytes, ratio},
-    unit::{CGROUP_MAX_BYTES, process, tick_us},
+    unit::{CGROUP_MAX_BYTES, same_process},
 };
 use crate::agent::{
     cgroup::{Hierarchies, Places},
@@ -18,10 +18,7 @@ use crate::agent::{
 /// Takes samples of them, and remembers of the last one what ratios need.
 #[derive(Debug)]
 pub(super) struct ContainerSampler {
-    hierarchies: Hierarchies,
-    tick_us: u64,
-    /// What all processors had done at the last sample.
-    host: Option<CpuTicks>,
+    hierarchies: Arc<Hierarchies>,
     all: BTreeMap<String, Known>,
 }
 
@@ -35,32 +32,29 @@ struct Known {
 }
 
 impl ContainerSampler {
-    pub(super) fn new() -> Self {
-        Self { hierarchies: Hierarchies::detect(), tick_us: tick_us(), host: None, all: BTreeMap::new() }
+    pub(super) fn new(hierarchies: Arc<Hierarchies>) -> Self {
+        Self { hierarchies, all: BTreeMap::new() }
     }
 
-    /// Their processor time is in shares of all processors, as that of units is. `host` is what all have done until now.
+    /// Their processor time is in shares of that of all processors, as that of units is: `host_us` since the last sample.
     pub(super) fn sample(
         &mut self,
         labelled: &Labelled,
         reader: &mut Reader,
         others: &Others,
-        host: Option<CpuTicks>,
+        host_us: Option<u64>,
         at_ms: Millis,
     ) -> Vec<Point> {
-        let since = host.zip(self.host).map(|(now, earlier)| now.since(earlier).total()).filter(|ticks| *ticks > 0);
-        self.host = host;
         let mut earlier = std::mem::take(&mut self.all);
         let mut points = Vec::new();
         for (name, other) in others.iter() {
-            let (pid, start_ticks) = other.process;
-            // A number of a process is used again.
-            if process(reader, &pid.to_string()).is_none_or(|process| process.start_ticks != start_ticks) {
+            if same_process(reader, other.process).is_none() {
                 continue;
             }
             let known = earlier.remove(name).filter(|known| known.of == *other);
             let mut known = known.unwrap_or_else(|| {
-                let cgroups = reader.read(format!("/proc/{pid}/cgroup"), CGROUP_MAX_BYTES).unwrap_or_default();
+                let cgroups =
+                    reader.read(format!("/proc/{}/cgroup", other.process.0), CGROUP_MAX_BYTES).unwrap_or_default();
                 Known { of: *other, places: self.hierarchies.places(None, cgroups), busy_us: None }
             });
             let tags = [("container", name.as_str()), ("runtime", other.runtime.as_str())];
@@ -72,8 +66,8 @@ impl ContainerSampler {
             points.extend(count.map(|count| bytes(point("muster_container_processes"), &[("count", count)])));
             let busy_us = account.busy_us();
             let before = std::mem::replace(&mut known.busy_us, busy_us);
-            if let (Some(now), Some(before), Some(ticks)) = (busy_us, before, since) {
-                let share = ratio(now.saturating_sub(before), ticks.saturating_mul(self.tick_us));
+            if let (Some(now), Some(before), Some(host_us)) = (busy_us, before, host_us) {
+                let share = ratio(now.saturating_sub(before), host_us);
                 points.push(point("muster_container_cpu").field("busy_ratio", share));
             }
             self.all.insert(name.clone(), known);
@@ -84,18 +78,15 @@ impl ContainerSampler {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use muster_topics::container::Runtime;
 
     use super::{super::sample::tests::labelled, *};
 
     #[test]
     fn one_that_has_ended_is_not_measured() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        let start_ticks = muster_shim::proc::stat(pid).unwrap().start_ticks;
+        let (pid, start_ticks) = muster_shim::proc::identity(std::process::id().cast_signed()).unwrap();
         let other = |start_ticks| Other { runtime: Runtime::Podman, process: (pid, start_ticks) };
-        let (mut reader, mut sampler) = (Reader::default(), ContainerSampler::new());
+        let (mut reader, mut sampler) = (Reader::default(), ContainerSampler::new(Arc::new(Hierarchies::detect())));
         let gone: Others = Arc::new([("gone".to_owned(), other(start_ticks + 1))].into());
         assert_eq!(sampler.sample(&labelled(), &mut reader, &gone, None, 1), []);
         // This process is in no cgroup but the agent's, which is nobody's container.

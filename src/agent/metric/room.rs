@@ -4,7 +4,7 @@ use muster_shim::proc;
 use muster_topics::name::UnitName;
 use nix::sys::statvfs::statvfs;
 
-use crate::agent::unit::UnitStates;
+use crate::agent::unit::{UnitState, UnitStates};
 
 /// A container that runs, and may write so much.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Room {
 
 /// Those of this host's units.
 pub(super) fn limited(states: &UnitStates) -> Vec<Limited> {
-    let one = |(unit, state): (&UnitName, &crate::agent::unit::UnitState)| {
+    let one = |(unit, state): (&UnitName, &UnitState)| {
         let most_bytes = state.desired.spec.container()?.disk_bytes?;
         Some(Limited { unit: unit.clone(), process: state.process?, most_bytes })
     };
@@ -40,10 +40,9 @@ pub(super) fn look(at: Vec<Limited>) -> Vec<Room> {
 
 /// What lies over the image is in a file system that is no larger than the limit; one that is larger is the host's, of a revision
 /// that had no limit.
-fn room(Limited { unit, process: (pid, start_ticks), most_bytes }: Limited) -> Option<Room> {
-    // A number of a process is used again.
-    proc::stat(pid).filter(|stat| stat.start_ticks == start_ticks)?;
-    let about = statvfs(format!("/proc/{pid}/root").as_str()).ok()?;
+fn room(Limited { unit, process, most_bytes }: Limited) -> Option<Room> {
+    let root = proc::is_still(process).then(|| format!("/proc/{}/root", process.0))?;
+    let about = statvfs(root.as_str()).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(about.fragment_size());
     let total_bytes = bytes(about.blocks());
     let used_bytes = total_bytes.saturating_sub(bytes(about.blocks_available()));
@@ -56,8 +55,7 @@ mod tests {
 
     #[test]
     fn only_what_is_its_own_counts() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        let start_ticks = proc::stat(pid).unwrap().start_ticks;
+        let (pid, start_ticks) = proc::identity(std::process::id().cast_signed()).unwrap();
         let unit: UnitName = "default/shop".parse().unwrap();
         let of = |start_ticks, most_bytes| Limited { unit: unit.clone(), process: (pid, start_ticks), most_bytes };
         let rooms = look(vec![of(start_ticks, u64::MAX), of(start_ticks, 4096), of(start_ticks + 1, u64::MAX)]);

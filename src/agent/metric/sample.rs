@@ -6,7 +6,7 @@
 //! Values are rounded to what they mean, for each needless digit travels: ratios to a ten-thousandth (a sample of ten
 //! seconds has a few thousand ticks), bytes to whole ones, seconds of waiting to a hundredth.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
 use sysinfo::{MemoryRefreshKind, System};
@@ -20,9 +20,10 @@ use super::{
     procfs::{Carried, CpuTicks, Interface, Reader},
     room::Room,
     time,
-    unit::{self, UnitSampler},
+    unit::{self, HostTime, UnitSampler},
     wait::{DiskIo, Pressure},
 };
+use crate::agent::cgroup::Hierarchies;
 
 /// The first line of `/proc/stat` has ten numbers.
 const STAT_MAX_BYTES: usize = 512;
@@ -54,6 +55,12 @@ impl Labelled {
         let tags: Vec<_> = self.labels.iter().map(|(k, v)| (*k, v.as_str())).chain(tags.iter().copied()).collect();
         Point::new(measurement, &tags, at_ms)
     }
+
+    /// One about a unit.
+    pub(super) fn unit_point(&self, measurement: &str, unit: &UnitName, kind: &str, at_ms: Millis) -> Point {
+        let (realm, name) = (unit.realm(), unit.name());
+        self.point(measurement, &[("realm", realm.as_str()), ("unit", name.as_str()), ("kind", kind)], at_ms)
+    }
 }
 
 /// What is asked elsewhere, before a sample is taken.
@@ -77,6 +84,7 @@ pub(super) struct Sampler {
     reader: Reader,
     cpu: Option<CpuTicks>,
     cores: BTreeMap<u32, CpuTicks>,
+    host: HostTime,
     units: UnitSampler,
     containers: ContainerSampler,
     own: OwnSampler,
@@ -86,7 +94,8 @@ pub(super) struct Sampler {
 impl Sampler {
     /// Before the first sample.
     pub(super) fn new(labels: &Labels) -> Self {
-        let units = UnitSampler::new();
+        let hierarchies = Arc::new(Hierarchies::detect());
+        let units = UnitSampler::new(Arc::clone(&hierarchies));
         let labels = [("host", labels.host.to_string()), ("hostname", labels.hostname.clone())];
         Self {
             labelled: Labelled { labels, page_bytes: units.page_bytes },
@@ -94,8 +103,9 @@ impl Sampler {
             reader: Reader::default(),
             cpu: None,
             cores: BTreeMap::new(),
+            host: HostTime::new(),
             units,
-            containers: ContainerSampler::new(),
+            containers: ContainerSampler::new(hierarchies),
             own: OwnSampler::default(),
             processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
         }
@@ -123,19 +133,18 @@ impl Sampler {
         let offset = due.has(Group::Clock).then(time::offset_seconds).flatten();
         points.extend(offset.map(|offset| self.point("muster_host_clock", &[], at_ms).field("offset_seconds", offset)));
         let states = sources.units.borrow().clone();
+        let host_us = due.has(Group::Units).then(|| self.host.passed_us(host)).flatten();
         if due.has(Group::Units) || due.has(Group::UnitDetails) {
-            points.extend(self.units.sample(&self.labelled, &mut self.reader, &states, host, due, at_ms));
+            points.extend(self.units.sample(&self.labelled, &mut self.reader, &states, host_us, due, at_ms));
         }
         if due.has(Group::Units)
             && let Some(keeper) = &sources.keeper
         {
             let others = keeper.other_containers();
-            points.extend(self.containers.sample(&self.labelled, &mut self.reader, &others, host, at_ms));
+            points.extend(self.containers.sample(&self.labelled, &mut self.reader, &others, host_us, at_ms));
         }
         points.extend(asked.rooms.iter().map(|Room { unit, total_bytes, used_bytes }| {
-            let (realm, name) = (unit.realm(), unit.name());
-            let tags = [("realm", realm.as_str()), ("unit", name.as_str()), ("kind", "container")];
-            let point = self.point("muster_unit_disk", &tags, at_ms);
+            let point = self.labelled.unit_point("muster_unit_disk", unit, "container", at_ms);
             bytes(point, &[("total_bytes", *total_bytes), ("used_bytes", *used_bytes)])
         }));
         points.extend(unit::stats(&self.labelled, &states, &asked.stats, at_ms));

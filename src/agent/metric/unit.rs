@@ -3,7 +3,7 @@
 //! A unit with a cgroup of its own is counted by that, with whatever it has forked, however short that lived. Of one without, it
 //! is the main process alone; so also what a hierarchy of v1 does not count, for the agent makes cgroups there for limits only.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_topics::{Millis, channel::ToldStats, metric::Point, name::UnitName};
 use nix::unistd::{SysconfVar, sysconf};
@@ -31,11 +31,9 @@ const TICKS: u64 = 100;
 /// Takes samples of units, and remembers of the last one what ratios need.
 #[derive(Debug)]
 pub(super) struct UnitSampler {
-    hierarchies: Hierarchies,
+    hierarchies: Arc<Hierarchies>,
     pub(super) page_bytes: u64,
     tick_us: u64,
-    /// What all processors had done at the last sample.
-    host: Option<CpuTicks>,
     units: BTreeMap<UnitName, Known>,
 }
 
@@ -56,40 +54,53 @@ struct Busy {
     is_whole: bool,
 }
 
-impl UnitSampler {
+/// The time of all processors, of which what units use is a share.
+#[derive(Debug)]
+pub(super) struct HostTime {
+    tick_us: u64,
+    last: Option<CpuTicks>,
+}
+
+impl HostTime {
     pub(super) fn new() -> Self {
+        Self { tick_us: tick_us(), last: None }
+    }
+
+    /// How much has passed since the last time, in microseconds; nothing the first time. `now` is what all have done until now.
+    pub(super) fn passed_us(&mut self, now: Option<CpuTicks>) -> Option<u64> {
+        let last = std::mem::replace(&mut self.last, now);
+        let ticks = now.zip(last).map(|(now, last)| now.since(last).total()).filter(|ticks| *ticks > 0)?;
+        Some(ticks.saturating_mul(self.tick_us))
+    }
+}
+
+impl UnitSampler {
+    pub(super) fn new(hierarchies: Arc<Hierarchies>) -> Self {
         Self {
-            hierarchies: Hierarchies::detect(),
+            hierarchies,
             page_bytes: conf(SysconfVar::PAGE_SIZE).unwrap_or(PAGE_BYTES),
             tick_us: tick_us(),
-            host: None,
             units: BTreeMap::new(),
         }
     }
 
-    /// Units' processor time is in shares of all processors, as the host's is, so that it adds up to it. `host` is what all
-    /// have done until now.
+    /// Units' processor time is in shares of that of all processors, as the host's is, so that it adds up to it: `host_us` since
+    /// usage was last due.
     pub(super) fn sample(
         &mut self,
         labelled: &Labelled,
         reader: &mut Reader,
         units: &UnitStates,
-        host: Option<CpuTicks>,
+        host_us: Option<u64>,
         due: Due,
         at_ms: Millis,
     ) -> Vec<Point> {
         let (usage, details) = (due.has(Group::Units), due.has(Group::UnitDetails));
-        let mut since = None;
-        if usage {
-            since = host.zip(self.host).map(|(now, earlier)| now.since(earlier).total()).filter(|ticks| *ticks > 0);
-            self.host = host;
-        }
         let mut earlier = std::mem::take(&mut self.units);
         let mut points = Vec::new();
         for (name, state) in units.iter() {
-            let (realm, unit) = (name.realm(), name.name());
-            let tags = [("realm", realm.as_str()), ("unit", unit.as_str()), ("kind", state.desired.spec.kind())];
-            let point = |measurement| labelled.point(measurement, &tags, at_ms);
+            let kind = state.desired.spec.kind();
+            let point = |measurement| labelled.unit_point(measurement, name, kind, at_ms);
             if usage {
                 let attempts = u64::from(state.observed.attempts);
                 points.push(bytes(point("muster_unit_restart"), &[("attempts", attempts)]));
@@ -108,8 +119,7 @@ impl UnitSampler {
                     None => Busy { us: process.busy_ticks.saturating_mul(self.tick_us), is_whole: false },
                 };
                 let before = known.busy.replace(busy).filter(|before| before.is_whole == busy.is_whole);
-                if let Some((before, ticks)) = before.zip(since) {
-                    let host_us = ticks.saturating_mul(self.tick_us);
+                if let Some((before, host_us)) = before.zip(host_us) {
                     cpu = cpu.field("busy_ratio", ratio(busy.us.saturating_sub(before.us), host_us));
                 }
             }
@@ -149,15 +159,19 @@ fn conf(var: SysconfVar) -> Option<u64> {
 }
 
 /// How long a tick of the processors is, in microseconds.
-pub(super) fn tick_us() -> u64 {
+fn tick_us() -> u64 {
     1_000_000 / conf(SysconfVar::CLK_TCK).unwrap_or(TICKS)
 }
 
 /// A unit's main process, if it is still the one that the unit started: process ids are used again.
 fn unit_process(reader: &mut Reader, state: &UnitState) -> Option<((i32, u64), ProcessStat)> {
-    let (pid, start_ticks) = state.process.filter(|(pid, _)| *pid > 0)?;
-    let process = process(reader, &pid.to_string())?;
-    (process.start_ticks == start_ticks).then_some(((pid, start_ticks), process))
+    let identity = state.process.filter(|(pid, _)| *pid > 0)?;
+    Some((identity, same_process(reader, identity)?))
+}
+
+/// A process, if its number still means it.
+pub(super) fn same_process(reader: &mut Reader, (pid, start_ticks): (i32, u64)) -> Option<ProcessStat> {
+    process(reader, &pid.to_string()).filter(|process| process.start_ticks == start_ticks)
 }
 
 /// One process, by its number or as `self`.
@@ -176,11 +190,9 @@ pub(super) fn stats(
     let runs = |name: &UnitName| units.get(name).filter(|state| state.process.is_some());
     let point = |(name, told): (&UnitName, &ToldStats)| {
         let state = runs(name)?;
-        let (realm, unit) = (name.realm(), name.name());
-        let tags = [("realm", realm.as_str()), ("unit", unit.as_str()), ("kind", state.desired.spec.kind())];
+        let empty = labelled.unit_point("muster_yuno", name, state.desired.spec.kind(), at_ms);
         let numbers = told.values.iter().filter_map(|(name, value)| Some((series_name(name)?, value.as_f64()?)));
-        let point =
-            numbers.fold(labelled.point("muster_yuno", &tags, at_ms), |point, (name, value)| point.field(&name, value));
+        let point = numbers.fold(empty, |point, (name, value)| point.field(&name, value));
         (!point.fields.is_empty()).then_some(point)
     };
     told.iter().filter_map(point).collect()
@@ -197,7 +209,6 @@ mod tests {
     use std::{
         fs,
         process::{Child, Command, Stdio},
-        sync::Arc,
         time::{Duration, Instant},
     };
 
@@ -250,11 +261,12 @@ mod tests {
         for folder in made.cgroup.folders() {
             fs::write(folder.join("cgroup.procs"), pid.to_string()).unwrap();
         }
-        let (units, mut reader, mut sampler) = (unit(Some((pid, start_ticks))), Reader::default(), UnitSampler::new());
+        let (units, mut reader, mut host) = (unit(Some((pid, start_ticks))), Reader::default(), HostTime::new());
+        let mut sampler = UnitSampler::new(Arc::new(Hierarchies::detect()));
         let began = Instant::now();
         let points = loop {
-            let host = reader.read("/proc/stat", 512).and_then(CpuTicks::parse);
-            let points = sampler.sample(&labelled(), &mut reader, &units, host, Due::ALL, 1);
+            let host_us = host.passed_us(reader.read("/proc/stat", 512).and_then(CpuTicks::parse));
+            let points = sampler.sample(&labelled(), &mut reader, &units, host_us, Due::ALL, 1);
             if value(&points, "muster_unit_cpu", "busy_ratio").is_some_and(|ratio| ratio > 0.05) {
                 break points;
             }

@@ -307,7 +307,7 @@ fn state(name: &str, labels: BTreeMap<String, String>, phase: Phase) -> State {
 
 /// A container of somebody else's.
 fn other(name: String, state: ContainerState, pid: Option<i32>) -> Listed {
-    let process = pid.and_then(|pid| Some((pid, muster_shim::proc::stat(pid)?.start_ticks)));
+    let process = pid.and_then(muster_shim::proc::identity);
     Listed { name, labels: <_>::default(), state, image: String::new(), limits: Limits::default(), process }
 }
 

@@ -245,10 +245,9 @@ impl Runtime for Podman {
             for one in listed {
                 let (id, mut one) = one.into_listed();
                 // What runs as it did may have been started again meanwhile.
-                let still = |(pid, start_ticks): (i32, u64)| {
-                    muster_shim::proc::stat(pid).is_some_and(|stat| stat.start_ticks == start_ticks)
+                let is_same = |before: &&Listed| {
+                    before.state == one.state && before.process.is_none_or(muster_shim::proc::is_still)
                 };
-                let is_same = |before: &&Listed| before.state == one.state && before.process.is_none_or(still);
                 (one.limits, one.process) = match known.get(&id).filter(is_same) {
                     Some(before) => (before.limits, before.process),
                     None => self.details(&id).await?,

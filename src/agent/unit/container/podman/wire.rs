@@ -141,8 +141,7 @@ impl Seen {
 
     /// Its first process, by its number and when it was started, if it runs.
     pub(super) fn process(&self) -> Option<(i32, u64)> {
-        let pid = Some(self.state.pid).filter(|pid| *pid > 0)?;
-        Some((pid, muster_shim::proc::stat(pid)?.start_ticks))
+        Some(self.state.pid).filter(|pid| *pid > 0).and_then(muster_shim::proc::identity)
     }
 
     /// What would be done to it beside what its agent does.
