@@ -84,8 +84,8 @@ pub struct ContainerSpec {
     /// provides, at its port of the host, so that a number is the port inside to which one leads.
     #[serde(default, skip_serializing_if = "Probes::is_none")]
     pub probes: Probes,
-    /// How long it may take to come up, as its probes find, before it is ended as one that hangs. Without probes it does
-    /// not matter.
+    /// How long it may take to come up, as its probes find, before it is ended as one that hangs. Without probes only
+    /// [`ContainerSpec::healthy_within`] knows of it.
     #[serde(default = "start_timeout_ms", skip_serializing_if = "is_start_timeout_ms")]
     pub start_timeout_ms: u64,
     /// Counts restarts on demand: a higher number is a new revision of otherwise the same unit.
@@ -168,13 +168,13 @@ impl ContainerSpec {
         }
     }
 
-    /// How long it may take to be up in another revision, in milliseconds: what its spec says; or, where a probe says that it
-    /// is up, the time that this may take and as long again as it then has to stay so; or else twice that.
+    /// How long it may take to be up in another revision, in milliseconds: what its spec says, or the time that its start may
+    /// take and as long again as it then has to stay so. Without probes its runtime alone needs that time: to make it, on a
+    /// slow disk, and to start it.
     #[must_use]
     pub fn healthy_within(&self) -> u64 {
         let slack_ms = self.started_after_ms.saturating_add(self.verify_after_ms);
-        let usual_ms = if self.probes.tell_up() { self.start_timeout_ms } else { slack_ms };
-        self.healthy_within_ms.unwrap_or_else(|| usual_ms.saturating_add(slack_ms))
+        self.healthy_within_ms.unwrap_or_else(|| self.start_timeout_ms.saturating_add(slack_ms))
     }
 
     /// The digest of the fields that make it what it is; a change in one of these is a new container. With `limits` that
@@ -454,6 +454,16 @@ mod tests {
         }
         let probed = spec(json!({"probes": {"live": {"exec": ["a"]}}, "start_timeout_ms": 5}));
         assert_eq!(serde_json::from_value::<Spec>(serde_json::to_value(&probed).unwrap()).unwrap(), probed);
+    }
+
+    #[test]
+    fn a_runtime_has_its_time_to_start_one_in_another_revision() {
+        let Spec::Container(spec) =
+            spec(json!({"started_after_ms": 200, "verify_after_ms": 0, "start_timeout_ms": 5_000}))
+        else {
+            unreachable!()
+        };
+        assert_eq!(spec.healthy_within(), 5_200);
     }
 
     #[test]
