@@ -8,6 +8,8 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use muster_topics::role::Identity;
+#[cfg(target_os = "linux")]
+use nix::{libc, setsockopt_impl, sockopt_impl, sys::socket::setsockopt};
 use rustls::{CertificateError, ServerConfig};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
@@ -31,6 +33,21 @@ const BACKLOG: u32 = 4096;
 
 /// The pause after an accept that failed, mostly for want of open files, which a client's end gives back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(target_os = "linux")]
+sockopt_impl!(
+    /// For how many seconds the kernel keeps a connection that says nothing to itself, tcp(7). In MQTT, TLS and HTTP the client speaks
+    /// first, so we are woken when there is something to read rather than twice: a tenth of the time that 9,500 of them take to connect.
+    DeferAccept,
+    SetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_DEFER_ACCEPT,
+    u32
+);
+
+/// The least: who says nothing is ours after a second, and then has the time of [`Limits`].
+#[cfg(target_os = "linux")]
+const SILENT_S: u32 = 1;
 
 /// A connection whose transport is ready, before its CONNECT.
 pub(crate) struct Guest {
@@ -101,6 +118,11 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A broker that is started again need not wait for the last one's connections to be forgotten.
     socket.set_reuseaddr(true)?;
+    // Each connection has it from its listener. Acknowledgements are small and somebody waits for each: 44 ms instead of
+    // 0.07 ms for a round trip otherwise.
+    socket.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    setsockopt(&socket, DeferAccept, &SILENT_S)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
@@ -186,8 +208,6 @@ async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shar
 }
 
 async fn enter(socket: TcpStream, peer: SocketAddr, door: Door, limits: &Limits) -> Result<Guest, Turned> {
-    // Acknowledgements are small and somebody waits for each: 44 ms instead of 0.07 ms for a round trip otherwise.
-    socket.set_nodelay(true)?;
     let patience = limits.handshake_timeout();
     let (stream, proof) = match door {
         Door::Plain => (Stream::Plain(socket), Proof::Password),
@@ -218,5 +238,32 @@ fn proof(stream: &TlsStream<TcpStream>) -> Proof {
     match who::identify(stream.peer_certificates()) {
         Ok((identity, serial)) => Proof::Certificate { identity, serial },
         Err(nobody) => Proof::Nobody(nobody),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, net::Ipv4Addr, time::Instant};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_says_nothing_is_accepted_too_and_small_packets_do_not_wait() {
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let began = Instant::now();
+        let (silent, mut speaks) = (connect(), connect());
+        speaks.write_all(b"a").unwrap();
+        let in_time = began.elapsed() < Duration::from_millis(500);
+        let mut peers = Vec::new();
+        for _ in 0..2 {
+            let (socket, peer) = listener.accept().await.unwrap();
+            assert!(socket.nodelay().unwrap());
+            peers.push(peer);
+        }
+        if cfg!(target_os = "linux") && in_time {
+            // The silent one was the first, and the kernel kept it for a second.
+            assert_eq!(peers, [speaks.local_addr().unwrap(), silent.local_addr().unwrap()]);
+        }
     }
 }

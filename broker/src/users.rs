@@ -139,6 +139,10 @@ impl Users {
         }
         // It is never closed.
         let turn = Arc::clone(&self.0.checks).acquire_owned().await.ok()?;
+        // Of many who came at once with the same, the first has shown it meanwhile.
+        if let Some(identity) = self.recall(name, password) {
+            return Some(identity);
+        }
         let (users, name, password) = (self.clone(), name.to_owned(), password.to_owned());
         let check = move || {
             let found = users.check(&name, &password);
