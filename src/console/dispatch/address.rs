@@ -23,7 +23,7 @@ pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Targ
     let db = shared.store.read();
     match wanted {
         NewTarget::Hosts(names) => listed(names, &named(shared, names).await?),
-        NewTarget::All => everybody(host::names(db).await?),
+        NewTarget::All => everybody(host::ids(db).await?),
         NewTarget::Group(label) => {
             let hosts = pick::hosts(db, false, &|host| host.labels.contains_key(label)).await?;
             some(hosts, || format!("no host has the label {label}")).map(|hosts| (Target::Group(label.clone()), hosts))
@@ -60,12 +60,12 @@ fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, Vec<H
     Ok((Target::Hosts(hosts.clone()), hosts))
 }
 
-fn everybody(hosts: Vec<(HostId, String)>) -> Result<(Target, Vec<HostId>), Error> {
+fn everybody(hosts: Vec<HostId>) -> Result<(Target, Vec<HostId>), Error> {
     if hosts.is_empty() {
         return Err(Error::conflict("no_hosts", "no host has joined yet")
             .hint("`muster token create` makes a one-time password for one"));
     }
-    Ok((Target::All, hosts.into_iter().map(|(id, _)| id).collect()))
+    Ok((Target::All, hosts))
 }
 
 fn some(hosts: Vec<HostId>, none: impl FnOnce() -> String) -> Result<Vec<HostId>, Error> {
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn lists_and_everybody() {
         let hosts: Vec<_> = ["a", "b"].map(|name| (HostId::random(), name.to_owned())).to_vec();
-        assert_eq!(everybody(hosts.clone()).unwrap().1.len(), 2);
+        assert_eq!(everybody(vec![hosts[0].0]).unwrap(), (Target::All, vec![hosts[0].0]));
         assert_eq!(everybody(Vec::new()).unwrap_err().status, 409);
         assert_eq!(listed(&[], &hosts).unwrap_err().status, 400);
         let many = vec!["a".to_owned(); TARGET_HOSTS_MAX + 1];
