@@ -5,7 +5,13 @@
 //! Each connection has a task from its first byte on, so that one that says nothing keeps nobody waiting. Those that are
 //! not clients yet are limited in number and time; more of them wait in the kernel's backlog.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use muster_topics::role::Identity;
 #[cfg(target_os = "linux")]
@@ -128,6 +134,11 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Open {
+    /// Of the listener.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
     /// Accepts connections until the broker stops.
     pub(crate) async fn run(self, strangers: Strangers, shared: Arc<Shared>, tasks: TaskTracker) {
         let Self { door, listener, .. } = self;

@@ -18,6 +18,7 @@
 //!
 //! - [`limits`](Limits): a limit on everything, each with its reason
 //! - `text`, `codec`, `message`: what is well formed; bytes to packets and back; a message that was let in
+//! - `descriptors`: room for as many sockets as clients may come
 //! - `accept`: from a TCP connection to a guest, of whom it is known how to tell who it is
 //! - `stream`, `tls`, `websocket`, `scratch`: the transports, which hold no buffers for idle clients
 //! - `who`, `revoked`, `users`: whom a certificate is for; which are good no more; names and passwords
@@ -45,6 +46,7 @@ mod admit;
 mod clock;
 mod codec;
 mod connection;
+mod descriptors;
 mod exchange;
 mod limits;
 mod logged;
@@ -343,6 +345,7 @@ impl Broker {
         let (plain, users) = plain.map(|plain| (plain.listen, plain.users)).unzip();
         let plain = plain.map(|address| Door::Plain.open(address)).transpose()?;
         let metrics = monitor.map(bind_monitor).transpose()?;
+        descriptors::make_room(limits.connections_max, tls.descriptor());
         let counters = Arc::new(Counters::default());
         let retained = open_retained(store, limits.clone()).await?;
         let hub = Hub::new(&limits, Arc::clone(&counters));

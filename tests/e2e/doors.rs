@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::Write,
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -80,6 +81,19 @@ impl Place {
 
     /// Starts the broker with more configuration.
     fn broker(&self, more: &str) -> Running {
+        Running::start(self.home.command().args(["broker", "--config"]).arg(self.config(more)))
+    }
+
+    /// The same where a shell says how many files it may open.
+    fn broker_within(&self, ulimit: &str) -> Running {
+        let mut shell = Command::new("sh");
+        self.home.dress(&mut shell);
+        shell.args(["-c", &format!("ulimit {ulimit}; exec \"$@\""), "sh"]).arg(self.home.command().get_program());
+        Running::start(shell.args(["broker", "--config"]).arg(self.config("")))
+    }
+
+    /// The file for a broker, with more configuration.
+    fn config(&self, more: &str) -> PathBuf {
         let folder = self.home.path().join("broker");
         let file = |name: &str| folder.join(name).display().to_string();
         let mut text = String::from("listen = \"127.0.0.1:0\"\n");
@@ -93,7 +107,7 @@ impl Place {
         }
         let path = self.home.path().join("broker.toml");
         fs::write(&path, text + more).unwrap();
-        Running::start(self.home.command().args(["broker", "--config", path.to_str().unwrap()]))
+        path
     }
 }
 
@@ -198,4 +212,25 @@ fn a_broker_of_its_own_follows_the_list_in_a_file() {
     assert!(subscribes(&mqtts, with_certificate(&berta)));
     let (code, printed) = broker.stop();
     assert_eq!((code, printed.matches("stays in force").count()), (0, 1), "{printed}");
+}
+
+#[test]
+fn more_clients_come_than_a_shell_gives_files() {
+    let place = Place::new();
+    let anna = place.issue("operator", "anna", &[]);
+    let mut broker = place.broker_within("-Sn 64");
+    let mqtts = address(&mut broker, "mqtts://");
+    // Strangers take more than these.
+    let strangers: Vec<_> =
+        (0..100).map(|_| TcpStream::connect(mqtts.rsplit_once('/').unwrap().1).unwrap()).collect();
+    assert!(subscribes(&mqtts, with_certificate(&anna)));
+    drop(strangers);
+    let (code, printed) = broker.stop();
+    assert!(code == 0 && !printed.contains("open files"), "{printed}");
+
+    let mut broker = place.broker_within("-n 100");
+    let mqtts = address(&mut broker, "mqtts://");
+    assert!(subscribes(&mqtts, with_certificate(&anna)));
+    let (code, printed) = broker.stop();
+    assert!(code == 0 && printed.contains("raise the hard limit"), "{printed}");
 }

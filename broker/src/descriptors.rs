@@ -1,0 +1,92 @@
+//! Room for the clients' descriptors: each connection is an open file of this process.
+
+use std::os::fd::AsFd;
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    sys::resource::{Resource, getrlimit, setrlimit},
+    unistd::close,
+};
+
+/// Open files that are no client's: listeners, the runtime's, the journal of retained messages, and those of the process that the broker is
+/// a part of.
+const OTHERS: u64 = 256;
+
+/// How many files may be open, and whether these are all that were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Room {
+    files: u64,
+    is_enough: bool,
+}
+
+impl Room {
+    fn within(hard: u64, clients: usize) -> Self {
+        let wanted = (clients as u64).saturating_add(OTHERS);
+        Self { files: wanted.min(hard), is_enough: wanted <= hard }
+    }
+}
+
+/// Sees that so many clients find room. What the system does not allow is told in the log: fewer can come, but they can.
+///
+/// - The limit of open files is raised as far as the process may itself. Most systems begin at 1,024, for the sake of programs that use
+///   select(2), and let each one have more that asks.
+/// - The kernel's table of open files, which any of them serves to reach, is brought to its size at once. Where there are several threads, it
+///   grows only when no processor can be looking at the old one any more, ten milliseconds each time that it doubles: together a fifth of the
+///   time that 9,500 clients need to connect. (`expand_fdtable` in Linux's fs/file.c.)
+pub(crate) fn make_room(clients: usize, any: impl AsFd) {
+    match raise(clients) {
+        Ok(Room { files, is_enough }) => {
+            if !is_enough {
+                tracing::warn!(
+                    files,
+                    connections_max = clients,
+                    "not as many clients can connect as connections_max says, for want of open files; hint: raise the hard limit (LimitNOFILE= \
+                     of systemd, `ulimit -Hn`)"
+                );
+            }
+            if let Err(error) = grow(files, any) {
+                tracing::debug!(%error, files, "the table of open files does not grow ahead of time");
+            }
+        }
+        Err(error) => tracing::warn!(%error, connections_max = clients, "the limit of open files stays as it is"),
+    }
+}
+
+fn raise(clients: usize) -> nix::Result<Room> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let room = Room::within(hard, clients);
+    if soft < room.files {
+        setrlimit(Resource::RLIMIT_NOFILE, room.files, hard)?;
+    }
+    Ok(room)
+}
+
+/// The table holds what has the highest number, so one is made and given back.
+fn grow(files: u64, any: impl AsFd) -> nix::Result<()> {
+    let highest = files.saturating_sub(1).try_into().map_err(|_| Errno::EINVAL)?;
+    close(fcntl(any, FcntlArg::F_DUPFD_CLOEXEC(highest))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_had_as_far_as_the_system_lets() {
+        assert_eq!(Room::within(524_288, 10_000), Room { files: 10_256, is_enough: true });
+        assert_eq!(Room::within(4_096, 10_000), Room { files: 4_096, is_enough: false });
+        assert_eq!(Room::within(u64::MAX, usize::MAX), Room { files: u64::MAX, is_enough: true });
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_table_of_open_files_has_room_at_once() {
+        make_room(3_000, std::io::stderr());
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+        assert!(size.trim().parse::<u64>().unwrap() >= 3_256, "{size}");
+        let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert!(soft >= 3_256, "{soft}");
+    }
+}
