@@ -9,6 +9,7 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -26,6 +27,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Limits, Shared, StartError, admit,
+    connection::Connection,
     stats::Beginning,
     stream::Stream,
     tls::TlsStream,
@@ -203,17 +205,32 @@ impl Turned {
 
 /// One connection, from its first byte to its last.
 async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shared>, place: OwnedSemaphorePermit) {
-    // In memory of its own, which a session does not need.
-    let entering = Box::pin(enter(socket, peer, door, &shared.limits));
+    // The way in is longer than what a client's task has to remember, so it has memory of its own.
+    let way_in = Box::pin(come_in(socket, peer, door, &shared, place));
+    if let Some(connection) = way_in.await {
+        drop(shared);
+        connection.run(peer).await;
+    }
+}
+
+async fn come_in(
+    socket: TcpStream,
+    peer: SocketAddr,
+    door: Door,
+    shared: &Arc<Shared>,
+    place: OwnedSemaphorePermit,
+) -> Option<Box<Connection>> {
+    let entering = pin!(enter(socket, peer, door, &shared.limits));
     let entered = match shared.stop.run_until_cancelled(entering).await {
         Some(entered) => entered,
         None => Err(Turned::Stopping),
     };
     match entered {
-        Ok(guest) => admit::serve(guest, shared, place).await,
+        Ok(guest) => admit::admit(guest, shared, place).await,
         Err(turned) => {
             shared.counters.begun.count(turned.beginning());
             tracing::info!(%peer, "refused a connection: {turned}");
+            None
         }
     }
 }

@@ -98,21 +98,20 @@ impl Turned {
     }
 }
 
-/// One connection, from its first packet to its last. `place` is its place among those that are no clients yet.
-pub(crate) async fn serve(guest: Guest, shared: Arc<Shared>, place: OwnedSemaphorePermit) {
+/// Takes a guest's CONNECT and answers it; gives nothing if that turns it away. `place` is its place among those that are no clients yet.
+pub(crate) async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) -> Option<Box<Connection>> {
     let peer = guest.peer;
-    // The way in is longer than what a client's task has to remember.
-    let admitted = Box::pin(admit(guest, &shared, place)).await;
-    match admitted {
-        Ok(connection) => connection.run(peer).await,
+    match greet(guest, shared, place).await {
+        Ok(connection) => Some(connection),
         Err(turned) => {
             shared.counters.begun.count(turned.beginning());
             tracing::info!(%peer, "turned away: {turned}");
+            None
         }
     }
 }
 
-async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) -> Result<Box<Connection>, Turned> {
+async fn greet(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) -> Result<Box<Connection>, Turned> {
     let Guest { mut stream, peer, proof } = guest;
     let mut input = BytesMut::new();
     let frame = timeout(shared.limits.connect_timeout(), first_packet(&mut stream, &mut input, shared));
@@ -130,6 +129,8 @@ async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) 
             return Err(malformed.into());
         }
     };
+    // Mostly nothing follows yet, and what is empty shares no memory with the CONNECT.
+    let input = if input.is_empty() { BytesMut::new() } else { input };
     match welcome(&connect, proof, peer, place, shared).await {
         Ok((admitted, answer)) => {
             Ok(Connection::new(stream, input, admitted, answer.connack(&connect, shared), Arc::clone(shared)))
@@ -298,7 +299,9 @@ async fn wait_for_turn(ticket: &Ticket) -> Result<(), Turned> {
 async fn session(connect: &Connect<'_>, ticket: &Ticket, shared: &Arc<Shared>) -> (Session, bool) {
     match shared.registry.wake(ticket) {
         // One that could not take a message is thrown away: its client has to know that it missed something.
-        Some(former) if connect.clean || former.session.mailbox.is_over() => connection::let_go(shared, former).await,
+        Some(former) if connect.clean || former.session.mailbox.is_over() => {
+            Box::pin(connection::let_go(shared, former)).await;
+        }
         Some(Former { mut session, .. }) => {
             session.wake();
             return (session, true);

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{connection::LastWill, limits::Limits, pace::Pace, session::Session, who::Serial};
 
 /// Whose session it is. The identity belongs to it, so that no client id reaches another identity's session.
-pub(crate) type Key = (Identity, String);
+pub(crate) type Key = Arc<(Identity, String)>;
 
 /// Everybody who is connected, or may come back to a session.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl Registry {
         client_id: String,
         serial: Option<Serial>,
     ) -> Result<Ticket, Full> {
-        let key = (identity, client_id);
+        let key = Arc::new((identity, client_id));
         let mut present = self.present();
         // Who takes over frees a place; only until the old connection has ended are there two.
         let replaces = usize::from(present.live.contains_key(&key));
@@ -196,7 +196,7 @@ impl Registry {
         let pace = Arc::clone(&share.pace);
         let (ending, gone) = (Arc::new(Ending::default()), CancellationToken::new());
         let live = Live { number, ending: Arc::clone(&ending), serial, gone: gone.clone() };
-        let before = present.live.insert(key.clone(), live).map(|old| {
+        let before = present.live.insert(Arc::clone(&key), live).map(|old| {
             old.ending.tell(Cause::TakenOver);
             old.gone
         });
@@ -229,7 +229,7 @@ impl Registry {
         present.share(&ticket.key.0, self.bytes_per_second).asleep += 1;
         let woken = CancellationToken::new();
         // The connection before this one has taken its session along, so nothing is replaced.
-        present.asleep.insert(ticket.key.clone(), Asleep { session, will, woken: woken.clone() });
+        present.asleep.insert(Arc::clone(&ticket.key), Asleep { session, will, woken: woken.clone() });
         Ok(woken)
     }
 

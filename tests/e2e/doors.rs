@@ -221,8 +221,7 @@ fn more_clients_come_than_a_shell_gives_files() {
     let mut broker = place.broker_within("-Sn 64");
     let mqtts = address(&mut broker, "mqtts://");
     // Strangers take more than these.
-    let strangers: Vec<_> =
-        (0..100).map(|_| TcpStream::connect(mqtts.rsplit_once('/').unwrap().1).unwrap()).collect();
+    let strangers: Vec<_> = (0..100).map(|_| TcpStream::connect(mqtts.rsplit_once('/').unwrap().1).unwrap()).collect();
     assert!(subscribes(&mqtts, with_certificate(&anna)));
     drop(strangers);
     let (code, printed) = broker.stop();

@@ -62,7 +62,7 @@ pub(super) async fn begin(
     let delay = later.as_ref().map(|will| Duration::from_secs(will.delay_s.min(expiry_s).into()));
     match shared.registry.sleep(&ticket, session, later) {
         Ok(woken) => {
-            let end = end_in_time(Arc::clone(shared), ticket.key().clone(), number, delay, expiry_s, woken);
+            let end = end_in_time(Arc::clone(shared), Arc::clone(ticket.key()), number, delay, expiry_s, woken);
             tokio::spawn(end);
         }
         Err(former) => {

@@ -152,7 +152,8 @@ impl Connection {
         if end.is_slow() {
             shared.counters.slow.add(1);
         }
-        self.finish(end).await;
+        // What it takes to end is no part of what a client's task remembers while it runs.
+        Box::pin(self.finish(end)).await;
         if is_v5 {
             shared.counters.connections_v5.shrink();
         }
