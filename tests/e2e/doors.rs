@@ -85,11 +85,11 @@ impl Place {
     }
 
     /// The same where a shell says how many files it may open.
-    fn broker_within(&self, ulimit: &str) -> Running {
+    fn broker_within(&self, ulimit: &str, more: &str) -> Running {
         let mut shell = Command::new("sh");
         self.home.dress(&mut shell);
         shell.args(["-c", &format!("ulimit {ulimit}; exec \"$@\""), "sh"]).arg(self.home.command().get_program());
-        Running::start(shell.args(["broker", "--config"]).arg(self.config("")))
+        Running::start(shell.args(["broker", "--config"]).arg(self.config(more)))
     }
 
     /// The file for a broker, with more configuration.
@@ -218,16 +218,21 @@ fn a_broker_of_its_own_follows_the_list_in_a_file() {
 fn more_clients_come_than_a_shell_gives_files() {
     let place = Place::new();
     let anna = place.issue("operator", "anna", &[]);
-    let mut broker = place.broker_within("-Sn 64");
+    let mut broker = place.broker_within("-Sn 64", "[limits]\nhandshake_timeout_ms = 600000\n");
     let mqtts = address(&mut broker, "mqtts://");
-    // Strangers take more than these.
-    let strangers: Vec<_> = (0..100).map(|_| TcpStream::connect(mqtts.rsplit_once('/').unwrap().1).unwrap()).collect();
+    // Strangers take more than these, and stay: each has begun a handshake, for the kernel keeps who says nothing.
+    let stranger = |_| {
+        let mut stream = TcpStream::connect(mqtts.rsplit_once('/').unwrap().1).unwrap();
+        stream.write_all(&[22]).unwrap();
+        stream
+    };
+    let strangers: Vec<_> = (0..100).map(stranger).collect();
     assert!(subscribes(&mqtts, with_certificate(&anna)));
     drop(strangers);
     let (code, printed) = broker.stop();
     assert!(code == 0 && !printed.contains("open files"), "{printed}");
 
-    let mut broker = place.broker_within("-n 100");
+    let mut broker = place.broker_within("-n 100", "");
     let mqtts = address(&mut broker, "mqtts://");
     assert!(subscribes(&mqtts, with_certificate(&anna)));
     let (code, printed) = broker.stop();
