@@ -208,7 +208,6 @@ async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shar
     // The way in is longer than what a client's task has to remember, so it has memory of its own.
     let way_in = Box::pin(come_in(socket, peer, door, &shared, place));
     if let Some(connection) = way_in.await {
-        drop(shared);
         connection.run(peer).await;
     }
 }

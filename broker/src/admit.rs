@@ -300,6 +300,7 @@ async fn session(connect: &Connect<'_>, ticket: &Ticket, shared: &Arc<Shared>) -
     match shared.registry.wake(ticket) {
         // One that could not take a message is thrown away: its client has to know that it missed something.
         Some(former) if connect.clean || former.session.mailbox.is_over() => {
+            // Seldom, and large.
             Box::pin(connection::let_go(shared, former)).await;
         }
         Some(Former { mut session, .. }) => {

@@ -31,9 +31,11 @@ impl Room {
 ///
 /// - The limit of open files is raised as far as the process may itself. Most systems begin at 1,024, for the sake of programs that use
 ///   select(2), and let each one have more that asks.
-/// - The kernel's table of open files, which any of them serves to reach, is brought to its size at once. Where there are several threads, it
-///   grows only when no processor can be looking at the old one any more, ten milliseconds each time that it doubles: together a fifth of the
-///   time that 9,500 clients need to connect. (`expand_fdtable` in Linux's fs/file.c.)
+/// - The kernel's table of open files is brought to its size at once. Where there are several threads, it grows only when
+///   no processor can be looking at the old one any more (`expand_fdtable` in Linux's fs/file.c): ten milliseconds each
+///   time that it doubles, together a fifth of the time in which 9,500 clients connect.
+///
+/// `any` is an open file, whichever.
 pub(crate) fn make_room(clients: usize, any: impl AsFd) {
     match raise(clients) {
         Ok(Room { files, is_enough }) => {
