@@ -1,9 +1,13 @@
 //! From a TCP connection to a [`Guest`]: accept, TLS, WebSocket, and what the client's certificate says.
 //!
-//! There is a listener for each way in. Each has a task, and shares its places for strangers with the others.
+//! There is a listener for each way in. All share the places for strangers.
 //!
 //! Each connection has a task from its first byte on, so that one that says nothing keeps nobody waiting. Those that are
 //! not clients yet are limited in number and time; more of them wait in the kernel's backlog.
+//!
+//! The task that accepts a connection becomes that connection's own, and a new one accepts the next. A worker of tokio
+//! goes on with a task that it has just spawned, and wakes another worker when there are two: one task that accepted them
+//! all would wake one for each, and a storm of CONNECTs is mostly less than a single worker can do.
 
 use std::{
     io,
@@ -21,6 +25,7 @@ use rustls::{CertificateError, ServerConfig};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
+    task::yield_now,
     time::{sleep, timeout},
 };
 use tokio_util::task::TaskTracker;
@@ -142,16 +147,40 @@ impl Open {
     }
 
     /// Accepts connections until the broker stops.
-    pub(crate) async fn run(self, strangers: Strangers, shared: Arc<Shared>, tasks: TaskTracker) {
-        let Self { door, listener, .. } = self;
-        let stop = shared.stop.clone();
+    pub(crate) fn run(self, strangers: Strangers, shared: Arc<Shared>, tasks: TaskTracker) {
+        Arc::new(Entrance { open: self, strangers, shared, tasks }).take_next();
+    }
+}
+
+/// A way in, and what those need who come through it.
+struct Entrance {
+    open: Open,
+    strangers: Strangers,
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+}
+
+impl Entrance {
+    /// Takes the next connection, and those after it.
+    fn take_next(self: Arc<Self>) {
+        let tasks = self.tasks.clone();
+        tasks.spawn(async move {
+            let Some((socket, peer, place)) = self.accept().await else { return };
+            let (door, shared) = (self.open.door.clone(), Arc::clone(&self.shared));
+            self.take_next();
+            serve(socket, peer, door, shared, place).await;
+        });
+    }
+
+    /// Nothing, once the broker stops.
+    async fn accept(&self) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
         let accept = async {
             loop {
-                match listener.accept().await {
+                match self.open.listener.accept().await {
                     Ok((socket, peer)) => {
                         // Only then, or a listener where nobody comes would keep a place from the others.
-                        let Ok(place) = Arc::clone(&strangers.0).acquire_owned().await else { return };
-                        tasks.spawn(serve(socket, peer, door.clone(), Arc::clone(&shared), place));
+                        let place = Arc::clone(&self.strangers.0).acquire_owned().await.ok()?;
+                        return Some((socket, peer, place));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
@@ -160,7 +189,7 @@ impl Open {
                 }
             }
         };
-        stop.run_until_cancelled(accept).await;
+        self.shared.stop.run_until_cancelled(accept).await?
     }
 }
 
@@ -258,6 +287,8 @@ async fn shake_hands(
     server: Arc<ServerConfig>,
     patience: Duration,
 ) -> Result<Box<TlsStream<TcpStream>>, Turned> {
+    // It computes for long, and whoever comes next waits behind this task if it goes on now.
+    yield_now().await;
     timeout(patience, TlsStream::accept(socket, server)).await.map_err(|_| Turned::TlsTimeout)?.map_err(Turned::tls)
 }
 

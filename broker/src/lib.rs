@@ -382,7 +382,7 @@ impl Broker {
         let strangers = Strangers::new(&shared.limits);
         for open in [Some(tls), websocket, plain].into_iter().flatten() {
             tracing::info!(address = %open.address, transport = open.door.name(), "the broker takes connections");
-            tasks.spawn(open.run(strangers.clone(), Arc::clone(&shared), tasks.clone()));
+            open.run(strangers.clone(), Arc::clone(&shared), tasks.clone());
         }
         Ok(Self { address, websocket: ws, plain: tcp, monitor, shared, tasks })
     }
