@@ -17,7 +17,7 @@ use std::{
 use muster_topics::{
     Millis,
     envelope::{PublicKey, Signer},
-    name::Digest,
+    name::{Digest, hex},
     role::Identity,
 };
 use rcgen::{
@@ -364,12 +364,6 @@ fn fill(
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok(())
-}
-
-/// Bytes as hexadecimal digits.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The bytes that [`hex`] made digits of.

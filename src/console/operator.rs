@@ -6,11 +6,10 @@
 
 use std::time::Duration;
 
-use muster_topics::name::{Digest, Name};
+use muster_topics::name::{Digest, Name, hex};
 
 use super::{
     Console, Error,
-    authority::hex,
     store::operator::{self, Kind},
 };
 use crate::{chance, clock::now_ms};

@@ -153,6 +153,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut keeper: Keeper, shutdown: Cance
 
 #[cfg(test)]
 mod tests {
+    use muster_topics::name::hex;
     use rcgen::KeyPair;
     use rustls::{
         RootCertStore,
@@ -173,7 +174,6 @@ mod tests {
     fn serials(pem: &str) -> Vec<String> {
         let der = CertificateRevocationListDer::from_pem_slice(pem.as_bytes()).unwrap();
         let (_, list) = CertificateRevocationList::from_der(&der).unwrap();
-        let hex = super::super::authority::hex;
         list.iter_revoked_certificates().map(|one| hex(one.raw_serial())).collect()
     }
 

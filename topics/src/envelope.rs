@@ -118,7 +118,7 @@ impl Signer {
     /// If the bytes are none.
     pub fn from_pkcs8(bytes: &[u8]) -> Result<Self, KeyError> {
         let key = Ed25519KeyPair::from_pkcs8(bytes).map_err(|_| KeyError)?;
-        let kid = PublicKey::from_bytes(key.public_key().as_ref())?.kid();
+        let kid = PublicKey::from_bytes(key.public_key().as_ref())?.kid;
         Ok(Self { key, kid })
     }
 
@@ -161,7 +161,11 @@ impl std::fmt::Debug for Signer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
-pub struct PublicKey([u8; 32]);
+pub struct PublicKey {
+    bytes: [u8; 32],
+    /// The key's id: the first 16 hexadecimal digits of its SHA-256.
+    kid: String,
+}
 
 impl PublicKey {
     /// The key of these 32 bytes.
@@ -169,13 +173,8 @@ impl PublicKey {
     /// # Errors
     /// If they are not 32.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, KeyError> {
-        bytes.try_into().map(Self).map_err(|_| KeyError)
-    }
-
-    /// The key's id: the first 16 hexadecimal digits of its SHA-256.
-    #[must_use]
-    pub fn kid(&self) -> String {
-        Digest::of(&self.0).as_str()[..16].to_owned()
+        let bytes = bytes.try_into().map_err(|_| KeyError)?;
+        Ok(Self { bytes, kid: Digest::of(&bytes).as_str()[..16].to_owned() })
     }
 }
 
@@ -189,7 +188,7 @@ impl TryFrom<String> for PublicKey {
 
 impl From<PublicKey> for String {
     fn from(key: PublicKey) -> Self {
-        BASE64.encode(key.0)
+        BASE64.encode(key.bytes)
     }
 }
 
@@ -231,10 +230,10 @@ pub fn open(bytes: &[u8], pinned: &[PublicKey]) -> Result<Verified, EnvelopeErro
     let envelope: Envelope = serde_json::from_slice(bytes).map_err(EnvelopeError::Malformed)?;
     let key = pinned
         .iter()
-        .find(|key| key.kid() == envelope.kid)
+        .find(|key| key.kid == envelope.kid)
         .ok_or_else(|| EnvelopeError::UnknownKey(envelope.kid.chars().take(32).collect()))?;
     let sig = BASE64.decode(&envelope.sig).map_err(|_| EnvelopeError::BadSignature)?;
-    UnparsedPublicKey::new(&ED25519, key.0)
+    UnparsedPublicKey::new(&ED25519, key.bytes)
         .verify(&signed_bytes(envelope.kind, &envelope.body), &sig)
         .map_err(|_| EnvelopeError::BadSignature)?;
     Ok(Verified { kind: envelope.kind, body: envelope.body })

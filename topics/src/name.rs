@@ -310,6 +310,13 @@ impl FromStr for LabelValue {
 
 text_type!(LabelValue, "[A-Za-z0-9][A-Za-z0-9.+_-]{0,62}", "gold");
 
+/// Bytes as lower-case hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
+}
+
 /// A SHA-256 digest, written as 64 lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(String);
@@ -325,7 +332,7 @@ impl Digest {
     #[must_use]
     pub fn from_ring(digest: ring::digest::Digest) -> Self {
         debug_assert_eq!(digest.as_ref().len(), 32);
-        Self(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(hex(digest.as_ref()))
     }
 
     /// The 64 digits.

@@ -14,7 +14,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use muster_topics::Millis;
+use muster_topics::{Millis, name::hex};
 use reqwest::{Client, StatusCode};
 use ring::hmac;
 use serde_json::{Value, json};
@@ -241,8 +241,7 @@ fn webhook_body(event: &str, one: &api::Alert) -> Value {
 /// `sha256=…` over time and body.
 fn signature(key: &hmac::Key, seconds: &str, body: &str) -> String {
     let tag = hmac::sign(key, format!("{seconds}.{body}").as_bytes());
-    let hex: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256={hex}")
+    format!("sha256={}", hex(tag.as_ref()))
 }
 
 /// An alert as Alertmanager's API version 2 has it. Labels tell alerts apart, so nothing that changes while one holds stands in them.

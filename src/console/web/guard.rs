@@ -15,7 +15,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use muster_topics::name::Name;
+use muster_topics::name::{Name, hex};
 use ring::hmac;
 use tokio::time::timeout;
 
@@ -121,8 +121,7 @@ impl Session {
 
     /// What a form of this session has to carry. It follows from the cookie, and not the other way round.
     pub(super) fn token(&self) -> String {
-        let tag = hmac::sign(&self.key(), FORM_MESSAGE);
-        tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(hmac::sign(&self.key(), FORM_MESSAGE).as_ref())
     }
 
     /// Whether `token` is that, found out in a time that tells nothing.
