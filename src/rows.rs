@@ -10,6 +10,10 @@
 /// The numbers of rows that statements are made for, an eighth of the one before each.
 const SIZES: [usize; 4] = [512, 64, 8, 1];
 
+/// Rows that may wait to be taken from a database's own thread, as many as the largest statement gives. Where only some have
+/// room, that thread and the one that asked wake each other up for every few of them.
+pub const ROWS_AHEAD: usize = SIZES[0];
+
 /// Cuts items into pieces, each of one of few sizes.
 pub fn pieces<T>(items: &[T]) -> impl Iterator<Item = &[T]> {
     let mut rest = items;

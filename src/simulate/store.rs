@@ -34,6 +34,7 @@ use crate::{
         voice::Kept,
     },
     files, one_writer,
+    rows::ROWS_AHEAD,
 };
 
 /// Earlier lives that a host remembers, as an agent does.
@@ -204,7 +205,8 @@ impl Store {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             // Ten thousand answers of a command and the texts around them, with room to spare.
-            .pragma("cache_size", "-32768");
+            .pragma("cache_size", "-32768")
+            .row_buffer_size(ROWS_AHEAD);
         let pool = one_writer::pool().connect_with(options).await?;
         sqlx::migrate!("src/simulate/migrations").run(&pool).await?;
         Ok(Self { pool })

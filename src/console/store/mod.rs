@@ -33,7 +33,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use crate::one_writer;
+use crate::{one_writer, rows::ROWS_AHEAD};
 
 /// Connections that read at the same time: pages and API calls, none of which takes long.
 const READERS: u32 = 4;
@@ -109,6 +109,7 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .pragma("cache_size", CACHE)
+            .row_buffer_size(ROWS_AHEAD)
             .busy_timeout(Duration::from_secs(10));
         let writer = one_writer::pool().acquire_timeout(ACQUIRE).connect_with(options.clone()).await?;
         MIGRATOR.run(&writer).await?;
