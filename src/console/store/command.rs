@@ -22,6 +22,7 @@ use crate::{
 /// Enters a signed command for `hosts`.
 pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u8], hosts: &[HostId]) -> Result<()> {
     let id = command.id.to_string();
+    let is_broadcast = command.target.broadcast().is_some();
     sqlx::query(
         "INSERT INTO command (id, operator, issued_ms, expires_ms, broadcast, verb, signed, target)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -30,12 +31,12 @@ pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u
     .bind(command.operator.as_str())
     .bind(command.issued_ms)
     .bind(command.expires_ms)
-    .bind(i64::from(command.target.broadcast().is_some()))
+    .bind(i64::from(is_broadcast))
     // What goes out is in the signed bytes; this is for listings.
     .bind(to_json("verb", &command.verb.masked())?)
     .bind(signed_bytes)
     // A list of hosts is in the rows below.
-    .bind(command.target.broadcast().map(|_| to_json("target", &command.target)).transpose()?)
+    .bind(is_broadcast.then(|| to_json("target", &command.target)).transpose()?)
     .execute(&mut *db)
     .await?;
     let mut sorted = hosts.to_vec();
@@ -44,15 +45,16 @@ pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u
     for piece in pieces(&sorted) {
         let sql = format!(
             "WITH asked (host) AS (VALUES {})
-             INSERT INTO command_host (command, host, state) SELECT ${}, host, 'waiting' FROM asked",
+             INSERT INTO command_host (command, host, state, listed) SELECT ${}, host, 'waiting', ${} FROM asked",
             parameters(piece.len(), 1),
-            piece.len() + 1
+            piece.len() + 1,
+            piece.len() + 2
         );
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for host in piece {
             query = query.bind(host.to_string());
         }
-        query.bind(&id).execute(&mut *db).await?;
+        query.bind(&id).bind(i64::from(!is_broadcast)).execute(&mut *db).await?;
     }
     Ok(())
 }
@@ -128,7 +130,8 @@ pub async fn add_host(
     state: CommandState,
 ) -> Result<bool> {
     let added = sqlx::query(
-        "INSERT INTO command_host (command, host, state) SELECT id, $2, $3 FROM command WHERE id = $1 AND broadcast = 1
+        "INSERT INTO command_host (command, host, state, listed)
+         SELECT id, $2, $3, 0 FROM command WHERE id = $1 AND broadcast = 1
          ON CONFLICT (command, host) DO NOTHING",
     )
     .bind(command.to_string())
@@ -321,6 +324,12 @@ pub async fn list(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
     Ok(commands)
 }
 
+/// That a command is one for host `$2`.
+const OF_HOST: &str = "id IN (
+    SELECT command FROM command_host WHERE host = $2 AND listed = 1
+    UNION SELECT sent.id FROM command AS sent WHERE sent.broadcast = 1
+        AND EXISTS (SELECT 1 FROM command_host WHERE command_host.command = sent.id AND command_host.host = $2))";
+
 /// The same without hosts.
 pub async fn alone(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
     let (id, host, limit) = match which {
@@ -331,7 +340,7 @@ pub async fn alone(db: &SqlitePool, which: Which) -> Result<Vec<api::Command>> {
     let sql = format!(
         "SELECT id, operator, issued_ms, expires_ms, verb, target FROM command WHERE {} AND {} ORDER BY id DESC LIMIT $3",
         id.map_or("$1 IS NULL", |_| "id = $1"),
-        host.map_or("$2 IS NULL", |_| "id IN (SELECT command FROM command_host WHERE host = $2)"),
+        host.map_or("$2 IS NULL", |_| OF_HOST),
     );
     let rows: Vec<CommandRow> = sqlx::query_as(AssertSqlSafe(sql))
         .bind(id.map(|id| id.to_string()))
@@ -526,6 +535,40 @@ mod tests {
         assert_eq!((shown.target, shown.hosts.len()), (Some(target()), 2));
         let shown = list(store.read(), Which::One(listed.id)).await.unwrap().remove(0);
         assert_eq!((shown.target, shown.hosts.len()), (None, 1));
+    }
+
+    #[tokio::test]
+    async fn a_host_has_the_commands_that_list_it_and_the_broadcasts_that_mean_it() {
+        let (_dir, store) = temporary().await;
+        let (one, other) = (HostId::random(), HostId::random());
+        let (all, others) = (command(10), Command { target: Target::Select("host=x".parse().unwrap()), ..command(10) });
+        let [for_one, for_both] = [vec![one], vec![one, other]]
+            .map(|hosts| (Command { target: Target::Hosts(hosts.clone()), ..command(10) }, hosts));
+        let mut db = store.begin().await.unwrap();
+        for (command, hosts) in [(&all, &[one, other][..]), (&others, &[other]), (&for_one.0, &for_one.1)] {
+            add(&mut db, command, b"", hosts).await.unwrap();
+        }
+        add(&mut db, &for_both.0, b"", &for_both.1).await.unwrap();
+        db.commit().await.unwrap();
+        let of = async |host, limit| {
+            let found = alone(store.read(), Which::Newest { host: Some(host), limit }).await.unwrap();
+            found.iter().map(|command| command.id).collect::<Vec<_>>()
+        };
+        assert_eq!(of(one, 9).await, [for_both.0.id, for_one.0.id, all.id]);
+        assert_eq!(of(other, 9).await, [for_both.0.id, others.id, all.id]);
+        assert_eq!((of(one, 1).await, of(HostId::random(), 9).await), (vec![for_both.0.id], vec![]));
+        // One that was not expected to answer a broadcast has it, too.
+        let mut db = store.begin().await.unwrap();
+        assert!(add_host(&mut db, others.id, one, CommandState::Running).await.unwrap());
+        db.commit().await.unwrap();
+        assert_eq!(of(one, 9).await, [for_both.0.id, for_one.0.id, others.id, all.id]);
+
+        let sql = format!("EXPLAIN QUERY PLAN SELECT id FROM command WHERE $1 IS NULL AND {OF_HOST}");
+        let plan: Vec<(i64, i64, i64, String)> =
+            sqlx::query_as(AssertSqlSafe(sql)).fetch_all(store.read()).await.unwrap();
+        let plan = plan.into_iter().map(|(.., step)| step).collect::<Vec<_>>().join("\n");
+        assert!(plan.contains("command_host_by_host (host=?)") && plan.contains("command_broadcast"), "{plan}");
+        assert!(!plan.contains("SCAN command_host"), "{plan}");
     }
 
     #[tokio::test]
