@@ -249,9 +249,9 @@ impl Console {
         if commands.is_empty() {
             return Ok(());
         }
-        let ids = dispatch::announce_all(self, operator, commands).await?;
-        for (places, id) in of.into_iter().zip(ids) {
-            places.into_iter().for_each(|place| units[place].1.command = Some(id));
+        let issued = dispatch::announce_all(self, operator, commands).await?;
+        for (places, command) in of.into_iter().zip(issued) {
+            places.into_iter().for_each(|place| units[place].1.command = Some(command.id));
         }
         Ok(())
     }

@@ -18,12 +18,15 @@ use crate::{
     },
 };
 
+/// The hosts that a command is for, and their names.
+pub(super) type Meant = Vec<(HostId, String)>;
+
 /// Whom a command is for.
-pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Target, Vec<HostId>), Error> {
+pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Target, Meant), Error> {
     let db = shared.store.read();
     match wanted {
         NewTarget::Hosts(names) => listed(names, &named(shared, names).await?),
-        NewTarget::All => everybody(host::ids(db).await?),
+        NewTarget::All => everybody(host::names(db).await?),
         NewTarget::Group(label) => {
             let hosts = pick::hosts(db, false, &|host| host.labels.contains_key(label)).await?;
             some(hosts, || format!("no host has the label {label}")).map(|hosts| (Target::Group(label.clone()), hosts))
@@ -37,7 +40,7 @@ pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Targ
 }
 
 /// The hosts that a list may mean.
-async fn named(shared: &Shared, names: &[String]) -> Result<Vec<(HostId, String)>, StoreError> {
+async fn named(shared: &Shared, names: &[String]) -> Result<Meant, StoreError> {
     let mut hosts = Vec::new();
     // One more than may be listed is enough for the refusal.
     for name in names.iter().take(TARGET_HOSTS_MAX + 1) {
@@ -48,7 +51,7 @@ async fn named(shared: &Shared, names: &[String]) -> Result<Vec<(HostId, String)
     Ok(hosts)
 }
 
-fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, Vec<HostId>), Error> {
+fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, Meant), Error> {
     if names.is_empty() {
         return Err(Error::invalid("no_hosts", "a command needs at least one host"));
     }
@@ -56,11 +59,12 @@ fn listed(names: &[String], hosts: &[(HostId, String)]) -> Result<(Target, Vec<H
         return Err(Error::invalid("too_many_hosts", format!("a command can list {TARGET_HOSTS_MAX} hosts"))
             .hint("give the command to all hosts, to a group, or to those that a select expression picks"));
     }
-    let hosts = check::resolve(names, hosts)?;
-    Ok((Target::Hosts(hosts.clone()), hosts))
+    let ids = check::resolve(names, hosts)?;
+    let meant = ids.iter().flat_map(|id| hosts.iter().find(|(host, _)| host == id).cloned()).collect();
+    Ok((Target::Hosts(ids), meant))
 }
 
-fn everybody(hosts: Vec<HostId>) -> Result<(Target, Vec<HostId>), Error> {
+fn everybody(hosts: Meant) -> Result<(Target, Meant), Error> {
     if hosts.is_empty() {
         return Err(Error::conflict("no_hosts", "no host has joined yet")
             .hint("`muster token create` makes a one-time password for one"));
@@ -68,7 +72,7 @@ fn everybody(hosts: Vec<HostId>) -> Result<(Target, Vec<HostId>), Error> {
     Ok((Target::All, hosts))
 }
 
-fn some(hosts: Vec<HostId>, none: impl FnOnce() -> String) -> Result<Vec<HostId>, Error> {
+fn some(hosts: Meant, none: impl FnOnce() -> String) -> Result<Meant, Error> {
     if hosts.is_empty() {
         return Err(Error::conflict("no_hosts", none())
             .hint("`muster host ls` lists them, and `muster host show` what labels and facts one has"));
@@ -84,12 +88,12 @@ mod tests {
     #[test]
     fn lists_and_everybody() {
         let hosts: Vec<_> = ["a", "b"].map(|name| (HostId::random(), name.to_owned())).to_vec();
-        assert_eq!(everybody(vec![hosts[0].0]).unwrap(), (Target::All, vec![hosts[0].0]));
+        assert_eq!(everybody(hosts[..1].to_vec()).unwrap(), (Target::All, hosts[..1].to_vec()));
         assert_eq!(everybody(Vec::new()).unwrap_err().status, 409);
         assert_eq!(listed(&[], &hosts).unwrap_err().status, 400);
         let many = vec!["a".to_owned(); TARGET_HOSTS_MAX + 1];
         assert_eq!(listed(&many, &hosts).unwrap_err().problem.code, "too_many_hosts");
-        assert_eq!(listed(&many[..2], &hosts).unwrap().1, [hosts[0].0]);
+        assert_eq!(listed(&many[..2], &hosts).unwrap(), (Target::Hosts(vec![hosts[0].0]), hosts[..1].to_vec()));
     }
 
     #[tokio::test]
@@ -98,14 +102,15 @@ mod tests {
         let (one, two) = (fixture.member("one").await, fixture.member("two").await);
         let picked = async |text: &str| {
             let wanted = NewTarget::Select(text.parse().unwrap());
-            resolve(fixture.shared(), &wanted).await.map(|(_, hosts)| hosts).map_err(|error| error.problem.code)
+            let ids = |(_, hosts): (Target, Meant)| hosts.into_iter().map(|(id, _)| id).collect();
+            resolve(fixture.shared(), &wanted).await.map(ids).map_err(|error| error.problem.code)
         };
         let mut both = vec![one.id, two.id];
         both.sort();
         assert_eq!(picked("host=one").await, Ok(vec![one.id]));
         assert_eq!(picked("not host=one and fact.cpus=2").await, Ok(vec![two.id]));
         assert_eq!(
-            picked("fact.arch=x86_64").await.map(|mut hosts| {
+            picked("fact.arch=x86_64").await.map(|mut hosts: Vec<HostId>| {
                 hosts.sort();
                 hosts
             }),

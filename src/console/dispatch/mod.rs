@@ -32,7 +32,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::check::{resolve, unknown_host, verb as check_verb};
-use self::schedule::{Action, Schedule};
+use self::{
+    address::Meant,
+    schedule::{Action, Schedule},
+};
 use super::{
     Change, Console, Error, Shared, content, realm,
     store::{self, StoreError, command::Open, host},
@@ -101,9 +104,8 @@ pub(super) async fn submit(console: &Console, operator: &Name, command: NewComma
 
 /// Signs, stores and publishes a command.
 pub(super) async fn announce(console: &Console, operator: &Name, command: NewCommand) -> Result<api::Command, Error> {
-    let ids = announce_all(console, operator, vec![command]).await?;
-    let id = ids.first().copied().ok_or_else(|| Error::invalid("no_command", "there is nothing to do"))?;
-    console.command(id).await
+    let issued = announce_all(console, operator, vec![command]).await?;
+    issued.into_iter().next().ok_or_else(|| Error::invalid("no_command", "there is nothing to do"))
 }
 
 /// Signs, stores and publishes commands: all, or none of them. Whoever asked may hang up at any moment; between storing
@@ -112,7 +114,7 @@ pub(super) async fn announce_all(
     console: &Console,
     operator: &Name,
     commands: Vec<NewCommand>,
-) -> Result<Vec<CommandId>, Error> {
+) -> Result<Vec<api::Command>, Error> {
     let mut authorised = Vec::new();
     for command in commands {
         authorised.push(authorise(&console.shared, operator, command).await?);
@@ -126,10 +128,23 @@ pub(super) async fn announce_all(
 struct Ready {
     command: Command,
     signed: Vec<u8>,
-    hosts: Vec<HostId>,
+    hosts: Meant,
 }
 
-async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<CommandId>, Error> {
+impl Ready {
+    /// As listings show it from now on.
+    fn shown(self) -> api::Command {
+        let Self { command: Command { id, target, issued_ms, expires_ms, operator, verb, .. }, mut hosts, .. } = self;
+        hosts.sort_unstable_by(|(one, its_name), (other, name)| (its_name, one).cmp(&(name, other)));
+        let line =
+            |(host, hostname)| api::CommandHost { host, hostname, state: api::CommandState::Waiting, outcome: None };
+        let hosts = hosts.into_iter().map(line).collect();
+        let target = target.broadcast().is_some().then_some(target);
+        api::Command { id, operator, issued_ms, expires_ms, verb: verb.masked(), target, hosts }
+    }
+}
+
+async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api::Command>, Error> {
     let shared = &*console.shared;
     // What a unit needs is not removed between the check and the command.
     let _content = shared.content.lock().await;
@@ -147,19 +162,21 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<Com
     }
     let mut transaction = shared.store.begin().await?;
     for Ready { command, signed, hosts } in &ready {
-        store::command::add(&mut transaction, command, signed, hosts).await?;
+        let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
+        store::command::add(&mut transaction, command, signed, &hosts).await?;
     }
     transaction.commit().await.map_err(StoreError::from)?;
-    let mut ids = Vec::new();
-    for Ready { command, hosts, .. } in ready {
+    let mut issued = Vec::new();
+    for one in ready {
+        let Ready { command, hosts, .. } = &one;
         let (id, broadcast, expires_ms) = (command.id, command.target.broadcast(), command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
-        let hosts = hosts.into_iter().map(|host| (host, false)).collect();
+        let hosts = hosts.iter().map(|(host, _)| (*host, false)).collect();
         let _ = shared.dispatch.send(Event::Submitted { open: Open { id, expires_ms, hosts }, broadcast }).await;
         shared.changed(Change::Command(id));
-        ids.push(id);
+        issued.push(one.shown());
     }
-    Ok(ids)
+    Ok(issued)
 }
 
 /// Checks a command, and signs it.
@@ -432,6 +449,25 @@ fn to_ms(time: Duration) -> Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        api::NewTarget,
+        console::testing::{Fixture, admin, exec},
+    };
+
+    #[tokio::test]
+    async fn what_is_answered_is_what_listings_show() {
+        let fixture = Fixture::new().await;
+        for name in ["b", "a", "c"] {
+            fixture.member(name).await;
+        }
+        let verb = || exec(&["env"]);
+        for target in [NewTarget::All, NewTarget::Hosts(vec!["c".to_owned(), "a".to_owned(), "c".to_owned()])] {
+            let command = NewCommand { target, expires_in_ms: None, verb: verb() };
+            let answered = fixture.console.submit(&admin(), command).await.unwrap();
+            assert_eq!(answered.hosts[0].hostname, "a");
+            assert_eq!(answered, fixture.console.command(answered.id).await.unwrap());
+        }
+    }
 
     #[test]
     fn who_does_not_answer_a_roll_call_is_missing_once_it_is_over() {

@@ -119,10 +119,10 @@ pub async fn holds_key(db: &mut SqliteConnection, host: HostId, key_sha256: &str
     Ok(found.is_some())
 }
 
-/// All hosts.
-pub async fn ids(db: &SqlitePool) -> Result<Vec<HostId>> {
-    let rows: Vec<(String,)> = sqlx::query_as("SELECT id FROM host ORDER BY id").fetch_all(db).await?;
-    rows.into_iter().map(|(id,)| parsed("host id", &id)).collect()
+/// Ids and names of all hosts.
+pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
+    let rows: Vec<(String, String)> = sqlx::query_as("SELECT id, hostname FROM host ORDER BY id").fetch_all(db).await?;
+    rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
 
 /// Ids and names of the hosts that `text` may mean: the one of this id, and those of this name.

@@ -8,13 +8,13 @@ use sqlx::SqlitePool;
 
 use super::{Result, json, parsed};
 
-/// Hosts that `picks` takes, by what they have said last; of one that has never said anything its name and its facts
-/// are known, from when it joined. Units are looked up only if they are asked for.
+/// Ids and names of the hosts that `picks` takes, by what they have said last; of one that has never said anything its
+/// name and its facts are known, from when it joined. Units are looked up only if they are asked for.
 pub async fn hosts(
     db: &SqlitePool,
     with_units: bool,
     picks: &(dyn Fn(&select::Host<'_>) -> bool + Sync),
-) -> Result<Vec<HostId>> {
+) -> Result<Vec<(HostId, String)>> {
     type Row = (String, String, String, Option<String>);
     let units = if with_units { reports(db).await? } else { HashMap::new() };
     let mut rows = sqlx::query_as::<_, Row>(
@@ -43,7 +43,7 @@ pub async fn hosts(
             }),
         };
         if is_picked {
-            found.push(id);
+            found.push((id, hostname));
         }
     }
     Ok(found)
