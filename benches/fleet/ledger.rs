@@ -46,6 +46,13 @@ impl Ledger {
         self.count("SELECT count(*) FROM command WHERE issued_ms >= $1", 0)
     }
 
+    /// Whether any host owes an outcome. Asked every few milliseconds of what is measured, so it counts none.
+    pub(crate) fn is_any_open(&self) -> Result<bool> {
+        let sql = "SELECT EXISTS (
+            SELECT 1 FROM command_host WHERE state IN ('waiting', 'accepted', 'running')) WHERE $1 = 0";
+        Ok(self.count(sql, 0)? == 1)
+    }
+
     /// Hosts that owe an outcome.
     pub(crate) fn open_outcomes(&self) -> Result<u64> {
         self.count("SELECT count(*) FROM command_host WHERE state IN ('waiting', 'accepted', 'running') AND $1 = 0", 0)

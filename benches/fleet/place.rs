@@ -251,7 +251,7 @@ impl Console {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        while self.ledger.open_outcomes()? > 0 {
+        while self.ledger.is_any_open()? {
             ensure!(began.elapsed() < PATIENCE, "{} outcomes are missing", self.ledger.open_outcomes()?);
             thread::sleep(LOOK);
         }
