@@ -5,13 +5,13 @@ use muster_topics::{
     command::{Command, Refresh, Target, Verb},
     heartbeat::{Content as Beat, Heartbeat},
     name::{CommandId, HostId},
-    outcome::{CHUNK_MAX_BYTES, Content, RefusalCode, Report, Status},
+    outcome::{CHUNK_MAX_BYTES, Content, RefusalCode, Status},
     presence::{Presence, PresenceState},
     topic::HostTopic,
     unit::Exit,
 };
 
-use super::testing::{Fleet, a_moment, ago};
+use super::testing::{Fleet, OWED_MAX, a_moment, ago};
 
 const EXITED: Status = Status::Exited { exit: Exit::Code(0) };
 
@@ -87,19 +87,45 @@ async fn what_the_store_does_not_take_is_done_once_it_does() {
     let full = "CREATE TRIGGER full BEFORE INSERT ON journal BEGIN SELECT raise(ABORT, 'full'); END";
     sqlx::query(full).execute(&mut store).await.unwrap();
 
-    // More than a broker lets anybody owe it: if they were forgotten, nothing more would come.
-    let commands: Vec<Command> = (0..30).map(|_| fleet.exec(&["/bin/true"])).collect();
+    // More than the broker lets anybody owe it: if they were forgotten, nothing more would come.
+    let commands: Vec<Command> = (0..3 * OWED_MAX).map(|_| fleet.exec(&["/bin/true"])).collect();
     for command in &commands {
         console.publish(HostTopic::Command, false, fleet.sign(command)).await;
     }
     a_moment().await;
     assert!(console.reports_so_far().is_empty());
     sqlx::query("DROP TRIGGER full").execute(&mut store).await.unwrap();
-    let mut open: std::collections::BTreeSet<CommandId> = commands.iter().map(|command| command.id).collect();
-    while !open.is_empty() {
-        let done = |report: &Report| matches!(report.content, Content::Done { .. });
-        open.remove(&console.next(HostTopic::Outcome, done).await.command);
+    console.outcomes(&commands).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_comes_while_an_agent_claims_its_host_is_done_once_it_works() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let gone = Presence {
+        v: V1,
+        state: PresenceState::Online,
+        instance: uuid::Uuid::new_v4(),
+        epoch: 1,
+        session: 1,
+        agent_version: String::new(),
+        capabilities: vec![],
+        since_ms: 0,
+    };
+    console.publish(HostTopic::Presence, true, serde_json::to_vec(&gone).unwrap()).await;
+    let agent = fleet.agent("agent").await;
+    console.next(HostTopic::Presence, |presence: &Presence| presence.instance != gone.instance).await;
+
+    // More than the broker lets anybody owe it: if it were owed them, the claim would not end.
+    let commands: Vec<Command> = (0..3 * OWED_MAX).map(|_| fleet.exec(&["/bin/true"])).collect();
+    for command in &commands {
+        console.publish(HostTopic::Command, false, fleet.sign(command)).await;
     }
+    a_moment().await;
+    assert!(!*agent.connected().borrow(), "somebody may still object");
+    assert!(console.reports_so_far().is_empty());
+    console.outcomes(&commands).await;
     agent.stop().await;
 }
 

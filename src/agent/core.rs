@@ -372,7 +372,7 @@ impl Agent {
 
     fn down(&mut self) {
         self.voice.down();
-        // They were not acknowledged, and the console sends them again.
+        // Nobody has answered them, and the console sends them again.
         self.held.clear();
         self.held_ms = None;
         self.ready.send_replace(false);
@@ -414,8 +414,9 @@ impl Agent {
         done
     }
 
-    fn hold(&mut self, message: Message) {
+    fn hold(&mut self, mut message: Message) {
         if self.held.len() < HELD_MAX {
+            self.voice.held(&mut message);
             self.held.push_back(message);
         }
     }
@@ -444,6 +445,7 @@ impl Agent {
                 tracing::info!(
                     "another agent of this host is online, or was lately; this one works if it does not object"
                 );
+                self.held.iter_mut().for_each(|message| self.voice.held(message));
             }
             Verdict::Withdraw => {
                 tracing::error!(

@@ -7,7 +7,8 @@
 //! Two bounded queues lie between this task and the agent's loop. The loop never waits for the one
 //! to the broker ([`Connection::publish`] answers "full" instead), so that the two cannot wait for each other.
 //!
-//! **Invariant: nothing is acknowledged to the broker by itself.** The loop does it, after the journal.
+//! **Invariant: nothing is acknowledged to the broker by itself.** The loop does it, after the journal; or before, where it
+//! has to wait for the end of a claim.
 
 use std::{
     sync::{
@@ -116,13 +117,30 @@ pub struct Message {
     /// Where it came in.
     pub topic: Topic,
     publish: Publish,
+    receipt: Option<Receipt>,
 }
 
+/// What the broker is owed for a message.
+#[derive(Debug)]
+pub struct Receipt(Publish);
+
 impl Message {
+    fn new(topic: Topic, publish: Publish) -> Self {
+        // Its quality and number are all that an acknowledgement is made of.
+        let mut owed = Publish::new("", publish.qos, []);
+        owed.pkid = publish.pkid;
+        Self { topic, publish, receipt: Some(Receipt(owed)) }
+    }
+
     /// What it carries.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.publish.payload
+    }
+
+    /// What the broker is owed for it: once, for the number may be another message's after that.
+    pub fn receipt(&mut self) -> Option<Receipt> {
+        self.receipt.take()
     }
 }
 
@@ -188,8 +206,8 @@ impl Connection {
 
     /// Acknowledges a message to the broker.
     #[must_use]
-    pub fn acknowledge(&self, message: &Message) -> bool {
-        self.client.try_ack(&message.publish).is_ok()
+    pub fn acknowledge(&self, receipt: &Receipt) -> bool {
+        self.client.try_ack(&receipt.0).is_ok()
     }
 
     /// Ends the connection in order: the last will is not spoken.
@@ -415,7 +433,7 @@ impl Task {
 
     fn message(&self, connection: &Connection, publish: Publish) -> Option<LinkEvent> {
         match connection.prefix.parse(&publish.topic) {
-            Ok(topic) => Some(LinkEvent::Message(Message { topic, publish })),
+            Ok(topic) => Some(LinkEvent::Message(Message::new(topic, publish))),
             Err(error) => {
                 tracing::debug!(%error, "a message on a topic that was not asked for");
                 let _ = connection.client.try_ack(&publish);

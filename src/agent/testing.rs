@@ -2,6 +2,7 @@
 //! that none of us wrote), and a console's hand on the bus.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::PathBuf,
     process::{Child, Command as Process, Stdio},
@@ -39,6 +40,9 @@ use crate::{clock, pki};
 
 /// The longest wait for anything: far beyond what is needed, for machines that are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many messages the broker gives to anybody who acknowledges none.
+pub(super) const OWED_MAX: usize = 10;
 
 pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -102,7 +106,8 @@ impl Fleet {
         let folder = self.folder.path().display();
         let config = format!(
             "listener {} 127.0.0.1\ncafile {folder}/ca.pem\ncertfile {folder}/broker.pem\nkeyfile {folder}/broker.key\n\
-             require_certificate true\nuse_identity_as_username true\nallow_anonymous false\nuser root\n",
+             require_certificate true\nuse_identity_as_username true\nallow_anonymous false\nuser root\n\
+             max_inflight_messages {OWED_MAX}\n",
             self.port
         );
         let path = self.folder.path().join("mosquitto.conf");
@@ -319,6 +324,15 @@ impl Console {
             if let Content::Done { outcome } = report.content.clone() {
                 return (report, outcome);
             }
+        }
+    }
+
+    /// Waits for the terminal answers of commands.
+    pub(super) async fn outcomes(&mut self, commands: &[Command]) {
+        let mut open: BTreeSet<CommandId> = commands.iter().map(|command| command.id).collect();
+        while !open.is_empty() {
+            let done = |report: &Report| matches!(report.content, Content::Done { .. });
+            open.remove(&self.next(HostTopic::Outcome, done).await.command);
         }
     }
 

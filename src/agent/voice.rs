@@ -22,7 +22,7 @@ use muster_topics::{
 
 use super::{
     alert_topics::AlertTopics,
-    link::{Connection, Me, Message},
+    link::{Connection, Me, Message, Receipt},
     store::{Store, StoreError, metric, outbox},
     unit_topics::UnitTopics,
 };
@@ -83,7 +83,7 @@ pub(crate) trait Wire {
     /// Publishes at least once.
     fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool;
     /// Acknowledges a message to the broker.
-    fn acknowledge(&self, message: &Message) -> bool;
+    fn acknowledge(&self, receipt: &Receipt) -> bool;
     /// Ends the connection in order: the last will is not spoken.
     fn disconnect(&self) -> bool;
 }
@@ -101,8 +101,8 @@ impl Wire for Connection {
         Self::publish(self, topic, retain, payload)
     }
 
-    fn acknowledge(&self, message: &Message) -> bool {
-        Self::acknowledge(self, message)
+    fn acknowledge(&self, receipt: &Receipt) -> bool {
+        Self::acknowledge(self, receipt)
     }
 
     fn disconnect(&self) -> bool {
@@ -138,7 +138,7 @@ struct Line<W> {
     asserted_ms: Millis,
     assert_ms: Option<Millis>,
     /// Acknowledgements that the connection did not take yet.
-    acks: VecDeque<Message>,
+    acks: VecDeque<Receipt>,
 }
 
 impl<W> Line<W> {
@@ -285,11 +285,24 @@ impl<K: Kept, W: Wire> Voice<K, W> {
     }
 
     /// A message was dealt with: the broker may forget it.
-    pub(crate) fn done(&mut self, message: Message) {
-        if let Some(line) = &mut self.line
-            && (!line.acks.is_empty() || !line.connection.acknowledge(&message))
+    pub(crate) fn done(&mut self, mut message: Message) {
+        self.acknowledge(&mut message);
+    }
+
+    /// A message is held back. While this agent claims its host, which takes as long as a broker may wait for the
+    /// acknowledgement of a message before it gives its reader up, the broker may forget it: the connection has to last, and
+    /// whoever sent the message says it again until it is answered.
+    pub(crate) fn held(&mut self, message: &mut Message) {
+        if self.line.as_ref().is_some_and(|line| line.standing.is_claiming()) {
+            self.acknowledge(message);
+        }
+    }
+
+    fn acknowledge(&mut self, message: &mut Message) {
+        if let (Some(line), Some(receipt)) = (&mut self.line, message.receipt())
+            && (!line.acks.is_empty() || !line.connection.acknowledge(&receipt))
         {
-            line.acks.push_back(message);
+            line.acks.push_back(receipt);
         }
     }
 
@@ -370,8 +383,8 @@ impl<K: Kept, W: Wire> Voice<K, W> {
 
     fn say_presence(&mut self, now_ms: Millis) -> bool {
         let Some(line) = &mut self.line else { return true };
-        while let Some(message) = line.acks.front() {
-            if !line.connection.acknowledge(message) {
+        while let Some(receipt) = line.acks.front() {
+            if !line.connection.acknowledge(receipt) {
                 return false;
             }
             line.acks.pop_front();

@@ -225,7 +225,7 @@ impl Host {
         }
     }
 
-    async fn message(&mut self, message: Message, link: &Link) -> Done {
+    async fn message(&mut self, mut message: Message, link: &Link) -> Done {
         if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
             let now_ms = self.now_ms();
             let verdict = self.parts.voice.heard_presence(message.payload(), now_ms);
@@ -234,6 +234,7 @@ impl Host {
         }
         if !self.parts.voice.is_sole() || !self.held.is_empty() {
             if self.held.len() < HELD_MAX {
+                self.parts.voice.held(&mut message);
                 self.held.push_back(message);
             }
             return Ok(());
@@ -243,7 +244,8 @@ impl Host {
 
     async fn stand(&mut self, verdict: Verdict, link: &Link) -> Done {
         match verdict {
-            Verdict::Ignore | Verdict::Assert | Verdict::Claim => {}
+            Verdict::Ignore | Verdict::Assert => {}
+            Verdict::Claim => self.held.iter_mut().for_each(|message| self.parts.voice.held(message)),
             Verdict::Withdraw => {
                 tracing::error!(host.id = %self.parts.me.host, "duplicate: another simulation has this host");
                 link.withdraw();

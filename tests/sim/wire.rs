@@ -180,7 +180,7 @@ impl Wire for SimWire {
     }
 
     // Brokers forget unacknowledged messages of clean sessions, so nothing depends on this here.
-    fn acknowledge(&self, _: &link::Message) -> bool {
+    fn acknowledge(&self, _: &link::Receipt) -> bool {
         true
     }
 
