@@ -11,7 +11,10 @@ use muster_topics::{
     unit::Exit,
 };
 
-use super::testing::{Fleet, OWED_MAX, a_moment, ago};
+use super::{
+    link::Me,
+    testing::{Fleet, a_moment, ago},
+};
 
 const EXITED: Status = Status::Exited { exit: Exit::Code(0) };
 
@@ -87,11 +90,8 @@ async fn what_the_store_does_not_take_is_done_once_it_does() {
     let full = "CREATE TRIGGER full BEFORE INSERT ON journal BEGIN SELECT raise(ABORT, 'full'); END";
     sqlx::query(full).execute(&mut store).await.unwrap();
 
-    // More than the broker lets anybody owe it: if they were forgotten, nothing more would come.
-    let commands: Vec<Command> = (0..3 * OWED_MAX).map(|_| fleet.exec(&["/bin/true"])).collect();
-    for command in &commands {
-        console.publish(HostTopic::Command, false, fleet.sign(command)).await;
-    }
+    // If they were forgotten, nothing more would come.
+    let commands = fleet.more_than_is_owed(&console).await;
     a_moment().await;
     assert!(console.reports_so_far().is_empty());
     sqlx::query("DROP TRIGGER full").execute(&mut store).await.unwrap();
@@ -103,25 +103,14 @@ async fn what_the_store_does_not_take_is_done_once_it_does() {
 async fn what_comes_while_an_agent_claims_its_host_is_done_once_it_works() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;
-    let gone = Presence {
-        v: V1,
-        state: PresenceState::Online,
-        instance: uuid::Uuid::new_v4(),
-        epoch: 1,
-        session: 1,
-        agent_version: String::new(),
-        capabilities: vec![],
-        since_ms: 0,
-    };
-    console.publish(HostTopic::Presence, true, serde_json::to_vec(&gone).unwrap()).await;
+    let gone = Me { host: fleet.host, instance: uuid::Uuid::new_v4(), epoch: 1, keep_alive_s: 2 };
+    let presence = gone.presence(1, PresenceState::Online, 0);
+    console.publish(HostTopic::Presence, true, serde_json::to_vec(&presence).unwrap()).await;
     let agent = fleet.agent("agent").await;
     console.next(HostTopic::Presence, |presence: &Presence| presence.instance != gone.instance).await;
 
-    // More than the broker lets anybody owe it: if it were owed them, the claim would not end.
-    let commands: Vec<Command> = (0..3 * OWED_MAX).map(|_| fleet.exec(&["/bin/true"])).collect();
-    for command in &commands {
-        console.publish(HostTopic::Command, false, fleet.sign(command)).await;
-    }
+    // If the broker were owed them, the claim would not end.
+    let commands = fleet.more_than_is_owed(&console).await;
     a_moment().await;
     assert!(!*agent.connected().borrow(), "somebody may still object");
     assert!(console.reports_so_far().is_empty());

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES, V1,
     name::{HostId, Name},
@@ -116,26 +117,24 @@ pub enum LinkEvent {
 pub struct Message {
     /// Where it came in.
     pub topic: Topic,
-    publish: Publish,
+    payload: Bytes,
     receipt: Option<Receipt>,
 }
 
-/// What the broker is owed for a message.
+/// What the broker is owed for a message: what is left of it without what it carries.
 #[derive(Debug)]
 pub struct Receipt(Publish);
 
 impl Message {
-    fn new(topic: Topic, publish: Publish) -> Self {
-        // Its quality and number are all that an acknowledgement is made of.
-        let mut owed = Publish::new("", publish.qos, []);
-        owed.pkid = publish.pkid;
-        Self { topic, publish, receipt: Some(Receipt(owed)) }
+    fn new(topic: Topic, mut publish: Publish) -> Self {
+        let payload = std::mem::take(&mut publish.payload);
+        Self { topic, payload, receipt: Some(Receipt(publish)) }
     }
 
     /// What it carries.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
-        &self.publish.payload
+        &self.payload
     }
 
     /// What the broker is owed for it: once, for the number may be another message's after that.

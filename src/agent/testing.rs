@@ -42,7 +42,7 @@ use crate::{clock, pki};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How many messages the broker gives to anybody who acknowledges none.
-pub(super) const OWED_MAX: usize = 10;
+const OWED_MAX: usize = 10;
 
 pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -233,6 +233,15 @@ impl Fleet {
             realms: Vec::new(),
             verb: Verb::Exec(exec),
         }
+    }
+
+    /// Orders more than the broker lets anybody owe it.
+    pub(super) async fn more_than_is_owed(&self, console: &Console) -> Vec<Command> {
+        let commands: Vec<Command> = (0..3 * OWED_MAX).map(|_| self.exec(&["/bin/true"])).collect();
+        for command in &commands {
+            console.publish(HostTopic::Command, false, self.sign(command)).await;
+        }
+        commands
     }
 
     fn ack(&self) -> Ack {
