@@ -233,7 +233,7 @@ fn judge(ended: &Ended, limit_ms: u64, folder: &Path) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
 
     use super::*;
 
@@ -325,11 +325,13 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_listens() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let to = listener.local_addr().unwrap();
-        assert!(connect(to).await.is_ok());
-        drop(listener);
+        // One that is bound keeps its port from others, and refuses until it listens.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let to = socket.local_addr().unwrap();
         let why = connect(to).await.unwrap_err();
         assert!(why.starts_with(&to.to_string()) && why.contains("refused"), "{why}");
+        let _listener = socket.listen(1).unwrap();
+        assert!(connect(to).await.is_ok());
     }
 }
