@@ -1,4 +1,5 @@
-//! Where a broker is: `mqtts://HOST[:PORT]` everywhere, and `mqtt://HOST[:PORT]` on this machine alone.
+//! Where a broker is: `mqtts://HOST[:PORT]` everywhere, and `mqtt://HOST[:PORT]` on this machine alone; and at which quality it is
+//! given messages.
 //!
 //! **Invariant: nothing crosses a network in the clear.** Without TLS there is no certificate that says who somebody is, and
 //! commands are signed but not secret. On loopback that is for measurements, and for a tunnel that ends here.
@@ -33,6 +34,16 @@ impl Address {
             None => 1883,
         };
         (tls || is_here(host)).then(|| Self { host: host.to_owned(), port, tls })
+    }
+}
+
+/// The quality of a topic's messages, in the library's word.
+#[cfg(any(feature = "agent", feature = "console"))]
+pub(crate) fn qos(topic: &muster_topics::topic::Topic) -> rumqttc::QoS {
+    use muster_topics::topic::Qos;
+    match topic.qos() {
+        Qos::AtMostOnce => rumqttc::QoS::AtMostOnce,
+        Qos::AtLeastOnce => rumqttc::QoS::AtLeastOnce,
     }
 }
 

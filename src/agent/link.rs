@@ -38,7 +38,7 @@ use uuid::Uuid;
 
 use super::join::{Identity, causes};
 use crate::{
-    bus::Address,
+    bus::{self, Address},
     chance, clock,
     rules::backoff::{Growth, RECONNECT},
 };
@@ -158,7 +158,9 @@ impl Meter {
     fn came(&self, packet: &Incoming) {
         let bytes = match packet {
             Incoming::Publish(publish) => {
-                self.out_bytes.fetch_add(SHORT_BYTES, Ordering::Relaxed);
+                if publish.qos != QoS::AtMostOnce {
+                    self.out_bytes.fetch_add(SHORT_BYTES, Ordering::Relaxed);
+                }
                 publish.size() as u64
             }
             // CONNACK, PUBACK, PINGRESP (of which the last has no number), and the SUBACK of an agent's few filters.
@@ -185,7 +187,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Publishes, at the quality of [`qos_of`].
+    /// Publishes, at the topic's quality.
     #[must_use]
     pub fn publish(&self, topic: &Topic, retain: bool, payload: Vec<u8>) -> bool {
         if payload.len() > PAYLOAD_MAX_BYTES {
@@ -193,9 +195,10 @@ impl Connection {
             tracing::error!(%topic, bytes = payload.len(), "a message is too long and is not sent");
             return true;
         }
-        let (qos, topic) = (qos_of(topic), self.prefix.topic(topic));
-        // Beside these two: the header, the lengths and the number.
-        let bytes = (topic.len() + payload.len()) as u64 + 7;
+        let (qos, topic) = (bus::qos(topic), self.prefix.topic(topic));
+        // Beside these two: the header and the lengths, and a number if it is to be acknowledged.
+        let beside = if qos == QoS::AtMostOnce { 5 } else { 7 };
+        let bytes = (topic.len() + payload.len()) as u64 + beside;
         let taken = self.client.try_publish(topic, qos, retain, payload).is_ok();
         if taken {
             self.meter.out_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -213,16 +216,6 @@ impl Connection {
     #[must_use]
     pub fn disconnect(&self) -> bool {
         self.client.try_disconnect().is_ok()
-    }
-}
-
-/// What a message asks the broker for. An answer is said until the console has acknowledged it, so that the broker's own
-/// acknowledgement would promise nothing, and of ten thousand answers at once it is a sixth of what the broker does (decision
-/// 0045). The rest may have other readers, with sessions that a broker keeps for them.
-fn qos_of(topic: &Topic) -> QoS {
-    match topic {
-        Topic::Host(_, HostTopic::Outcome) => QoS::AtMostOnce,
-        _ => QoS::AtLeastOnce,
     }
 }
 
@@ -404,7 +397,8 @@ impl Task {
         };
         let will = self.me.presence(session, PresenceState::Offline, since_ms);
         let will = serde_json::to_vec(&will).map_err(|error| error.to_string())?;
-        let topic = membership.prefix.topic(&self.me.topic(HostTopic::Presence));
+        let topic = self.me.topic(HostTopic::Presence);
+        let will = LastWill::new(membership.prefix.topic(&topic), will, bus::qos(&topic), true);
         let mut options =
             MqttOptions::new(format!("{}-{}", self.me.host, self.me.instance), address.host, address.port);
         options
@@ -413,7 +407,7 @@ impl Task {
             .set_inflight(INFLIGHT)
             .set_manual_acks(true)
             .set_max_packet_size(PACKET_MAX_BYTES, PACKET_MAX_BYTES)
-            .set_last_will(LastWill::new(topic, will, QoS::AtLeastOnce, true))
+            .set_last_will(will)
             .set_transport(transport);
         Ok(options)
     }

@@ -38,7 +38,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch;
-use crate::{bus::Address, chance, clock::now_ms, rules::backoff::Growth};
+use crate::{
+    bus::{self, Address},
+    chance,
+    clock::now_ms,
+    rules::backoff::Growth,
+};
 
 /// Messages that wait for ingest, and as many for the recorder: what ten thousand hosts answer at once, so that the
 /// broker need not keep it. Mosquitto, as installed, keeps a thousand messages and drops what comes then.
@@ -383,12 +388,9 @@ async fn publish(
             Some(publish) = acks.recv() => client.ack(&publish).await,
             message = outbound.recv() => match message {
                 Some(message) => {
-                    // A host that misses an acknowledgement repeats what it is for, and is told again.
-                    let qos = match &message.topic {
-                        Topic::Host(_, HostTopic::Ack) => QoS::AtMostOnce,
-                        _ => QoS::AtLeastOnce,
-                    };
-                    client.publish(prefix.topic(&message.topic), qos, false, message.payload).await
+                    client
+                        .publish(prefix.topic(&message.topic), bus::qos(&message.topic), false, message.payload)
+                        .await
                 }
                 None => return End::Closed,
             },

@@ -22,6 +22,7 @@ use crate::{
     presence::{ConsolePresence, Presence},
     role::{Action, Role, TABLE},
     snapshot::{SnapshotDiff, Snapshots},
+    topic::{Qos, Topic, TopicError},
     unit::UnitReport,
 };
 
@@ -35,6 +36,28 @@ struct Channel {
     payload: Option<&'static str>,
     retained: bool,
     about: &'static str,
+}
+
+impl Channel {
+    /// A topic of this channel, of some host.
+    fn topic(&self) -> Result<Topic, TopicError> {
+        self.address
+            .replace("{host}", "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52")
+            .replace("{realm}", "default")
+            .replace("{unit}", "hello")
+            .replace("{label}", "site")
+            .replace("{console}", "main")
+            .replace("{alert}", "disk")
+            .parse()
+    }
+
+    /// MQTT's number of the quality at which messages are published here; nothing if this is no topic.
+    fn qos(&self) -> Option<u8> {
+        self.topic().ok().map(|topic| match topic.qos() {
+            Qos::AtMostOnce => 0,
+            Qos::AtLeastOnce => 1,
+        })
+    }
 }
 
 /// The channels that carry something today. Topics of [`crate::topic`] that are not listed are
@@ -174,7 +197,7 @@ fn asyncapi() -> Value {
             json!({
                 "action": "receive",
                 "channel": { "$ref": format!("#/channels/{}", channel.id) },
-                "bindings": { "mqtt": { "qos": 1, "retain": channel.retained } },
+                "bindings": { "mqtt": { "qos": channel.qos(), "retain": channel.retained } },
             }),
         );
     }
@@ -185,7 +208,8 @@ fn asyncapi() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "Apache-2.0" },
             "description": "What agents and consoles say to each other over MQTT 3.1.1. Topics stand below a \
-                            configurable prefix, `muster` unless changed. Every message is QoS 1.",
+                            configurable prefix, `muster` unless changed. The bindings name the \
+                            quality at which each is published.",
         },
         "defaultContentType": "application/json",
         "channels": channels,
@@ -238,7 +262,6 @@ fn permissions() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topic::Topic;
 
     #[test]
     fn committed_documents_are_true() {
@@ -255,15 +278,7 @@ mod tests {
     #[test]
     fn every_channel_is_a_topic() {
         for channel in CHANNELS {
-            let topic = channel
-                .address
-                .replace("{host}", "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52")
-                .replace("{realm}", "default")
-                .replace("{unit}", "hello")
-                .replace("{label}", "site")
-                .replace("{console}", "main")
-                .replace("{alert}", "disk");
-            assert!(topic.parse::<Topic>().is_ok(), "{topic}");
+            assert!(channel.topic().is_ok(), "{}", channel.address);
         }
     }
 }

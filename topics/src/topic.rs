@@ -143,7 +143,30 @@ pub enum HostTopic {
     Ack,
 }
 
+/// What a publisher asks the broker for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Qos {
+    /// QoS 0: that it passes the message on.
+    AtMostOnce,
+    /// QoS 1: that it says, too, that it has the message.
+    AtLeastOnce,
+}
+
 impl Topic {
+    /// At which quality messages are published here.
+    ///
+    /// Answers and their acknowledgements are said again until whoever they are for has answered. A broker's own acknowledgement
+    /// would promise nothing beyond that, and where ten thousand hosts answer it is as many packets again
+    /// (`topics/decisions/0023` and 0045). The rest is kept, or may have other readers, with sessions that their broker keeps for
+    /// them.
+    #[must_use]
+    pub fn qos(&self) -> Qos {
+        match self {
+            Self::Host(_, HostTopic::Outcome | HostTopic::Ack) => Qos::AtMostOnce,
+            Self::Host(..) | Self::CommandAll | Self::CommandGroup(_) | Self::ConsolePresence(_) => Qos::AtLeastOnce,
+        }
+    }
+
     /// The host whose topic this is.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
