@@ -36,7 +36,7 @@ use super::{
     config::Config,
     join::{self, Identity},
 };
-use crate::{clock, pki};
+use crate::{bus, clock, pki};
 
 /// The longest wait for anything: far beyond what is needed, for machines that are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -275,13 +275,13 @@ pub(super) struct Console {
 
 impl Console {
     pub(super) async fn publish(&self, topic: HostTopic, retain: bool, payload: Vec<u8>) {
-        let topic = Prefix::default().topic(&Topic::Host(self.host, topic));
-        self.client.publish(topic, QoS::AtLeastOnce, retain, payload).await.unwrap();
+        let topic = Topic::Host(self.host, topic);
+        self.client.publish(Prefix::default().topic(&topic), bus::qos(&topic), retain, payload).await.unwrap();
     }
 
     pub(super) async fn broadcast(&self, payload: Vec<u8>) {
-        let topic = Prefix::default().topic(&Topic::CommandAll);
-        self.client.publish(topic, QoS::AtLeastOnce, false, payload).await.unwrap();
+        let topic = Topic::CommandAll;
+        self.client.publish(Prefix::default().topic(&topic), bus::qos(&topic), false, payload).await.unwrap();
     }
 
     /// The next message on a topic that is as wanted; what comes before it is passed over.

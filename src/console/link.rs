@@ -10,9 +10,9 @@
 //! - ingest never waits for the link: its acknowledgements have room by construction ([`ACKS`]), and
 //!   other messages that find no room are dropped, for each is repeated by a rule above this one.
 //!
-//! What hosts repeat until the console acknowledges it (outcomes, heartbeats, measurements) is read at QoS 0, and so are the
-//! acknowledgements sent: the broker's part in it costs it and us as much again, and promises nothing that counts (decision
-//! 0023).
+//! What hosts repeat until the console acknowledges it (outcomes, heartbeats, alerts, measurements) is read at QoS 0, and so are
+//! acknowledgements and broadcasts sent: the broker's part in it costs it and us as much again, and promises nothing that counts
+//! (decisions 0023 and 0048).
 //!
 //! **Invariant: an MQTT message of QoS 1 is acknowledged once its [`Receipt`] says so**, and not otherwise.
 //!
@@ -284,8 +284,8 @@ impl Link {
         let filters = Filter::of_console();
         let filters = filters.iter().map(|filter| SubscribeFilter::new(config.prefix.filter(filter), qos_of(filter)));
         client.try_subscribe_many(filters)?;
-        let topic = config.prefix.topic(&Topic::ConsolePresence(config.id.clone()));
-        client.try_publish(topic, QoS::AtLeastOnce, true, presence(config, PresenceState::Online))?;
+        let (topic, qos, payload) = presence(config, PresenceState::Online);
+        client.try_publish(topic, qos, true, payload)?;
         tracing::info!(broker.host = %config.address.host, broker.port = config.address.port, "connected to the broker");
         self.connected.send_replace(true);
         let _ = self.dispatch.send(dispatch::Event::Connected).await;
@@ -403,10 +403,8 @@ async fn publish(
 
 /// Says that this console stops, in order, so that the last will does not have to.
 async fn farewell(config: &LinkConfig, client: &AsyncClient, events: &mut EventLoop) {
-    let topic = config.prefix.topic(&Topic::ConsolePresence(config.id.clone()));
-    let said = client
-        .try_publish(topic, QoS::AtLeastOnce, true, presence(config, PresenceState::Stopped))
-        .and_then(|()| client.try_disconnect());
+    let (topic, qos, payload) = presence(config, PresenceState::Stopped);
+    let said = client.try_publish(topic, qos, true, payload).and_then(|()| client.try_disconnect());
     if said.is_err() {
         return;
     }
@@ -433,15 +431,17 @@ fn options(config: &LinkConfig) -> MqttOptions {
     options.set_keep_alive(KEEP_ALIVE);
     options.set_inflight(INFLIGHT);
     options.set_max_packet_size(PACKET_MAX_BYTES, PACKET_MAX_BYTES);
-    let topic = config.prefix.topic(&Topic::ConsolePresence(config.id.clone()));
-    options.set_last_will(LastWill::new(topic, presence(config, PresenceState::Offline), QoS::AtLeastOnce, true));
+    let (topic, qos, payload) = presence(config, PresenceState::Offline);
+    options.set_last_will(LastWill::new(topic, payload, qos, true));
     options
 }
 
-fn presence(config: &LinkConfig, state: PresenceState) -> Vec<u8> {
+/// Where, at which quality and in which words this console says whether it is there.
+fn presence(config: &LinkConfig, state: PresenceState) -> (String, QoS, Vec<u8>) {
+    let topic = Topic::ConsolePresence(config.id.clone());
     let presence = ConsolePresence { v: V1, state, epoch: config.epoch, since_ms: now_ms() };
     // A struct of numbers and words always serialises.
-    serde_json::to_vec(&presence).unwrap_or_default()
+    (config.prefix.topic(&topic), bus::qos(&topic), serde_json::to_vec(&presence).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -155,15 +155,17 @@ pub enum Qos {
 impl Topic {
     /// At which quality messages are published here.
     ///
-    /// Answers and their acknowledgements are said again until whoever they are for has answered. A broker's own acknowledgement
-    /// would promise nothing beyond that, and where ten thousand hosts answer it is as many packets again
-    /// (`topics/decisions/0023` and 0045). The rest is kept, or may have other readers, with sessions that their broker keeps for
-    /// them.
+    /// What is lost of answers, of their acknowledgements and of what many hosts are told at once is made good by a rule above MQTT.
+    /// A broker's own acknowledgement would promise nothing that counts, and is ten thousand packets more for each of the three
+    /// where ten thousand hosts are told and answer (`topics/decisions/0023`, 0045 and 0048). The rest is kept, or may have other
+    /// readers, with sessions that their broker keeps for them.
     #[must_use]
     pub fn qos(&self) -> Qos {
         match self {
-            Self::Host(_, HostTopic::Outcome | HostTopic::Ack) => Qos::AtMostOnce,
-            Self::Host(..) | Self::CommandAll | Self::CommandGroup(_) | Self::ConsolePresence(_) => Qos::AtLeastOnce,
+            Self::Host(_, HostTopic::Outcome | HostTopic::Ack) | Self::CommandAll | Self::CommandGroup(_) => {
+                Qos::AtMostOnce
+            }
+            Self::Host(..) | Self::ConsolePresence(_) => Qos::AtLeastOnce,
         }
     }
 
