@@ -11,6 +11,7 @@
 //! has to wait for the end of a claim.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -341,27 +342,34 @@ impl Task {
         let (prefix, meter) = (identity.membership.prefix.clone(), Arc::clone(&self.meter));
         let connection = Connection { client, prefix, meter, session, since_ms };
 
+        let Self { me, groups, identity, meter, shutdown, events, withdrawals, .. } = self;
+        // One wait for the whole connection: to begin three of them with each packet takes longer than the packet.
+        let mut ended = pin!(async {
+            tokio::select! {
+                Ok(()) = identity.changed() => End::NewIdentity,
+                Some(()) = withdrawals.recv() => End::Withdrawn,
+                () = shutdown.cancelled() => End::Shutdown,
+            }
+        });
         let mut was_up = false;
         loop {
             // Dropping a poll loses nothing but a connection attempt: what was read stays in the event
-            // loop. Each other arm ends the connection anyway.
+            // loop. The other arm ends the connection anyway.
             let polled = tokio::select! {
                 polled = eventloop.poll() => polled,
-                Ok(()) = self.identity.changed() => return (self.close(&connection, eventloop, End::NewIdentity).await, was_up),
-                Some(()) = self.withdrawals.recv() => return (self.close(&connection, eventloop, End::Withdrawn).await, was_up),
-                () = self.shutdown.cancelled() => return (End::Shutdown, was_up),
+                end = &mut ended => return (close(&connection, eventloop, end).await, was_up),
             };
             if let Ok(Event::Incoming(packet)) = &polled {
-                self.meter.came(packet);
+                meter.came(packet);
             }
             let event = match polled {
                 Ok(Event::Incoming(Incoming::ConnAck(_))) => {
                     was_up = true;
-                    self.meter.connects.fetch_add(1, Ordering::Relaxed);
-                    self.greet(&connection);
+                    meter.connects.fetch_add(1, Ordering::Relaxed);
+                    greet(me, groups, &connection);
                     Some(LinkEvent::Up(connection.clone()))
                 }
-                Ok(Event::Incoming(Incoming::Publish(publish))) => self.message(&connection, publish),
+                Ok(Event::Incoming(Incoming::Publish(publish))) => message(&connection, publish),
                 Ok(Event::Incoming(Incoming::SubAck(ack))) => {
                     if ack.return_codes.contains(&SubscribeReasonCode::Failure) {
                         tracing::error!(
@@ -376,8 +384,10 @@ impl Task {
             };
             if let Some(event) = event {
                 tokio::select! {
-                    sent = self.events.send(event) => if sent.is_err() { return (End::Shutdown, was_up) },
-                    () = self.shutdown.cancelled() => return (End::Shutdown, was_up),
+                    // There is room, but for a loop that does not keep up.
+                    biased;
+                    sent = events.send(event) => if sent.is_err() { return (End::Shutdown, was_up) },
+                    () = shutdown.cancelled() => return (End::Shutdown, was_up),
                 }
             }
         }
@@ -411,39 +421,39 @@ impl Task {
             .set_transport(transport);
         Ok(options)
     }
+}
 
-    /// Subscribes, and shows itself: in this order, so that what was retained comes before the echo.
-    fn greet(&self, connection: &Connection) {
-        let filter = |filter| SubscribeFilter::new(connection.prefix.filter(&filter), QoS::AtLeastOnce);
-        let presence = self.me.presence(connection.session, PresenceState::Online, connection.since_ms);
-        let filters = Filter::of_agent(self.me.host, &self.groups).into_iter().map(filter);
-        let subscribed = connection.client.try_subscribe_many(filters);
-        let payload = serde_json::to_vec(&presence).unwrap_or_default();
-        let shown = connection.publish(&self.me.topic(HostTopic::Presence), true, payload);
-        // The queue is empty: there is room for both.
-        debug_assert!(subscribed.is_ok() && shown);
-    }
+/// Subscribes, and shows itself: in this order, so that what was retained comes before the echo.
+fn greet(me: &Me, groups: &[Name], connection: &Connection) {
+    let filter = |filter| SubscribeFilter::new(connection.prefix.filter(&filter), QoS::AtLeastOnce);
+    let presence = me.presence(connection.session, PresenceState::Online, connection.since_ms);
+    let filters = Filter::of_agent(me.host, groups).into_iter().map(filter);
+    let subscribed = connection.client.try_subscribe_many(filters);
+    let payload = serde_json::to_vec(&presence).unwrap_or_default();
+    let shown = connection.publish(&me.topic(HostTopic::Presence), true, payload);
+    // The queue is empty: there is room for both.
+    debug_assert!(subscribed.is_ok() && shown);
+}
 
-    fn message(&self, connection: &Connection, publish: Publish) -> Option<LinkEvent> {
-        match connection.prefix.parse(&publish.topic) {
-            Ok(topic) => Some(LinkEvent::Message(Message::new(topic, publish))),
-            Err(error) => {
-                tracing::debug!(%error, "a message on a topic that was not asked for");
-                let _ = connection.client.try_ack(&publish);
-                None
-            }
+fn message(connection: &Connection, publish: Publish) -> Option<LinkEvent> {
+    match connection.prefix.parse(&publish.topic) {
+        Ok(topic) => Some(LinkEvent::Message(Message::new(topic, publish))),
+        Err(error) => {
+            tracing::debug!(%error, "a message on a topic that was not asked for");
+            let _ = connection.client.try_ack(&publish);
+            None
         }
     }
+}
 
-    /// Ends a connection in order; a broker that does not answer has a second.
-    async fn close(&self, connection: &Connection, mut eventloop: EventLoop, end: End) -> End {
-        let goodbye =
-            async { while !matches!(eventloop.poll().await, Ok(Event::Outgoing(Outgoing::Disconnect)) | Err(_)) {} };
-        if connection.disconnect() {
-            let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
-        }
-        end
+/// Ends a connection, in order if there will be another one; a broker that does not answer has a second.
+async fn close(connection: &Connection, mut eventloop: EventLoop, end: End) -> End {
+    let goodbye =
+        async { while !matches!(eventloop.poll().await, Ok(Event::Outgoing(Outgoing::Disconnect)) | Err(_)) {} };
+    if !matches!(end, End::Shutdown) && connection.disconnect() {
+        let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
     }
+    end
 }
 
 fn explain(error: &ConnectionError) -> String {
