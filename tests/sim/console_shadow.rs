@@ -125,8 +125,8 @@ impl ConsoleShadow {
         assert_eq!(with!(self, db, command::add_host(db, id, host, state)), added);
     }
 
-    pub(super) fn settle(&mut self, outcomes: &[Settled], now: Millis, new: &HashSet<(CommandId, HostId)>) {
-        assert_eq!(with!(self, db, command::settle(db, outcomes, now)), *new);
+    pub(super) fn settle(&mut self, outcomes: &[Settled], now: Millis, strangers: &HashSet<(CommandId, HostId)>) {
+        assert_eq!(with!(self, db, command::settle(db, outcomes, now)), *strangers);
     }
 }
 

@@ -260,19 +260,22 @@ impl Tables for Ledger {
     }
 
     async fn settle(&mut self, outcomes: &[Settled], now: Millis) -> Result<HashSet<(CommandId, HostId)>> {
-        let mut new = HashSet::new();
+        let mut strangers = HashSet::new();
         for Settled { command, host, outcome } in outcomes {
+            let Some(line) = self.commands.get_mut(command).and_then(|row| row.hosts.get_mut(host)) else {
+                strangers.insert((*command, *host));
+                continue;
+            };
             // AND command_host.state <> 'done'
-            let line = self.commands.get_mut(command).and_then(|row| row.hosts.get_mut(host));
-            let Some(line) = line.filter(|line| line.0 != CommandState::Done) else { continue };
-            *line = (CommandState::Done, Some(outcome.clone()));
-            self.fresh.push((*command, *host, outcome.clone()));
-            new.insert((*command, *host));
+            if line.0 != CommandState::Done {
+                *line = (CommandState::Done, Some(outcome.clone()));
+                self.fresh.push((*command, *host, outcome.clone()));
+            }
         }
         if let Some(shadow) = &mut self.shadow {
-            shadow.settle(outcomes, now, &new);
+            shadow.settle(outcomes, now, &strangers);
         }
-        Ok(new)
+        Ok(strangers)
     }
 
     async fn add_output(&mut self, _: CommandId, _: HostId, _: Stream, _: u64, _: &[u8]) -> Result<bool> {

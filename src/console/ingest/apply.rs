@@ -1,6 +1,6 @@
 //! A batch of messages into one transaction.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
@@ -267,24 +267,21 @@ impl Batch {
         let states: Vec<_> = self.states.into_values().collect();
         db.set_held(&states, self.now).await?;
         // The first outcome stays; of several in one batch the first is tried.
-        let mut firsts = BTreeSet::new();
-        let outcomes: Vec<Settled> =
-            self.settled.iter().filter(|one| firsts.insert((one.command, one.host))).cloned().collect();
-        let mut new = db.settle(&outcomes, self.now).await?;
+        let mut firsts = HashSet::new();
+        self.settled.retain(|one| firsts.insert((one.command, one.host)));
+        let strangers = db.settle(&self.settled, self.now).await?;
         let mut told = BTreeSet::new();
         for one in self.settled {
             let Settled { command, host, .. } = one;
-            let is_new = new.contains(&(command, host));
-            if !is_new && db.state(command, host).await?.is_none() {
+            if strangers.contains(&(command, host)) {
                 if !unexpected(db, host, command).await? {
                     unknown(host, command);
                     continue;
                 }
-                new.extend(db.settle(&[one], self.now).await?);
+                db.settle(&[one], self.now).await?;
             }
-            if new.contains(&(command, host)) {
-                told.insert(command);
-            }
+            // Of one that was stored before, too: which of them are new is not read back.
+            told.insert(command);
             self.effects.settled.push((command, host));
         }
         self.effects.changes.extend(told.into_iter().map(Change::Command));
