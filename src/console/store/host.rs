@@ -119,9 +119,9 @@ pub async fn holds_key(db: &mut SqliteConnection, host: HostId, key_sha256: &str
     Ok(found.is_some())
 }
 
-/// Ids and names of all hosts.
+/// Ids and names of all hosts, in no order: to sort ten thousand takes twice as long as to read them.
 pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
-    let rows: Vec<(String, String)> = sqlx::query_as("SELECT id, hostname FROM host ORDER BY id").fetch_all(db).await?;
+    let rows: Vec<(String, String)> = sqlx::query_as("SELECT id, hostname FROM host").fetch_all(db).await?;
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
 
@@ -525,6 +525,12 @@ pub async fn known(db: &mut SqliteConnection, asked: &Asked) -> Result<Known> {
 pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> Result<HashSet<HostId>> {
     let mut members = HashSet::with_capacity(hosts.len());
     for piece in pieces(hosts) {
+        // Nearly always all of them; to have each said would take twice as long.
+        let count: Vec<(u32,)> = of_hosts("SELECT count(*) FROM host WHERE id IN ", piece, db).await?;
+        if matches!(count[..], [(count,)] if count as usize == piece.len()) {
+            members.extend(piece);
+            continue;
+        }
         let ids: Vec<(String,)> = of_hosts("SELECT id FROM host WHERE id IN ", piece, db).await?;
         for (id,) in ids {
             members.insert(parsed("host id", &id)?);
