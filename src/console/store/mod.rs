@@ -37,9 +37,15 @@ use crate::{one_writer, rows::ROWS_AHEAD};
 
 /// Connections that read at the same time: pages and API calls, none of which takes long.
 const READERS: u32 = 4;
-/// What each connection keeps of the file in memory, 1 MiB. The machine has all of it in its own cache; every connection's fills
+/// What each connection that reads keeps of the file in memory, 1 MiB. The machine has all of it in its own cache; every connection's fills
 /// by and by, however seldom it is used, and that is memory which a console grows by for hours.
 const CACHE: &str = "-1024";
+/// The same of the one that writes, 4 MiB: the rows of a command to ten thousand hosts. What a transaction changes beyond that is
+/// written to the disk, read and written again before it ends.
+const WRITER_CACHE: &str = "-4096";
+/// How many pages of changes are gathered in a file of their own before they are copied to their places: 16 MiB, what a command to
+/// ten thousand hosts changes between its first answer and its last. Each page is copied once, however often it has changed.
+const CHECKPOINT_PAGES: &str = "4000";
 /// How long a request waits for a connection before it fails.
 const ACQUIRE: Duration = Duration::from_secs(30);
 
@@ -111,7 +117,14 @@ impl Store {
             .pragma("cache_size", CACHE)
             .row_buffer_size(ROWS_AHEAD)
             .busy_timeout(Duration::from_secs(10));
-        let writer = one_writer::pool().acquire_timeout(ACQUIRE).connect_with(options.clone()).await?;
+        let writing = options
+            .clone()
+            .pragma("cache_size", WRITER_CACHE)
+            // What a statement may have to take back is otherwise written to a file, each page that it changes. So is what an index
+            // sorts: a migration that makes one of a large table needs the memory for it.
+            .pragma("temp_store", "MEMORY")
+            .pragma("wal_autocheckpoint", CHECKPOINT_PAGES);
+        let writer = one_writer::pool().acquire_timeout(ACQUIRE).connect_with(writing).await?;
         MIGRATOR.run(&writer).await?;
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
