@@ -206,6 +206,8 @@ impl Store {
             .synchronous(SqliteSynchronous::Full)
             // Ten thousand answers of a command and the texts around them, with room to spare.
             .pragma("cache_size", "-32768")
+            // What a statement may have to take back is otherwise written to a file, each page that it changes.
+            .pragma("temp_store", "MEMORY")
             .row_buffer_size(ROWS_AHEAD);
         let pool = one_writer::pool().connect_with(options).await?;
         sqlx::migrate!("src/simulate/migrations").run(&pool).await?;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use muster_topics::{Millis, ack::ReportAck, name::CommandId};
-use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
+use sqlx::{AssertSqlSafe, Row, Sqlite, SqliteConnection, SqlitePool, sqlite::SqliteArguments};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -38,6 +38,19 @@ enum Write {
     Acknowledge { host: Number, keys: Vec<ReportAck>, signed_ms: Millis, done: oneshot::Sender<()> },
     /// A host begins a new life.
     Live { host: Number, life: Life, done: oneshot::Sender<()> },
+}
+
+impl Write {
+    /// Who asks for it.
+    fn host(&self) -> Number {
+        match self {
+            Self::Enter { host, .. }
+            | Self::Finish { host, .. }
+            | Self::Again { host, .. }
+            | Self::Acknowledge { host, .. }
+            | Self::Live { host, .. } => *host,
+        }
+    }
 }
 
 /// A command on its way into the journal.
@@ -140,8 +153,10 @@ struct Written {
 }
 
 impl Group {
-    fn new(writes: Vec<Write>) -> Self {
+    fn new(mut writes: Vec<Write>) -> Self {
         let mut group = Self::default();
+        // In the order of hosts, which of one command is that of the table: each page is changed once, however many of its rows are.
+        writes.sort_by_key(Write::host);
         for write in writes {
             match write {
                 Write::Enter { host, entry, answer, done } => {
@@ -198,24 +213,19 @@ impl Group {
         }
         let mut new = BTreeSet::new();
         for piece in pieces(&self.enters) {
-            let sql = format!(
-                "INSERT INTO journal (command, host, received_ms, effects, finished_ms, answer) VALUES {}
-                 ON CONFLICT DO NOTHING RETURNING command, host",
-                parameters(piece.len(), 6)
-            );
-            let mut query = sqlx::query_as(AssertSqlSafe(sql));
-            for (host, entry, answer) in piece {
-                query = query
-                    .bind(blob(entry.id))
-                    .bind(i64::from(*host))
-                    .bind(entry.received_ms)
-                    .bind(i64::from(entry.is_done))
-                    .bind(answer.as_ref().map(|answer| answer.at_ms))
-                    .bind(answer.as_ref().map(|answer| answer.payload.clone()));
-            }
-            let rows: Vec<(Vec<u8>, i64)> = query.fetch_all(&mut *db).await?;
-            for (id, host) in rows {
-                new.insert((CommandId(uuid(&id)?), number(host)));
+            // Nearly always all of them are new; to have each said would take as long as writing it. One that is not undoes
+            // this statement alone.
+            match insert(piece, "").execute(&mut *db).await {
+                Ok(_) => new.extend(piece.iter().map(|(host, entry, _)| (entry.id, *host))),
+                Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
+                    let rows =
+                        insert(piece, "ON CONFLICT DO NOTHING RETURNING command, host").fetch_all(&mut *db).await?;
+                    for row in rows {
+                        let (id, host): (Vec<u8>, i64) = (row.try_get(0)?, row.try_get(1)?);
+                        new.insert((CommandId(uuid(&id)?), number(host)));
+                    }
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(new)
@@ -271,6 +281,26 @@ impl Group {
     }
 }
 
+/// The statement that enters these; the second part says what is done about those that are there already.
+fn insert<'q>(
+    enters: &[(Number, Entry, Option<Answer>)],
+    on_conflict: &str,
+) -> sqlx::query::Query<'q, Sqlite, SqliteArguments> {
+    let sql = format!(
+        "INSERT INTO journal (command, host, received_ms, effects, finished_ms, answer) VALUES {} {on_conflict}",
+        parameters(enters.len(), 6)
+    );
+    enters.iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, (host, entry, answer)| {
+        query
+            .bind(blob(entry.id))
+            .bind(i64::from(*host))
+            .bind(entry.received_ms)
+            .bind(i64::from(entry.is_done))
+            .bind(answer.as_ref().map(|answer| answer.at_ms))
+            .bind(answer.as_ref().map(|answer| answer.payload.clone()))
+    })
+}
+
 async fn again(db: &mut SqliteConnection, host: Number, id: CommandId) -> Result<Option<Vec<u8>>, sqlx::Error> {
     let row: Option<(Option<Vec<u8>>,)> =
         sqlx::query_as("UPDATE journal SET acknowledged_ms = NULL WHERE command = $1 AND host = $2 RETURNING answer")
@@ -279,4 +309,32 @@ async fn again(db: &mut SqliteConnection, host: Number, id: CommandId) -> Result
             .fetch_optional(db)
             .await?;
     Ok(row.and_then(|(answer,)| answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+
+    use super::*;
+    use crate::simulate::store::Store;
+
+    #[tokio::test]
+    async fn a_command_that_came_before_is_told_from_the_new_ones_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("simulation.db")).await.unwrap();
+        let (journal, writer) = store.start_writer();
+        let entry = Entry { id: CommandId::new(), body: "{}".into(), expires_ms: 10, received_ms: 1, is_done: false };
+        let enter = async |hosts: Vec<Number>| {
+            let answer = Some(Answer { at_ms: 2, payload: b"answer".to_vec() });
+            join_all(hosts.into_iter().rev().map(|host| journal.enter(host, entry.clone(), answer.clone()))).await
+        };
+        let new = |count| vec![Some(true); count];
+        assert_eq!(enter((0..600).filter(|host| host % 3 == 0).collect()).await, new(200));
+        let all: Vec<_> = (0..600).rev().map(|host| Some(host % 3 != 0)).collect();
+        assert_eq!(enter((0..600).collect()).await, all);
+        assert_eq!(enter((0..700).collect()).await[..100], new(100));
+        assert_eq!(journal.again(5, entry.id).await, Some(Some(b"answer".to_vec())));
+        drop(journal);
+        writer.await.unwrap();
+    }
 }
