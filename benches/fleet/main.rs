@@ -143,6 +143,7 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
     let mut missed = false;
     if options.wants("command") {
         // What the storm led to is over.
+        fleet.until_at_work(hosts)?;
         thread::sleep(Duration::from_secs(2));
         let mut times = Vec::new();
         let cpu = (console.cpu()?, fleet.cpu()?, broker.cpu()?);

@@ -294,6 +294,15 @@ impl Fleet {
         Ok(count("in_bytes")? + count("out_bytes")?)
     }
 
+    /// Until each of them works. Of one whose first connection broke, as some do in a storm, that is later than it is online: it
+    /// claims its host first, for a minute.
+    pub(crate) fn until_at_work(&self, hosts: u32) -> Result<()> {
+        until("hosts at work", u64::from(hosts), || {
+            // It tells nothing in its first second.
+            Ok(Self::told(&self.process.printed()).ok().and_then(|told| told["online"].as_u64()).unwrap_or(0))
+        })
+    }
+
     /// Until the console has told hosts of so many answers that it has them.
     pub(crate) fn until_acknowledged(&self, answers: u64) -> Result<()> {
         until("acknowledgements", answers, || {
