@@ -202,14 +202,19 @@ impl Group {
     }
 
     async fn enter(&self, db: &mut SqliteConnection) -> Result<BTreeSet<(CommandId, Number)>, sqlx::Error> {
-        let texts: BTreeMap<CommandId, &Entry> = self.enters.iter().map(|(_, entry, _)| (entry.id, entry)).collect();
-        for (id, entry) in texts {
-            sqlx::query("INSERT INTO command (id, body, expires_ms) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
-                .bind(blob(id))
-                .bind(&*entry.body)
-                .bind(entry.expires_ms)
-                .execute(&mut *db)
-                .await?;
+        let texts: BTreeMap<(CommandId, &str), Millis> =
+            self.enters.iter().map(|(_, entry, _)| ((entry.id, &*entry.body), entry.expires_ms)).collect();
+        for ((id, body), expires_ms) in texts {
+            // What one host refuses, without a text, another may do.
+            sqlx::query(
+                "INSERT INTO command (id, body, expires_ms) VALUES ($1, $2, $3)
+                 ON CONFLICT (id) DO UPDATE SET body = excluded.body WHERE command.body = '{}'",
+            )
+            .bind(blob(id))
+            .bind(body)
+            .bind(expires_ms)
+            .execute(&mut *db)
+            .await?;
         }
         let mut new = BTreeSet::new();
         for piece in pieces(&self.enters) {
@@ -336,5 +341,28 @@ mod tests {
         assert_eq!(journal.again(5, entry.id).await, Some(Some(b"answer".to_vec())));
         drop(journal);
         writer.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_command_that_some_hosts_refuse_keeps_its_text_for_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("simulation.db")).await.unwrap();
+        let (journal, writer) = store.start_writer();
+        let id = CommandId::new();
+        let command = serde_json::json!({
+            "v": 1, "id": id, "target": "all", "issued_ms": 0, "expires_ms": 10, "operator": "admin",
+            "verb": {"exec": {"argv": ["true"], "timeout_ms": 7_000}},
+        });
+        let doing = Entry { id, body: command.to_string().into(), expires_ms: 10, received_ms: 1, is_done: false };
+        let refusing = Entry { body: "{}".into(), ..doing.clone() };
+        let answer = Some(Answer { at_ms: 2, payload: b"refused".to_vec() });
+        let refuse = |host| journal.enter(host, refusing.clone(), answer.clone());
+        assert_eq!(refuse(1).await, Some(true));
+        assert_eq!(join_all([journal.enter(2, doing.clone(), None), refuse(3)]).await, [Some(true); 2]);
+        assert_eq!(refuse(4).await, Some(true));
+        drop(journal);
+        writer.await.unwrap();
+        let left = store.left().await.unwrap();
+        assert_eq!(left.unfinished[&2].iter().map(|one| (one.id, one.late_ms)).collect::<Vec<_>>(), [(id, 7_000)]);
     }
 }
