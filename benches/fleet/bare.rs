@@ -1,5 +1,5 @@
-//! Bare MQTT: clients of the same library that answer a request of QoS 1 with one, to a collector that subscribes at QoS 0, as a console does: at QoS 1 Mosquitto
-//! would drop nine tenths of ten thousand answers. The floor under everything.
+//! Bare MQTT: clients of the same library that answer a request, both at QoS 1, to a collector that subscribes at QoS 0, as a console does: at QoS 1 Mosquitto
+//! would drop nine tenths of ten thousand answers. The same with both at QoS 0, as muster has it, is the floor under everything.
 //!
 //! The clients are a child process, which is the bench itself, started with [`ROLE`] in its environment.
 
@@ -10,13 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rumqttc::{AsyncClient, Event, EventLoop, Incoming, MqttOptions, NetworkOptions, QoS};
 use tokio::{runtime::Builder, sync::mpsc, time::timeout};
 
 use crate::{common::spread::Spread, place::Broker, process::Process};
 
-/// Set in the environment of the child: the broker's address and the number of clients.
+/// Set in the environment of the child: the broker's address, the number of clients and the quality.
 const ROLE: &str = "MUSTER_BENCH_BARE_CLIENTS";
 
 const REQUEST: &str = "bare/request";
@@ -54,8 +54,11 @@ fn connection(name: String, address: SocketAddr) -> (AsyncClient, EventLoop) {
 }
 
 fn clients(asked: &str) -> Result<()> {
-    let (address, count) = asked.split_once(' ').context("an address and a number are wanted")?;
+    let [address, count, qos] = asked.split(' ').collect::<Vec<_>>()[..] else {
+        bail!("an address and two numbers are wanted");
+    };
     let (address, count): (SocketAddr, u32) = (address.parse()?, count.parse()?);
+    let qos = rumqttc::qos(qos.parse()?).context("no quality has this number")?;
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let (ready, mut subscribed) = mpsc::channel(64);
@@ -68,12 +71,11 @@ fn clients(asked: &str) -> Result<()> {
                 loop {
                     match events.poll().await {
                         Ok(Event::Incoming(Incoming::ConnAck(_))) => {
-                            let _ = client.try_subscribe(REQUEST, QoS::AtLeastOnce);
+                            let _ = client.try_subscribe(REQUEST, qos);
                         }
                         Ok(Event::Incoming(Incoming::SubAck(_))) => drop(ready.send(()).await),
                         Ok(Event::Incoming(Incoming::Publish(_))) => {
-                            let _ =
-                                client.try_publish(format!("bare/answer/{n}"), QoS::AtLeastOnce, false, answer.clone());
+                            let _ = client.try_publish(format!("bare/answer/{n}"), qos, false, answer.clone());
                         }
                         Ok(_) => {}
                         Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
@@ -91,10 +93,10 @@ fn clients(asked: &str) -> Result<()> {
     })
 }
 
-/// A request to all clients, until every answer is there: the median of so many rounds.
-pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize) -> Result<Bare> {
+/// A request of this quality to all clients, until every answer is there: the median of so many rounds.
+pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize, qos: QoS) -> Result<Bare> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.env(ROLE, format!("{} {count}", broker.address()));
+    command.env(ROLE, format!("{} {count} {}", broker.address(), qos as u8));
     let mut clients = Process::start("bare clients", &mut command)?;
     clients.wait_for("readiness", |line| (line == "ready").then_some(()))?;
     thread::sleep(Duration::from_secs(1));
@@ -105,7 +107,7 @@ pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize) -> Result<Bare
         while !matches!(events.poll().await?, Event::Incoming(Incoming::SubAck(_))) {}
         let (mut times, mut lost) = (Vec::new(), 0);
         for _ in 0..rounds {
-            let (time, came) = round(&client, &mut events, count).await?;
+            let (time, came) = round(&client, &mut events, count, qos).await?;
             times.push(time);
             lost = lost.max(count - came);
         }
@@ -116,10 +118,10 @@ pub(crate) fn measure(broker: &Broker, count: u32, rounds: usize) -> Result<Bare
     result
 }
 
-async fn round(client: &AsyncClient, events: &mut EventLoop, count: u32) -> Result<(Duration, u32)> {
+async fn round(client: &AsyncClient, events: &mut EventLoop, count: u32, qos: QoS) -> Result<(Duration, u32)> {
     let (began, mut last, mut came) = (Instant::now(), Duration::ZERO, 0);
     // As many as a signed command has.
-    client.publish(REQUEST, QoS::AtLeastOnce, false, vec![b'x'; 480]).await?;
+    client.publish(REQUEST, qos, false, vec![b'x'; 480]).await?;
     while came < count {
         match timeout(LOST, events.poll()).await {
             Ok(Ok(Event::Incoming(Incoming::Publish(_)))) => {

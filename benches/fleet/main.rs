@@ -15,8 +15,8 @@
 //!   commands came to a host again is told, for that is what a lost answer leads to
 //! - rest: bytes of MQTT for each host and hour while nothing happens (keep-alive alone: simulated hosts measure nothing), and what the console takes
 //! - restart: the broker is killed and started again, until the console's store has a whole heartbeat of every host that was made after that
-//! - bare: as many MQTT clients as hosts, with the same library, which answer a request of QoS 1 with one: no signature, no journal, no store; until whoever asked has
-//!   every answer
+//! - bare: as many MQTT clients as hosts, with the same library, which answer a request: no signature, no journal, no store; until whoever asked has
+//!   every answer. Once at QoS 0, as muster's broadcasts and answers are, and once at QoS 1: the budget is a share of the latter's rate
 //!
 //! What it does not measure: a network, and hosts that are machines. All processes share this machine's processors.
 
@@ -46,7 +46,9 @@ use std::{
 
 use anyhow::{Result, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rumqttc::QoS;
 
+use bare::Bare;
 use common::{cli, spread::Spread, usage};
 use place::{Broker, Kind, Place};
 
@@ -118,13 +120,15 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
         println!("{:<10} {hosts:>7}  {row:<9} {measured:>12}  {more}", kind.name());
     };
     let broker = place.broker(kind)?;
-    let bare = match options.wants("bare") && kind == Kind::Mosquitto {
-        true => Some(bare::measure(&broker, hosts, options.rounds)?),
-        false => None,
-    };
-    if let Some(bare) = &bare {
-        let lost = if bare.lost == 0 { String::new() } else { format!("{} answers never came", bare.lost) };
-        print("bare", seconds(bare.time), format!("{:.0}/s  {lost}", rate(hosts - bare.lost, bare.time)));
+    let mut bare = None;
+    if options.wants("bare") && kind == Kind::Mosquitto {
+        for (qos, what) in [(QoS::AtMostOnce, "QoS 0"), (QoS::AtLeastOnce, "QoS 1, of which the share is")] {
+            let Bare { time, lost } = bare::measure(&broker, hosts, options.rounds, qos)?;
+            let rate = rate(hosts - lost, time);
+            let lost = if lost == 0 { String::new() } else { format!("; {lost} answers never came") };
+            print("bare", seconds(time), format!("{rate:.0}/s  {what}{lost}"));
+            bare = Some(rate);
+        }
     }
     let console = place.console(&broker)?;
     let mut fleet = place.fleet(hosts)?;
@@ -163,7 +167,7 @@ fn measure(options: &Options, place: &Place, kind: Kind, hosts: u32) -> Result<b
         );
         let times = Spread::of(times);
         let time = times.median();
-        let share = bare.as_ref().map(|bare| rate(hosts, time) / rate(hosts - bare.lost, bare.time));
+        let share = bare.map(|bare| rate(hosts, time) / bare);
         let of_bare = share.map_or(String::new(), |share| format!(", {:.2} of bare", share));
         let span = format!("{} to {}", seconds(times.least()), seconds(times.most()));
         print("command", seconds(time), format!("{:.0}/s{of_bare}; {span}; {cpu}", rate(hosts, time)));
