@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use muster_topics::{
     name::{HostId, UnitName},
-    unit::{self, HoldReason, Phase, Run},
+    unit::{self, Exit, HoldReason, Phase, Restart, Run},
 };
 
 use super::{Session, print, rollback};
@@ -85,6 +85,9 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
         let verb = if hold.reason == HoldReason::Operator { "unit unhold" } else { "yuno logs" };
         return Progress::Stuck { why: format!("it is held: {hold}{}", because(unit)), verb };
     }
+    if has_finished(unit) {
+        return Progress::Reached;
+    }
     let verb = "yuno logs";
     match observed.phase {
         // Its generation is reached, and this is not what was asked for.
@@ -100,6 +103,12 @@ pub fn progress(unit: &Unit, generation: u64, goal: Goal) -> Progress {
         }
         _ => Progress::Going,
     }
+}
+
+/// Whether a unit that should run has done what it had to: it ended well, and is not to be started again for that.
+fn has_finished(unit: &Unit) -> bool {
+    let ended_well = unit.observed.phase == Phase::Stopped && unit.observed.exit.is_some_and(Exit::is_success);
+    ended_well && unit.desired.run.is_running() && unit.desired.spec.restart() != Restart::Always
 }
 
 fn hint(verb: &str, host: HostId, unit: &UnitName) -> String {
@@ -140,7 +149,7 @@ pub async fn until_reached(
                     let since = print::age(shown.observed.since_ms, clock::now_ms());
                     let frozen = if shown.observed.frozen { ", frozen" } else { "" };
                     let held = shown.hold.as_ref().map(|hold| format!(", held: {hold}")).unwrap_or_default();
-                    let doing = phase(shown.observed.phase);
+                    let doing = if has_finished(&shown) { "finished" } else { phase(shown.observed.phase) };
                     print::say(format_args!("{unit} on {}: {doing}{frozen}{held} ({since})", shown.hostname));
                     return Ok(());
                 }
@@ -214,5 +223,38 @@ pub fn phase(phase: Phase) -> &'static str {
         Phase::Stopping => "stopping",
         Phase::Backoff => "backoff",
         Phase::Failed => "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::unit::Spec;
+
+    use super::*;
+    use crate::cli::upgrade::tests::unit;
+
+    #[test]
+    fn what_has_done_what_it_had_to_is_waited_for_no_longer() {
+        let mut job = unit("1.0.0");
+        (job.observed.phase, job.observed.exit) = (Phase::Stopped, Some(Exit::Code(0)));
+        let again = |job: &mut Unit, restart| {
+            let Spec::Yuno(spec) = &mut job.desired.spec else { panic!("it is a yuno") };
+            spec.restart = restart;
+        };
+        for restart in [Restart::Never, Restart::OnFailure] {
+            again(&mut job, restart);
+            assert_eq!(progress(&job, 1, Goal::Reached), Progress::Going, "this was the last generation's");
+            job.observed.generation = 1;
+            for goal in [Goal::Reached, Goal::Proven] {
+                assert_eq!(progress(&job, 1, goal), Progress::Reached);
+            }
+            job.observed.generation = 0;
+        }
+        job.observed.generation = 1;
+        again(&mut job, Restart::Always);
+        assert_eq!(progress(&job, 1, Goal::Reached), Progress::Going, "it is about to be started again");
+        again(&mut job, Restart::Never);
+        job.observed.exit = Some(Exit::Code(1));
+        assert_eq!(progress(&job, 1, Goal::Reached), Progress::Going, "it is yet to be told as failed");
     }
 }

@@ -38,6 +38,15 @@ impl Spec {
         }
     }
 
+    /// When what ended by itself is started again.
+    #[must_use]
+    pub fn restart(&self) -> Restart {
+        match self {
+            Self::Yuno(spec) => spec.restart,
+            Self::Container(spec) => spec.restart,
+        }
+    }
+
     /// The same with the values of its environment hidden: for reports and listings, which more may read
     /// than may know a secret. The names stay, for they tell what is set.
     #[must_use]
