@@ -200,11 +200,14 @@ pub async fn until_gone(session: &Session, host: HostId, unit: &UnitName, limit:
     let started = Instant::now();
     loop {
         let units: Vec<Unit> = session.client.get("units", &[("host", host.to_string())]).await?;
-        if !units.iter().any(|there| there.unit == *unit) {
-            return Ok(());
-        }
+        let Some(there) = units.into_iter().find(|there| there.unit == *unit) else { return Ok(()) };
         if started.elapsed() > limit {
-            return Err(Failure::new(Kind::Failed, format!("{unit} is still listed")));
+            let (limit, why) = (humantime::format_duration(limit), there.observed.error);
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            let late = format!("{unit} on {} is not removed yet after {limit}{why}", there.hostname);
+            return Err(Failure::new(Kind::Failed, late).hint(
+                "it is wanted no more, and its host tries again and again: it is listed until nothing is left of it",
+            ));
         }
         tokio::time::sleep(POLL).await;
     }

@@ -186,27 +186,41 @@ fn unplayed(desired: Desired) -> Desired {
     Desired { run: Run::Running, ..desired }
 }
 
-/// Tells what a unit is, if that is news.
+/// Tells what a unit is, if that is news. One that is forgotten stays listed, with what it was wanted to be last, until
+/// nothing is left of it: so whoever waits for that sees it come about, or what stands in the way.
 pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &Entry) {
     let unit = &entry.unit;
-    let state = unit.asked().map(|desired| UnitState {
-        desired: desired.clone(),
-        spec: unit.desired.as_ref().filter(|is| is.revision != desired.revision).map(|is| Arc::new(is.spec.clone())),
-        observed: unit.observed.clone(),
-        hold: unit.visible_hold().cloned(),
-        pins: entry.pins.clone(),
-        slot: unit.slot(),
-        process: unit.process().map(|process| (process.pid, process.start_ticks)),
-    });
+    let (observed, slot) = (unit.observed.clone(), unit.slot());
+    let process = unit.process().map(|process| (process.pid, process.start_ticks));
     states.send_if_modified(|states| {
-        if states.get(name) == state.as_ref() {
+        let before = states.get(name);
+        let state = match (unit.asked(), before) {
+            (Some(desired), _) => UnitState {
+                desired: desired.clone(),
+                spec: unit
+                    .desired
+                    .as_ref()
+                    .filter(|is| is.revision != desired.revision)
+                    .map(|is| Arc::new(is.spec.clone())),
+                observed,
+                hold: unit.visible_hold().cloned(),
+                pins: entry.pins.clone(),
+                slot,
+                process,
+            },
+            (None, Some(before)) => UnitState { observed, slot, process, ..before.clone() },
+            // It was forgotten in an earlier life.
+            (None, None) => return false,
+        };
+        if before == Some(&state) {
             return false;
         }
-        let states = Arc::make_mut(states);
-        match state {
-            Some(state) => drop(states.insert(name.clone(), state)),
-            None => drop(states.remove(name)),
-        }
+        Arc::make_mut(states).insert(name.clone(), state);
         true
     });
+}
+
+/// Nothing is left of a unit that was forgotten.
+pub(super) fn unpublish(states: &watch::Sender<UnitStates>, name: &UnitName) {
+    states.send_if_modified(|states| states.contains_key(name) && Arc::make_mut(states).remove(name).is_some());
 }

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     Kinds, UnitStates,
-    entry::{Entry, publish},
+    entry::{Entry, publish, unpublish},
     kind::Trace,
     step::{Order, Report, Worker, no_process},
     turn,
@@ -304,6 +304,7 @@ impl Task {
         let is_gone = seen == Seen::Removed && entry.unit.desired.is_none();
         if is_gone {
             self.entries.remove(&name);
+            unpublish(&self.publish, &name);
             self.ways_changed = true;
             // There may be another of its name meanwhile.
             return self.sync().await;

@@ -37,6 +37,8 @@ struct World {
     installs: Vec<UnitName>,
     /// The next installs fail like this.
     failures: Vec<Failure>,
+    /// The next removals fail like this.
+    stuck: Vec<Failure>,
     removed: Vec<UnitName>,
     signals: Vec<(UnitName, Signal)>,
 }
@@ -198,6 +200,9 @@ impl Kind for FakeKind {
         async move {
             let mut world = self.0.world();
             assert!(!world.alive.contains_key(unit), "{unit} is removed while it runs");
+            if let Some(failure) = world.stuck.pop() {
+                return Err(failure);
+            }
             world.last.remove(unit);
             world.removed.push(unit.clone());
             Ok(())
@@ -382,6 +387,23 @@ async fn a_unit_lives_its_life() {
     // One of the same name is another one.
     host.verb(&apply(&unit, "a", Run::Running)).await.unwrap();
     host.until_phase(&unit, Phase::Running).await;
+    assert_eq!(host.fake.world().removed, [unit]);
+}
+
+#[tokio::test]
+async fn what_is_forgotten_is_listed_until_nothing_is_left_of_it() {
+    let host = Host::start().await;
+    let unit = unit("hello");
+    host.verb(&apply(&unit, "a", Run::Stopped)).await.unwrap();
+    host.until_phase(&unit, Phase::Stopped).await;
+    host.verb(&Verb::UnitRetire { unit: unit.clone(), note: None }).await.unwrap();
+    let before = host.until_phase(&unit, Phase::Stopped).await;
+    host.fake.world().stuck = vec![Failure { error: "it is in use".to_owned(), may_heal: true }];
+    host.verb(&Verb::UnitRm { unit: unit.clone() }).await.unwrap();
+    let state = host.until(&unit, |state| state.observed.error.as_deref() == Some("it is in use")).await;
+    assert_eq!((&state.desired, &state.hold), (&before.desired, &before.hold));
+    assert_eq!((state.observed.phase, host.store.units().await.unwrap().units.len()), (Phase::Absent, 0));
+    host.until_gone(&unit).await;
     assert_eq!(host.fake.world().removed, [unit]);
 }
 
