@@ -6,7 +6,7 @@ use muster_topics::name::Digest;
 use serde_json::{Value, json};
 
 use super::{
-    shop, stage,
+    ENDS_BEFORE_MS, shop, stage,
     stage::{apply, write},
     wait_for_log,
 };
@@ -146,8 +146,10 @@ fn a_program_of_another_kind_of_machine_says_so() {
     stage::add_packed(&fleet, "--gzip", "2");
     // LXC has it tried as a script, like a shell would.
     for (runtime, words) in [("podman", "exec format error"), ("lxc", "/bin/foreign: line 1: ")] {
-        let fields =
-            json!({"runtime": runtime, "image": {"rootfs": "shop@2"}, "args": ["/bin/foreign"], "restart": "never"});
+        let fields = json!({
+            "runtime": runtime, "image": {"rootfs": "shop@2"}, "args": ["/bin/foreign"], "restart": "never",
+            "started_after_ms": ENDS_BEFORE_MS,
+        });
         fleet.muster(&["unit", "apply", &write(&fleet, &shop(fields))]).expect_code(1);
         let unit = fleet.unit_in_phase("default/shop", "failed");
         assert!(unit["observed"].to_string().to_lowercase().contains(words), "{runtime}: {unit}");

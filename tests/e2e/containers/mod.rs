@@ -21,6 +21,9 @@ use crate::fleet::{Fleet, eventually};
 
 const LOOP: &str = "echo up as $(id -u) with $COLOUR; trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done";
 
+/// After how long what is to end by itself counts as up: it has ended long before, however slow its host is.
+const ENDS_BEFORE_MS: u64 = 60_000;
+
 fn shop(fields: Value) -> Value {
     let mut document = json!({
         "unit": "default/shop", "kind": "container", "image": {"rootfs": "shop@1"}, "args": ["/bin/sh", "-c", LOOP],
@@ -327,11 +330,16 @@ fn scenario(fleet: &Fleet, unit: &str, apply: &dyn Fn(&str)) -> Vec<Outcome> {
     outcomes
 }
 
+/// What to do with a script when it ends, and after how long it counts as up.
+fn lasts(script: &str) -> (&'static str, u64) {
+    if script.contains("trap") { ("always", 200) } else { ("never", ENDS_BEFORE_MS) }
+}
+
 fn as_container(fleet: &Fleet, unit: &str, runtime: &str, script: &str) {
-    let restart = if script.contains("trap") { "always" } else { "never" };
+    let (restart, started_after_ms) = lasts(script);
     let fields = json!({
         "unit": unit, "runtime": runtime, "args": ["/bin/sh", "-c", script], "restart": restart, "run": "stopped",
-        "rollback": "never",
+        "started_after_ms": started_after_ms, "rollback": "never",
     });
     apply(fleet, &shop(fields));
 }
@@ -340,10 +348,10 @@ fn as_yuno(fleet: &Fleet, script: &str) {
     let version = script.replace(|letter: char| !letter.is_ascii_alphanumeric(), "");
     let path = crate::fleet::file(&fleet.home, "script", &format!("#!/bin/sh\n{script}\n"));
     fleet.ok(&["artifact", "add", &path, "--role", "script", "--version", &version]);
-    let restart = if script.contains("trap") { "always" } else { "never" };
+    let (restart, started_after_ms) = lasts(script);
     let document = json!({
         "unit": "default/till", "artifact": format!("script@{version}"), "restart": restart, "run": "stopped",
-        "started_after_ms": 200, "rollback": "never",
+        "started_after_ms": started_after_ms, "rollback": "never",
     });
     apply(fleet, &document);
 }

@@ -9,7 +9,7 @@ use nix::{
 use serde_json::{Value, json};
 
 use super::{
-    pid, shop, stage,
+    ENDS_BEFORE_MS, pid, shop, stage,
     stage::{Lxc, apply, write},
 };
 use crate::fleet::{Fleet, eventually};
@@ -67,7 +67,10 @@ fn what_fails_five_times_is_held_and_what_is_wanted_stays() {
     let runtimes = ["podman", "lxc"];
     let unit = |runtime: &str| format!("default/{runtime}");
     for runtime in runtimes {
-        let fields = json!({"unit": unit(runtime), "runtime": runtime, "args": ["/bin/sh", "-c", "exit 3"], "rollback": "never"});
+        let fields = json!({
+            "unit": unit(runtime), "runtime": runtime, "args": ["/bin/sh", "-c", "exit 3"], "rollback": "never",
+            "started_after_ms": ENDS_BEFORE_MS,
+        });
         fleet.muster(&["unit", "apply", &write(&fleet, &shop(fields))]).expect_code(1).expect_stderr("exit code 3");
         fleet.unit_in_phase(&unit(runtime), "backoff");
     }
