@@ -186,38 +186,28 @@ fn unplayed(desired: Desired) -> Desired {
     Desired { run: Run::Running, ..desired }
 }
 
-/// Tells what a unit is, if that is news. One that is forgotten stays listed, with what it was wanted to be last, until
-/// nothing is left of it: so whoever waits for that sees it come about, or what stands in the way.
+/// Tells what a unit is, if that is news.
 pub(super) fn publish(states: &watch::Sender<UnitStates>, name: &UnitName, entry: &Entry) {
-    let unit = &entry.unit;
-    let (observed, slot) = (unit.observed.clone(), unit.slot());
-    let process = unit.process().map(|process| (process.pid, process.start_ticks));
     states.send_if_modified(|states| {
         let before = states.get(name);
-        let state = match (unit.asked(), before) {
-            (Some(desired), _) => UnitState {
-                desired: desired.clone(),
-                spec: unit
-                    .desired
-                    .as_ref()
-                    .filter(|is| is.revision != desired.revision)
-                    .map(|is| Arc::new(is.spec.clone())),
-                observed,
-                hold: unit.visible_hold().cloned(),
-                pins: entry.pins.clone(),
-                slot,
-                process,
-            },
-            (None, Some(before)) => UnitState { observed, slot, process, ..before.clone() },
-            // It was forgotten in an earlier life.
-            (None, None) => return false,
-        };
-        if before == Some(&state) {
-            return false;
-        }
+        let Some(state) = state(entry, before).filter(|state| before != Some(state)) else { return false };
         Arc::make_mut(states).insert(name.clone(), state);
         true
     });
+}
+
+/// What a unit is. One that is forgotten is still what it was wanted to be `before`, until nothing is left of it: so
+/// whoever waits for that sees it come about, or what stands in the way. Of one that was forgotten in an earlier life
+/// nobody waits for anything.
+fn state(Entry { unit, pins, .. }: &Entry, before: Option<&UnitState>) -> Option<UnitState> {
+    let (observed, slot) = (unit.observed.clone(), unit.slot());
+    let process = unit.process().map(|process| (process.pid, process.start_ticks));
+    let Some(desired) = unit.asked().cloned() else {
+        return Some(UnitState { observed, slot, process, ..before?.clone() });
+    };
+    let other = unit.desired.as_ref().filter(|is| is.revision != desired.revision);
+    let spec = other.map(|is| Arc::new(is.spec.clone()));
+    Some(UnitState { desired, spec, observed, hold: unit.visible_hold().cloned(), pins: pins.clone(), slot, process })
 }
 
 /// Nothing is left of a unit that was forgotten.

@@ -102,7 +102,7 @@ use crate::rules::{Refusal, edit, plan::Slot};
 /// One unit, as it should be and as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitState {
-    /// What it should be.
+    /// What it should be; what it should have been last, of one that is forgotten and not yet removed.
     pub desired: Desired,
     /// What it has gone back to, if it has.
     pub spec: Option<Arc<Spec>>,
