@@ -141,6 +141,12 @@ pub struct CreatedToken {
     pub token: String,
     /// When it ends.
     pub expires_ms: Millis,
+    /// The whole command for the other machine.
+    #[serde(default)]
+    pub command: String,
+    /// Why another machine cannot use it, and what to do about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// An item of `GET /api/v1/tokens`; `DELETE /api/v1/tokens/{id}` revokes one.

@@ -21,6 +21,7 @@ use crate::{
         authority::{Authority, serial_and_end},
         config::Config,
         register, revocation,
+        start::{STORE, open_authority},
         store::{Store, host, issued},
     },
     failure::{Context as _, Failure, Kind},
@@ -53,17 +54,45 @@ impl Folder {
     /// The folder of a console that has been there.
     fn known_path(self) -> Result<Option<PathBuf>, Failure> {
         match self.path()? {
-            Some(path) if !path.join(STORE).exists() => {
-                Err(Failure::new(Kind::Failed, format!("no console has kept anything in {}", path.display()))
-                    .hint("say --data-dir DIR; below the folder of `muster up` it is `console`"))
+            Some(path) if !Authority::exists(&path.join(AUTHORITY)) => {
+                Err(Failure::new(Kind::Failed, format!("no fleet's authority is in {}", path.display())).hint(format!(
+                    "say --data-dir DIR; below the folder of `muster up` it is `console`. For a new fleet, `muster console init \
+                     --data-dir {}` makes one there",
+                    path.display()
+                )))
             }
             path => Ok(path),
         }
     }
 }
 
-/// The store's file in the console's folder.
-const STORE: &str = "console.db";
+/// The authority's folder in the console's.
+const AUTHORITY: &str = "authority";
+
+/// Arguments of `muster console init`.
+#[derive(Args, Clone, Debug)]
+pub struct Init {
+    #[command(flatten)]
+    folder: Folder,
+}
+
+/// Makes the authority of a new fleet; one that is there stays.
+///
+/// # Errors
+/// If it cannot be made, or a part of one that was there is missing.
+pub fn init(wanted: Init) -> Result<(), Failure> {
+    let Some(folder) = wanted.folder.path()? else { return Ok(()) };
+    let was_there = Authority::exists(&folder.join(AUTHORITY));
+    files::make_folder(&folder, files::PRIVATE_FOLDER).trying(format_args!("the folder {}", folder.display()))?;
+    let authority = open_authority(&folder).map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
+    let state = if was_there { "is there already, and stays" } else { "is made" };
+    let at = folder.join(AUTHORITY);
+    print(&format!(
+        "the authority in {} {state}; SHA-256 of its certificate: {}\n",
+        at.display(),
+        authority.fingerprint()
+    ))
+}
 
 /// Arguments of `muster console issue`.
 #[derive(Args, Clone, Debug)]
@@ -121,7 +150,7 @@ pub struct Revoke {
 /// # Errors
 /// If it cannot be made, remembered or written.
 pub async fn issue(wanted: Issue) -> Result<(), Failure> {
-    let Some(folder) = wanted.folder.path()? else { return Ok(()) };
+    let Some(folder) = wanted.folder.known_path()? else { return Ok(()) };
     if wanted.role == IssueRole::Broker && wanted.names.is_empty() {
         return Err(Failure::new(Kind::Usage, "a broker's certificate needs the names that it is reached under")
             .hint("say --san ADDRESS, once for each name and address"));
@@ -150,13 +179,22 @@ pub async fn issue(wanted: Issue) -> Result<(), Failure> {
         _ => None,
     };
     store.close().await;
-    write(&wanted.out, authority.certificate_pem(), &certificate, &key, list.as_deref())
+    let files = write(&wanted.out, authority.certificate_pem(), &certificate, &key, list.as_deref())?;
+    let mut text = format!("issued {} of {}, good until {}", row.serial, row.owner(), time(row.expires_ms));
+    if row.role == issued::IssuedRole::Broker {
+        text.push_str(&format!(", for {}", wanted.names.join(", ")));
+    }
+    text.push_str(&format!("\nby the authority in {}\n", folder.join(AUTHORITY).display()));
+    for path in files {
+        text.push_str(&format!("  {}\n", path.display()));
+    }
+    print(&text)
 }
 
-/// Authority and store of a folder, made if there are none yet.
+/// Authority and store of a folder; the store is made if there is none yet.
 async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
-    let authority = Authority::open_or_create(&folder.join("authority"))
-        .map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
+    let authority =
+        Authority::open(&folder.join(AUTHORITY)).map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
     let store = Store::open(&folder.join(STORE))
         .await
         .map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
@@ -166,7 +204,14 @@ async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
     Ok((authority, store))
 }
 
-fn write(folder: &Path, authority: &str, certificate: &str, key: &str, revoked: Option<&str>) -> Result<(), Failure> {
+/// Writes what was made; gives the files.
+fn write(
+    folder: &Path,
+    authority: &str,
+    certificate: &str,
+    key: &str,
+    revoked: Option<&str>,
+) -> Result<Vec<PathBuf>, Failure> {
     fs::create_dir_all(folder).trying(format_args!("the folder {}", folder.display()))?;
     let own = [
         ("authority.pem", authority, files::PUBLIC_MODE),
@@ -174,11 +219,13 @@ fn write(folder: &Path, authority: &str, certificate: &str, key: &str, revoked: 
         ("key.pem", key, files::SECRET_MODE),
     ];
     let list = revoked.map(|list| (revocation::FILE, list, files::PUBLIC_MODE));
+    let mut written = Vec::new();
     for (name, text, mode) in own.into_iter().chain(list) {
         let path = folder.join(name);
         files::write_atomically(&path, text.as_bytes(), mode).trying(format_args!("the file {}", path.display()))?;
+        written.push(path);
     }
-    Ok(())
+    Ok(written)
 }
 
 /// Lists what was made by hand.

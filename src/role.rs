@@ -159,7 +159,7 @@ mod console {
     use super::*;
     use crate::{
         console::{self, config::Config},
-        issue::{self, Issue, Issued, Revoke},
+        issue::{self, Init, Issue, Issued, Revoke},
     };
 
     /// Run the console of a fleet
@@ -168,6 +168,7 @@ mod console {
         args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  muster console --config /etc/muster/console.toml\n  \
                             muster console --print-config           every key, with its default\n  \
+                            muster console init                     before the broker of a new fleet gets its certificate\n  \
                             muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker"
     )]
     pub struct ConsoleArgs {
@@ -180,6 +181,8 @@ mod console {
     /// What can be done with a console's data folder alone.
     #[derive(Subcommand, Clone, Debug)]
     enum Verb {
+        /// Make the authority of a new fleet, for certificates that are needed before the console first starts
+        Init(Init),
         /// Make a certificate with the fleet's authority: for a broker, or for somebody who reads the bus
         Issue(Issue),
         /// List the certificates that were made so and have not expired
@@ -194,6 +197,7 @@ mod console {
     /// If it cannot start.
     pub async fn console(args: ConsoleArgs, shutdown: CancellationToken) -> Result<(), Failure> {
         match args.verb {
+            Some(Verb::Init(wanted)) => return issue::init(wanted),
             Some(Verb::Issue(wanted)) => return issue::issue(wanted).await,
             Some(Verb::Issued(wanted)) => return issue::list(wanted).await,
             Some(Verb::Revoke(wanted)) => return issue::revoke(wanted).await,
@@ -235,7 +239,7 @@ mod broker {
     #[derive(Args, Clone, Debug)]
     #[command(
         args_conflicts_with_subcommands = true,
-        after_help = "Examples:\n  muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker\n  \
+        after_help = "Examples:\n  muster console init\n  muster console issue --role broker --name broker --san 192.0.2.5 --out /etc/muster/broker\n  \
                             muster broker --config /etc/muster/broker.toml\n  muster broker --print-config            every key, with its default\n  muster broker password operator-anna >> /etc/muster/broker/users"
     )]
     pub struct BrokerArgs {

@@ -30,7 +30,7 @@ use crate::{
         context::{self, Contexts},
         print,
     },
-    console::{self, Console, Prepared, RunningConsole, StartError, config::Config},
+    console::{self, Console, Prepared, RunningConsole, StartError, StartedBy, config::Config},
     failure::{Context as _, Failure, Kind},
     files, revoked,
 };
@@ -92,6 +92,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
     steps.done("broker");
     let urls = broker_urls(up.listen, broker.local_addr().port());
     let console = prepared
+        .started_by(StartedBy::Up)
         .with_broker(urls.0.clone(), Some(urls.1.clone()))
         .start()
         .await
@@ -117,7 +118,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
         () = shutdown.cancelled() => Ok(()),
     };
     if ready.is_ok() && !shutdown.is_cancelled() {
-        print::write_out(&summary(&data, &parts, &urls.1).await?)?;
+        print::write_out(&summary(&up, &data, &parts, &urls.1).await?)?;
         shutdown.cancelled().await;
     }
     parts.stop().await;
@@ -398,7 +399,7 @@ async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
     console.submit(&operator, command).await.trying(what).map(drop)
 }
 
-async fn summary(data: &Path, parts: &Parts, broker_url: &str) -> Result<String, Failure> {
+async fn summary(up: &Up, data: &Path, parts: &Parts, broker_url: &str) -> Result<String, Failure> {
     let console = parts.console.console();
     let link = console.new_sign_in_link().await.trying("a sign-in link")?;
     let status = console.status().await.trying("the console")?;
@@ -410,7 +411,7 @@ muster is up.
   web       {}
             sign in, once and within 15 minutes: {link}
   broker    {broker_url}
-  join      {}   (another host: `muster token create`, and there `muster agent --join TOKEN`)
+  join      {}   ({})
   data      {}
   this host {}
 
@@ -424,6 +425,10 @@ Ctrl-C ends muster and leaves yunos running; to stop those too, `{program} yuno 
 ",
         parts.console.web_url(),
         status.console_url,
+        match up.listen.is_loopback() {
+            true => "this machine alone; `--listen ADDRESS` lets other hosts join",
+            false => "another host: `muster token create` prints the command for it",
+        },
         data.display(),
         parts.agent.host(),
     ))

@@ -60,6 +60,8 @@ impl Place {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         let place = Self { folder };
         let (console, out) = (place.path("console"), place.path("certificate"));
+        let made = place.muster().args(["console", "init", "--data-dir"]).arg(&console).output()?;
+        ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let issued = place
             .muster()
             .args(["console", "issue", "--role", "broker", "--name", "bench", "--san", "127.0.0.1", "--data-dir"])

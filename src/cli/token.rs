@@ -50,7 +50,8 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                 print::Format::Table => {
                     print::write_out(&format!("{}\n", created.token))?;
                     print::say(format_args!("good for one host, and gone {}", print::age(created.expires_ms, now_ms)));
-                    print::say("on that host: muster agent --join TOKEN");
+                    print::say(format_args!("on the other machine: {}", created.command));
+                    warn(&created);
                     Ok(())
                 }
                 _ => session.printer.one(&created, Vec::new),
@@ -81,10 +82,18 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     }
 }
 
+/// Says why another machine cannot use a token.
+fn warn(created: &CreatedToken) {
+    if let Some(warning) = &created.warning {
+        print::say(format_args!("warning: {}", warning.replace(". hint:", "\nhint:")));
+    }
+}
+
 /// Prints tokens, a line for each.
 async fn many(session: &Session, count: u32, ttl_s: Option<u64>) -> Result<(), Failure> {
     let made = make(&session.client, count, ttl_s).await?;
     let lines: String = made.iter().map(|created| format!("{}\n", created.token)).collect();
+    made.first().into_iter().for_each(warn);
     match session.printer.format {
         print::Format::Table => print::write_out(&lines),
         _ => session.printer.data(&made),

@@ -36,6 +36,10 @@ use crate::{
     files::{PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
 };
 
+/// The root's key, the root, and the key for commands, in the authority's folder.
+const ROOT_KEY: &str = "authority.key";
+const ROOT_CERTIFICATE: &str = "authority.pem";
+const SIGNING_KEY: &str = "signing.key";
 /// The longest certificate request that is looked at; one for a P-256 key has about 400 bytes.
 const CSR_MAX_BYTES: usize = 16 * 1024;
 /// How long the root is valid.
@@ -65,6 +69,15 @@ pub enum AuthorityError {
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
+    },
+    /// There is no authority, or a part of it is not there.
+    #[error(
+        "the authority's file {path} is missing\nhint: bring the folder back from a backup, or name the folder that has it; no \
+         other authority takes its place, for every host would have to join anew"
+    )]
+    Missing {
+        /// Which file.
+        path: PathBuf,
     },
     /// A serial number in the store is none.
     #[error("{0:?} is not the serial number of a certificate")]
@@ -179,7 +192,24 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Opens the authority in `dir`, and makes it if there is none.
+    /// Opens the authority in `dir`. Only its certificate is made anew if it is missing: that holds nothing that its key does not.
+    ///
+    /// # Errors
+    /// If there is none, or its files cannot be read, or are damaged. Nothing is made then.
+    pub fn open(dir: &Path) -> Result<Self, AuthorityError> {
+        match [ROOT_KEY, SIGNING_KEY].map(|name| dir.join(name)).into_iter().find(|path| !path.exists()) {
+            Some(path) => Err(AuthorityError::Missing { path }),
+            None => Self::open_or_create(dir),
+        }
+    }
+
+    /// Whether there is an authority in `dir`, or a part of one.
+    #[must_use]
+    pub fn exists(dir: &Path) -> bool {
+        [ROOT_KEY, SIGNING_KEY, ROOT_CERTIFICATE].iter().any(|name| dir.join(name).exists())
+    }
+
+    /// Opens the authority in `dir`, and makes it if there is none: for a folder that has never served a fleet.
     ///
     /// # Errors
     /// If its files cannot be read or written, or are damaged.
@@ -192,9 +222,9 @@ impl Authority {
         // Two that start at once must not make two authorities. The lock goes with the file handle.
         let lock = dir.join("lock");
         File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(at(&lock)).and_then(|_held| {
-            let key = Self::root_key(&dir.join("authority.key"))?;
-            let certificate = Self::root_certificate(&dir.join("authority.pem"), &key)?;
-            let signing = dir.join("signing.key");
+            let key = Self::root_key(&dir.join(ROOT_KEY))?;
+            let certificate = Self::root_certificate(&dir.join(ROOT_CERTIFICATE), &key)?;
+            let signing = dir.join(SIGNING_KEY);
             let pkcs8 = read_or_make(&signing, SECRET_MODE, || {
                 Signer::generate().map_err(|_| AuthorityError::Randomness(NoRandomness))
             })?;
@@ -430,6 +460,24 @@ mod tests {
         assert!(matches!(Authority::open_or_create(dir.path()), Err(AuthorityError::Damaged { .. })));
         fs::write(dir.path().join("authority.key"), "nonsense").unwrap();
         assert!(matches!(Authority::open_or_create(dir.path()), Err(AuthorityError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_missing_key_is_named_and_none_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("authority");
+        assert!(matches!(Authority::open(&dir), Err(AuthorityError::Missing { .. })));
+        assert!(!dir.exists(), "nothing is made");
+        let first = Authority::open_or_create(&dir).unwrap();
+        assert_eq!(Authority::open(&dir).unwrap().fingerprint(), first.fingerprint());
+        for name in [ROOT_KEY, SIGNING_KEY] {
+            let (path, aside) = (dir.join(name), dir.join("aside"));
+            fs::rename(&path, &aside).unwrap();
+            let error = Authority::open(&dir).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("hint:"), "{error}");
+            assert!(!path.exists());
+            fs::rename(&aside, &path).unwrap();
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ mod remove;
 pub mod revocation;
 mod server;
 mod standing;
-mod start;
+pub(crate) mod start;
 pub mod store;
 #[cfg(test)]
 mod testing;
@@ -113,6 +113,7 @@ pub struct Console {
 #[derive(Debug)]
 struct Shared {
     config: Config,
+    started_by: StartedBy,
     urls: Urls,
     authority: Authority,
     store: Store,
@@ -135,6 +136,31 @@ struct Shared {
     revoked: Notify,
     revocations: revocation::List,
     shutdown: CancellationToken,
+}
+
+/// What a console was started by: it decides which words lead a person on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartedBy {
+    /// `muster up`.
+    Up,
+    /// `muster console`.
+    Console,
+}
+
+impl StartedBy {
+    /// How other machines get to reach what listens for hosts.
+    fn listen_hint(self) -> &'static str {
+        match self {
+            Self::Up => {
+                "stop `muster up` and start it with `--listen ADDRESS`, an address of this machine that the other one reaches; \
+                 then make a new token"
+            }
+            Self::Console => {
+                "set `hosts_listen` and, if the broker's address is this machine's alone, `broker_public_url` in the console's \
+                 configuration, start the console again, and make a new token"
+            }
+        }
+    }
 }
 
 /// Where the parts of the installation are reached.
@@ -298,7 +324,9 @@ impl Console {
                 secret,
             };
             tracing::info!(token.id = %id, %operator, "made a token for joining");
-            made.push(types::CreatedToken { id, token: token.to_string(), expires_ms });
+            let (token, warning) = (token.to_string(), self.shared.join_warning());
+            let command = format!("muster agent --join {token}");
+            made.push(types::CreatedToken { id, token, expires_ms, command, warning });
         }
         transaction.commit().await.map_err(store::StoreError::from)?;
         Ok(made)
@@ -368,7 +396,26 @@ impl Console {
     }
 }
 
+/// Whether a URL leads to the machine alone that it is used on.
+fn is_loopback(url: &str) -> bool {
+    let url = reqwest::Url::parse(url).ok();
+    let host = url.as_ref().and_then(reqwest::Url::host_str).map(|host| host.trim_matches(['[', ']']));
+    host.is_some_and(|host| host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback()))
+}
+
 impl Shared {
+    /// Why a host on another machine could not join now, and what to do about that.
+    fn join_warning(&self) -> Option<String> {
+        let Urls { hosts, broker, .. } = &self.urls;
+        let (what, url) = match (is_loopback(hosts), is_loopback(broker)) {
+            (true, _) => ("the console", hosts),
+            (false, true) => ("the broker", broker),
+            (false, false) => return None,
+        };
+        let hint = self.started_by.listen_hint();
+        Some(format!("with this token {what} is looked for at {url}, which no other machine reaches. hint: {hint}"))
+    }
+
     /// Tells pages that look on. Nobody may be looking, which is fine.
     fn changed(&self, change: Change) {
         self.tallies.changed(&change);
@@ -382,5 +429,21 @@ impl Shared {
             return Ok(());
         }
         Err(Error::new(StatusCode::FORBIDDEN, "unknown_operator", format!("there is no operator {operator}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_loopback;
+
+    #[test]
+    fn urls_of_this_machine_alone() {
+        for own in ["https://127.0.0.1:7443", "mqtts://127.1.2.3:8883", "https://[::1]:7443", "mqtts://localhost:8883"]
+        {
+            assert!(is_loopback(own), "{own}");
+        }
+        for other in ["https://192.0.2.5:7443", "mqtts://[2001:db8::7]:8883", "https://fleet.example", "nonsense"] {
+            assert!(!is_loopback(other), "{other}");
+        }
     }
 }

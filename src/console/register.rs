@@ -19,7 +19,7 @@ use super::store::{
 use crate::files;
 
 /// The file, in the console's folder.
-const FILE: &str = "authority/register.json";
+pub(super) const FILE: &str = "authority/register.json";
 /// The least time between two writes, for each host in it: of ten thousand that join one after the other it is written
 /// every five seconds, with 3 MB each time. Who is revoked is written at once.
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(500);

@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Console, Error, Shared, Urls,
+    Console, Error, Shared, StartedBy, Urls,
     alert::{
         self,
         outlet::{Outlet, OutletError},
@@ -53,6 +53,8 @@ const SWEEP: Duration = Duration::from_secs(3600);
 const ALERTS_KEPT: Duration = Duration::from_secs(92 * 24 * 3600);
 /// How long the console's own certificate for the broker is valid; it is made at each start.
 const CLIENT_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The store's file in the console's folder.
+pub(crate) const STORE: &str = "console.db";
 /// How long everything may take to end.
 const STOP: Duration = Duration::from_secs(10);
 
@@ -133,6 +135,7 @@ fn listen_hint(source: &io::Error, setting: &str) -> String {
 #[derive(Debug)]
 pub struct Prepared {
     config: Config,
+    started_by: StartedBy,
     authority: Authority,
     store: Store,
     series: SeriesStore,
@@ -162,16 +165,17 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let web = bind("operators", "web_listen", config.web_listen).await?;
     let hosts = bind("hosts", "hosts_listen", config.hosts_listen).await?;
     let (web_addr, hosts_addr) = web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
-    let authority = Authority::open_or_create(&dir.join("authority"))?;
+    let authority = open_authority(&dir)?;
     let artifacts = dir.join("artifacts");
     content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
-    let store = Store::open(&dir.join("console.db")).await?;
+    let store = Store::open(&dir.join(STORE)).await?;
     register::restore(&dir, &store).await.map_err(RevocationError::from)?;
     let series = SeriesStore::open_with(&dir.join("series.db"), &config.series()).await?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;
     Ok(Prepared {
         config,
+        started_by: StartedBy::Console,
         authority,
         store,
         series,
@@ -185,6 +189,16 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
         outlets,
         lock,
     })
+}
+
+/// Opens the authority of a console's folder. Only in a folder that has served no fleet yet it may be made: hosts trust the one that
+/// they joined, and no other.
+pub(crate) fn open_authority(dir: &Path) -> Result<Authority, AuthorityError> {
+    let folder = dir.join("authority");
+    match dir.join(STORE).exists() || dir.join(register::FILE).exists() {
+        true => Authority::open(&folder),
+        false => Authority::open_or_create(&folder),
+    }
 }
 
 /// Takes the lock that a second console on the same data would need.
@@ -226,6 +240,13 @@ impl Prepared {
     #[must_use]
     pub fn hosts_addr(&self) -> SocketAddr {
         self.hosts_addr
+    }
+
+    /// Sets what this console was started by, if not by `muster console`.
+    #[must_use]
+    pub fn started_by(mut self, started_by: StartedBy) -> Self {
+        self.started_by = started_by;
+        self
     }
 
     /// Sets where the broker is: for whoever started it after this console was prepared, on a port
@@ -277,6 +298,7 @@ impl Prepared {
         let generations = store::alert::generations(self.store.read()).await?;
         let shared = Arc::new(Shared {
             config: self.config,
+            started_by: self.started_by,
             urls,
             authority: self.authority,
             store: self.store,
@@ -497,6 +519,24 @@ mod tests {
         assert!(!dir.path().join("console/console.db").exists(), "nothing half made");
         drop(taken);
         prepare(config).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn no_other_authority_takes_the_place_of_one_that_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        start(config(dir.path())).await.unwrap().stop().await;
+        let authority = dir.path().join("console/authority");
+        for kept in [None, Some("register.json")] {
+            for name in ["authority.key", "authority.pem", "signing.key"] {
+                let _ = std::fs::remove_file(authority.join(name));
+            }
+            if kept.is_some() {
+                std::fs::remove_file(dir.path().join("console/console.db")).unwrap();
+            }
+            let error = prepare(config(dir.path())).await.unwrap_err();
+            assert!(matches!(error, StartError::Authority(AuthorityError::Missing { .. })), "{error}");
+            assert!(!authority.join("authority.key").exists());
+        }
     }
 
     #[tokio::test]

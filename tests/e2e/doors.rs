@@ -66,6 +66,7 @@ impl Place {
     fn new() -> Self {
         let home = Home::new();
         let data = home.path().join("console");
+        home.muster(&["console", "init", "--data-dir", data.to_str().unwrap()]).expect_code(0);
         let place = Self { home, data };
         place.issue("broker", "broker", &["--san", "127.0.0.1"]);
         place
@@ -190,6 +191,7 @@ fn a_broker_of_its_own_follows_the_list_in_a_file() {
     let (data, out_path) = (data.to_str().unwrap(), out.to_str().unwrap());
     let verb =
         ["console", "issue", "--data-dir", data, "--role", "broker", "--name", "b", "--san", "b", "--out", out_path];
+    strangers.muster(&["console", "init", "--data-dir", data]).expect_code(0);
     strangers.muster(&verb).expect_code(0);
     let foreign = fs::read(out.join("revoked.pem")).unwrap();
     fs::write(&list, &foreign).unwrap();

@@ -25,6 +25,19 @@ fn the_first_look_is_not_empty() {
 }
 
 #[test]
+fn a_token_of_a_console_on_loopback_says_what_to_do_and_the_whole_command() {
+    let fleet = Fleet::start();
+    let made = fleet.muster(&["token", "create"]);
+    let token = made.stdout.trim().to_owned();
+    made.expect_code(0)
+        .expect_stderr(&format!("on the other machine: muster agent --join {token}"))
+        .expect_stderr("no other machine reaches")
+        .expect_stderr("hint: stop `muster up` and start it with `--listen ADDRESS`");
+    let made = fleet.json(&["token", "create"]);
+    assert!(made["warning"].as_str().unwrap().contains("--listen"), "{made}");
+}
+
+#[test]
 fn keys_and_stores_are_for_their_owner_alone() {
     let fleet = Fleet::start();
     let mut folders = vec![fleet.home.path().join("share"), fleet.home.path().join("config")];

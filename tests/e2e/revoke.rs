@@ -144,3 +144,25 @@ fn certificates_made_by_hand_are_listed_and_revoked_by_hand() {
         .expect_stderr("hint");
     assert!(!elsewhere.exists());
 }
+
+#[test]
+fn a_certificate_comes_from_the_fleets_authority_or_not_at_all() {
+    let fleet = Fleet::start_with(&["--no-sample"]);
+    let (console, out) = (fleet.data().join("console"), fleet.home.path().join("out"));
+    let issue = |folder: &std::path::Path| {
+        let (folder, out) = (folder.to_str().unwrap(), out.to_str().unwrap());
+        let verb = ["console", "issue", "--data-dir", folder, "--role", "observer", "--name", "b", "--out", out];
+        fleet.muster(&verb)
+    };
+    // The folder above the console's, and one that is not there: no other authority is made in either.
+    for wrong in [fleet.data(), fleet.home.path().join("nothing")] {
+        issue(&wrong).expect_code(1).expect_stderr("no fleet's authority is in").expect_stderr("hint: say --data-dir");
+        assert!(!wrong.join("authority").exists() && !out.exists());
+    }
+    let issued = issue(&console).expect_code(0).stdout;
+    for words in [" of observer-b, good until ", console.to_str().unwrap(), out.join("key.pem").to_str().unwrap()] {
+        assert!(issued.contains(words), "{issued}");
+    }
+    let authority = |folder: &std::path::Path| std::fs::read(folder.join("authority.pem")).unwrap();
+    assert_eq!(authority(&out), authority(&console.join("authority")));
+}

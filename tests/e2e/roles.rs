@@ -33,6 +33,7 @@ impl Roles {
         let mut roles = Self { broker: None, console: None, mqtt: String::new(), more, home };
         let data = roles.home.path().join("console");
         let certificates = roles.home.path().join("broker");
+        roles.home.muster(&["console", "init", "--data-dir", data.to_str().unwrap()]).expect_code(0);
         let issued = roles.home.muster(&[
             "console",
             "issue",

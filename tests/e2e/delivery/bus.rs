@@ -79,6 +79,7 @@ impl Bus {
         let mut bus =
             Self { kind, address, home: home.path().to_owned(), server: None, epmd: None, other, env: Vec::new() };
         let folder = bus.folder();
+        home.muster(&["console", "init", "--data-dir", bus.home.join("console").to_str().unwrap()]).expect_code(0);
         for (role, name) in [("broker", "broker"), ("console", "spare"), ("observer", "bridge")] {
             let out = if role == "broker" { folder.clone() } else { bus.home.join(format!("{role}-{name}")) };
             let (data, out) = (bus.home.join("console"), out.to_str().unwrap().to_owned());

@@ -218,6 +218,10 @@ async fn a_token_is_shown_once_and_can_be_revoked() {
     let token = browser.token().await;
     let made = browser.post("/join", &[("csrf", &token), ("ttl_s", "900")], &[]).await.text().await.unwrap();
     assert!(made.contains("muster agent --join muster1."), "{made}");
+    assert!(
+        made.contains("Only this machine can use it") && made.contains("hosts_listen"),
+        "its address is loopback: {made}"
+    );
     let listed = browser.page("/join").await;
     assert!(!listed.contains("muster1."), "only once");
     let id = browser.fixture.console.tokens().await.unwrap()[0].id.clone();

@@ -64,7 +64,8 @@ fn once(created: &CreatedToken, frame: &Frame) -> Markup {
     html! {
         section.notice.good role="status" {
             h2 { "Run this on the new host" }
-            (bits::cli(&format!("muster agent --join {}", created.token)))
+            (bits::cli(&created.command))
+            @if let Some(warning) = &created.warning { p { strong { "Only this machine can use it: " } (warning) } }
             p { "It is shown this once, is good for one host, and ends " (ago(created.expires_ms, frame.now_ms))
                 ". The host then appears under " a href="/" { "Hosts" } "." }
         }

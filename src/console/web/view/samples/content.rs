@@ -18,10 +18,15 @@ pub(super) fn tokens() -> Vec<Token> {
 }
 
 pub(super) fn created() -> CreatedToken {
+    let token = format!("muster1.{}", "eyJ1cmwiOiJodHRwczovLzE5Mi4w".repeat(7));
     CreatedToken {
         id: "0a1b2c3d4e".parse().unwrap(),
-        token: format!("muster1.{}", "eyJ1cmwiOiJodHRwczovLzE5Mi4w".repeat(7)),
+        command: format!("muster agent --join {token}"),
+        token,
         expires_ms: ago(-3_600),
+        warning: Some(
+            "no other machine reaches https://127.0.0.1:7443. hint: start it with another address".to_owned(),
+        ),
     }
 }
 
