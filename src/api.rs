@@ -116,6 +116,10 @@ pub struct NewToken {
     /// How long it may be used; an hour if left out.
     #[serde(default)]
     pub ttl_s: Option<u64>,
+    /// A host that is there already, by id or by a hostname that only one has: it alone may join with the token, and with another key
+    /// than its own, such as one that was revoked, or has lost its folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
 }
 
 /// `POST /api/v1/token-batches`: many one-time passwords at once, for many hosts. The answer is a list of [`CreatedToken`].
@@ -162,6 +166,9 @@ pub struct Token {
     pub expires_ms: Millis,
     /// When it was used, and by which host.
     pub used: Option<(Millis, HostId)>,
+    /// The host that it is for alone, if it is for one that was there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<HostId>,
 }
 
 /// `POST /api/v1/commands`.

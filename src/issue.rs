@@ -198,7 +198,7 @@ async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
     let store = Store::open(&folder.join(STORE))
         .await
         .map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
-    register::restore(folder, &store)
+    register::restore(folder, &store, now_ms())
         .await
         .map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
     Ok((authority, store))
@@ -271,10 +271,11 @@ pub async fn revoke(wanted: Revoke) -> Result<(), Failure> {
         .iter()
         .map(|one| format!("revoked {} of {}\n", one.serial, one.owner()))
         .collect();
-    if let Ok(id) = which.parse::<HostId>()
-        && host::revoke(store.write(), id, now).await.trying(what)?
-    {
-        revoked.push(format!("revoked every certificate of host {id}\n"));
+    if let Ok(id) = which.parse::<HostId>() {
+        let mut transaction = store.begin().await.trying(what)?;
+        let ended = host::revoke(&mut transaction, id, now).await.trying(what)?;
+        transaction.commit().await.trying(what)?;
+        revoked.extend(ended.map(|_| format!("revoked every certificate of host {id}\n")));
     }
     if !revoked.is_empty() {
         revocation::write(&folder, &authority, &store).await.trying("the revocation list")?;

@@ -310,7 +310,15 @@ async fn start_agent(
         identity.membership.console_url = console_url;
         join::save(folder, &identity).map_err(|error| told(&error))?;
     } else {
-        let token = console.create_token(&admin()?, NewToken { ttl_s: Some(600) }).await.trying("the agent's token")?;
+        // One that is there already, and has lost its key: this is its own machine.
+        let replaces = match join::known_host_id(folder).map_err(|error| told(&error))? {
+            Some(host) if console.host(&host.to_string()).await.is_ok() => Some(host.to_string()),
+            _ => None,
+        };
+        let token = console
+            .create_token(&admin()?, NewToken { ttl_s: Some(600), replaces })
+            .await
+            .trying("the agent's token")?;
         let token = token.token.parse().trying("the agent's token")?;
         config.join = Some(Secret::new(token));
     }

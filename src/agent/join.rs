@@ -145,18 +145,28 @@ fn hint(problem: &Problem) -> String {
 /// # Errors
 /// If the file cannot be read or written.
 pub fn host_id(folder: &Path) -> Result<HostId, JoinError> {
+    if let Some(host) = known_host_id(folder)? {
+        return Ok(host);
+    }
+    let (host, path) = (HostId::random(), folder.join(HOST_FILE));
+    files::write_atomically(&path, format!("{host}\n").as_bytes(), files::SECRET_MODE)
+        .map_err(|source| JoinError::Io { path, source })?;
+    Ok(host)
+}
+
+/// The host's id, if it has one already.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn known_host_id(folder: &Path) -> Result<Option<HostId>, JoinError> {
     let path = folder.join(HOST_FILE);
     match fs::read_to_string(&path) {
         Ok(text) => text
             .trim()
             .parse()
+            .map(Some)
             .map_err(|error: muster_topics::name::NameError| JoinError::Content { path, reason: error.to_string() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let host = HostId::random();
-            files::write_atomically(&path, format!("{host}\n").as_bytes(), files::SECRET_MODE)
-                .map_err(|source| JoinError::Io { path, source })?;
-            Ok(host)
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(JoinError::Io { path, source }),
     }
 }
@@ -204,13 +214,29 @@ pub fn is_another_token(folder: &Path, token: &JoinToken) -> bool {
     used.is_some_and(|hash| hash.trim() != Digest::of(token.secret.as_bytes()).as_str())
 }
 
-/// Joins with a token. While the console cannot be reached it goes on trying, for a host may well be
+/// Joins with a token: with the key that this host has from before, which shows that it is the host it says it is, or with a new one if there
+/// is none or that was revoked. While the console cannot be reached it goes on trying, for a host may well be
 /// set up before its network is; dropping the future ends that.
 ///
 /// # Errors
 /// If the console refuses, or is not the one that the token names. Nothing is kept then.
-pub async fn join(token: &JoinToken, host: HostId, hostname: &str, facts: &Facts) -> Result<Identity, JoinError> {
-    Door::new(token)?.join(&token.secret, host, hostname, facts).await
+pub async fn join(
+    token: &JoinToken,
+    host: HostId,
+    hostname: &str,
+    facts: &Facts,
+    present: Option<&Identity>,
+) -> Result<Identity, JoinError> {
+    let door = Door::new(token)?;
+    if let Some(key) = present.and_then(|identity| KeyPair::from_pem(&identity.key).ok()) {
+        match door.join_with(key, &token.secret, host, hostname, facts).await {
+            Err(JoinError::Refused { problem, .. }) if problem.code == "key_revoked" => {
+                tracing::warn!("the key of this host was revoked; it joins with a new one");
+            }
+            joined => return joined,
+        }
+    }
+    door.join(&token.secret, host, hostname, facts).await
 }
 
 /// Where hosts join, and whom to trust there: for one host, or for many, one after the other or at once.
@@ -245,7 +271,18 @@ impl Door {
     /// As [`join`].
     pub async fn join(&self, secret: &str, host: HostId, hostname: &str, facts: &Facts) -> Result<Identity, JoinError> {
         // One key for all attempts: a console that granted an earlier one, whose answer was lost, can tell.
-        let (key, csr) = request(host)?;
+        self.join_with(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?, secret, host, hostname, facts).await
+    }
+
+    async fn join_with(
+        &self,
+        key: KeyPair,
+        secret: &str,
+        host: HostId,
+        hostname: &str,
+        facts: &Facts,
+    ) -> Result<Identity, JoinError> {
+        let csr = request(host, &key)?;
         let (secret, hostname) = (secret.to_owned(), hostname.to_owned());
         let request = JoinRequest { v: V1, secret, host, csr, hostname, facts: facts.clone() };
         let mut attempts = 0;
@@ -273,20 +310,19 @@ impl Door {
 /// If there is none to be had; the present identity is still good then.
 pub async fn renew(identity: &Identity) -> Result<Identity, JoinError> {
     let old = &identity.membership;
-    let (key, csr) = request(old.host)?;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let csr = request(old.host, &key)?;
     let client = http(identity.tls()?, &old.console_url)?;
     let membership = post(&client, &old.console_url, "/v1/renew", &RenewRequest { v: V1, csr }).await?;
     accept(membership, key, old.host, &fingerprint(&old.authority)?)
 }
 
-/// A new key, and a certificate request for it.
-fn request(host: HostId) -> Result<(KeyPair, String), JoinError> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+/// A certificate request for a key.
+fn request(host: HostId, key: &KeyPair) -> Result<String, JoinError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, host.to_string());
-    let csr = params.serialize_request(&key)?.pem()?;
-    Ok((key, csr))
+    Ok(params.serialize_request(key)?.pem()?)
 }
 
 /// Believes a membership only if everything in it fits together and to what was pinned.
@@ -408,7 +444,7 @@ mod tests {
 
     async fn try_join(token: &JoinToken, host: HostId) -> Result<Identity, JoinError> {
         let facts = super::super::facts::facts();
-        tokio::time::timeout(Duration::from_secs(60), join(token, host, "till-7", &facts)).await.expect("an end")
+        tokio::time::timeout(Duration::from_secs(60), join(token, host, "till-7", &facts, None)).await.expect("an end")
     }
 
     #[tokio::test]

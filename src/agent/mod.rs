@@ -395,7 +395,7 @@ async fn membership(config: &Config, host: HostId, portrait: &Portrait) -> Resul
                 return Ok(identity);
             }
             // Somebody took the trouble to make a new token: that is how a host comes back that was revoked.
-            match tokio::time::timeout(REJOIN, join_anew(folder, token, host, portrait)).await {
+            match tokio::time::timeout(REJOIN, join_anew(folder, token, host, portrait, Some(&identity))).await {
                 Ok(Ok(new)) => Ok(new),
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "this host has not joined with the new token, and stays what it was");
@@ -411,12 +411,18 @@ async fn membership(config: &Config, host: HostId, portrait: &Portrait) -> Resul
         }
         (None, None) => Err(AgentError::NotJoined),
         // None yet, or one whose certificate has expired.
-        (_, Some(token)) => Ok(join_anew(folder, token, host, portrait).await?),
+        (present, Some(token)) => Ok(join_anew(folder, token, host, portrait, present.as_ref()).await?),
     }
 }
 
-async fn join_anew(folder: &Path, token: &JoinToken, host: HostId, portrait: &Portrait) -> Result<Identity, JoinError> {
-    let identity = join::join(token, host, &portrait.hostname, &portrait.facts).await?;
+async fn join_anew(
+    folder: &Path,
+    token: &JoinToken,
+    host: HostId,
+    portrait: &Portrait,
+    present: Option<&Identity>,
+) -> Result<Identity, JoinError> {
+    let identity = join::join(token, host, &portrait.hostname, &portrait.facts, present).await?;
     join::save_joined(folder, &identity, token)?;
     tracing::info!(host.id = %host, console = token.url, "this host has joined");
     Ok(identity)

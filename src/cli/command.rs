@@ -156,8 +156,13 @@ fn several(units: &[UnitName]) -> String {
 /// # Errors
 /// If the console does not take it.
 pub async fn cancel(session: &Session, command: &Command) -> Result<Command, Failure> {
-    let target = match command.hosts.len() {
-        ..=TARGET_HOSTS_MAX => NewTarget::Hosts(command.hosts.iter().map(|host| host.host.to_string()).collect()),
+    let ids =
+        |hosts: &mut dyn Iterator<Item = &CommandHost>| hosts.map(|host| host.host.to_string()).collect::<Vec<_>>();
+    // A host that was revoked has its outcome, and is given no commands.
+    let open = ids(&mut command.hosts.iter().filter(|host| host.state != CommandState::Done));
+    let hosts = if open.is_empty() { ids(&mut command.hosts.iter()) } else { open };
+    let target = match hosts.len() {
+        ..=TARGET_HOSTS_MAX => NewTarget::Hosts(hosts),
         _ => NewTarget::All,
     };
     let wanted = NewCommand { target, expires_in_ms: None, verb: Asked::Cancel { command: command.id } };

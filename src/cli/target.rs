@@ -55,8 +55,10 @@ pub fn select<'a>(units: &'a [Unit], wanted: Option<&Select>) -> impl Iterator<I
 pub async fn picked(session: &Session, wanted: &HostSelect) -> Result<Vec<String>, Failure> {
     let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
     let units: Vec<Unit> = if wanted.asks_units() { session.client.get("units", &[]).await? } else { Vec::new() };
+    // Who was revoked is given no commands.
+    let members = hosts.iter().filter(|host| host.certificate_expires_ms != 0);
     let picked: Vec<String> =
-        hosts.iter().filter(|host| is_picked(host, &units, wanted)).map(|host| host.id.to_string()).collect();
+        members.filter(|host| is_picked(host, &units, wanted)).map(|host| host.id.to_string()).collect();
     if picked.is_empty() {
         return Err(Failure::new(Kind::Failed, format!("no host is picked by {wanted}"))
             .hint("`muster host ls` lists them, and `muster host show` what labels and facts one has"));

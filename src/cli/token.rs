@@ -22,6 +22,9 @@ pub enum Verb {
         /// How many, each good for one host
         #[arg(long, default_value_t = 1, value_name = "N")]
         count: u32,
+        /// Let a host that is there already join with another key: one that was revoked, or has lost its folder
+        #[arg(long, value_name = "HOST", conflicts_with = "count")]
+        replaces: Option<String>,
     },
     /// List tokens, used ones and unused ones
     #[command(alias = "list")]
@@ -40,12 +43,12 @@ pub enum Verb {
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     let now_ms = clock::now_ms();
     match verb {
-        Verb::Create { ttl, count } => {
+        Verb::Create { ttl, count, replaces } => {
             let ttl_s = Some(ttl.as_secs().max(1));
             if count != 1 {
                 return many(session, count, ttl_s).await;
             }
-            let created: CreatedToken = session.client.post("tokens", &NewToken { ttl_s }).await?;
+            let created: CreatedToken = session.client.post("tokens", &NewToken { ttl_s, replaces }).await?;
             match session.printer.format {
                 print::Format::Table => {
                     print::write_out(&format!("{}\n", created.token))?;
@@ -64,6 +67,10 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                     Some((at_ms, host)) => format!("used {} by {host}", print::age(at_ms, now_ms)),
                     None if token.expires_ms <= now_ms => "expired".to_owned(),
                     None => format!("ends {}", print::age(token.expires_ms, now_ms)),
+                };
+                let state = match token.replaces {
+                    Some(host) if token.used.is_none() => format!("{state}, for {host}"),
+                    _ => state,
                 };
                 vec![token.id.to_string(), token.operator.to_string(), print::age(token.created_ms, now_ms), state]
             };

@@ -16,8 +16,8 @@ use std::{
 
 use muster_topics::{
     Millis, V1,
-    alert::{AlertRules, RULES_MAX, Rule},
-    name::{HostId, Name},
+    alert::{Alert, AlertRules, AlertState, Metric, RULES_MAX, Rule, Severity},
+    name::{HostId, Name, NameError},
     topic::{HostTopic, Topic},
 };
 use tokio::sync::Notify;
@@ -47,6 +47,55 @@ const REASON_MAX_BYTES: usize = 1_000;
 const TELL_EVERY_MS: Millis = 60_000;
 /// Hosts that are remembered for that; beyond it the memory begins anew.
 const TOLD_MAX: usize = 100_000;
+
+/// How long an alert of the console's own holds after what it tells of: long enough to be seen on the next working day.
+pub(super) const OWN_HOLDS: Duration = Duration::from_secs(3 * 24 * 3600);
+/// What the ids of the console's own alerts begin with: no host may raise or end one of these.
+pub(super) const OWN_PREFIX: &str = "console-";
+/// Somebody with a token, and without its key, has said to be a host.
+pub(super) const JOIN_REFUSED: &str = "console-join-refused";
+
+/// The store is older than what it is known to have held: somebody has put back a copy.
+pub(super) const WENT_BACK: &str = "console-store-went-back";
+
+/// An alert that the console has found out itself.
+pub(super) fn own(rule: &str, message: String, now: Millis) -> Result<Alert, NameError> {
+    let rule: Name = rule.parse()?;
+    Ok(Alert {
+        v: V1,
+        epoch: 0,
+        seq: u64::try_from(now).unwrap_or(0),
+        id: rule.clone(),
+        rule,
+        severity: Severity::Critical,
+        unit: None,
+        mount: None,
+        metric: Metric::Other,
+        value: 1.0,
+        threshold: 0.0,
+        clear: 0.0,
+        since_ms: now,
+        at_ms: now,
+        state: AlertState::Raised,
+        message,
+    })
+}
+
+/// Raises an alert that the console has found out itself, about a host.
+pub(super) async fn raise_own(
+    shared: &Shared,
+    host: HostId,
+    rule: &str,
+    message: String,
+    now: Millis,
+) -> Result<(), Error> {
+    let alert = own(rule, message, now).map_err(|error| Error::internal("the name of an alert", &error))?;
+    let mut transaction = shared.store.begin().await?;
+    alert::put_own(&mut transaction, host, alert, now).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    shared.changed(Change::Alert(Some(host)));
+    Ok(())
+}
 
 impl Console {
     /// Alerts that hold, or all that are remembered; of one host or of all; those that began last first.

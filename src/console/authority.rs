@@ -25,6 +25,7 @@ use rcgen::{
     DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData, RevokedCertParams, SerialNumber, SubjectPublicKeyInfo,
 };
+use ring::hmac;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
@@ -40,6 +41,8 @@ use crate::{
 const ROOT_KEY: &str = "authority.key";
 const ROOT_CERTIFICATE: &str = "authority.pem";
 const SIGNING_KEY: &str = "signing.key";
+/// The key that public hashes of what is secret are salted with.
+const SALT_KEY: &str = "salt.key";
 /// The longest certificate request that is looked at; one for a P-256 key has about 400 bytes.
 const CSR_MAX_BYTES: usize = 16 * 1024;
 /// How long the root is valid.
@@ -183,6 +186,7 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     signer: Signer,
     command_key: PublicKey,
+    salt: hmac::Key,
 }
 
 impl std::fmt::Debug for Authority {
@@ -232,9 +236,12 @@ impl Authority {
                 |problem: &str| AuthorityError::Damaged { path: signing.clone(), problem: problem.to_owned() };
             let signer = Signer::from_pkcs8(&pkcs8).map_err(|error| damaged(&error.to_string()))?;
             let command_key = signer.public_key().map_err(|error| damaged(&error.to_string()))?;
+            // One that is lost is made anew: then the same content has another hash from then on.
+            let salt = read_or_make(&dir.join(SALT_KEY), SECRET_MODE, || Ok(chance::bytes::<32>()?.to_vec()))?;
+            let salt = hmac::Key::new(hmac::HMAC_SHA256, &salt);
             let (certificate_pem, der) = certificate;
             let issuer = Issuer::from_ca_cert_der(&der, key)?;
-            Ok(Self { certificate_pem, fingerprint: Digest::of(&der), issuer, signer, command_key })
+            Ok(Self { certificate_pem, fingerprint: Digest::of(&der), issuer, signer, command_key, salt })
         })
     }
 
@@ -272,6 +279,13 @@ impl Authority {
     #[must_use]
     pub fn fingerprint(&self) -> &Digest {
         &self.fingerprint
+    }
+
+    /// A salt for content under a label, which only this authority can tell: the same for the same content and label, and 128 bits long.
+    #[must_use]
+    pub fn salt(&self, label: &str, content: &[u8]) -> String {
+        let tag = hmac::sign(&self.salt, &[label.as_bytes(), b"\0", content].concat());
+        hex(tag.as_ref().get(..16).unwrap_or_default())
     }
 
     /// Signs commands.

@@ -32,6 +32,10 @@ pub struct Config {
     pub broker_url: String,
     /// The broker as hosts are told to reach it; the same as `broker_url` if left out.
     pub broker_public_url: Option<String>,
+    /// A program and its arguments that give the revocation list to a broker elsewhere, and have it refuse who is on it: run after
+    /// each change, at each start and once a day, with the list's path in `MUSTER_REVOKED_PEM`. Where there is none, commands to many hosts go to
+    /// each alone for as long as a revoked host may still be listening.
+    pub revocation_command: Vec<String>,
     /// The first levels of all topics.
     pub prefix: Prefix,
     /// How many days a host's certificate is valid. Agents renew theirs well before.
@@ -178,6 +182,7 @@ impl Default for Config {
             extra_names: Vec::new(),
             broker_url: "mqtts://127.0.0.1:8883".to_owned(),
             broker_public_url: None,
+            revocation_command: Vec::new(),
             prefix: Prefix::default(),
             host_certificate_days: 30,
             command_retention_days: 30,

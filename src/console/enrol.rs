@@ -8,8 +8,11 @@
 //! **Invariant: a token is used up in the transaction that enters its host**, so there is neither a
 //! used token without a host nor a host without one.
 //!
-//! **Invariant: a token takes no host that is there away from its owner.** The id is the joiner's to say, so
-//! whoever has a token could name another's; a host that is online has no need to join with another key.
+//! **Invariant: a token takes no host that is there away from its owner.** The id is the joiner's to say, so whoever has a token could
+//! name another's. A host that is there joins anew with its own key, which the certificate request shows, or with a token that an operator
+//! has made for it (`muster token create --replaces HOST`). Any other attempt is refused, and is an alert of that host.
+//!
+//! **Invariant: a host fetches what the console has told it to use**, and nothing that it says of itself earns it more.
 
 use std::ops::RangeInclusive;
 
@@ -22,7 +25,7 @@ use axum::{
     routing::{get, post},
 };
 use muster_topics::{
-    V1,
+    Millis, V1,
     join::{JoinRequest, Membership, RenewRequest},
     name::{Digest, HostId},
     role::Identity,
@@ -31,14 +34,14 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
 use super::{
-    Change, Console, Error, Shared,
+    Change, Console, Error, Shared, alert,
     api::extract::Document,
     authority::{Certificate, CheckedCsr},
     content, ingest,
     server::ClientCertificate,
     store::{
         self, StoreError,
-        host::{self, Joining},
+        host::{self, Joining, KeyStanding},
         token::{self, Unusable},
     },
 };
@@ -108,21 +111,34 @@ async fn join(
     let secret = Digest::of(request.secret.as_bytes());
     let joining = Joining { host, hostname: request.hostname, facts: request.facts };
     let mut transaction = shared.store.begin().await?;
+    let standing = host::key_standing(&mut transaction, host, certificate.key.as_str()).await?;
     if !token::consume(&mut transaction, &secret, host, now).await? {
-        let unusable = token::why_not(&mut transaction, &secret).await?;
+        let unusable = token::why_not(&mut transaction, &secret, now).await?;
         // The answer may have been lost on the way: the same host with the same key gets another.
-        let again = unusable == Unusable::UsedBy(host)
-            && host::holds_key(&mut transaction, host, certificate.key.as_str()).await?;
+        let again = unusable == Unusable::UsedBy(host) && standing == KeyStanding::Held;
         if !again {
             tracing::warn!(host.id = %host, reason = ?unusable, "a host may not join");
             return Err(refused(unusable));
         }
     }
-    let online = host::presence_order(&mut transaction, host).await?.is_some_and(|(_, _, is_off)| !is_off);
-    if online && !host::holds_key(&mut transaction, host, certificate.key.as_str()).await? {
-        tracing::warn!(host.id = %host, "a host that is online was to be joined with another key");
-        return Err(Error::conflict("host_online", format!("host {host} is a member, and online with another key"))
-            .hint("stop the agent that has this id first; a copy of a disk needs an empty data folder to be a host of its own"));
+    match standing {
+        KeyStanding::NewHost | KeyStanding::Held => {}
+        KeyStanding::Revoked => {
+            return Err(Error::new(
+                StatusCode::FORBIDDEN,
+                "key_revoked",
+                format!("this key of host {host} was revoked"),
+            )
+            .hint("the agent makes a new one if it is given a token of `muster token create --replaces HOST`"));
+        }
+        KeyStanding::Foreign if token::replaces(&mut transaction, &secret).await? == Some(host) => {
+            tracing::warn!(host.id = %host, "a host joins anew with another key, as an operator has said");
+        }
+        KeyStanding::Foreign => {
+            // Nothing of this attempt stays, and so the token is as good as before.
+            drop(transaction);
+            return Err(takeover(shared, host, &joining.hostname, now).await);
+        }
     }
     host::join(&mut transaction, &joining, &certificate, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
@@ -132,12 +148,28 @@ async fn join(
     Ok(Json(membership(shared, host, certificate)))
 }
 
+/// Somebody with a token has said to be a host that is there, and does not have its key.
+async fn takeover(shared: &Shared, host: HostId, hostname: &str, now: Millis) -> Error {
+    tracing::warn!(host.id = %host, hostname, "a host that is there was to be joined with another key");
+    let message = format!(
+        "somebody with a token, who calls itself {hostname}, was to join as this host with another key; it was refused"
+    );
+    if let Err(error) = alert::raise_own(shared, host, alert::JOIN_REFUSED, message, now).await {
+        tracing::error!(host.id = %host, %error, "an alert cannot be stored");
+    }
+    Error::conflict("host_exists", format!("host {host} is there already, with another key")).hint(format!(
+        "if it has lost its folder or was revoked, `muster token create --replaces {host}` lets it join again; a copy of a disk needs an \
+         empty data folder to be a host of its own"
+    ))
+}
+
 fn refused(unusable: Unusable) -> Error {
     let (code, message) = match unusable {
         Unusable::Unknown => ("token_wrong", "there is no such token"),
         Unusable::UsedBy(_) => ("token_used", "this token has been used; it is good for one host"),
         Unusable::Revoked => ("token_revoked", "this token was revoked"),
         Unusable::Expired => ("token_expired", "the time of this token is over"),
+        Unusable::For(_) => ("token_for_another", "this token is for another host, which is there already"),
     };
     Error::new(StatusCode::FORBIDDEN, code, message).hint("`muster token create` on the console makes a new one")
 }
@@ -189,10 +221,10 @@ async fn revoked(State(console): State<Console>) -> Response {
 
 async fn config(
     State(console): State<Console>,
-    Member(_): Member,
+    Member(host): Member,
     Path(sha256): Path<String>,
 ) -> Result<Response, Error> {
-    let sha256 = digest(&sha256)?;
+    let sha256 = assigned(&console, host, &sha256).await?;
     match store::content::config_content(console.shared.store.read(), &sha256).await? {
         Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
         None => Err(Error::not_found("unknown_config", format!("there is no config {sha256}"))),
@@ -201,27 +233,37 @@ async fn config(
 
 async fn manifest(
     State(console): State<Console>,
-    Member(_): Member,
+    Member(host): Member,
     Path(sha256): Path<String>,
 ) -> Result<Response, Error> {
-    let sha256 = digest(&sha256)?;
+    let sha256 = assigned(&console, host, &sha256).await?;
     match store::content::manifest(console.shared.store.read(), &sha256).await? {
         Some(content) => Ok(([(header::CONTENT_TYPE, "application/json")], content).into_response()),
         None => Err(Error::not_found("unknown_manifest", format!("there is no manifest {sha256}"))),
     }
 }
 
-fn digest(text: &str) -> Result<Digest, Error> {
-    text.parse().map_err(|error: muster_topics::name::NameError| Error::invalid("bad_hash", error.to_string()))
+/// The hash, if the console has told the host to use what has it. The answer is the same whether there is anything of that hash: else
+/// it would tell whether a guess is right.
+async fn assigned(console: &Console, host: HostId, text: &str) -> Result<Digest, Error> {
+    let sha256: Digest =
+        text.parse().map_err(|error: muster_topics::name::NameError| Error::invalid("bad_hash", error.to_string()))?;
+    if store::content::is_assigned(console.shared.store.read(), host, &sha256).await? {
+        return Ok(sha256);
+    }
+    tracing::warn!(host.id = %host, %sha256, "a host asks for what it was not told to use");
+    let message = format!("no unit of host {host} was given what has the hash {sha256}");
+    Err(Error::new(StatusCode::FORBIDDEN, "not_assigned", message)
+        .hint("order the unit for this host by name (`muster unit apply`)"))
 }
 
 async fn artifact(
     State(console): State<Console>,
-    Member(_): Member,
+    Member(host): Member,
     Path(sha256): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let sha256 = digest(&sha256)?;
+    let sha256 = assigned(&console, host, &sha256).await?;
     let path = content::artifact_path(&console.shared, &sha256);
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::not_found("unknown_artifact", format!("there is no artifact {sha256}")),

@@ -55,8 +55,9 @@ mod vitals;
 pub mod web;
 
 use std::{
+    collections::HashSet,
     path::PathBuf,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
 };
 
 use axum::http::StatusCode;
@@ -135,6 +136,10 @@ struct Shared {
     /// Something was revoked: the list is to be made anew.
     revoked: Notify,
     revocations: revocation::List,
+    /// The serial numbers that `revocation_command` has succeeded with.
+    told_broker: Mutex<HashSet<String>>,
+    /// When it was last said of each host that a message of it is dropped.
+    dropped: Mutex<ingest::Refreshes>,
     shutdown: CancellationToken,
 }
 
@@ -281,17 +286,25 @@ impl Console {
     pub async fn revoke_host(&self, operator: &Name, host: &str) -> Result<(), Error> {
         self.shared.check_operator(operator).await?;
         let id = self.resolve_host(host).await?;
-        if host::revoke(self.shared.store.write(), id, now_ms()).await? {
-            self.shared.revoked.notify_one();
-            tracing::warn!(host.id = %id, %operator, "a host was revoked");
-            self.shared.changed(Change::Host(id));
+        let mut transaction = self.shared.store.begin().await?;
+        let ended = host::revoke(&mut transaction, id, now_ms()).await?;
+        transaction.commit().await.map_err(store::StoreError::from)?;
+        if let Some(commands) = ended {
+            tracing::warn!(host.id = %id, %operator, commands = commands.len(), "a host was revoked");
+            self.shared.left(id, &commands).await;
         }
         Ok(())
     }
 
     /// Makes a one-time password for a host that shall join.
     pub async fn create_token(&self, operator: &Name, token: types::NewToken) -> Result<types::CreatedToken, Error> {
-        let made = self.create_tokens(operator, types::NewTokens { count: 1, ttl_s: token.ttl_s }).await?;
+        self.shared.check_operator(operator).await?;
+        let types::NewToken { ttl_s, replaces } = token;
+        let replaces = match replaces {
+            Some(host) => Some(self.resolve_host(&host).await?),
+            None => None,
+        };
+        let made = self.make_tokens(operator, types::NewTokens { count: 1, ttl_s }, replaces).await?;
         made.into_iter().next().ok_or_else(|| Error::invalid("bad_count", "there is no token to make"))
     }
 
@@ -300,6 +313,15 @@ impl Console {
         &self,
         operator: &Name,
         wanted: types::NewTokens,
+    ) -> Result<Vec<types::CreatedToken>, Error> {
+        self.make_tokens(operator, wanted, None).await
+    }
+
+    async fn make_tokens(
+        &self,
+        operator: &Name,
+        wanted: types::NewTokens,
+        replaces: Option<HostId>,
     ) -> Result<Vec<types::CreatedToken>, Error> {
         let ttl_s = wanted.ttl_s.unwrap_or(TOKEN_TTL_S);
         if !(1..=TOKEN_TTL_MAX_S).contains(&ttl_s) {
@@ -317,7 +339,7 @@ impl Console {
             let secret = operator::new_secret()?;
             let id = operator::new_id()?;
             let hash = Digest::of(secret.as_bytes());
-            store::token::add(&mut transaction, &id, &hash, operator, now, expires_ms).await?;
+            store::token::add(&mut transaction, &id, &hash, operator, (now, expires_ms), replaces).await?;
             let token = muster_topics::join::JoinToken {
                 url: self.shared.urls.hosts.clone(),
                 authority: self.shared.authority.fingerprint().clone(),
@@ -414,6 +436,27 @@ impl Shared {
         };
         let hint = self.started_by.listen_hint();
         Some(format!("with this token {what} is looked for at {url}, which no other machine reaches. hint: {hint}"))
+    }
+
+    /// A host is a member no more, and these commands are over for it: everybody hears of that.
+    async fn left(&self, host: HostId, commands: &[CommandId]) {
+        self.revoked.notify_one();
+        self.fleet.remove(host);
+        let _ = self.dispatch.send(dispatch::Event::Left(host)).await;
+        commands.iter().for_each(|command| self.changed(Change::Command(*command)));
+        self.changed(Change::Host(host));
+        self.changed(Change::Alert(Some(host)));
+    }
+
+    /// Whether the broker is known to refuse whoever was revoked, if anybody was.
+    async fn revocations_are_in_force(&self) -> Result<bool, store::StoreError> {
+        // The broker of `muster up` is in this process, and follows the list at once.
+        if self.started_by == StartedBy::Up || !host::may_listen(self.store.read()).await? {
+            return Ok(true);
+        }
+        let revoked = store::issued::revoked(self.store.read(), now_ms()).await?;
+        let told = self.told_broker.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(revoked.iter().all(|one| told.contains(&one.serial)))
     }
 
     /// Tells pages that look on. Nobody may be looking, which is fine.

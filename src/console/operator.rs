@@ -80,9 +80,7 @@ impl Console {
 
     /// Ends a session.
     pub async fn sign_out(&self, secret: &str) -> Result<(), Error> {
-        let mut transaction = self.shared.store.begin().await?;
-        operator::take(&mut transaction, Kind::Session, &Digest::of(secret.as_bytes()), now_ms()).await?;
-        transaction.commit().await.map_err(super::store::StoreError::from)?;
+        operator::end(self.shared.store.write(), Kind::Session, &Digest::of(secret.as_bytes()), now_ms()).await?;
         Ok(())
     }
 

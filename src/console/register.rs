@@ -3,8 +3,12 @@
 //! The rest of the store is the ledger of commands, and what hosts tell again when they are asked. So a console that has
 //! lost its store, and still has its authority, comes back with the same members, and with the same ones locked out.
 //!
-//! **Invariant: a store that knows anybody is right, and the register follows it.** It is read only into one that knows
-//! nobody, and written within seconds of each change.
+//! A store may also be older than the register: somebody has put back a copy. Beside it lies a mark of numbers that never go back (lives of
+//! the console, writings of the register, the latest date that was signed), and a store that is behind it is noticed, brought up to date in
+//! what the register knows, and made an alert.
+//!
+//! **Invariant: who was once revoked stays so.** The register is written within seconds of each change, and merged into the store at each
+//! start, before anything else is done with it: it revokes, and never gives anything back.
 
 use std::{
     fs, io,
@@ -12,14 +16,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::store::{
-    Store, StoreError,
-    register::{self, Marks, Register},
+use muster_topics::Millis;
+
+use super::{
+    alert,
+    store::{
+        self, Store, StoreError,
+        register::{self, Mark, Marks, Merged, Register},
+    },
 };
 use crate::files;
 
 /// The file, in the console's folder.
 pub(super) const FILE: &str = "authority/register.json";
+/// The mark, in the console's folder.
+const MARK: &str = "authority/mark.json";
 /// The least time between two writes, for each host in it: of ten thousand that join one after the other it is written
 /// every five seconds, with 3 MB each time. Who is revoked is written at once.
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(500);
@@ -51,34 +62,93 @@ pub enum RegisterError {
     },
 }
 
-/// Tells a store that knows nobody who its members are. Nothing is done if it knows somebody, or there is no register.
+/// Brings a store that is new or older than the register up to date, and has every store revoke what the register says is revoked. Gives the
+/// store's mark, from which it goes on.
 ///
 /// # Errors
 /// If the register or the store cannot be used.
-pub async fn restore(folder: &Path, store: &Store) -> Result<(), RegisterError> {
-    if !register::marks(store.read()).await?.is_empty() {
+pub async fn restore(folder: &Path, store: &Store, now: Millis) -> Result<(), RegisterError> {
+    let is_new = register::marks(store.read()).await?.is_empty();
+    let Some(register) = read(folder, is_new)? else { return Ok(()) };
+    let left = read_mark(folder)?;
+    let left = Mark { seq: left.seq.max(register.seq), ..left };
+    let held = register::mark(store.read()).await?;
+    let path = folder.join(FILE);
+    let damaged = |problem: &dyn std::fmt::Display| RegisterError::Damaged { path, problem: problem.to_string() };
+    let mut transaction = store.begin().await?;
+    if is_new {
+        register::fill(&mut transaction, &register).await.map_err(|error| damaged(&error))?;
+        register::set_mark(&mut transaction, left).await?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        tracing::warn!(
+            hosts = register.hosts.len(),
+            certificates = register.certificates.len() + register.issued.len(),
+            "the store is new: its members come from the authority's register, and their state from themselves. The ledger \
+             of commands, artifacts' labels, configs and API tokens are gone. hint: if there is a backup of console.db, stop and \
+             bring it back"
+        );
         return Ok(());
     }
+    let is_older = held.is_before(left);
+    let merged = register::merge(&mut transaction, &register, is_older, now).await?;
+    register::set_mark(&mut transaction, left).await?;
+    if is_older {
+        let Merged { revoked, joined, removed, ended } = merged;
+        let message = format!(
+            "console.db is older than it was: a copy was put back. From the authority's register it has again: {revoked} revoked certificates, \
+             {joined} hosts that had joined, {removed} that were removed, {ended} ended tokens and sign-ins. What was ordered, \
+             added or set since the copy was made is not in it"
+        );
+        tracing::error!(?held, ?left, "{message}");
+        if let Ok(alert) = alert::own(alert::WENT_BACK, message, now) {
+            store::alert::put_own(&mut transaction, store::alert::CONSOLE, alert, now).await?;
+        }
+    }
+    transaction.commit().await.map_err(StoreError::from)?;
+    Ok(())
+}
+
+/// Reads the register, if there is one. A store that is not new can do without one that is damaged, which is then set aside.
+fn read(folder: &Path, is_new: bool) -> Result<Option<Register>, RegisterError> {
     let path = folder.join(FILE);
     let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(RegisterError::File { path, source }),
         Ok(bytes) => bytes,
     };
-    let damaged =
-        |problem: &dyn std::fmt::Display| RegisterError::Damaged { path: path.clone(), problem: problem.to_string() };
-    let register: Register = serde_json::from_slice(&bytes).map_err(|error| damaged(&error))?;
-    let mut transaction = store.begin().await?;
-    register::fill(&mut transaction, &register).await.map_err(|error| damaged(&error))?;
-    transaction.commit().await.map_err(StoreError::from)?;
-    tracing::warn!(
-        hosts = register.hosts.len(),
-        certificates = register.certificates.len() + register.issued.len(),
-        "the store is new: its members come from the authority's register, and their state from themselves. The ledger \
-         of commands, artifacts' labels, configs and API tokens are gone. hint: if there is a backup of console.db, stop and \
-         bring it back"
-    );
-    Ok(())
+    match serde_json::from_slice(&bytes) {
+        Ok(register) => Ok(Some(register)),
+        Err(error) if is_new => Err(RegisterError::Damaged { path, problem: error.to_string() }),
+        Err(error) => {
+            let aside = path.with_extension("damaged");
+            fs::rename(&path, &aside).map_err(|source| RegisterError::File { path, source })?;
+            tracing::error!(%error, path = %aside.display(), "the register is damaged: it is set aside, and made anew from the store");
+            Ok(None)
+        }
+    }
+}
+
+/// Reads the mark. One that cannot be read tells nothing, and is written anew.
+fn read_mark(folder: &Path) -> Result<Mark, RegisterError> {
+    let path = folder.join(MARK);
+    match fs::read(&path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+            tracing::error!(%error, path = %path.display(), "the mark is damaged: whether the store is older than it was is not known");
+            Mark::default()
+        })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Mark::default()),
+        Err(source) => Err(RegisterError::File { path, source }),
+    }
+}
+
+/// Writes the mark beside the register: what the store has by now.
+///
+/// # Errors
+/// If the store cannot be read, or the file not be written.
+pub async fn write_mark(folder: &Path, store: &Store) -> Result<(), RegisterError> {
+    let (path, mark) = (folder.join(MARK), register::mark(store.read()).await?);
+    let bytes = serde_json::to_vec(&mark).unwrap_or_default();
+    files::write_atomically(&path, &bytes, files::SECRET_MODE).map_err(|source| RegisterError::File { path, source })
 }
 
 /// Writes the register once, without a console.
@@ -110,6 +180,7 @@ impl Keeper {
         if self.written.as_ref().is_some_and(|(of, at)| *of == marks || is_early(of, at)) {
             return Ok(());
         }
+        register::next_seq(store.write()).await?;
         let register = register::read(store.read()).await?;
         let file = |source| RegisterError::File { path: self.path.clone(), source };
         let bytes = serde_json::to_vec(&register).map_err(|error| file(error.into()))?;
@@ -124,9 +195,12 @@ mod tests {
     use muster_topics::name::HostId;
 
     use super::*;
-    use crate::console::{
-        store::{host, tests::temporary},
-        testing::Fixture,
+    use crate::{
+        clock::now_ms,
+        console::{
+            store::{host, tests::temporary},
+            testing::{Fixture, admin, join_request},
+        },
     };
 
     #[tokio::test]
@@ -134,23 +208,120 @@ mod tests {
         let fixture = Fixture::new().await;
         let (one, two) = (fixture.member("one").await.id, fixture.member("two").await.id);
         let store = &fixture.shared().store;
-        host::revoke(store.write(), two, 77).await.unwrap();
+        revoke(store, two, 77).await;
         let (folder, lost) = temporary().await;
         fs::create_dir(folder.path().join("authority")).unwrap();
-        restore(folder.path(), &lost).await.unwrap();
+        restore(folder.path(), &lost, 99).await.unwrap();
         assert!(register::marks(lost.read()).await.unwrap().is_empty(), "there is no register yet");
 
         Keeper::new(folder.path()).look(store).await.unwrap();
-        restore(folder.path(), &lost).await.unwrap();
-        assert_eq!(register::read(lost.read()).await.unwrap(), register::read(store.read()).await.unwrap());
+        restore(folder.path(), &lost, 99).await.unwrap();
+        let (back, was) = (register::read(lost.read()).await.unwrap(), register::read(store.read()).await.unwrap());
+        // Tokens are not brought back, so none is ended.
+        assert_eq!(Register { ended: was.ended.clone(), ..back }, was);
         let listed = host::list(lost.read(), None).await.unwrap();
         let ends = |id: HostId| listed.iter().find(|host| host.id == id).unwrap().certificate_expires_ms;
         assert!(ends(one) > 0);
         assert_eq!(ends(two), 0);
-        // It knows somebody now, and so knows best.
-        host::revoke(lost.write(), one, 78).await.unwrap();
-        restore(folder.path(), &lost).await.unwrap();
+        // It knows somebody now, and what it has revoked stays so.
+        revoke(&lost, one, 78).await;
+        restore(folder.path(), &lost, 99).await.unwrap();
         assert_eq!(host::list(lost.read(), Some(one)).await.unwrap()[0].certificate_expires_ms, 0);
+    }
+
+    async fn revoke(store: &Store, host: HostId, now: Millis) {
+        let mut db = store.begin().await.unwrap();
+        assert!(host::revoke(&mut db, host, now).await.unwrap().is_some());
+        db.commit().await.unwrap();
+    }
+
+    /// A copy of a store as a backup is made.
+    async fn copy(store: &Store, name: &str, folder: &Path) -> PathBuf {
+        let path = folder.join(name);
+        sqlx::query("VACUUM INTO $1").bind(path.to_str().unwrap()).execute(store.write()).await.unwrap();
+        path
+    }
+
+    #[tokio::test]
+    async fn an_older_store_put_back_revokes_what_was_revoked_and_says_that_it_is_older() {
+        let fixture = Fixture::new().await;
+        let (stolen, gone) = (fixture.member("stolen").await.id, fixture.member("gone").await.id);
+        let unused = fixture.token().await.secret;
+        let store = &fixture.shared().store;
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("authority")).unwrap();
+        let mut keeper = Keeper::new(folder.path());
+        keeper.look(store).await.unwrap();
+        write_mark(folder.path(), store).await.unwrap();
+        let backup = copy(store, "backup.db", folder.path()).await;
+
+        // Put back where nothing has happened since, it is no older than it was.
+        let same = Store::open(&copy(store, "same.db", folder.path()).await).await.unwrap();
+        restore(folder.path(), &same, now_ms()).await.unwrap();
+        let alerts = async |store: &Store| {
+            let which = store::alert::Which { limit: 9, ..Default::default() };
+            store::alert::list(store.read(), which, now_ms()).await.unwrap()
+        };
+        assert_eq!(alerts(&same).await.len(), 0);
+
+        fixture.console.revoke_host(&admin(), "stolen").await.unwrap();
+        fixture.console.remove_host(&admin(), "gone").await.unwrap();
+        let request = join_request(&unused, HostId::random(), "new", &rcgen::KeyPair::generate().unwrap());
+        let joined = fixture.client(None).post(fixture.hosts_url("/v1/join")).json(&request).send().await.unwrap();
+        assert!(joined.status().is_success());
+        keeper.written = None;
+        keeper.look(store).await.unwrap();
+
+        let old = Store::open(&backup).await.unwrap();
+        assert_eq!(host::revoked(old.read()).await.unwrap().len(), 0);
+        restore(folder.path(), &old, now_ms()).await.unwrap();
+        let revoked = host::revoked(old.read()).await.unwrap();
+        assert_eq!(revoked.into_iter().collect::<Vec<_>>(), [stolen]);
+        let hosts = host::list(old.read(), None).await.unwrap();
+        assert!(hosts.iter().any(|host| host.hostname == "new") && hosts.iter().all(|host| host.id != gone));
+        let mut db = old.begin().await.unwrap();
+        let secret = muster_topics::name::Digest::of(unused.as_bytes());
+        assert!(!store::token::consume(&mut db, &secret, HostId::random(), now_ms()).await.unwrap(), "it was used up");
+        drop(db);
+        let shown = alerts(&old).await;
+        assert_eq!((shown[0].host, shown[0].hostname.as_str()), (store::alert::CONSOLE, "console"));
+        assert!(
+            shown[0].alert.message.contains("1 revoked certificates, 1 hosts that had joined, 1 that were removed")
+        );
+        // From here on it is not older any more.
+        let mark = register::mark(old.read()).await.unwrap();
+        assert!(!mark.is_before(read_mark(folder.path()).unwrap()));
+    }
+
+    #[tokio::test]
+    async fn commands_that_a_store_has_lost_make_it_older_though_nobody_was_revoked() {
+        let (folder, store) = temporary().await;
+        fs::create_dir(folder.path().join("authority")).unwrap();
+        Keeper::new(folder.path()).look(&store).await.unwrap();
+        let fixture = Fixture::new().await;
+        fixture.member("h").await;
+        let store = &fixture.shared().store;
+        Keeper::new(folder.path()).look(store).await.unwrap();
+        let backup = copy(store, "backup.db", folder.path()).await;
+        store.set_signed_ms(now_ms() + 1_000).await.unwrap();
+        write_mark(folder.path(), store).await.unwrap();
+        let old = Store::open(&backup).await.unwrap();
+        restore(folder.path(), &old, now_ms()).await.unwrap();
+        let which = store::alert::Which { limit: 9, ..Default::default() };
+        assert_eq!(store::alert::list(old.read(), which, now_ms()).await.unwrap().len(), 1);
+        // What is signed from now on is not dated before what was.
+        assert_eq!(old.signed_ms().await.unwrap(), store.signed_ms().await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_register_that_is_damaged_is_set_aside_by_a_store_that_is_not_new() {
+        let fixture = Fixture::new().await;
+        fixture.member("h").await;
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("authority")).unwrap();
+        fs::write(folder.path().join(FILE), "{").unwrap();
+        restore(folder.path(), &fixture.shared().store, now_ms()).await.unwrap();
+        assert!(folder.path().join("authority/register.damaged").exists() && !folder.path().join(FILE).exists());
     }
 
     #[tokio::test]
@@ -163,7 +334,7 @@ mod tests {
             r#"{"hosts": [{"id": "x", "hostname": "h", "facts": "{}", "joined_ms": 1}], "certificates": [], "issued": []}"#,
         ] {
             fs::write(folder.path().join(FILE), text).unwrap();
-            let error = restore(folder.path(), &store).await.unwrap_err();
+            let error = restore(folder.path(), &store, 99).await.unwrap_err();
             assert!(matches!(error, RegisterError::Damaged { .. }) && error.to_string().contains("hint:"), "{error}");
             assert!(register::marks(store.read()).await.unwrap().is_empty());
         }

@@ -6,7 +6,7 @@
 use muster_topics::name::Name;
 
 use super::{
-    Change, Console, Error, dispatch,
+    Console, Error,
     store::{StoreError, host, removed},
 };
 use crate::clock::now_ms;
@@ -25,17 +25,8 @@ impl Console {
         let owed = removed::remove(&mut transaction, id, now).await?;
         transaction.commit().await.map_err(StoreError::from)?;
         tracing::warn!(host.id = %id, %operator, commands = owed.len(), "a host was removed");
-        let shared = &self.shared;
-        shared.revoked.notify_one();
-        shared.tellings.forget(id);
-        shared.fleet.remove(id);
-        let _ = shared.dispatch.send(dispatch::Event::Presence(id, false)).await;
-        for command in owed {
-            let _ = shared.dispatch.send(dispatch::Event::Settled(command, id)).await;
-            shared.changed(Change::Command(command));
-        }
-        shared.changed(Change::Host(id));
-        shared.changed(Change::Alert(Some(id)));
+        self.shared.tellings.forget(id);
+        self.shared.left(id, &owed).await;
         Ok(())
     }
 }

@@ -6,16 +6,21 @@
 //! same process hears of one. It is looked for again whenever this process revokes something and every
 //! few seconds besides, for `muster console revoke` is another process.
 //!
+//! A broker elsewhere is fed by `revocation_command`, a program that runs whenever the list has changed. Until it has succeeded for all
+//! that is revoked, nobody knows whom the broker lets in, and `dispatch` sends nothing that a revoked host could read.
+//!
 //! **Invariant: the list goes by the store alone.** Whatever was missed, a later look makes it right.
 
 use std::{
+    collections::HashSet,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    process::Stdio,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
-use muster_topics::Millis;
+use muster_topics::{Millis, name::HostId};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +29,7 @@ use super::{
     authority::{Authority, AuthorityError},
     register::{self, RegisterError},
     store::{
-        Store, StoreError,
+        Store, StoreError, host,
         issued::{self, Revoked},
     },
 };
@@ -124,10 +129,88 @@ pub async fn write(folder: &Path, authority: &Authority, store: &Store) -> Resul
     Ok(Keeper::open(folder, authority, store).await?.list.borrow().to_string())
 }
 
+/// How long `revocation_command` may take: as a service manager gives a broker to start again.
+const COMMAND: Duration = Duration::from_secs(90);
+/// When it is tried again after it has failed.
+const COMMAND_RETRY: Duration = Duration::from_secs(30);
+
+/// What feeds the list to a broker elsewhere.
+struct Feed {
+    program: Vec<String>,
+    path: PathBuf,
+    /// When the list was made that the broker was given last.
+    fed_ms: Millis,
+    failed: Option<tokio::time::Instant>,
+}
+
+impl Feed {
+    /// Whether the broker is to be given the list now.
+    fn is_due(&self, keeper: &Keeper) -> bool {
+        !self.program.is_empty()
+            && self.fed_ms != keeper.made_ms
+            && self.failed.is_none_or(|at| at.elapsed() >= COMMAND_RETRY)
+    }
+
+    /// Runs the program, with the list's path in its environment. Says whether it succeeded.
+    async fn give(&mut self, made_ms: Millis) -> bool {
+        let Some((program, arguments)) = self.program.split_first() else { return false };
+        let mut command = tokio::process::Command::new(program);
+        command.args(arguments).env("MUSTER_REVOKED_PEM", &self.path).stdin(Stdio::null()).kill_on_drop(true);
+        let failure = match tokio::time::timeout(COMMAND, command.output()).await {
+            Ok(Ok(output)) if output.status.success() => None,
+            Ok(Ok(output)) => Some(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("it did not end within {} s", COMMAND.as_secs())),
+        };
+        match failure {
+            None => {
+                tracing::info!("the broker was given the revocation list");
+                (self.fed_ms, self.failed) = (made_ms, None);
+                true
+            }
+            Some(failure) => {
+                let failure: String = failure.chars().take(1_000).collect();
+                tracing::error!(%failure, "revocation_command has failed; trying again in {} s", COMMAND_RETRY.as_secs());
+                self.failed = Some(tokio::time::Instant::now());
+                false
+            }
+        }
+    }
+}
+
+/// Tells everybody of hosts that another process has revoked since the last look.
+async fn notice(shared: &Shared, known: &mut HashSet<HostId>) -> Result<(), StoreError> {
+    let revoked = host::revoked(shared.store.read()).await?;
+    for host in revoked.difference(known) {
+        shared.left(*host, &[]).await;
+    }
+    *known = revoked;
+    Ok(())
+}
+
 /// Keeps the list right until `shutdown`.
 pub(super) async fn run(shared: Arc<Shared>, mut keeper: Keeper, shutdown: CancellationToken) {
     let mut trouble = None;
+    let mut known = HashSet::new();
+    let mut feed = Feed {
+        program: shared.config.revocation_command.clone(),
+        path: keeper.path.clone(),
+        fed_ms: Millis::MIN,
+        failed: None,
+    };
     loop {
+        if let Err(error) = notice(&shared, &mut known).await {
+            tracing::error!(%error, "who was revoked cannot be read; trying again");
+        }
+        if feed.is_due(&keeper) {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                given = feed.give(keeper.made_ms) => if given {
+                    let serials = keeper.of.iter().map(|one| one.serial.clone()).collect();
+                    *shared.told_broker.lock().unwrap_or_else(PoisonError::into_inner) = serials;
+                },
+            }
+        }
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = shared.revoked.notified() => {}
@@ -221,7 +304,12 @@ mod tests {
         let member = fixture.member("h").await;
         let mut list = fixture.running.revocations();
         assert_eq!(serials(&list.borrow_and_update()), [""; 0]);
-        let request = join_request(&fixture.token().await.secret, member.id, "h", &KeyPair::generate().unwrap());
+        let request = join_request(
+            &fixture.token_for(Some(member.id)).await.secret,
+            member.id,
+            "h",
+            &KeyPair::generate().unwrap(),
+        );
         let joined = fixture.client(None).post(fixture.hosts_url("/v1/join")).json(&request).send().await.unwrap();
         assert!(joined.status().is_success());
         list.changed().await.unwrap();

@@ -6,7 +6,7 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -169,7 +169,7 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let artifacts = dir.join("artifacts");
     content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
     let store = Store::open(&dir.join(STORE)).await?;
-    register::restore(&dir, &store).await.map_err(RevocationError::from)?;
+    register::restore(&dir, &store, now_ms()).await.map_err(RevocationError::from)?;
     let series = SeriesStore::open_with(&dir.join("series.db"), &config.series()).await?;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;
@@ -293,6 +293,7 @@ impl Prepared {
             tls: Arc::new(tls),
             epoch: self.store.next_epoch().await?,
         };
+        register::write_mark(&self.config.data_dir, &self.store).await.map_err(RevocationError::from)?;
         let dated = Dated::new(self.store.signed_ms().await?);
         let shutdown = CancellationToken::new();
         let generations = store::alert::generations(self.store.read()).await?;
@@ -317,6 +318,8 @@ impl Prepared {
             tallies: super::web::Tallies::default(),
             revoked: Notify::new(),
             revocations: self.revocations.list(),
+            told_broker: Mutex::default(),
+            dropped: Mutex::default(),
             shutdown: shutdown.clone(),
         });
         let console = Console { shared: Arc::clone(&shared) };
@@ -391,6 +394,8 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
             let secrets = store::operator::sweep(store.write(), now).await?;
             let issued = store::issued::sweep(store.write(), before).await?;
             let issued = issued + store::removed::sweep(store.write(), now).await?;
+            let issued = issued + store::content::sweep_assigned(store.write()).await?;
+            store::alert::end_own(store.write(), dispatch::before(now, alert::OWN_HOLDS), now).await?;
             let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
             Ok::<_, StoreError>((commands, tokens, secrets, issued, alerts))
         };

@@ -7,7 +7,7 @@ use muster_topics::{
     command::{Exec, Verb},
     heartbeat::Facts,
     join::{JoinRequest, JoinToken, Membership, Problem},
-    name::{HostId, Name},
+    name::{Digest, HostId, Name},
 };
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::{Client, Response, StatusCode};
@@ -47,8 +47,21 @@ impl Fixture {
 
     /// A token for joining.
     pub(super) async fn token(&self) -> JoinToken {
-        let token = self.console.create_token(&admin(), api::NewToken { ttl_s: None }).await.unwrap();
+        self.token_for(None).await
+    }
+
+    /// A token for a host that is there already, if one is named.
+    pub(super) async fn token_for(&self, replaces: Option<HostId>) -> JoinToken {
+        let new = api::NewToken { ttl_s: None, replaces: replaces.map(|host| host.to_string()) };
+        let token = self.console.create_token(&admin(), new).await.unwrap();
         token.token.parse().unwrap()
+    }
+
+    /// Has the console remember that it told a host to use some content.
+    pub(super) async fn assign(&self, host: HostId, content: &[&Digest]) {
+        let mut db = self.shared().store.begin().await.unwrap();
+        super::store::content::assign(&mut db, &[host], content).await.unwrap();
+        db.commit().await.unwrap();
     }
 
     /// A client that shows a certificate and key, if it has them, and trusts the authority alone.

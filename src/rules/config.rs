@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 /// The only key of an object that stands for a secret value.
 pub const SECRET: &str = "$secret";
 
+/// What may stand beside [`SECRET`] in a stored document: it says nothing, and is there for the document's hash.
+pub const SALT: &str = "$salt";
+
 /// The shortest text that is looked for within other texts when a document is masked that somebody may have changed
 /// by hand: shorter ones stand everywhere.
 const WITHIN_MIN_BYTES: usize = 8;
@@ -74,6 +77,28 @@ pub fn check_secrets(document: &Value) -> Vec<String> {
         }
     });
     mistakes
+}
+
+/// The document with a salt beside its first secret, so that its hash is none of what could be guessed. Nothing, if it has no secret.
+#[must_use]
+pub fn salted(document: &Value, salt: &str) -> Option<Value> {
+    let mut first = None;
+    walk(document, &mut String::new(), &mut |pointer, _| {
+        first.get_or_insert_with(|| pointer.to_owned());
+    });
+    let mut salted = document.clone();
+    salted.pointer_mut(&first?)?.as_object_mut()?.insert(SALT.to_owned(), salt.into());
+    Some(salted)
+}
+
+/// The document as it was before [`salted`].
+#[must_use]
+pub fn unsalted(document: &Value) -> Value {
+    map_secrets(document, &|secret| {
+        let mut secret = secret.clone();
+        secret.remove(SALT);
+        Value::Object(secret)
+    })
 }
 
 /// The document with every secret masked: for pages, listings, diffs and logs.
@@ -206,6 +231,26 @@ fn compare(from: Option<&Value>, to: Option<&Value>, pointer: &mut String, found
             }
         }
         _ => found.push(Difference { pointer: pointer.clone(), from: from.map(masked), to: to.map(masked) }),
+    }
+}
+
+#[cfg(test)]
+mod salt_tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_salt_stands_beside_the_first_secret_and_no_reader_sees_it() {
+        let document = json!({"a": [{"$secret": 1}], "b": {"$secret": "x"}, "c": 2});
+        let with = salted(&document, "s").unwrap();
+        assert_eq!(with, json!({"a": [{"$secret": 1, "$salt": "s"}], "b": {"$secret": "x"}, "c": 2}));
+        assert_eq!(unsalted(&with), document);
+        assert_eq!(revealed(&with), revealed(&document));
+        assert_eq!(masked(&with), masked(&document));
+        assert_eq!(secrets(&with), secrets(&document));
+        assert_eq!(salted(&json!({"$secret": 1}), "s").unwrap(), json!({"$secret": 1, "$salt": "s"}));
+        assert_eq!(salted(&json!({"a": 1}), "s"), None);
     }
 }
 

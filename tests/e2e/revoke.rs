@@ -57,10 +57,22 @@ fn a_host_that_is_revoked_is_locked_out() {
     };
     // Its agent runs on, but the broker has ended its connection: that is its last will.
     state("offline");
+    fleet
+        .muster(&["exec", "--host", other, "--", "true"])
+        .expect_code(1)
+        .expect_stderr("revoked, and so given no commands");
+    fleet.ok(&["exec", "--all", "--", "true"]);
 
-    // A new token brings it back, with the same folder.
+    // A token that was made for it brings it back, with the same folder; any other does not, and is an alert.
     agent.kill();
     let token = fleet.json(&["token", "create"])["token"].as_str().unwrap().to_owned();
+    let mut agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
+    agent.wait_for("a refusal", |printed| printed.contains("token create --replaces").then_some(()));
+    agent.kill();
+    let alerts = fleet.json(&["alert", "ls"]);
+    let is_of_it = |alert: &Value| alert["alert"]["rule"] == "console-join-refused" && alert["host"] == other;
+    assert!(alerts.as_array().unwrap().iter().any(is_of_it), "{alerts}");
+    let token = fleet.json(&["token", "create", "--replaces", other])["token"].as_str().unwrap().to_owned();
     let agent = Running::start(home.command().args(["agent", "--data-dir", "agent", "--join", &token]));
     state("online");
     fleet.ok(&["exec", "--host", other, "--", "true"]);

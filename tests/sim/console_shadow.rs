@@ -52,6 +52,10 @@ impl ConsoleShadow {
         for host in members {
             let enter = sqlx::query("INSERT INTO host VALUES ($1, 'h', '{}', 0)").bind(host.to_string());
             runtime.block_on(enter.execute(store.write())).unwrap();
+            // Who has a certificate is a member.
+            let give = sqlx::query("INSERT INTO certificate VALUES ($1, $1, $2, 0, 1, NULL)");
+            let give = give.bind(host.to_string()).bind("0".repeat(64));
+            runtime.block_on(give.execute(store.write())).unwrap();
         }
         Self { store, runtime, _folder: folder }
     }

@@ -301,6 +301,9 @@ pub enum RefusalCode {
     Unsupported,
     /// No port of the realm is free.
     PortsExhausted,
+    /// Its host was revoked before it had answered: said by the console, and replaced by the host's own outcome should that
+    /// ever come.
+    Revoked,
 }
 
 /// What one unit has answered to a command that was passed on to it.

@@ -60,8 +60,9 @@ require_certificate true
 use_identity_as_username true
 allow_anonymous false
 acl_file {folder}/muster.acl
-# What is revoked. Mosquitto reads the list when it starts, and refuses everybody once it is outdated: fetch it
-# daily (GET /v1/revoked.pem where hosts join), and start Mosquitto anew.
+# What is revoked. Mosquitto reads the list when it starts, and refuses everybody once it is outdated. So have the
+# console give it each new list: `revocation_command` in its configuration runs a program of yours that copies
+# $MUSTER_REVOKED_PEM here and starts Mosquitto again. Then take the # away:
 #crlfile {folder}/revoked.pem
 
 # Every party publishes its retained messages anew when it connects; this saves them the moment.

@@ -46,17 +46,25 @@ impl Console {
         if !mistakes.is_empty() {
             return Err(Error::invalid("bad_config", mistakes.join("\n")));
         }
-        let (sha256, content) = canonical_text(&document).map_err(bad)?;
+        let (plain, mut content) = canonical_text(&document).map_err(bad)?;
         let NewConfig { id, version, .. } = new;
+        let mut sha256 = plain.clone();
+        // The hash is shown to everybody. Of a short secret among what is known it would be as good as the secret.
+        let salt = shared.authority.salt(&format!("{id}@{version}"), content.as_bytes());
+        if let Some(salted) = config::salted(&document, &salt) {
+            (sha256, content) = canonical_text(&salted).map_err(bad)?;
+        }
         let config = content::NewConfig { id, version, sha256, content };
         let _content = shared.content.lock().await;
         let removed =
             content::removed_label(shared.store.read(), LabelKind::Config, config.id.as_str(), &config.version).await?;
-        let was_other = removed.is_some_and(|removed| removed != config.sha256);
+        // Configs from before there were salts have the bare hash.
+        let is_same = |sha256: &Digest| *sha256 == config.sha256 || *sha256 == plain;
+        let was_other = removed.is_some_and(|removed| !is_same(&removed));
         if !was_other {
             content::add_config(shared.store.write(), &config, operator, now_ms()).await?;
             let stored = self.config(&config.id, &config.version).await?;
-            if stored.sha256 == config.sha256 {
+            if is_same(&stored.sha256) {
                 return Ok(stored);
             }
         }
@@ -82,7 +90,10 @@ impl Console {
 
     async fn bare_config(&self, id: &ConfigId, version: &Version) -> Result<Config, Error> {
         let found = content::config(self.shared.store.read(), id, version).await?;
-        found.ok_or_else(|| Error::not_found("unknown_config", format!("there is no config {id}@{version}")))
+        let mut found =
+            found.ok_or_else(|| Error::not_found("unknown_config", format!("there is no config {id}@{version}")))?;
+        found.content = found.content.as_ref().map(config::unsalted);
+        Ok(found)
     }
 
     /// In what one config differs from another. Secrets are masked, but it is told whether they differ.

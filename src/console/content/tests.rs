@@ -108,14 +108,47 @@ async fn a_secret_never_leaves_but_for_the_host_that_installs_it() {
         assert!(!text.contains("hunter"), "{text}");
     }
     let member = fixture.member("h").await;
+    fixture.assign(member.id, &[&added.sha256]).await;
     let url = fixture.hosts_url(&format!("/v1/configs/{}", added.sha256));
     let fetched = fixture.client(member.identity()).get(url).send().await.unwrap().bytes().await.unwrap();
     assert_eq!(Digest::of(&fetched), added.sha256);
-    assert_eq!(serde_json::from_slice::<Value>(&fetched).unwrap(), secret());
+    let fetched: Value = serde_json::from_slice(&fetched).unwrap();
+    assert_eq!(crate::rules::config::revealed(&fetched), json!({"db": {"user": "till", "password": "hunter2"}}));
     // What is shown is not taken for the secret.
     let error = config(&fixture, "till", "3", shown.content.unwrap()).await.unwrap_err();
     assert_eq!(error.problem.code, "bad_config");
     assert!(error.problem.message.contains("/db/password"), "{error}");
+}
+
+#[tokio::test]
+async fn a_short_secret_cannot_be_guessed_from_the_hash_that_is_shown() {
+    let fixture = Fixture::new().await;
+    let document = json!({"pin": {"$secret": 7}});
+    let added = config(&fixture, "till", "1", document.clone()).await.unwrap();
+    assert_ne!(added.sha256, Digest::of(br#"{"pin":{"$secret":7}}"#));
+    // The same again is the same, also after it was removed; under another label it has another hash, and no difference.
+    assert_eq!(config(&fixture, "till", "1", document.clone()).await.unwrap(), added);
+    let other = config(&fixture, "till", "2", document.clone()).await.unwrap();
+    assert_ne!(other.sha256, added.sha256);
+    let console = &fixture.console;
+    let differences =
+        console.config_differences((&added.id, &added.version), (&other.id, &other.version)).await.unwrap();
+    assert_eq!(differences.len(), 0, "{differences:?}");
+    console.remove_config(&admin(), &added.id, &added.version).await.unwrap();
+    assert_eq!(config(&fixture, "till", "1", document).await.unwrap().sha256, added.sha256);
+    let taken = config(&fixture, "till", "1", json!({"pin": {"$secret": 8}})).await.unwrap_err();
+    assert_eq!(taken.problem.code, "version_taken");
+    // One without secrets is known by its canonical JSON, as ever.
+    let plain = config(&fixture, "plain", "1", json!({"b": 1, "a": 2})).await.unwrap();
+    assert_eq!(plain.sha256, Digest::of(br#"{"a":2,"b":1}"#));
+    // One of before there were salts stays what it was.
+    let old = Digest::of(br#"{"pin":{"$secret":7}}"#);
+    sqlx::query("INSERT INTO config VALUES ('old', '1', $1, '{\"pin\":{\"$secret\":7}}', 'admin', 0)")
+        .bind(old.as_str())
+        .execute(fixture.shared().store.write())
+        .await
+        .unwrap();
+    assert_eq!(config(&fixture, "old", "1", json!({"pin": {"$secret": 7}})).await.unwrap().sha256, old);
 }
 
 #[tokio::test]
@@ -182,6 +215,7 @@ async fn a_manifest_belongs_to_its_label() {
     let error = try_artifact(&fixture, "till@2", "till", Some(json!({"config_schema": {"type": "colour"}}))).await;
     assert_eq!(error.unwrap_err().problem.code, "bad_manifest");
     let member = fixture.member("h").await;
+    fixture.assign(member.id, &[first.manifest.as_ref().unwrap()]).await;
     let url = fixture.hosts_url(&format!("/v1/manifests/{}", first.manifest.as_ref().unwrap()));
     let fetched = fixture.client(member.identity()).get(&url).send().await.unwrap().bytes().await.unwrap();
     assert_eq!(Some(Digest::of(&fetched)), first.manifest);

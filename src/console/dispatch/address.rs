@@ -25,7 +25,11 @@ pub(super) type Meant = Vec<(HostId, String)>;
 pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Target, Meant), Error> {
     let db = shared.store.read();
     match wanted {
-        NewTarget::Hosts(names) => listed(names, &named(shared, names).await?),
+        NewTarget::Hosts(names) => {
+            let (target, meant) = listed(names, &named(shared, names).await?)?;
+            check_members(shared, &meant.iter().map(|(host, _)| *host).collect::<Vec<_>>()).await?;
+            Ok((target, meant))
+        }
         NewTarget::All => everybody(host::names(db).await?),
         NewTarget::Group(label) => {
             let hosts = pick::hosts(db, false, &|host| host.labels.contains_key(label)).await?;
@@ -37,6 +41,21 @@ pub(super) async fn resolve(shared: &Shared, wanted: &NewTarget) -> Result<(Targ
                 .map(|hosts| (Target::Select(select.clone()), hosts))
         }
     }
+}
+
+/// Whether all of these hosts are members: who was revoked is given no commands.
+pub(super) async fn check_members(shared: &Shared, hosts: &[HostId]) -> Result<(), Error> {
+    let members = {
+        let mut db = shared.store.read().acquire().await.map_err(StoreError::from)?;
+        host::members(&mut db, hosts).await?
+    };
+    let revoked: Vec<String> = hosts.iter().filter(|host| !members.contains(host)).map(HostId::to_string).collect();
+    if revoked.is_empty() {
+        return Ok(());
+    }
+    let (who, first) = (revoked.join(", "), revoked.first().map_or("", String::as_str));
+    Err(Error::conflict("host_revoked", format!("revoked, and so given no commands: {who}"))
+        .hint(format!("leave it out, or let it join again with a token of `muster token create --replaces {first}`")))
 }
 
 /// The hosts that a list may mean.

@@ -25,8 +25,9 @@ use muster_topics::{
     Millis, V1, canonical,
     command::{Command, Refresh, Verb},
     envelope::EnvelopeError,
-    name::{CommandId, HostId, Name},
+    name::{CommandId, Digest, HostId, Name},
     topic::{HostTopic, Topic},
+    unit::{ArtifactRef, ConfigRef},
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +38,7 @@ use self::{
     schedule::{Action, Schedule},
 };
 use super::{
-    Change, Console, Error, Shared, content, realm,
+    Change, Console, Error, Shared, content, realm, register,
     store::{self, StoreError, command::Open, host},
 };
 use crate::{
@@ -74,6 +75,8 @@ pub(crate) enum Event {
     Settled(CommandId, HostId),
     /// A host came (true) or went.
     Presence(HostId, bool),
+    /// A host is a member no more.
+    Left(HostId),
     /// Hosts have shown that they are there.
     Shown(BTreeSet<HostId>),
     /// There is a new connection to the broker.
@@ -160,16 +163,20 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
         )
         .hint("wait until some are over; a shorter expiry keeps them from piling up"));
     }
+    // A revoked host that a broker still lets in would obey what all hosts read: then each member is told alone.
+    let is_broadcast_safe = shared.revocations_are_in_force().await?;
     let mut transaction = shared.store.begin().await?;
     for Ready { command, signed, hosts } in &ready {
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         store::command::add(&mut transaction, command, signed, &hosts).await?;
+        store::content::assign(&mut transaction, &hosts, &content_of(&command.verb)).await?;
     }
     transaction.commit().await.map_err(StoreError::from)?;
     let mut issued = Vec::new();
     for one in ready {
         let Ready { command, hosts, .. } = &one;
-        let (id, broadcast, expires_ms) = (command.id, command.target.broadcast(), command.expires_ms);
+        let broadcast = command.target.broadcast().filter(|_| is_broadcast_safe);
+        let (id, expires_ms) = (command.id, command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
         let hosts = hosts.iter().map(|(host, _)| (*host, false)).collect();
         let _ = shared.dispatch.send(Event::Submitted { open: Open { id, expires_ms, hosts }, broadcast }).await;
@@ -207,6 +214,18 @@ fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
         .hint("put what is large into an artifact or a config"),
         other => Error::internal("signing the command", &other),
     })
+}
+
+/// The hashes of all that a host has to fetch to do this.
+fn content_of(verb: &Verb) -> Vec<&Digest> {
+    let (artifact, configs): (Option<&ArtifactRef>, &[ConfigRef]) = match verb {
+        Verb::UnitApply { spec, .. } => (spec.artifact(), spec.configs()),
+        Verb::UnitUpgrade { artifact, configs, .. } => (artifact.as_ref(), configs),
+        _ => return Vec::new(),
+    };
+    let artifact =
+        artifact.into_iter().flat_map(|artifact| [Some(&artifact.sha256), artifact.manifest.as_ref()]).flatten();
+    artifact.chain(configs.iter().map(|config| &config.sha256)).collect()
 }
 
 /// Whether artifact and configs of a unit are there: hosts will fetch them from here.
@@ -276,7 +295,12 @@ async fn remember_date(shared: &Shared, remembered_ms: &mut Millis) {
         return;
     }
     match shared.store.set_signed_ms(latest_ms).await {
-        Ok(()) => *remembered_ms = latest_ms,
+        Ok(()) => {
+            *remembered_ms = latest_ms;
+            if let Err(error) = register::write_mark(&shared.config.data_dir, &shared.store).await {
+                tracing::error!(%error, "the mark that the store may not go back behind cannot be written");
+            }
+        }
         Err(error) => tracing::error!(%error, "the latest date that was signed cannot be stored"),
     }
 }
@@ -294,6 +318,7 @@ pub(crate) fn take(schedule: &mut Schedule, event: Event, now: Millis) -> Option
         Event::Answered(command, host) => schedule.answered(command, host),
         Event::Settled(command, host) => schedule.settled(command, host),
         Event::Presence(host, online) => schedule.presence(host, online, now),
+        Event::Left(host) => schedule.leave(host),
         Event::Shown(_) => (),
         Event::Connected => schedule.connected(now),
     }
@@ -388,6 +413,7 @@ async fn close_roll_call(shared: &Shared, schedule: &mut Schedule, called: RollC
 /// everything when it comes back, unasked.
 pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> Result<(), Error> {
     shared.check_operator(operator).await?;
+    address::check_members(shared, &[host]).await?;
     let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(now_ms()), within_ms: 0 };
     let bytes =
         shared.authority.signer().sign(&refresh).map_err(|error| Error::internal("signing a message", &error))?;

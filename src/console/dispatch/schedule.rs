@@ -135,6 +135,15 @@ impl Schedule {
         }
     }
 
+    /// A host is a member no more: it is sent nothing, and owes nothing.
+    pub(crate) fn leave(&mut self, host: HostId) {
+        self.online.remove(&host);
+        let theirs = self.commands.iter().filter(|(_, entry)| entry.hosts.contains_key(&host));
+        for command in theirs.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.settled(command, host);
+        }
+    }
+
     /// A host came or went.
     pub(crate) fn presence(&mut self, host: HostId, online: bool, now: Millis) {
         if online {
@@ -293,6 +302,15 @@ mod tests {
         assert_eq!(action, None);
         assert_eq!(one.times(20 * MINUTE), [0, 5_000, 15_000, 35_000, 75_000, 155_000, 315_000]);
         assert_eq!((one.schedule.len(), one.schedule.next_ms()), (0, None));
+    }
+
+    #[test]
+    fn a_host_that_is_a_member_no_more_is_sent_nothing_and_not_waited_for() {
+        let (mut two, _) = Fixture::new(2, false, &[0, 1]);
+        two.schedule.leave(two.hosts[0]);
+        assert_eq!(two.schedule.due(0), [Action::Send(two.command, two.hosts[1])]);
+        two.schedule.leave(two.hosts[1]);
+        assert_eq!((two.schedule.len(), two.schedule.next_ms()), (0, None));
     }
 
     #[test]

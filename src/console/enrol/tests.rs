@@ -8,6 +8,7 @@ use tokio::io::AsyncReadExt;
 use super::*;
 use crate::{
     api,
+    console::store::alert::Which,
     console::testing::{Fixture, Member as Joined, admin, csr, join_request, problem},
 };
 
@@ -64,7 +65,8 @@ async fn tokens_that_are_not_good() {
     let key = KeyPair::generate().unwrap();
     let wrong = join_request(&"00".repeat(32), HostId::random(), "h", &key);
     assert_eq!(problem(join_with(&fixture, &wrong).await).await, (403, "token_wrong".to_owned()));
-    let revoked = fixture.console.create_token(&admin(), api::NewToken { ttl_s: Some(60) }).await.unwrap();
+    let revoked =
+        fixture.console.create_token(&admin(), api::NewToken { ttl_s: Some(60), replaces: None }).await.unwrap();
     fixture.console.revoke_token(&revoked.id).await.unwrap();
     let secret = revoked.token.parse::<JoinToken>().unwrap().secret;
     let request = join_request(&secret, HostId::random(), "h", &key);
@@ -72,7 +74,7 @@ async fn tokens_that_are_not_good() {
     let expired = "expired".parse().unwrap();
     let hash = Digest::of(b"expired");
     let mut db = fixture.shared().store.begin().await.unwrap();
-    store::token::add(&mut db, &expired, &hash, &admin(), 0, now_ms()).await.unwrap();
+    store::token::add(&mut db, &expired, &hash, &admin(), (0, now_ms()), None).await.unwrap();
     db.commit().await.unwrap();
     let request = join_request("expired", HostId::random(), "h", &key);
     assert_eq!(problem(join_with(&fixture, &request).await).await, (403, "token_expired".to_owned()));
@@ -162,7 +164,10 @@ async fn who_joins_anew_locks_its_old_certificate_out() {
     let fixture = Fixture::new().await;
     let Joined { id, certificate, key } = fixture.member("h").await;
     let new_key = KeyPair::generate().unwrap();
-    let secret = fixture.token().await.secret;
+    let secret = fixture.token_for(Some(id)).await.secret;
+    // It is for that host alone.
+    let other = join_with(&fixture, &join_request(&secret, HostId::random(), "other", &new_key)).await;
+    assert_eq!(problem(other).await, (403, "token_for_another".to_owned()));
     let answer = join_with(&fixture, &join_request(&secret, id, "renamed", &new_key)).await;
     assert_eq!(answer.status(), StatusCode::OK);
     let refused = renew_as(&fixture, Some((&certificate, &key)), &new_key).await.unwrap();
@@ -172,22 +177,86 @@ async fn who_joins_anew_locks_its_old_certificate_out() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_online_is_not_taken_away_with_a_token() {
-    use muster_topics::presence::PresenceState::{Offline, Online};
+async fn a_host_that_is_there_is_not_taken_over_with_a_token() {
     let fixture = Fixture::new().await;
     let member = fixture.member("h").await;
-    let request = join_request(&fixture.token().await.secret, member.id, "thief", &KeyPair::generate().unwrap());
-    for (session, state, wanted) in [(1, Online, 409), (2, Offline, 200)] {
-        let presence = serde_json::json!({
-            "v": 1, "state": state, "instance": uuid::Uuid::nil(), "epoch": 1, "session": session,
-            "agent_version": "1", "capabilities": [], "since_ms": 1,
-        });
-        let mut db = fixture.shared().store.begin().await.unwrap();
-        let presence = serde_json::from_value(presence).unwrap();
-        store::host::set_presences(&mut db, &[(member.id, presence)], now_ms()).await.unwrap();
-        db.commit().await.unwrap();
-        assert_eq!(join_with(&fixture, &request).await.status().as_u16(), wanted, "{state:?}");
+    let secret = fixture.token().await.secret;
+    // Whether it is online or away.
+    let theft = join_request(&secret, member.id, "thief", &KeyPair::generate().unwrap());
+    for _ in 0..2 {
+        assert_eq!(problem(join_with(&fixture, &theft).await).await, (409, "host_exists".to_owned()));
     }
+    assert_eq!(fixture.console.host("h").await.unwrap().id, member.id, "nothing of it has changed");
+    let alerts = fixture.console.alerts(Which { limit: 9, ..Which::default() }).await.unwrap();
+    let shown: Vec<_> = alerts.iter().map(|one| (one.host, one.alert.rule.as_str())).collect();
+    assert_eq!(shown, [(member.id, alert::JOIN_REFUSED)], "one for both attempts");
+    assert!(alerts[0].alert.message.contains("thief"));
+    // It holds whatever the host lists, and ends by itself.
+    let store = &fixture.shared().store;
+    let mut db = store.begin().await.unwrap();
+    let listed = std::collections::BTreeMap::new();
+    assert!(!store::alert::reconcile(&mut db, member.id, (9, now_ms() + 9), &listed).await.unwrap());
+    db.commit().await.unwrap();
+    assert_eq!(store::alert::end_own(store.write(), alerts[0].alert.at_ms, now_ms()).await.unwrap(), 0);
+    assert_eq!(store::alert::end_own(store.write(), alerts[0].alert.at_ms + 1, now_ms()).await.unwrap(), 1);
+    // With its own key it joins anew, and the token is as good as before.
+    let own = KeyPair::from_pem(&member.key).unwrap();
+    let answer = join_with(&fixture, &join_request(&secret, member.id, "h", &own)).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_revoked_key_is_good_for_nothing_and_its_host_comes_back_with_a_token_for_it() {
+    let fixture = Fixture::new().await;
+    let member = fixture.member("h").await;
+    fixture.console.revoke_host(&admin(), "h").await.unwrap();
+    let (own, new) = (KeyPair::from_pem(&member.key).unwrap(), KeyPair::generate().unwrap());
+    let secret = fixture.token().await.secret;
+    let with =
+        async |secret: &str, key: &KeyPair| join_with(&fixture, &join_request(secret, member.id, "h", key)).await;
+    assert_eq!(problem(with(&secret, &own).await).await, (403, "key_revoked".to_owned()));
+    assert_eq!(problem(with(&secret, &new).await).await, (409, "host_exists".to_owned()));
+    let secret = fixture.token_for(Some(member.id)).await.secret;
+    assert_eq!(problem(with(&secret, &own).await).await, (403, "key_revoked".to_owned()));
+    assert_eq!(with(&secret, &new).await.status(), StatusCode::OK);
+    assert!(fixture.console.host("h").await.unwrap().certificate_expires_ms > 0);
+}
+
+#[tokio::test]
+async fn a_host_fetches_what_it_was_told_to_use_and_nothing_else() {
+    let fixture = Fixture::new().await;
+    let (member, other) = (fixture.member("h").await, fixture.member("other").await);
+    let labels = api::Labels { role: "role".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
+    let body = futures_util::stream::iter([Ok::<_, std::io::Error>(&b"program"[..])]);
+    let artifact = fixture.console.add_artifact(&admin(), labels, body).await.unwrap();
+    let content = r#"{"pin": {"$secret": "1234"}}"#.to_owned();
+    let new = api::NewConfig { id: "a.b".parse().unwrap(), version: "1".parse().unwrap(), content };
+    let config = fixture.console.add_config(&admin(), new).await.unwrap();
+    let paths = [format!("/v1/artifacts/{}", artifact.sha256), format!("/v1/configs/{}", config.sha256)];
+    let get = async |who: &Joined, path: &str| {
+        fixture.client(who.identity()).get(fixture.hosts_url(path)).send().await.unwrap()
+    };
+    for path in &paths {
+        assert_eq!(problem(get(&member, path).await).await, (403, "not_assigned".to_owned()), "{path}");
+    }
+    let artifact = muster_topics::unit::ArtifactRef::from(artifact);
+    let configs =
+        vec![muster_topics::unit::ConfigRef { id: config.id, version: config.version, sha256: config.sha256 }];
+    let spec = muster_topics::unit::YunoSpec { configs, ..muster_topics::unit::YunoSpec::new(artifact) };
+    let verb = muster_topics::command::Verb::UnitApply {
+        unit: "default/a".parse().unwrap(),
+        spec: Box::new(muster_topics::unit::Spec::Yuno(spec)),
+        run: None,
+    };
+    let target = api::NewTarget::Hosts(vec!["h".to_owned()]);
+    fixture.console.submit(&admin(), api::NewCommand { target, expires_in_ms: None, verb }).await.unwrap();
+    for path in &paths {
+        assert_eq!(get(&member, path).await.status(), StatusCode::OK, "{path}");
+        assert_eq!(problem(get(&other, path).await).await, (403, "not_assigned".to_owned()), "{path}");
+    }
+    // Whether there is such content is told to nobody who may not have it.
+    let guess = format!("/v1/configs/{}", Digest::of(br#"{"pin":{"$secret":"1234"}}"#));
+    assert_eq!(problem(get(&member, &guess).await).await, (403, "not_assigned".to_owned()));
 }
 
 #[tokio::test]
@@ -199,6 +268,7 @@ async fn content_goes_to_members_whole_or_in_parts() {
     let labels = api::Labels { role: "r".parse().unwrap(), version: "1".parse().unwrap(), manifest: None };
     let artifact = fixture.console.add_artifact(&admin(), labels, body).await.unwrap();
     assert_eq!(artifact.sha256, Digest::of(&blob));
+    fixture.assign(member.id, &[&artifact.sha256, &Digest::of(b"other"), &Digest::of(b"{\"a\":2,\"b\":1}")]).await;
     let client = fixture.client(member.identity());
     let get = |path: String, range: Option<&str>| {
         let request = client.get(fixture.hosts_url(&path));

@@ -8,7 +8,7 @@
 //! **Invariant: what is in here is committed.**
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -26,7 +26,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{clock::now_ms, console::Shared};
+use crate::{
+    clock::now_ms,
+    console::{
+        Shared,
+        store::{self, StoreError},
+    },
+};
 
 /// How long nothing has to be stored before acknowledgements go out: a twentieth of the time after which a host repeats itself.
 pub(crate) const GATHER: Duration = Duration::from_millis(250);
@@ -119,7 +125,17 @@ pub(in crate::console) async fn run(shared: Arc<Shared>, shutdown: CancellationT
 }
 
 async fn say(shared: &Shared) {
-    for (host, acks) in shared.owed.take() {
+    let mut owed = shared.owed.take();
+    // Who was revoked since gets none. What cannot be looked up now is told when its hosts repeat themselves.
+    let hosts: Vec<HostId> = owed.iter().map(|(host, _)| *host).collect();
+    match members(shared, &hosts).await {
+        Ok(members) => owed.retain(|(host, _)| members.contains(host)),
+        Err(error) => {
+            tracing::error!(%error, "members cannot be read; acknowledgements are left out");
+            return;
+        }
+    }
+    for (host, acks) in owed {
         for ack in messages(host, acks, shared.dated.ms(now_ms())) {
             match shared.authority.signer().sign(&ack) {
                 Ok(bytes) => drop(shared.link.publish_in_turn(Topic::Host(host, HostTopic::Ack), bytes).await),
@@ -127,6 +143,11 @@ async fn say(shared: &Shared) {
             }
         }
     }
+}
+
+async fn members(shared: &Shared, hosts: &[HostId]) -> Result<HashSet<HostId>, StoreError> {
+    let mut connection = shared.store.read().acquire().await?;
+    store::host::members(&mut connection, hosts).await
 }
 
 /// What a host may forget, in as many messages as it takes.

@@ -24,6 +24,7 @@ use crate::{
     api::CommandState,
     console::{
         Change,
+        alert::OWN_PREFIX,
         store::{
             StoreError,
             alert::Put,
@@ -93,7 +94,7 @@ impl Batch {
         let Topic::Host(host, topic) = topic else { return Err(Faulty::Topic.into()) };
         if !self.known.members.contains(host) {
             // A retained topic is cleared with an empty message, also of a host that is no longer a member.
-            return if payload.is_empty() { Ok(()) } else { Err(Faulty::UnknownHost.into()) };
+            return if payload.is_empty() { Ok(()) } else { Err(Faulty::NoMember.into()) };
         }
         match topic {
             // Cleared, by whoever tidied up: that says nothing of the host.
@@ -184,6 +185,9 @@ impl Batch {
     async fn alert(&mut self, db: &mut impl Tables, host: HostId, id: &Name, alert: &Alert) -> Result<()> {
         if alert.id != *id {
             return Err(Faulty::Content("it is about another alert than its topic says").into());
+        }
+        if id.as_str().starts_with(OWN_PREFIX) {
+            return Err(Faulty::Content("its id is one of the console's own").into());
         }
         let texts = alert.message.len() + alert.mount.as_ref().map_or(0, String::len);
         if texts > ALERT_MAX_BYTES {

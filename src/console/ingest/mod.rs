@@ -23,21 +23,22 @@ pub(super) mod output;
 mod recorder;
 pub(crate) mod tables;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use muster_topics::{PAYLOAD_MAX_BYTES, topic::Topic};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::effects::Refreshes;
 pub(super) use self::{
     acks::{Owed, run as acknowledge},
     decide::is_hostname,
     recorder::{commit, run as record},
 };
-use self::{
-    apply::Batch,
-    effects::{Effects, Refreshes},
-};
+use self::{apply::Batch, effects::Effects};
 use super::{Shared, link::Inbound, store::StoreError};
 use crate::clock::now_ms;
 
@@ -52,8 +53,8 @@ const STORE_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) enum Faulty {
     #[error("it has {0} bytes, and {PAYLOAD_MAX_BYTES} are allowed")]
     TooLong(usize),
-    #[error("its host has not joined")]
-    UnknownHost,
+    #[error("its host has not joined, or was revoked")]
+    NoMember,
     #[error("nobody publishes on this topic to a console")]
     Topic,
     #[error("{0}")]
@@ -120,7 +121,7 @@ async fn store(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError
         match store_together(shared, std::slice::from_ref(message)).await {
             Ok(more) => effects.extend(more),
             Err(error) if error.is_passing() => return Err(error),
-            Err(error) => dropped(&message.topic, &error),
+            Err(error) => dropped(shared, &message.topic, &error),
         }
     }
     Ok(effects)
@@ -133,7 +134,7 @@ async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, S
     for message in batch {
         match together.apply(&mut *transaction, &message.topic, &message.payload, message.retained).await {
             Ok(()) => (),
-            Err(ApplyError::Faulty(fault)) => dropped(&message.topic, &fault),
+            Err(ApplyError::Faulty(fault)) => dropped(shared, &message.topic, &fault),
             Err(ApplyError::Store(error)) => return Err(error),
         }
     }
@@ -142,7 +143,13 @@ async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, S
     Ok(effects)
 }
 
-fn dropped(topic: &Topic, why: &dyn std::error::Error) {
+/// Says that a message is of no use: of each host every ten seconds at most, for one that was revoked may be let in by its broker
+/// and go on talking.
+fn dropped(shared: &Shared, topic: &Topic, why: &dyn std::error::Error) {
+    let mut said = shared.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+    if topic.host().is_some_and(|host| !said.may_ask(host, now_ms())) {
+        return;
+    }
     match topic.host() {
         Some(host) => tracing::warn!(host.id = %host, %topic, reason = %why, "a message is dropped"),
         None => tracing::warn!(%topic, reason = %why, "a message is dropped"),

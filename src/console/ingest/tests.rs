@@ -77,6 +77,65 @@ async fn presence_follows_the_order_of_sessions() {
 }
 
 #[tokio::test]
+async fn a_revoked_host_is_ordered_nothing_and_what_it_says_changes_nothing() {
+    use muster_topics::outcome::{RefusalCode, Status};
+    let fixture = Fixture::new().await;
+    let (bad, good) = (fixture.member("bad").await.id, fixture.member("good").await.id);
+    stored(&fixture, &[message(bad, HostTopic::Presence, &presence(1, 1, "online"))]).await;
+    let (id, done) = (fixture.command(&[bad, good]).await.id, fixture.command(&[bad]).await.id);
+    let outcome = |id: CommandId| {
+        json!({
+            "v": 1, "command": id, "seq": 1, "at_ms": 5, "kind": "done",
+            "outcome": {"status": "exited", "exit": {"code": 0}, "finished_ms": 4},
+        })
+    };
+    fixture.console.revoke_host(&admin(), "bad").await.unwrap();
+    // What it owed is over, and for others nothing has changed.
+    let shown = fixture.console.command(id).await.unwrap();
+    let of = |host: HostId| shown.hosts.iter().find(|line| line.host == host).unwrap();
+    assert!(matches!(
+        &of(bad).outcome.as_ref().unwrap().value.status,
+        Status::Refused { code: RefusalCode::Revoked, message } if message.contains("revoked")
+    ));
+    assert_eq!((of(bad).state, of(good).state), (CommandState::Done, CommandState::Waiting));
+    // It goes on talking, for its broker has not heard of it.
+    let said = [
+        message(bad, HostTopic::Presence, &presence(2, 1, "online")),
+        message(bad, HostTopic::Heartbeat, &heartbeat(2, 1, &json!({}))),
+        message(bad, HostTopic::Outcome, &outcome(done)),
+        message(bad, unit_topic(), &unit_report(2, 1, 1, "running")),
+    ];
+    let effects = stored(&fixture, &said).await;
+    assert!(effects.acks.is_empty() && effects.presences.is_empty() && effects.refresh.is_empty(), "{effects:?}");
+    let host = fixture.console.host("bad").await.unwrap();
+    assert_eq!(host.presence.unwrap().state, muster_topics::presence::PresenceState::Offline);
+    assert!(host.state.is_none() && fixture.console.units(None).await.unwrap().is_empty());
+    // It is ordered nothing by name, and is none of all.
+    let target = |target| NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
+    let refused = fixture.console.submit(&admin(), target(NewTarget::Hosts(vec!["bad".to_owned()]))).await.unwrap_err();
+    assert_eq!((refused.status, refused.problem.code.as_str()), (409, "host_revoked"));
+    assert_eq!(fixture.console.refresh(&admin(), "bad").await.unwrap_err().problem.code, "host_revoked");
+    for wanted in [NewTarget::All, NewTarget::Select("host=bad or host=good".parse().unwrap())] {
+        let hosts = fixture.console.submit(&admin(), target(wanted)).await.unwrap().hosts;
+        assert_eq!(hosts.iter().map(|line| line.host).collect::<Vec<_>>(), [good]);
+    }
+    // Nobody knows whom the broker lets in, so what all hosts read is not used, until it is known to refuse this one.
+    assert!(!fixture.shared().revocations_are_in_force().await.unwrap());
+    let revoked = store::issued::revoked(fixture.shared().store.read(), now_ms()).await.unwrap();
+    fixture.shared().told_broker.lock().unwrap().extend(revoked.into_iter().map(|one| one.serial));
+    assert!(fixture.shared().revocations_are_in_force().await.unwrap());
+    // Back with a new key, it tells what became of the command after all.
+    let token = fixture.token_for(Some(bad)).await;
+    let request =
+        crate::console::testing::join_request(&token.secret, bad, "bad", &rcgen::KeyPair::generate().unwrap());
+    let joined = fixture.client(None).post(fixture.hosts_url("/v1/join")).json(&request).send().await.unwrap();
+    assert!(joined.status().is_success());
+    stored(&fixture, &[message(bad, HostTopic::Outcome, &outcome(done))]).await;
+    let shown = fixture.console.command(done).await.unwrap();
+    assert!(matches!(shown.hosts[0].outcome.as_ref().unwrap().value.status, Status::Exited { .. }));
+}
+
+#[tokio::test]
 async fn who_does_not_answer_the_roll_is_offline_until_it_speaks_up() {
     let fixture = Fixture::new().await;
     let (here, away) = (fixture.member("here").await.id, fixture.member("away").await.id);

@@ -16,6 +16,9 @@ use crate::api::{self, AlertSilence};
 /// ten minutes, has its last week.
 const OVER_MAX: i64 = 1_000;
 
+/// The epoch of alerts that the console raises itself: later than any life of an agent, so that none of them ends these.
+const OWN_EPOCH: u64 = i64::MAX.unsigned_abs();
+
 /// The scope of rules for all hosts.
 const ALL: &str = "";
 
@@ -93,6 +96,37 @@ pub async fn put(db: &mut SqliteConnection, host: HostId, alert: &Alert, now: Mi
         trim(db, &id).await?;
     }
     Ok(Put::New)
+}
+
+/// Whom alerts of the console itself are about: no host has this id.
+pub const CONSOLE: HostId = HostId(uuid::Uuid::nil());
+
+/// Raises an alert that the console has found out itself, about a host or itself: what its heartbeats list does not end it. While one of the same
+/// rule holds, that says when it was last so.
+pub async fn put_own(db: &mut SqliteConnection, host: HostId, mut alert: Alert, now: Millis) -> Result<Put> {
+    let since: Option<(i64,)> =
+        sqlx::query_as("SELECT since_ms FROM alert WHERE host = $1 AND id = $2 AND state = 'raised' AND epoch = $3")
+            .bind(host.to_string())
+            .bind(alert.id.as_str())
+            .bind(signed(OWN_EPOCH))
+            .fetch_optional(&mut *db)
+            .await?;
+    alert.epoch = OWN_EPOCH;
+    alert.since_ms = since.map_or(now, |(since_ms,)| since_ms);
+    put(db, host, &alert, now).await
+}
+
+/// Ends the console's own alerts that were last so before then.
+pub async fn end_own(db: &SqlitePool, before: Millis, now: Millis) -> Result<u64> {
+    let ended = sqlx::query(
+        "UPDATE alert SET state = 'cleared', ended_ms = $2 WHERE state = 'raised' AND epoch = $3 AND at_ms < $1",
+    )
+    .bind(before)
+    .bind(now)
+    .bind(signed(OWN_EPOCH))
+    .execute(db)
+    .await?;
+    Ok(ended.rows_affected())
 }
 
 /// Forgets the oldest of what is over, of a host that has too much of it.
@@ -207,8 +241,8 @@ pub async fn list(db: &SqlitePool, which: Which<'_>, now: Millis) -> Result<Vec<
     let host = which.host.map_or("$1 IS NULL", |_| "alert.host = $1");
     let rule = which.rule.map_or("$2 IS NULL", |_| "alert.rule = $2");
     let sql = format!(
-        "SELECT alert.host, host.hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
-         FROM alert {which_of_them} JOIN host ON host.id = alert.host WHERE {state} AND {host} AND {rule}
+        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
+         FROM alert {which_of_them} LEFT JOIN host ON host.id = alert.host WHERE {state} AND {host} AND {rule}
          ORDER BY alert.since_ms DESC, alert.host, alert.id LIMIT $3"
     );
     let rows: Vec<AlertRow> = sqlx::query_as(AssertSqlSafe(sql))
@@ -275,8 +309,8 @@ impl StoodRow {
 /// Alerts that hold, at most so many, those that began last.
 pub async fn standing(db: &SqlitePool, limit: u32) -> Result<BTreeMap<Key, Stood>> {
     let rows: Vec<StoodRow> = sqlx::query_as(
-        "SELECT alert.host, host.hostname, alert.ended_ms, alert.received_ms, alert.body
-         FROM alert JOIN host ON host.id = alert.host
+        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.ended_ms, alert.received_ms, alert.body
+         FROM alert LEFT JOIN host ON host.id = alert.host
          WHERE alert.state = 'raised' ORDER BY alert.since_ms DESC LIMIT $1",
     )
     .bind(i64::from(limit))
@@ -288,8 +322,8 @@ pub async fn standing(db: &SqlitePool, limit: u32) -> Result<BTreeMap<Key, Stood
 /// Alerts of a host that were first heard of since then, whether they hold or not.
 pub async fn heard_of(db: &SqlitePool, host: HostId, since_ms: Millis) -> Result<BTreeMap<Key, Stood>> {
     let rows: Vec<StoodRow> = sqlx::query_as(
-        "SELECT alert.host, host.hostname, alert.ended_ms, alert.received_ms, alert.body
-         FROM alert JOIN host ON host.id = alert.host
+        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.ended_ms, alert.received_ms, alert.body
+         FROM alert LEFT JOIN host ON host.id = alert.host
          WHERE alert.host = $1 AND alert.received_ms >= $2",
     )
     .bind(host.to_string())
@@ -314,8 +348,8 @@ pub async fn ended(db: &SqlitePool, (host, id, since_ms): &Key) -> Result<Option
 /// Alerts that hold, that no silence covers, and that an outlet was not told of; the oldest first.
 pub async fn untold(db: &SqlitePool, outlet: &str, now: Millis, limit: u32) -> Result<Vec<api::Alert>> {
     let rows: Vec<AlertRow> = sqlx::query_as(
-        "SELECT alert.host, host.hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
-         FROM alert JOIN host ON host.id = alert.host
+        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
+         FROM alert LEFT JOIN host ON host.id = alert.host
          WHERE alert.state = 'raised'
            AND NOT EXISTS (
              SELECT 1 FROM alert_told AS told WHERE told.outlet = $1 AND told.host = alert.host
@@ -343,10 +377,10 @@ pub async fn told_and_over(
     limit: u32,
 ) -> Result<Vec<api::Alert>> {
     let rows: Vec<AlertRow> = sqlx::query_as(
-        "SELECT alert.host, host.hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
+        "SELECT alert.host, COALESCE(host.hostname, 'console') AS hostname, alert.state, alert.ended_ms, alert.body, alert.received_ms
          FROM alert_told AS told
          JOIN alert ON alert.host = told.host AND alert.id = told.id AND alert.since_ms = told.since_ms
-         JOIN host ON host.id = alert.host
+         LEFT JOIN host ON host.id = alert.host
          WHERE told.outlet = $1 AND (alert.state <> 'raised' OR ($2 AND EXISTS (
              SELECT 1 FROM alert_silence AS silence
              WHERE silence.until_ms > $3 AND (silence.host IS NULL OR silence.host = alert.host)

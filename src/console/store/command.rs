@@ -1,7 +1,7 @@
 //! The ledger of commands: what was ordered, how far each host has come, and what it put out.
 //!
 //! **Invariant: a command has at most one outcome from each host.** The first stays, whatever comes
-//! later; only `missing`, which is no outcome, gives way.
+//! later; only what the console says in a host's place gives way: `missing`, and that the host was revoked.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use muster_topics::{
     Millis,
     command::{Command, Verb},
     name::{CommandId, HostId},
-    outcome::{Outcome, Stream},
+    outcome::{Outcome, Output, RefusalCode, Status, Stream},
 };
 use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
 
@@ -180,7 +180,8 @@ pub async fn settle(
             "WITH came (command, host, outcome) AS (VALUES {})
              UPDATE command_host SET state = 'done', outcome = came.outcome, outcome_ms = ${}
              FROM came
-             WHERE command_host.command = came.command AND command_host.host = came.host AND command_host.state <> 'done'",
+             WHERE command_host.command = came.command AND command_host.host = came.host
+               AND (command_host.state <> 'done' OR json_extract(command_host.outcome, '$.code') = 'revoked')",
             parameters(piece.len(), 3),
             piece.len() * 3 + 1
         );
@@ -212,6 +213,26 @@ async fn without_a_row(db: &mut SqliteConnection, outcomes: &[&Settled]) -> Resu
     }
     let rows: Vec<(String, String)> = query.fetch_all(db).await?;
     rows.into_iter().map(|(command, host)| Ok((parsed("command id", &command)?, parsed("host id", &host)?))).collect()
+}
+
+/// Ends what a host owes an outcome for, because it was revoked. Gives those commands.
+pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Result<Vec<CommandId>> {
+    let outcome = |message: &str| {
+        let status = Status::Refused { code: RefusalCode::Revoked, message: message.to_owned() };
+        let (stdout, stderr) = (Output::default(), Output::default());
+        to_json("outcome", &Outcome { status, started_ms: None, finished_ms: now, stdout, stderr })
+    };
+    let rows: Vec<(String,)> = sqlx::query_as(
+        "UPDATE command_host SET outcome = CASE state WHEN 'waiting' THEN $2 ELSE $3 END, outcome_ms = $4, state = 'done'
+         WHERE host = $1 AND state IN ('waiting', 'accepted', 'running') RETURNING command",
+    )
+    .bind(host.to_string())
+    .bind(outcome("the host was revoked before it had answered")?)
+    .bind(outcome("the host was revoked while it had this to do; what became of it there is not known")?)
+    .bind(now)
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|(command,)| parsed("command id", command)).collect()
 }
 
 /// Notes that a command has expired without a word from these hosts.

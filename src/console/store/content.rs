@@ -2,12 +2,15 @@
 
 use muster_topics::{
     Millis,
-    name::{ConfigId, Digest, Name, Version},
+    name::{ConfigId, Digest, HostId, Name, Version},
 };
-use sqlx::{FromRow, SqliteConnection, SqlitePool};
+use sqlx::{AssertSqlSafe, FromRow, SqliteConnection, SqlitePool};
 
 use super::{Result, json, parsed, signed, unsigned};
-use crate::api;
+use crate::{
+    api,
+    rows::{parameters, pieces},
+};
 
 #[derive(FromRow)]
 struct ArtifactRow {
@@ -228,6 +231,47 @@ pub async fn manifest(db: &SqlitePool, sha256: &Digest) -> Result<Option<String>
         .fetch_optional(db)
         .await?;
     Ok(row.map(|(content,)| content))
+}
+
+/// Remembers that hosts were told to use content with these hashes.
+pub async fn assign(db: &mut SqliteConnection, hosts: &[HostId], content: &[&Digest]) -> Result<()> {
+    for sha256 in content {
+        for piece in pieces(hosts) {
+            let sql = format!(
+                "WITH meant (host) AS (VALUES {})
+                 INSERT INTO assigned (host, sha256) SELECT host, ${} FROM meant WHERE TRUE ON CONFLICT (host, sha256) DO NOTHING",
+                parameters(piece.len(), 1),
+                piece.len() + 1
+            );
+            let mut query = sqlx::query(AssertSqlSafe(sql));
+            for host in piece {
+                query = query.bind(host.to_string());
+            }
+            query.bind(sha256.as_str()).execute(&mut *db).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a host was told to use content with this hash.
+pub async fn is_assigned(db: &SqlitePool, host: HostId, sha256: &Digest) -> Result<bool> {
+    let found: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM assigned WHERE host = $1 AND sha256 = $2")
+        .bind(host.to_string())
+        .bind(sha256.as_str())
+        .fetch_optional(db)
+        .await?;
+    Ok(found.is_some())
+}
+
+/// Forgets to whom content was assigned that is here no more.
+pub async fn sweep_assigned(db: &SqlitePool) -> Result<u64> {
+    let gone = sqlx::query(
+        "DELETE FROM assigned WHERE sha256 NOT IN (SELECT sha256 FROM artifact) AND sha256 NOT IN (SELECT sha256 FROM config)
+         AND sha256 NOT IN (SELECT sha256 FROM manifest)",
+    )
+    .execute(db)
+    .await?;
+    Ok(gone.rows_affected())
 }
 
 /// Forgets manifests that no artifact has.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use muster_topics::{
     Millis,
     heartbeat::{Facts, HostState},
-    name::{HostId, UnitName},
+    name::{CommandId, HostId, UnitName},
     presence::{Presence, PresenceState},
     unit::UnitReport,
 };
@@ -87,14 +87,50 @@ pub async fn add_certificate(
     Ok(())
 }
 
-/// Revokes every certificate of a host. Says whether it had any that was good.
-pub async fn revoke(db: &SqlitePool, host: HostId, now: Millis) -> Result<bool> {
+/// What makes a row of `host` that of a member. This is the one place that says who is: whoever has no certificate left that was not
+/// revoked is sent nothing and heard no more.
+macro_rules! is_member {
+    () => {
+        "EXISTS (SELECT 1 FROM certificate WHERE certificate.host = host.id AND certificate.revoked_ms IS NULL)"
+    };
+}
+pub(super) use is_member;
+
+/// Revokes every certificate of a host, in one transaction with what follows from that: it is away, nothing is the matter with it
+/// any more, and what it was ordered is over. Gives those commands; nothing if it had no certificate that was good.
+pub async fn revoke(db: &mut SqliteConnection, host: HostId, now: Millis) -> Result<Option<Vec<CommandId>>> {
+    let id = host.to_string();
     let revoked = sqlx::query("UPDATE certificate SET revoked_ms = $2 WHERE host = $1 AND revoked_ms IS NULL")
-        .bind(host.to_string())
+        .bind(&id)
         .bind(now)
-        .execute(db)
+        .execute(&mut *db)
         .await?;
-    Ok(revoked.rows_affected() > 0)
+    if revoked.rows_affected() == 0 {
+        return Ok(None);
+    }
+    sqlx::query("UPDATE presence SET state = 'offline', since_ms = $2 WHERE host = $1 AND state = 'online'")
+        .bind(&id)
+        .bind(now)
+        .execute(&mut *db)
+        .await?;
+    super::alert::forget(db, host, now).await?;
+    super::command::revoke(db, host, now).await.map(Some)
+}
+
+/// Hosts that have joined and are members no more.
+pub async fn revoked(db: &SqlitePool) -> Result<HashSet<HostId>> {
+    let sql = concat!("SELECT id FROM host WHERE NOT ", is_member!());
+    let rows: Vec<(String,)> = sqlx::query_as(sql).fetch_all(db).await?;
+    rows.iter().map(|(id,)| parsed("host id", id)).collect()
+}
+
+/// Whether there is somebody with a certificate of a host that was revoked or removed, to whom a broker that does not know of it
+/// would still bring what all hosts read.
+pub async fn may_listen(db: &SqlitePool) -> Result<bool> {
+    let sql =
+        concat!("SELECT EXISTS (SELECT 1 FROM removed) OR EXISTS (SELECT 1 FROM host WHERE NOT ", is_member!(), ")");
+    let (any,): (bool,) = sqlx::query_as(sql).fetch_one(db).await?;
+    Ok(any)
 }
 
 /// Whether a host is a member, with this certificate.
@@ -108,20 +144,42 @@ pub async fn holds_certificate(db: &SqlitePool, host: HostId, serial: &str) -> R
     Ok(found.is_some())
 }
 
-/// Whether a host holds a certificate for this key.
-pub async fn holds_key(db: &mut SqliteConnection, host: HostId, key_sha256: &str) -> Result<bool> {
-    let found: Option<(i64,)> =
-        sqlx::query_as("SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2 AND revoked_ms IS NULL LIMIT 1")
-            .bind(host.to_string())
-            .bind(key_sha256)
-            .fetch_optional(db)
-            .await?;
-    Ok(found.is_some())
+/// What a key is to the host that it claims to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyStanding {
+    /// There is no host of this id yet.
+    NewHost,
+    /// A good certificate of the host is for this key.
+    Held,
+    /// The host had a certificate for it, and all of these were revoked.
+    Revoked,
+    /// The host has never had it.
+    Foreign,
 }
 
-/// Ids and names of all hosts, in no order: to sort ten thousand takes twice as long as to read them.
+/// What a key is to a host.
+pub async fn key_standing(db: &mut SqliteConnection, host: HostId, key_sha256: &str) -> Result<KeyStanding> {
+    let (is_there, is_known, is_good): (bool, bool, bool) = sqlx::query_as(
+        "SELECT EXISTS (SELECT 1 FROM host WHERE id = $1),
+                EXISTS (SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2),
+                EXISTS (SELECT 1 FROM certificate WHERE host = $1 AND key_sha256 = $2 AND revoked_ms IS NULL)",
+    )
+    .bind(host.to_string())
+    .bind(key_sha256)
+    .fetch_one(db)
+    .await?;
+    Ok(match (is_there, is_known, is_good) {
+        (false, ..) => KeyStanding::NewHost,
+        (true, _, true) => KeyStanding::Held,
+        (true, true, false) => KeyStanding::Revoked,
+        (true, false, false) => KeyStanding::Foreign,
+    })
+}
+
+/// Ids and names of all members, in no order: to sort ten thousand takes twice as long as to read them.
 pub async fn names(db: &SqlitePool) -> Result<Vec<(HostId, String)>> {
-    let rows: Vec<(String, String)> = sqlx::query_as("SELECT id, hostname FROM host").fetch_all(db).await?;
+    let sql = concat!("SELECT id, hostname FROM host WHERE ", is_member!());
+    let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(db).await?;
     rows.into_iter().map(|(id, hostname)| Ok((parsed("host id", &id)?, hostname))).collect()
 }
 
@@ -473,7 +531,7 @@ pub struct Known {
 /// The hosts that a batch of messages is about, by what has to be known of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// All of them: whether they have joined.
+    /// All of them: whether they are members.
     pub hosts: Vec<HostId>,
     /// Those that say something of their presence, by a heartbeat too: which they are known by.
     pub showing: Vec<HostId>,
@@ -521,17 +579,19 @@ pub async fn known(db: &mut SqliteConnection, asked: &Asked) -> Result<Known> {
     Ok(known)
 }
 
-/// Those of some hosts that have joined.
+/// Those of some hosts that are members.
 pub async fn members(db: &mut SqliteConnection, hosts: &[HostId]) -> Result<HashSet<HostId>> {
     let mut members = HashSet::with_capacity(hosts.len());
     for piece in pieces(hosts) {
         // Nearly always all of them; to have each said would take twice as long.
-        let count: Vec<(u32,)> = of_hosts("SELECT count(*) FROM host WHERE id IN ", piece, db).await?;
+        let count: Vec<(u32,)> =
+            of_hosts(concat!("SELECT count(*) FROM host WHERE ", is_member!(), " AND id IN "), piece, db).await?;
         if matches!(count[..], [(count,)] if count as usize == piece.len()) {
             members.extend(piece);
             continue;
         }
-        let ids: Vec<(String,)> = of_hosts("SELECT id FROM host WHERE id IN ", piece, db).await?;
+        let ids: Vec<(String,)> =
+            of_hosts(concat!("SELECT id FROM host WHERE ", is_member!(), " AND id IN "), piece, db).await?;
         for (id,) in ids {
             members.insert(parsed("host id", &id)?);
         }

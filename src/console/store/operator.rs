@@ -73,7 +73,7 @@ pub async fn add_secret(
 pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<Name>> {
     let row: Option<(String,)> = sqlx::query_as(
         "SELECT operator FROM credential
-         WHERE secret_sha256 = $1 AND kind = $2 AND (expires_ms IS NULL OR expires_ms > $3)",
+         WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $3)",
     )
     .bind(secret.as_str())
     .bind(kind.as_str())
@@ -86,16 +86,30 @@ pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> 
 /// Takes a secret away, and says whose it was if its time was not over. The statement is one, so two
 /// that come with the same code cannot both have it.
 pub async fn take(db: &mut SqliteConnection, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<Name>> {
-    let row: Option<(String, Option<i64>)> =
-        sqlx::query_as("DELETE FROM credential WHERE secret_sha256 = $1 AND kind = $2 RETURNING operator, expires_ms")
-            .bind(secret.as_str())
-            .bind(kind.as_str())
-            .fetch_optional(db)
-            .await?;
+    let row: Option<(String, Option<i64>)> = sqlx::query_as(
+        "DELETE FROM credential WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL RETURNING operator, expires_ms",
+    )
+    .bind(secret.as_str())
+    .bind(kind.as_str())
+    .fetch_optional(db)
+    .await?;
     match row {
         Some((name, expires_ms)) if expires_ms.is_none_or(|at| at > now) => parsed("operator", &name).map(Some),
         _ => Ok(None),
     }
+}
+
+/// Ends a secret before its time. It is remembered until then, so that a copy of the store that is put back does not make it good again.
+pub async fn end(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> Result<bool> {
+    let ended = sqlx::query(
+        "UPDATE credential SET revoked_ms = $3 WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL",
+    )
+    .bind(secret.as_str())
+    .bind(kind.as_str())
+    .bind(now)
+    .execute(db)
+    .await?;
+    Ok(ended.rows_affected() > 0)
 }
 
 /// Forgets secrets whose time is over.

@@ -6,9 +6,9 @@ use futures_util::TryStreamExt;
 use muster_topics::{heartbeat::HostState, name::HostId, select, unit::UnitReport};
 use sqlx::SqlitePool;
 
-use super::{Result, json, parsed};
+use super::{Result, host::is_member, json, parsed};
 
-/// Ids and names of the hosts that `picks` takes, by what they have said last; of one that has never said anything its
+/// Ids and names of the members that `picks` takes, by what they have said last; of one that has never said anything its
 /// name and its facts are known, from when it joined. Units are looked up only if they are asked for.
 pub async fn hosts(
     db: &SqlitePool,
@@ -17,10 +17,12 @@ pub async fn hosts(
 ) -> Result<Vec<(HostId, String)>> {
     type Row = (String, String, String, Option<String>);
     let units = if with_units { reports(db).await? } else { HashMap::new() };
-    let mut rows = sqlx::query_as::<_, Row>(
+    let mut rows = sqlx::query_as::<_, Row>(concat!(
         "SELECT host.id, host.hostname, host.facts, heartbeat.state
-         FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id ORDER BY host.id",
-    )
+         FROM host LEFT JOIN heartbeat ON heartbeat.host = host.id WHERE ",
+        is_member!(),
+        " ORDER BY host.id"
+    ))
     .fetch(db);
     let no_labels = BTreeMap::new();
     let mut found = Vec::new();

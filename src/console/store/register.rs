@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use muster_topics::Millis;
 use serde::{Deserialize, Serialize};
 use sqlx::{FromRow, SqliteConnection, SqlitePool};
 
-use super::Result;
+use super::{Result, parsed, signed, unsigned};
 
 /// Everybody who was ever given a certificate that has not been forgotten.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
+    /// How often it was written: it grows by one each time, here and in the store.
+    #[serde(default)]
+    pub seq: u64,
     /// Hosts that have joined.
     pub hosts: Vec<Host>,
     /// Certificates of hosts.
@@ -20,6 +24,9 @@ pub struct Register {
     /// Certificates of hosts that were removed.
     #[serde(default)]
     pub removed: Vec<Removed>,
+    /// SHA-256 of secrets that are good no more before their time: tokens for joining that were used or revoked, and sign-ins that were ended.
+    #[serde(default)]
+    pub ended: Vec<String>,
 }
 
 /// A host as it joined.
@@ -84,6 +91,8 @@ pub struct Marks {
     by_hand_revoked_ms: i64,
     removed: i64,
     removed_ms: i64,
+    used: i64,
+    ended: i64,
 }
 
 impl Marks {
@@ -97,7 +106,7 @@ impl Marks {
     #[must_use]
     pub fn revokes_more_than(&self, then: &Self) -> bool {
         let by_hand = |marks: &Self| (marks.by_hand_revoked, marks.by_hand_revoked_ms);
-        let of = |marks: &Self| (marks.revoked, marks.revoked_ms, marks.removed, marks.removed_ms);
+        let of = |marks: &Self| (marks.revoked, marks.revoked_ms, marks.removed, marks.removed_ms, marks.ended);
         (of(self), by_hand(self)) != (of(then), by_hand(then))
     }
 
@@ -123,7 +132,10 @@ pub async fn marks(db: &SqlitePool) -> Result<Marks> {
            (SELECT count(*) FROM issued WHERE revoked_ms IS NOT NULL) AS by_hand_revoked,
            (SELECT coalesce(max(revoked_ms), 0) FROM issued) AS by_hand_revoked_ms,
            (SELECT count(*) FROM removed) AS removed,
-           (SELECT coalesce(max(revoked_ms), 0) FROM removed) AS removed_ms",
+           (SELECT coalesce(max(revoked_ms), 0) FROM removed) AS removed_ms,
+           (SELECT count(*) FROM token WHERE used_ms IS NOT NULL) AS used,
+           (SELECT count(*) FROM token WHERE revoked_ms IS NOT NULL)
+             + (SELECT count(*) FROM credential WHERE revoked_ms IS NOT NULL) AS ended",
     )
     .fetch_one(db)
     .await?;
@@ -144,7 +156,176 @@ pub async fn read(db: &SqlitePool) -> Result<Register> {
             .await?;
     let removed =
         sqlx::query_as("SELECT serial, expires_ms, revoked_ms FROM removed ORDER BY serial").fetch_all(db).await?;
-    Ok(Register { hosts, certificates, issued, removed })
+    let ended: Vec<(String,)> = sqlx::query_as(
+        "SELECT secret_sha256 FROM token WHERE used_ms IS NOT NULL OR revoked_ms IS NOT NULL
+         UNION SELECT secret_sha256 FROM credential WHERE revoked_ms IS NOT NULL ORDER BY secret_sha256",
+    )
+    .fetch_all(db)
+    .await?;
+    let ended = ended.into_iter().map(|(secret,)| secret).collect();
+    let (seq,): (i64,) =
+        sqlx::query_as("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'register'").fetch_one(db).await?;
+    Ok(Register { seq: unsigned("register", seq)?, hosts, certificates, issued, removed, ended })
+}
+
+/// Counts one more writing of the register, and gives its number.
+pub async fn next_seq(db: &SqlitePool) -> Result<u64> {
+    let (seq,): (i64,) = sqlx::query_as(
+        "INSERT INTO meta (key, value) VALUES ('register', 1)
+         ON CONFLICT (key) DO UPDATE SET value = meta.value + 1 RETURNING value",
+    )
+    .fetch_one(db)
+    .await?;
+    unsigned("register", seq)
+}
+
+/// What a store has of these numbers, which never go back: lives of the console, writings of the register, and the latest date that was signed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    /// Lives of the console.
+    pub epoch: u64,
+    /// Writings of the register.
+    pub seq: u64,
+    /// The latest date.
+    pub signed_ms: i64,
+}
+
+impl Mark {
+    /// Whether a store with this mark is older than one with the other.
+    #[must_use]
+    pub fn is_before(self, other: Self) -> bool {
+        self.epoch < other.epoch || self.seq < other.seq || self.signed_ms < other.signed_ms
+    }
+}
+
+/// Reads a store's mark.
+pub async fn mark(db: &SqlitePool) -> Result<Mark> {
+    let rows: Vec<(String, i64)> =
+        sqlx::query_as("SELECT key, value FROM meta WHERE key IN ('epoch', 'register', 'signed_ms')")
+            .fetch_all(db)
+            .await?;
+    let of = |key: &str| rows.iter().find(|(name, _)| name == key).map_or(0, |(_, value)| *value);
+    Ok(Mark {
+        epoch: unsigned("epoch", of("epoch"))?,
+        seq: unsigned("register", of("register"))?,
+        signed_ms: of("signed_ms"),
+    })
+}
+
+/// Has a store go on from a mark, where it is behind it.
+pub async fn set_mark(db: &mut SqliteConnection, mark: Mark) -> Result<()> {
+    for (key, value) in [("epoch", signed(mark.epoch)), ("register", signed(mark.seq)), ("signed_ms", mark.signed_ms)] {
+        sqlx::query(
+            "INSERT INTO meta (key, value) VALUES ($1, $2)
+             ON CONFLICT (key) DO UPDATE SET value = max(meta.value, excluded.value)",
+        )
+        .bind(key)
+        .bind(value)
+        .execute(&mut *db)
+        .await?;
+    }
+    Ok(())
+}
+
+/// What a register has brought into a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Certificates that are revoked by it.
+    pub revoked: u64,
+    /// Hosts that have joined since the copy of the store was made.
+    pub joined: u64,
+    /// Hosts that were removed since.
+    pub removed: u64,
+    /// Tokens and sign-ins that were ended since.
+    pub ended: u64,
+}
+
+/// Has a store revoke whatever the register says is revoked; of a store that is older than it, it also brings what was given since, and takes
+/// away who was removed since. Nothing is given back that the store has revoked.
+pub async fn merge(db: &mut SqliteConnection, register: &Register, is_older: bool, now: Millis) -> Result<Merged> {
+    let mut merged = Merged::default();
+    if is_older {
+        merged.joined = add_missing(db, register, now).await?;
+    }
+    for certificate in &register.certificates {
+        merged.revoked += revoke(db, "certificate", &certificate.serial, certificate.revoked_ms).await?;
+    }
+    for issued in &register.issued {
+        merged.revoked += revoke(db, "issued", &issued.serial, issued.revoked_ms).await?;
+    }
+    for Removed { serial, expires_ms, revoked_ms } in register.removed.iter().filter(|one| one.expires_ms > now) {
+        let host: Option<(String,)> = sqlx::query_as("SELECT host FROM certificate WHERE serial = $1")
+            .bind(serial)
+            .fetch_optional(&mut *db)
+            .await?;
+        if let Some((host,)) = host {
+            super::removed::remove(db, parsed("host id", &host)?, now).await?;
+            merged.removed += 1;
+        }
+        sqlx::query(
+            "INSERT INTO removed (serial, expires_ms, revoked_ms) VALUES ($1, $2, $3) ON CONFLICT (serial) DO NOTHING",
+        )
+        .bind(serial)
+        .bind(expires_ms)
+        .bind(revoked_ms)
+        .execute(&mut *db)
+        .await?;
+    }
+    for secret in &register.ended {
+        for end in [
+            "UPDATE token SET revoked_ms = $2 WHERE secret_sha256 = $1 AND used_ms IS NULL AND revoked_ms IS NULL",
+            "UPDATE credential SET revoked_ms = $2 WHERE secret_sha256 = $1 AND revoked_ms IS NULL",
+        ] {
+            merged.ended += sqlx::query(end).bind(secret).bind(now).execute(&mut *db).await?.rows_affected();
+        }
+    }
+    Ok(merged)
+}
+
+/// Revokes a certificate, if the register says since when.
+async fn revoke(db: &mut SqliteConnection, table: &str, serial: &str, revoked_ms: Option<i64>) -> Result<u64> {
+    let Some(revoked_ms) = revoked_ms else { return Ok(0) };
+    let sql = match table {
+        "issued" => "UPDATE issued SET revoked_ms = $2 WHERE serial = $1 AND revoked_ms IS NULL",
+        _ => "UPDATE certificate SET revoked_ms = $2 WHERE serial = $1 AND revoked_ms IS NULL",
+    };
+    Ok(sqlx::query(sql).bind(serial).bind(revoked_ms).execute(db).await?.rows_affected())
+}
+
+/// Brings hosts and certificates that a store does not know. Says how many hosts.
+async fn add_missing(db: &mut SqliteConnection, register: &Register, now: Millis) -> Result<u64> {
+    let mut joined = 0;
+    let mut missing = Register::default();
+    for host in &register.hosts {
+        let found: Option<(i64,)> =
+            sqlx::query_as("SELECT 1 FROM host WHERE id = $1").bind(&host.id).fetch_optional(&mut *db).await?;
+        if found.is_none() {
+            missing.hosts.push(host.clone());
+            joined += 1;
+        }
+    }
+    for certificate in register.certificates.iter().filter(|one| one.expires_ms > now) {
+        if !is_there(db, "certificate", &certificate.serial).await? {
+            missing.certificates.push(certificate.clone());
+        }
+    }
+    for issued in register.issued.iter().filter(|one| one.expires_ms > now) {
+        if !is_there(db, "issued", &issued.serial).await? {
+            missing.issued.push(issued.clone());
+        }
+    }
+    fill(db, &missing).await?;
+    Ok(joined)
+}
+
+async fn is_there(db: &mut SqliteConnection, table: &str, serial: &str) -> Result<bool> {
+    let sql = match table {
+        "issued" => "SELECT 1 FROM issued WHERE serial = $1",
+        _ => "SELECT 1 FROM certificate WHERE serial = $1",
+    };
+    let found: Option<(i64,)> = sqlx::query_as(sql).bind(serial).fetch_optional(db).await?;
+    Ok(found.is_some())
 }
 
 /// Writes it all into a store that has nothing of it.

@@ -29,6 +29,7 @@ pub async fn remove(db: &mut SqliteConnection, host: HostId, now: Millis) -> Res
     .await?;
     // What refers to it goes with it; these do not, for they may be of all hosts.
     for forget in [
+        "DELETE FROM alert WHERE host = $1",
         "DELETE FROM alert_rule WHERE host = $1",
         "DELETE FROM alert_generation WHERE host = $1",
         "DELETE FROM alert_silence WHERE host = $1",

@@ -15,18 +15,30 @@ pub async fn add(
     id: &Name,
     secret: &Digest,
     operator: &Name,
-    now: Millis,
-    expires_ms: Millis,
+    (now, expires_ms): (Millis, Millis),
+    replaces: Option<HostId>,
 ) -> Result<()> {
-    sqlx::query("INSERT INTO token (id, secret_sha256, operator, created_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)")
+    sqlx::query(
+        "INSERT INTO token (id, secret_sha256, operator, created_ms, expires_ms, replaces) VALUES ($1, $2, $3, $4, $5, $6)",
+    )
         .bind(id.as_str())
         .bind(secret.as_str())
         .bind(operator.as_str())
         .bind(now)
         .bind(expires_ms)
+        .bind(replaces.map(|host| host.to_string()))
         .execute(db)
         .await?;
     Ok(())
+}
+
+/// The host that a token lets join with another key, if there is one.
+pub async fn replaces(db: &mut SqliteConnection, secret: &Digest) -> Result<Option<HostId>> {
+    let row: Option<(Option<String>,)> = sqlx::query_as("SELECT replaces FROM token WHERE secret_sha256 = $1")
+        .bind(secret.as_str())
+        .fetch_optional(db)
+        .await?;
+    row.and_then(|(host,)| host).map(|host| parsed("host id", &host)).transpose()
 }
 
 /// Uses a token up. Nothing else than this statement makes one used, so two hosts that come with the
@@ -34,7 +46,8 @@ pub async fn add(
 pub async fn consume(db: &mut SqliteConnection, secret: &Digest, host: HostId, now: Millis) -> Result<bool> {
     let consumed = sqlx::query(
         "UPDATE token SET used_ms = $2, used_by = $3
-         WHERE secret_sha256 = $1 AND used_ms IS NULL AND revoked_ms IS NULL AND expires_ms > $2",
+         WHERE secret_sha256 = $1 AND used_ms IS NULL AND revoked_ms IS NULL AND expires_ms > $2
+           AND (replaces IS NULL OR replaces = $3)",
     )
     .bind(secret.as_str())
     .bind(now)
@@ -55,20 +68,24 @@ pub enum Unusable {
     Revoked,
     /// Its time is over.
     Expired,
+    /// It is for another host.
+    For(HostId),
 }
 
 /// Why [`consume`] did not take a token.
-pub async fn why_not(db: &mut SqliteConnection, secret: &Digest) -> Result<Unusable> {
-    let row: Option<(Option<String>, Option<i64>)> =
-        sqlx::query_as("SELECT used_by, revoked_ms FROM token WHERE secret_sha256 = $1")
+pub async fn why_not(db: &mut SqliteConnection, secret: &Digest, now: Millis) -> Result<Unusable> {
+    type Row = (Option<String>, Option<i64>, i64, Option<String>);
+    let row: Option<Row> =
+        sqlx::query_as("SELECT used_by, revoked_ms, expires_ms, replaces FROM token WHERE secret_sha256 = $1")
             .bind(secret.as_str())
             .fetch_optional(db)
             .await?;
     Ok(match row {
         None => Unusable::Unknown,
-        Some((Some(host), _)) => Unusable::UsedBy(parsed("host id", &host)?),
-        Some((None, Some(_))) => Unusable::Revoked,
-        Some((None, None)) => Unusable::Expired,
+        Some((Some(host), ..)) => Unusable::UsedBy(parsed("host id", &host)?),
+        Some((None, Some(_), ..)) => Unusable::Revoked,
+        Some((None, None, expires_ms, Some(host))) if expires_ms > now => Unusable::For(parsed("host id", &host)?),
+        Some((None, None, ..)) => Unusable::Expired,
     })
 }
 
@@ -90,12 +107,13 @@ struct TokenRow {
     expires_ms: i64,
     used_ms: Option<i64>,
     used_by: Option<String>,
+    replaces: Option<String>,
 }
 
 /// Tokens that were not revoked, newest first.
 pub async fn list(db: &SqlitePool) -> Result<Vec<api::Token>> {
     let rows: Vec<TokenRow> = sqlx::query_as(
-        "SELECT id, operator, created_ms, expires_ms, used_ms, used_by FROM token
+        "SELECT id, operator, created_ms, expires_ms, used_ms, used_by, replaces FROM token
          WHERE revoked_ms IS NULL ORDER BY created_ms DESC, id",
     )
     .fetch_all(db)
@@ -108,6 +126,7 @@ pub async fn list(db: &SqlitePool) -> Result<Vec<api::Token>> {
             created_ms: row.created_ms,
             expires_ms: row.expires_ms,
             used: row.used_ms.zip(used_by),
+            replaces: row.replaces.map(|host| parsed("host id", &host)).transpose()?,
         })
     };
     rows.into_iter().map(token).collect()

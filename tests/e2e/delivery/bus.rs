@@ -71,8 +71,8 @@ pub(super) struct Bus {
 }
 
 impl Bus {
-    /// Has certificates and a configuration made, for the console `main` and for one host; and starts it.
-    pub(super) fn start(kind: Kind, home: &Home, host: HostId) -> Self {
+    /// Has certificates and a configuration made, for the console `main` and for some hosts; and starts it.
+    pub(super) fn start(kind: Kind, home: &Home, hosts: &[HostId]) -> Self {
         // Mosquitto becomes a user of its own before it reads what is here.
         open_to_all(home.path());
         let (address, other) = (free_address(), free_address());
@@ -91,9 +91,11 @@ impl Bus {
             home.muster(&args).expect_code(0);
         }
         if let Some(rendered) = kind.rendered() {
-            let (listen, host, out) = (address.to_string(), host.to_string(), folder.to_str().unwrap());
+            let (listen, out) = (address.to_string(), folder.to_str().unwrap());
+            let hosts: Vec<String> = hosts.iter().map(HostId::to_string).collect();
             let mut args = vec!["broker", "render", "--for", rendered, "--listen", &listen, "--certificates", out];
-            args.extend(["--console", "main", "--console", "spare", "--observer", "bridge", "--host", &host]);
+            args.extend(["--console", "main", "--console", "spare", "--observer", "bridge"]);
+            args.extend(hosts.iter().flat_map(|host| ["--host", host]));
             args.extend(["--out", out]);
             home.muster(&args).expect_code(0);
         }
@@ -152,6 +154,14 @@ impl Bus {
     pub(super) fn url(&self) -> String {
         let scheme = if self.kind == Kind::Installed { "mqtt" } else { "mqtts" };
         format!("{scheme}://{}", self.address)
+    }
+
+    /// Has Mosquitto refuse who is on the list that lies beside its configuration, from its next start on.
+    pub(super) fn use_list(&self) {
+        let path = self.folder().join("mosquitto.conf");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("\n#crlfile "), "{text}");
+        write(&path, &text.replace("\n#crlfile ", "\ncrlfile "));
     }
 
     /// Kills it.

@@ -5,12 +5,15 @@
 //! Modules: [`bus`] (the brokers), [`stage`] (a fleet over one), [`scenarios`]; and over our own broker alone: [`clocks`]
 //! that are wrong, full [`disks`], [`bounds`] of what is kept, and the console's [`stores`].
 //!
+//! Hosts that are [`revoked`] are tried over brokers that go on letting them in.
+//!
 //! `TESTS_LONG=1` has more rounds of each. What took how long is printed.
 
 mod bounds;
 mod bus;
 mod clocks;
 mod disks;
+mod revoked;
 mod scenarios;
 mod stage;
 mod stores;

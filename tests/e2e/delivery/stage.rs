@@ -35,6 +35,8 @@ pub(super) struct Special {
     pub(super) clocks: bool,
     /// The console's folder is a disk of its own of so many MiB, which is gone with the console.
     pub(super) console_disk_mib: Option<u32>,
+    /// More of the console's configuration.
+    pub(super) console_config: &'static str,
     /// More of the agent's configuration.
     pub(super) agent_config: &'static str,
 }
@@ -46,6 +48,8 @@ pub(super) struct Stage {
     console: Option<Running>,
     pub(super) bus: Bus,
     pub(super) host: HostId,
+    /// One that the broker knows of, too: see [`Stage::second`].
+    pub(super) other: HostId,
     web: SocketAddr,
     token: String,
     began: Instant,
@@ -82,14 +86,15 @@ impl Stage {
     /// The same, with something special.
     pub(super) fn start_special(kind: Kind, special: Special) -> Self {
         let began = Instant::now();
-        let (home, host) = (Home::new(), HostId::random());
-        let bus = Bus::start(kind, &home, host);
+        let (home, host, other) = (Home::new(), HostId::random(), HostId::random());
+        let bus = Bus::start(kind, &home, &[host, other]);
         let web = free_address();
         let text = format!(
-            "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"{web}\"\nhosts_listen = \"{}\"\n",
+            "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"{web}\"\nhosts_listen = \"{}\"\n{}",
             home.path().join("console").display(),
             bus.url(),
             free_address(),
+            special.console_config,
         );
         file(&home, "console.toml", &text);
         let data = home.path().join("agent");
@@ -99,7 +104,7 @@ impl Stage {
         let text = format!("data_dir = \"{}\"\n[exec]\nqueue_max = 10000\n", data.display());
         file(&home, "agent.toml", &(text + special.agent_config));
         let (token, times) = (String::new(), Vec::new());
-        let mut stage = Self { agent: None, console: None, bus, host, web, token, began, times, special, home };
+        let mut stage = Self { agent: None, console: None, bus, host, other, web, token, began, times, special, home };
         if special.clocks {
             stage.set_clock(Party::Console, "+0");
             stage.set_clock(Party::Agent, "+0");
@@ -132,6 +137,27 @@ impl Stage {
         let mut agent = self.role("agent");
         self.agent = Some(Running::start(agent.args(["--join", &token])));
         self.wait_for_presence("online");
+    }
+
+    /// A second host, with an agent of its own.
+    pub(super) fn second(&self) -> Running {
+        let data = self.home.path().join("second");
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join("host"), format!("{}\n", self.other)).unwrap();
+        let token = self.request("POST", "/tokens", Some(&json!({})))["token"].as_str().unwrap().to_owned();
+        let agent =
+            Running::start(self.home.command().arg("agent").arg("--data-dir").arg(&data).args(["--join", &token]));
+        self.wait_for(self.other, "online");
+        agent
+    }
+
+    /// Waits until the console counts a host as there, or as away.
+    #[track_caller]
+    pub(super) fn wait_for(&self, host: HostId, state: &str) {
+        eventually(state, || {
+            let shown = self.ask("GET", &format!("/hosts/{host}"), None)?;
+            if shown["presence"]["state"] == state { Ok(()) } else { Err(shown["presence"].to_string()) }
+        });
     }
 
     /// The command that runs a role.

@@ -35,7 +35,7 @@ pub(in crate::console::web) async fn create(
     let answer = async {
         let ttl = fields.one("ttl_s");
         let ttl_s = ttl.parse().map_err(|_| Error::invalid("bad_ttl", format!("{ttl:?} is no number of seconds")))?;
-        let created = console.create_token(&session.operator, NewToken { ttl_s: Some(ttl_s) }).await?;
+        let created = console.create_token(&session.operator, NewToken { ttl_s: Some(ttl_s), replaces: None }).await?;
         let view = view(&console, Some(created)).await?;
         Ok(answer::html(StatusCode::OK, session.frame().page(&view)))
     };

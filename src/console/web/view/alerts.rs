@@ -10,7 +10,10 @@ use super::{
     problem::notice,
     region, rule,
 };
-use crate::api::{Alert, AlertRule, AlertSilence, AlertStanding, Problem};
+use crate::{
+    api::{Alert, AlertRule, AlertSilence, AlertStanding, Problem},
+    console::store::alert::CONSOLE,
+};
 
 /// How long a silence may last: the choices, in seconds.
 pub(in crate::console::web) const TIMES: [(u64, &str); 5] =
@@ -199,7 +202,7 @@ pub(in crate::console::web) fn table(alerts: &[Alert], frame: &Frame) -> Markup 
                         td data-label="Severity" { (severity(one.alert.severity, !is_raised(one) || one.silence.is_some())) }
                         th scope="row" { (one.alert.message) " " span.note { (one.alert.rule) } }
                         td data-label="Where" {
-                            a href=(bits::host_url(one.host)) { (one.hostname) }
+                            @if one.host == CONSOLE { (one.hostname) } @else { a href=(bits::host_url(one.host)) { (one.hostname) } }
                             @if let Some(unit) = &one.alert.unit { " " a href=(super::unit::url(one.host, unit)) { (unit) } }
                         }
                         td data-label="Since" { (ago(one.alert.since_ms, frame.now_ms)) }

@@ -9,6 +9,7 @@ pub(super) fn tokens() -> Vec<Token> {
         created_ms: ago(1_000),
         expires_ms,
         used,
+        replaces: None,
     };
     vec![
         token("0a1b2c3d4e", ago(-2_600), None),
