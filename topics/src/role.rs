@@ -100,7 +100,65 @@ pub const TABLE: &[Rule] = {
 /// words for it.
 pub const SYSTEM_READERS: &[Role] = &[Role::Operator];
 
+/// Whose the topic is: the one identity that may publish to it. None if several may, or nobody. `topic` stands below the
+/// prefix.
+#[must_use]
+pub fn owner(topic: &str) -> Option<Identity> {
+    let mut owner = None;
+    for rule in TABLE.iter().filter(|rule| rule.action == Action::Publish) {
+        let id = match publisher_id(rule.pattern, topic) {
+            None => continue,
+            Some(None) => return None,
+            Some(Some(id)) => id,
+        };
+        let found = match rule.role {
+            Role::Host => id.parse().ok().map(Identity::Host),
+            Role::Console => id.parse().ok().map(Identity::Console),
+            Role::Operator => id.parse().ok().map(Identity::Operator),
+            Role::Observer => id.parse().ok().map(Identity::Observer),
+        };
+        // An id that is none's own name publishes nothing, and two owners are as good as none.
+        let found = found.filter(|found| found.may(Action::Publish, topic));
+        if owner.is_some() && found.is_some() && owner != found {
+            return None;
+        }
+        owner = owner.or(found);
+    }
+    owner
+}
+
+/// The id that `topic` has where `pattern` has `%u`, if it matches; none within if the pattern names nobody.
+fn publisher_id<'a>(pattern: &str, topic: &'a str) -> Option<Option<&'a str>> {
+    let mut levels = topic.split('/');
+    let mut id = None;
+    for level in pattern.split('/') {
+        let found = levels.next()?;
+        match level {
+            "#" => return Some(id),
+            "+" => (),
+            "%u" => id = Some(found),
+            literal if literal == found => (),
+            _ => return None,
+        }
+    }
+    levels.next().is_none().then_some(id)
+}
+
 impl Identity {
+    /// The filters, below the prefix, of all that this identity alone may publish.
+    pub fn owned(&self) -> impl Iterator<Item = String> {
+        let common_name = self.to_string();
+        let id = match self {
+            Self::Host(_) => common_name,
+            Self::Console(name) | Self::Operator(name) | Self::Observer(name) => name.to_string(),
+        };
+        let role = self.role();
+        let own = move |rule: &&Rule| {
+            rule.role == role && rule.action == Action::Publish && rule.pattern.split('/').any(|level| level == "%u")
+        };
+        TABLE.iter().filter(own).map(move |rule| rule.pattern.replace("%u", &id))
+    }
+
     /// The role that this identity has.
     #[must_use]
     pub fn role(&self) -> Role {
@@ -249,6 +307,30 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_is_its_only_publishers() {
+        for (topic, expected) in [
+            (format!("h/{HOST}/presence"), Some(HOST)),
+            (format!("h/{HOST}/unit/default/hello"), Some(HOST)),
+            (format!("h/{HOST}/alert/a"), Some(HOST)),
+            ("console/main/presence".to_owned(), Some("console-main")),
+            // Any console may.
+            (format!("h/{HOST}/desired"), None),
+            ("cmd/all".to_owned(), None),
+            // Nobody may.
+            (format!("h/{}/presence", HOST.to_uppercase()), None),
+            ("h/nobody/presence".to_owned(), None),
+            (format!("h/{HOST}/unit/default"), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(owner(&topic), expected.map(|name| name.parse().unwrap()), "{topic}");
+        }
+        let host: Identity = HOST.parse().unwrap();
+        assert!(host.owned().any(|filter| filter == format!("h/{HOST}/unit/+/+")));
+        let console: Identity = "console-main".parse().unwrap();
+        assert_eq!(console.owned().collect::<Vec<_>>(), ["console/main/presence"]);
+    }
+
+    #[test]
     fn every_party_may_subscribe_to_what_it_needs() {
         let host = HOST.parse().unwrap();
         for filter in Filter::of_agent(host, &["site".parse().unwrap()]) {
@@ -315,6 +397,18 @@ mod tests {
     }
 
     proptest! {
+        /// [`owner`] is who may publish, and nobody else may.
+        #[test]
+        fn an_owner_is_the_only_publisher(identity in identities(), topic in topics()) {
+            if identity.may(Action::Publish, &topic) {
+                let others = !matches!(owner(&topic), Some(found) if found == identity);
+                let shared = Identity::Console("zz".parse().unwrap()).may(Action::Publish, &topic);
+                prop_assert_eq!(others, shared, "{} {}", identity, topic);
+            } else {
+                prop_assert!(owner(&topic) != Some(identity));
+            }
+        }
+
         /// [`Identity::may`] says of topics what the table says by MQTT's own rule.
         #[test]
         fn may_is_what_the_table_says(identity in identities(), publish: bool, topic in topics()) {
