@@ -256,7 +256,8 @@ fn muster(folder: &Path, door: Door, pki: &Pki, address: SocketAddr) -> Result<C
             "listen = \"{tls_address}\"\ncertificate = {}\nkey = {}\nauthority = {}\ndata_dir = {}\n{plain}\n\
              [limits]\nconnections_max = 15000\nconnections_per_identity_max = 15000\n\
              bytes_per_second_per_identity = 0\nqueue_max_bytes = 1000000000\n\
-             queues_max_bytes = 1000000000\n",
+             queues_max_bytes = 1000000000\nqueues_host_max_bytes = 1000000000\n\
+             queues_identity_max_bytes = 1000000000\nsubscriptions_per_identity_max = 100000\n",
             toml(&pki.file("certificate.pem")),
             toml(&pki.file("key.pem")),
             toml(&pki.file("authority.pem")),

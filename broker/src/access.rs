@@ -32,6 +32,12 @@ pub(crate) enum Refusal {
     /// A shared subscription. How one would be dealt out among hosts is nothing that muster needs.
     #[error("shared subscriptions are not offered")]
     Shared,
+    /// A message that is to be kept, and what is kept of its publisher, or of everybody, would be too much.
+    #[error("a limit on retained messages is reached; hint: retained_host_max, retained_max and their bytes")]
+    Retained,
+    /// A subscription too many.
+    #[error("subscriptions_max or subscriptions_per_identity_max is reached")]
+    Subscriptions,
 }
 
 impl Refusal {
@@ -41,6 +47,7 @@ impl Refusal {
             Self::Filter => Reason::TopicFilterInvalid,
             Self::Denied => Reason::NotAuthorized,
             Self::Shared => Reason::SharedSubscriptionsNotSupported,
+            Self::Retained | Self::Subscriptions => Reason::QuotaExceeded,
         }
     }
 }
@@ -49,17 +56,19 @@ impl Refusal {
     /// As what a publish or last will is counted that is refused for this.
     pub(crate) fn publish_kind(self) -> Refused {
         match self {
-            Self::Topic | Self::Filter | Self::Shared => Refused::Topic,
+            Self::Topic | Self::Filter | Self::Shared | Self::Subscriptions => Refused::Topic,
             Self::Denied => Refused::Publish,
+            Self::Retained => Refused::Retained,
         }
     }
 
     /// As what a subscribe is counted that is refused for this.
     pub(crate) fn subscribe_kind(self) -> Refused {
         match self {
-            Self::Topic | Self::Filter => Refused::Filter,
+            Self::Topic | Self::Filter | Self::Retained => Refused::Filter,
             Self::Denied => Refused::Subscribe,
             Self::Shared => Refused::Shared,
+            Self::Subscriptions => Refused::Subscriptions,
         }
     }
 }

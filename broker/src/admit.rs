@@ -313,5 +313,5 @@ async fn session(connect: &Connect<'_>, ticket: &Ticket, shared: &Arc<Shared>) -
         Identity::Host(_) => shared.limits.queue_host_max_bytes,
         Identity::Console(_) | Identity::Operator(_) | Identity::Observer(_) => shared.limits.queue_max_bytes,
     };
-    (Session::new(shared.registry.number(), Mailbox::new(max_bytes, Arc::clone(&shared.pool))), false)
+    (Session::new(shared.registry.number(), Mailbox::new(max_bytes, Arc::clone(ticket.account()))), false)
 }

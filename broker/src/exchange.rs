@@ -2,7 +2,11 @@
 //! everybody who subscribed to its topic.
 //!
 //! **Invariant: a subscriber's retained messages and its live ones are one sequence.** Both are put into its mailbox
-//! under the lock under which messages are dealt out, so that no older value comes after a newer one.
+//! under the lock under which messages are dealt out, retained ones as they are at that moment, so that no older value
+//! comes after a newer one.
+//!
+//! **Invariant: what is retained is brought as fast as it is read**, a few messages at a time ([`Exchange::bring`]), and
+//! nobody holds the lock for longer than that takes.
 //!
 //! **Invariant: permission is asked again on delivery.**
 
@@ -11,24 +15,35 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use muster_topics::role::Identity;
 use tokio::sync::Notify;
 
 use crate::{
     access::{Access, Filter},
     clock::unix_ms,
-    codec::{Options, RetainHandling},
-    mailbox::{Mailbox, Parcel, Put},
+    codec::Options,
+    mailbox::{Lot, Mailbox, Parcel, Pool, Put},
     message::Message,
     retained::{self, Kept, Retained},
+    router::Refused,
     session::{Session, Subscription},
     stats::Counters,
     text,
     tree::Tree,
+    who::Serial,
 };
+
+/// What is brought of retained messages at a time, in bytes: half of what makes an output buffer full. A message that is
+/// larger comes alone.
+const BROUGHT_BYTES: usize = 32 * 1024;
+
+/// Places of the tree that are looked at for that: some hundred microseconds.
+const BROUGHT_STEPS: usize = 1024;
 
 /// Subscriptions and retained messages.
 pub(crate) struct Exchange {
     state: Mutex<State>,
+    pool: Arc<Pool>,
     counters: Arc<Counters>,
 }
 
@@ -44,6 +59,8 @@ pub(crate) struct Figures {
     pub(crate) subscriptions: usize,
     /// Messages, and their bytes.
     pub(crate) retained: (usize, usize),
+    /// The most bytes of them that one host has.
+    pub(crate) retained_most: usize,
     /// Retained messages that had to go.
     pub(crate) expired: u64,
     pub(crate) journal: Option<retained::Figures>,
@@ -61,55 +78,59 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    fn parcel(&self, message: &Message, retain: bool) -> Parcel {
-        let qos = message.qos().min(self.options.qos);
-        Parcel { message: message.clone(), qos, retain, subscription_id: self.id }
+    fn parcel(&self, message: Arc<Lot>, retain: bool) -> Parcel {
+        parcel(message, self.options, self.id, retain)
     }
 }
 
+fn parcel(message: Arc<Lot>, options: Options, subscription_id: Option<NonZeroU32>, retain: bool) -> Parcel {
+    let qos = message.qos().min(options.qos);
+    Parcel { message, qos, retain, subscription_id }
+}
+
 impl Exchange {
-    pub(crate) fn new(retained: Retained, counters: Arc<Counters>) -> Arc<Self> {
+    pub(crate) fn new(retained: Retained, pool: Arc<Pool>, counters: Arc<Counters>) -> Arc<Self> {
         let state = State { tree: Tree::default(), retained, system: 0 };
-        Arc::new(Self { state: Mutex::new(state), counters })
+        Arc::new(Self { state: Mutex::new(state), pool, counters })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Deals messages out, in order.
-    pub(crate) fn deal(&self, messages: &[Message]) {
+    /// Deals messages out, in order. Gives those that were to be kept and for which there is no room: they are not dealt
+    /// out either, so that everybody goes by what is kept.
+    pub(crate) fn deal(&self, messages: &[Message]) -> Vec<Refused> {
         let now_ms = unix_ms();
+        let mut refused = Vec::new();
         let mut state = self.state();
-        for message in messages {
+        for (index, message) in messages.iter().enumerate() {
             // A will may have waited longer than it was to live, a batch hardly.
             if message.is_expired(now_ms) {
                 self.counters.expired.add(1);
                 continue;
             }
-            if message.retain() {
-                self.keep(&mut state.retained, message, now_ms);
+            if message.retain() && state.retained.keep(message, now_ms) == Kept::Full {
+                self.counters.retained_refused.add(1);
+                refused.push(Refused { index, message: message.clone() });
+                continue;
             }
-            state.tree.visit(message.topic(), &mut |subscriber| self.deliver(subscriber, message));
+            self.deal_one(&state.tree, message);
         }
+        refused
     }
 
     /// Deals out a message about the broker itself, which nobody publishes and nothing keeps.
     pub(crate) fn deal_system(&self, message: &Message) {
-        self.state().tree.visit(message.topic(), &mut |subscriber| self.deliver(subscriber, message));
+        self.deal_one(&self.state().tree, message);
     }
 
-    fn keep(&self, retained: &mut Retained, message: &Message, now_ms: u64) {
-        if retained.keep(message, now_ms) == Kept::Full {
-            self.counters.retained_refused.add(1);
-            tracing::warn!(
-                topic = message.topic(),
-                "a retained message is delivered but not kept; hint: raise retained_max or retained_max_bytes"
-            );
-        }
+    fn deal_one(&self, tree: &Tree<Subscriber>, message: &Message) {
+        let mut lot = None;
+        tree.visit(message.topic(), &mut |subscriber| self.deliver(subscriber, message, &mut lot));
     }
 
-    fn deliver(&self, subscriber: &Subscriber, message: &Message) {
+    fn deliver(&self, subscriber: &Subscriber, message: &Message, lot: &mut Option<Arc<Lot>>) {
         if subscriber.options.no_local && subscriber.session == message.from() {
             return;
         }
@@ -122,43 +143,70 @@ impl Exchange {
             return;
         }
         let retain = subscriber.options.as_published && message.retain();
-        match subscriber.mailbox.put(subscriber.parcel(message, retain)) {
+        let lot = lot.get_or_insert_with(|| Lot::new(message.clone(), &self.pool));
+        match subscriber.mailbox.put(subscriber.parcel(Arc::clone(lot), retain)) {
             Put::Taken | Put::Over | Put::Overflow => (),
             Put::Instead(count) => self.counters.dropped.add(count),
             Put::Dropped => self.counters.dropped.add(1),
         }
     }
 
-    /// Adds a subscription of a session, or changes the one of the same filter, and puts the retained messages that it
-    /// brings into the mailbox. `system` are those about the broker itself.
-    pub(crate) fn subscribe(
-        &self,
-        session: &Session,
-        access: &Arc<Access>,
-        subscription: &Subscription,
-        system: impl FnOnce() -> Vec<Message>,
-    ) {
-        let Subscription { filter, options, id } = subscription;
+    /// Adds a subscription of a session, or changes the one of the same filter.
+    pub(crate) fn subscribe(&self, session: &Session, access: &Arc<Access>, subscription: &Subscription) {
+        let Subscription { filter, options, id, .. } = subscription;
         let (number, mailbox) = (session.number, Arc::clone(&session.mailbox));
         let subscriber =
             Subscriber { session: number, mailbox, access: Arc::clone(access), options: *options, id: *id };
-        let is_system = text::is_system(filter.as_str());
-        // Asked for before the lock is taken: who counts what the broker has takes it as well.
-        let system = if is_system { system() } else { Vec::new() };
         let mut state = self.state();
-        let mut kept = Vec::new();
-        let is_new = !session.subscriptions.contains(filter.as_str());
-        if options.handling == RetainHandling::Always || (options.handling == RetainHandling::IfNew && is_new) {
-            kept = if is_system { system } else { state.retained.matching(filter.as_str(), unix_ms()) };
-            kept.retain(|message| {
-                text::matches(filter.as_str(), message.topic()) && access.receive(message.topic()).is_ok()
-            });
-        }
-        session.mailbox.put_retained(kept.iter().map(|message| subscriber.parcel(message, true)));
         let existed = state.tree.insert(filter.shared(), subscriber, |old| old.session == number);
-        if is_system && !existed {
+        if text::is_system(filter.as_str()) && !existed {
             state.system += 1;
         }
+    }
+
+    /// Puts some more of what is retained into the mailbox of a session that waits for it. `system` are the messages about
+    /// the broker itself. Gives how many places of the tree were looked at: what it cost.
+    pub(crate) fn bring(&self, session: &mut Session, access: &Access, system: impl FnOnce() -> Vec<Message>) -> usize {
+        let Some(cursor) = session.cursors.next() else { return 0 };
+        let Some(subscription) = session.subscriptions.get(cursor.filter.as_str()) else {
+            session.cursors.finish();
+            return 0;
+        };
+        let Subscription { filter, options, id, .. } = subscription;
+        let is_permitted = |message: &Message| {
+            text::matches(filter.as_str(), message.topic()) && access.receive(message.topic()).is_ok()
+        };
+        let parcel = |message| parcel(Lot::new(message, &self.pool), *options, *id, true);
+        if text::is_system(filter.as_str()) {
+            // There are a few dozen, and who counts what the broker has takes the lock as well.
+            let messages = system();
+            let steps = messages.len();
+            let _state = self.state();
+            session.mailbox.put_retained(messages.into_iter().filter(is_permitted).map(parcel));
+            session.cursors.finish();
+            return steps;
+        }
+        let mut steps = BROUGHT_STEPS;
+        let state = self.state();
+        let after = cursor.after.as_deref();
+        let (messages, after) = state.retained.some(filter.as_str(), after, &mut steps, BROUGHT_BYTES, unix_ms());
+        session.mailbox.put_retained(messages.into_iter().filter(is_permitted).map(parcel));
+        drop(state);
+        match after {
+            Some(after) => cursor.after = Some(after),
+            None => session.cursors.finish(),
+        }
+        BROUGHT_STEPS - steps
+    }
+
+    /// Takes note of the certificate that a client showed.
+    pub(crate) fn shown(&self, identity: &Identity, serial: Serial) {
+        self.state().retained.shown(identity, serial);
+    }
+
+    /// Messages that take away what is retained of those whose certificate, the last that they showed, is revoked.
+    pub(crate) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<Message> {
+        self.state().retained.removals(is_revoked)
     }
 
     /// Ends a subscription of a session.
@@ -189,6 +237,7 @@ impl Exchange {
         Figures {
             subscriptions: state.tree.len(),
             retained: state.retained.size(),
+            retained_most: state.retained.most(),
             expired: state.retained.expired(),
             journal: state.retained.figures(),
         }

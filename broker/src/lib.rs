@@ -96,7 +96,7 @@ use self::{
     exchange::Exchange,
     logged::Logged,
     mailbox::Pool,
-    registry::Registry,
+    registry::{Registry, RevokedClients},
     retained::Retained,
     revoked::Revoked,
     router::Hub,
@@ -109,6 +109,9 @@ pub use self::{
     tls::Tls,
     users::{Users, UsersError, password_line},
 };
+
+/// Retained messages that are taken away at a time.
+const REMOVALS_AT_A_TIME: usize = 256;
 
 /// How long connections may take to end when the broker stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -245,15 +248,18 @@ pub struct Revocations(Arc<Shared>);
 
 impl Revocations {
     /// Puts another list (X.509, in PEM) in force, and ends the connections of those who are on it. Tells how many
-    /// certificates are revoked. A list that is not taken changes nothing.
+    /// certificates are revoked. What they have retained is taken away soon after. A list that is not taken changes nothing.
+    ///
+    /// To be called within a tokio runtime.
     ///
     /// # Errors
     /// If it cannot be read, is not the authority's, is out of date or only part of one.
     pub fn replace(&self, list: &str) -> Result<usize, RevocationError> {
         let shared = &self.0;
         let count = shared.revoked.replace(list)?;
-        let ended = shared.registry.end_revoked(|serial| shared.revoked.contains(serial));
-        tracing::info!(revoked = count, ended, "a revocation list is in force");
+        let clients = shared.registry.end_revoked(|serial| shared.revoked.contains(serial));
+        tracing::info!(revoked = count, ended = clients.ending.len(), "a revocation list is in force");
+        tokio::spawn(Arc::clone(shared).forget_revoked(clients));
         Ok(count)
     }
 }
@@ -294,8 +300,10 @@ impl Shared {
             sessions_asleep: self.registry.asleep() as u64,
             subscriptions: exchange.subscriptions as u64,
             mailbox_bytes: self.pool.used() as u64,
+            mailbox_most_bytes: self.registry.most_queued() as u64,
             retained: retained as u64,
             retained_bytes: retained_bytes as u64,
+            retained_most_bytes: exchange.retained_most as u64,
             retained_expired_total: exchange.expired,
             journal: exchange.journal.map(Into::into),
             ..self.counters.stats()
@@ -314,6 +322,29 @@ impl Shared {
             }
         };
         self.stop.run_until_cancelled(tell).await;
+    }
+
+    /// Takes away what is retained of those whose certificates are revoked, once their last wills are out. Subscribers are
+    /// told, by an empty message for each.
+    async fn forget_revoked(self: Arc<Self>, clients: RevokedClients) {
+        let forget = async {
+            for former in clients.asleep {
+                connection::let_go(&self, former).await;
+            }
+            for gone in clients.ending {
+                gone.cancelled().await;
+            }
+            // Who has another certificate meanwhile says itself what is so.
+            let removals = self
+                .exchange
+                .removals(|identity, serial| self.revoked.contains(serial) && !self.registry.is_connected(identity));
+            self.counters.retained_revoked.add(removals.len() as u64);
+            for removals in removals.chunks(REMOVALS_AT_A_TIME) {
+                // An error means that the broker stops; the list is put in force again when it starts.
+                let _ = self.hub.publish(removals.to_vec()).await.await;
+            }
+        };
+        self.stop.run_until_cancelled(forget).await;
     }
 
     /// Sees to the disk of the retained messages.
@@ -347,16 +378,17 @@ impl Broker {
         let metrics = monitor.map(bind_monitor).transpose()?;
         descriptors::make_room(limits.connections_max, tls.descriptor());
         let counters = Arc::new(Counters::default());
-        let retained = open_retained(store, limits.clone()).await?;
+        let retained = open_retained(store, prefix.clone(), limits.clone()).await?;
         let hub = Hub::new(&limits, Arc::clone(&counters));
         let outlet = hub.start().await.map_err(|_| StartError::Router)?;
+        let pool = Pool::new(limits.queues_max_bytes);
         let shared = Arc::new(Shared {
             rules: Rules::new(prefix, &limits),
             started: Instant::now(),
             started_ms: unix_ms(),
-            registry: Registry::new(&limits),
-            exchange: Exchange::new(retained, Arc::clone(&counters)),
-            pool: Pool::new(limits.queues_max_bytes),
+            registry: Registry::new(&limits, Arc::clone(&pool)),
+            exchange: Exchange::new(retained, Arc::clone(&pool), Arc::clone(&counters)),
+            pool,
             logged: Logged::default(),
             stop: CancellationToken::new(),
             limits,
@@ -447,8 +479,8 @@ fn bind_monitor(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartE
 }
 
 /// Reads the retained messages on a thread that may wait for the disk.
-async fn open_retained(store: Option<PathBuf>, limits: Limits) -> Result<Retained, StartError> {
-    let opening = tokio::task::spawn_blocking(move || Retained::open(store.as_deref(), &limits, unix_ms()));
+async fn open_retained(store: Option<PathBuf>, prefix: Prefix, limits: Limits) -> Result<Retained, StartError> {
+    let opening = tokio::task::spawn_blocking(move || Retained::open(store.as_deref(), prefix, &limits, unix_ms()));
     opening.await.unwrap_or(Err(StartError::Router))
 }
 

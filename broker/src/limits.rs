@@ -46,15 +46,23 @@ pub struct Limits {
     pub topic_aliases_max: u16,
     /// Messages that a client may owe an acknowledgement for. Over a link of 50 ms it allows 10,000 messages a second.
     pub inflight_max: u16,
-    /// Subscriptions of one session. An agent has eight, a console five.
+    /// Subscriptions of one session, and so filters of one SUBSCRIBE that are looked at. An agent has eight, a console five.
     pub subscriptions_max: usize,
+    /// Subscriptions of all sessions of one identity: four sessions that have as many as they may.
+    pub subscriptions_per_identity_max: usize,
     /// What may wait for a host's session, in bytes: a few dozen commands of the largest size. A client that falls
     /// further behind loses messages of QoS 0, or is disconnected.
     pub queue_host_max_bytes: usize,
     /// What may wait for any other session. A console reads from every host at once: this is some 30,000 metric batches,
     /// ten seconds of a fleet that comes back.
     pub queue_max_bytes: usize,
-    /// What may wait for all sessions together. Above it each may have 32 KiB, which ten thousand hosts can have.
+    /// What may wait for all sessions of one host, what its connections have taken and not sent included. Above it each
+    /// may have 32 KiB. While a host reconnects it has two sessions, each of which may fill its queue.
+    pub queues_host_max_bytes: usize,
+    /// The same for any other identity: a queue, and as much again that its connection has taken.
+    pub queues_identity_max_bytes: usize,
+    /// What may wait for all sessions together, each message counted once. Above it each may have 32 KiB, which ten
+    /// thousand hosts can have. Eight identities that have as much as they may.
     pub queues_max_bytes: usize,
     /// Messages between their publishers and their subscribers' queues, in bytes. Publishers beyond it wait; the router
     /// keeps a log of four times as much.
@@ -63,11 +71,21 @@ pub struct Limits {
     pub sessions_asleep_max: usize,
     /// How long a session waits for its client at most. What it waits for is kept in memory, so a day is long.
     pub session_expiry_max_s: u32,
-    /// Retained messages: presence, desired state and eight units of each of ten thousand hosts. Beyond it a message
-    /// is delivered but not kept.
+    /// Retained messages: presence, desired state and eight units of each of ten thousand hosts. Beyond it, and beyond each
+    /// of the following limits, a message is refused, and what its topic had stays. Whatever others have, a host may have
+    /// 32 messages and 16 KiB.
     pub retained_max: usize,
     /// Bytes of retained messages, topics and payloads: about 600 bytes for each of `retained_max`.
     pub retained_max_bytes: usize,
+    /// Retained messages of one host: its presence, 256 units and 64 alerts are what an agent has at most, and half as many
+    /// again.
+    pub retained_host_max: usize,
+    /// Bytes of them: 4 KiB for each of `retained_host_max`. It takes 32 hosts to fill `retained_max_bytes`.
+    pub retained_host_max_bytes: usize,
+    /// Retained messages that consoles may publish, desired state above all: half of all, so that the other half is hosts'.
+    pub retained_console_max: usize,
+    /// Bytes of them, likewise.
+    pub retained_console_max_bytes: usize,
 }
 
 impl Default for Limits {
@@ -88,14 +106,21 @@ impl Default for Limits {
             topic_aliases_max: 16,
             inflight_max: 512,
             subscriptions_max: 64,
+            subscriptions_per_identity_max: 256,
             queue_host_max_bytes: 2 * 1024 * 1024,
             queue_max_bytes: 16 * 1024 * 1024,
+            queues_host_max_bytes: 4 * 1024 * 1024,
+            queues_identity_max_bytes: 32 * 1024 * 1024,
             queues_max_bytes: 256 * 1024 * 1024,
             intake_max_bytes: 1024 * 1024,
             sessions_asleep_max: 10_000,
             session_expiry_max_s: 24 * 60 * 60,
             retained_max: 100_000,
             retained_max_bytes: 64 * 1024 * 1024,
+            retained_host_max: 512,
+            retained_host_max_bytes: 2 * 1024 * 1024,
+            retained_console_max: 50_000,
+            retained_console_max_bytes: 32 * 1024 * 1024,
         }
     }
 }
@@ -111,10 +136,13 @@ impl Limits {
             ("keep_alive_max_s", self.keep_alive_max_s.into()),
             ("inflight_max", self.inflight_max.into()),
             ("subscriptions_max", self.subscriptions_max),
+            ("subscriptions_per_identity_max", self.subscriptions_per_identity_max),
             ("topic_max_bytes", self.topic_max_bytes),
             ("topic_levels_max", self.topic_levels_max),
             ("queue_host_max_bytes", self.queue_host_max_bytes),
             ("queue_max_bytes", self.queue_max_bytes),
+            ("queues_host_max_bytes", self.queues_host_max_bytes),
+            ("queues_identity_max_bytes", self.queues_identity_max_bytes),
             ("queues_max_bytes", self.queues_max_bytes),
         ] {
             if value == 0 {

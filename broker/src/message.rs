@@ -63,6 +63,15 @@ impl Message {
         self.with(9, expires_ms.max(1))
     }
 
+    /// The same message, not to be kept.
+    pub(crate) fn passing(&self) -> Self {
+        let mut all = BytesMut::from(&self.0[..]);
+        if let Some(flags) = all.first_mut() {
+            *flags &= !FLAG_RETAIN;
+        }
+        Self(all.freeze())
+    }
+
     fn with(&self, at: usize, number: u64) -> Self {
         let mut all = BytesMut::from(&self.0[..]);
         if let Some(place) = all.get_mut(at..at + 8) {
@@ -210,5 +219,7 @@ mod tests {
             (later.topic(), later.payload(), later.retain(), later.expires_ms()),
             ("a", &b"b"[..], true, Some(7))
         );
+        let passing = later.passing();
+        assert_eq!((passing.topic(), passing.payload(), passing.retain()), ("a", &b"b"[..], false));
     }
 }

@@ -17,7 +17,14 @@ use futures_util::task::AtomicWaker;
 use muster_topics::role::Identity;
 use tokio_util::sync::CancellationToken;
 
-use crate::{connection::LastWill, limits::Limits, pace::Pace, session::Session, who::Serial};
+use crate::{
+    connection::LastWill,
+    limits::Limits,
+    mailbox::{Account, Pool},
+    pace::Pace,
+    session::Session,
+    who::Serial,
+};
 
 /// Whose session it is. The identity belongs to it, so that no client id reaches another identity's session.
 pub(crate) type Key = Arc<(Identity, String)>;
@@ -28,8 +35,34 @@ pub(crate) struct Registry {
     max: usize,
     max_per_identity: usize,
     asleep_max: usize,
-    bytes_per_second: u64,
+    shares: Shares,
     present: Mutex<Present>,
+}
+
+/// What each identity may have.
+#[derive(Debug)]
+struct Shares {
+    bytes_per_second: u64,
+    queues_host_max_bytes: usize,
+    queues_identity_max_bytes: usize,
+    subscriptions_max: usize,
+    pool: Arc<Pool>,
+}
+
+impl Shares {
+    fn of(&self, identity: &Identity) -> Share {
+        let max_bytes = match identity {
+            Identity::Host(_) => self.queues_host_max_bytes,
+            Identity::Console(_) | Identity::Operator(_) | Identity::Observer(_) => self.queues_identity_max_bytes,
+        };
+        let pace = Arc::new(Pace::new(self.bytes_per_second, Instant::now()));
+        Share {
+            tickets: 0,
+            asleep: 0,
+            pace,
+            account: Account::new(max_bytes, self.subscriptions_max, Arc::clone(&self.pool)),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +80,7 @@ struct Share {
     tickets: usize,
     asleep: usize,
     pace: Arc<Pace>,
+    account: Arc<Account>,
 }
 
 #[derive(Debug)]
@@ -62,6 +96,8 @@ struct Live {
 #[derive(Debug)]
 struct Asleep {
     session: Session,
+    /// Of the certificate that its client showed last.
+    serial: Option<Serial>,
     /// To be published after its delay.
     will: Option<LastWill>,
     /// Ends the task that would end the session.
@@ -120,10 +156,12 @@ pub(crate) struct Ticket {
     registry: Arc<Registry>,
     key: Key,
     number: u64,
+    serial: Option<Serial>,
     ending: Arc<Ending>,
     gone: CancellationToken,
     before: Option<CancellationToken>,
     pace: Arc<Pace>,
+    account: Arc<Account>,
 }
 
 /// No room.
@@ -142,13 +180,29 @@ pub(crate) struct Former {
     pub(crate) will: Option<LastWill>,
 }
 
+/// What there was of those whose certificates are revoked.
+#[must_use]
+#[derive(Default)]
+pub(crate) struct RevokedClients {
+    /// Of each connection that was told to end: cancelled when it has, last will included.
+    pub(crate) ending: Vec<CancellationToken>,
+    /// Sessions that waited for their clients.
+    pub(crate) asleep: Vec<Former>,
+}
+
 impl Registry {
-    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: &Limits, pool: Arc<Pool>) -> Arc<Self> {
         Arc::new(Self {
             max: limits.connections_max,
             max_per_identity: limits.connections_per_identity_max,
             asleep_max: limits.sessions_asleep_max,
-            bytes_per_second: limits.bytes_per_second_per_identity,
+            shares: Shares {
+                bytes_per_second: limits.bytes_per_second_per_identity,
+                queues_host_max_bytes: limits.queues_host_max_bytes,
+                queues_identity_max_bytes: limits.queues_identity_max_bytes,
+                subscriptions_max: limits.subscriptions_per_identity_max,
+                pool,
+            },
             present: Mutex::default(),
         })
     }
@@ -191,16 +245,16 @@ impl Registry {
         }
         let number = present.number();
         present.tickets += 1;
-        let share = present.share(&key.0, self.bytes_per_second);
+        let share = present.share(&key.0, &self.shares);
         share.tickets += 1;
-        let pace = Arc::clone(&share.pace);
+        let (pace, account) = (Arc::clone(&share.pace), Arc::clone(&share.account));
         let (ending, gone) = (Arc::new(Ending::default()), CancellationToken::new());
         let live = Live { number, ending: Arc::clone(&ending), serial, gone: gone.clone() };
         let before = present.live.insert(Arc::clone(&key), live).map(|old| {
             old.ending.tell(Cause::TakenOver);
             old.gone
         });
-        Ok(Ticket { registry: Arc::clone(self), key, number, ending, gone, before, pace })
+        Ok(Ticket { registry: Arc::clone(self), key, number, serial, ending, gone, before, pace, account })
     }
 
     /// The session that waits for this client, if one does, with a will that was not published yet. What would have ended
@@ -226,10 +280,12 @@ impl Registry {
         if present.asleep.len() >= self.asleep_max || per_identity >= self.max_per_identity {
             return Err(Box::new(Former { session, will }));
         }
-        present.share(&ticket.key.0, self.bytes_per_second).asleep += 1;
+        present.share(&ticket.key.0, &self.shares).asleep += 1;
         let woken = CancellationToken::new();
         // The connection before this one has taken its session along, so nothing is replaced.
-        present.asleep.insert(Arc::clone(&ticket.key), Asleep { session, will, woken: woken.clone() });
+        present
+            .asleep
+            .insert(Arc::clone(&ticket.key), Asleep { session, serial: ticket.serial, will, woken: woken.clone() });
         Ok(woken)
     }
 
@@ -257,11 +313,33 @@ impl Registry {
         }
     }
 
-    /// Ends the connections of certificates that are revoked, and says how many these are.
-    pub(crate) fn end_revoked(&self, is_revoked: impl Fn(&Serial) -> bool) -> usize {
-        let present = self.present();
-        let revoked = present.live.values().filter(|live| live.serial.as_ref().is_some_and(&is_revoked));
-        revoked.map(|live| live.ending.tell(Cause::Revoked)).count()
+    /// Ends the connections of certificates that are revoked, and takes the sessions that wait for such clients.
+    pub(crate) fn end_revoked(&self, is_revoked: impl Fn(&Serial) -> bool) -> RevokedClients {
+        let mut present = self.present();
+        let is_revoked = |serial: &Option<Serial>| serial.as_ref().is_some_and(&is_revoked);
+        let ending = present.live.values().filter(|live| is_revoked(&live.serial)).map(|live| {
+            live.ending.tell(Cause::Revoked);
+            live.gone.clone()
+        });
+        let ending = ending.collect();
+        let asleep: Vec<_> = present.asleep.extract_if(|_, asleep| is_revoked(&asleep.serial)).collect();
+        let asleep = asleep.into_iter().map(|(key, asleep)| {
+            present.leave(&key.0, |share| &mut share.asleep);
+            asleep.woken.cancel();
+            Former { session: asleep.session, will: asleep.will }
+        });
+        let asleep = asleep.collect();
+        RevokedClients { ending, asleep }
+    }
+
+    /// Whether somebody of this identity is connected.
+    pub(crate) fn is_connected(&self, identity: &Identity) -> bool {
+        self.present().per_identity.get(identity).is_some_and(|share| share.tickets > 0)
+    }
+
+    /// The most that waits for one identity, in bytes.
+    pub(crate) fn most_queued(&self) -> usize {
+        self.present().per_identity.values().map(|share| share.account.used()).max().unwrap_or_default()
     }
 
     fn leave(&self, key: &Key, number: u64) {
@@ -280,9 +358,8 @@ impl Present {
         self.next
     }
 
-    fn share(&mut self, identity: &Identity, bytes_per_second: u64) -> &mut Share {
-        let new = || Share { tickets: 0, asleep: 0, pace: Arc::new(Pace::new(bytes_per_second, Instant::now())) };
-        self.per_identity.entry(identity.clone()).or_insert_with(new)
+    fn share(&mut self, identity: &Identity, shares: &Shares) -> &mut Share {
+        self.per_identity.entry(identity.clone()).or_insert_with(|| shares.of(identity))
     }
 
     /// Takes one from a count of an identity, and forgets the identity with its last.
@@ -321,6 +398,16 @@ impl Ticket {
 
     pub(crate) fn client_id(&self) -> &str {
         &self.key.1
+    }
+
+    /// The number of its certificate, if it has one.
+    pub(crate) fn serial(&self) -> Option<Serial> {
+        self.serial
+    }
+
+    /// What it and all others of its identity have together.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// How fast it may send, with all others of its identity.

@@ -57,8 +57,16 @@ const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 #[error("the router does not start")]
 pub(crate) struct Unstartable;
 
-/// Answers when a batch has been dealt out. An error means that the broker stops.
-pub(crate) type Taken = oneshot::Receiver<()>;
+/// Answers when a batch has been dealt out, with what of it was refused. An error means that the broker stops.
+pub(crate) type Taken = oneshot::Receiver<Vec<Refused>>;
+
+/// A message that was to be kept, and was neither kept nor dealt out: a limit is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// Its place in its batch, from 0 on.
+    pub(crate) index: usize,
+    pub(crate) message: Message,
+}
 
 /// The way into the router and out of it.
 pub(crate) struct Hub {
@@ -85,7 +93,10 @@ struct Way {
 /// A batch that has not come out whole.
 struct Batch {
     messages: VecDeque<Message>,
-    told: Option<oneshot::Sender<()>>,
+    /// How many have come out.
+    done: usize,
+    refused: Vec<Refused>,
+    told: Option<oneshot::Sender<Vec<Refused>>>,
     /// Given back with it.
     _share: OwnedSemaphorePermit,
 }
@@ -98,17 +109,23 @@ impl Way {
     }
 
     /// Takes messages that have been dealt out off the way, and tells the publishers of those batches that are done.
-    fn take_off(&mut self, mut count: usize) {
-        while count > 0 {
+    /// `refused` are those that were not, by their place among the `count`, in order.
+    fn take_off(&mut self, count: usize, refused: Vec<Refused>) {
+        let (mut off, mut refused) = (0, refused.into_iter().peekable());
+        while off < count {
             let Some(batch) = self.batches.front_mut() else { return };
-            let part = count.min(batch.messages.len());
+            let part = (count - off).min(batch.messages.len());
             batch.messages.drain(..part);
-            count -= part;
+            while let Some(Refused { index, message }) = refused.next_if(|refused| refused.index < off + part) {
+                batch.refused.push(Refused { index: batch.done + (index - off), message });
+            }
+            batch.done += part;
+            off += part;
             if batch.messages.is_empty()
-                && let Some(told) = self.batches.pop_front().and_then(|batch| batch.told)
+                && let Some(Batch { told: Some(told), refused, .. }) = self.batches.pop_front()
             {
                 // Who published may be gone meanwhile.
-                let _ = told.send(());
+                let _ = told.send(refused);
             }
         }
     }
@@ -146,7 +163,8 @@ impl Hub {
             if let Some(intake) = &mut way.intake {
                 intake.send(&messages);
             }
-            way.batches.push_back(Batch { messages: messages.into(), told: Some(told), _share: share });
+            let (messages, refused) = (messages.into(), Vec::new());
+            way.batches.push_back(Batch { messages, done: 0, refused, told: Some(told), _share: share });
         }
         taken
     }
@@ -169,7 +187,8 @@ impl Hub {
     }
 
     /// Hands what comes out of the router to `deal`, batch by batch, until [`Self::stop`]. A router that dies is replaced.
-    pub(crate) async fn run(self: Arc<Self>, first: Outlet, deal: impl Fn(&[Message]) + Send) {
+    /// `deal` says which messages it refused.
+    pub(crate) async fn run(self: Arc<Self>, first: Outlet, deal: impl Fn(&[Message]) -> Vec<Refused> + Send) {
         let mut running = Some(first);
         while !self.stop.is_cancelled() {
             if let Some(outlet) = running.take() {
@@ -199,13 +218,13 @@ impl Hub {
     }
 
     /// Deals out until the router is gone.
-    async fn serve(&self, mut outlet: Outlet, deal: &(impl Fn(&[Message]) + Send)) {
+    async fn serve(&self, mut outlet: Outlet, deal: &(impl Fn(&[Message]) -> Vec<Refused> + Send)) {
         let mut messages = Vec::new();
         while outlet.next(&mut messages).await.is_ok() {
             let expected = self.way().count_expected(&messages);
             let (good, bad) = messages.split_at(expected);
-            deal(good);
-            self.way().take_off(good.len());
+            let refused = deal(good);
+            self.way().take_off(good.len(), refused);
             self.dealt_out.fetch_add(good.len() as u64, Ordering::Relaxed);
             if !bad.is_empty() {
                 tracing::error!("the router skipped or changed a message");

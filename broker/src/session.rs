@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use crate::{
     access::Filter,
     codec::{Answer, Delivery, Options, Version},
-    mailbox::{Mailbox, Parcel},
+    mailbox::{Mailbox, Parcel, SubscriptionPlace},
     message::QoS,
 };
 
@@ -23,11 +23,13 @@ pub(crate) const OUTPUT_HIGH_BYTES: usize = 64 * 1024;
 const QUEUE_KEPT: usize = 16;
 
 /// One subscription, as the client asked for it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) filter: Filter,
     pub(crate) options: Options,
     pub(crate) id: Option<NonZeroU32>,
+    /// Among those of its identity. None for one that takes the place of another.
+    pub(crate) place: Option<SubscriptionPlace>,
 }
 
 /// A client's subscriptions. An agent has eight and a console five, so a list is as good as a map, and smaller.
@@ -43,22 +45,75 @@ impl Subscriptions {
         self.0.iter().any(|subscription| subscription.filter.as_str() == filter)
     }
 
+    pub(crate) fn get(&self, filter: &str) -> Option<&Subscription> {
+        self.0.iter().find(|subscription| subscription.filter.as_str() == filter)
+    }
+
     /// Adds a subscription, or replaces the one of the same filter.
-    pub(crate) fn add(&mut self, subscription: Subscription) {
+    pub(crate) fn add(&mut self, mut subscription: Subscription) {
         match self.0.iter_mut().find(|old| old.filter == subscription.filter) {
-            Some(old) => *old = subscription,
+            Some(old) => {
+                subscription.place = subscription.place.or(old.place.take());
+                *old = subscription;
+            }
             None => self.0.push(subscription),
         }
     }
 
-    /// Ends a subscription, if there is one.
-    pub(crate) fn remove(&mut self, filter: &str) -> Option<Subscription> {
+    fn remove(&mut self, filter: &str) -> Option<Subscription> {
         let position = self.0.iter().position(|subscription| subscription.filter.as_str() == filter)?;
         Some(self.0.remove(position))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Subscription> {
         self.0.iter()
+    }
+}
+
+/// How far the retained messages that a subscription brings have been put into the mailbox.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// The subscription's.
+    pub(crate) filter: Filter,
+    /// The topic behind which it goes on; none at the beginning.
+    pub(crate) after: Option<String>,
+}
+
+/// What is retained and still to be brought: one cursor per filter, one after the other.
+///
+/// They hold a place in the store and no message: what is not read costs nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Cursors(VecDeque<Cursor>);
+
+impl Cursors {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Has what a filter matches brought, from the beginning on, also if it is just being brought.
+    pub(crate) fn begin(&mut self, filter: Filter) {
+        match self.0.iter_mut().find(|cursor| cursor.filter == filter) {
+            Some(cursor) => cursor.after = None,
+            None => self.0.push_back(Cursor { filter, after: None }),
+        }
+    }
+
+    /// The one to go on with.
+    pub(crate) fn next(&mut self) -> Option<&mut Cursor> {
+        self.0.front_mut()
+    }
+
+    /// The one to go on with is done.
+    pub(crate) fn finish(&mut self) {
+        self.0.pop_front();
+        if self.0.is_empty() {
+            self.0 = VecDeque::new();
+        }
+    }
+
+    /// Nobody wants this filter's any more.
+    fn end(&mut self, filter: &str) {
+        self.0.retain(|cursor| cursor.filter.as_str() != filter);
     }
 }
 
@@ -133,6 +188,7 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) subscriptions: Subscriptions,
+    pub(crate) cursors: Cursors,
     window: Window,
     /// Taken from the mailbox.
     waiting: VecDeque<Parcel>,
@@ -146,10 +202,17 @@ impl Session {
             number,
             mailbox,
             subscriptions: Subscriptions::default(),
+            cursors: Cursors::default(),
             window: Window::default(),
             waiting: VecDeque::new(),
             again: 0,
         }
+    }
+
+    /// Ends a subscription, if there is one.
+    pub(crate) fn unsubscribe(&mut self, filter: &str) -> Option<Subscription> {
+        self.cursors.end(filter);
+        self.subscriptions.remove(filter)
     }
 
     /// Takes an acknowledgement; says whether it was owed.
@@ -187,12 +250,24 @@ impl Session {
         self.again = self.window.owed.len();
     }
 
-    /// Moves what waits to `out`, as far as the client's window and the buffer reach.
-    pub(crate) fn fill(&mut self, reach: Reach, now_ms: u64, out: &mut BytesMut) -> Filled {
-        let mut filled = Filled::default();
+    /// Moves what waits to `out`, as far as the client's window and the buffer reach. When nothing is left of what was
+    /// taken, `bring` puts more of what is retained behind what has come since, once.
+    pub(crate) fn fill(
+        &mut self,
+        reach: Reach,
+        now_ms: u64,
+        out: &mut BytesMut,
+        bring: impl FnOnce(&mut Self),
+    ) -> Filled {
+        let (mut filled, mut bring) = (Filled::default(), Some(bring));
         self.send_again(reach, now_ms, out, &mut filled);
         while out.len() < OUTPUT_HIGH_BYTES && self.again == 0 {
             if self.waiting.is_empty() {
+                if !self.cursors.is_empty()
+                    && let Some(bring) = bring.take()
+                {
+                    bring(self);
+                }
                 self.mailbox.take(&mut self.waiting);
             }
             let Some(parcel) = self.waiting.front() else { break };

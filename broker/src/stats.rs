@@ -80,8 +80,10 @@ kinds! {
         Filter = "filter",
         /// A shared subscription.
         Shared = "shared",
-        /// More subscriptions than a session may have.
+        /// More subscriptions than a session, or an identity, may have.
         Subscriptions = "subscriptions",
+        /// A message that was to be kept, for which there is no room.
+        Retained = "retained",
     }
 }
 
@@ -127,8 +129,10 @@ pub struct Stats {
     pub sessions_asleep: u64,
     /// Subscriptions, those of sessions that wait included.
     pub subscriptions: u64,
-    /// Bytes of messages that wait for clients.
+    /// Bytes of messages that wait for clients, each message counted once.
     pub mailbox_bytes: u64,
+    /// The most bytes that wait for one identity.
+    pub mailbox_most_bytes: u64,
     /// How the beginnings of connections ended.
     pub begun: Counts<Beginning>,
     /// Clients that were connected, the present ones included.
@@ -162,8 +166,12 @@ pub struct Stats {
     pub retained: u64,
     /// Bytes of them.
     pub retained_bytes: u64,
-    /// Retained messages that were delivered but not kept, for want of room.
+    /// The most bytes of retained messages that one host has.
+    pub retained_most_bytes: u64,
+    /// Messages that were to be kept and were refused, for want of room.
     pub retained_refused_total: u64,
+    /// Retained messages that were taken out because their publisher's certificate was revoked.
+    pub retained_revoked_total: u64,
     /// Retained messages that were taken out because they had expired.
     pub retained_expired_total: u64,
     /// The file of retained messages, if there is one.
@@ -250,8 +258,12 @@ impl<K: Kind> Default for ByKind<K> {
 
 impl<K: Kind> ByKind<K> {
     pub(crate) fn count(&self, kind: K) {
+        self.add(kind, 1);
+    }
+
+    pub(crate) fn add(&self, kind: K, amount: u64) {
         if let Some(counter) = place(kind).and_then(|place| self.0.get(place)) {
-            counter.add(1);
+            counter.add(amount);
         }
     }
 
@@ -278,6 +290,7 @@ pub(crate) struct Counters {
     pub(crate) refusals: ByKind<Refused>,
     pub(crate) slow: Counter,
     pub(crate) retained_refused: Counter,
+    pub(crate) retained_revoked: Counter,
     pub(crate) router_deaths: Counter,
 }
 
@@ -302,6 +315,7 @@ impl Counters {
             refusals,
             slow_total: self.slow.get(),
             retained_refused_total: self.retained_refused.get(),
+            retained_revoked_total: self.retained_revoked.get(),
             router_deaths_total: self.router_deaths.get(),
             ..Stats::default()
         }

@@ -43,11 +43,14 @@ fn snapshot(stats: &Stats) -> Vec<(&'static str, String)> {
         ("$SYS/broker/subscriptions/count", stats.subscriptions),
         ("$SYS/broker/retained messages/count", stats.retained),
         ("$SYS/broker/retained messages/bytes", stats.retained_bytes),
+        ("$SYS/broker/retained messages/most bytes", stats.retained_most_bytes),
         ("$SYS/broker/retained messages/refused", stats.retained_refused_total),
+        ("$SYS/broker/retained messages/revoked", stats.retained_revoked_total),
         ("$SYS/broker/retained messages/expired", stats.retained_expired_total),
         ("$SYS/broker/store/messages/count", stats.retained),
         ("$SYS/broker/store/messages/bytes", stats.retained_bytes),
         ("$SYS/broker/queued/bytes", stats.mailbox_bytes),
+        ("$SYS/broker/queued/most bytes", stats.mailbox_most_bytes),
         ("$SYS/broker/router/deaths", stats.router_deaths_total),
     ];
     told.extend(numbers.map(|(topic, number)| (topic, number.to_string())));

@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The longest serial number that a certificate may have (RFC 5280, 4.1.2.2).
-const SERIAL_MAX_BYTES: usize = 20;
+pub(crate) const SERIAL_MAX_BYTES: usize = 20;
 
 /// A certificate's serial number. The broker has one authority, so that it names a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,6 +22,11 @@ impl Serial {
         let mut serial = [0; SERIAL_MAX_BYTES];
         serial.get_mut(SERIAL_MAX_BYTES.checked_sub(digits.len())?..)?.copy_from_slice(digits);
         Some(Self(serial))
+    }
+
+    /// All of its bytes, most significant first.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 

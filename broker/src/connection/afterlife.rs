@@ -23,7 +23,7 @@ pub(crate) struct LastWill {
 }
 
 impl LastWill {
-    /// Publishes it, and waits until it has been dealt out.
+    /// Publishes it, and waits until it has been dealt out. One that cannot be kept is told to who listens all the same.
     pub(crate) async fn publish(self, shared: &Shared) {
         shared.counters.received.add(1);
         let message = match self.expiry_s {
@@ -31,7 +31,11 @@ impl LastWill {
             None => self.message,
         };
         // An error means that the broker stops: nobody is left to read it.
-        let _ = shared.hub.publish(vec![message]).await.await;
+        let refused = shared.hub.publish(vec![message]).await.await.unwrap_or_default();
+        if !refused.is_empty() {
+            let passing = refused.iter().map(|refused| refused.message.passing()).collect();
+            let _ = shared.hub.publish(passing).await.await;
+        }
     }
 }
 

@@ -71,7 +71,12 @@ impl Clock {
     /// The client sent something, and is not read for `pause` if it was too fast.
     pub(super) fn heard(&mut self, now: Instant, pause: Option<Duration>) {
         self.heard = now;
-        self.paused = pause.map(|pause| now + pause);
+        self.paused = self.paused.max(pause.map(|pause| now + pause));
+    }
+
+    /// The client is not read until then.
+    pub(super) fn pause(&mut self, until: Instant) {
+        self.paused = self.paused.max(Some(until));
     }
 
     /// The client may send again.

@@ -5,6 +5,8 @@
 //! - while a batch of publishes is on its way, nothing more is read: the publisher goes at the pace of the exchange;
 //! - while the client sends faster than its identity may, nothing is read;
 //! - while the output buffer is full or the client's window closed, nothing is taken from the mailbox, which is bounded;
+//! - while the store was looked through for longer than its identity may have that, neither is anything read nor more of
+//!   what is retained brought;
 //! - while far too much output waits, nothing is read: a client that only asks and never takes ends by the write limit.
 //!
 //! **Invariant: a publish is acknowledged when it has been dealt out**, and in the order of publishing.
@@ -47,9 +49,11 @@ use crate::{
     clock::unix_ms,
     codec::{Answer, ConnAck, Version},
     registry::{Cause, Ticket},
+    router::Refused,
     session::{Filled, OUTPUT_HIGH_BYTES, Reach, Session},
     stats::Beginning,
     stream::Stream,
+    system,
 };
 
 /// Output above which the client is not read: a full buffer of messages, and as much again of acknowledgements.
@@ -57,6 +61,10 @@ const OUTPUT_MAX_BYTES: usize = 2 * OUTPUT_HIGH_BYTES;
 
 /// How long the end of a connection may take: TLS wants to say goodbye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What looking at one place of the store counts for its identity, as if it had sent so many bytes: with the default of 16 MiB
+/// a second it may look at a quarter of a million of them, which takes a processor some 50 ms.
+const STEP_BYTES: usize = 64;
 
 /// A connected client.
 pub(crate) struct Connection {
@@ -93,7 +101,8 @@ enum Wake {
     Behind,
     Read(io::Result<usize>),
     Written(io::Result<()>),
-    Taken(bool),
+    /// None: the broker stops.
+    Taken(Option<Vec<Refused>>),
     Mail,
     Timer,
 }
@@ -134,6 +143,9 @@ impl Connection {
     pub(crate) async fn run(mut self: Box<Self>, peer: SocketAddr) {
         let shared = Arc::clone(&self.shared);
         shared.counters.begun.count(Beginning::Accepted);
+        if let Some(serial) = self.ticket.serial() {
+            shared.exchange.shown(self.access.identity(), serial);
+        }
         let is_v5 = self.reach.version == Version::V5;
         if is_v5 {
             shared.counters.connections_v5.grow();
@@ -195,7 +207,10 @@ impl Connection {
     /// Does what can be done now, then waits for one thing to happen.
     async fn turn(&mut self) -> Result<(), End> {
         self.read_packets().await?;
-        self.fill();
+        if self.fill() {
+            // It may be ready to go on at once, for long; others have their turn in between.
+            tokio::task::consume_budget().await;
+        }
         self.arm();
         match self.wait().await {
             Wake::Ended(cause) => Err(cause.into()),
@@ -212,21 +227,35 @@ impl Connection {
                 self.clock.taken();
                 Ok(())
             }
-            Wake::Taken(dealt_out) => self.taken(dealt_out),
+            Wake::Taken(refused) => self.taken(refused),
             Wake::Mail => Ok(()),
             Wake::Timer => self.check_deadlines(),
         }
     }
 
-    /// Writes what waits for the client into the output.
-    fn fill(&mut self) {
-        let filled = self.session.fill(self.reach, unix_ms(), &mut self.buffers.output);
+    /// Writes what waits for the client into the output. Says whether the store was looked at for it.
+    fn fill(&mut self) -> bool {
+        let (shared, access, is_paused) = (&self.shared, &self.access, self.clock.is_paused());
+        let mut steps = 0;
+        let bring = |session: &mut Session| {
+            if !is_paused {
+                steps = shared.exchange.bring(session, access, || system::messages(&shared.stats()));
+            }
+        };
+        let filled = self.session.fill(self.reach, unix_ms(), &mut self.buffers.output, bring);
+        if steps > 0 {
+            let now = Instant::now();
+            if let Some(pause) = self.ticket.pace().pause(steps * STEP_BYTES, now.into_std()) {
+                self.clock.pause(now + pause);
+            }
+        }
         if filled != Filled::default() {
             let counters = &self.shared.counters;
             counters.sent.add(filled.sent);
             counters.expired.add(filled.expired);
             counters.too_large.add(filled.too_large);
         }
+        steps > 0
     }
 
     /// Whether bytes from the client are read now.
@@ -258,12 +287,15 @@ impl Connection {
         if let Some(under_way) = &mut self.under_way
             && let Poll::Ready(taken) = Pin::new(&mut under_way.taken).poll(context)
         {
-            return Poll::Ready(Wake::Taken(taken.is_ok()));
+            return Poll::Ready(Wake::Taken(taken.ok()));
         }
         // Asked even while nothing is taken, for the end of a session is told in the same way.
         match self.session.mailbox.poll_something(context) {
             Poll::Ready(true) => return Poll::Ready(Wake::Behind),
             Poll::Ready(false) if self.takes() => return Poll::Ready(Wake::Mail),
+            _ if self.takes() && !self.session.cursors.is_empty() && !self.clock.is_paused() => {
+                return Poll::Ready(Wake::Mail);
+            }
             _ => (),
         }
         self.timer.as_mut().poll(context).map(|()| Wake::Timer)

@@ -8,12 +8,10 @@ use super::{Connection, OUTPUT_MAX_BYTES, end::End};
 use crate::{
     access::Refusal,
     clock::unix_ms,
-    codec::{self, Answer, Options, Publication, Reason, Request, Version},
+    codec::{self, Answer, Options, Publication, Reason, Request, RetainHandling, Version},
     message::{Message, QoS},
-    router::Taken,
+    router::{Refused, Taken},
     session::Subscription,
-    stats::Refused,
-    system,
 };
 
 /// A batch of publishes is handed over at this size.
@@ -31,7 +29,15 @@ struct Batch {
     messages: Vec<Message>,
     bytes: usize,
     /// To answer when they have been dealt out, in the order in which they came.
-    acks: Vec<(u16, Reason)>,
+    acks: Vec<Ack>,
+}
+
+/// An acknowledgement to come.
+struct Ack {
+    packet_id: u16,
+    reason: Reason,
+    /// The place in the batch of what it is for; none if that is not on its way.
+    index: Option<usize>,
 }
 
 impl Batch {
@@ -47,7 +53,7 @@ impl Batch {
 /// A batch that has not been dealt out.
 pub(super) struct UnderWay {
     pub(super) taken: Taken,
-    acks: Vec<(u16, Reason)>,
+    acks: Vec<Ack>,
 }
 
 /// Topics that a client gave numbers to.
@@ -124,8 +130,7 @@ impl Connection {
                 }
             }
             Request::Subscribe { packet_id, id, filters } => {
-                let reasons: Vec<_> =
-                    filters.iter().map(|(filter, options)| self.subscribe(filter, *options, id)).collect();
+                let reasons = self.subscribe_all(&filters, id);
                 self.answer(&Answer::SubAck { packet_id, reasons: &reasons });
             }
             Request::Unsubscribe { packet_id, filters } => {
@@ -165,7 +170,7 @@ impl Connection {
                 Some(packet_id) => {
                     let topic = shorten(topic);
                     self.log_refusal(refusal, &topic);
-                    batch.acks.push((packet_id, refusal.reason()));
+                    batch.acks.push(Ack { packet_id, reason: refusal.reason(), index: None });
                     Ok(())
                 }
                 None => Err(End::Publish { topic: shorten(topic), refusal }),
@@ -173,9 +178,10 @@ impl Connection {
         }
         let publication = Publication { topic, properties: publication.properties.clone(), ..*publication };
         let message = Message::new(&publication, self.session.number, unix_ms());
+        let index = Some(batch.messages.len());
         batch.bytes += message.len();
         batch.messages.push(message);
-        batch.acks.extend(packet_id.map(|packet_id| (packet_id, Reason::Success)));
+        batch.acks.extend(packet_id.map(|packet_id| Ack { packet_id, reason: Reason::Success, index }));
         Ok(())
     }
 
@@ -202,26 +208,58 @@ impl Connection {
         self.under_way = Some(UnderWay { taken, acks: batch.acks });
     }
 
-    fn acknowledge(&mut self, acks: &[(u16, Reason)]) {
-        for &(packet_id, reason) in acks {
+    fn acknowledge(&mut self, acks: &[Ack]) {
+        for &Ack { packet_id, reason, .. } in acks {
             self.answer(&Answer::PubAck { packet_id, reason });
         }
     }
 
-    /// The batch that was under way has been dealt out, or the broker stops.
-    pub(super) fn taken(&mut self, dealt_out: bool) -> Result<(), End> {
+    /// The batch that was under way has been dealt out but for what was refused, or (none) the broker stops.
+    pub(super) fn taken(&mut self, refused: Option<Vec<Refused>>) -> Result<(), End> {
         let under_way = self.under_way.take();
-        if !dealt_out {
-            return Err(End::Stopping);
+        let refused = refused.ok_or(End::Stopping)?;
+        let Some(UnderWay { mut acks, .. }) = under_way else { return Ok(()) };
+        // Who cannot be told by an acknowledgement is told by the end of the connection, as with every refusal.
+        let mut end = None;
+        for Refused { index, message } in refused {
+            let refusal = Refusal::Retained;
+            self.shared.counters.refusals.count(refusal.publish_kind());
+            let place = acks.iter().position(|ack| ack.index == Some(index));
+            match place.and_then(|place| acks.get_mut(place)).filter(|_| self.reach.version == Version::V5) {
+                Some(ack) => {
+                    ack.reason = refusal.reason();
+                    self.log_refusal(refusal, &shorten(message.topic()));
+                }
+                None => {
+                    place.map(|place| acks.remove(place));
+                    end.get_or_insert_with(|| End::Publish { topic: shorten(message.topic()), refusal });
+                }
+            }
         }
-        if let Some(UnderWay { acks, .. }) = under_way {
-            self.acknowledge(&acks);
+        self.acknowledge(&acks);
+        end.map_or(Ok(()), Err)
+    }
+
+    /// Subscribes to one filter after the other. No session may have more filters than `subscriptions_max`, so those of one
+    /// packet that are beyond it are not looked at.
+    fn subscribe_all(&mut self, filters: &[(&str, Options)], id: Option<u32>) -> Vec<Reason> {
+        let (first, beyond) = filters.split_at(filters.len().min(self.shared.limits.subscriptions_max));
+        let mut reasons: Vec<_> = first.iter().map(|(filter, options)| self.subscribe(filter, *options, id)).collect();
+        if let Some((filter, _)) = beyond.first() {
+            let refusal = Refusal::Subscriptions;
+            self.shared.counters.refusals.add(refusal.subscribe_kind(), beyond.len() as u64);
+            self.log_refusal(refusal, &shorten(filter));
+            reasons.resize(filters.len(), refusal.reason());
         }
-        Ok(())
+        reasons
     }
 
     fn subscribe(&mut self, text: &str, options: Options, id: Option<u32>) -> Reason {
-        let filter = match self.access.subscribe(text) {
+        let is_new = !self.session.subscriptions.contains(text);
+        let has_room = !is_new || self.session.subscriptions.len() < self.shared.limits.subscriptions_max;
+        let place = if is_new && has_room { self.session.mailbox.account().subscribe() } else { None };
+        let refused = if is_new && place.is_none() { Err(Refusal::Subscriptions) } else { Ok(()) };
+        let filter = match self.access.subscribe(text).and_then(|filter| refused.map(|()| filter)) {
             Ok(filter) => filter,
             Err(refusal) => {
                 self.shared.counters.refusals.count(refusal.subscribe_kind());
@@ -229,19 +267,11 @@ impl Connection {
                 return refusal.reason();
             }
         };
-        let subscriptions = &self.session.subscriptions;
-        if subscriptions.len() >= self.shared.limits.subscriptions_max && !subscriptions.contains(text) {
-            self.shared.counters.refusals.count(Refused::Subscriptions);
-            tracing::warn!(
-                client.id = self.ticket.client_id(),
-                filter = shorten(text),
-                "a subscription is refused: subscriptions_max is reached"
-            );
-            return Reason::QuotaExceeded;
+        if options.handling == RetainHandling::Always || (options.handling == RetainHandling::IfNew && is_new) {
+            self.session.cursors.begin(filter.clone());
         }
-        let subscription = Subscription { filter, options, id: id.and_then(std::num::NonZeroU32::new) };
-        let shared = &self.shared;
-        shared.exchange.subscribe(&self.session, &self.access, &subscription, || system::messages(&shared.stats()));
+        let subscription = Subscription { filter, options, id: id.and_then(std::num::NonZeroU32::new), place };
+        self.shared.exchange.subscribe(&self.session, &self.access, &subscription);
         self.session.subscriptions.add(subscription);
         match options.qos {
             QoS::AtMostOnce => Reason::Success,
@@ -250,7 +280,7 @@ impl Connection {
     }
 
     fn unsubscribe(&mut self, text: &str) -> Reason {
-        match self.session.subscriptions.remove(text) {
+        match self.session.unsubscribe(text) {
             Some(subscription) => {
                 self.shared.exchange.unsubscribe(self.session.number, &subscription.filter);
                 Reason::Success

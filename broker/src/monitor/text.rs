@@ -105,16 +105,35 @@ fn messages(page: &mut Page, stats: &Stats) {
     for (name, help, value) in counters {
         page.counter(&format!("muster_broker_{name}"), help, value);
     }
-    page.gauge("muster_broker_mailbox_bytes", "Bytes of messages that wait for clients.", stats.mailbox_bytes);
+    page.gauge(
+        "muster_broker_mailbox_bytes",
+        "Bytes of messages that wait for clients, each message counted once.",
+        stats.mailbox_bytes,
+    );
+    page.gauge(
+        "muster_broker_mailbox_most_bytes",
+        "The most bytes that wait for one identity: queues_host_max_bytes and queues_identity_max_bytes are the limits.",
+        stats.mailbox_most_bytes,
+    );
 }
 
 fn retained(page: &mut Page, stats: &Stats) {
     page.gauge("muster_broker_retained_messages", "Retained messages.", stats.retained);
     page.gauge("muster_broker_retained_bytes", "Bytes of retained messages.", stats.retained_bytes);
+    page.gauge(
+        "muster_broker_retained_most_bytes",
+        "The most bytes of retained messages that one host has: retained_host_max_bytes is the limit.",
+        stats.retained_most_bytes,
+    );
     page.counter(
         "muster_broker_retained_refused_total",
-        "Retained messages that were delivered but not kept, for want of room.",
+        "Messages that were to be retained and were refused, for want of room.",
         stats.retained_refused_total,
+    );
+    page.counter(
+        "muster_broker_retained_revoked_total",
+        "Retained messages that were taken out because their publisher's certificate was revoked.",
+        stats.retained_revoked_total,
     );
     page.counter(
         "muster_broker_retained_expired_total",

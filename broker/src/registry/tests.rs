@@ -1,5 +1,5 @@
 use super::*;
-use crate::mailbox::{Mailbox, Pool};
+use crate::mailbox::Mailbox;
 use futures_util::FutureExt;
 
 fn registry(max: usize, max_per_identity: usize) -> Arc<Registry> {
@@ -9,7 +9,7 @@ fn registry(max: usize, max_per_identity: usize) -> Arc<Registry> {
         sessions_asleep_max: 2,
         ..Limits::default()
     };
-    Registry::new(&limits)
+    Registry::new(&limits, Pool::new(usize::MAX))
 }
 
 fn console(name: &str) -> Identity {
@@ -21,7 +21,7 @@ fn enter(registry: &Arc<Registry>, name: &str, client_id: &str) -> Result<Ticket
 }
 
 fn session(registry: &Registry) -> Session {
-    Session::new(registry.number(), Mailbox::new(1000, Pool::new(1000)))
+    Session::new(registry.number(), Mailbox::new(1000, Account::new(1000, 1000, Pool::new(1000))))
 }
 
 #[test]
@@ -62,9 +62,19 @@ fn the_revoked_are_told_to_end() {
     let good = registry.enter(console("a"), "1".to_owned(), serial(1)).unwrap();
     let bad = registry.enter(console("a"), "2".to_owned(), serial(2)).unwrap();
     let without = enter(&registry, "a", "3").unwrap();
-    assert_eq!(registry.end_revoked(|found| Some(found) == serial(2).as_ref()), 1);
+    let asleep = registry.enter(console("a"), "4".to_owned(), serial(2)).unwrap();
+    let waits = session(&registry);
+    let number = waits.number;
+    let woken = registry.sleep(&asleep, waits, None).ok().unwrap();
+    drop(asleep);
+    let revoked = registry.end_revoked(|found| Some(found) == serial(2).as_ref());
+    assert_eq!((revoked.ending.len(), revoked.asleep.len(), registry.asleep()), (1, 1, 0));
+    assert!(woken.is_cancelled() && revoked.asleep[0].session.number == number);
     assert_eq!(bad.ending().cause(), Some(Cause::Revoked));
     assert!(good.ending().cause().is_none() && without.ending().cause().is_none());
+    assert!(!revoked.ending[0].is_cancelled());
+    drop(bad);
+    assert!(revoked.ending[0].is_cancelled() && registry.is_connected(&console("a")));
 }
 
 #[test]

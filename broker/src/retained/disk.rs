@@ -32,7 +32,7 @@ use super::{
     journal::{HEAD_BYTES, HEADER_BYTES, Record},
     memory::Memory,
 };
-use crate::{StartError, message::Message};
+use crate::StartError;
 
 /// What may wait for the disk. It is a quarter of what may be kept, and a second's worth of a fleet that comes back.
 pub(super) const QUEUE_MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -82,7 +82,7 @@ enum Order {
     Append(Record),
     /// Everything there is, for a new file.
     Rewrite {
-        all: Vec<Message>,
+        all: Vec<Record>,
         /// The old file lacks something.
         heals: bool,
     },
@@ -121,7 +121,7 @@ impl Disk {
     /// Hands a record to the thread, if there is room for it.
     pub(super) fn append(&self, record: Record) {
         let state = &self.state;
-        let cost = record.body().len() + QUEUED_BYTES;
+        let cost = record.len() + QUEUED_BYTES;
         if state.is_behind.load(Ordering::Acquire) {
             state.missed.fetch_add(1, Ordering::Relaxed);
         } else if state.queued_bytes.load(Ordering::Acquire) + cost > self.queue_max_bytes {
@@ -157,7 +157,7 @@ impl Disk {
     }
 
     /// Has everything written to a new file.
-    pub(super) fn rewrite(&self, all: Vec<Message>) {
+    pub(super) fn rewrite(&self, all: Vec<Record>) {
         self.state.is_held.store(true, Ordering::Release);
         let heals = self.state.lacks_something();
         // What comes from now on stands behind this in the queue.
@@ -166,7 +166,7 @@ impl Disk {
     }
 
     /// Writes what waits, and everything if something is missing; returns when it is on the disk.
-    pub(super) fn close(self, all: impl FnOnce() -> Vec<Message>) {
+    pub(super) fn close(self, all: impl FnOnce() -> Vec<Record>) {
         if self.state.lacks_something() {
             self.rewrite(all());
         }
@@ -319,8 +319,7 @@ impl Writer {
     }
 
     fn add(&mut self, record: &Record) {
-        let body = record.body();
-        self.state.queued_bytes.fetch_sub(body.len() + QUEUED_BYTES, Ordering::AcqRel);
+        self.state.queued_bytes.fetch_sub(record.len() + QUEUED_BYTES, Ordering::AcqRel);
         if self.state.is_broken.load(Ordering::Acquire) {
             self.state.missed.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -374,7 +373,7 @@ impl Writer {
         }
     }
 
-    fn rewrite(&mut self, all: &[Message], heals: bool) {
+    fn rewrite(&mut self, all: &[Record], heals: bool) {
         self.has_alarmed = false;
         let error = match folder::write_new(&self.folder, all) {
             Ok(Opened { file, salt, bytes }) => {

@@ -13,7 +13,7 @@ use super::{
     journal::{self, Found, HEADER_BYTES, Record},
     memory::Memory,
 };
-use crate::{StartError, message::Message};
+use crate::StartError;
 
 const JOURNAL: &str = "retained.journal";
 /// A new journal, until it is whole.
@@ -67,7 +67,7 @@ pub(super) fn open(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Op
     if let Some(opened) = continue_old(folder, memory, now_ms)? {
         return Ok(opened);
     }
-    let new = write_new(folder, &memory.all()).and_then(|new| sync(folder).map(|()| new));
+    let new = write_new(folder, &memory.records()).and_then(|new| sync(folder).map(|()| new));
     new.map_err(|source| StartError::Store { folder: folder.to_owned(), trying: "write to", source })
 }
 
@@ -88,7 +88,7 @@ fn continue_old(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Optio
         tracing::warn!(
             path = %path.display(),
             refused,
-            "retained messages in the journal are beyond the limits and were dropped; hint: retained_max, retained_max_bytes"
+            "retained messages in the journal are beyond the limits and were dropped; hint: retained_max, retained_host_max, and their bytes"
         );
     }
     match found {
@@ -123,20 +123,20 @@ fn continue_old(folder: &Path, memory: &mut Memory, now_ms: u64) -> Result<Optio
     }
 }
 
-/// Writes a journal of these messages in place of the one that there is. [`sync`] makes that last.
-pub(super) fn write_new(folder: &Path, all: &[Message]) -> io::Result<Opened> {
+/// Writes a journal of these records in place of the one that there is. [`sync`] makes that last.
+pub(super) fn write_new(folder: &Path, all: &[Record]) -> io::Result<Opened> {
     let path = folder.join(NEW);
     let written = (|| {
         let file = options().create(true).truncate(true).write(true).open(&path)?;
         let salt = journal::new_salt();
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
         out.write_all(&journal::header(salt))?;
-        let (mut record, mut bytes) = (Vec::new(), HEADER_BYTES);
-        for message in all {
-            record.clear();
-            Record::Kept(message.clone()).write(salt, &mut record);
-            out.write_all(&record)?;
-            bytes += record.len();
+        let (mut encoded, mut bytes) = (Vec::new(), HEADER_BYTES);
+        for record in all {
+            encoded.clear();
+            record.write(salt, &mut encoded);
+            out.write_all(&encoded)?;
+            bytes += encoded.len();
         }
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Integers are little-endian. Kind 1: the body is a message as [`Message::as_bytes`] gives it, which is the topic's
-//! retained message from now on. Kind 2: the body is a topic that has none any more. A change of either layout needs
-//! another [`VERSION`].
+//! retained message from now on. Kind 2: the body is a topic that has none any more. Kind 3: the body is the serial number, in
+//! 20 bytes, of the certificate that an identity showed last, and its common name. A change of either layout needs another
+//! [`VERSION`]; an earlier program that meets a kind which it does not know leaves that record out.
 //!
 //! The head of a record has a checksum of its own, so that a damaged length is noticed before it is believed, and
 //! reading can go on at the next sound record. The salt, chosen at random for each file, goes into every checksum: a
@@ -23,8 +24,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use muster_topics::role::Identity;
 
-use crate::message::Message;
+use crate::{
+    message::Message,
+    who::{SERIAL_MAX_BYTES, Serial},
+};
 
 const MAGIC: &[u8; 16] = b"muster-retained\n";
 
@@ -38,6 +43,7 @@ pub(super) const HEAD_BYTES: usize = 16;
 
 const KEPT: u32 = 1;
 const CLEARED: u32 = 2;
+const SHOWN: u32 = 3;
 
 /// What goes to the file, or comes from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +52,8 @@ pub(super) enum Record {
     Kept(Message),
     /// This topic has none any more.
     Cleared(Bytes),
+    /// Who came with this certificate, whose messages go when that is revoked.
+    Shown(Identity, Serial),
 }
 
 impl Record {
@@ -53,13 +61,24 @@ impl Record {
         match self {
             Self::Kept(_) => KEPT,
             Self::Cleared(_) => CLEARED,
+            Self::Shown(..) => SHOWN,
         }
     }
 
-    pub(super) fn body(&self) -> &Bytes {
+    fn body(&self) -> Bytes {
         match self {
-            Self::Kept(message) => message.as_bytes(),
-            Self::Cleared(topic) => topic,
+            Self::Kept(message) => message.as_bytes().clone(),
+            Self::Cleared(topic) => topic.clone(),
+            Self::Shown(identity, serial) => [serial.as_bytes(), identity.to_string().as_bytes()].concat().into(),
+        }
+    }
+
+    /// Bytes of its body, about.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Kept(message) => message.len(),
+            Self::Cleared(topic) => topic.len(),
+            Self::Shown(..) => SERIAL_MAX_BYTES + 64,
         }
     }
 
@@ -67,6 +86,11 @@ impl Record {
         match kind {
             KEPT => Message::from_bytes(body).map(Self::Kept),
             CLEARED => std::str::from_utf8(&body).is_ok().then_some(Self::Cleared(body)),
+            SHOWN => {
+                let (serial, common_name) = body.split_at_checked(SERIAL_MAX_BYTES)?;
+                let identity = std::str::from_utf8(common_name).ok()?.parse().ok()?;
+                Some(Self::Shown(identity, Serial::new(serial)?))
+            }
             _ => None,
         }
     }
@@ -77,10 +101,10 @@ impl Record {
         let start = out.len();
         out.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend(self.kind().to_le_bytes());
-        out.extend(checksum(salt, body).to_le_bytes());
+        out.extend(checksum(salt, &body).to_le_bytes());
         let head = checksum(salt, out.get(start..).unwrap_or_default());
         out.extend(head.to_le_bytes());
-        out.extend_from_slice(body);
+        out.extend_from_slice(&body);
     }
 }
 

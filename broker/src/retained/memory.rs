@@ -1,26 +1,75 @@
 //! What is kept: the messages, their limits, and their end.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::ControlFlow,
+};
 
 use bytes::Bytes;
+use muster_topics::{
+    role::{self, Identity},
+    topic::Prefix,
+};
 
 use super::{
     Kept,
     journal::Record,
     tree::{LEVELS_MAX, Tree},
 };
-use crate::{limits::Limits, message::Message};
+use crate::{
+    codec::Publication,
+    limits::Limits,
+    message::{Message, QoS},
+    who::Serial,
+};
+
+/// What a host may have whatever others have: its presence and a few dozen units, as most have.
+const SURE: Quota = Quota { messages: 32, bytes: 16 * 1024 };
 
 /// Retained messages, without a disk.
 #[derive(Debug)]
 pub(super) struct Memory {
+    prefix: Prefix,
     tree: Tree,
     bytes: usize,
+    /// What each owner has. Topics where any console may publish have none.
+    shares: HashMap<Option<Identity>, Quota>,
+    /// By which certificate those were known last that can retain something.
+    shown: HashMap<Identity, Serial>,
     /// When those that expire do so, the first first, and their topics.
     expiries: BTreeSet<(u64, Bytes)>,
     expired: u64,
-    max: usize,
-    max_bytes: usize,
+    max: Quota,
+    host_max: Quota,
+    console_max: Quota,
+}
+
+/// Messages, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Quota {
+    messages: usize,
+    bytes: usize,
+}
+
+impl Quota {
+    fn is_within(self, max: Self) -> bool {
+        self.messages <= max.messages && self.bytes <= max.bytes
+    }
+
+    fn at_most(self, max: Self) -> Self {
+        Self { messages: self.messages.min(max.messages), bytes: self.bytes.min(max.bytes) }
+    }
+
+    /// With this in the place of that.
+    fn with(self, new: Self, old: Self) -> Self {
+        Self { messages: self.messages + new.messages - old.messages, bytes: self.bytes + new.bytes - old.bytes }
+    }
+}
+
+impl From<Option<&Message>> for Quota {
+    fn from(message: Option<&Message>) -> Self {
+        Self { messages: usize::from(message.is_some()), bytes: message.map_or(0, Message::len) }
+    }
 }
 
 /// What a message did to its topic.
@@ -32,33 +81,83 @@ pub(super) struct Change {
 }
 
 impl Memory {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(prefix: Prefix, limits: &Limits) -> Self {
+        let quota = |messages, bytes| Quota { messages, bytes };
         Self {
+            prefix,
             tree: Tree::default(),
             bytes: 0,
+            shares: HashMap::new(),
+            shown: HashMap::new(),
             expiries: BTreeSet::new(),
             expired: 0,
-            max: limits.retained_max,
-            max_bytes: limits.retained_max_bytes,
+            max: quota(limits.retained_max, limits.retained_max_bytes),
+            host_max: quota(limits.retained_host_max, limits.retained_host_max_bytes),
+            console_max: quota(limits.retained_console_max, limits.retained_console_max_bytes),
         }
     }
 
-    /// Keeps a message, or clears its topic if it is empty, or does not fit.
+    /// Keeps a message, or clears its topic if it is empty. One that does not fit changes nothing.
     pub(super) fn keep(&mut self, message: &Message) -> Change {
         let topic = message.topic();
-        let old = self.tree.get(topic);
-        let (is_other, old_len) = (old.is_none(), old.map_or(0, Message::len));
         if message.payload().is_empty() {
             return Change { kept: Kept::Cleared, is_new: self.remove(topic).is_some() };
         }
-        let fits = self.tree.len() + usize::from(is_other) <= self.max
-            && self.bytes - old_len + message.len() <= self.max_bytes
-            && topic.split('/').nth(LEVELS_MAX).is_none();
-        if !fits {
-            return Change { kept: Kept::Full, is_new: self.remove(topic).is_some() };
+        let (old, new) = (Quota::from(self.tree.get(topic)), Quota::from(Some(message)));
+        let owner = self.owner(topic);
+        let share = self.shares.get(&owner).copied().unwrap_or_default();
+        if !self.permits(&owner, share.with(new, old), self.used().with(new, old))
+            || topic.split('/').nth(LEVELS_MAX).is_some()
+        {
+            return Change { kept: Kept::Full, is_new: false };
         }
         let old = self.insert(message.clone());
         Change { kept: Kept::Yes, is_new: old.is_none_or(|old| !is_same(&old, message)) }
+    }
+
+    /// Whose topic this is: the one who alone may publish there.
+    fn owner(&self, topic: &str) -> Option<Identity> {
+        self.prefix.strip(topic).and_then(role::owner)
+    }
+
+    /// Whether an owner may have `share` if all have `all`.
+    fn permits(&self, owner: &Option<Identity>, share: Quota, all: Quota) -> bool {
+        share.is_within(self.max_of(owner)) && (all.is_within(self.max) || (is_host(owner) && share.is_within(SURE)))
+    }
+
+    fn max_of(&self, owner: &Option<Identity>) -> Quota {
+        if is_host(owner) { self.host_max } else { self.console_max }
+    }
+
+    fn used(&self) -> Quota {
+        Quota { messages: self.tree.len(), bytes: self.bytes }
+    }
+
+    /// Takes note of a certificate. Says whether it is another than before.
+    pub(super) fn shown(&mut self, identity: Identity, serial: Serial) -> bool {
+        self.shown.insert(identity, serial) != Some(serial)
+    }
+
+    /// An empty message for each topic of those whose certificate is revoked.
+    pub(super) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<Message> {
+        let (mut removals, prefix) = (Vec::new(), String::from(self.prefix.clone()));
+        for (identity, serial) in &self.shown {
+            let owner = Some(identity.clone());
+            if self.shares.contains_key(&owner) && is_revoked(identity, serial) {
+                for filter in identity.owned() {
+                    self.tree.visit(&format!("{prefix}/{filter}"), &mut |message| {
+                        removals.push(removal(message.topic()));
+                    });
+                }
+            }
+        }
+        removals
+    }
+
+    /// The most bytes that one host has.
+    pub(super) fn most(&self) -> usize {
+        let hosts = self.shares.iter().filter(|(owner, _)| is_host(owner));
+        hosts.map(|(_, share)| share.bytes).max().unwrap_or_default()
     }
 
     /// Takes what was written earlier. Limits do not hold before [`Self::trim`]: what has expired by then, or has been
@@ -67,30 +166,48 @@ impl Memory {
         match record {
             Record::Kept(message) => drop(self.insert(message)),
             Record::Cleared(topic) => drop(std::str::from_utf8(&topic).ok().and_then(|topic| self.remove(topic))),
+            Record::Shown(identity, serial) => drop(self.shown.insert(identity, serial)),
         }
     }
 
     /// Drops what is beyond the limits, which may have been others when it was kept, and says how many that were.
     pub(super) fn trim(&mut self) -> usize {
         let before = self.tree.len();
-        if before > self.max || self.bytes > self.max_bytes {
-            for message in self.all() {
-                if self.tree.len() <= self.max && self.bytes <= self.max_bytes {
-                    break;
-                }
+        // What hosts have for sure is beyond the limit of all: only what is there besides counts.
+        let sure = |owner: &Option<Identity>, share: Quota| {
+            if is_host(owner) { share.at_most(SURE) } else { Quota::default() }
+        };
+        let none = Quota::default();
+        let mut others = self.used();
+        for (owner, share) in &self.shares {
+            others = others.with(none, sure(owner, *share));
+        }
+        if others.is_within(self.max) && self.shares.iter().all(|(owner, share)| share.is_within(self.max_of(owner))) {
+            return 0;
+        }
+        for message in self.tree.all() {
+            let owner = self.owner(message.topic());
+            let share = self.shares.get(&owner).copied().unwrap_or_default();
+            let has_more = !(is_host(&owner) && share.is_within(SURE));
+            if !share.is_within(self.max_of(&owner)) || (!others.is_within(self.max) && has_more) {
                 self.remove(message.topic());
+                let left = self.shares.get(&owner).copied().unwrap_or_default();
+                let (was, is) = (share.with(none, sure(&owner, share)), left.with(none, sure(&owner, left)));
+                others = others.with(is, was);
             }
         }
         before - self.tree.len()
     }
 
     fn insert(&mut self, message: Message) -> Option<Message> {
-        let (length, expiry) = (message.len(), expiry(&message));
+        let (new, expiry, owner) = (Quota::from(Some(&message)), expiry(&message), self.owner(message.topic()));
         let old = self.tree.insert(message);
         if let Some(old) = &old {
             self.forget(old);
         }
-        self.bytes += length;
+        self.bytes += new.bytes;
+        let share = self.shares.entry(owner).or_default();
+        *share = share.with(new, Quota::default());
         self.expiries.extend(expiry);
         old
     }
@@ -104,6 +221,13 @@ impl Memory {
     /// Takes a message that is no longer in the tree out of the books.
     fn forget(&mut self, old: &Message) {
         self.bytes -= old.len();
+        let owner = self.owner(old.topic());
+        if let Some(share) = self.shares.get_mut(&owner) {
+            *share = share.with(Quota::default(), Some(old).into());
+            if share.messages == 0 {
+                self.shares.remove(&owner);
+            }
+        }
         if let Some(expiry) = expiry(old) {
             self.expiries.remove(&expiry);
         }
@@ -120,20 +244,34 @@ impl Memory {
         }
     }
 
-    pub(super) fn matching(&self, filter: &str, now_ms: u64) -> Vec<Message> {
-        let mut found = Vec::new();
+    /// See [`super::Retained::some`].
+    pub(super) fn some(
+        &self,
+        filter: &str,
+        after: Option<&str>,
+        steps: &mut usize,
+        max_bytes: usize,
+        now_ms: u64,
+    ) -> (Vec<Message>, Option<String>) {
+        let (mut found, mut bytes) = (Vec::new(), 0);
         // Mostly nothing expires, and then no message need be looked into.
         let some_expired = self.expiries.first().is_some_and(|(expires_ms, _)| *expires_ms <= now_ms);
-        self.tree.visit(filter, &mut |message| {
+        let after = self.tree.walk(filter, after, steps, |message| {
             if !(some_expired && message.is_expired(now_ms)) {
+                bytes += message.len();
                 found.push(message.clone());
             }
+            if bytes >= max_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        found
+        (found, after)
     }
 
-    pub(super) fn all(&self) -> Vec<Message> {
-        self.tree.all()
+    /// Everything, as a new journal has it.
+    pub(super) fn records(&self) -> Vec<Record> {
+        // Who has nothing there is nothing to take away from.
+        let shown = self.shown.iter().filter(|(identity, _)| self.shares.contains_key(&Some((*identity).clone())));
+        let shown = shown.map(|(identity, serial)| Record::Shown(identity.clone(), *serial));
+        self.tree.all().into_iter().map(Record::Kept).chain(shown).collect()
     }
 
     pub(super) fn size(&self) -> (usize, usize) {
@@ -143,6 +281,24 @@ impl Memory {
     pub(super) fn expired(&self) -> u64 {
         self.expired
     }
+}
+
+fn is_host(owner: &Option<Identity>) -> bool {
+    matches!(owner, Some(Identity::Host(_)))
+}
+
+/// The message that clears a topic, from the broker itself.
+fn removal(topic: &str) -> Message {
+    let publication = Publication {
+        topic,
+        payload: &[],
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        properties: Default::default(),
+        expiry_s: None,
+        alias: None,
+    };
+    Message::new(&publication, 0, 0)
 }
 
 /// When a message expires, and its topic, which shares the message's bytes.

@@ -10,8 +10,11 @@
 //! - `folder`: the files, and who holds them
 //! - `disk`: the thread that writes, and the way to it
 //!
-//! **Invariant: a topic's retained message is the last that was published with the flag, or none.** What does not fit is
-//! forgotten, old value included: an old truth is worse than none.
+//! **Invariant: a topic's retained message is the last that was published with the flag and taken, or none.** What does not
+//! fit is refused, its publisher is told, and the old value stays.
+//!
+//! **Invariant: nobody fills the store for others.** A topic belongs to the identity that alone may publish there
+//! ([`muster_topics::role::owner`]); what each has is limited, and a host may have a little whatever others have.
 
 mod disk;
 mod folder;
@@ -21,6 +24,7 @@ mod tree;
 
 use std::{path::Path, sync::Arc};
 
+use muster_topics::{role::Identity, topic::Prefix};
 use tokio::sync::Notify;
 
 pub(crate) use self::disk::Figures;
@@ -29,7 +33,7 @@ use self::{
     journal::Record,
     memory::Memory,
 };
-use crate::{StartError, limits::Limits, message::Message};
+use crate::{StartError, limits::Limits, message::Message, who::Serial};
 
 /// What became of a message that was to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +58,23 @@ pub(crate) struct Retained {
 impl Retained {
     /// Reads what there is in `folder`, and holds the folder until [`Self::close`]. Without one, nothing outlives the
     /// process. Blocks, as far as the disk does.
-    pub(crate) fn open(folder: Option<&Path>, limits: &Limits, now_ms: u64) -> Result<Self, StartError> {
-        Self::with_queue(folder, limits, now_ms, QUEUE_MAX_BYTES)
+    pub(crate) fn open(
+        folder: Option<&Path>,
+        prefix: Prefix,
+        limits: &Limits,
+        now_ms: u64,
+    ) -> Result<Self, StartError> {
+        Self::with_queue(folder, prefix, limits, now_ms, QUEUE_MAX_BYTES)
     }
 
     fn with_queue(
         folder: Option<&Path>,
+        prefix: Prefix,
         limits: &Limits,
         now_ms: u64,
         queue_max_bytes: usize,
     ) -> Result<Self, StartError> {
-        let mut memory = Memory::new(limits);
+        let mut memory = Memory::new(prefix, limits);
         let disk = folder.map(|folder| Disk::open(folder, queue_max_bytes, &mut memory, now_ms)).transpose()?;
         let alarm = disk.as_ref().map(Disk::alarm).unwrap_or_default();
         Ok(Self { memory, disk, alarm })
@@ -79,6 +89,7 @@ impl Retained {
         {
             disk.append(match change.kept {
                 Kept::Yes => Record::Kept(message.clone()),
+                // What is refused changes nothing.
                 Kept::Cleared | Kept::Full => Record::Cleared(message.as_bytes().slice_ref(message.topic().as_bytes())),
             });
             self.compact();
@@ -86,9 +97,38 @@ impl Retained {
         change.kept
     }
 
-    /// Every message that has not expired and whose topic matches `filter`, in no order.
-    pub(crate) fn matching(&self, filter: &str, now_ms: u64) -> Vec<Message> {
-        self.memory.matching(filter, now_ms)
+    /// Some of the messages that have not expired and whose topic matches `filter`, from behind `after` on: until they
+    /// have `max_bytes`, or so many places were looked at. Gives the topic behind which to go on, if that is not all, and
+    /// leaves in `steps` how many places more might have been looked at.
+    pub(crate) fn some(
+        &self,
+        filter: &str,
+        after: Option<&str>,
+        steps: &mut usize,
+        max_bytes: usize,
+        now_ms: u64,
+    ) -> (Vec<Message>, Option<String>) {
+        self.memory.some(filter, after, steps, max_bytes, now_ms)
+    }
+
+    /// Takes note of the certificate that an identity showed, if it can retain anything.
+    pub(crate) fn shown(&mut self, identity: &Identity, serial: Serial) {
+        if identity.owned().next().is_some()
+            && self.memory.shown(identity.clone(), serial)
+            && let Some(disk) = &self.disk
+        {
+            disk.append(Record::Shown(identity.clone(), serial));
+        }
+    }
+
+    /// An empty message for each topic of the identities whose certificate, the last that they showed, is revoked.
+    pub(crate) fn removals(&self, is_revoked: impl Fn(&Identity, &Serial) -> bool) -> Vec<Message> {
+        self.memory.removals(is_revoked)
+    }
+
+    /// The most bytes that one host has.
+    pub(crate) fn most(&self) -> usize {
+        self.memory.most()
     }
 
     /// How many messages there are, and their bytes.
@@ -116,7 +156,7 @@ impl Retained {
     pub(crate) fn tend(&mut self, now_ms: u64) {
         self.memory.sweep(now_ms);
         match &self.disk {
-            Some(disk) if disk.wants_healing() => disk.rewrite(self.memory.all()),
+            Some(disk) if disk.wants_healing() => disk.rewrite(self.memory.records()),
             _ => self.compact(),
         }
     }
@@ -126,7 +166,7 @@ impl Retained {
         if let Some(disk) = &self.disk
             && disk.wants_compaction(live, live_bytes)
         {
-            disk.rewrite(self.memory.all());
+            disk.rewrite(self.memory.records());
         }
     }
 
@@ -134,7 +174,7 @@ impl Retained {
     /// as long as that takes.
     pub(crate) fn close(&mut self) {
         if let Some(disk) = self.disk.take() {
-            disk.close(|| self.memory.all());
+            disk.close(|| self.memory.records());
         }
     }
 }

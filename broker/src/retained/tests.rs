@@ -31,7 +31,7 @@ fn limits(retained_max: usize, retained_max_bytes: usize) -> Limits {
 }
 
 fn open(folder: &TempDir) -> Retained {
-    Retained::open(Some(folder.path()), &Limits::default(), 0).unwrap()
+    Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 0).unwrap()
 }
 
 fn folder() -> TempDir {
@@ -42,10 +42,18 @@ fn journal_of(folder: &TempDir) -> PathBuf {
     folder.path().join("retained.journal")
 }
 
+/// Everything that matches.
+fn all(retained: &Retained, filter: &str, now_ms: u64) -> Vec<Message> {
+    let mut steps = usize::MAX;
+    let (found, after) = retained.some(filter, None, &mut steps, usize::MAX, now_ms);
+    assert_eq!(after, None);
+    found
+}
+
 /// Topics and payloads that match, sorted.
 fn found(retained: &Retained, filter: &str, now_ms: u64) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let found = retained.matching(filter, now_ms);
+    let found = all(retained, filter, now_ms);
     let mut found: Vec<_> = found.iter().map(|message| (message.topic().to_owned(), text(message.payload()))).collect();
     found.sort_unstable();
     found
@@ -74,7 +82,7 @@ fn until(what: &str, retained: &mut Retained, is_so: impl Fn(&Figures) -> bool) 
 
 #[test]
 fn the_last_one_counts_and_an_empty_one_clears() {
-    let mut retained = Retained::open(None, &limits(100, 10_000), 0).unwrap();
+    let mut retained = Retained::open(None, Prefix::default(), &limits(100, 10_000), 0).unwrap();
     assert_eq!(retained.keep(&message("muster/a", "1"), 0), Kept::Yes);
     assert_eq!(retained.keep(&message("muster/a", "2"), 0), Kept::Yes);
     check(&retained, "muster/a", &[("muster/a", "2")]);
@@ -85,16 +93,110 @@ fn the_last_one_counts_and_an_empty_one_clears() {
 }
 
 #[test]
-fn what_does_not_fit_leaves_nothing_stale() {
+fn what_does_not_fit_is_refused_and_changes_nothing() {
     let length = message("muster/a", "1").len();
-    let mut retained = Retained::open(None, &limits(2, 2 * length + 10), 0).unwrap();
+    let folder = folder();
+    let limits = limits(2, 2 * length + 10);
+    let mut retained = Retained::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
     assert_eq!(retained.keep(&message("muster/a", "1"), 0), Kept::Yes);
     assert_eq!(retained.keep(&message("muster/b", "1"), 0), Kept::Yes);
     assert_eq!(retained.keep(&message("muster/c", "1"), 0), Kept::Full);
     assert_eq!(retained.keep(&message("muster/b", &"2".repeat(40)), 0), Kept::Full);
-    check(&retained, "muster/#", &[("muster/a", "1")]);
+    check(&retained, "muster/#", &[("muster/a", "1"), ("muster/b", "1")]);
+    assert_eq!(retained.keep(&message("muster/b", "2"), 0), Kept::Yes);
+    assert_eq!(retained.keep(&message("muster/a", ""), 0), Kept::Cleared);
     assert_eq!(retained.keep(&message("muster/c", "1"), 0), Kept::Yes);
     assert_eq!(retained.keep(&message(&"/".repeat(2000), "1"), 0), Kept::Full);
+    retained.close();
+    check(&open(&folder), "muster/#", &[("muster/b", "2"), ("muster/c", "1")]);
+}
+
+const HOST: &str = "0e2c1a4e-6a61-4a1c-9d0f-0d6d5a8f1f52";
+const OTHER: &str = "11111111-6a61-4a1c-9d0f-0d6d5a8f1f52";
+
+fn of_host(host: &str, below: &str, payload: &str) -> Message {
+    message(&format!("muster/h/{host}/{below}"), payload)
+}
+
+#[test]
+fn one_owner_has_its_share_and_no_more() {
+    let limits = Limits {
+        retained_max: 50,
+        retained_host_max: 40,
+        retained_host_max_bytes: 20_000,
+        retained_console_max: 3,
+        ..Limits::default()
+    };
+    let folder = folder();
+    let mut retained = Retained::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
+    let unit = |index: usize| format!("unit/default/u{index}");
+    for index in 0..40 {
+        assert_eq!(retained.keep(&of_host(HOST, &unit(index), "x"), 0), Kept::Yes, "{index}");
+    }
+    assert_eq!(retained.keep(&of_host(HOST, "presence", "x"), 0), Kept::Full);
+    assert_eq!(retained.keep(&of_host(HOST, &unit(3), &"x".repeat(20_000)), 0), Kept::Full, "too many bytes");
+    // What consoles say of a host is not its own.
+    for (below, expected) in [("desired", Kept::Yes), ("ack", Kept::Yes), ("cmd", Kept::Yes)] {
+        assert_eq!(retained.keep(&of_host(HOST, below, "x"), 0), expected);
+    }
+    assert_eq!(retained.keep(&of_host(OTHER, "desired", "x"), 0), Kept::Full, "of consoles");
+    // All together have as much as they may before another host is done, and it has its sure share all the same.
+    for index in 0..32 {
+        assert_eq!(retained.keep(&of_host(OTHER, &unit(index), "x"), 0), Kept::Yes, "{index}");
+    }
+    assert_eq!(retained.keep(&of_host(OTHER, "presence", "x"), 0), Kept::Full);
+    assert_eq!(retained.keep(&message("muster/console/main/presence", "x"), 0), Kept::Full);
+    let length = of_host(HOST, &unit(10), "x").len();
+    assert!((39 * length..=40 * length).contains(&retained.most()), "{}", retained.most());
+    // A place that is given back can be had.
+    assert_eq!(retained.keep(&of_host(OTHER, &unit(0), ""), 0), Kept::Cleared);
+    assert_eq!(retained.keep(&of_host(OTHER, "presence", "x"), 0), Kept::Yes);
+    retained.close();
+    let again = Retained::open(Some(folder.path()), Prefix::default(), &limits, 0).unwrap();
+    assert_eq!(again.size().0, retained.size().0);
+    drop(again);
+    // Lower limits hold for what was kept under others.
+    let fewer = Limits { retained_host_max: 10, ..limits };
+    let fewer = Retained::open(Some(folder.path()), Prefix::default(), &fewer, 0).unwrap();
+    assert_eq!((all(&fewer, &format!("muster/h/{HOST}/unit/#"), 0).len(), fewer.size().0), (10, 10 + 10 + 3));
+}
+
+#[test]
+fn what_a_revoked_certificate_has_kept_can_be_taken_away_also_after_a_restart() {
+    let serial = |number: u8| Serial::new(&[number]).unwrap();
+    let (host, other): (Identity, Identity) = (HOST.parse().unwrap(), OTHER.parse().unwrap());
+    let folder = folder();
+    let mut retained = open(&folder);
+    retained.shown(&host, serial(1));
+    retained.shown(&other, serial(2));
+    // It has another one now.
+    retained.shown(&other, serial(3));
+    for host in [HOST, OTHER] {
+        for below in ["presence", "unit/default/a", "alert/b"] {
+            retained.keep(&of_host(host, below, "x"), 0);
+        }
+        retained.keep(&of_host(host, "desired", "x"), 0);
+    }
+    for round in 0..3 {
+        assert!(retained.removals(|_, found| *found == serial(2)).is_empty(), "nobody's any more");
+        let mut removals = retained.removals(|_, found| *found == serial(1));
+        removals.sort_by(|a, b| a.topic().cmp(b.topic()));
+        let topics: Vec<_> = removals.iter().map(Message::topic).collect();
+        assert_eq!(topics, ["alert/b", "presence", "unit/default/a"].map(|below| format!("muster/h/{HOST}/{below}")));
+        assert!(removals.iter().all(|message| message.payload().is_empty() && message.retain()));
+        if round == 1 {
+            // A new file has it, too.
+            retained.disk.as_ref().unwrap().rewrite(retained.memory.records());
+        }
+        if round == 2 {
+            removals.iter().for_each(|message| assert_eq!(retained.keep(message, 0), Kept::Cleared));
+        }
+        retained.close();
+        retained = open(&folder);
+    }
+    assert!(retained.removals(|_, found| *found == serial(1)).is_empty());
+    check(&retained, &format!("muster/h/{HOST}/#"), &[(&format!("muster/h/{HOST}/desired"), "x")]);
+    assert_eq!(retained.size().0, 5);
 }
 
 #[test]
@@ -115,12 +217,12 @@ fn what_has_expired_is_not_found_and_then_not_there() {
     assert_eq!((retained.size().0, retained.expired()), (2, 2));
     retained.close();
 
-    let mut again = Retained::open(Some(folder.path()), &Limits::default(), 2000).unwrap();
+    let mut again = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 2000).unwrap();
     assert_eq!(found(&again, "muster/#", 2000).len(), 4, "the clock went back");
     again.close();
-    let again = Retained::open(Some(folder.path()), &Limits::default(), 10_000).unwrap();
+    let again = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 10_000).unwrap();
     assert_eq!(found(&again, "#", 0), [("muster/c".into(), "2".into()), ("muster/d".into(), "1".into())]);
-    assert_eq!(again.size().1, again.matching("#", 0).iter().map(Message::len).sum::<usize>());
+    assert_eq!(again.size().1, all(&again, "#", 0).iter().map(Message::len).sum::<usize>());
 }
 
 #[test]
@@ -130,8 +232,8 @@ fn an_expired_one_does_not_uncover_the_one_before() {
     retained.keep(&message("muster/a", "old"), 0);
     retained.keep(&expiring("muster/a", "new", 1, 0), 0);
     retained.close();
-    let retained = Retained::open(Some(folder.path()), &Limits::default(), 5000).unwrap();
-    assert_eq!(retained.matching("#", 0), []);
+    let retained = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 5000).unwrap();
+    assert_eq!(all(&retained, "#", 0), []);
 }
 
 #[test]
@@ -148,14 +250,14 @@ fn a_message_comes_back_with_all_it_had() {
     let mut retained = open(&folder);
     retained.keep(&whole, 0);
     retained.close();
-    assert_eq!(open(&folder).matching("muster/+", 0), [whole]);
+    assert_eq!(all(&open(&folder), "muster/+", 0), [whole]);
 }
 
 #[test]
 fn a_folder_has_one_broker() {
     let folder = folder();
     let mut first = open(&folder);
-    let second = Retained::open(Some(folder.path()), &Limits::default(), 0);
+    let second = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 0);
     assert!(second.unwrap_err().to_string().contains("another broker uses the folder"));
     first.close();
     drop(open(&folder));
@@ -169,7 +271,7 @@ fn a_folder_that_cannot_be_is_said() {
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     for path in [&file, &file.join("below")] {
-        let error = Retained::open(Some(path), &Limits::default(), 0).unwrap_err();
+        let error = Retained::open(Some(path), Prefix::default(), &Limits::default(), 0).unwrap_err();
         assert!(matches!(&error, StartError::Store { folder, .. } if folder == path), "{error}");
     }
 }
@@ -181,7 +283,7 @@ fn a_journal_of_the_future_is_left_alone() {
     let mut bytes = fs::read(journal_of(&folder)).unwrap();
     bytes[16] = 9;
     fs::write(journal_of(&folder), &bytes).unwrap();
-    let error = Retained::open(Some(folder.path()), &Limits::default(), 0).unwrap_err();
+    let error = Retained::open(Some(folder.path()), Prefix::default(), &Limits::default(), 0).unwrap_err();
     assert!(matches!(error, StartError::StoreVersion { version: 9, .. }), "{error}");
     assert_eq!(fs::read(journal_of(&folder)).unwrap(), bytes);
 }
@@ -191,7 +293,7 @@ fn others_may_not_read_it() {
     use std::os::unix::fs::PermissionsExt;
     let parent = folder();
     let inside = parent.path().join("a/b");
-    let mut retained = Retained::open(Some(&inside), &Limits::default(), 0).unwrap();
+    let mut retained = Retained::open(Some(&inside), Prefix::default(), &Limits::default(), 0).unwrap();
     retained.close();
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(inside.clone()), 0o700);
@@ -271,7 +373,7 @@ fn lower_limits_hold_for_what_comes_from_the_disk() {
         retained.keep(&message(&format!("t/{index}"), "x"), 0);
     }
     retained.close();
-    let mut fewer = Retained::open(Some(folder.path()), &limits(4, 10_000), 0).unwrap();
+    let mut fewer = Retained::open(Some(folder.path()), Prefix::default(), &limits(4, 10_000), 0).unwrap();
     assert_eq!(fewer.size().0, 4);
     fewer.close();
     // What was dropped does not come back.
@@ -316,7 +418,7 @@ fn what_is_said_again_is_not_written_again() {
 fn a_full_queue_loses_nothing_in_the_end() {
     let folder = folder();
     // Nothing fits: each message is one that the disk did not take in time.
-    let mut retained = Retained::with_queue(Some(folder.path()), &Limits::default(), 0, 0).unwrap();
+    let mut retained = Retained::with_queue(Some(folder.path()), Prefix::default(), &Limits::default(), 0, 0).unwrap();
     retained.keep(&message("a", "1"), 0);
     retained.keep(&message("b", "1"), 0);
     assert_eq!(retained.figures().map(|figures| (figures.is_whole, figures.missed)), Some((false, 2)));
@@ -357,7 +459,7 @@ fn on_a_small_disk() {
     let Some(folder) = std::env::var_os(SMALL_DISK).map(PathBuf::from) else { return };
     let ballast = folder.join("ballast");
     fs::write(&ballast, vec![0; 200_000]).unwrap();
-    let mut retained = Retained::open(Some(&folder), &Limits::default(), 0).unwrap();
+    let mut retained = Retained::open(Some(&folder), Prefix::default(), &Limits::default(), 0).unwrap();
     retained.keep(&message("first", "1"), 0);
     until("the first one", &mut retained, |figures| figures.file_bytes > 32);
     let topics: Vec<_> = (0..10).map(|index| format!("t/{index}")).collect();
@@ -377,7 +479,7 @@ fn on_a_small_disk() {
     fs::remove_file(&ballast).unwrap();
     until("room", &mut retained, |figures| figures.is_whole);
     retained.close();
-    assert_eq!(Retained::open(Some(&folder), &Limits::default(), 0).unwrap().size().0, 11);
+    assert_eq!(Retained::open(Some(&folder), Prefix::default(), &Limits::default(), 0).unwrap().size().0, 11);
 }
 
 #[test]
@@ -400,7 +502,7 @@ fn a_hundred_thousand() {
         let mut fastest = Duration::MAX;
         for _ in 0..5 {
             let since = Instant::now();
-            assert_eq!(retained.matching(filter, 0).len(), expected, "{filter}");
+            assert_eq!(all(&retained, filter, 0).len(), expected, "{filter}");
             fastest = fastest.min(since.elapsed());
         }
         println!("{filter}: {expected} in {fastest:?}");
@@ -433,7 +535,7 @@ proptest! {
     ) {
         let folder = folder();
         let limits = limits(5, 400);
-        let open = |now_ms| Retained::with_queue(Some(folder.path()), &limits, now_ms, queue_max_bytes).unwrap();
+        let open = |now_ms| Retained::with_queue(Some(folder.path()), Prefix::default(), &limits, now_ms, queue_max_bytes).unwrap();
         let (mut retained, mut map, mut now_ms) = (open(0), BTreeMap::<String, Message>::new(), 0);
         for (topic, payload, what) in steps {
             now_ms += 500;
@@ -443,23 +545,25 @@ proptest! {
             }
             let message = if what == 1 { expiring(&topic, &payload, 2, now_ms) } else { message(&topic, &payload) };
             map.retain(|_, message| !message.is_expired(now_ms));
-            map.remove(&topic);
-            let bytes: usize = map.values().map(Message::len).sum();
+            let others = || map.iter().filter(|(other, _)| **other != topic).map(|(_, message)| message);
+            let (count, bytes) = (others().count(), others().map(Message::len).sum::<usize>());
             let expected = match () {
                 () if payload.is_empty() => Kept::Cleared,
-                () if map.len() >= 5 || bytes + message.len() > 400 => Kept::Full,
+                () if count >= 5 || bytes + message.len() > 400 => Kept::Full,
                 () => Kept::Yes,
             };
             prop_assert_eq!(retained.keep(&message, now_ms), expected);
-            if expected == Kept::Yes {
-                map.insert(topic, message);
+            match expected {
+                Kept::Yes => drop(map.insert(topic, message)),
+                Kept::Cleared => drop(map.remove(&topic)),
+                Kept::Full => (),
             }
             prop_assert_eq!(retained.size(), (map.len(), map.values().map(Message::len).sum::<usize>()));
         }
         retained.close();
         let retained = open(now_ms);
         let expected: Vec<_> = map.into_values().collect();
-        let mut found = retained.matching("#", now_ms);
+        let mut found = all(&retained, "#", now_ms);
         found.sort_by(|a, b| a.topic().cmp(b.topic()));
         prop_assert_eq!(found, expected);
     }

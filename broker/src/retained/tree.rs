@@ -3,8 +3,14 @@
 //! A tree rather than a sorted list, so that `+` in the middle of a filter costs what it finds: `h/+/presence` looks at
 //! each host once and not at the hundreds of units and alerts that stand beside its presence. Branches that hold
 //! nothing are taken away at once, and their place is given back.
+//!
+//! **Invariant: what stands in the tree has an order**, so that a walk can stop anywhere and go on later from there,
+//! whatever has changed meanwhile: what was there all the time is met once.
 
-use std::collections::HashMap;
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, ControlFlow},
+};
 
 use crate::message::Message;
 
@@ -12,11 +18,8 @@ use crate::message::Message;
 /// clients publish is far below.
 pub(super) const LEVELS_MAX: usize = 1024;
 
-/// A table that is less than this part full is made smaller.
-const SHRINK_PART: usize = 8;
-
-/// Tables up to this size are left alone.
-const SMALL: usize = 64;
+/// Up to so many branches stand in a list, which takes half the room of a table. Most nodes have a handful.
+const FEW: usize = 32;
 
 /// Messages by topic.
 #[derive(Debug, Default)]
@@ -32,7 +35,100 @@ struct Node {
     children: Option<Box<Children>>,
 }
 
-type Children = HashMap<Box<str>, Node>;
+/// Branches by level, in order. They are in `few` or in `many`.
+#[derive(Debug, Default)]
+struct Children {
+    few: Vec<(Box<str>, Node)>,
+    many: BTreeMap<Box<str>, Node>,
+}
+
+impl Children {
+    fn is_empty(&self) -> bool {
+        self.few.is_empty() && self.many.is_empty()
+    }
+
+    fn find(&self, level: &str) -> Result<usize, usize> {
+        self.few.binary_search_by(|(name, _)| (**name).cmp(level))
+    }
+
+    fn get(&self, level: &str) -> Option<&Node> {
+        match self.find(level) {
+            Ok(index) => self.few.get(index).map(|(_, node)| node),
+            Err(_) => self.many.get(level),
+        }
+    }
+
+    fn get_mut(&mut self, level: &str) -> Option<&mut Node> {
+        match self.find(level) {
+            Ok(index) => self.few.get_mut(index).map(|(_, node)| node),
+            Err(_) => self.many.get_mut(level),
+        }
+    }
+
+    /// The branch of this level, which is made if there is none.
+    fn place(&mut self, level: &str) -> &mut Node {
+        let place = match self.find(level) {
+            Ok(index) => Some(index),
+            Err(index) if self.many.is_empty() && self.few.len() < FEW => {
+                self.few.insert(index, (level.into(), Node::default()));
+                Some(index)
+            }
+            Err(_) => {
+                self.many.extend(std::mem::take(&mut self.few));
+                None
+            }
+        };
+        match place.and_then(|index| self.few.get_mut(index)) {
+            Some((_, node)) => node,
+            None => self.many.entry(level.into()).or_default(),
+        }
+    }
+
+    fn remove(&mut self, level: &str) {
+        match self.find(level) {
+            Ok(index) => drop(self.few.remove(index)),
+            Err(_) => drop(self.many.remove(level)),
+        }
+        // Half of what made it one, so that nothing goes to and fro.
+        if !self.many.is_empty() && self.many.len() <= FEW / 2 {
+            self.few = std::mem::take(&mut self.many).into_iter().collect();
+        }
+    }
+
+    /// All branches from this level on, or all.
+    fn from<'a>(&'a self, level: Option<&str>) -> impl Iterator<Item = (&'a str, &'a Node)> {
+        let index = level.map_or(0, |level| self.find(level).unwrap_or_else(|index| index));
+        let few = self.few.iter().skip(index).map(|(name, node)| (&**name, node));
+        let start = level.map_or(Bound::Unbounded, Bound::Included);
+        few.chain(self.many.range::<str, _>((start, Bound::Unbounded)).map(|(name, node)| (&**name, node)))
+    }
+}
+
+/// Where a walk stopped: this node's own message was met, those below it were not. None for a node that was not met.
+type After<'a> = Option<Option<&'a str>>;
+
+/// Where a walk stops for now: the levels of the node, the last one first.
+type Stopped<'a> = ControlFlow<Vec<&'a str>>;
+
+/// What a walk does with the messages, and how far it may go.
+struct Walk<V> {
+    /// Nodes that may still be met.
+    steps: usize,
+    /// Says whether the walk stops behind this message.
+    visit: V,
+}
+
+impl<'a, V: FnMut(&'a Message) -> ControlFlow<()>> Walk<V> {
+    /// Meets a node; `matches` says whether its message is meant.
+    fn meet(&mut self, node: &'a Node, matches: bool) -> Stopped<'a> {
+        let message = node.message.as_ref().filter(|_| matches);
+        self.steps = self.steps.saturating_sub(1);
+        if message.is_some_and(|message| (self.visit)(message).is_break()) || self.steps == 0 {
+            return ControlFlow::Break(Vec::new());
+        }
+        ControlFlow::Continue(())
+    }
+}
 
 impl Tree {
     pub(super) fn len(&self) -> usize {
@@ -52,7 +148,7 @@ impl Tree {
     pub(super) fn insert(&mut self, message: Message) -> Option<Message> {
         let mut node = &mut self.root;
         for level in message.topic().split('/').take(LEVELS_MAX) {
-            node = node.children.get_or_insert_default().entry(level.into()).or_default();
+            node = node.children.get_or_insert_default().place(level);
         }
         let old = node.message.replace(message);
         self.len += usize::from(old.is_none());
@@ -66,21 +162,31 @@ impl Tree {
         old
     }
 
+    /// Calls `visit` with each message whose topic matches `filter`, in order, from behind `after` on, until it breaks or
+    /// so many nodes were looked at. Gives where it stopped, if it is not through; how many steps are left is in `steps`.
+    pub(super) fn walk<'a>(
+        &'a self,
+        filter: &str,
+        after: Option<&str>,
+        steps: &mut usize,
+        visit: impl FnMut(&'a Message) -> ControlFlow<()>,
+    ) -> Option<String> {
+        let mut walk = Walk { steps: (*steps).max(1), visit };
+        let stopped = self.root.branches(filter, Some(after), true, &mut walk);
+        *steps = walk.steps;
+        stopped.break_value().map(|mut levels| {
+            levels.reverse();
+            levels.join("/")
+        })
+    }
+
     /// Calls `visit` with each message whose topic matches `filter`.
     pub(super) fn visit<'a>(&'a self, filter: &str, visit: &mut impl FnMut(&'a Message)) {
-        // A wildcard in the first level does not stand for topics that begin with `$`.
-        let (first, rest) = filter.split_once('/').map_or((filter, None), |(first, rest)| (first, Some(rest)));
-        if !matches!(first, "+" | "#") {
-            self.root.visit(Some(filter), visit);
-            return;
-        }
-        for (level, child) in self.root.children.iter().flat_map(|children| children.iter()) {
-            match first {
-                _ if level.starts_with('$') => {}
-                "#" => child.visit_all(visit),
-                _ => child.visit(rest, visit),
-            }
-        }
+        let mut steps = usize::MAX;
+        self.walk(filter, None, &mut steps, |message| {
+            visit(message);
+            ControlFlow::Continue(())
+        });
     }
 
     /// All of them.
@@ -89,6 +195,10 @@ impl Tree {
         self.root.visit_all(&mut |message| all.push(message.clone()));
         all
     }
+}
+
+fn split(text: &str) -> (&str, Option<&str>) {
+    text.split_once('/').map_or((text, None), |(level, rest)| (level, Some(rest)))
 }
 
 impl Node {
@@ -105,36 +215,61 @@ impl Node {
             children.remove(level);
             if children.is_empty() {
                 self.children = None;
-            } else if children.capacity() > SMALL && children.len() < children.capacity() / SHRINK_PART {
-                children.shrink_to_fit();
             }
         }
         removed
     }
 
     /// `filter` is what is left of it; none if this is where it ends.
-    fn visit<'a>(&'a self, filter: Option<&str>, visit: &mut impl FnMut(&'a Message)) {
-        let Some(filter) = filter else {
-            self.message.iter().for_each(visit);
-            return;
-        };
-        let (level, rest) = filter.split_once('/').map_or((filter, None), |(level, rest)| (level, Some(rest)));
-        if level == "#" {
+    fn walk<'a, V>(&'a self, filter: Option<&str>, after: After<'_>, walk: &mut Walk<V>) -> Stopped<'a>
+    where
+        V: FnMut(&'a Message) -> ControlFlow<()>,
+    {
+        if after.is_none() {
             // `a/#` matches `a` as well.
-            self.visit_all(visit);
-            return;
+            walk.meet(self, filter.is_none_or(|filter| filter == "#"))?;
         }
-        let Some(children) = &self.children else { return };
-        if level == "+" {
-            children.values().for_each(|child| child.visit(rest, visit));
-        } else if let Some(child) = children.get(level) {
-            child.visit(rest, visit);
+        match filter {
+            Some(filter) => self.branches(filter, Some(after.flatten()), false, walk),
+            None => ControlFlow::Continue(()),
         }
+    }
+
+    /// What stands below this node, from behind `after` on.
+    fn branches<'a, V>(&'a self, filter: &str, after: After<'_>, is_root: bool, walk: &mut Walk<V>) -> Stopped<'a>
+    where
+        V: FnMut(&'a Message) -> ControlFlow<()>,
+    {
+        let Some(children) = &self.children else { return ControlFlow::Continue(()) };
+        let (reached, deeper) = after.flatten().map(split).unzip();
+        let (level, rest) = split(filter);
+        let rest = if level == "#" { Some("#") } else { rest };
+        let go = |walk: &mut Walk<V>, name: &'a str, child: &'a Self| {
+            let after = if reached == Some(name) { deeper } else { None };
+            child.walk(rest, after, walk).map_break(|mut levels| {
+                levels.push(name);
+                levels
+            })
+        };
+        if matches!(level, "+" | "#") {
+            for (name, child) in children.from(reached) {
+                // A wildcard in the first level does not stand for topics that begin with `$`.
+                if !(is_root && name.starts_with('$')) {
+                    go(walk, name, child)?;
+                }
+            }
+        } else if reached.is_none_or(|reached| reached <= level)
+            && let Some((name, child)) = children.from(Some(level)).next()
+            && name == level
+        {
+            go(walk, name, child)?;
+        }
+        ControlFlow::Continue(())
     }
 
     fn visit_all<'a>(&'a self, visit: &mut impl FnMut(&'a Message)) {
         self.message.iter().for_each(&mut *visit);
-        for child in self.children.iter().flat_map(|children| children.values()) {
+        for (_, child) in self.children.iter().flat_map(|children| children.from(None)) {
             child.visit_all(visit);
         }
     }
@@ -198,13 +333,77 @@ mod tests {
         drop(tree);
     }
 
+    proptest! {
+        /// A walk that stops and goes on meets everything once, in order, whatever is added and taken away meanwhile.
+        #[test]
+        fn a_walk_goes_on_from_where_it_stopped(
+            topics in proptest::collection::btree_set("[$]?[ab]{0,1}(/[abc-]{0,2}){0,4}", 0..40),
+            others in proptest::collection::vec("[ab]{0,1}(/[abc-]{0,2}){0,4}", 0..40),
+            filter in "[$]?[ab+]{0,1}(/[ab+]{0,1}){0,3}(/#)?|#",
+            steps in 1_usize..6,
+        ) {
+            let mut tree = Tree::default();
+            for topic in &topics {
+                tree.insert(Message::plain(topic, "stays", true));
+            }
+            let (mut after, mut met) = (None, Vec::new());
+            for round in 0.. {
+                prop_assert!(round < 1000, "it does not end");
+                let mut left = steps;
+                let next = tree.walk(&filter, after.as_deref(), &mut left, |message| {
+                    met.push(message.topic().to_owned());
+                    ControlFlow::Continue(())
+                });
+                // Something else comes and goes at each stop.
+                if let Some(other) = others.get(round % 40).filter(|other| !topics.contains(*other))
+                    && tree.remove(other).is_none()
+                {
+                    tree.insert(Message::plain(other, "goes", true));
+                }
+                let Some(next) = next else { break };
+                prop_assert!(after.as_ref() != Some(&next), "it stands still");
+                after = Some(next);
+            }
+            let unique: std::collections::BTreeSet<_> = met.iter().collect();
+            prop_assert_eq!(unique.len(), met.len(), "met twice: {:?}", &met);
+            let mut stayed: Vec<_> = met.into_iter().filter(|topic| topics.contains(topic)).collect();
+            stayed.sort_unstable();
+            let expected: Vec<_> = topics.iter().filter(|topic| matches(&filter, topic)).cloned().collect();
+            prop_assert_eq!(stayed, expected);
+        }
+    }
+
+    #[test]
+    fn a_walk_stops_where_it_is_told() {
+        let mut tree = Tree::default();
+        for topic in ["a", "a/b", "a/c", "b/c", "$x/c"] {
+            tree.insert(Message::plain(topic, "x", true));
+        }
+        for (after, expected) in [
+            (None, Some("a")),
+            (Some("a"), Some("a/b")),
+            (Some("a/b"), Some("a/c")),
+            (Some("a/bb"), Some("a/c")),
+            (Some("a/c"), Some("b/c")),
+            (Some("b/c"), None),
+        ] {
+            let mut steps = usize::MAX;
+            let stopped = tree.walk("#", after, &mut steps, |_| ControlFlow::Break(()));
+            assert_eq!(stopped.as_deref(), expected, "{after:?}");
+        }
+        let mut steps = 2;
+        assert_eq!(tree.walk("+/c", None, &mut steps, |_| ControlFlow::Continue(())).as_deref(), Some("a/c"));
+        assert_eq!(steps, 0);
+    }
+
     #[test]
     fn a_table_that_was_large_is_given_back() {
         let mut tree = Tree::default();
         let topic = |index: usize| format!("h/{index}");
         (0..10_000).for_each(|index| drop(tree.insert(Message::plain(&topic(index), "x", true))));
         (1..10_000).for_each(|index| drop(tree.remove(&topic(index))));
-        let hosts = tree.root.children.as_ref().unwrap()["h"].children.as_ref().unwrap();
-        assert!(hosts.capacity() < 100, "{}", hosts.capacity());
+        let hosts = tree.root.children.as_ref().unwrap().get("h").unwrap().children.as_ref().unwrap();
+        assert!(hosts.many.is_empty() && hosts.few.capacity() <= FEW, "{}", hosts.few.capacity());
+        assert_eq!(found(&tree, "h/+").len(), 1);
     }
 }

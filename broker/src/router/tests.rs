@@ -17,6 +17,8 @@ impl Rig {
             for message in messages.iter().filter(|message| !message.topic().is_empty()) {
                 tell.send(String::from_utf8(message.payload().to_vec()).unwrap()).ok();
             }
+            let refused = messages.iter().enumerate().filter(|(_, message)| message.payload().ends_with(b"7"));
+            refused.map(|(index, message)| Refused { index, message: message.clone() }).collect()
         }));
         Self { hub, out }
     }
@@ -40,6 +42,25 @@ async fn messages_come_out_in_order_and_their_publisher_is_told() {
     }
     rig.expect(0..10_000).await;
     assert_eq!(rig.hub.counters.router_deaths.get(), 0);
+}
+
+/// Whatever batches the router makes of them, a publisher is told of its own.
+#[tokio::test]
+async fn a_publisher_is_told_what_of_its_batch_was_refused() {
+    let rig = Rig::new(Limits::default()).await;
+    let mut taken = Vec::new();
+    for batch in 0..200 {
+        taken.push(rig.publish(batch * 13..batch * 13 + 13).await);
+    }
+    for (batch, taken) in taken.into_iter().enumerate() {
+        let refused = taken.await.unwrap();
+        let found: Vec<_> = refused.iter().map(|refused| refused.index).collect();
+        let expected: Vec<_> = (0..13).filter(|index| (batch * 13 + index) % 10 == 7).collect();
+        assert_eq!(found, expected, "of batch {batch}");
+        for Refused { index, message } in refused {
+            assert_eq!(message.payload(), (batch * 13 + index).to_string().as_bytes());
+        }
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     access::Access,
     codec::{self, Request, RetainHandling},
-    mailbox::Pool,
+    mailbox::{Account, Lot, Pool},
     message::{Message, publication},
 };
 use proptest::prelude::*;
@@ -16,17 +16,21 @@ fn plain() -> Options {
 }
 
 fn session() -> Session {
-    Session::new(1, Mailbox::new(1 << 20, Pool::new(usize::MAX)))
+    Session::new(1, Mailbox::new(1 << 20, Account::new(usize::MAX, usize::MAX, Pool::new(usize::MAX))))
+}
+
+fn lot(message: Message) -> Arc<Lot> {
+    Lot::new(message, &Pool::new(usize::MAX))
 }
 
 fn parcel(text: &str, qos: QoS) -> Parcel {
-    Parcel { message: Message::plain("a", text, false), qos, retain: false, subscription_id: None }
+    Parcel { message: lot(Message::plain("a", text, false)), qos, retain: false, subscription_id: None }
 }
 
 /// What `fill` wrote: packet id, whether it is a repetition, and payload of each message.
 fn sent(session: &mut Session, reach: Reach) -> Vec<(Option<u16>, bool, String)> {
     let mut out = BytesMut::new();
-    let filled = session.fill(reach, 0, &mut out);
+    let filled = session.fill(reach, 0, &mut out, |_| ());
     let mut rest = &out[..];
     let mut found = Vec::new();
     while let Some((frame, used)) = codec::frame(rest, usize::MAX).unwrap() {
@@ -117,11 +121,11 @@ fn a_smaller_window_holds_what_is_sent_again_back() {
 fn what_is_expired_or_too_large_is_left_out() {
     let mut session = session();
     let expired = Message::new(&codec::Publication { expiry_s: Some(1), ..publication("a", b"old") }, 0, 0);
-    session.mailbox.put(Parcel { message: expired, ..parcel("", QoS::AtLeastOnce) });
+    session.mailbox.put(Parcel { message: lot(expired), ..parcel("", QoS::AtLeastOnce) });
     session.mailbox.put(parcel(&"x".repeat(100), QoS::AtLeastOnce));
     session.mailbox.put(parcel("good", QoS::AtLeastOnce));
     let mut out = BytesMut::new();
-    let filled = session.fill(Reach { packet_max_bytes: 50, ..REACH }, 1000, &mut out);
+    let filled = session.fill(Reach { packet_max_bytes: 50, ..REACH }, 1000, &mut out, |_| ());
     assert_eq!(filled, Filled { sent: 1, expired: 1, too_large: 1 });
     assert!(out.ends_with(b"good"));
 }
@@ -144,11 +148,65 @@ fn subscriptions_are_one_per_filter() {
     let mut subscriptions = Subscriptions::default();
     for (filter, no_local) in [("muster/a", false), ("muster/b", false), ("muster/a", true)] {
         let options = Options { no_local, ..plain() };
-        subscriptions.add(Subscription { filter: access.subscribe(filter).unwrap(), options, id: None });
+        subscriptions.add(Subscription { filter: access.subscribe(filter).unwrap(), options, id: None, place: None });
     }
     assert_eq!((subscriptions.len(), subscriptions.contains("muster/a")), (2, true));
     assert!(subscriptions.remove("muster/a").unwrap().options.no_local);
     assert!(subscriptions.remove("muster/a").is_none() && subscriptions.iter().count() == 1);
+}
+
+/// Two filters, one of them asked for again at first and again on the way; three chunks each.
+#[test]
+fn what_is_retained_is_brought_when_nothing_waits_and_behind_what_does() {
+    let access = Access::of("console-main");
+    let mut session = session();
+    let filter = |text: &str| access.subscribe(text).unwrap();
+    for text in ["muster/a", "muster/b", "muster/a"] {
+        session.cursors.begin(filter(text));
+    }
+    let narrow = Reach { window: 2, ..REACH };
+    let bring = |session: &mut Session, begins_again: bool| {
+        let cursor = session.cursors.next().unwrap();
+        let text = format!("{}{}", cursor.filter, cursor.after.as_deref().unwrap_or_default());
+        cursor.after = match cursor.after.as_deref() {
+            None => Some("1".to_owned()),
+            Some("1") => Some("2".to_owned()),
+            _ => None,
+        };
+        if cursor.after.is_none() {
+            session.cursors.finish();
+        } else if begins_again {
+            session.cursors.begin(filter("muster/a"));
+        }
+        session.mailbox.put_retained([parcel(&text, QoS::AtLeastOnce)].into_iter());
+    };
+    let mut found = Vec::new();
+    session.mailbox.put(parcel("live", QoS::AtLeastOnce));
+    for round in 0..20 {
+        let mut out = BytesMut::new();
+        session.fill(narrow, 0, &mut out, |session| bring(session, round == 1));
+        let mut rest = &out[..];
+        while let Some((frame, used)) = codec::frame(rest, usize::MAX).unwrap() {
+            let Ok(Request::Publish { packet_id, publication }) = narrow.version.decode(&frame) else { panic!() };
+            found.push(String::from_utf8(publication.payload.to_vec()).unwrap());
+            assert!(session.acknowledge(packet_id.unwrap()));
+            rest = &rest[used..];
+        }
+    }
+    let (a, b) =
+        (["muster/a", "muster/a1", "muster/a", "muster/a1", "muster/a2"], ["muster/b", "muster/b1", "muster/b2"]);
+    assert_eq!(found, [&["live"][..], &a, &b].concat());
+    assert!(session.cursors.is_empty() && session.wants_more());
+}
+
+#[test]
+fn what_is_unsubscribed_is_brought_no_further() {
+    let access = Access::of("console-main");
+    let mut session = session();
+    session.cursors.begin(access.subscribe("muster/a").unwrap());
+    session.cursors.begin(access.subscribe("muster/b").unwrap());
+    assert!(session.unsubscribe("muster/a").is_none());
+    assert_eq!(session.cursors.next().map(|cursor| cursor.filter.to_string()).as_deref(), Some("muster/b"));
 }
 
 proptest! {

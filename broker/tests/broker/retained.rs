@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use muster_broker::{Limits, Refused};
 use rumqttc::QoS;
 
-use crate::fixture::{Fixture, HOST};
+use crate::{
+    five::{Connect, Five, Properties, QOS_1, property},
+    fixture::{Fixture, HOST, OTHER, packet},
+};
 
 fn unit(index: usize) -> String {
     format!("muster/h/{HOST}/unit/default/u{index}")
@@ -13,7 +17,7 @@ fn unit(index: usize) -> String {
 #[tokio::test]
 async fn a_wildcard_brings_all_of_them() {
     const COUNT: usize = 2000;
-    let fixture = Fixture::new().await;
+    let fixture = Fixture::with(Limits { retained_host_max: COUNT, ..Limits::default() }).await;
     let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
     for index in 0..COUNT {
         host.mqtt.publish(unit(index), QoS::AtLeastOnce, true, index.to_string()).await.unwrap();
@@ -123,4 +127,146 @@ async fn mosquitto_sub_reads_a_hosts_tree() {
     let lines: BTreeSet<_> = stdout.lines().collect();
     let expected = [format!("{} one", unit(1)), format!("muster/h/{HOST}/presence here")];
     assert_eq!(lines, expected.iter().map(String::as_str).collect(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A host that has as much as it may keeps what it has, and is told; others are not concerned.
+#[tokio::test]
+async fn what_a_host_retains_beyond_its_share_is_refused_and_the_old_value_stays() {
+    let fixture = Fixture::with(Limits { retained_host_max: 3, retained_max: 3, ..Limits::default() }).await;
+    let mut console = fixture.console().await;
+    console.subscribe("muster/h/+/unit/#", QoS::AtLeastOnce).await;
+    let none = Properties::default();
+    let mut host = Five::connect(&fixture, HOST, &Connect::new(&format!("{HOST}-1"))).await.0;
+    for index in 0..3 {
+        assert_eq!(host.publish(&unit(index), true, &none, "old").await, 0);
+        assert_eq!(console.text().await, (unit(index), "old".to_owned(), false));
+    }
+    assert_eq!(host.publish(&unit(3), true, &none, "one too many").await, 0x97);
+    assert_eq!(host.publish(&unit(3), false, &none, "passing").await, 0);
+    assert_eq!(host.publish(&unit(1), true, &none, "new").await, 0);
+    // What is not kept is not dealt out either.
+    assert_eq!(console.text().await, (unit(3), "passing".to_owned(), false));
+    assert_eq!(console.text().await, (unit(1), "new".to_owned(), false));
+    let stats = fixture.broker.stats();
+    assert_eq!((stats.retained, stats.retained_refused_total, stats.refusals.get(Refused::Retained)), (3, 1, 1));
+
+    // All there is room for is taken; another host has its own.
+    let mut other = fixture.client(OTHER, &format!("{OTHER}-1")).await;
+    let presence = format!("muster/h/{OTHER}/presence");
+    other.publish(&presence, true, "here").await;
+    let mut late = fixture.console_named("console-late").await;
+    late.subscribe("muster/h/#", QoS::AtLeastOnce).await;
+    let mut found = BTreeSet::new();
+    for _ in 0..4 {
+        found.insert(late.text().await);
+    }
+    let expected = [(unit(0), "old"), (unit(1), "new"), (unit(2), "old"), (presence, "here")];
+    assert_eq!(found, expected.into_iter().map(|(topic, text)| (topic, text.to_owned(), true)).collect());
+
+    // Who cannot be told by an acknowledgement is told by the end of the connection, as with every refusal.
+    host.tell(&unit(3), true, &none, "one too many").await;
+    host.refused(0x97).await;
+    let mut raw = fixture.raw(HOST).await;
+    raw.connect(&format!("{HOST}-1"), 30).await;
+    let publish = |topic: &str, packet_id: u8, text: &str| {
+        let length = u8::try_from(topic.len()).unwrap();
+        packet(0x33, &[&[0, length], topic.as_bytes(), &[0, packet_id], text.as_bytes()].concat())
+    };
+    let publishes = [publish(&unit(2), 1, "newer"), publish(&unit(3), 2, "too many"), publish(&unit(1), 3, "newest")];
+    raw.send(&publishes.concat()).await;
+    // Those that were taken are acknowledged; the last one may have come too late.
+    let acknowledged = raw.rest().await;
+    let (first, third) = ([0x40, 2, 0, 1], [0x40, 2, 0, 3]);
+    assert!(acknowledged == first || acknowledged == [first, third].concat(), "{acknowledged:?}");
+    assert_eq!(console.text().await, (unit(2), "newer".to_owned(), false));
+}
+
+/// A last will for which there is no room reaches who listens all the same.
+#[tokio::test]
+async fn a_will_that_cannot_be_kept_is_delivered() {
+    let fixture = Fixture::with(Limits { retained_host_max: 1, ..Limits::default() }).await;
+    let mut console = fixture.console().await;
+    console.subscribe("muster/h/+/presence", QoS::AtLeastOnce).await;
+    let presence = format!("muster/h/{HOST}/presence");
+    let will = rumqttc::LastWill::new(&presence, "gone", QoS::AtLeastOnce, true);
+    let mut host = fixture.mortal(HOST, &format!("{HOST}-1"), will).await;
+    host.publish(&unit(1), true, "takes the only place").await;
+    host.cut();
+    assert_eq!(console.text().await, (presence, "gone".to_owned(), false));
+    fixture.until("the end of the host", |stats| stats.retained == 1 && stats.connections == 1).await;
+}
+
+#[tokio::test]
+async fn a_filter_that_stands_twice_in_a_subscribe_brings_once_what_is_retained() {
+    let fixture = Fixture::new().await;
+    let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
+    host.publish(&unit(1), true, "kept").await;
+    let mut raw = fixture.raw("console-main").await;
+    raw.connect("console-main", 30).await;
+    let filter = [&[0, 8][..], b"muster/#", &[0]].concat();
+    raw.send(&packet(0x82, &[&[0, 1][..], &filter, &filter, &filter].concat())).await;
+    raw.expect(&[0x90, 5, 0, 1, 0, 0, 0]).await;
+    let topic = unit(1);
+    let length = u8::try_from(2 + topic.len() + 4).unwrap();
+    raw.expect(&[&[0x31, length, 0, u8::try_from(topic.len()).unwrap()][..], topic.as_bytes(), b"kept"].concat()).await;
+    raw.send(&[0xc0, 0]).await;
+    raw.expect(&[0xd0, 0]).await;
+}
+
+#[tokio::test]
+async fn filters_are_limited_by_packet_session_and_identity() {
+    let limits = Limits { subscriptions_max: 3, subscriptions_per_identity_max: 5, ..Limits::default() };
+    let fixture = Fixture::with(limits).await;
+    let mut raw = fixture.raw("operator-anna").await;
+    raw.connect("operator-anna-1", 30).await;
+    let filter = |index: u8| [&[0, 8][..], b"muster/", &[b'a' + index], &[1]].concat();
+    let all: Vec<_> = (0..5).flat_map(filter).collect();
+    raw.send(&packet(0x82, &[&[0, 1], &all[..]].concat())).await;
+    // MQTT 3.1.1 has one code for every refusal.
+    raw.expect(&[0x90, 7, 0, 1, 1, 1, 1, 0x80, 0x80]).await;
+
+    let mut five = Five::connect(&fixture, "operator-anna", &Connect::new("operator-anna-2")).await.0;
+    assert_eq!(five.subscribe("muster/a", QOS_1).await, 1);
+    assert_eq!(five.subscribe("muster/b", QOS_1).await, 1);
+    assert_eq!(five.subscribe("muster/c", QOS_1).await, 0x97, "of the identity");
+    assert_eq!(five.subscribe("muster/b", 0).await, 0, "the same one again");
+    // Another identity has its own, and a place that is given back can be had.
+    let mut other = Five::connect(&fixture, "operator-berta", &Connect::new("operator-berta")).await.0;
+    assert_eq!(other.subscribe("muster/c", QOS_1).await, 1);
+    raw.send(&[0xe0, 0]).await;
+    raw.rest().await;
+    fixture.until("the first one gone", |stats| stats.connections == 2 && stats.subscriptions == 3).await;
+    assert_eq!(five.subscribe("muster/c", QOS_1).await, 1);
+    assert_eq!(five.subscribe("muster/d", QOS_1).await, 0x97, "of the session");
+    assert_eq!(fixture.broker.stats().refusals.get(Refused::Subscriptions), 4);
+}
+
+/// What is under way when a client goes is brought to the end when it comes back to its session.
+#[tokio::test]
+async fn a_session_that_waits_gets_the_rest_of_what_is_retained() {
+    const COUNT: usize = 400;
+    let fixture = Fixture::new().await;
+    let mut host = fixture.client(HOST, &format!("{HOST}-1")).await;
+    let padding = "x".repeat(1000);
+    for index in 0..COUNT {
+        host.publish(&unit(index), true, &format!("{index} {padding}")).await;
+    }
+    let few = Properties::default().short(property::RECEIVE_MAX, 10);
+    let connect = Connect::staying("console-main", 600).with(few);
+    let (mut five, present) = Five::connect(&fixture, "console-main", &connect).await;
+    assert!(!present);
+    assert_eq!(five.subscribe("muster/h/+/unit/#", QOS_1).await, 1);
+    let mut found = BTreeSet::new();
+    let number = |text: &str| text.split(' ').next().unwrap().parse::<usize>().unwrap();
+    for _ in 0..COUNT / 4 {
+        found.insert(number(&five.take().await));
+    }
+    five.disconnect().await;
+    let (mut five, present) = Five::connect(&fixture, "console-main", &connect).await;
+    assert!(present);
+    while found.len() < COUNT {
+        found.insert(number(&five.take().await));
+    }
+    host.publish(&unit(0), false, "live").await;
+    assert_eq!(five.take().await, "live");
 }

@@ -1,9 +1,9 @@
 //! Certificates that are good no more.
 
-use muster_broker::RevocationError;
+use muster_broker::{Broker, Config, RevocationError};
 use rumqttc::QoS;
 
-use crate::fixture::{Authority, Day, Fixture, HOST, OTHER, connect, patiently};
+use crate::fixture::{Authority, Client, Day, Fixture, HOST, OTHER, connect, connect_will, packet, patiently};
 
 #[tokio::test]
 async fn who_is_revoked_is_sent_away_and_not_let_in_again() {
@@ -87,4 +87,92 @@ async fn those_who_come_in_while_the_list_changes_are_not_forgotten() {
         patiently("the end", async { tokio::join!(coming, changing) }).await;
     }
     fixture.until("only the console", |stats| stats.connections == 1).await;
+}
+
+/// A publish of QoS 0 that is retained.
+fn retained(topic: &str, payload: &str) -> Vec<u8> {
+    let length = u16::try_from(topic.len()).unwrap().to_be_bytes();
+    packet(0x31, &[&length[..], topic.as_bytes(), payload.as_bytes()].concat())
+}
+
+async fn texts(client: &mut Client, count: usize) -> Vec<(String, String)> {
+    let mut texts = Vec::new();
+    for _ in 0..count {
+        let (topic, text, _) = client.text().await;
+        texts.push((topic.strip_prefix("muster/h/").unwrap().to_owned(), text));
+    }
+    texts
+}
+
+fn named(texts: &[(&str, &str, &str)]) -> Vec<(String, String)> {
+    texts.iter().map(|(host, below, text)| (format!("{host}/{below}"), (*text).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn what_the_revoked_have_retained_goes_with_them_and_subscribers_are_told() {
+    let fixture = Fixture::new().await;
+    let mut console = fixture.console().await;
+    console.subscribe("muster/h/#", QoS::AtLeastOnce).await;
+    let revoked = fixture.authority.issue(HOST);
+    let mut raw = fixture.raw_with(fixture.authority.client(Some(&revoked))).await.unwrap();
+    let topic = |below: &str| format!("muster/h/{HOST}/{below}");
+    raw.send(&connect_will(&format!("{HOST}-1"), 30, &topic("presence"), "gone")).await;
+    raw.expect(&[0x20, 2, 0, 0]).await;
+    raw.send(&[retained(&topic("presence"), "here"), retained(&topic("unit/default/a"), "runs")].concat()).await;
+    let mut other = fixture.client(OTHER, &format!("{OTHER}-1")).await;
+    other.publish(&format!("muster/h/{OTHER}/presence"), true, "here").await;
+    // What a console says of a host is the console's to take back.
+    let mut sender = fixture.console_named("console-other").await;
+    sender.publish(&topic("desired"), true, "all of it").await;
+    texts(&mut console, 4).await;
+
+    let list = fixture.authority.revocation_list(&[revoked.serial], Day::Tomorrow);
+    fixture.broker.revocations().replace(&list).unwrap();
+    // The last will first, so that nothing comes back behind what takes it away.
+    let found = texts(&mut console, 3).await;
+    assert_eq!(found, named(&[(HOST, "presence", "gone"), (HOST, "presence", ""), (HOST, "unit/default/a", "")]));
+    let mut late = fixture.console_named("console-late").await;
+    late.subscribe("muster/h/#", QoS::AtLeastOnce).await;
+    assert_eq!(texts(&mut late, 2).await, named(&[(HOST, "desired", "all of it"), (OTHER, "presence", "here")]));
+    assert_eq!(fixture.broker.stats().retained_revoked_total, 2);
+
+    // A host that is there with another certificate keeps what it has.
+    let mut renewed = fixture.client(HOST, &format!("{HOST}-1")).await;
+    renewed.publish(&topic("presence"), true, "again").await;
+    let list = fixture.authority.revocation_list(&[revoked.serial, 1 << 40], Day::Tomorrow);
+    fixture.broker.revocations().replace(&list).unwrap();
+    other.publish(&format!("muster/h/{OTHER}/event"), false, "fence").await;
+    assert_eq!(texts(&mut late, 2).await, named(&[(HOST, "presence", "again"), (OTHER, "event", "fence")]));
+    assert_eq!(fixture.broker.stats().retained, 3);
+}
+
+/// Who is revoked while it is away, and while the broker is.
+#[tokio::test]
+async fn what_somebody_who_is_away_has_retained_goes_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let config = || Config {
+        store: Some(folder.path().to_owned()),
+        ..Config::new("127.0.0.1:0".parse().unwrap(), authority.tls())
+    };
+    let revoked = [authority.issue(HOST), authority.issue(OTHER)];
+    let broker = Broker::start(config()).await.unwrap();
+    let fixture = Fixture { broker, authority: Authority::new() };
+    for (host, pair) in [HOST, OTHER].into_iter().zip(&revoked) {
+        let mut raw = fixture.raw_with(authority.client(Some(pair))).await.unwrap();
+        raw.connect(&format!("{host}-1"), 30).await;
+        raw.send(&[retained(&format!("muster/h/{host}/presence"), "here"), packet(0xe0, &[])].concat()).await;
+        raw.rest().await;
+    }
+    fixture.until("both retained", |stats| stats.retained == 2 && stats.connections == 0).await;
+    let list = authority.revocation_list(&[revoked[0].serial], Day::Tomorrow);
+    fixture.broker.revocations().replace(&list).unwrap();
+    fixture.until("one taken away", |stats| stats.retained == 1).await;
+    fixture.broker.stop().await;
+
+    let fixture = Fixture { broker: Broker::start(config()).await.unwrap(), authority: fixture.authority };
+    assert_eq!(fixture.broker.stats().retained, 1);
+    let list = authority.revocation_list(&[revoked[0].serial, revoked[1].serial], Day::Tomorrow);
+    fixture.broker.revocations().replace(&list).unwrap();
+    fixture.until("the other taken away", |stats| stats.retained == 0).await;
 }

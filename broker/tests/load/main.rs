@@ -12,6 +12,7 @@ mod churn;
 mod crowd;
 mod flood;
 mod growth;
+mod shares;
 mod slow;
 
 use std::{

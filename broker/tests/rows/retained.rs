@@ -39,7 +39,8 @@ async fn a_wildcard_brings_all_of_many() {
         assert_eq!(client.messages_until_quiet(Duration::from_secs(2)).await.len(), some);
     }
 
-    let ours = Ours::start(Limits::default()).await;
+    let ours =
+        Ours::start(Limits { retained_host_max: COUNT, retained_host_max_bytes: 4 << 20, ..Limits::default() }).await;
     leave_many(&ours.place, Version::V5).await;
     for version in BOTH {
         for (qos, filter) in [(0, "muster/h/+/unit/#"), (1, "muster/#"), (1, "muster/+/+/unit/default/+")] {

@@ -17,7 +17,9 @@ fn kept(topic: &str, payload: &str) -> Record {
 
 fn sample() -> Vec<Record> {
     let cleared = Record::Cleared(Bytes::from_static(b"muster/a"));
-    vec![kept("muster/a", "1"), kept("muster/b", &"x".repeat(90)), cleared, kept("muster/c", ""), kept("muster/a", "2")]
+    let shown = Record::Shown("console-main".parse().unwrap(), Serial::new(&[7, 0, 7]).unwrap());
+    let (b, a) = (kept("muster/b", &"x".repeat(90)), kept("muster/a", "2"));
+    vec![kept("muster/a", "1"), b, cleared, shown, kept("muster/c", ""), a]
 }
 
 /// A journal, and where each of its records stands.
@@ -90,7 +92,7 @@ fn an_end_that_was_never_written_is_cut_off() {
         // The length arrived, the rest did not.
         let mut torn = bytes[..last.start + 10].to_vec();
         torn.extend(vec![0; zeros]);
-        assert_eq!(read_bytes(&torn), (sound(last.start, 10 + zeros), sample()[..4].to_vec()));
+        assert_eq!(read_bytes(&torn), (sound(last.start, 10 + zeros), sample()[..5].to_vec()));
     }
 }
 
@@ -108,7 +110,7 @@ fn each_damaged_byte_costs_its_record_alone() {
             assert_eq!(found, Found::Damaged { at: 0, lost: bytes.len() as u64 }, "byte {at}");
         } else if last.contains(&at) {
             // What is at the end cannot be told from what was not written to the end.
-            assert_eq!((found, records), (sound(last.start, last.len()), sample()[..4].to_vec()), "byte {at}");
+            assert_eq!((found, records), (sound(last.start, last.len()), sample()[..5].to_vec()), "byte {at}");
         } else {
             let lost = places.iter().position(|place| place.contains(&at)).unwrap();
             let place = &places[lost];
