@@ -48,10 +48,12 @@ mod math;
 pub mod number;
 mod over;
 mod parse;
+mod re2;
 mod relabel;
 pub mod source;
 mod stretch;
 mod summary;
+pub mod text;
 mod tree;
 mod window;
 

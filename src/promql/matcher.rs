@@ -17,6 +17,8 @@ use regex_automata::{
     util::{captures::Captures, syntax},
 };
 
+use crate::re2;
+
 /// The largest compiled expression; `[0-9a-f]{64}` takes a fiftieth of it.
 const PATTERN_MAX_BYTES: usize = 256 * 1024;
 /// How deep groups may nest, for the parser of expressions calls itself.
@@ -109,13 +111,14 @@ impl Pattern {
 
     fn build(text: &str, groups: WhichCaptures) -> Result<Self, String> {
         let syntax = syntax::Config::new().dot_matches_new_line(true).nest_limit(PATTERN_NEST_MAX);
+        let translated = re2::translate(text)?;
         // By itself first, for once it is wrapped `a)|(b` would be an expression.
-        syntax::parse_with(text, &syntax).map_err(|error| explain(&error))?;
+        syntax::parse_with(&translated, &syntax).map_err(|error| explain(&error))?;
         let thompson = thompson::Config::new().nfa_size_limit(Some(PATTERN_MAX_BYTES)).which_captures(groups);
         let machine = PikeVM::builder()
             .syntax(syntax)
             .thompson(thompson)
-            .build(&format!(r"\A(?:{text})\z"))
+            .build(&format!(r"\A(?:{translated})\z"))
             .map_err(|error| explain(&error))?;
         let cache = Mutex::new(machine.create_cache());
         Ok(Self { text: text.to_owned(), machine, cache })

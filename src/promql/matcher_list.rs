@@ -5,6 +5,7 @@ use std::fmt;
 use crate::{
     labels::{Labels, NAME},
     matcher::{Matcher, Test},
+    text::quote,
 };
 
 /// Matchers that a series must all satisfy; never such that a series without labels would.
@@ -54,7 +55,7 @@ impl fmt::Display for Matchers {
         for (index, matcher) in self.0.iter().enumerate() {
             let (operator, value) = (matcher.test.operator(), matcher.test.text());
             let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma}{}{operator}{value:?}", matcher.label)?;
+            write!(f, "{comma}{}{operator}{}", matcher.label, quote(value))?;
         }
         f.write_str("}")
     }

@@ -18,6 +18,7 @@ use crate::{
     matcher::{Matcher, Pattern, Test},
     math::Map,
     over::Over,
+    text,
     tree::{
         Aggregate, Aggregation, At, Binary, Expr, Grouping, Kind, Many, Matching, Node, Operator, Ranged, Selector, Top,
     },
@@ -37,7 +38,8 @@ const DURATION_MAX_MS: Millis = 100 * 365 * 24 * 3_600_000;
 /// Reads a query.
 pub(crate) fn query(text: &str) -> Result<Top, Error> {
     check_size(text)?;
-    let tree = given::parse(text).map_err(|problem| wrong(problem.trim()))?;
+    let text = text::normalise(text).map_err(|error| wrong(format!("at byte {}: {error}", error.offset + 1)))?;
+    let tree = given::parse(&text).map_err(|problem| wrong(problem.trim()))?;
     match bare(&tree) {
         Given::StringLiteral(literal) => Ok(Top::Text(literal.val.clone())),
         Given::MatrixSelector(_) | Given::Subquery(_) => Ok(Top::Ranged(ranged(&tree, 0)?)),
@@ -224,8 +226,8 @@ fn selector(given: &given::VectorSelector) -> Result<Selector, Error> {
 
 fn matcher(given: &GivenMatcher) -> Result<Matcher, Error> {
     let pattern = || {
-        let problem = |problem| wrong(format!("the regular expression {:?}: {problem}", given.value));
-        Pattern::new(&given.value).map_err(problem)
+        let text = text::reveal(&given.value).ok_or_else(|| wrong("a regular expression is wanted"))?;
+        Pattern::new(&text).map_err(|problem| wrong(format!("the regular expression {text:?}: {problem}")))
     };
     let test = match given.op {
         MatchOp::Equal => Test::Equal(given.value.clone()),

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use muster_promql::text;
 use muster_topics::{
     Millis,
     ack::Numbered,
@@ -16,7 +17,7 @@ use super::{
     SeriesError,
     blobs::Faults,
     reader::{self, Chosen, DAY_MS},
-    selector::{Selector, quoted},
+    selector::Selector,
     view::View,
 };
 
@@ -119,7 +120,7 @@ fn prefix(series: &Chosen, format: Format) -> String {
         }
         Format::Csv => {
             let labels: Vec<String> =
-                series.labels.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+                series.labels.iter().map(|(name, value)| format!("{name}={}", text::quote(value))).collect();
             let series = format!("{}{{{}}}", series.name, labels.join(","));
             format!("\"{}\"", series.replace('"', "\"\""))
         }

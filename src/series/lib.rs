@@ -74,7 +74,7 @@ pub use self::{
     export::Format,
     key::SeriesId,
     reader::Chosen,
-    selector::{Selector, SelectorError, quoted},
+    selector::{Selector, SelectorError},
     span::Resolution,
     view::Bucket,
 };

@@ -10,7 +10,10 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use muster_promql::matcher::{Matcher, Pattern, Test};
+use muster_promql::{
+    matcher::{Matcher, Pattern, Test},
+    text,
+};
 
 use super::batch::NAME_LABEL;
 
@@ -102,28 +105,10 @@ impl fmt::Display for Selector {
         for (index, matcher) in self.matchers.iter().enumerate() {
             let (operator, value) = (matcher.test.operator(), matcher.test.text());
             let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma}{}{operator}{}", matcher.label, quoted(value))?;
+            write!(f, "{comma}{}{operator}{}", matcher.label, text::quote(value))?;
         }
         f.write_str("}")
     }
-}
-
-/// A value in quotes, for a selector that a program puts together.
-#[must_use]
-pub fn quoted(value: &str) -> String {
-    let mut out = String::with_capacity(value.len() + 2);
-    out.push('"');
-    for c in value.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '"' | '\\' => out.extend(['\\', c]),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 /// Reads from left to right, one character ahead.
@@ -205,48 +190,12 @@ impl Parser<'_> {
         Ok(Matcher { label, test })
     }
 
-    /// A string in one of three kinds of quotes; between backquotes a backslash is nothing special.
+    /// A string in one of three kinds of quotes.
     fn string(&mut self) -> Result<String, SelectorError> {
-        let start = self.at;
-        let quote = ['"', '\'', '`'].into_iter().find(|quote| self.take(*quote));
-        let quote = quote.ok_or_else(|| self.error("a value in quotes is wanted"))?;
-        let mut value = String::new();
-        loop {
-            let at = self.at;
-            match self.next() {
-                Some(c) if c == quote => return Ok(value),
-                Some('\\') if quote != '`' => value.push(self.escaped(at)?),
-                Some('\n') if quote != '`' => return Err(self.error_at(at, "a line break is written \\n")),
-                Some(c) => value.push(c),
-                None => return Err(self.error_at(start, "this quote is never closed")),
-            }
-        }
-    }
-
-    /// What stands behind a backslash.
-    fn escaped(&mut self, start: usize) -> Result<char, SelectorError> {
-        let code = match self.next() {
-            Some(c @ ('\\' | '"' | '\'')) => return Ok(c),
-            Some('a') => return Ok('\x07'),
-            Some('b') => return Ok('\x08'),
-            Some('f') => return Ok('\x0c'),
-            Some('n') => return Ok('\n'),
-            Some('r') => return Ok('\r'),
-            Some('t') => return Ok('\t'),
-            Some('v') => return Ok('\x0b'),
-            Some('u') => self.hexadecimal(4),
-            Some('U') => self.hexadecimal(8),
-            _ => None,
-        };
-        let code = code.and_then(char::from_u32);
-        code.ok_or_else(|| self.error_at(start, "no such escape: a backslash is written twice"))
-    }
-
-    fn hexadecimal(&mut self, digits: usize) -> Option<u32> {
-        let text = self.text.get(self.at..self.at + digits)?;
-        let number = text.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u32::from_str_radix(text, 16).ok())?;
-        self.at += digits;
-        number
+        let (value, length) =
+            text::read(&self.text[self.at..]).map_err(|error| self.error_at(self.at + error.offset, &error.problem))?;
+        self.at += length;
+        Ok(value)
     }
 
     fn word(&mut self, fits: impl Fn(char) -> bool) -> String {
@@ -264,12 +213,6 @@ impl Parser<'_> {
 
     fn peek(&self) -> Option<char> {
         self.text[self.at..].chars().next()
-    }
-
-    fn next(&mut self) -> Option<char> {
-        let c = self.peek()?;
-        self.at += c.len_utf8();
-        Some(c)
     }
 
     fn take(&mut self, wanted: char) -> bool {
@@ -416,7 +359,7 @@ mod tests {
 
         #[test]
         fn what_is_quoted_is_read_back(value in any::<String>()) {
-            let text = format!("{{a!={},__name__=\"m\"}}", quoted(&value));
+            let text = format!("{{a!={},__name__=\"m\"}}", text::quote(&value));
             let selector = Selector::parse(&text).unwrap();
             prop_assert_eq!(selector.to_string(), text);
             prop_assert!(!selector.accepts("m", &BTreeMap::from([("a".to_owned(), value)])));

@@ -7,6 +7,8 @@ use std::{
 
 use sqlx::SqliteConnection;
 
+use muster_promql::text::quote;
+
 use super::*;
 
 const CHILD_STORE: &str = "MUSTER_TEST_SERIES_STORE";
@@ -24,7 +26,7 @@ fn column(host: &str, from: i64, count: i64, value: fn(i64) -> f64) -> Column {
 const ALL: (Millis, Millis) = (0, BASE_MS + 365 * 24 * 60 * MINUTE_MS);
 
 async fn everything(store: &SeriesStore, host: &str) -> Vec<(Millis, f64)> {
-    let selector = Selector::parse(&format!("{{host={}}}", quoted(host))).unwrap();
+    let selector = Selector::parse(&format!("{{host={}}}", quote(host))).unwrap();
     let ids: Vec<_> = store.select(selector, 10).await.unwrap().iter().map(|chosen| chosen.id).collect();
     store.points(&ids, ALL).await.unwrap().concat()
 }
@@ -108,7 +110,7 @@ async fn a_damaged_chunk_is_set_aside_and_the_rest_is_read() {
     // The third hour of the first series, and the rollups of the second's first day.
     flip(&mut other, "chunk", "ORDER BY key LIMIT 1 OFFSET 4").await;
     flip(&mut other, "five", "ORDER BY key DESC LIMIT 1").await;
-    let host = |name| Selector::parse(&format!("{{host={}}}", quoted(name))).unwrap();
+    let host = |name| Selector::parse(&format!("{{host={}}}", quote(name))).unwrap();
     let b = store.select(host("b"), 1).await.unwrap()[0].id;
 
     let points = everything(&store, "a").await;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use muster_promql::text::quote;
+
 use super::*;
 
 /// 2024-01-01.
@@ -113,7 +115,7 @@ async fn write(store: &SeriesStore, points: &[(i64, Millis, f64)]) {
 /// Everything is there, and nothing else, at each resolution.
 async fn compare(store: &SeriesStore, model: &Model, after: &str) {
     for series in 0..SERIES {
-        let selector = Selector::parse(&format!("{{host={}}}", quoted(&host(series)))).unwrap();
+        let selector = Selector::parse(&format!("{{host={}}}", quote(&host(series)))).unwrap();
         let ids: Vec<_> = store.select(selector, 1).await.unwrap().iter().map(|chosen| chosen.id).collect();
         let all = (0, Millis::MAX);
         let points = store.points(&ids, all).await.unwrap().concat();
