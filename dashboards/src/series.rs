@@ -43,14 +43,23 @@ pub fn every_s(measurement: &str, field: &str) -> u32 {
         ("muster_host" | "muster_alert", _) => 120,
         ("muster_yuno", _)
         | ("muster_host_swap" | "muster_agent_store", _)
-        | (_, "total_bytes" | "inodes" | "limit_bytes" | "steal_ratio" | "attempts" | "length" | "reconnects_total") => {
-            SELDOM_S
-        }
+        | (
+            _,
+            "total_bytes" | "unresponsive" | "inodes" | "limit" | "limit_bytes" | "steal_ratio" | "attempts" | "length"
+            | "reconnects_total",
+        ) => SELDOM_S,
         ("muster_host_clock", _) => SELDOM_S,
         ("muster_host_load", "1m") => 10,
         ("muster_host_load", _)
         | ("muster_host_memory", "available_bytes")
-        | ("muster_host_cpu_core" | "muster_host_pressure" | "muster_host_disk" | "muster_host_temperature", _)
+        | (
+            "muster_host_cpu_core"
+            | "muster_host_pressure"
+            | "muster_host_resource"
+            | "muster_host_disk"
+            | "muster_host_temperature",
+            _,
+        )
         | ("muster_host_uptime" | "muster_agent_cpu" | "muster_agent_memory" | "muster_agent_reconcile", _) => 60,
         ("muster_host_network", "receive_bytes_total" | "transmit_bytes_total") => 10,
         ("muster_host_network", _) => 60,
@@ -86,6 +95,7 @@ pub const MEASUREMENTS: &[Measurement] = &[
     of("muster_host_disk", &["host", "hostname", "mount"], &DISK),
     of("muster_host_disk_io", &["host", "hostname", "device"], &DISK_IO),
     of("muster_host_network", &["host", "hostname", "interface"], &NETWORK),
+    of("muster_host_resource", &["host", "hostname", "resource"], &[("used", Kind::Gauge), ("limit", Kind::Gauge)]),
     of("muster_host_temperature", HOST, &[("celsius", Kind::Gauge)]),
     of("muster_host_uptime", HOST, &[("seconds", Kind::Gauge)]),
     of("muster_host_clock", HOST, &[("offset_seconds", Kind::Gauge)]),
@@ -129,8 +139,13 @@ const CPU: [(&str, Kind); 5] = [
 const PRESSURE: [(&str, Kind); 2] = [("some_seconds_total", Kind::Counter), ("full_seconds_total", Kind::Counter)];
 const MEMORY: [(&str, Kind); 3] =
     [("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge), ("available_bytes", Kind::Gauge)];
-const DISK: [(&str, Kind); 4] =
-    [("total_bytes", Kind::Gauge), ("used_bytes", Kind::Gauge), ("inodes", Kind::Gauge), ("used_inodes", Kind::Gauge)];
+const DISK: [(&str, Kind); 5] = [
+    ("total_bytes", Kind::Gauge),
+    ("used_bytes", Kind::Gauge),
+    ("inodes", Kind::Gauge),
+    ("used_inodes", Kind::Gauge),
+    ("unresponsive", Kind::Flag),
+];
 const DISK_IO: [(&str, Kind); 5] = [
     ("read_bytes_total", Kind::Counter),
     ("written_bytes_total", Kind::Counter),

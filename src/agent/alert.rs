@@ -18,6 +18,7 @@ use muster_topics::{
 
 use super::{
     core::Agent,
+    metric::space::Space,
     store::{
         StoreError,
         alert::{self as kept, Central},
@@ -104,9 +105,7 @@ fn together(own: &BTreeMap<Name, Rule>, central: &Central) -> BTreeMap<Name, Rul
 
 /// The share of a file system that is used. The store lies there, so if it did not answer, nothing here would.
 fn used(folder: &Path) -> Option<f64> {
-    let about = nix::sys::statvfs::statvfs(folder).ok()?;
-    let (blocks, available) = (about.blocks() as f64, about.blocks_available() as f64);
-    (blocks > 0.0).then(|| 1.0 - available / blocks)
+    Space::of(folder).map(Space::used_ratio)
 }
 
 impl Agent {
@@ -214,7 +213,30 @@ impl Agent {
 
 /// What measurements say to rules.
 fn measured(points: &[Point], cpus: u32) -> Vec<Reading> {
-    points.iter().filter_map(|point| reading(point, cpus)).collect()
+    points.iter().flat_map(|point| readings(point, cpus)).collect()
+}
+
+fn readings(point: &Point, cpus: u32) -> impl Iterator<Item = Reading> {
+    let of_disk = match point.measurement.as_str() {
+        "muster_host_disk" => disk_readings(point),
+        _ => None,
+    };
+    of_disk.into_iter().flatten().chain(reading(point, cpus))
+}
+
+/// What there is to be said of one file system: of one that does not answer, only that.
+fn disk_readings(point: &Point) -> Option<impl Iterator<Item = Reading> + use<>> {
+    let field = |name: &str| point.fields.iter().find(|(field, _)| field == name).map(|(_, value)| *value);
+    let share = |used: &str, total: &str| field(used).zip(field(total)).map(|(used, total)| used / total);
+    let (_, mount) = point.tags.iter().find(|(tag, _)| tag == "mount")?;
+    let values = [
+        (Metric::DiskUnresponsive, field("unresponsive")),
+        (Metric::DiskUsed, share("used_bytes", "total_bytes")),
+        (Metric::InodesUsed, share("used_inodes", "inodes")),
+    ];
+    let readings =
+        values.map(|(metric, value)| Some(Reading { subject: Subject::mount(metric, mount), value: value? }));
+    Some(readings.into_iter().flatten())
 }
 
 fn reading(point: &Point, cpus: u32) -> Option<Reading> {
@@ -228,7 +250,16 @@ fn reading(point: &Point, cpus: u32) -> Option<Reading> {
     let (subject, value) = match point.measurement.as_str() {
         "muster_host_cpu" => (Subject::host(Metric::CpuBusy), field("busy_ratio")?),
         "muster_host_memory" => (Subject::host(Metric::MemoryUsed), share()?),
-        "muster_host_disk" => (Subject::mount(tag("mount")?), share()?),
+        "muster_host_resource" => {
+            let metric = match tag("resource")? {
+                "files" => Metric::FilesUsed,
+                "pids" => Metric::PidsUsed,
+                "ports" => Metric::PortsUsed,
+                "conntrack" => Metric::ConntrackUsed,
+                _ => return None,
+            };
+            (Subject::host(metric), field("used")? / field("limit")?)
+        }
         "muster_host_load" => (Subject::host(Metric::LoadPerCore), field("5m")? / f64::from(cpus.max(1))),
         "muster_host_temperature" => (Subject::host(Metric::Temperature), field("celsius")?),
         "muster_unit_cpu" => (unit(Metric::UnitCpuBusy)?, field("busy_ratio")?),
@@ -268,6 +299,14 @@ mod tests {
             point("muster_host_cpu", &[], &[("user_ratio", 0.1), ("busy_ratio", 0.4)]),
             point("muster_host_memory", &[], &[("total_bytes", 200.0), ("used_bytes", 50.0)]),
             point("muster_host_disk", &[("mount", "/data")], &[("total_bytes", 100.0), ("used_bytes", 93.0)]),
+            point("muster_host_disk", &[("mount", "/hung")], &[("unresponsive", 1.0)]),
+            point(
+                "muster_host_disk",
+                &[("mount", "/small")],
+                &[("unresponsive", 0.0), ("inodes", 32.0), ("used_inodes", 32.0)],
+            ),
+            point("muster_host_resource", &[("resource", "pids")], &[("used", 10.0), ("limit", 40.0)]),
+            point("muster_host_resource", &[("resource", "files")], &[("used", 10.0)]),
             point("muster_host_load", &[], &[("1m", 9.0), ("5m", 6.0)]),
             point("muster_unit_cpu", &of_unit, &[("busy_ratio", 0.2)]),
             point("muster_unit_memory", &of_unit, &[("resident_bytes", 4096.0)]),
@@ -282,7 +321,11 @@ mod tests {
         let wanted = [
             (Subject::host(Metric::CpuBusy), 0.4),
             (Subject::host(Metric::MemoryUsed), 0.25),
-            (Subject::mount("/data"), 0.93),
+            (Subject::mount(Metric::DiskUsed, "/data"), 0.93),
+            (Subject::mount(Metric::DiskUnresponsive, "/hung"), 1.0),
+            (Subject::mount(Metric::DiskUnresponsive, "/small"), 0.0),
+            (Subject::mount(Metric::InodesUsed, "/small"), 1.0),
+            (Subject::host(Metric::PidsUsed), 0.25),
             (Subject::host(Metric::LoadPerCore), 3.0),
             (Subject::unit(Metric::UnitCpuBusy, &unit), 0.2),
             (Subject::unit(Metric::UnitMemory, &unit), 4096.0),

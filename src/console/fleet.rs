@@ -68,7 +68,8 @@ pub struct Overview {
     pub measured: usize,
     /// The mean share of their processors' time that is used.
     pub cpu: Option<f64>,
-    /// Memory, used and in all.
+    /// Memory, used and in all, of all hosts that measure it; nothing while one's is known in part only. Agents repeat what has not
+    /// changed every four minutes, so that this lasts for some minutes after the console has started.
     pub memory: Option<(f64, f64)>,
     /// Bytes a second, received and sent.
     pub traffic: Option<(f64, f64)>,
@@ -147,6 +148,7 @@ impl Fleet {
         let hosts = self.hosts();
         let fresh = || hosts.iter().filter(|(_, vitals)| vitals.is_fresh(now));
         let (mut cpu, mut cpus, mut overview) = (0.0, 0_u32, Overview::default());
+        let mut is_memory_whole = true;
         let (mut busiest, mut crammed, mut fullest) = (Top::default(), Top::default(), Top::default());
         let add = |sum: &mut Option<(f64, f64)>, (one, other): (f64, f64)| {
             let (before, beside) = sum.unwrap_or_default();
@@ -161,6 +163,8 @@ impl Fleet {
             if let Some((used, total)) = whole(vitals.memory) {
                 add(&mut overview.memory, (used, total));
                 crammed.offer(used / total, (host, vitals, None));
+            } else if vitals.memory != (None, None) {
+                is_memory_whole = false;
             }
             if let Some(traffic) = vitals.traffic {
                 add(&mut overview.traffic, traffic);
@@ -170,6 +174,7 @@ impl Fleet {
                 fullest.offer(used / total, (host, vitals, Some(mount)));
             }
         }
+        overview.memory = overview.memory.filter(|_| is_memory_whole);
         overview.cpu = (cpus > 0).then(|| cpu / f64::from(cpus));
         (overview.busiest, overview.crammed, overview.fullest) = (busiest.listed(), crammed.listed(), fullest.listed());
         overview
@@ -230,13 +235,17 @@ impl<'v> Top<'v> {
 /// What the fleet comes to, as points.
 fn points(overview: &Overview, at_ms: Millis) -> Vec<Point> {
     let point = |measurement: &str| Point::new(measurement, &[("instance", "console")], at_ms);
-    let (Some(cpu), Some((used, total))) = (overview.cpu, overview.memory) else { return Vec::new() };
-    let busiest = overview.busiest.first().map_or(cpu, |busiest| busiest.share);
-    let mut points = vec![
-        point("muster_fleet_cpu").field("busy_ratio", cpu).field("busiest_ratio", busiest),
-        point("muster_fleet_memory").field("used_bytes", used).field("total_bytes", total),
-        point("muster_fleet_hosts").field("measuring", overview.measured as f64),
-    ];
+    if overview.measured == 0 {
+        return Vec::new();
+    }
+    let mut points = vec![point("muster_fleet_hosts").field("measuring", overview.measured as f64)];
+    if let Some(cpu) = overview.cpu {
+        let busiest = overview.busiest.first().map_or(cpu, |busiest| busiest.share);
+        points.push(point("muster_fleet_cpu").field("busy_ratio", cpu).field("busiest_ratio", busiest));
+    }
+    if let Some((used, total)) = overview.memory {
+        points.push(point("muster_fleet_memory").field("used_bytes", used).field("total_bytes", total));
+    }
     if let Some((received, sent)) = overview.traffic {
         points.push(point("muster_fleet_network").field("receive_rate", received).field("transmit_rate", sent));
     }
@@ -329,6 +338,13 @@ mod tests {
         let used = Point::new("muster_host_memory", &[], 20_000).field("used_bytes", 30.0);
         fleet.note(one, &[used]);
         assert_eq!(fleet.overview(30_000).memory, Some((90.0, 400.0)));
+        // A sum is of all hosts, or is none: of one that has just been heard of, the whole is not known yet.
+        let joins = HostId::random();
+        fleet.note(joins, &[Point::new("muster_host_memory", &[], 20_000).field("used_bytes", 1.0)]);
+        assert_eq!((fleet.overview(30_000).memory, fleet.overview(30_000).measured), (None, 3));
+        fleet.note(joins, &[Point::new("muster_host_memory", &[], 20_001).field("total_bytes", 8.0)]);
+        assert_eq!(fleet.overview(30_000).memory, Some((91.0, 408.0)));
+        fleet.remove(joins);
         // A counter that begins anew says nothing; one that goes on does.
         fleet.note(one, &batch("one", 30_000, 0.2, 1.0));
         assert_eq!(fleet.overview(30_000).traffic, None);
@@ -365,7 +381,7 @@ mod tests {
         fleet.note(HostId::random(), &batch("one", 1_000, 0.5, 0.0));
         let recorded = points(&fleet.overview(1_000), 1_000);
         let names: Vec<_> = recorded.iter().map(|point| point.measurement.as_str()).collect();
-        assert_eq!(names, ["muster_fleet_cpu", "muster_fleet_memory", "muster_fleet_hosts"]);
+        assert_eq!(names, ["muster_fleet_hosts", "muster_fleet_cpu", "muster_fleet_memory"]);
         assert!(recorded.iter().all(|point| point.tags == [("instance".to_owned(), "console".to_owned())]));
     }
 }

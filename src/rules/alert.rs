@@ -61,8 +61,8 @@ impl Subject {
 
     /// A file system.
     #[must_use]
-    pub fn mount(mount: &str) -> Self {
-        Self { metric: Metric::DiskUsed, unit: None, mount: Some(mount.to_owned()) }
+    pub fn mount(metric: Metric, mount: &str) -> Self {
+        Self { metric, unit: None, mount: Some(mount.to_owned()) }
     }
 
     /// The one among several that a rule may mean.

@@ -125,6 +125,18 @@ pub enum Metric {
     MemoryUsed,
     /// The share of a file system that is used; `of` is where it is mounted.
     DiskUsed,
+    /// The share of a file system's inodes that is used; `of` is where it is mounted, here and below.
+    InodesUsed,
+    /// 1 while a file system does not answer.
+    DiskUnresponsive,
+    /// The share of the files that can be open at a time that are open, of the whole host.
+    FilesUsed,
+    /// The share of the processes and threads that there can be.
+    PidsUsed,
+    /// The share of TCP's local ports that have connections which the host began.
+    PortsUsed,
+    /// The share of the connections that the firewall can track.
+    ConntrackUsed,
     /// The load of five minutes for each logical processor.
     LoadPerCore,
     /// The warmest sensor, in degrees Celsius.
@@ -173,10 +185,16 @@ pub enum Measure {
 
 impl Metric {
     /// All that are known here.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 21] = [
         Self::CpuBusy,
         Self::MemoryUsed,
         Self::DiskUsed,
+        Self::InodesUsed,
+        Self::DiskUnresponsive,
+        Self::FilesUsed,
+        Self::PidsUsed,
+        Self::PortsUsed,
+        Self::ConntrackUsed,
         Self::LoadPerCore,
         Self::Temperature,
         Self::UnitCpuBusy,
@@ -198,6 +216,12 @@ impl Metric {
             Self::CpuBusy => "cpu_busy",
             Self::MemoryUsed => "memory_used",
             Self::DiskUsed => "disk_used",
+            Self::InodesUsed => "inodes_used",
+            Self::DiskUnresponsive => "disk_unresponsive",
+            Self::FilesUsed => "files_used",
+            Self::PidsUsed => "pids_used",
+            Self::PortsUsed => "ports_used",
+            Self::ConntrackUsed => "conntrack_used",
             Self::LoadPerCore => "load_per_core",
             Self::Temperature => "temperature",
             Self::UnitCpuBusy => "unit_cpu_busy",
@@ -221,6 +245,11 @@ impl Metric {
             Self::CpuBusy
             | Self::MemoryUsed
             | Self::DiskUsed
+            | Self::InodesUsed
+            | Self::FilesUsed
+            | Self::PidsUsed
+            | Self::PortsUsed
+            | Self::ConntrackUsed
             | Self::UnitCpuBusy
             | Self::UnitDiskUsed
             | Self::CertificateLeft
@@ -229,7 +258,7 @@ impl Metric {
             Self::UnitMemory => Measure::Bytes,
             Self::ClockOff => Measure::Seconds,
             Self::LoadPerCore | Self::UnitRestarts | Self::Other => Measure::Number,
-            Self::UnitBroken | Self::UnitRolledBack | Self::Duplicate => Measure::Flag,
+            Self::DiskUnresponsive | Self::UnitBroken | Self::UnitRolledBack | Self::Duplicate => Measure::Flag,
         }
     }
 

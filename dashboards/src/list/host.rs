@@ -67,6 +67,16 @@ fn processor() -> Row {
             lines("Pressure", Unit::Ratio, "The share of time in which some task, or all of them, had to wait for a resource. Kernels without PSI have none.")
                 .ask(pressure("some_seconds_total", "{resource}: some"))
                 .ask(pressure("full_seconds_total", "{resource}: all")),
+            lines(
+                "Limits of the kernel",
+                Unit::Ratio,
+                "Open files, processes, local TCP ports and connections that the firewall tracks: how much of what there can be is in use.",
+            )
+            .wide(24)
+            .bad(0.9)
+            .ask(
+                on(share("muster_host_resource", "used", "limit")).each(&["hostname", "resource"]).named("{resource}"),
+            ),
         ],
     )
 }
@@ -108,6 +118,14 @@ fn disks() -> Row {
             )
             .bad(0.9)
             .ask(mount("used_inodes", "inodes")),
+            lines(
+                "File systems that do not answer",
+                Unit::Count,
+                "1 while a file system does not answer: its server or device is gone, and what uses it hangs.",
+            )
+            .wide(24)
+            .bad(1.0)
+            .ask(on(of("muster_host_disk", "unresponsive")).each(&["hostname", "mount"]).named("{mount}")),
             lines("Throughput", Unit::BytesPerSecond, "What is read from each disk and written to it.")
                 .ask(device("read_bytes_total", "{device} read"))
                 .ask(device("written_bytes_total", "{device} written")),

@@ -1,78 +1,146 @@
-//! How full file systems are; and, looked at along with them, how warm the machine is.
+//! File systems: which of the mounted ones are measured, and how full each is.
+//!
+//! **Invariant: each file system is asked apart.** One that hangs (a lost network mount, a stopped FUSE server) shows as
+//! unresponsive, and takes nothing away from the others. The list itself comes from `/proc/self/mountinfo`, which never
+//! asks a file system.
 
 use std::{collections::BTreeMap, path::Path};
 
-use sysinfo::{DiskRefreshKind, Disks};
+use super::{look::Looks, procfs::Reader, space::Space};
 
-use super::heat;
-
-/// The most file systems that are told of; a host with more has them from something that makes them by the dozen.
+/// The most file systems that are reported; a host with more has them from something that makes them by the dozen.
 const DISKS_MAX: usize = 32;
-/// File systems that live in memory or inside others.
-const UNREAL: [&str; 9] =
-    ["aufs", "binfmt_misc", "debugfs", "efivarfs", "fuse.lxcfs", "nsfs", "ramfs", "tracefs", "fuse.portal"];
+/// `/proc/self/mountinfo` has some 100 bytes for each mount; hosts of many containers have thousands.
+const MOUNTS_MAX_BYTES: usize = 1024 * 1024;
+/// The most mounts of one file system that are tried: a folder is wanted, and bind mounts of single files may come first.
+const MOUNTS_TRIED: usize = 8;
+/// File systems without a device of this host's that can fill up all the same: networks', and ZFS, whose pools have names.
+/// Those in user space, `fuse` and `fuse.…`, are beside these.
+const WITHOUT_DEVICE: [&str; 9] = ["9p", "ceph", "cifs", "lustre", "nfs", "nfs4", "smb3", "virtiofs", "zfs"];
+/// Those in user space that show what others have.
+const VIEWS: [&str; 3] = ["fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse"];
 
 /// One file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Disk {
+    /// Where it is mounted.
     pub(super) mount: String,
-    pub(super) total_bytes: u64,
-    /// All but what is left for ordinary programs.
-    pub(super) used_bytes: u64,
-    /// How many files there can be, and how many there are; nothing where that has no limit.
-    pub(super) inodes: Option<(u64, u64)>,
+    /// Its room; nothing if it did not answer in time.
+    pub(super) space: Option<Space>,
 }
 
-/// What was found.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Found {
-    pub(super) disks: Vec<Disk>,
-    /// The warmest sensor, if there is any.
-    pub(super) celsius: Option<f64>,
+/// A file system that can be written to, and where it is mounted, the shortest path first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FileSystem {
+    /// The kernel's number of it, `major:minor`.
+    device: String,
+    mounts: Vec<String>,
 }
 
-/// How full file systems are now.
-pub(super) fn look() -> Found {
-    Found { disks: list(), celsius: heat::warmest() }
+/// Measures all file systems, again and again.
+#[derive(Debug)]
+pub(super) struct Disks {
+    looks: Looks<Option<(String, Space)>>,
+    reader: Reader,
 }
 
-/// All real file systems, each once, under the shortest of its mounts.
-fn list() -> Vec<Disk> {
-    let Ok(disks) = Disks::new_with_refreshed_list_specifics(DiskRefreshKind::nothing().with_storage()) else {
-        return Vec::new();
-    };
-    let mut found: BTreeMap<String, Disk> = BTreeMap::new();
-    for disk in &*disks {
-        let file_system = disk.file_system().to_string_lossy();
-        // In a container the root is an overlay, and the only one that is its own.
-        let real =
-            !UNREAL.contains(&&*file_system) && (file_system != "overlay" || disk.mount_point() == Path::new("/"));
-        // A single file can be a mount as well.
-        if !real || disk.total_space() == 0 || !disk.mount_point().is_dir() {
-            continue;
-        }
-        let mount = disk.mount_point().to_string_lossy().into_owned();
-        let device = disk.name().to_string_lossy().into_owned();
-        let used_bytes = disk.total_space().saturating_sub(disk.available_space());
-        let disk = Disk { mount, total_bytes: disk.total_space(), used_bytes, inodes: None };
-        match found.get(&device) {
-            Some(other) if other.mount.len() <= disk.mount.len() => {}
-            _ => drop(found.insert(device, disk)),
+impl Disks {
+    /// Before the first look.
+    pub(super) fn new() -> Self {
+        Self { looks: Looks::at("a file system"), reader: Reader::default() }
+    }
+
+    /// How full all file systems are now, in the order of their mounts.
+    pub(super) async fn measure(&mut self) -> Vec<Disk> {
+        let mountinfo = self.reader.read("/proc/self/mountinfo", MOUNTS_MAX_BYTES).unwrap_or_default();
+        let mut found = file_systems(mountinfo);
+        found.truncate(DISKS_MAX);
+        let questions = found.iter().map(|FileSystem { device, mounts }| {
+            let mounts = mounts.clone();
+            (device.clone(), move || measure(mounts))
+        });
+        let answers = self.looks.take(questions.collect()).await;
+        let disks = found.into_iter().filter_map(|FileSystem { device, mounts }| {
+            match answers.get(&device).and_then(Option::as_ref) {
+                Some(answer) => answer.clone().map(|(mount, space)| Disk { mount, space: Some(space) }),
+                None => mounts.into_iter().next().map(|mount| Disk { mount, space: None }),
+            }
+        });
+        let mut disks: Vec<_> = disks.collect();
+        disks.sort_by(|a, b| a.mount.cmp(&b.mount));
+        disks
+    }
+}
+
+/// The room of a file system, and the first of its mounts that is a folder.
+fn measure(mounts: Vec<String>) -> Option<(String, Space)> {
+    let mount = mounts.into_iter().find(|mount| Path::new(mount).is_dir())?;
+    let space = Space::of(Path::new(&mount))?;
+    Some((mount, space))
+}
+
+/// The file systems that can be full, from the text of `/proc/self/mountinfo` (see proc_pid_mountinfo(5)), the one with
+/// the shortest path first. What can only be read is not full, whatever it says: images are made to fit.
+fn file_systems(mountinfo: &str) -> Vec<FileSystem> {
+    // What is mounted later at the same place hides what was there.
+    let visible: BTreeMap<String, Mount<'_>> = mountinfo.lines().filter_map(Mount::parse).collect();
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, mount) in visible {
+        if mount.is_disk(&path) && !mount.is_read_only {
+            found.entry(mount.device.to_owned()).or_default().push(path);
         }
     }
-    let mut disks: Vec<_> = found.into_values().collect();
-    disks.sort_by(|a, b| a.mount.cmp(&b.mount));
-    disks.truncate(DISKS_MAX);
-    for disk in &mut disks {
-        disk.inodes = inodes(&disk.mount);
-    }
-    disks
+    let mut found: Vec<_> = found
+        .into_iter()
+        .map(|(device, mut mounts)| {
+            mounts.sort_by_key(|mount| (mount.len(), mount.clone()));
+            mounts.truncate(MOUNTS_TRIED);
+            FileSystem { device, mounts }
+        })
+        .collect();
+    found.sort_by_key(|one| one.mounts.first().map(|mount| (mount.len(), mount.clone())));
+    found
 }
 
-fn inodes(mount: &str) -> Option<(u64, u64)> {
-    let about = nix::sys::statvfs::statvfs(mount).ok()?;
-    let (all, free) = (about.files(), about.files_free());
-    (all > 0).then(|| (all, all.saturating_sub(free)))
+/// One line of `mountinfo`, without its path.
+#[derive(Debug)]
+struct Mount<'a> {
+    device: &'a str,
+    kind: &'a str,
+    /// What is mounted, as whoever mounted it called it.
+    source: &'a str,
+    /// Whether the file system itself is read-only, and not only this mount of it.
+    is_read_only: bool,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str) -> Option<(String, Self)> {
+        let (about_mount, about_file_system) = line.split_once(" - ")?;
+        let mut fields = about_mount.split(' ');
+        let (device, path) = (fields.nth(2)?, fields.nth(1)?);
+        let mut fields = about_file_system.split(' ');
+        let (kind, source, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let is_read_only = options.split(',').any(|option| option == "ro");
+        Some((unescape(path), Self { device, kind, source, is_read_only }))
+    }
+
+    /// Whether how full it is says something of a disk, or of a share of one. What lives in memory (`tmpfs`) or shows the
+    /// kernel's state (`proc`) has no device: its number has the major part 0, and its source is a word.
+    fn is_disk(&self, path: &str) -> bool {
+        let has_device = !self.device.starts_with("0:") || self.source.starts_with("/dev/");
+        match self.kind {
+            // In a container the root is an overlay, and the only one that is its own.
+            "overlay" => path == "/",
+            kind if kind == "fuse" || kind.starts_with("fuse.") => !VIEWS.contains(&kind),
+            kind => has_device || WITHOUT_DEVICE.contains(&kind),
+        }
+    }
+}
+
+/// A path as it is: the kernel writes space, tab, line break and backslash as three octal digits.
+fn unescape(path: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(path.to_owned(), |path, (escape, character)| path.replace(escape, character))
 }
 
 #[cfg(test)]
@@ -80,9 +148,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_disks_of_this_machine_are_plausible() {
-        let disks = list();
-        let root = disks.iter().find(|disk| disk.mount == "/").expect("the root");
+    fn writable_disks_are_found_once_each() {
+        let mountinfo = "\
+            22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
+            23 22 0:21 / /proc rw - proc proc rw\n\
+            24 22 8:2 / /data rw - xfs /dev/sdb1 rw\n\
+            25 22 8:1 /srv /chroot/srv ro,relatime - ext4 /dev/sda1 rw\n\
+            26 22 7:0 / /snap/core ro - squashfs /dev/loop0 ro\n\
+            27 22 7:1 / /image ro - erofs /dev/loop1 ro,user_xattr\n\
+            28 22 0:45 / /var/lib/containers/merged rw - overlay overlay rw\n\
+            29 22 0:46 / /mnt/my\\040share rw - fuse.sshfs host:/ rw,user_id=0\n\
+            30 22 0:47 / /run rw - tmpfs tmpfs rw\n\
+            34 22 0:50 /@home /home rw - btrfs /dev/sdc1 rw,subvol=/@home\n\
+            36 22 0:52 / /mnt/bind rw - fuse /srv rw\n\
+            35 22 0:51 / /lxcfs rw - fuse.lxcfs lxcfs rw\n\
+            31 22 0:48 / /auto rw - autofs systemd-1 rw\n\
+            32 22 0:49 / /auto rw - nfs4 server:/ rw\n\
+            33 22 8:5 /file /etc/hosts rw - ext4 /dev/sda5 rw\n\
+            cut off 8:6";
+        let found: Vec<_> = file_systems(mountinfo).into_iter().map(|one| (one.device, one.mounts)).collect();
+        let found: Vec<_> =
+            found.iter().map(|(device, mounts)| (&**device, mounts.iter().map(|m| &**m).collect::<Vec<_>>())).collect();
+        assert_eq!(
+            found,
+            [
+                ("8:1", vec!["/", "/chroot/srv"]),
+                ("0:49", vec!["/auto"]),
+                ("8:2", vec!["/data"]),
+                ("0:50", vec!["/home"]),
+                ("0:52", vec!["/mnt/bind"]),
+                ("8:5", vec!["/etc/hosts"]),
+                ("0:46", vec!["/mnt/my share"]),
+            ]
+        );
+        let in_container = "1 0 0:40 / / rw - overlay overlay rw,lowerdir=a\n2 1 0:41 / /run/a rw - overlay overlay rw";
+        assert_eq!(file_systems(in_container).len(), 1);
+        // A file is no folder, so nothing is measured there.
+        assert_eq!(measure(vec!["/proc/self/status".to_owned()]), None);
+    }
+
+    #[tokio::test]
+    async fn the_disks_of_this_machine_are_plausible() {
+        let disks = Disks::new().measure().await;
+        let root = disks.iter().find(|disk| disk.mount == "/").and_then(|disk| disk.space).expect("the root");
         assert!(root.total_bytes > 1 << 20 && root.used_bytes > 0 && root.used_bytes <= root.total_bytes, "{root:?}");
         assert!(root.inodes.is_none_or(|(all, used)| 0 < used && used <= all), "{root:?}");
         assert!(disks.iter().all(|disk| !disk.mount.starts_with("/proc") && !disk.mount.starts_with("/dev")));

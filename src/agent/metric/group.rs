@@ -33,6 +33,8 @@ pub enum Group {
     Uptime,
     /// How far the clock is off.
     Clock,
+    /// Open files, processes, local ports and tracked connections, beside their limits.
+    Resources,
     /// Processor time and memory of units, and of containers that are none.
     Units,
     /// Their limits, disks, processes and waits.
@@ -45,7 +47,7 @@ pub enum Group {
 
 impl Group {
     /// All there are.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Cpu,
         Self::Cores,
         Self::Load,
@@ -58,6 +60,7 @@ impl Group {
         Self::Temperature,
         Self::Uptime,
         Self::Clock,
+        Self::Resources,
         Self::Units,
         Self::UnitDetails,
         Self::Stats,
@@ -82,6 +85,7 @@ pub struct Periods {
     pub temperature: u32,
     pub uptime: u32,
     pub clock: u32,
+    pub resources: u32,
     pub units: u32,
     pub unit_details: u32,
     pub stats: u32,
@@ -106,6 +110,7 @@ impl Default for Periods {
             temperature: 60,
             uptime: 60,
             clock: 240,
+            resources: 60,
             units: 0,
             unit_details: 30,
             stats: 30,
@@ -129,6 +134,7 @@ impl Periods {
             Group::Temperature => self.temperature,
             Group::Uptime => self.uptime,
             Group::Clock => self.clock,
+            Group::Resources => self.resources,
             Group::Units => self.units,
             Group::UnitDetails => self.unit_details,
             Group::Stats => self.stats,

@@ -1,6 +1,6 @@
 //! How warm the machine is: its warmest sensor, as the kernel tells of it.
 //!
-//! Reading a sensor may take some milliseconds, and a broken one may take for ever, so [`super::disk`]'s thread asks.
+//! Reading a sensor may take some milliseconds, and a broken one may take for ever, so a [`super::look`] asks.
 
 use std::{fs, path::Path};
 

@@ -2,38 +2,47 @@
 //!
 //! **Invariant: what does not answer holds up only this.** A look at a file system may take for ever (a lost network mount, a
 //! broken disk), so a short-lived thread takes it, and as long as that has not come back there is no second one and no value.
+//! [`Looks`] are several, each of which may hang by itself.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
 /// How long a sample waits for the answer; usually it takes less than a thousandth of that.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The smallest stack that is sure to do: paths of mounts lie on the heap.
 const STACK_BYTES: usize = 128 * 1024;
+/// The most looks of a set, hanging ones of file systems that have been unmounted since included: each costs a thread.
+const LOOKS_MAX: usize = 64;
 
 /// A look that is taken now and then; remembers whether there is an answer to come.
 #[derive(Debug)]
 pub(super) struct Look<T> {
     /// What is looked at, for the log.
     what: &'static str,
-    asked: Option<oneshot::Receiver<T>>,
+    pending: Option<oneshot::Receiver<T>>,
 }
 
-impl<T: Default + Send + 'static> Look<T> {
+impl<T: Send + 'static> Look<T> {
     pub(super) fn at(what: &'static str) -> Self {
-        Self { what, asked: None }
+        Self { what, pending: None }
     }
 
-    /// What is seen now; nothing if it does not answer.
-    pub(super) async fn take(&mut self, look: impl FnOnce() -> T + Send + 'static) -> T {
-        // What comes too late is old by then.
+    /// Whether an earlier look has not come back yet.
+    fn is_pending(&mut self) -> bool {
         let is_open =
-            |asked: &mut oneshot::Receiver<T>| matches!(asked.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-        if self.asked.as_mut().is_some_and(is_open) {
-            return T::default();
+            |pending: &mut oneshot::Receiver<T>| matches!(pending.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        self.pending.as_mut().is_some_and(is_open)
+    }
+
+    /// What is seen now; nothing if it does not answer in time.
+    pub(super) async fn take(&mut self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        // What comes too late is old by then.
+        if self.is_pending() {
+            return None;
         }
-        let (answer, mut asked) = oneshot::channel();
+        let (answer, mut pending) = oneshot::channel();
         let look = move || {
             // Nobody waits any more if the agent ends.
             let _ = answer.send(look());
@@ -42,14 +51,48 @@ impl<T: Default + Send + 'static> Look<T> {
         if let Err(error) = thread {
             tracing::warn!(%error, "no thread to look at {}", self.what);
         }
-        if let Ok(seen) = tokio::time::timeout(PATIENCE, &mut asked).await {
-            self.asked = None;
-            seen.unwrap_or_default()
+        if let Ok(seen) = tokio::time::timeout(PATIENCE, &mut pending).await {
+            self.pending = None;
+            seen.ok()
         } else {
-            tracing::warn!("one of {} does not answer. hint: look for mounts that hang, with `df`", self.what);
-            self.asked = Some(asked);
-            T::default()
+            tracing::warn!("{} does not answer. hint: look for mounts that hang, with `df`", self.what);
+            self.pending = Some(pending);
+            None
         }
+    }
+}
+
+/// Looks at several things of one kind, each known by a key.
+#[derive(Debug)]
+pub(super) struct Looks<T> {
+    what: &'static str,
+    each: BTreeMap<String, Look<T>>,
+}
+
+impl<T: Send + 'static> Looks<T> {
+    /// Before the first.
+    pub(super) fn at(what: &'static str) -> Self {
+        Self { what, each: BTreeMap::new() }
+    }
+
+    /// Asks everything at once. Of what does not answer in time there is nothing, and neither of what is asked for while
+    /// too many hang.
+    pub(super) async fn take<F: FnOnce() -> T + Send + 'static>(
+        &mut self,
+        questions: Vec<(String, F)>,
+    ) -> BTreeMap<String, Option<T>> {
+        let mut questions: BTreeMap<String, F> = questions.into_iter().collect();
+        self.each.retain(|key, look| questions.contains_key(key) || look.is_pending());
+        for key in questions.keys() {
+            if self.each.len() < LOOKS_MAX && !self.each.contains_key(key) {
+                self.each.insert(key.clone(), Look::at(self.what));
+            }
+        }
+        let answers = self.each.iter_mut().filter_map(|(key, look)| {
+            let question = questions.remove(key)?;
+            Some(async { (key.clone(), look.take(question).await) })
+        });
+        join_all(answers).await.into_iter().collect()
     }
 }
 
@@ -59,13 +102,13 @@ mod tests {
 
     #[tokio::test]
     async fn what_hangs_is_asked_once() {
-        let (late, asked) = oneshot::channel();
-        let mut look = Look { what: "disks", asked: Some(asked) };
+        let (late, pending) = oneshot::channel();
+        let mut look = Look { what: "disks", pending: Some(pending) };
         for _ in 0..3 {
-            assert_eq!(look.take(|| 7).await, 0, "the first question is still open");
+            assert_eq!(look.take(|| 7).await, None, "the first question is still open");
         }
         late.send(1).unwrap();
-        assert_eq!(look.take(|| 7).await, 7, "what came late is old");
+        assert_eq!(look.take(|| 7).await, Some(7), "what came late is old");
     }
 
     #[tokio::test]
@@ -76,11 +119,49 @@ mod tests {
             wait.recv().unwrap();
             7
         };
-        assert_eq!(look.take(hangs).await, 0);
-        assert_eq!(look.take(|| 8).await, 0);
+        assert_eq!(look.take(hangs).await, None);
+        assert_eq!(look.take(|| 8).await, None);
         go_on.send(()).unwrap();
-        while look.take(|| 9).await != 9 {
+        while look.take(|| 9).await != Some(9) {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn one_that_hangs_takes_nothing_from_the_others() {
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let mut looks: Looks<u32> = Looks::at("disks");
+        let hangs: Box<dyn FnOnce() -> u32 + Send> = Box::new(move || {
+            let _ = wait.recv();
+            1
+        });
+        let answers = |value: u32| -> Box<dyn FnOnce() -> u32 + Send> { Box::new(move || value) };
+        let seen = looks.take(vec![("a".to_owned(), hangs), ("b".to_owned(), answers(2))]).await;
+        assert_eq!(seen, [("a".to_owned(), None), ("b".to_owned(), Some(2))].into());
+        // Not mounted any more: the thread that hangs is remembered, and there is no second one if it comes back.
+        assert_eq!(looks.take(vec![("b".to_owned(), answers(3))]).await, [("b".to_owned(), Some(3))].into());
+        assert_eq!(looks.take(vec![("a".to_owned(), answers(4))]).await, [("a".to_owned(), None)].into());
+        drop(go_on);
+        while looks.take(vec![("a".to_owned(), answers(5))]).await != [("a".to_owned(), Some(5))].into() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn hanging_looks_are_bounded() {
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+        let mut looks: Looks<()> = Looks::at("disks");
+        for round in 0..2 {
+            let hang = |index: usize| {
+                let wait = std::sync::Arc::clone(&wait);
+                (format!("{round} {index}"), move || {
+                    let _ = wait.lock().unwrap().recv();
+                })
+            };
+            let seen = looks.take((0..LOOKS_MAX).map(hang).collect()).await;
+            assert!(looks.each.len() <= LOOKS_MAX && seen.values().all(Option::is_none));
+        }
+        drop(go_on);
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! - [`group`]: what is measured together, and when
 //! - `sample`: the host as points; `unit`: its units, whose cgroups `account` reads, and `container`: what is in others' containers; `own`: the agent itself
-//! - `procfs`, `wait`: what is read from `/proc` for that; `disk`: file systems, with `heat`, and `room`, those of containers' own: a `look` from beside; `time`: the clock
+//! - `procfs`, `wait`: what is read from `/proc` for that; `disk`: file systems, `heat`, and `room`, those of containers' own: a `look` from a thread each; `space`: how full one is; `resource`: what else runs out; `time`: the clock
 //! - `thin`: what of that goes to the console; `batch`: points as messages; both pure
 //!
 //! **Invariant: a measurement is in the store before anybody is told of it**, so no restart of anything loses a message.
@@ -25,8 +25,10 @@ mod heat;
 mod look;
 mod own;
 mod procfs;
+mod resource;
 mod room;
 mod sample;
+pub(super) mod space;
 mod thin;
 mod time;
 mod unit;
@@ -47,10 +49,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    disk::Found,
+    disk::Disks,
     group::{Due, Schedule},
-    look::Look,
+    look::{Look, Looks},
     own::Stored,
+    resource::Resources,
     room::Room,
     sample::{Asked, Sampler},
     thin::Thin,
@@ -184,8 +187,10 @@ struct Task {
     schedule: Schedule,
     began: Instant,
     sampler: Sampler,
-    disks: Look<Found>,
-    rooms: Look<Vec<Room>>,
+    disks: Disks,
+    sensors: Look<Option<f64>>,
+    resources: Resources,
+    rooms: Looks<Option<Room>>,
     thin: Thin,
     /// What of samples is not stored yet.
     points: Vec<Point>,
@@ -202,8 +207,10 @@ impl Task {
             sampler: Sampler::new(&labels),
             schedule: Schedule::new(settings.choice.clone(), settings.sample),
             began: Instant::now(),
-            disks: Look::at("the file systems"),
-            rooms: Look::at("the disks of containers"),
+            disks: Disks::new(),
+            sensors: Look::at("the sensors"),
+            resources: Resources::new(),
+            rooms: Looks::at("the disk of a container"),
             thin: Thin::default(),
             points: Vec::new(),
             epoch,
@@ -263,14 +270,20 @@ impl Task {
     /// Asks what others than the kernel know, or what it may take its time for.
     async fn ask(&mut self, due: Due) -> Asked {
         let mut asked = Asked::default();
-        if due.has(Group::Disks) || due.has(Group::Temperature) {
-            asked.found = self.disks.take(disk::look).await;
+        if due.has(Group::Disks) {
+            asked.disks = self.disks.measure().await;
+        }
+        if due.has(Group::Temperature) {
+            asked.celsius = self.sensors.take(heat::warmest).await.flatten();
+        }
+        if due.has(Group::Resources) {
+            asked.resources = self.resources.measure().await;
         }
         if due.has(Group::UnitDetails) {
             let limited = room::limited(&self.sources.units.borrow());
-            if !limited.is_empty() {
-                asked.rooms = self.rooms.take(move || room::look(limited)).await;
-            }
+            let questions = limited.into_iter().map(|one| (one.unit.to_string(), move || room::measure(one)));
+            let rooms = self.rooms.take(questions.collect()).await;
+            asked.rooms = rooms.into_values().flatten().flatten().collect();
         }
         if due.has(Group::Agent) {
             asked.stored = Stored::count(&self.store).await;

@@ -1,15 +1,17 @@
 //! How full the file systems are that containers have of their own: those whose disk is limited.
 
+use std::path::Path;
+
 use muster_shim::proc;
 use muster_topics::name::UnitName;
-use nix::sys::statvfs::statvfs;
 
+use super::space::Space;
 use crate::agent::unit::{UnitState, UnitStates};
 
 /// A container that runs, and may write so much.
 #[derive(Clone, Debug)]
 pub(super) struct Limited {
-    unit: UnitName,
+    pub(super) unit: UnitName,
     /// Its first process: the number, and when it was started.
     process: (i32, u64),
     most_bytes: u64,
@@ -20,7 +22,7 @@ pub(super) struct Limited {
 pub(super) struct Room {
     pub(super) unit: UnitName,
     pub(super) total_bytes: u64,
-    /// All but what is left to be written.
+    /// What of that is used.
     pub(super) used_bytes: u64,
 }
 
@@ -33,19 +35,11 @@ pub(super) fn limited(states: &UnitStates) -> Vec<Limited> {
     states.iter().filter_map(one).collect()
 }
 
-/// How full they are now.
-pub(super) fn look(at: Vec<Limited>) -> Vec<Room> {
-    at.into_iter().filter_map(room).collect()
-}
-
-/// What lies over the image is in a file system that is no larger than the limit; one that is larger is the host's, of a revision
-/// that had no limit.
-fn room(Limited { unit, process, most_bytes }: Limited) -> Option<Room> {
+/// How full its file system is now. What lies over the image is in a file system that is no larger than the limit; one that is larger is
+/// the host's, of a revision that had no limit.
+pub(super) fn measure(Limited { unit, process, most_bytes }: Limited) -> Option<Room> {
     let root = proc::is_still(process).then(|| format!("/proc/{}/root", process.0))?;
-    let about = statvfs(root.as_str()).ok()?;
-    let bytes = |blocks: u64| blocks.saturating_mul(about.fragment_size());
-    let total_bytes = bytes(about.blocks());
-    let used_bytes = total_bytes.saturating_sub(bytes(about.blocks_available()));
+    let Space { total_bytes, used_bytes, .. } = Space::of(Path::new(&root))?;
     (1..=most_bytes).contains(&total_bytes).then_some(Room { unit, total_bytes, used_bytes })
 }
 
@@ -58,7 +52,8 @@ mod tests {
         let (pid, start_ticks) = proc::identity(std::process::id().cast_signed()).unwrap();
         let unit: UnitName = "default/shop".parse().unwrap();
         let of = |start_ticks, most_bytes| Limited { unit: unit.clone(), process: (pid, start_ticks), most_bytes };
-        let rooms = look(vec![of(start_ticks, u64::MAX), of(start_ticks, 4096), of(start_ticks + 1, u64::MAX)]);
+        let containers = [of(start_ticks, u64::MAX), of(start_ticks, 4096), of(start_ticks + 1, u64::MAX)];
+        let rooms: Vec<_> = containers.into_iter().filter_map(measure).collect();
         let [root] = &rooms[..] else { panic!("{rooms:?}") };
         assert!(0 < root.used_bytes && root.used_bytes <= root.total_bytes, "{root:?}");
     }

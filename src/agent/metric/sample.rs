@@ -14,10 +14,11 @@ use sysinfo::{MemoryRefreshKind, System};
 use super::{
     Labels,
     container::ContainerSampler,
-    disk::Found,
+    disk::Disk,
     group::{Due, Group},
     own::{OwnSampler, Sources, Stored},
     procfs::{Carried, CpuTicks, Interface, Reader},
+    resource::Resource,
     room::Room,
     time,
     unit::{self, HostTime, UnitSampler},
@@ -66,8 +67,12 @@ impl Labelled {
 /// What is asked elsewhere, before a sample is taken.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// File systems and the warmest sensor.
-    pub(super) found: Found,
+    /// File systems.
+    pub(super) disks: Vec<Disk>,
+    /// The warmest sensor, if there is any.
+    pub(super) celsius: Option<f64>,
+    /// Open files, processes and their like.
+    pub(super) resources: Vec<Resource>,
     /// File systems of containers' own.
     pub(super) rooms: Vec<Room>,
     /// What the agent's store says of itself.
@@ -125,6 +130,7 @@ impl Sampler {
         }
         self.disks(due, asked, &mut points, at_ms);
         self.network(due, &mut points, at_ms);
+        points.extend(asked.resources.iter().map(|resource| self.resource(*resource, at_ms)));
         if due.has(Group::Uptime)
             && let Ok(seconds) = System::uptime()
         {
@@ -220,16 +226,26 @@ impl Sampler {
         }
     }
 
+    fn resource(&self, Resource { name, used, limit }: Resource, at_ms: Millis) -> Point {
+        let point = bytes(self.point("muster_host_resource", &[("resource", name)], at_ms), &[("used", used)]);
+        limit.into_iter().fold(point, |point, limit| bytes(point, &[("limit", limit)]))
+    }
+
     fn disks(&mut self, due: Due, asked: &Asked, points: &mut Vec<Point>, at_ms: Millis) {
-        for disk in asked.found.disks.iter().filter(|_| due.has(Group::Disks)) {
-            let point = self.point("muster_host_disk", &[("mount", &disk.mount)], at_ms);
-            let point = bytes(point, &[("total_bytes", disk.total_bytes), ("used_bytes", disk.used_bytes)]);
-            points.push(match disk.inodes {
+        for Disk { mount, space } in asked.disks.iter().filter(|_| due.has(Group::Disks)) {
+            let point = self.point("muster_host_disk", &[("mount", mount)], at_ms);
+            let point = bytes(point, &[("unresponsive", u64::from(space.is_none()))]);
+            let Some(space) = space else {
+                points.push(point);
+                continue;
+            };
+            let point = bytes(point, &[("total_bytes", space.total_bytes), ("used_bytes", space.used_bytes)]);
+            points.push(match space.inodes {
                 Some((all, used)) => bytes(point, &[("inodes", all), ("used_inodes", used)]),
                 None => point,
             });
         }
-        let celsius = asked.found.celsius.filter(|_| due.has(Group::Temperature));
+        let celsius = asked.celsius.filter(|_| due.has(Group::Temperature));
         points
             .extend(celsius.map(|celsius| self.point("muster_host_temperature", &[], at_ms).field("celsius", celsius)));
         if !due.has(Group::DiskIo) {
@@ -316,7 +332,7 @@ pub(super) mod tests {
     use tokio::sync::watch;
 
     use super::{
-        super::{disk::Disk, procfs::ProcessStat},
+        super::{procfs::ProcessStat, space::Space},
         *,
     };
     use crate::agent::unit::{UnitState, UnitStates};
@@ -394,9 +410,12 @@ pub(super) mod tests {
         let busy = Busy::new();
         let (pid, start_ticks) = busy.process();
         let mut sampler = Sampler::new(&labels());
-        let disk = Disk { mount: "/".into(), total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)) };
-        let found = Found { disks: vec![disk], celsius: Some(40.5) };
-        let first = all(&mut sampler, &unit(Some((pid, start_ticks))), &Asked { found, ..Asked::default() }, 1);
+        let space = Space { total_bytes: 100, used_bytes: 60, inodes: Some((10, 3)) };
+        let disk = |mount: &str, space| Disk { mount: mount.into(), space };
+        let disks = vec![disk("/", Some(space)), disk("/mnt/hung", None)];
+        let resources = vec![Resource { name: "pids", used: 5, limit: Some(10) }];
+        let asked = Asked { disks, celsius: Some(40.5), resources, ..Asked::default() };
+        let first = all(&mut sampler, &unit(Some((pid, start_ticks))), &asked, 1);
         for name in ["muster_host_cpu_busy_ratio", "muster_unit_cpu_busy_ratio"] {
             assert_eq!(value(&first, name), None, "{name}: no interval yet");
         }
@@ -419,6 +438,8 @@ pub(super) mod tests {
             ("muster_host_cpu_steal_ratio", 0.0, 1.0),
             ("muster_host_cpu_core_busy_ratio", 0.0, 1.0),
             ("muster_host_temperature_celsius", 40.5, 40.5),
+            ("muster_host_resource_used", 5.0, 5.0),
+            ("muster_host_resource_limit", 10.0, 10.0),
             ("muster_host_disk_inodes", 10.0, 10.0),
             ("muster_host_disk_used_inodes", 3.0, 3.0),
             ("muster_agent_cpu_busy_ratio", 0.0, 1.0),

@@ -30,7 +30,11 @@ enum Rule {
 fn rule(measurement: &str, field: &str) -> Rule {
     match (measurement, field) {
         ("muster_host_memory", "available_bytes") | ("muster_host_load", "5m" | "15m") => Rule::Slow,
-        (_, "total_bytes" | "inodes" | "limit_bytes" | "steal_ratio" | "attempts" | "length" | "reconnects_total")
+        (
+            _,
+            "total_bytes" | "unresponsive" | "inodes" | "limit" | "limit_bytes" | "steal_ratio" | "attempts" | "length"
+            | "reconnects_total",
+        )
         | ("muster_host_swap", "used_bytes")
         | ("muster_agent_store", "size_bytes")
         | ("muster_yuno", _) => Rule::Changed,

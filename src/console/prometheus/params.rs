@@ -1,8 +1,10 @@
-//! What comes in: parameters behind the question mark of a GET, or in the form of a POST.
+//! What comes in: parameters behind the question mark, and in the form of a POST. Where both have one of a name, the form's
+//! comes first, as in Prometheus.
 
 use axum::{
-    Form,
-    extract::{FromRequest, Request},
+    Form, RequestExt,
+    extract::{FromRequest, Query, Request, rejection::FormRejection},
+    http::{Method, header},
 };
 use muster_promql::{Matchers, Millis, number};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -19,19 +21,38 @@ const TIME_MAX_S: f64 = 253_402_300_799.0;
 const SELECTORS_MAX: usize = 20;
 
 /// A request's parameters, in their order.
-pub(super) struct Params(Vec<(String, String)>);
+pub(super) struct Params(Pairs);
 
 impl<S: Send + Sync> FromRequest<S> for Params {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        let read = Form::<Vec<(String, String)>>::from_request(request, state);
-        match timeout(DEADLINE, read).await {
-            Ok(Ok(Form(pairs))) => Ok(Self(pairs)),
-            Ok(Err(error)) => Err(Refusal::new(Kind::BadData, format!("the parameters: {}", error.body_text()))),
-            Err(_) => Err(Refusal::new(Kind::Timeout, "the request did not come whole in time")),
-        }
+    async fn from_request(mut request: Request, _: &S) -> Result<Self, Refusal> {
+        let wrong = |text: String| Refusal::new(Kind::BadData, format!("the parameters: {text}"));
+        let Query(of_url): Query<Pairs> = request
+            .extract_parts()
+            .await
+            .map_err(|error: axum::extract::rejection::QueryRejection| wrong(error.body_text()))?;
+        let mut pairs = if has_form(&request) {
+            match timeout(DEADLINE, request.extract::<Form<Pairs>, _>()).await {
+                Ok(Ok(Form(pairs))) => pairs,
+                Ok(Err::<_, FormRejection>(error)) => return Err(wrong(error.body_text())),
+                Err(_) => return Err(Refusal::new(Kind::Timeout, "the request did not come whole in time")),
+            }
+        } else {
+            Pairs::new()
+        };
+        pairs.extend(of_url);
+        Ok(Self(pairs))
     }
+}
+
+type Pairs = Vec<(String, String)>;
+
+/// Whether a request brings a form: a POST that says so. What else it may bring is not looked at.
+fn has_form(request: &Request) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    request.method() == Method::POST && kind.eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }
 
 impl Params {
@@ -92,4 +113,28 @@ impl Params {
 
 fn millis(seconds: f64) -> Millis {
     (seconds * 1000.0).round() as Millis
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    async fn read(method: Method, url: &str, kind: &str, body: &'static str) -> Vec<String> {
+        let request = Request::builder().method(method).uri(url).header(header::CONTENT_TYPE, kind);
+        let params = Params::from_request(request.body(Body::from(body)).unwrap(), &()).await;
+        let Ok(Params(pairs)) = params else { panic!("{url}: refused") };
+        pairs.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    #[tokio::test]
+    async fn url_and_form_are_both_read_and_the_form_comes_first() {
+        const FORM: &str = "application/x-www-form-urlencoded; charset=utf-8";
+        assert_eq!(read(Method::POST, "/q?time=5&query=1", FORM, "query=2").await, ["query=2", "time=5", "query=1"]);
+        assert_eq!(read(Method::POST, "/q?query=1", FORM, "").await, ["query=1"]);
+        // As Prometheus: what is no form is not looked at, and neither is the body of a GET.
+        assert_eq!(read(Method::POST, "/q?query=1", "application/json", "{}").await, ["query=1"]);
+        assert_eq!(read(Method::GET, "/q?query=a%2Bb", FORM, "query=2").await, ["query=a+b"]);
+    }
 }

@@ -13,11 +13,22 @@ use muster_topics::{
 const MINUTE_MS: u64 = 60_000;
 
 /// Name, metric, threshold, clear level, how long, how bad.
-const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 13] = [
+const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 20] = [
     ("cpu", Metric::CpuBusy, 0.98, 0.9, 30 * MINUTE_MS, Severity::Warning),
     ("memory", Metric::MemoryUsed, 0.95, 0.9, 5 * MINUTE_MS, Severity::Warning),
     ("disk", Metric::DiskUsed, 0.9, 0.85, 5 * MINUTE_MS, Severity::Warning),
     ("disk-full", Metric::DiskUsed, 0.97, 0.95, MINUTE_MS, Severity::Critical),
+    // A disk without inodes takes no new file, however empty it looks.
+    ("inodes", Metric::InodesUsed, 0.9, 0.85, 5 * MINUTE_MS, Severity::Warning),
+    ("inodes-full", Metric::InodesUsed, 0.99, 0.97, MINUTE_MS, Severity::Critical),
+    // It is asked each minute and given 200 ms: twice in a row is no hiccup, and whatever uses it hangs as well.
+    ("disk-unresponsive", Metric::DiskUnresponsive, 0.0, 0.0, MINUTE_MS, Severity::Critical),
+    ("files", Metric::FilesUsed, 0.9, 0.8, 2 * MINUTE_MS, Severity::Critical),
+    ("pids", Metric::PidsUsed, 0.9, 0.8, 2 * MINUTE_MS, Severity::Critical),
+    // Near the end the kernel needs long to find a free one; it may still find one for another address.
+    ("ports", Metric::PortsUsed, 0.9, 0.8, 2 * MINUTE_MS, Severity::Warning),
+    // Beyond the limit the firewall drops new connections.
+    ("conntrack", Metric::ConntrackUsed, 0.9, 0.8, 2 * MINUTE_MS, Severity::Critical),
     // Work for eight times the processors that there are, for a quarter of an hour.
     ("load", Metric::LoadPerCore, 8.0, 4.0, 15 * MINUTE_MS, Severity::Warning),
     // Processors slow themselves down at about 95 °C.

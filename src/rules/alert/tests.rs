@@ -28,7 +28,7 @@ fn cpu(value: f64) -> Vec<Reading> {
 }
 
 fn disk(mount: &str, value: f64) -> Reading {
-    Reading { subject: Subject::mount(mount), value }
+    Reading { subject: Subject::mount(Metric::DiskUsed, mount), value }
 }
 
 /// A change in few words.
@@ -216,8 +216,8 @@ fn ids_are_names_and_tell_subjects_apart() {
     let ids = [
         unit("default/a"),
         unit("default/b"),
-        Subject::mount("/"),
-        Subject::mount("/é\n"),
+        Subject::mount(Metric::DiskUsed, "/"),
+        Subject::mount(Metric::DiskUsed, "/é\n"),
         Subject::host(Metric::CpuBusy),
     ]
     .map(|subject| id(&rule, &subject));

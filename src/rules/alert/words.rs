@@ -12,6 +12,9 @@ pub fn raised(rule: &Rule, reading: &Reading) -> String {
         Metric::UnitBroken => format!("{subject} ended too often and is held as broken"),
         Metric::UnitRolledBack => format!("{subject} went back to its last verified revision, for a later one failed"),
         Metric::UnitRestarts => format!("{subject} was started again {value} times"),
+        Metric::DiskUnresponsive => format!(
+            "{subject} does not answer. hint: what reads or writes there hangs; is its server or device gone? `umount -l` lets go of it"
+        ),
         Metric::Duplicate => "another agent claims to be this host. hint: was its disk cloned? Remove the agent's \
                               folder on the copy, and join it with a new token"
             .to_owned(),
@@ -67,6 +70,12 @@ fn about(subject: &Subject) -> String {
         Metric::CpuBusy => "processors busy:".to_owned(),
         Metric::MemoryUsed => "memory used:".to_owned(),
         Metric::DiskUsed => format!("file system {} used:", subject.mount.as_deref().unwrap_or("?")),
+        Metric::InodesUsed => format!("inodes of file system {} used:", subject.mount.as_deref().unwrap_or("?")),
+        Metric::DiskUnresponsive => format!("file system {}", subject.mount.as_deref().unwrap_or("?")),
+        Metric::FilesUsed => "open files, of what the host can have:".to_owned(),
+        Metric::PidsUsed => "processes and threads, of what the host can have:".to_owned(),
+        Metric::PortsUsed => "local TCP ports used:".to_owned(),
+        Metric::ConntrackUsed => "connections tracked by the firewall, of what it can:".to_owned(),
         Metric::LoadPerCore => "load for each processor:".to_owned(),
         Metric::Temperature => "temperature:".to_owned(),
         Metric::UnitCpuBusy => format!("unit {unit} uses of all processors:"),

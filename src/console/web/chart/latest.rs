@@ -53,6 +53,7 @@ const ROWS: &[Row] = &[
     ("muster_host_load_1m", ("Load, 1, 5, 15 min", "", ""), Shown::With("muster_host_load_5m", "muster_host_load_15m")),
     ("muster_host_disk_used_bytes", ("Disk", "mount", ""), Shown::ShareOf("muster_host_disk_total_bytes")),
     ("muster_host_disk_used_inodes", ("Inodes", "mount", ""), Shown::ShareOf("muster_host_disk_inodes")),
+    ("muster_host_resource_used", ("In use", "resource", ""), Shown::ShareOf("muster_host_resource_limit")),
     ("muster_host_disk_io_read_bytes_total", ("Disk", "device", " read"), Shown::BytesPerSecond),
     ("muster_host_disk_io_written_bytes_total", ("Disk", "device", " written"), Shown::BytesPerSecond),
     ("muster_host_network_receive_bytes_total", ("Network", "interface", " in"), Shown::BytesPerSecond),

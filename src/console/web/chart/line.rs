@@ -124,6 +124,12 @@ impl Line {
         Self { label, values: of(Summary::average), low, high }
     }
 
+    /// The newest value of each step.
+    pub(super) fn newest(span: &Span, label: String, groups: &[Group]) -> Self {
+        let values: Vec<_> = groups.iter().map(|group| (group.step, group.summary.last)).collect();
+        Self { label, values: placed(span, &values), ..Self::default() }
+    }
+
     /// A counter's rate.
     pub(super) fn rate(span: &Span, label: String, groups: &[Group]) -> Self {
         Self { label, values: placed(span, &rates(groups)), ..Self::default() }
@@ -230,6 +236,12 @@ mod tests {
             None,
             "no share of nothing"
         );
+    }
+
+    #[test]
+    fn a_count_that_grew_within_a_step_is_its_newest() {
+        let growing = points(&[(0, 1.0), (5_000, 18.0), (9_999, 202.0), (10_000, 202.0)]);
+        assert_eq!(Line::newest(&SPAN, "hosts".to_owned(), &growing).values[..2], [Some(202.0), Some(202.0)]);
     }
 
     #[test]

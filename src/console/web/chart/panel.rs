@@ -14,7 +14,7 @@ use super::{
     table::{
         Called::{By, Fixed},
         Drawn,
-        How::{Around, Of, Rate, Value},
+        How::{Around, Newest, Of, Rate, Value},
         OF_FLEET, OF_HOST, OF_UNIT, Panel, Part, Scale, TOLD, panel,
     },
 };
@@ -92,6 +92,8 @@ pub(super) fn about(metric: Metric) -> Option<&'static str> {
         Metric::CpuBusy => "cpu",
         Metric::MemoryUsed => "memory",
         Metric::DiskUsed => "disk",
+        Metric::InodesUsed => "inodes",
+        Metric::FilesUsed | Metric::PidsUsed | Metric::PortsUsed | Metric::ConntrackUsed => "resources",
         Metric::LoadPerCore => "load",
         Metric::Temperature => "temperature",
         Metric::ClockOff => "clock",
@@ -159,6 +161,7 @@ impl Part {
         match self.how {
             Value => Some(Line::means(span, label, &series.groups, false)),
             Around => Some(Line::means(span, label, &series.groups, true)),
+            Newest => Some(Line::newest(span, label, &series.groups)),
             Rate => Some(Line::rate(span, label, &series.groups)),
             Of(whole) => {
                 let whole = by_name.get(whole)?.iter().find(|whole| whole.labels == series.labels)?;

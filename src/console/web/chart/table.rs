@@ -22,6 +22,8 @@ pub(super) enum How {
     Value,
     /// Its mean, with the least and greatest around it.
     Around,
+    /// Its newest value: of counts and sums a mean would be of what there never was.
+    Newest,
     /// A counter's growth per second.
     Rate,
     /// Its share of the series of this name with the same labels.
@@ -80,7 +82,7 @@ pub(super) const fn panel(
 }
 
 use Called::{By, Fixed};
-use How::{Around, Of, Rate, Value};
+use How::{Around, Newest, Of, Rate, Value};
 
 const CPU: &str = "Processor and memory";
 const DISKS: &str = "Disks";
@@ -143,6 +145,11 @@ pub(super) const OF_HOST: &[Panel] = &[
             part("muster_host_swap_used_bytes", Around, Fixed("used")),
             part("muster_host_swap_total_bytes", Value, Fixed("total")),
         ],
+    ),
+    panel(
+        (CPU, "resources", "Open files, processes, ports, tracked connections: share of the limit"),
+        Scale::Ratio,
+        &[part("muster_host_resource_used", Of("muster_host_resource_limit"), By("resource", ""))],
     ),
     panel(
         (DISKS, "disk", "Space, used"),
@@ -289,7 +296,7 @@ pub(super) const OF_UNIT: &[Panel] = &[
     panel(
         ("", "unit-restarts", "Started again by itself, without five good minutes between"),
         Scale::Number,
-        &[part("muster_unit_restart_attempts", Around, Fixed("times"))],
+        &[part("muster_unit_restart_attempts", Newest, Fixed("times"))],
     ),
 ];
 
@@ -307,21 +314,21 @@ pub(super) const OF_FLEET: &[Panel] = &[
         ("", "fleet-memory", "Memory"),
         Scale::Bytes,
         &[
-            part("muster_fleet_memory_used_bytes", Value, Fixed("used")),
-            part("muster_fleet_memory_total_bytes", Value, Fixed("total")),
+            part("muster_fleet_memory_used_bytes", Newest, Fixed("used")),
+            part("muster_fleet_memory_total_bytes", Newest, Fixed("total")),
         ],
     ),
     panel(
         ("", "fleet-network", "Traffic"),
         Scale::BytesPerSecond,
         &[
-            part("muster_fleet_network_receive_rate", Value, Fixed("in")),
-            part("muster_fleet_network_transmit_rate", Value, Fixed("out")),
+            part("muster_fleet_network_receive_rate", Newest, Fixed("in")),
+            part("muster_fleet_network_transmit_rate", Newest, Fixed("out")),
         ],
     ),
     panel(
         ("", "fleet-hosts", "Hosts that measure"),
         Scale::Number,
-        &[part("muster_fleet_hosts_measuring", Around, Fixed("hosts"))],
+        &[part("muster_fleet_hosts_measuring", Newest, Fixed("hosts"))],
     ),
 ];

@@ -57,7 +57,7 @@ pub(in crate::console::web) async fn show(
     session: Session,
     Params(asked): Params<Asked>,
 ) -> Response {
-    let range = asked.range.unwrap_or(Range::Day);
+    let range = asked.range.unwrap_or_default();
     let view = view(&console, asked.shown(), range).await;
     answer::or_problem(&session, view.map(|view| answer::page(&session, &view, asked.part.as_deref())))
 }
