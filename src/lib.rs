@@ -15,6 +15,7 @@
 //! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`simulate`]: many hosts in one process
 //! - `fault`: what tests break on purpose, and see found (`tests/sim`)
+//! - [`http`]: HTTP clients of every role, and through which proxy they go
 //! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
@@ -41,6 +42,8 @@ pub mod console;
 pub mod failure;
 mod fault;
 pub mod files;
+#[cfg(any(feature = "agent", feature = "cli", feature = "console"))]
+pub mod http;
 #[cfg(feature = "agent")]
 pub mod install;
 #[cfg(feature = "console")]

@@ -366,7 +366,7 @@ async fn write_context(up: &Up, data: &Path, running: &RunningConsole, host: Hos
         ),
         false => None,
     };
-    contexts.put(&name, context::Context { url, operator, token, authority, host: Some(host) });
+    contexts.put(&name, context::Context { url, operator, token, authority, proxy: None, host: Some(host) });
     contexts.save(&path)
 }
 

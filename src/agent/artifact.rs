@@ -52,7 +52,10 @@ use self::{
     receive::Receiving,
 };
 use super::join::Identity;
-use crate::files::{PASSABLE_FOLDER, make_folder};
+use crate::{
+    files::{PASSABLE_FOLDER, make_folder},
+    http,
+};
 
 #[cfg(test)]
 #[cfg(feature = "console")]
@@ -289,11 +292,8 @@ impl Artifacts {
     ) -> Result<reqwest::Response, ArtifactError> {
         let identity = self.shared.identity.borrow().clone();
         let tls = identity.tls().map_err(|error| ArtifactError::Client(error.into()))?;
-        let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls)
+        let client = http::direct(tls)
             .https_only(true)
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_MAX)
             .read_timeout(SILENCE_MAX)
             .build()

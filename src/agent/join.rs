@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::pin::Pinned;
 use crate::{
-    chance, files,
+    chance, files, http,
     pki::{self, PkiError},
     rules::backoff::RECONNECT,
 };
@@ -261,7 +261,7 @@ impl Door {
     pub fn new(token: &JoinToken) -> Result<Self, JoinError> {
         let pinned = Pinned::new(token.authority.clone());
         let tls = pinned.client().map_err(|source| PkiError::Tls { what: "the token's authority", source })?;
-        let client = http(tls, &token.url)?;
+        let client = https(tls, &token.url)?;
         Ok(Self { url: token.url.clone(), authority: token.authority.clone(), pinned, client })
     }
 
@@ -312,7 +312,7 @@ pub async fn renew(identity: &Identity) -> Result<Identity, JoinError> {
     let old = &identity.membership;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let csr = request(old.host, &key)?;
-    let client = http(identity.tls()?, &old.console_url)?;
+    let client = https(identity.tls()?, &old.console_url)?;
     let membership = post(&client, &old.console_url, "/v1/renew", &RenewRequest { v: V1, csr }).await?;
     accept(membership, key, old.host, &fingerprint(&old.authority)?)
 }
@@ -353,15 +353,8 @@ pub fn fingerprint(pem: &str) -> Result<Digest, JoinError> {
     chain.first().map(|der| Digest::of(der)).ok_or_else(|| JoinError::Answer("it has no authority".to_owned()))
 }
 
-fn http(tls: rustls::ClientConfig, url: &str) -> Result<reqwest::Client, JoinError> {
-    reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
-        .https_only(true)
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(EXCHANGE)
-        .build()
-        .map_err(|error| unreachable(url, &error))
+fn https(tls: rustls::ClientConfig, url: &str) -> Result<reqwest::Client, JoinError> {
+    http::direct(tls).https_only(true).timeout(EXCHANGE).build().map_err(|error| unreachable(url, &error))
 }
 
 fn unreachable(url: &str, error: &(dyn std::error::Error + 'static)) -> JoinError {

@@ -3,13 +3,14 @@
 use std::{pin::Pin, time::Duration};
 
 use futures_util::{Stream, StreamExt};
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::context::Context;
 use crate::{
     api::{CommandEvent, Problem},
     failure::{Failure, Kind, with_causes},
+    http::{self, Proxy},
     pki,
 };
 
@@ -45,12 +46,18 @@ impl Client {
             .map_err(|error| unusable(&error))?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .build()
+        let base = context.url.trim_end_matches('/').to_owned();
+        let usage = |error: &dyn std::fmt::Display, hint: &str| Failure::new(Kind::Usage, error.to_string()).hint(hint);
+        let target: Url = base.parse().map_err(|error| {
+            let message = format!("the context's address {base:?} is no URL: {error}");
+            usage(&message, "sign in again with `muster login LINK`")
+        })?;
+        let proxy =
+            Proxy::of(context.proxy.as_deref()).map_err(|error| Failure::new(Kind::Usage, error.to_string()))?;
+        let http = http::client(tls, &target, proxy.as_ref())
+            .and_then(|client| client.connect_timeout(CONNECT_TIMEOUT).build())
             .map_err(|error| unusable(&error))?;
-        Ok(Self { http, base: context.url.trim_end_matches('/').to_owned(), token: context.token.clone() })
+        Ok(Self { http, base, token: context.token.clone() })
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -204,6 +211,12 @@ async fn unanswered(response: Response) -> Failure {
 
 async fn refusal(response: Response) -> Failure {
     let status = response.status();
+    if status.is_redirection() {
+        let message = format!("the console answered {status}, and its token goes nowhere else");
+        let to = response.headers().get("location").and_then(|to| to.to_str().ok()).unwrap_or("another address");
+        return Failure::new(Kind::Failed, message)
+            .hint(format!("it wants to be asked at {to}; sign in there with `muster login LINK`"));
+    }
     let problem = response.json::<Problem>().await.unwrap_or_else(|_| Problem {
         code: "unknown".to_owned(),
         message: format!("the console answered {status}"),

@@ -39,6 +39,9 @@ pub struct Context {
     /// The authority's certificate (PEM), where the address is HTTPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority: Option<String>,
+    /// A proxy that this console is reached through, such as `http://proxy:3128`; the environment names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<String>,
     /// The host that is meant when none is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostId>,
@@ -125,6 +128,7 @@ mod tests {
             operator: "admin".parse().unwrap(),
             token: "secret".to_owned(),
             authority: None,
+            proxy: None,
             host: None,
         }
     }

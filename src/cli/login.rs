@@ -46,7 +46,14 @@ pub async fn run(login: &Login, options: &Options) -> Result<(), Failure> {
         None => None,
     };
     let operator = "admin".parse().map_err(|error: muster_topics::name::NameError| Failure::new(Kind::Usage, error))?;
-    let mut context = Context { url: url.to_owned(), operator, token: String::new(), authority, host: None };
+    let mut context = Context {
+        url: url.to_owned(),
+        operator,
+        token: String::new(),
+        authority,
+        proxy: options.proxy.clone(),
+        host: None,
+    };
     let signed_in: LoggedIn = Client::new(&context)?.post("login", &Request { code: code.to_owned() }).await?;
     context.operator = signed_in.operator;
     context.token = signed_in.token;

@@ -67,6 +67,21 @@ pub struct Options {
     /// The console to speak with, by its name in the context file
     #[arg(long, global = true, env = "MUSTER_CONTEXT", value_name = "NAME", help_heading = "Everywhere")]
     pub context: Option<String>,
+    /// A proxy to reach the console through, in place of the context's; http_proxy and the like are not looked at
+    #[arg(long, global = true, env = "MUSTER_PROXY", value_name = "URL", help_heading = "Everywhere")]
+    #[arg(hide_env_values = true)]
+    pub proxy: Option<String>,
+}
+
+impl Options {
+    /// The context that is asked for, with what is said here in place of what it says.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn pick_context(&self) -> Result<Context, Failure> {
+        let context = Contexts::load(&context::path()?)?.pick(self.context.as_deref())?;
+        Ok(Context { proxy: self.proxy.clone().or(context.proxy), ..context })
+    }
 }
 
 /// The verbs of an operator.
@@ -160,7 +175,7 @@ async fn perform(verb: Verb, options: &Options, interrupt: CancellationToken) ->
     if let Verb::Dashboards(verb) = &verb {
         return dashboards::run(verb, options);
     }
-    let context = Contexts::load(&context::path()?)?.pick(options.context.as_deref())?;
+    let context = options.pick_context()?;
     let session = Session { client: Client::new(&context)?, context, printer, interrupt };
     match verb {
         Verb::Ycommand(lines) => ycommand::run(lines, &session).await,

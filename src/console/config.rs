@@ -72,6 +72,9 @@ pub struct OutletConfig {
     /// A PEM file with the authorities that its certificate may be of, for `https://`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority_file: Option<PathBuf>,
+    /// A proxy for its requests, such as `http://proxy:3128`. The environment names none, and what is on this machine is reached without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<String>,
 }
 
 /// The kinds of outlets.
@@ -129,6 +132,9 @@ pub struct MetricStoreConfig {
     /// A PEM file with the authorities that its certificate may be of, for `https://`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority_file: Option<PathBuf>,
+    /// A proxy for its requests, such as `http://proxy:3128`. The environment names none, and what is on this machine is reached without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<String>,
     /// How many bytes may wait for it on disk before the oldest make place.
     #[serde(default = "queue_max_bytes")]
     pub queue_max_bytes: u64,

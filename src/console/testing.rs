@@ -13,7 +13,7 @@ use rcgen::{CertificateParams, KeyPair};
 use reqwest::{Client, Response, StatusCode};
 
 use super::{Console, RunningConsole, Shared, config::Config, prepare};
-use crate::{api, pki};
+use crate::{api, http, pki};
 
 pub(super) struct Fixture {
     pub(super) dir: tempfile::TempDir,
@@ -75,8 +75,7 @@ impl Fixture {
                 .with_root_certificates(pki::roots(authority).unwrap())
                 .with_no_client_auth(),
         };
-        let client = Client::builder().tls_backend_preconfigured(tls).timeout(Duration::from_secs(60)).no_proxy();
-        client.build().unwrap()
+        http::direct(tls).timeout(Duration::from_secs(60)).build().unwrap()
     }
 
     pub(super) fn hosts_url(&self, path: &str) -> String {

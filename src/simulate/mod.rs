@@ -55,7 +55,6 @@ use crate::{
     cli::{
         self,
         client::Client,
-        context::{self, Contexts},
         print::{self, Format, Printer},
         token,
     },
@@ -188,7 +187,7 @@ async fn simulate(
 ) -> Result<Option<Summary>, Failure> {
     let client = match &wanted.tokens {
         Some(_) => None,
-        None => Some(Client::new(&Contexts::load(&context::path()?)?.pick(options.context.as_deref())?)?),
+        None => Some(Client::new(&options.pick_context()?)?),
     };
     if !enrolled(wanted, client.as_ref(), store, shutdown).await? {
         return Ok(None);

@@ -44,6 +44,7 @@ mod package;
 mod probe;
 mod programs;
 mod promql;
+mod proxies;
 mod queue;
 mod realms;
 mod replace;

@@ -116,6 +116,23 @@ fn the_agent_commits_in_one_place() {
 }
 
 #[test]
+fn http_clients_are_built_in_one_place() {
+    check_absent(
+        "HTTP clients are built in src/http.rs, where no environment says through which proxy they go",
+        "src",
+        &[
+            "Client::builder()",
+            "ClientBuilder::new",
+            "reqwest::Client::new",
+            "reqwest::get(",
+            "blocking::",
+            "old_reqwest::",
+        ],
+        &["src/http.rs"],
+    );
+}
+
+#[test]
 fn main_alone_picks_the_exit_code() {
     check_absent("only main ends the process", "src", &["process::exit"], &["src/main.rs", "src/shim"]);
 }

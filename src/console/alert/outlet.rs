@@ -32,6 +32,7 @@ use crate::{
         store::{StoreError, alert},
     },
     failure::with_causes,
+    http::{self, Proxy},
     pki,
     rules::backoff::Growth,
 };
@@ -119,11 +120,9 @@ impl Outlet {
             .map_err(|error| failed(error.to_string()))?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(ANSWER)
-            .build()
+        let proxy = Proxy::of(config.proxy.as_deref()).map_err(|error| failed(format!("`proxy`: {error}")))?;
+        let client = http::client(tls, &url, proxy.as_ref())
+            .and_then(|client| client.timeout(ANSWER).build())
             .map_err(|error| failed(with_causes(&error)))?;
         let (kind, name) = (config.kind, format!("{} {}", config.kind.as_str(), config.url));
         Ok(Self { name, kind, url: config.url.trim_end_matches('/').to_owned(), key, client })

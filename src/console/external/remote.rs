@@ -15,7 +15,10 @@ use futures_util::future::BoxFuture;
 use reqwest::Url;
 
 use super::ExternalError;
-use crate::console::config::{MetricStoreConfig, MetricStoreKind};
+use crate::{
+    console::config::{MetricStoreConfig, MetricStoreKind},
+    http::Proxy,
+};
 
 /// How long a server may take to answer: a full body takes one that is busy some seconds.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -96,6 +99,15 @@ pub(super) fn open(config: &MetricStoreConfig) -> Result<Box<dyn Remote>, Extern
         }
         _ => Ok(Box::new(http::open(config, &url)?)),
     }
+}
+
+/// The proxy that its configuration names.
+fn proxy(config: &MetricStoreConfig) -> Result<Option<Proxy>, ExternalError> {
+    Proxy::of(config.proxy.as_deref()).map_err(|error| {
+        let text = error.to_string();
+        let (reason, hint) = text.split_once(". hint: ").unwrap_or((&text, ""));
+        ExternalError::new(config, "proxy", reason.to_owned(), hint)
+    })
 }
 
 /// What a kind must have, and what means nothing to it.

@@ -73,6 +73,7 @@ fn what_cannot_be_an_outlet_is_said_at_the_start() {
         url: url.to_owned(),
         secret_file: None,
         authority_file: None,
+        proxy: None,
     };
     let good = config("http://example.org/hook");
     let secret = OutletConfig { secret_file: path("secret", "s3cret\n"), ..good.clone() };
@@ -83,7 +84,8 @@ fn what_cannot_be_an_outlet_is_said_at_the_start() {
         (config("https://example.org"), "authority_file"),
         (OutletConfig { secret_file: Some(dir.path().join("none")), ..good.clone() }, "none"),
         (OutletConfig { secret_file: path("empty", "\n"), ..good.clone() }, "empty"),
-        (OutletConfig { authority_file: path("no.pem", "x"), ..good }, "authority"),
+        (OutletConfig { authority_file: path("no.pem", "x"), ..good.clone() }, "authority"),
+        (OutletConfig { proxy: Some("socks5://p".to_owned()), ..good }, "http://HOST:PORT"),
     ] {
         let error = Outlet::open(&config).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use reqwest::{Client, RequestBuilder, Response, Url, header::HeaderValue, redirect::Policy};
+use reqwest::{Client, RequestBuilder, Response, Url, header::HeaderValue};
 
-use super::{ANSWER, ExternalError, Failed, Remote, secret};
+use super::{ANSWER, ExternalError, Failed, Remote, proxy, secret};
 use crate::{
     console::config::{MetricStoreConfig, MetricStoreKind},
     failure::with_causes,
-    pki,
+    http, pki,
 };
 
 /// A server, and where in it.
@@ -38,11 +38,8 @@ impl std::fmt::Debug for Access {
 }
 
 pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<Http, ExternalError> {
-    let client = Client::builder()
-        .tls_backend_preconfigured(tls(config, url)?)
-        .redirect(Policy::none())
-        .timeout(ANSWER)
-        .build()
+    let client = http::client(tls(config, url)?, url, proxy(config)?.as_ref())
+        .and_then(|client| client.timeout(ANSWER).build())
         .map_err(|error| ExternalError::new(config, "url", with_causes(&error), "http://HOST:PORT"))?;
     let below = |path: &str| {
         let mut whole = url.clone();

@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 use influxdb2::{Client, ClientBuilder, RequestError, api::write::TimestampPrecision};
 use reqwest::Url;
 
-use super::{ANSWER, ExternalError, Failed, Remote, secret};
-use crate::{console::config::MetricStoreConfig, failure::with_causes};
+use super::{ANSWER, ExternalError, Failed, Remote, proxy, secret};
+use crate::{console::config::MetricStoreConfig, failure::with_causes, http};
 
 /// A server, and where in it.
 pub(super) struct InfluxDb2 {
@@ -34,9 +34,10 @@ pub(super) fn open(config: &MetricStoreConfig, url: &Url) -> Result<InfluxDb2, E
     }
     let token = secret(config, "token_file", config.token_file.as_deref())?.unwrap_or_default();
     let (org, bucket) = (config.org.clone().unwrap_or_default(), config.bucket.clone().unwrap_or_default());
-    // No redirects: they may turn a POST into a GET, whose success would be taken for that of the write.
-    let http = old_reqwest::Client::builder().redirect(old_reqwest::redirect::Policy::none()).timeout(ANSWER);
-    let client = ClientBuilder::with_builder(http, url.as_str(), &org, token)
+    // It follows no redirects: they may turn a POST into a GET, whose success would be taken for that of the write.
+    let http = http::old_client(url, proxy(config)?.as_ref())
+        .map_err(|error| ExternalError::new(config, "proxy", with_causes(&error), "http://HOST:PORT"))?;
+    let client = ClientBuilder::with_builder(http.timeout(ANSWER), url.as_str(), &org, token)
         .build()
         .map_err(|error| ExternalError::new(config, "url", with_causes(&error), "http://HOST:PORT"))?;
     Ok(InfluxDb2 { client, url: url.to_string(), org, bucket })

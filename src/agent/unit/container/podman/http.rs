@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::strange;
 use crate::{
     agent::unit::container::{may_heal, never},
-    pki,
+    http, pki,
     rules::plan::Failure,
 };
 
@@ -46,11 +46,8 @@ impl Http {
             .map_err(io::Error::other)?
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
+        let client = http::direct(tls)
             .unix_socket(socket)
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_MAX)
             .pool_idle_timeout(IDLE_MAX)
             .build()
