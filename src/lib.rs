@@ -15,6 +15,7 @@
 //! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`simulate`]: many hosts in one process
 //! - `fault`: what tests break on purpose, and see found (`tests/sim`)
+//! - [`sealing`]: what of a command only its host may read
 //! - [`http`]: HTTP clients of every role, and through which proxy they go
 //! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
 //!
@@ -63,6 +64,8 @@ pub mod role;
 #[cfg(feature = "console")]
 pub mod rows;
 pub mod rules;
+#[cfg(any(feature = "agent", feature = "console"))]
+pub mod sealing;
 #[cfg(test)]
 #[cfg(all(feature = "agent", feature = "console"))]
 #[path = "../tests/sim/mod.rs"]

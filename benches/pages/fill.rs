@@ -111,7 +111,7 @@ async fn members(store: &Store, hosts: &[HostId]) -> Result<()> {
     let mut db = store.begin().await?;
     let (mut presences, mut states) = (Vec::new(), Vec::new());
     for (number, id) in hosts.iter().enumerate() {
-        let joining = host::Joining { host: *id, hostname: name(number), facts: of(facts())? };
+        let joining = host::Joining { host: *id, hostname: name(number), facts: of(facts())?, sealing_key: None };
         let key = Digest::of(id.to_string().as_bytes());
         let certificate =
             Certificate { pem: String::new(), serial: format!("{number:040x}"), key, expires_ms: now + 90 * DAY_MS };
@@ -181,6 +181,7 @@ async fn ordered(store: &Store, hosts: &[HostId], answered: usize) -> Result<Com
         operator: "admin".parse()?,
         realms: Vec::new(),
         verb: Verb::Exec(exec),
+        sealed: None,
     };
     let mut db = store.begin().await?;
     command::add(&mut db, &order, b"signed", hosts).await?;

@@ -53,6 +53,7 @@ use crate::rules::{
     receive::Refreshes,
     time::KnownTime,
 };
+use crate::sealing::HostKey;
 
 /// Facts that are taken in at once, to be stored in one transaction.
 const FACTS_MAX: usize = 32;
@@ -97,6 +98,8 @@ pub(super) struct Agent {
     pub(super) me: Me,
     pub(super) store: Store,
     pub(super) identity: watch::Receiver<Arc<Identity>>,
+    /// What opens what only this host may read.
+    pub(super) sealing: HostKey,
     /// The realms that the host carries.
     pub(super) realms: BTreeSet<Name>,
     /// Those of them that it carries because its owner says so.
@@ -151,6 +154,7 @@ pub(super) struct Parts {
     pub(super) me: Me,
     pub(super) store: Store,
     pub(super) identity: watch::Receiver<Arc<Identity>>,
+    pub(super) sealing: HostKey,
     pub(super) realms: BTreeSet<Name>,
     pub(super) policy: Policy,
     pub(super) user: String,
@@ -175,6 +179,7 @@ impl Agent {
             me,
             store,
             identity,
+            sealing: parts.sealing,
             own_realms: realms.clone(),
             realms,
             policy,

@@ -18,6 +18,7 @@ use muster_topics::{
     heartbeat::Facts,
     join::{JoinRequest, JoinToken, Membership, Problem, RenewRequest},
     name::{Digest, HostId},
+    sealed::{SealingKey, SealingKeyNotice},
 };
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -27,6 +28,7 @@ use crate::{
     chance, files, http,
     pki::{self, PkiError},
     rules::backoff::RECONNECT,
+    sealing::HostKey,
 };
 
 const HOST_FILE: &str = "host";
@@ -220,23 +222,48 @@ pub fn is_another_token(folder: &Path, token: &JoinToken) -> bool {
 ///
 /// # Errors
 /// If the console refuses, or is not the one that the token names. Nothing is kept then.
-pub async fn join(
-    token: &JoinToken,
-    host: HostId,
-    hostname: &str,
-    facts: &Facts,
-    present: Option<&Identity>,
-) -> Result<Identity, JoinError> {
+pub async fn join(token: &JoinToken, me: &Joiner<'_>, present: Option<&Identity>) -> Result<Identity, JoinError> {
     let door = Door::new(token)?;
     if let Some(key) = present.and_then(|identity| KeyPair::from_pem(&identity.key).ok()) {
-        match door.join_with(key, &token.secret, host, hostname, facts).await {
+        match door.join_with(key, &token.secret, me).await {
             Err(JoinError::Refused { problem, .. }) if problem.code == "key_revoked" => {
                 tracing::warn!("the key of this host was revoked; it joins with a new one");
             }
             joined => return joined,
         }
     }
-    door.join(&token.secret, host, hostname, facts).await
+    door.join(&token.secret, me).await
+}
+
+/// A host that wants to join.
+#[derive(Clone, Debug)]
+pub struct Joiner<'a> {
+    /// Its id.
+    pub host: HostId,
+    /// The name that it gives itself.
+    pub hostname: &'a str,
+    /// What kind of machine it is.
+    pub facts: &'a Facts,
+    /// Its key for what only it may read; nothing if that follows from the key of its certificate ([`derived_sealing_key`]).
+    pub sealing_key: Option<SealingKey>,
+}
+
+/// The sealing key of a host that keeps none, such as a simulated one: it follows from the key of its certificate, and changes with it.
+#[must_use]
+pub fn derived_sealing_key(key_pem: &str) -> HostKey {
+    HostKey::derived_from(key_pem.as_bytes())
+}
+
+/// Hands a host's sealing key over to its console.
+///
+/// # Errors
+/// If the console does not take it.
+pub async fn hand_over(identity: &Identity, key: &SealingKey) -> Result<(), JoinError> {
+    let url = &identity.membership.console_url;
+    let client = https(identity.tls()?, url)?;
+    let notice = SealingKeyNotice { v: V1, key: key.clone() };
+    let taken: SealingKeyNotice = post(&client, url, "/v1/sealing-key", &notice).await?;
+    if taken == notice { Ok(()) } else { Err(JoinError::Answer("it has another sealing key".to_owned())) }
 }
 
 /// Where hosts join, and whom to trust there: for one host, or for many, one after the other or at once.
@@ -269,22 +296,18 @@ impl Door {
     ///
     /// # Errors
     /// As [`join`].
-    pub async fn join(&self, secret: &str, host: HostId, hostname: &str, facts: &Facts) -> Result<Identity, JoinError> {
+    pub async fn join(&self, secret: &str, me: &Joiner<'_>) -> Result<Identity, JoinError> {
         // One key for all attempts: a console that granted an earlier one, whose answer was lost, can tell.
-        self.join_with(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?, secret, host, hostname, facts).await
+        self.join_with(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?, secret, me).await
     }
 
-    async fn join_with(
-        &self,
-        key: KeyPair,
-        secret: &str,
-        host: HostId,
-        hostname: &str,
-        facts: &Facts,
-    ) -> Result<Identity, JoinError> {
+    async fn join_with(&self, key: KeyPair, secret: &str, me: &Joiner<'_>) -> Result<Identity, JoinError> {
+        let Joiner { host, hostname, facts, .. } = *me;
         let csr = request(host, &key)?;
         let (secret, hostname) = (secret.to_owned(), hostname.to_owned());
-        let request = JoinRequest { v: V1, secret, host, csr, hostname, facts: facts.clone() };
+        let sealing_key = me.sealing_key.clone().unwrap_or_else(|| derived_sealing_key(&key.serialize_pem()).public());
+        let sealing_key = Some(sealing_key);
+        let request = JoinRequest { v: V1, secret, host, csr, hostname, facts: facts.clone(), sealing_key };
         let mut attempts = 0;
         loop {
             match post::<_, Membership>(&self.client, &self.url, "/v1/join", &request).await {
@@ -437,7 +460,9 @@ mod tests {
 
     async fn try_join(token: &JoinToken, host: HostId) -> Result<Identity, JoinError> {
         let facts = super::super::facts::facts();
-        tokio::time::timeout(Duration::from_secs(60), join(token, host, "till-7", &facts, None)).await.expect("an end")
+        let sealing_key = Some(SealingKey::from_bytes([7; 32]));
+        let joiner = Joiner { host, hostname: "till-7", facts: &facts, sealing_key };
+        tokio::time::timeout(Duration::from_secs(60), join(token, &joiner, None)).await.expect("an end")
     }
 
     #[tokio::test]
@@ -447,6 +472,7 @@ mod tests {
         let (url, requests) = server(tls(&authority, &authority), move |_, body| {
             let request: JoinRequest = serde_json::from_slice(body).unwrap();
             assert_eq!((request.secret.as_str(), request.hostname.as_str()), ("s", "till-7"));
+            assert_eq!(request.sealing_key, Some(SealingKey::from_bytes([7; 32])));
             match count.fetch_add(1, Ordering::Relaxed) {
                 0 => (503, b"starting".to_vec()),
                 _ => (200, serde_json::to_vec(&membership(&issuer, &request)).unwrap()),

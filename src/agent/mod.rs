@@ -49,6 +49,7 @@ mod portrait;
 mod renew;
 mod road;
 mod rootfs;
+mod sealing;
 pub mod shim;
 pub mod store;
 #[cfg(test)]
@@ -81,7 +82,7 @@ use self::{
     config::{Config, ConfigError, LocalConfig},
     core::{Agent, Inputs, Parts},
     execute::Executor,
-    join::{Identity, JoinError},
+    join::{Identity, JoinError, Joiner},
     link::{Link, Me, Meter},
     lives::Lives,
     local::{Asker, Local, Question},
@@ -278,6 +279,8 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let shims = Shims::install(&folder).map_err(failed)?;
     let (identity, identity_watch) = watch::channel(Arc::new(identity));
     tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
+    let sealing = sealing::load_or_make(&folder)?;
+    tokio::spawn(sealing::hand_over(identity_watch.clone(), sealing.public(), tasks.clone()));
     let artifacts = Artifacts::open(&folder, identity_watch.clone(), config.artifacts.rate_bytes_per_s)
         .map_err(|source| AgentError::Folder { path: folder.join("artifacts"), source })?;
     let units = Units::start(
@@ -327,6 +330,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         me,
         store: store.clone(),
         identity: identity_watch,
+        sealing,
         realms,
         policy,
         user: facts::own_user(),
@@ -422,7 +426,9 @@ async fn join_anew(
     portrait: &Portrait,
     present: Option<&Identity>,
 ) -> Result<Identity, JoinError> {
-    let identity = join::join(token, host, &portrait.hostname, &portrait.facts, present).await?;
+    let sealing_key = Some(sealing::load_or_make(folder)?.public());
+    let joiner = Joiner { host, hostname: &portrait.hostname, facts: &portrait.facts, sealing_key };
+    let identity = join::join(token, &joiner, present).await?;
     join::save_joined(folder, &identity, token)?;
     tracing::info!(host.id = %host, console = token.url, "this host has joined");
     Ok(identity)

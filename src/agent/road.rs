@@ -156,10 +156,14 @@ impl Agent {
     }
 
     async fn command(&mut self, verified: &Verified, channel: Channel) -> Result<(), StoreError> {
-        let command = match verified.body::<Command>() {
+        let mut command = match verified.body::<Command>() {
             Ok(command) => command,
             Err(error) => return self.not_understood(verified, channel, &error.to_string()).await,
         };
+        if let Some(sealed) = &mut command.sealed {
+            // So it is in the journal as well, where it is opened again after a restart.
+            sealed.key = verified.key().map(str::to_owned);
+        }
         if !self.has_room_for(command.id).await? {
             self.reject("command", "the journal has no room (`journal.commands_max`); it is taken in once it has");
             return Ok(());
@@ -202,11 +206,20 @@ impl Agent {
     }
 
     async fn granted(&mut self, command: Authorised<Command>) -> Result<(), StoreError> {
-        let (id, verb) = (command.get().id, &command.get().verb);
+        let id = command.get().id;
+        // What is sealed stays so in the journal.
+        let verb = match self.sealing.open(command.get(), self.me.host) {
+            Ok(verb) => verb,
+            Err(error) => {
+                tracing::warn!(command.id = %id, reason = %error, "refused");
+                let refusal = Refusal::new(RefusalCode::Invalid, error.to_string());
+                return self.answer_now(id, command.get().expires_ms, refusal.into()).await;
+            }
+        };
         tracing::info!(command.id = %id, operator = %command.get().operator, verb = verb.name(), "command");
-        match verb {
+        match &verb {
             Verb::Cancel { command: which } => self.cancel(command.get(), *which).await,
-            Verb::Exec(_) | Verb::Batch(_) => self.order_program(command).await,
+            Verb::Exec(_) | Verb::Batch(_) => self.order_program(command, verb).await,
             Verb::UnitLogs { .. }
             | Verb::UnitFollow { .. }
             | Verb::UnitConfig { .. }
@@ -219,7 +232,7 @@ impl Agent {
                 if !new {
                     return self.repeated(id).await;
                 }
-                self.launch(command);
+                self.launch(id, verb);
                 Ok(())
             }
             Verb::UnitApply { unit, .. }
@@ -235,7 +248,7 @@ impl Agent {
             | Verb::UnitThaw { unit }
             | Verb::UnitPlay { unit, .. }
             | Verb::UnitPause { unit }
-            | Verb::UnitRm { unit } => self.edit(command.get(), unit, verb).await,
+            | Verb::UnitRm { unit } => self.edit(command.get(), unit, &verb).await,
             Verb::RealmSet { .. }
             | Verb::RealmRm { .. }
             | Verb::SnapshotTake { .. }
@@ -243,7 +256,7 @@ impl Agent {
             | Verb::SnapshotDiff { .. }
             | Verb::SnapshotActivate { .. }
             | Verb::SnapshotDeactivate { .. }
-            | Verb::SnapshotRm { .. } => self.order_estate(command.get(), verb).await,
+            | Verb::SnapshotRm { .. } => self.order_estate(command.get(), &verb).await,
         }
     }
 
@@ -354,8 +367,7 @@ impl Agent {
     }
 
     /// Starts what takes its time.
-    fn launch(&mut self, command: Authorised<Command>) {
-        let Command { id, verb, .. } = command.into_inner();
+    fn launch(&mut self, id: CommandId, verb: Verb) {
         self.running.insert(id, Running::since(self.now_ms()));
         match verb {
             Verb::UnitLogs { unit, lines } => self.read_log(id, unit, lines),
@@ -413,7 +425,8 @@ impl Agent {
             let command = unfinished.command.take();
             let expires_ms = command.as_ref().map_or(Millis::MIN, |command| command.expires_ms);
             let operator = command.as_ref().map(|command| command.operator.clone());
-            let verb = command.map(|command| command.verb);
+            // One that cannot be opened any more counts as one that cannot be read.
+            let verb = command.and_then(|command| self.sealing.open(&command, self.me.host).ok());
             match (receive::resume(verb.as_ref(), unfinished.queued), verb, operator) {
                 (Resumed::Anew, Some(Verb::Exec(exec)), Some(operator)) if exec.daemon => {
                     self.prepare_daemon(id, operator, exec);

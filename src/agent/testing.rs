@@ -232,6 +232,7 @@ impl Fleet {
             operator: "anna".parse().unwrap(),
             realms: Vec::new(),
             verb: Verb::Exec(exec),
+            sealed: None,
         }
     }
 

@@ -53,19 +53,19 @@ impl What {
 }
 
 impl Agent {
-    /// Enters a program that is to be run, with its place.
-    pub(super) async fn order_program(&mut self, command: Authorised<Command>) -> Result<(), StoreError> {
+    /// Enters a program that is to be run, with its place. `verb` is the command's with all that only this host may read.
+    pub(super) async fn order_program(&mut self, command: Authorised<Command>, verb: Verb) -> Result<(), StoreError> {
         let id = command.get().id;
         let mut tx = self.store.begin().await?;
         if !self.enter(&mut tx, command.get()).await? {
             tx.rollback().await?;
             return self.repeated(id).await;
         }
-        if let Verb::Exec(Exec { daemon: true, .. }) = &command.get().verb {
+        if let Verb::Exec(Exec { daemon: true, .. }) = &verb {
             store::commit(tx, "enter command").await?;
             self.running.insert(id, Running::since(self.now_ms()));
-            let Command { operator, verb: Verb::Exec(exec), .. } = command.into_inner() else { return Ok(()) };
-            self.prepare_daemon(id, operator, exec);
+            let Verb::Exec(exec) = verb else { return Ok(()) };
+            self.prepare_daemon(id, command.into_inner().operator, exec);
             return Ok(());
         }
         // If it cannot be stored the place is free again, and the command comes again.
@@ -80,7 +80,7 @@ impl Agent {
         };
         store::commit(tx, "enter command").await?;
         self.queue(key);
-        let Command { expires_ms, verb, .. } = command.into_inner();
+        let expires_ms = command.get().expires_ms;
         let Some(what) = What::of(verb) else { return Ok(()) };
         let program = Program { id, what, expires_ms };
         match admitted {

@@ -29,6 +29,7 @@ use muster_topics::{
     join::{JoinRequest, Membership, RenewRequest},
     name::{Digest, HostId},
     role::Identity,
+    sealed::SealingKeyNotice,
 };
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
@@ -57,6 +58,7 @@ pub(super) fn router(console: Console) -> Router {
     Router::new()
         .route("/v1/join", post(join))
         .route("/v1/renew", post(renew))
+        .route("/v1/sealing-key", post(sealing_key))
         .route("/v1/revoked.pem", get(revoked))
         .route("/v1/artifacts/{sha256}", get(artifact))
         .route("/v1/configs/{sha256}", get(config))
@@ -109,7 +111,8 @@ async fn join(
     let (now, host) = (now_ms(), request.host);
     let certificate = grant(shared, &csr, host)?;
     let secret = Digest::of(request.secret.as_bytes());
-    let joining = Joining { host, hostname: request.hostname, facts: request.facts };
+    let JoinRequest { hostname, facts, sealing_key, .. } = request;
+    let joining = Joining { host, hostname, facts, sealing_key };
     let mut transaction = shared.store.begin().await?;
     let standing = host::key_standing(&mut transaction, host, certificate.key.as_str()).await?;
     if !token::consume(&mut transaction, &secret, host, now).await? {
@@ -186,6 +189,23 @@ async fn renew(
     transaction.commit().await.map_err(StoreError::from)?;
     tracing::info!(host.id = %host, "a host has renewed its certificate");
     Ok(Json(membership(shared, host, certificate)))
+}
+
+/// Pins a host's key for what only it may read. Its certificate says whose it is, so a broker cannot exchange it.
+async fn sealing_key(
+    State(console): State<Console>,
+    Member(host): Member,
+    Document(notice): Document<SealingKeyNotice>,
+) -> Result<Json<SealingKeyNotice>, Error> {
+    let shared = &console.shared;
+    let mut transaction = shared.store.begin().await?;
+    let replaced = host::set_sealing_key(&mut transaction, host, &notice.key, now_ms()).await?;
+    transaction.commit().await.map_err(StoreError::from)?;
+    if replaced {
+        tracing::warn!(host.id = %host, "a host has another sealing key than before: what was sealed to the old one it cannot read");
+    }
+    shared.revoked.notify_one();
+    Ok(Json(notice))
 }
 
 fn checked(csr: &str) -> Result<CheckedCsr, Error> {

@@ -390,6 +390,7 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
         let store = &shared.store;
         let swept = async {
             let commands = store::command::sweep(store.write(), before).await?;
+            store::command::forget_clear_secrets(store.write()).await?;
             let tokens = store::token::sweep(store.write(), before).await?;
             let secrets = store::operator::sweep(store.write(), now).await?;
             let issued = store::issued::sweep(store.write(), before).await?;

@@ -13,7 +13,7 @@ use rcgen::{CertificateParams, KeyPair};
 use reqwest::{Client, Response, StatusCode};
 
 use super::{Console, RunningConsole, Shared, config::Config, prepare};
-use crate::{api, http, pki};
+use crate::{api, http, pki, sealing::HostKey};
 
 pub(super) struct Fixture {
     pub(super) dir: tempfile::TempDir,
@@ -138,7 +138,9 @@ pub(super) fn csr(key: &KeyPair) -> String {
 }
 
 pub(super) fn join_request(secret: &str, host: HostId, hostname: &str, key: &KeyPair) -> JoinRequest {
-    JoinRequest { v: V1, secret: secret.to_owned(), host, csr: csr(key), hostname: hostname.to_owned(), facts: facts() }
+    let sealing_key = Some(HostKey::derived_from(key.serialize_pem().as_bytes()).public());
+    let (secret, hostname) = (secret.to_owned(), hostname.to_owned());
+    JoinRequest { v: V1, secret, host, csr: csr(key), hostname, facts: facts(), sealing_key }
 }
 
 /// Status and code of an answer that must be a problem.

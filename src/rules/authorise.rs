@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use muster_topics::{
     Millis,
-    command::{Command, Exec, LIFETIME_MAX_MS, Target, Verb},
+    command::{Command, LIFETIME_MAX_MS, Target, Verb},
     name::{Name, UnitName},
     outcome::RefusalCode,
     select,
@@ -334,12 +334,7 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
 /// What many read must not carry what may be secret.
 fn exposed(command: &Command, channel: Channel) -> Option<Refusal> {
     let broadcast = channel == Channel::Broadcast || command.target.broadcast().is_some();
-    let secret = match &command.verb {
-        Verb::Exec(_) | Verb::Batch(_) => command.verb.execs().iter().find_map(Exec::secret),
-        Verb::UnitApply { spec, .. } => (!spec.env().is_empty()).then_some("environment"),
-        _ => None,
-    };
-    let secret = secret.filter(|_| broadcast)?;
+    let secret = command.verb.secret().filter(|_| broadcast)?;
     refuse(
         RefusalCode::Invalid,
         format!("a broadcast carries no {secret}, for every host reads it. hint: name the hosts one by one"),

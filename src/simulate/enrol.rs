@@ -23,7 +23,7 @@ use super::{
     store::{Life, Number, Row, Store},
 };
 use crate::{
-    agent::join::{self, Door, Identity, JoinError},
+    agent::join::{self, Door, Identity, JoinError, Joiner},
     clock,
     failure::{Context as _, Failure, Kind, with_causes},
 };
@@ -100,7 +100,11 @@ impl Joining<'_> {
         loop {
             while let Some((host, n, token)) = (joining.len() < AT_ONCE).then(|| work.pop()).flatten() {
                 let (door, facts) = (Arc::clone(&door), self.facts.clone());
-                joining.spawn(async move { (n, door.join(&token.secret, host, &hostname(n), &facts).await) });
+                joining.spawn(async move {
+                    let hostname = hostname(n);
+                    let joiner = Joiner { host, hostname: &hostname, facts: &facts, sealing_key: None };
+                    (n, door.join(&token.secret, &joiner).await)
+                });
             }
             let one = tokio::select! {
                 one = joining.join_next() => one,

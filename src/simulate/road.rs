@@ -22,7 +22,7 @@ use super::{
     writer::Entry,
 };
 use crate::{
-    agent::link::Message,
+    agent::{join::derived_sealing_key, link::Message},
     chance, clock,
     rules::{
         Refusal,
@@ -118,7 +118,7 @@ impl Host {
     async fn command(&mut self, verified: &Verified, channel: Channel, message: Message) -> Done {
         let clock_ms = clock::now_ms();
         let host = self.seen();
-        let command = match verified.body::<Command>() {
+        let mut command = match verified.body::<Command>() {
             Ok(command) => command,
             Err(error) => {
                 if let Ok(head) = verified.body::<Head>()
@@ -130,6 +130,9 @@ impl Host {
                 return Ok(());
             }
         };
+        if let Some(sealed) = &mut command.sealed {
+            sealed.key = verified.key().map(str::to_owned);
+        }
         let judge = Judge {
             host: &host,
             realms: &self.parts.manner.realms,
@@ -153,6 +156,13 @@ impl Host {
 
     async fn granted(&mut self, command: Command, message: Message) -> Done {
         let id = command.id;
+        if command.sealed.is_some()
+            && let Err(error) = derived_sealing_key(&self.parts.identity.key).open(&command, self.parts.me.host)
+        {
+            self.refuse(id, command.expires_ms, Refusal::new(RefusalCode::Invalid, error.to_string())).await?;
+            self.parts.voice.done(message);
+            return Ok(());
+        }
         match &command.verb {
             Verb::Exec(exec) if exec.container.is_none() => {
                 let late_ms = Millis::try_from(exec.timeout_ms).unwrap_or(Millis::MAX);

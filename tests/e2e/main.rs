@@ -51,6 +51,7 @@ mod replace;
 mod revoke;
 mod roles;
 mod rollback;
+mod sealed;
 mod servers;
 mod service;
 mod simulate;

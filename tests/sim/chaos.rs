@@ -358,7 +358,7 @@ impl World {
         };
         let (id, operator) = (CommandId(uuid()), "admin".parse().unwrap());
         let expires_ms = issued_ms + lifetime_ms;
-        Command { v: V1, id, target, issued_ms, expires_ms, operator, realms: Vec::new(), verb }
+        Command { v: V1, id, target, issued_ms, expires_ms, operator, realms: Vec::new(), verb, sealed: None }
     }
 
     /// All is well from now on, but for who is dead.

@@ -65,7 +65,8 @@ impl ConsoleShadow {
         let verb = Verb::Exec(Exec::new(vec!["true".to_owned()], 1_000));
         let (operator, expires_ms) = ("admin".parse().unwrap(), row.expires_ms);
         let target = if row.broadcast { Target::All } else { Target::Hosts(hosts.clone()) };
-        let command = Command { v: V1, id, target, issued_ms: 0, expires_ms, operator, realms: vec![], verb };
+        let command =
+            Command { v: V1, id, target, issued_ms: 0, expires_ms, operator, realms: vec![], verb, sealed: None };
         with!(self, db, command::add(db, &command, b"", &hosts));
     }
 

@@ -11,6 +11,7 @@ use crate::{
     envelope::{Body, Kind},
     name::{CommandId, Digest, HostId, LabelValue, Name, UnitName},
     realm::Realm,
+    sealed::Sealed,
     select::{self, HostSelect},
     signal::Signal,
     topic::Topic,
@@ -46,8 +47,11 @@ pub struct Command {
     /// hears of it for the first time knows it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub realms: Vec<Realm>,
-    /// What to do.
+    /// What to do. Where something is [`sealed`](Self::sealed), a mask stands in its place.
     pub verb: Verb,
+    /// What of the verb only its hosts may read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<Sealed>,
 }
 
 impl Body for Command {
@@ -309,21 +313,6 @@ pub struct Forward {
 pub const FOLLOW_MAX_MS: u64 = 3_600_000;
 
 impl Verb {
-    /// The same with the values of environments, and what a program reads, hidden, for listings.
-    #[must_use]
-    pub fn masked(&self) -> Self {
-        match self {
-            Self::Exec(exec) => Self::Exec(exec.masked()),
-            Self::Batch(batch) => {
-                Self::Batch(Batch { steps: batch.steps.iter().map(Exec::masked).collect(), ..batch.clone() })
-            }
-            Self::UnitApply { unit, spec, run } => {
-                Self::UnitApply { unit: unit.clone(), spec: Box::new(spec.masked()), run: *run }
-            }
-            other => other.clone(),
-        }
-    }
-
     /// The programs that it runs.
     #[must_use]
     pub fn execs(&self) -> &[Exec] {

@@ -26,6 +26,26 @@ pub struct Envelope {
     pub body: String,
     /// Ed25519 signature over the type, a NUL byte and the body; base64.
     pub sig: String,
+    /// The key to what is sealed in the body, sealed to the host that this message goes to; base64. It is not under the signature, for it
+    /// differs from host to host; one that was exchanged opens nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What a message becomes longer by if a key goes with it: 108 bytes, and what stands around them.
+pub const KEY_ROOM_BYTES: usize = 128;
+
+/// The longest [`Envelope::key`]: 80 bytes in base64 are 108.
+const KEY_MAX_BYTES: usize = 128;
+
+/// A signed message as it was stored, with the key for one of its hosts. The body stays the text that was signed.
+///
+/// # Errors
+/// If it is no signed message, or becomes too long.
+pub fn with_key(signed: &[u8], key: String) -> Result<Vec<u8>, EnvelopeError> {
+    let envelope: Envelope = serde_json::from_slice(signed).map_err(EnvelopeError::Malformed)?;
+    let bytes = serde_json::to_vec(&Envelope { key: Some(key), ..envelope }).map_err(EnvelopeError::Malformed)?;
+    if bytes.len() > PAYLOAD_MAX_BYTES { Err(EnvelopeError::TooLong(bytes.len())) } else { Ok(bytes) }
 }
 
 /// What a signed body is. It is under the signature, so a body of one type never passes for another.
@@ -134,7 +154,7 @@ impl Signer {
     #[must_use]
     pub fn sign_text(&self, kind: Kind, body: String) -> Envelope {
         let sig = BASE64.encode(self.key.sign(&signed_bytes(kind, &body)).as_ref());
-        Envelope { v: V1, kid: self.kid.clone(), kind, body, sig }
+        Envelope { v: V1, kid: self.kid.clone(), kind, body, sig, key: None }
     }
 
     /// Serialises and signs a body; gives the bytes to publish.
@@ -197,6 +217,7 @@ impl From<PublicKey> for String {
 pub struct Verified {
     kind: Kind,
     body: String,
+    key: Option<String>,
 }
 
 impl Verified {
@@ -204,6 +225,12 @@ impl Verified {
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The key to what is sealed in the body, as it came: no signature covers it.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
     }
 
     /// The body, parsed strictly.
@@ -236,7 +263,8 @@ pub fn open(bytes: &[u8], pinned: &[PublicKey]) -> Result<Verified, EnvelopeErro
     UnparsedPublicKey::new(&ED25519, key.bytes)
         .verify(&signed_bytes(envelope.kind, &envelope.body), &sig)
         .map_err(|_| EnvelopeError::BadSignature)?;
-    Ok(Verified { kind: envelope.kind, body: envelope.body })
+    let key = envelope.key.filter(|key| key.len() <= KEY_MAX_BYTES);
+    Ok(Verified { kind: envelope.kind, body: envelope.body, key })
 }
 
 fn signed_bytes(kind: Kind, body: &str) -> Vec<u8> {
@@ -260,6 +288,20 @@ mod tests {
         let verified = open(&bytes, &[signer.public_key().unwrap()]).unwrap();
         assert_eq!(verified.body::<Refresh>().unwrap(), body);
         assert!(matches!(verified.body::<crate::ack::Ack>(), Err(EnvelopeError::WrongKind { .. })));
+    }
+
+    #[test]
+    fn key_of_a_host_leaves_the_signed_body_as_it_is() {
+        let signer = signer();
+        let keys = [signer.public_key().unwrap()];
+        let plain = signer.sign(&Refresh { v: V1, issued_ms: 7, within_ms: 1000 }).unwrap();
+        assert_eq!(open(&plain, &keys).unwrap().key(), None);
+        let keyed = with_key(&plain, "a2V5".to_owned()).unwrap();
+        let verified = open(&keyed, &keys).unwrap();
+        assert_eq!((verified.key(), verified.body::<Refresh>().unwrap().issued_ms), (Some("a2V5"), 7));
+        let long = with_key(&plain, "k".repeat(KEY_MAX_BYTES + 1)).unwrap();
+        assert_eq!(open(&long, &keys).unwrap().key(), None);
+        assert!(with_key(&plain, "k".repeat(PAYLOAD_MAX_BYTES)).is_err() && with_key(b"{}", String::new()).is_err());
     }
 
     #[test]

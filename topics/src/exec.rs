@@ -9,7 +9,6 @@ use crate::{
     name::UnitName,
     outcome::{Data, Stream},
     process::Limits,
-    unit::{MASK, mask},
 };
 
 /// The most that a command may bring as standard input, before it is encoded. In base64 that is 43 KiB, so it
@@ -191,13 +190,6 @@ impl Exec {
             (true, None) => None,
         }
     }
-
-    /// The same with the values of its environment and its standard input hidden, for listings.
-    #[must_use]
-    pub fn masked(&self) -> Self {
-        let stdin = self.stdin.as_ref().map(|_| Data::Text(MASK.to_owned()));
-        Self { env: mask(&self.env), stdin, ..self.clone() }
-    }
 }
 
 #[cfg(test)]
@@ -273,7 +265,7 @@ mod tests {
             stdin: Some(Data::Text("s3cret".to_owned())),
             ..Exec::new(vec!["true".to_owned()], 5)
         };
-        let shown = serde_json::to_string(&exec.masked()).unwrap();
+        let shown = serde_json::to_string(&crate::command::Verb::Exec(exec.clone()).masked()).unwrap();
         assert!(shown.contains("TOKEN") && !shown.contains("s3cret"), "{shown}");
         assert_eq!(
             (exec.secret(), Exec { env: BTreeMap::new(), ..exec }.secret()),

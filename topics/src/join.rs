@@ -4,6 +4,7 @@
 //!
 //! `POST /v1/join` takes a [`JoinRequest`], `POST /v1/renew` (with the present certificate) a
 //! [`RenewRequest`]; both answer with a [`Membership`], or with a [`Problem`].
+//! `POST /v1/sealing-key` (with the certificate) takes a [`SealingKeyNotice`](crate::sealed::SealingKeyNotice).
 //! `GET /v1/artifacts/<sha256>` and `GET /v1/configs/<sha256>` (with the certificate) give content.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
@@ -15,6 +16,7 @@ use crate::{
     envelope::PublicKey,
     heartbeat::Facts,
     name::{Digest, HostId},
+    sealed::SealingKey,
     topic::Prefix,
 };
 
@@ -71,6 +73,9 @@ pub struct JoinRequest {
     pub hostname: String,
     /// What kind of machine it is.
     pub facts: Facts,
+    /// The host's key for what only it may read. An older agent has none, and hands one over once it is a newer one (`POST /v1/sealing-key`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealing_key: Option<SealingKey>,
 }
 
 /// A host whose certificate should be renewed; the one that it connects with says which host.

@@ -17,6 +17,7 @@
 //! - [`manifest`]: what an artifact's author says of it
 //! - [`command`], [`outcome`], [`ack`]: work for a host, its answers, and that they are safe; [`exec`]: a program to
 //!   run once; [`signal`]: what may be sent to a unit's process
+//! - [`sealed`]: what of a command only its host may read
 //! - [`select`]: expressions that pick units
 //! - [`channel`]: what a yuno and its agent say to each other, on their host
 //! - [`endpoint`], [`realm`]: where units listen, and how they find each other; [`snapshot`]: what they should have been
@@ -54,6 +55,7 @@ pub mod realm;
 pub mod reload;
 pub mod role;
 pub mod schema;
+pub mod sealed;
 pub mod select;
 pub mod signal;
 pub mod snapshot;

@@ -268,7 +268,7 @@ async fn a_command_is_signed_stored_and_checked_against_what_is_here() {
     assert_eq!((command.operator, command.hosts[0].host), (admin(), host));
     assert_eq!(command.expires_ms - command.issued_ms, 600_000);
     let shared = api.fixture.shared();
-    let bytes = store::command::signed_bytes(shared.store.read(), command.id).await.unwrap().unwrap();
+    let bytes = store::command::signed_bytes(shared.store.read(), command.id).await.unwrap().unwrap().0;
     let verified = muster_topics::envelope::open(&bytes, &[shared.authority.command_key().clone()]).unwrap();
     let body: muster_topics::command::Command = verified.body().unwrap();
     assert_eq!((body.id, body.target), (command.id, muster_topics::command::Target::Hosts(vec![host])));

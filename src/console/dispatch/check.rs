@@ -77,11 +77,11 @@ pub(super) fn expiry(now: Millis, expires_in_ms: Option<u64>) -> Result<Millis, 
 
 /// Whether a verb makes sense, as far as can be seen without looking anything up.
 pub(in crate::console) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error> {
+    no_secrets(verb.secret(), broadcast)?;
     match verb {
-        Verb::Exec(exec) => check_exec(exec, broadcast),
-        Verb::Batch(batch) => check_batch(batch, broadcast),
+        Verb::Exec(exec) => check_exec(exec),
+        Verb::Batch(batch) => check_batch(batch),
         Verb::UnitApply { spec, .. } => {
-            no_secrets((!spec.env().is_empty()).then_some("environment"), broadcast)?;
             let user = spec.yuno().and_then(|yuno| yuno.user.as_ref());
             no_nul(spec.args().iter().chain(user))?;
             environment(spec.env())?;
@@ -157,7 +157,7 @@ fn check_question(units: &[UnitName], timeout_ms: u64) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_exec(exec: &Exec, broadcast: bool) -> Result<(), Error> {
+fn check_exec(exec: &Exec) -> Result<(), Error> {
     if let Err(error) = exec.words() {
         return Err(Error::invalid("no_program", error.to_string()));
     }
@@ -172,7 +172,6 @@ fn check_exec(exec: &Exec, broadcast: bool) -> Result<(), Error> {
             format!("at most {OUTPUT_MAX_BYTES} bytes of an output stream are kept"),
         ));
     }
-    no_secrets(exec.secret(), broadcast)?;
     check_stdin(exec.stdin.as_ref())?;
     no_nul(exec.argv.iter().chain(&exec.shell).chain(&exec.cwd).chain(&exec.user))?;
     environment(&exec.env)
@@ -193,7 +192,7 @@ fn check_daemon(exec: &Exec) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_batch(batch: &Batch, broadcast: bool) -> Result<(), Error> {
+fn check_batch(batch: &Batch) -> Result<(), Error> {
     if !(1..=BATCH_MAX).contains(&batch.steps.len()) {
         let message = format!("a batch has from 1 to {BATCH_MAX} steps, and this one {}", batch.steps.len());
         return Err(Error::invalid("bad_batch", message));
@@ -202,7 +201,7 @@ fn check_batch(batch: &Batch, broadcast: bool) -> Result<(), Error> {
         return Err(Error::invalid("bad_batch", "no step of a batch is a daemon"));
     }
     for (index, exec) in batch.steps.iter().enumerate() {
-        check_exec(exec, broadcast).map_err(|mut error| {
+        check_exec(exec).map_err(|mut error| {
             error.problem.message = format!("step {}: {}", index + 1, error.problem.message);
             error
         })?;
@@ -231,7 +230,11 @@ fn check_stdin(stdin: Option<&Data>) -> Result<(), Error> {
 /// Every host reads a broadcast, and environments and what programs read are where people put their secrets.
 fn no_secrets(secret: Option<&str>, broadcast: bool) -> Result<(), Error> {
     let Some(secret) = secret.filter(|_| broadcast) else { return Ok(()) };
-    let code = if secret == "environment" { "env_in_broadcast" } else { "stdin_in_broadcast" };
+    let code = match secret {
+        "environment" => "env_in_broadcast",
+        "standard input" => "stdin_in_broadcast",
+        _ => "args_in_broadcast",
+    };
     Err(Error::invalid(
         code,
         format!("a command to all hosts, to a group or by a select expression carries no {secret}"),

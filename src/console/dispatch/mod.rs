@@ -24,8 +24,9 @@ use axum::http::StatusCode;
 use muster_topics::{
     Millis, V1, canonical,
     command::{Command, Refresh, Verb},
-    envelope::EnvelopeError,
+    envelope::{self, EnvelopeError},
     name::{CommandId, Digest, HostId, Name},
+    sealed::Sealed,
     topic::{HostTopic, Topic},
     unit::{ArtifactRef, ConfigRef},
 };
@@ -45,6 +46,7 @@ use crate::{
     api::{self, NewCommand},
     clock::now_ms,
     fault::planted,
+    sealing::{self, SealError},
 };
 
 /// Events that wait for the task: those of one batch of ingest, and some submissions.
@@ -56,6 +58,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// How long after it was asked a host may take to say everything: its throttle of 5 s, and repetitions
 /// where brokers lose something.
 const ROLL_CALL: Duration = Duration::from_secs(60);
+/// The most hosts that an error names.
+const NAMED_MAX: usize = 10;
 /// What waits after the store failed.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -132,6 +136,8 @@ struct Ready {
     command: Command,
     signed: Vec<u8>,
     hosts: Meant,
+    /// For each host the key to what is sealed; nothing if nothing is.
+    keys: HashMap<HostId, String>,
 }
 
 impl Ready {
@@ -166,10 +172,13 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
     // A revoked host that a broker still lets in would obey what all hosts read: then each member is told alone.
     let is_broadcast_safe = shared.revocations_are_in_force().await?;
     let mut transaction = shared.store.begin().await?;
-    for Ready { command, signed, hosts } in &ready {
+    for Ready { command, signed, hosts, keys } in &ready {
         let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         store::command::add(&mut transaction, command, signed, &hosts).await?;
         store::content::assign(&mut transaction, &hosts, &content_of(&command.verb)).await?;
+        if !keys.is_empty() {
+            store::command::set_sealed_keys(&mut transaction, command.id, keys).await?;
+        }
     }
     transaction.commit().await.map_err(StoreError::from)?;
     let mut issued = Vec::new();
@@ -194,18 +203,56 @@ async fn make_ready(console: &Console, Authorised { operator, command }: Authori
     check_content(console, &command.verb).await?;
     let issued_ms = shared.dated.ms(now_ms());
     let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
-    let (id, verb) = (CommandId::new(), command.verb);
+    let (id, mut verb) = (CommandId::new(), command.verb);
+    let (sealed, keys) = seal(shared, id, &mut verb, &hosts).await?;
     let realms = realm::chain(shared, &verb).await?;
-    let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb };
+    let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms, verb, sealed };
     let signed = sign(shared, &command)?;
-    Ok(Ready { command, signed, hosts })
+    Ok(Ready { command, signed, hosts, keys })
+}
+
+/// Seals what only the hosts of a command may read, to each of them. From here on it is nowhere in clear but on them.
+async fn seal(
+    shared: &Shared,
+    command: CommandId,
+    verb: &mut Verb,
+    hosts: &Meant,
+) -> Result<(Option<Sealed>, HashMap<HostId, String>), Error> {
+    let failed = |error: SealError| Error::internal("sealing the command", &error);
+    let secret = verb.secret().unwrap_or("secret");
+    let Some((sealed, content)) = sealing::seal(verb, command).map_err(failed)? else { return Ok(Default::default()) };
+    let ids: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
+    let known = host::sealing_keys(shared.store.read(), &ids).await?;
+    let without: Vec<&str> =
+        hosts.iter().filter(|(host, _)| !known.contains_key(host)).map(|(_, name)| name.as_str()).collect();
+    if !without.is_empty() {
+        let named = without.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+        let more = without.len().saturating_sub(NAMED_MAX);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let message = format!(
+            "the command carries {secret}, which only its hosts may read, and there is no key yet to seal it to for {named}{more}"
+        );
+        return Err(Error::conflict("no_sealing_key", message).hint(
+            "an agent of this version hands its key over when it starts and reaches the console; upgrade the agent, or name other hosts",
+        ));
+    }
+    let mut keys = HashMap::new();
+    for (host, key) in known {
+        keys.insert(host, content.seal_to(&key, command, host).map_err(failed)?);
+    }
+    Ok((Some(sealed), keys))
 }
 
 /// Signs a command, if agents will be able to read it: they parse bodies strictly.
 fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
     let readable = canonical::to_bytes(command).and_then(|bytes| canonical::parse(&bytes));
     readable.map_err(|error| Error::invalid("bad_command", error.to_string()))?;
-    shared.authority.signer().sign(command).map_err(|error| match error {
+    let room = if command.sealed.is_some() { envelope::KEY_ROOM_BYTES } else { 0 };
+    let signed = shared.authority.signer().sign(command).and_then(|bytes| match bytes.len() + room {
+        length if length > muster_topics::PAYLOAD_MAX_BYTES => Err(EnvelopeError::TooLong(length)),
+        _ => Ok(bytes),
+    });
+    signed.map_err(|error| match error {
         EnvelopeError::TooLong(bytes) => Error::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
@@ -428,7 +475,7 @@ pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> R
 }
 
 async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>) -> Result<(), StoreError> {
-    let mut bytes_of: HashMap<CommandId, Vec<u8>> = HashMap::new();
+    let mut bytes_of: HashMap<CommandId, (Vec<u8>, bool)> = HashMap::new();
     for action in actions {
         let (command, topic) = match action {
             Action::Miss(command, hosts) => {
@@ -438,8 +485,8 @@ async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>)
             Action::Broadcast(command, topic) => (command, topic),
             Action::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
         };
-        let bytes = match bytes_of.get(&command) {
-            Some(bytes) => bytes.clone(),
+        let (bytes, is_sealed) = match bytes_of.get(&command) {
+            Some(stored) => stored.clone(),
             None => {
                 let stored = store::command::signed_bytes(shared.store.read(), command).await?.unwrap_or_default();
                 bytes_of.insert(command, stored.clone());
@@ -447,11 +494,24 @@ async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>)
             }
         };
         let host = topic.host();
+        let bytes = match host {
+            Some(host) if is_sealed => with_key(shared, command, host, bytes).await?,
+            _ => bytes,
+        };
         if !shared.link.publish(topic, bytes) && shared.link.is_connected() {
             host.into_iter().for_each(|host| schedule.no_room(command, host, now_ms()));
         }
     }
     Ok(())
+}
+
+/// The stored bytes with the key for one host to what is sealed in them.
+async fn with_key(shared: &Shared, command: CommandId, host: HostId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    let Some(key) = store::command::sealed_key(shared.store.read(), command, host).await? else { return Ok(bytes) };
+    Ok(envelope::with_key(&bytes, key).unwrap_or_else(|error| {
+        tracing::error!(command.id = %command, host.id = %host, %error, "the key of a command cannot go with it");
+        bytes
+    }))
 }
 
 async fn miss(shared: &Shared, command: CommandId, hosts: &[HostId]) -> Result<(), StoreError> {
@@ -479,6 +539,7 @@ mod tests {
         api::NewTarget,
         console::testing::{Fixture, admin, exec},
     };
+    use muster_topics::command::Exec;
 
     #[tokio::test]
     async fn what_is_answered_is_what_listings_show() {
@@ -493,6 +554,47 @@ mod tests {
             assert_eq!(answered.hosts[0].hostname, "a");
             assert_eq!(answered, fixture.console.command(answered.id).await.unwrap());
         }
+    }
+
+    #[tokio::test]
+    async fn secret_is_sealed_to_each_host_that_has_a_key() {
+        let fixture = Fixture::new().await;
+        let (one, two) = (fixture.member("one").await, fixture.member("two").await);
+        let verb = || {
+            let Verb::Exec(exec) = exec(&["env"]) else { panic!("an exec") };
+            Verb::Exec(Exec { env: [("TOKEN".to_owned(), "s3cret".to_owned())].into(), ..exec })
+        };
+        let to = |names: &[&str]| {
+            let target = NewTarget::Hosts(names.iter().map(|name| (*name).to_owned()).collect());
+            NewCommand { target, expires_in_ms: None, verb: verb() }
+        };
+        let shared = fixture.shared();
+        let given = fixture.console.submit(&admin(), to(&["one", "two"])).await.unwrap();
+        assert_eq!(given.verb, verb().masked());
+        let (stored, is_sealed) =
+            store::command::signed_bytes(shared.store.read(), given.id).await.unwrap().unwrap_or_default();
+        assert!(is_sealed && !String::from_utf8_lossy(&stored).contains("s3cret"));
+        let keys = [shared.authority.command_key().clone()];
+        for (host, other) in [(&one, &two), (&two, &one)] {
+            let bytes = with_key(shared, given.id, host.id, stored.clone()).await.unwrap();
+            let verified = envelope::open(&bytes, &keys).unwrap();
+            let mut command: Command = verified.body().unwrap();
+            command.sealed.as_mut().unwrap().key = verified.key().map(str::to_owned);
+            let opened = |by: &crate::console::testing::Member| {
+                sealing::HostKey::derived_from(by.key.as_bytes()).open(&command, by.id)
+            };
+            assert_eq!(opened(host), Ok(verb()));
+            assert_eq!(opened(other), Err(sealing::OpenError::WrongKey));
+        }
+        // One with an older agent is named, and nothing is given to anybody.
+        let forget = "UPDATE host SET sealing_key = NULL, sealing_key_ms = NULL WHERE id = $1";
+        sqlx::query(forget).bind(two.id.to_string()).execute(shared.store.write()).await.unwrap();
+        let refused = fixture.console.submit(&admin(), to(&["one", "two"])).await.unwrap_err();
+        assert_eq!((refused.status, refused.problem.code.as_str()), (409, "no_sealing_key"));
+        assert!(refused.problem.message.ends_with("for two"), "{}", refused.problem.message);
+        assert!(fixture.console.submit(&admin(), to(&["one"])).await.is_ok());
+        let plain = NewCommand { verb: exec(&["env"]), ..to(&["two"]) };
+        assert!(fixture.console.submit(&admin(), plain).await.is_ok());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::{
     api,
     console::store::alert::Which,
     console::testing::{Fixture, Member as Joined, admin, csr, join_request, problem},
+    sealing::HostKey,
 };
 
 #[test]
@@ -138,6 +139,34 @@ async fn renewing_takes_the_hosts_own_certificate() {
         fixture.shared().authority.issue_client(&console, Duration::from_secs(60)).unwrap();
     let refused = renew_as(&fixture, Some((&certificate, &console_key)), &key).await.unwrap();
     assert_eq!(problem(refused).await, (403, "not_a_host".to_owned()));
+}
+
+#[tokio::test]
+async fn sealing_key_is_pinned_by_the_certificate_that_hands_it_over() {
+    let fixture = Fixture::new().await;
+    let (one, other) = (fixture.member("one").await, fixture.member("other").await);
+    let pinned = async || {
+        let keys = host::sealing_keys(fixture.shared().store.read(), &[one.id, other.id]).await.unwrap();
+        [one.id, other.id].map(|id| keys.get(&id).cloned())
+    };
+    let derived = |member: &Joined| Some(HostKey::derived_from(member.key.as_bytes()).public());
+    assert_eq!(pinned().await, [derived(&one), derived(&other)], "they came with joining");
+    let notice = SealingKeyNotice { v: V1, key: HostKey::derived_from(b"new").public() };
+    let hand = async |identity| {
+        fixture.client(identity).post(fixture.hosts_url("/v1/sealing-key")).json(&notice).send().await.unwrap()
+    };
+    assert_eq!(problem(hand(None).await).await, (401, "no_certificate".to_owned()));
+    for _ in 0..2 {
+        let answer = hand(one.identity()).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.json::<SealingKeyNotice>().await.unwrap(), notice);
+        assert_eq!(pinned().await, [Some(notice.key.clone()), derived(&other)]);
+    }
+    // Who joins with another key and says none has none: what is sealed is for the machine that was there.
+    let JoinToken { secret, .. } = fixture.token().await;
+    let anew = JoinRequest { sealing_key: None, ..join_request(&secret, one.id, "one", &KeyPair::generate().unwrap()) };
+    assert_eq!(join_with(&fixture, &anew).await.status(), StatusCode::OK);
+    assert_eq!(pinned().await, [None, derived(&other)]);
 }
 
 #[tokio::test]

@@ -59,11 +59,55 @@ pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u
     Ok(())
 }
 
-/// The bytes to publish.
-pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> Result<Option<Vec<u8>>> {
-    let row: Option<(Vec<u8>,)> =
-        sqlx::query_as("SELECT signed FROM command WHERE id = $1").bind(command.to_string()).fetch_optional(db).await?;
-    Ok(row.map(|(bytes,)| bytes))
+/// Notes the keys to what is sealed in a command, one for each of its hosts.
+pub async fn set_sealed_keys(
+    db: &mut SqliteConnection,
+    command: CommandId,
+    keys: &HashMap<HostId, String>,
+) -> Result<()> {
+    let id = command.to_string();
+    sqlx::query("UPDATE command SET sealed = 1 WHERE id = $1").bind(&id).execute(&mut *db).await?;
+    for (host, key) in keys {
+        sqlx::query("UPDATE command_host SET sealed_key = $3 WHERE command = $1 AND host = $2")
+            .bind(&id)
+            .bind(host.to_string())
+            .bind(key)
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(())
+}
+
+/// The key to what is sealed in a command, for one of its hosts.
+pub async fn sealed_key(db: &SqlitePool, command: CommandId, host: HostId) -> Result<Option<String>> {
+    let row: Option<(Option<String>,)> =
+        sqlx::query_as("SELECT sealed_key FROM command_host WHERE command = $1 AND host = $2")
+            .bind(command.to_string())
+            .bind(host.to_string())
+            .fetch_optional(db)
+            .await?;
+    Ok(row.and_then(|(key,)| key))
+}
+
+/// Forgets the signed bytes of commands from before there was sealing, whose secrets stand in them in clear, once they are over.
+pub async fn forget_clear_secrets(db: &SqlitePool) -> Result<u64> {
+    let forgotten = sqlx::query(
+        "UPDATE command SET signed = x'' WHERE sealed = 0 AND length(signed) > 0 AND verb LIKE '%\"***\"%' AND NOT EXISTS (
+             SELECT 1 FROM command_host
+             WHERE command_host.command = command.id AND command_host.state IN ('waiting', 'accepted', 'running'))",
+    )
+    .execute(db)
+    .await?;
+    Ok(forgotten.rows_affected())
+}
+
+/// The bytes to publish, and whether something is sealed in them, for which each host has a key of its own.
+pub async fn signed_bytes(db: &SqlitePool, command: CommandId) -> Result<Option<(Vec<u8>, bool)>> {
+    let row: Option<(Vec<u8>, i64)> = sqlx::query_as("SELECT signed, sealed FROM command WHERE id = $1")
+        .bind(command.to_string())
+        .fetch_optional(db)
+        .await?;
+    Ok(row.map(|(bytes, sealed)| (bytes, sealed != 0)))
 }
 
 /// A command that some host still owes an outcome for.
@@ -515,6 +559,7 @@ mod tests {
             operator: "admin".parse().unwrap(),
             realms: Vec::new(),
             verb: Verb::UnitRun { unit: "default/hello".parse().unwrap() },
+            sealed: None,
         }
     }
 
@@ -547,7 +592,7 @@ mod tests {
         let mut wanted = vec![(hosts[0], true), (hosts[2], false)];
         wanted.sort();
         assert_eq!(found, [Open { id: one.id, expires_ms: 10, hosts: wanted }]);
-        assert_eq!(signed_bytes(store.read(), one.id).await.unwrap().unwrap(), b"signed");
+        assert_eq!(signed_bytes(store.read(), one.id).await.unwrap().unwrap(), (b"signed".to_vec(), false));
         assert_eq!(open_count(store.read()).await.unwrap(), 1);
     }
 

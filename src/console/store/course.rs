@@ -129,6 +129,7 @@ mod tests {
             operator: "admin".parse().unwrap(),
             realms: Vec::new(),
             verb: Verb::Exec(Exec::new(vec!["true".to_owned()], 1_000)),
+            sealed: None,
         };
         let refused = Status::Refused { code: RefusalCode::Denied, message: "no".to_owned() };
         let exited = |code| Status::Exited { exit: Exit::Code(code) };

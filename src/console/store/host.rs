@@ -7,6 +7,7 @@ use muster_topics::{
     heartbeat::{Facts, HostState},
     name::{CommandId, HostId, UnitName},
     presence::{Presence, PresenceState},
+    sealed::SealingKey,
     unit::UnitReport,
 };
 use serde_json::Value;
@@ -28,6 +29,8 @@ pub struct Joining {
     pub hostname: String,
     /// What kind of machine it is.
     pub facts: Facts,
+    /// Its key for what only it may read.
+    pub sealing_key: Option<SealingKey>,
 }
 
 /// Enters a host, or one that joins anew. With a new key it may be a new life (a new disk, a
@@ -36,13 +39,17 @@ pub struct Joining {
 pub async fn join(db: &mut SqliteConnection, host: &Joining, certificate: &Certificate, now: Millis) -> Result<()> {
     let id = host.host.to_string();
     sqlx::query(
-        "INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, $2, $3, $4)
-         ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, facts = excluded.facts, joined_ms = excluded.joined_ms",
+        "INSERT INTO host (id, hostname, facts, joined_ms, sealing_key, sealing_key_ms)
+         VALUES ($1, $2, $3, $4, $5, CASE WHEN $5 IS NULL THEN NULL ELSE $4 END)
+         ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, facts = excluded.facts, joined_ms = excluded.joined_ms,
+           sealing_key = excluded.sealing_key, sealing_key_ms = excluded.sealing_key_ms",
     )
     .bind(&id)
     .bind(&host.hostname)
     .bind(to_json("facts", &host.facts)?)
     .bind(now)
+    // One that is not told is none: who joins with another key may be another machine.
+    .bind(host.sealing_key.as_ref().map(SealingKey::to_string))
     .execute(&mut *db)
     .await?;
     let replaced = sqlx::query(
@@ -65,6 +72,42 @@ pub async fn join(db: &mut SqliteConnection, host: &Joining, certificate: &Certi
         super::alert::forget(db, host.host, now).await?;
     }
     add_certificate(db, host.host, certificate, now).await
+}
+
+/// Remembers a host's key for what only it may read. Says whether it had another one before.
+pub async fn set_sealing_key(db: &mut SqliteConnection, host: HostId, key: &SealingKey, now: Millis) -> Result<bool> {
+    let id = host.to_string();
+    let had: Option<(Option<String>,)> =
+        sqlx::query_as("SELECT sealing_key FROM host WHERE id = $1").bind(&id).fetch_optional(&mut *db).await?;
+    let (had, key) = (had.and_then(|(had,)| had), key.to_string());
+    if had.as_deref() != Some(key.as_str()) {
+        sqlx::query("UPDATE host SET sealing_key = $2, sealing_key_ms = $3 WHERE id = $1")
+            .bind(&id)
+            .bind(&key)
+            .bind(now)
+            .execute(db)
+            .await?;
+    }
+    Ok(had.is_some_and(|had| had != key))
+}
+
+/// The keys of hosts for what only they may read; of older agents there is none.
+pub async fn sealing_keys(db: &SqlitePool, hosts: &[HostId]) -> Result<HashMap<HostId, SealingKey>> {
+    let mut keys = HashMap::new();
+    for piece in pieces(hosts) {
+        let sql = format!(
+            "SELECT id, sealing_key FROM host WHERE sealing_key IS NOT NULL AND id IN {}",
+            parameters(1, piece.len())
+        );
+        let mut query = sqlx::query_as::<_, (String, String)>(AssertSqlSafe(sql));
+        for host in piece {
+            query = query.bind(host.to_string());
+        }
+        for (host, key) in query.fetch_all(db).await? {
+            keys.insert(parsed("host id", &host)?, parsed("sealing key", &key)?);
+        }
+    }
+    Ok(keys)
 }
 
 /// Remembers a certificate that a host is given.

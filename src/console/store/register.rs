@@ -38,6 +38,10 @@ pub struct Host {
     pub hostname: String,
     pub facts: String,
     pub joined_ms: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealing_key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealing_key_ms: Option<i64>,
 }
 
 /// A host's certificate.
@@ -81,6 +85,8 @@ pub struct Removed {
 pub struct Marks {
     hosts: i64,
     joined_ms: i64,
+    sealing_keys: i64,
+    sealing_key_ms: i64,
     certificates: i64,
     given_ms: i64,
     revoked: i64,
@@ -123,6 +129,8 @@ pub async fn marks(db: &SqlitePool) -> Result<Marks> {
         "SELECT
            (SELECT count(*) FROM host) AS hosts,
            (SELECT coalesce(max(joined_ms), 0) FROM host) AS joined_ms,
+           (SELECT count(sealing_key) FROM host) AS sealing_keys,
+           (SELECT coalesce(max(sealing_key_ms), 0) FROM host) AS sealing_key_ms,
            (SELECT count(*) FROM certificate) AS certificates,
            (SELECT coalesce(max(issued_ms), 0) FROM certificate) AS given_ms,
            (SELECT count(*) FROM certificate WHERE revoked_ms IS NOT NULL) AS revoked,
@@ -144,7 +152,10 @@ pub async fn marks(db: &SqlitePool) -> Result<Marks> {
 
 /// Reads it all.
 pub async fn read(db: &SqlitePool) -> Result<Register> {
-    let hosts = sqlx::query_as("SELECT id, hostname, facts, joined_ms FROM host ORDER BY id").fetch_all(db).await?;
+    let hosts =
+        sqlx::query_as("SELECT id, hostname, facts, joined_ms, sealing_key, sealing_key_ms FROM host ORDER BY id")
+            .fetch_all(db)
+            .await?;
     let certificates = sqlx::query_as(
         "SELECT serial, host, key_sha256, issued_ms, expires_ms, revoked_ms FROM certificate ORDER BY serial",
     )
@@ -330,12 +341,16 @@ async fn is_there(db: &mut SqliteConnection, table: &str, serial: &str) -> Resul
 
 /// Writes it all into a store that has nothing of it.
 pub async fn fill(db: &mut SqliteConnection, register: &Register) -> Result<()> {
-    for Host { id, hostname, facts, joined_ms } in &register.hosts {
-        sqlx::query("INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, $2, $3, $4)")
+    for Host { id, hostname, facts, joined_ms, sealing_key, sealing_key_ms } in &register.hosts {
+        sqlx::query(
+            "INSERT INTO host (id, hostname, facts, joined_ms, sealing_key, sealing_key_ms) VALUES ($1, $2, $3, $4, $5, $6)",
+        )
             .bind(id)
             .bind(hostname)
             .bind(facts)
             .bind(joined_ms)
+            .bind(sealing_key)
+            .bind(sealing_key_ms)
             .execute(&mut *db)
             .await?;
     }

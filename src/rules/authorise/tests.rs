@@ -40,6 +40,7 @@ fn exec() -> Command {
         operator: "anna".parse().unwrap(),
         realms: Vec::new(),
         verb: Verb::Exec(exec),
+        sealed: None,
     }
 }
 

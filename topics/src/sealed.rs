@@ -1,0 +1,302 @@
+//! What of a command only its host may read: values of environments, standard input, arguments that are passed on. It is sealed to a key of
+//! the host's own, so that whoever reads the bus finds [`MASK`] in its place.
+//!
+//! A signed body says of such a command everything but that: where a value was, a mask stands, and [`Sealed::content`] holds the values,
+//! encrypted with a key that is used this once. That key is sealed to each host for itself (HPKE, RFC 9180, base mode, X25519 with HKDF-SHA256
+//! and ChaCha20-Poly1305) and travels as [`Envelope::key`](crate::envelope::Envelope::key), beside the signed body and not in it, for it
+//! differs from host to host. One that was exchanged opens nothing. Decision 0063 has the bytes.
+//!
+//! Here are the places of the values, in the one order that both sides go through; the program itself does the cryptography.
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    V1,
+    command::Verb,
+    exec::Exec,
+    outcome::Data,
+    unit::{MASK, Spec},
+};
+
+/// A host's public key for what only it may read: X25519, 32 bytes, written as base64.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct SealingKey([u8; 32]);
+
+/// A text that is no such key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a sealing key: it is the base64 of 32 bytes")]
+pub struct SealingKeyError;
+
+impl SealingKey {
+    /// The key of these 32 bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its 32 bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for SealingKey {
+    type Error = SealingKeyError;
+
+    fn try_from(text: String) -> Result<Self, SealingKeyError> {
+        text.parse()
+    }
+}
+
+impl std::str::FromStr for SealingKey {
+    type Err = SealingKeyError;
+
+    fn from_str(text: &str) -> Result<Self, SealingKeyError> {
+        let bytes = BASE64.decode(text).map_err(|_| SealingKeyError)?;
+        bytes.try_into().map(Self).map_err(|_| SealingKeyError)
+    }
+}
+
+impl From<SealingKey> for String {
+    fn from(key: SealingKey) -> Self {
+        key.to_string()
+    }
+}
+
+impl std::fmt::Display for SealingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&BASE64.encode(self.0))
+    }
+}
+
+/// A host hands over its sealing key: `POST /v1/sealing-key`, with its certificate. The answer is the same document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SealingKeyNotice {
+    /// Version of this payload.
+    pub v: V1,
+    /// The key.
+    pub key: SealingKey,
+}
+
+/// The values of a command that only its hosts may read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sealed {
+    /// All of them, encrypted; base64.
+    pub content: String,
+    /// The key to the content, sealed to the host whose command this is; base64. In a signed body it is left out; a host that keeps the
+    /// command puts in what the envelope brought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// The place of one value.
+enum Place<'a> {
+    Text(&'a mut String),
+    Bytes(&'a mut Data),
+    Json(&'a mut Value),
+}
+
+/// The values do not fit the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the values that were sealed are not those of this command")]
+pub struct Misfit;
+
+impl Place<'_> {
+    fn take(self) -> Vec<u8> {
+        match self {
+            Self::Text(text) => std::mem::replace(text, MASK.to_owned()).into_bytes(),
+            Self::Bytes(data) => {
+                let taken = std::mem::replace(data, Data::Text(MASK.to_owned()));
+                // What is no base64 has no bytes to lose: the console refuses it before.
+                taken.to_bytes().unwrap_or_default()
+            }
+            Self::Json(value) => std::mem::replace(value, Value::String(MASK.to_owned())).to_string().into_bytes(),
+        }
+    }
+
+    fn put(self, bytes: Vec<u8>) -> Result<(), Misfit> {
+        match self {
+            Self::Text(text) => *text = String::from_utf8(bytes).map_err(|_| Misfit)?,
+            Self::Bytes(data) => *data = Data::new(&bytes),
+            Self::Json(value) => *value = serde_json::from_slice(&bytes).map_err(|_| Misfit)?,
+        }
+        Ok(())
+    }
+}
+
+fn of_exec(exec: &mut Exec) -> impl Iterator<Item = Place<'_>> {
+    exec.env.values_mut().map(Place::Text).chain(exec.stdin.as_mut().map(Place::Bytes))
+}
+
+fn of_spec(spec: &mut Spec) -> impl Iterator<Item = Place<'_>> {
+    spec.env_mut().values_mut().map(Place::Text)
+}
+
+impl Verb {
+    /// All places of values that only its hosts may read. A verb that gets another field of that kind gets it here, and is masked,
+    /// sealed and opened with it.
+    fn places(&mut self) -> Vec<Place<'_>> {
+        match self {
+            Self::Exec(exec) => of_exec(exec).collect(),
+            Self::Batch(batch) => batch.steps.iter_mut().flat_map(of_exec).collect(),
+            Self::UnitApply { spec, .. } => of_spec(spec).collect(),
+            Self::UnitCommand(forward) => forward.args.values_mut().map(Place::Json).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The same with values that only its hosts may read hidden, for listings.
+    #[must_use]
+    pub fn masked(&self) -> Self {
+        let mut masked = self.clone();
+        masked.take_values();
+        masked
+    }
+
+    /// What it carries that only its hosts may read, in a word, if it carries any.
+    #[must_use]
+    pub fn secret(&self) -> Option<&'static str> {
+        match self {
+            Self::Exec(_) | Self::Batch(_) => self.execs().iter().find_map(Exec::secret),
+            Self::UnitApply { spec, .. } => (!spec.env().is_empty()).then_some("environment"),
+            Self::UnitCommand(forward) => (!forward.args.is_empty()).then_some("arguments of a unit's own command"),
+            _ => None,
+        }
+    }
+
+    /// Takes the values out that only its hosts may read; a mask is left in place of each.
+    pub fn take_values(&mut self) -> Vec<Vec<u8>> {
+        self.places().into_iter().map(Place::take).collect()
+    }
+
+    /// Puts values back that [`take_values`](Self::take_values) has taken out of the same verb.
+    ///
+    /// # Errors
+    /// If they are not so many, or are not what stands there.
+    pub fn put_values(&mut self, values: Vec<Vec<u8>>) -> Result<(), Misfit> {
+        let places = self.places();
+        if places.len() != values.len() {
+            return Err(Misfit);
+        }
+        places.into_iter().zip(values).try_for_each(|(place, value)| place.put(value))
+    }
+}
+
+/// Values as one text of bytes, filled up to a multiple of this, so that its length tells less of theirs.
+const PADDED_BYTES: usize = 64;
+
+/// Writes values one after the other: how many there are, and each after its length, as numbers of four bytes, the highest first; then zeros.
+#[must_use]
+pub fn pack(values: &[Vec<u8>]) -> Vec<u8> {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes();
+    let mut packed = number(values.len()).to_vec();
+    for value in values {
+        packed.extend(number(value.len()));
+        packed.extend_from_slice(value);
+    }
+    packed.resize(packed.len().next_multiple_of(PADDED_BYTES), 0);
+    packed
+}
+
+/// Reads what [`pack`] has written.
+///
+/// # Errors
+/// If that is not what it has written.
+pub fn unpack(mut packed: &[u8]) -> Result<Vec<Vec<u8>>, Misfit> {
+    let mut take = |count: usize| {
+        let (piece, rest) = packed.split_at_checked(count).ok_or(Misfit)?;
+        packed = rest;
+        Ok(piece)
+    };
+    let number = |bytes: &[u8]| bytes.try_into().map(u32::from_be_bytes).map_err(|_| Misfit);
+    let size = |number: u32| usize::try_from(number).map_err(|_| Misfit);
+    let count = number(take(4)?)?;
+    let mut values = Vec::new();
+    for _ in 0..count {
+        let length = size(number(take(4)?)?)?;
+        values.push(take(length)?.to_vec());
+    }
+    if packed.len() < PADDED_BYTES && packed.iter().all(|byte| *byte == 0) { Ok(values) } else { Err(Misfit) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verbs() -> Vec<Verb> {
+        let env = r#""env":{"A":"s3cret","B":""}"#;
+        [
+            format!(r#"{{"exec":{{"argv":["a"],{env},"stdin":{{"text":"s3cret\n"}},"timeout_ms":1}}}}"#),
+            r#"{"exec":{"argv":["a"],"stdin":{"base64":"AAH/"},"timeout_ms":1}}"#.to_owned(),
+            format!(r#"{{"batch":{{"steps":[{{"argv":["a"],"timeout_ms":1}},{{"shell":"b",{env},"timeout_ms":1}}]}}}}"#),
+            format!(
+                r#"{{"unit_apply":{{"unit":"a/b","spec":{{"kind":"container","image":{{"name":"x"}},{env}}}}}}}"#
+            ),
+            r#"{"unit_command":{"units":["a/b"],"name":"c","args":{"p":"s3cret","q":{"r":[1,null,"s3cret"]}},"timeout_ms":1}}"#
+                .to_owned(),
+        ]
+        .iter()
+        .map(|json| serde_json::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}")))
+        .collect()
+    }
+
+    #[test]
+    fn values_are_taken_out_and_put_back() {
+        for verb in verbs() {
+            assert!(verb.secret().is_some());
+            let mut taken = verb.clone();
+            let values = taken.take_values();
+            let text = serde_json::to_string(&taken).unwrap();
+            assert!(!text.contains("s3cret") && !text.contains("AAH/") && text.contains(MASK), "{text}");
+            assert_eq!(taken, verb.masked());
+            let packed = pack(&values);
+            assert_eq!((packed.len() % PADDED_BYTES, unpack(&packed).as_ref()), (0, Ok(&values)));
+            assert_eq!(taken.clone().put_values(values[1..].to_vec()), Err(Misfit));
+            taken.put_values(values).unwrap();
+            assert_eq!(taken, verb);
+        }
+    }
+
+    #[test]
+    fn verb_without_secrets_is_its_own_mask() {
+        let verb: Verb = serde_json::from_str(r#"{"exec":{"argv":["a"],"timeout_ms":1}}"#).unwrap();
+        assert_eq!((verb.masked(), verb.secret(), verb.clone().take_values()), (verb, None, Vec::new()));
+    }
+
+    #[test]
+    fn packed_values_that_were_touched_are_none() {
+        let packed = pack(&[b"ab".to_vec(), Vec::new()]);
+        for cut in 0..packed.len() {
+            // Zeros at the end are nothing but filling.
+            if cut < 14 {
+                assert_eq!(unpack(&packed[..cut]), Err(Misfit), "{cut}");
+            }
+        }
+        let mut longer = packed.clone();
+        longer.extend([0; PADDED_BYTES]);
+        assert_eq!(unpack(&longer), Err(Misfit));
+        let mut other = packed;
+        if let Some(last) = other.last_mut() {
+            *last = 1;
+        }
+        assert_eq!(unpack(&other), Err(Misfit));
+        assert_eq!(unpack(&[0xff; 64]), Err(Misfit));
+    }
+
+    #[test]
+    fn key_is_32_bytes() {
+        let key = SealingKey::from_bytes([7; 32]);
+        assert_eq!(key.to_string().parse(), Ok(key));
+        for wrong in ["", "AAAA", "?"] {
+            assert_eq!(wrong.parse::<SealingKey>(), Err(SealingKeyError));
+        }
+    }
+}
