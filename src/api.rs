@@ -69,6 +69,34 @@ pub struct LoggedIn {
     pub token: String,
 }
 
+/// An item of `GET /api/v1/sign-ins`; `DELETE /api/v1/sign-ins/{id}` ends one at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SignIn {
+    /// Names it.
+    pub id: Name,
+    /// Who is signed in by it.
+    pub kind: SignInKind,
+    /// As whom.
+    pub operator: Name,
+    /// Since when.
+    pub created_ms: Millis,
+    /// Until when.
+    pub expires_ms: Millis,
+    /// When it was last used, give or take an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_ms: Option<Millis>,
+}
+
+/// Who is signed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SignInKind {
+    /// A browser.
+    Browser,
+    /// A command line, or another program with a token.
+    Program,
+}
+
 /// A host: an item of `GET /api/v1/hosts`, and the whole of `GET /api/v1/hosts/{host}`, where
 /// `{host}` is an id or a hostname that only one host has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -20,8 +20,8 @@ use crate::{
     console::{
         authority::{Authority, serial_and_end},
         config::Config,
-        register, revocation,
-        start::{STORE, open_authority},
+        operator, register, revocation,
+        start::{STORE, WEB_URL, open_authority},
         store::{Store, host, issued},
     },
     failure::{Context as _, Failure, Kind},
@@ -68,6 +68,29 @@ impl Folder {
 
 /// The authority's folder in the console's.
 const AUTHORITY: &str = "authority";
+
+/// A new sign-in link of the console in one of these folders, the first that has one. A console that runs takes it at once.
+///
+/// # Errors
+/// If none of them is a console's, or its store cannot be written.
+pub async fn new_sign_in_link(folders: &[PathBuf]) -> Result<String, Failure> {
+    let Some(folder) = folders.iter().find(|folder| folder.join(STORE).exists()) else {
+        let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        return Err(Failure::new(
+            Kind::Failed,
+            format!("no console's folder that you may read is at {}", names.join(", ")),
+        )
+        .hint("do this on the console's machine, as the user that it runs as, and say --data-dir DIR"));
+    };
+    let url = fs::read_to_string(folder.join(WEB_URL))
+        .trying(format_args!("the console's address in {}", folder.display()))?;
+    let store = Store::open(&folder.join(STORE))
+        .await
+        .map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
+    let link = operator::new_sign_in_link(&store, url.trim()).await.trying("a sign-in link")?;
+    store.close().await;
+    Ok(link)
+}
 
 /// Arguments of `muster console init`.
 #[derive(Args, Clone, Debug)]

@@ -49,6 +49,8 @@ pub mod http;
 pub mod install;
 #[cfg(feature = "console")]
 pub mod issue;
+#[cfg(feature = "agent")]
+pub mod join_args;
 #[cfg(any(feature = "agent", feature = "console"))]
 pub mod lean;
 #[cfg(any(feature = "agent", feature = "console"))]

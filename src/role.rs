@@ -72,6 +72,7 @@ mod agent {
             manager::Manager,
         },
         install::{self, Install, Uninstall},
+        join_args::JoinArgs,
     };
 
     /// Run this host's agent
@@ -90,9 +91,8 @@ mod agent {
         /// Where the agent keeps its key, its store and its units
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
-        /// The one-time token to join a fleet with; needed once
-        #[arg(long, value_name = "TOKEN")]
-        join: Option<String>,
+        #[command(flatten)]
+        join: JoinArgs,
         #[command(subcommand)]
         verb: Option<Verb>,
     }
@@ -120,8 +120,7 @@ mod agent {
             if let Some(data_dir) = args.data_dir {
                 config.data_dir = data_dir;
             }
-            if let Some(token) = args.join {
-                let token = token.parse().map_err(|error| Failure::new(Kind::Usage, format!("--join: {error}")))?;
+            if let Some(token) = args.join.token()? {
                 config.join = Some(Secret::new(token));
             }
             Ok(())
@@ -154,6 +153,8 @@ pub use self::console::{ConsoleArgs, console};
 
 #[cfg(feature = "console")]
 mod console {
+    use std::io::{self, IsTerminal as _};
+
     use clap::Subcommand;
 
     use super::*;
@@ -205,8 +206,15 @@ mod console {
         }
         let Some(config) = args.role.load("console", |_: &mut Config| Ok(()))? else { return Ok(()) };
         let running = console::start(config).await.map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
-        let link = running.console().new_sign_in_link().await.map_err(|error| Failure::new(Kind::Failed, error))?;
-        tell(&link);
+        let url = running.console().web_url().to_owned();
+        // What is no terminal may be a log, and that is no place for a secret.
+        let link = match io::stderr().is_terminal() {
+            true => {
+                Some(running.console().new_sign_in_link().await.map_err(|error| Failure::new(Kind::Failed, error))?)
+            }
+            false => None,
+        };
+        tell(&url, link.as_deref());
         tokio::spawn(crate::lean::stay_small(shutdown.clone()));
         shutdown.cancelled().await;
         running.stop().await;
@@ -217,8 +225,15 @@ mod console {
         clippy::print_stderr,
         reason = "a person who started it is told how to get in; a log is no place for a secret"
     )]
-    fn tell(link: &str) {
-        eprintln!("sign in, once and within 15 minutes: {link}\n(in the command line: muster login LINK)");
+    fn tell(url: &str, link: Option<&str>) {
+        match link {
+            Some(link) => {
+                eprintln!("sign in, once and within 15 minutes: {link}\n(in the command line: muster login LINK)");
+            }
+            None => {
+                eprintln!("the console is at {url}; `muster login --new-link`, on this machine, prints a sign-in link");
+            }
+        }
     }
 }
 

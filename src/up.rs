@@ -7,7 +7,7 @@ use std::{
     env,
     fmt::Display,
     fs::{self, File, TryLockError},
-    io,
+    io::{self, IsTerminal as _},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -175,7 +175,7 @@ impl Steps {
     }
 }
 
-fn default_data() -> Result<PathBuf, Failure> {
+pub(crate) fn default_data() -> Result<PathBuf, Failure> {
     match (env::var_os("XDG_DATA_HOME"), env::var_os("HOME")) {
         (Some(data), _) if !data.is_empty() => Ok(Path::new(&data).join("muster")),
         (_, Some(home)) if !home.is_empty() => Ok(Path::new(&home).join(".local/share/muster")),
@@ -409,15 +409,25 @@ async fn make_sample(console: &Console, host: HostId) -> Result<(), Failure> {
 
 async fn summary(up: &Up, data: &Path, parts: &Parts, broker_url: &str) -> Result<String, Failure> {
     let console = parts.console.console();
-    let link = console.new_sign_in_link().await.trying("a sign-in link")?;
-    let status = console.status().await.trying("the console")?;
     let program = program();
+    // What is no terminal may be a log, and that is no place for a secret.
+    let sign_in = match io::stdout().is_terminal() {
+        true => {
+            let link = console.new_sign_in_link().await.trying("a sign-in link")?;
+            format!("sign in, once and within 15 minutes: {link}")
+        }
+        false if up.data.is_some() => {
+            format!("`{program} login --new-link --data-dir {}` prints a link to sign in", data.display())
+        }
+        false => format!("`{program} login --new-link` prints a link to sign in"),
+    };
+    let status = console.status().await.trying("the console")?;
     Ok(format!(
         "
 muster is up.
 
   web       {}
-            sign in, once and within 15 minutes: {link}
+            {sign_in}
   broker    {broker_url}
   join      {}   ({})
   data      {}

@@ -143,9 +143,10 @@ impl Place {
         fs::write(&config, text)?;
         let mut process =
             Process::start("console", self.muster().args(["--log", "warn", "console", "--config"]).arg(&config))?;
-        let link = process.wait_for("sign-in link", |line| {
-            line.split_whitespace().find(|word| word.contains("/sign-in?code=")).map(str::to_owned)
-        })?;
+        process.wait_for("a console", |line| line.contains("login --new-link").then_some(()))?;
+        let made = self.muster().args(["login", "--new-link", "--data-dir"]).arg(&data).output()?;
+        ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let link = String::from_utf8_lossy(&made.stdout).trim().to_owned();
         let signed_in = self.muster().args(["login", &link]).output()?;
         ensure!(signed_in.status.success(), "{}", String::from_utf8_lossy(&signed_in.stderr));
         let context = Contexts::load(&self.path("config/muster/context.toml"))

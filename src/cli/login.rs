@@ -1,31 +1,121 @@
 //! `muster login`: a one-time sign-in link becomes a context.
 
+#[cfg(feature = "console")]
+use std::path::Path;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use muster_topics::name::Name;
+use reqwest::Method;
 
 use super::{
-    Options,
+    Options, Session,
     client::Client,
     context::{self, Context, Contexts},
     print,
 };
 use crate::{
-    api::{LoggedIn, Login as Request},
+    api::{LoggedIn, Login as Request, SignIn, SignInKind},
+    clock,
     failure::{Context as _, Failure, Kind},
 };
 
-/// Sign the command line in to a console.
+/// Sign the command line in to a console, and see who is signed in.
 #[derive(Args, Clone, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Examples:\n  muster login --new-link                 on the console's machine: print a link for a browser, or for\n  \
+                        muster login LINK                       a command line elsewhere\n  \
+                        muster login ls                         who is signed in, until when\n  muster login end 0a1b2c3d4e"
+)]
 pub struct Login {
     /// The one-time sign-in link that the console printed
-    pub link: String,
+    #[arg(required_unless_present = "new_link")]
+    pub link: Option<String>,
     /// What to call this console from now on
     #[arg(long, default_value = "console")]
     pub name: String,
     /// The certificate (PEM) of the console's authority, for a link that begins with https
     #[arg(long, value_name = "FILE")]
     pub authority: Option<PathBuf>,
+    /// Print a new one-time sign-in link: on the console's own machine, as the user that it runs as
+    #[cfg(feature = "console")]
+    #[arg(long, conflicts_with = "link")]
+    pub new_link: bool,
+    /// The folder of `muster up`, or of the console [default: that of your `muster up`, else /var/lib/muster/console]
+    #[cfg(feature = "console")]
+    #[arg(long, value_name = "DIR", requires = "new_link")]
+    pub data_dir: Option<PathBuf>,
+    /// Something else than to sign in
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+}
+
+/// Verbs on sign-ins.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Verb {
+    /// List browsers and programs that are signed in
+    #[command(alias = "list")]
+    Ls,
+    /// End a sign-in at once
+    #[command(alias = "revoke")]
+    End {
+        /// Its id, as `muster login ls` shows it
+        id: Name,
+    },
+}
+
+/// Lists sign-ins, or ends one.
+///
+/// # Errors
+/// If it cannot be done.
+pub async fn manage(verb: Verb, session: &Session) -> Result<(), Failure> {
+    let now_ms = clock::now_ms();
+    match verb {
+        Verb::Ls => {
+            let sign_ins: Vec<SignIn> = session.client.get("sign-ins", &[]).await?;
+            let row = |one: &SignIn| {
+                let kind = match one.kind {
+                    SignInKind::Browser => "browser",
+                    SignInKind::Program => "program",
+                };
+                let used = one.used_ms.map_or_else(|| "never".to_owned(), |at_ms| print::age(at_ms, now_ms));
+                let (made, ends) = (print::age(one.created_ms, now_ms), print::time(one.expires_ms));
+                vec![one.id.to_string(), kind.to_owned(), one.operator.to_string(), made, used, ends]
+            };
+            session.printer.list(
+                &sign_ins,
+                &["ID", "KIND", "OPERATOR", "SINCE", "USED", "ENDS"],
+                row,
+                "nobody is signed in",
+            )
+        }
+        Verb::End { id } => {
+            session.client.order(Method::DELETE, &format!("sign-ins/{id}")).await?;
+            print::say(format_args!("sign-in {id} is ended"));
+            Ok(())
+        }
+    }
+}
+
+/// Prints a new sign-in link of a console on this machine.
+#[cfg(feature = "console")]
+async fn print_link(data_dir: Option<&Path>) -> Result<(), Failure> {
+    let folders = match data_dir {
+        Some(folder) => vec![folder.join("console"), folder.to_owned()],
+        None => {
+            let mut folders = Vec::new();
+            #[cfg(all(feature = "agent", feature = "broker"))]
+            folders.extend(crate::up::default_data().ok().map(|folder| folder.join("console")));
+            folders.push(crate::console::config::Config::default().data_dir);
+            folders
+        }
+    };
+    let link = crate::issue::new_sign_in_link(&folders).await?;
+    print::write_out(&format!("{link}\n"))?;
+    print::say("good once, and for 15 minutes: open it in a browser, or give it to `muster login`");
+    Ok(())
 }
 
 /// Does it.
@@ -33,9 +123,14 @@ pub struct Login {
 /// # Errors
 /// If it cannot be done.
 pub async fn run(login: &Login, options: &Options) -> Result<(), Failure> {
-    let (url, code) = login.link.split_once("/sign-in?code=").ok_or_else(|| {
+    #[cfg(feature = "console")]
+    if login.new_link {
+        return print_link(login.data_dir.as_deref()).await;
+    }
+    let link = login.link.as_deref().unwrap_or_default();
+    let (url, code) = link.split_once("/sign-in?code=").ok_or_else(|| {
         Failure::new(Kind::Usage, "this is not a sign-in link")
-            .hint("it looks like http://127.0.0.1:7080/sign-in?code=…; `muster up` and `muster console` print one when they start")
+            .hint("it looks like http://127.0.0.1:7080/sign-in?code=…; `muster login --new-link`, on the console's machine, prints one")
     })?;
     let authority = match &login.authority {
         Some(path) => Some(std::fs::read_to_string(path).trying(format_args!("the file {}", path.display()))?),

@@ -169,8 +169,10 @@ pub async fn run(verb: Verb, options: &Options, interrupt: CancellationToken) ->
 
 async fn perform(verb: Verb, options: &Options, interrupt: CancellationToken) -> Result<(), Failure> {
     let printer = Printer { format: options.output };
-    if let Verb::Login(login) = verb {
-        return login::run(&login, options).await;
+    if let Verb::Login(login) = &verb
+        && login.verb.is_none()
+    {
+        return login::run(login, options).await;
     }
     if let Verb::Dashboards(verb) = &verb {
         return dashboards::run(verb, options);
@@ -200,6 +202,7 @@ async fn perform_one(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Alert(verb) => alert::run(verb, session).await,
         Verb::Metric(verb) => metric::run(verb, session).await,
         Verb::Top(top) => top::run(top, session).await,
+        Verb::Login(login::Login { verb: Some(verb), .. }) => login::manage(verb, session).await,
         // They are done where the session is made.
         Verb::Login(_) | Verb::Ycommand(_) | Verb::Dashboards(_) => Ok(()),
     }

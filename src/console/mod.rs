@@ -39,7 +39,7 @@ pub mod external;
 pub mod fleet;
 pub(crate) mod ingest;
 mod link;
-mod operator;
+pub(crate) mod operator;
 mod prometheus;
 mod realm;
 pub mod register;

@@ -10,14 +10,21 @@ use muster_topics::name::{Digest, Name, hex};
 
 use super::{
     Console, Error,
-    store::operator::{self, Kind},
+    store::{
+        Store,
+        operator::{self, Kind},
+    },
 };
-use crate::{chance, clock::now_ms};
+use crate::{api, chance, clock::now_ms};
 
 /// How long a sign-in code is good.
 const SIGN_IN: Duration = Duration::from_secs(15 * 60);
 /// How long a browser stays signed in.
 const SESSION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long a program's token is good: a season, after which somebody has to want it still.
+const API: Duration = Duration::from_secs(90 * 24 * 3600);
+/// The same of the token that `muster up` gives the command line of its own user, and replaces when it has ended.
+const OWN: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The operator that every installation has.
 ///
@@ -45,27 +52,58 @@ fn after(now: i64, time: Duration) -> i64 {
     now.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
 }
 
+/// A link to the pages at `web_url` that signs the first operator in, once, within a quarter of an hour. No console need run for it: one that
+/// does knows it at once, for it is in the store.
+pub(crate) async fn new_sign_in_link(store: &Store, web_url: &str) -> Result<String, Error> {
+    let code = new_secret_of(store, &admin()?, Kind::SignIn, SIGN_IN).await?;
+    Ok(format!("{web_url}/sign-in?code={code}"))
+}
+
+async fn new_secret_of(store: &Store, name: &Name, kind: Kind, lifetime: Duration) -> Result<String, Error> {
+    let (secret, now) = (new_secret()?, now_ms());
+    let hash = Digest::of(secret.as_bytes());
+    let mut transaction = store.begin().await?;
+    operator::add_secret(&mut transaction, kind, &hash, name, now, after(now, lifetime)).await?;
+    transaction.commit().await.map_err(super::store::StoreError::from)?;
+    Ok(secret)
+}
+
 impl Console {
     /// A link that signs the first operator in, once, within a quarter of an hour.
     pub async fn new_sign_in_link(&self) -> Result<String, Error> {
-        let code = self.new_secret_of(&admin()?, Kind::SignIn, Some(SIGN_IN)).await?;
-        Ok(format!("{}/sign-in?code={code}", self.web_url()))
+        new_sign_in_link(&self.shared.store, self.web_url()).await
     }
 
-    /// A token for a program of an operator, without an end.
+    /// A token for the command line of whoever runs the console; it is good for a year.
     pub async fn new_api_token(&self, operator: &Name) -> Result<String, Error> {
         self.shared.check_operator(operator).await?;
-        self.new_secret_of(operator, Kind::Api, None).await
+        new_secret_of(&self.shared.store, operator, Kind::Api, OWN).await
+    }
+
+    /// Browsers and programs that are signed in, newest first.
+    pub async fn sign_ins(&self) -> Result<Vec<api::SignIn>, Error> {
+        Ok(operator::list(self.shared.store.read(), now_ms()).await?)
+    }
+
+    /// Ends one of them at once.
+    pub async fn end_sign_in(&self, by: &Name, id: &Name) -> Result<(), Error> {
+        self.shared.check_operator(by).await?;
+        if operator::end_by_id(self.shared.store.write(), id, now_ms()).await? {
+            tracing::info!(sign_in.id = %id, operator = %by, "a sign-in was ended");
+            return Ok(());
+        }
+        Err(Error::not_found("unknown_sign_in", format!("nobody is signed in by {id}"))
+            .hint("`muster login ls` lists who is"))
     }
 
     /// Uses up a one-time sign-in code; gives a session's secret for the cookie.
     pub async fn sign_in(&self, code: &str) -> Result<String, Error> {
-        Ok(self.exchange(code, Kind::Session, Some(SESSION)).await?.1)
+        Ok(self.exchange(code, Kind::Session, SESSION).await?.1)
     }
 
     /// Uses up a one-time sign-in code; gives a token for a program.
     pub async fn login(&self, code: &str) -> Result<(Name, String), Error> {
-        self.exchange(code, Kind::Api, None).await
+        self.exchange(code, Kind::Api, API).await
     }
 
     /// Who has this session.
@@ -85,31 +123,28 @@ impl Console {
     }
 
     async fn whose(&self, kind: Kind, secret: &str) -> Result<Option<Name>, Error> {
-        let secret = Digest::of(secret.as_bytes());
-        Ok(operator::find(self.shared.store.read(), kind, &secret, now_ms()).await?)
-    }
-
-    async fn new_secret_of(&self, name: &Name, kind: Kind, lifetime: Option<Duration>) -> Result<String, Error> {
-        let (secret, now) = (new_secret()?, now_ms());
-        let hash = Digest::of(secret.as_bytes());
-        let mut transaction = self.shared.store.begin().await?;
-        operator::add_secret(&mut transaction, kind, &hash, name, now, lifetime.map(|time| after(now, time))).await?;
-        transaction.commit().await.map_err(super::store::StoreError::from)?;
-        Ok(secret)
+        let (secret, now) = (Digest::of(secret.as_bytes()), now_ms());
+        let Some((name, is_noted)) = operator::find(self.shared.store.read(), kind, &secret, now).await? else {
+            return Ok(None);
+        };
+        if !is_noted {
+            operator::note_use(self.shared.store.write(), &secret, now).await?;
+        }
+        Ok(Some(name))
     }
 
     /// Takes the code away and enters the new secret in one transaction: either both happen, or the
     /// code is still good.
-    async fn exchange(&self, code: &str, kind: Kind, lifetime: Option<Duration>) -> Result<(Name, String), Error> {
+    async fn exchange(&self, code: &str, kind: Kind, lifetime: Duration) -> Result<(Name, String), Error> {
         let (secret, now) = (new_secret()?, now_ms());
         let mut transaction = self.shared.store.begin().await?;
         let taken = operator::take(&mut transaction, Kind::SignIn, &Digest::of(code.as_bytes()), now).await?;
         let Some(name) = taken else {
             return Err(Error::unauthorised("bad_code", "this sign-in code is wrong, used or older than 15 minutes")
-                .hint("`muster up` prints a new sign-in link at each start"));
+                .hint("`muster login --new-link`, on the console's machine, prints a new sign-in link"));
         };
         let hash = Digest::of(secret.as_bytes());
-        operator::add_secret(&mut transaction, kind, &hash, &name, now, lifetime.map(|time| after(now, time))).await?;
+        operator::add_secret(&mut transaction, kind, &hash, &name, now, after(now, lifetime)).await?;
         transaction.commit().await.map_err(super::store::StoreError::from)?;
         tracing::info!(operator = %name, "signed in");
         Ok((name, secret))

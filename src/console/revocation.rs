@@ -198,9 +198,14 @@ pub(super) async fn run(shared: Arc<Shared>, mut keeper: Keeper, shutdown: Cance
         fed_ms: Millis::MIN,
         failed: None,
     };
+    let mut is_noticed = false;
     loop {
-        if let Err(error) = notice(&shared, &mut known).await {
-            tracing::error!(%error, "who was revoked cannot be read; trying again");
+        // To look at every host takes ten milliseconds for ten thousand, so that is done when something was revoked.
+        if !is_noticed {
+            match notice(&shared, &mut known).await {
+                Ok(()) => is_noticed = true,
+                Err(error) => tracing::error!(%error, "who was revoked cannot be read; trying again"),
+            }
         }
         if feed.is_due(&keeper) {
             tokio::select! {
@@ -219,7 +224,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut keeper: Keeper, shutdown: Cance
         match keeper.look(&shared.authority, &shared.store, now_ms()).await {
             Ok(false) => trouble = None,
             Ok(true) => {
-                trouble = None;
+                (trouble, is_noticed) = (None, false);
                 tracing::info!(revoked = keeper.of.len(), "made a new revocation list");
             }
             // Said once, not every few seconds.

@@ -53,6 +53,8 @@ const SWEEP: Duration = Duration::from_secs(3600);
 const ALERTS_KEPT: Duration = Duration::from_secs(92 * 24 * 3600);
 /// How long the console's own certificate for the broker is valid; it is made at each start.
 const CLIENT_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Where the pages are reached, in the console's folder.
+pub(crate) const WEB_URL: &str = "web.url";
 /// The store's file in the console's folder.
 pub(crate) const STORE: &str = "console.db";
 /// How long everything may take to end.
@@ -293,6 +295,10 @@ impl Prepared {
             tls: Arc::new(tls),
             epoch: self.store.next_epoch().await?,
         };
+        // For `muster login --new-link`, which is another process.
+        let path = self.config.data_dir.join(WEB_URL);
+        files::write_atomically(&path, urls.web.as_bytes(), files::PUBLIC_MODE)
+            .map_err(|source| StartError::Folder { path: path.clone(), source })?;
         register::write_mark(&self.config.data_dir, &self.store).await.map_err(RevocationError::from)?;
         let dated = Dated::new(self.store.signed_ms().await?);
         let shutdown = CancellationToken::new();
@@ -396,7 +402,9 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
             let issued = store::issued::sweep(store.write(), before).await?;
             let issued = issued + store::removed::sweep(store.write(), now).await?;
             let issued = issued + store::content::sweep_assigned(store.write()).await?;
-            store::alert::end_own(store.write(), dispatch::before(now, alert::OWN_HOLDS), now).await?;
+            if store::alert::end_own(store.write(), dispatch::before(now, alert::OWN_HOLDS), now).await? > 0 {
+                shared.changed(super::Change::Alert(None));
+            }
             let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
             Ok::<_, StoreError>((commands, tokens, secrets, issued, alerts))
         };

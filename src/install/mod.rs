@@ -29,6 +29,7 @@ use crate::{
     agent::{config::Config, join},
     config,
     failure::{Context as _, Failure, Kind},
+    join_args::JoinArgs,
 };
 
 /// Where things are put.
@@ -55,8 +56,10 @@ pub struct Where {
 pub struct Install {
     #[command(flatten)]
     place: Where,
-    /// The one-time token to join a fleet with, written to the configuration; needed once
-    #[arg(long, value_name = "TOKEN")]
+    #[command(flatten)]
+    given: JoinArgs,
+    /// The token that is given; it is written to the configuration.
+    #[arg(skip)]
     join: Option<JoinToken>,
     /// Start the agent now, or restart one that runs, rather than at the next boot
     #[arg(long)]
@@ -75,6 +78,7 @@ pub struct Uninstall {
 /// # Errors
 /// If that is not possible here; nothing has been done then, or the step that failed is named.
 pub fn install(wanted: &Install) -> Result<(), Failure> {
+    let wanted = &Install { join: wanted.given.token()?, ..wanted.clone() };
     let host = look(&wanted.place)?;
     let steps = plan::install(wanted, &host)?;
     if wanted.place.dry_run {

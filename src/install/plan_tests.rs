@@ -1,6 +1,7 @@
 use std::process::Command;
 
 use super::{super::Where, *};
+use crate::join_args::JoinArgs;
 
 fn host() -> Host {
     Host {
@@ -18,7 +19,7 @@ fn place() -> Where {
 }
 
 fn wanted(now: bool) -> Install {
-    Install { place: place(), join: None, now }
+    Install { place: place(), given: JoinArgs::default(), join: None, now }
 }
 
 /// A host on which all has been done.

@@ -10,7 +10,7 @@ use crate::fleet::{Fleet, Home, Running, eventually};
 fn the_first_look_is_not_empty() {
     let fleet = Fleet::start_with(&[]);
     for words in
-        ["/sign-in?code=", "mqtts://127.0.0.1:", "muster exec", "muster yuno logs", fleet.data().to_str().unwrap()]
+        ["login --new-link", "mqtts://127.0.0.1:", "muster exec", "muster yuno logs", fleet.data().to_str().unwrap()]
     {
         assert!(fleet.summary.contains(words), "{words} is not in {}", fleet.summary);
     }
@@ -22,6 +22,46 @@ fn the_first_look_is_not_empty() {
         let log = fleet.muster(&["yuno", "logs", "default/hello"]);
         if log.code == 0 && log.stdout.contains("hello") { Ok(()) } else { Err(format!("{log:?}")) }
     });
+}
+
+#[test]
+fn who_is_signed_in_is_listed_and_ended() {
+    let fleet = Fleet::start();
+    let link = fleet.sign_in_link();
+    let other = crate::fleet::Home::new();
+    other.muster(&["login", &link]).expect_code(0);
+    other.muster(&["login", &link]).expect_code(3).expect_stderr("muster login --new-link");
+    let listed = fleet.json(&["login", "ls"]);
+    let newest = &listed[0];
+    assert_eq!((listed.as_array().unwrap().len(), newest["kind"].as_str()), (2, Some("program")), "{listed}");
+    assert!(newest["expires_ms"].as_i64() > newest["created_ms"].as_i64());
+    other.muster(&["host", "ls"]).expect_code(0);
+    fleet.ok(&["login", "end", newest["id"].as_str().unwrap()]);
+    other.muster(&["host", "ls"]).expect_code(3);
+    fleet.ok(&["host", "ls"]);
+    fleet.muster(&["login", "end", newest["id"].as_str().unwrap()]).expect_code(1).expect_stderr("muster login ls");
+    other.muster(&["login", "--new-link"]).expect_code(1).expect_stderr("--data-dir");
+}
+
+#[test]
+fn a_token_for_joining_need_not_be_an_argument() {
+    let roles = crate::roles::Roles::start();
+    let (config, file) = (roles.agent_config(), roles.home.path().join("token"));
+    std::fs::write(&file, format!("{}\n", roles.token())).unwrap();
+    let agent = roles.agent(&["--join-file", file.to_str().unwrap()]);
+    roles.wait_for_host("online");
+    agent.stop();
+    // The other ways lead to the same: a token that is none is named with where it came from.
+    let shell = |script: &str| {
+        let mut shell = std::process::Command::new("sh");
+        roles.home.dress(&mut shell);
+        let program = roles.home.command().get_program().to_owned();
+        crate::fleet::Run::of(&["sh"], shell.arg("-c").arg(script).arg("sh").arg(program).arg(&config))
+    };
+    shell("echo wrong | \"$1\" agent --config \"$2\" --join -")
+        .expect_code(2)
+        .expect_stderr("--join -: not a join token");
+    shell("MUSTER_JOIN=wrong \"$1\" agent --config \"$2\"").expect_code(2).expect_stderr("not a join token");
 }
 
 #[test]

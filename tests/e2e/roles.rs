@@ -95,8 +95,11 @@ impl Roles {
         );
         let path = write(&self.home, "console.toml", &text);
         let mut console = Running::start(self.home.command().args(["console", "--config", &path]));
-        let link = console.wait_for("the sign-in link", sign_in_link);
-        self.home.muster(&["login", &link]).expect_code(0);
+        console.wait_for("a console", |printed| printed.contains("login --new-link").then_some(()));
+        assert!(!console.printed().contains("code="), "a log is no place for a secret");
+        let link =
+            self.home.muster(&["login", "--new-link", "--data-dir", data.to_str().unwrap()]).expect_code(0).stdout;
+        self.home.muster(&["login", link.trim()]).expect_code(0);
         self.console = Some(console);
     }
 
@@ -162,12 +165,6 @@ impl Roles {
             if hosts[0]["presence"]["state"] == state { Ok(hosts[0].clone()) } else { Err(hosts.to_string()) }
         })
     }
-}
-
-/// The sign-in link in what a console printed; its log names its address before that.
-fn sign_in_link(printed: &str) -> Option<String> {
-    let start = printed[..printed.find("/sign-in?code=")?].rfind("http://")?;
-    word(&printed[start..], "http://")
 }
 
 /// The first whole word that begins with `start` in what was printed.

@@ -320,8 +320,8 @@ impl Fleet {
     /// The one-time sign-in link in the summary.
     #[track_caller]
     pub(crate) fn sign_in_link(&self) -> String {
-        let word = self.summary.split_whitespace().find(|word| word.contains("/sign-in?code="));
-        word.unwrap_or_else(|| panic!("no sign-in link in {}", self.summary)).to_owned()
+        assert!(self.summary.contains("login --new-link") && !self.summary.contains("code="), "{}", self.summary);
+        self.ok(&["login", "--new-link"]).trim().to_owned()
     }
 
     /// Makes a client certificate with the authority of this fleet; gives its folder.

@@ -41,6 +41,19 @@ pub(super) async fn login(
     Ok(Json(api::LoggedIn { operator, token }))
 }
 
+pub(super) async fn sign_ins(State(console): State<Console>) -> Answer<Vec<api::SignIn>> {
+    Ok(Json(console.sign_ins().await?))
+}
+
+pub(super) async fn end_sign_in(
+    State(console): State<Console>,
+    Extension(Asker(operator)): AskedBy,
+    Segments(id): Segments<Name>,
+) -> Result<StatusCode, Error> {
+    console.end_sign_in(&operator, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 pub(super) async fn status(State(console): State<Console>) -> Answer<api::Status> {
     Ok(Json(console.status().await?))
 }

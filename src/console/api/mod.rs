@@ -113,6 +113,9 @@ fn fleet_routes() -> Vec<Route> {
             .open()
             .takes(Shape::of::<api::Login>())
             .gives(Shape::of::<api::LoggedIn>()),
+        Route::new(Get, "/v1/sign-ins", "Browsers and programs that are signed in, newest first.", get(h::sign_ins))
+            .gives(Shape::list::<api::SignIn>()),
+        Route::new(Delete, "/v1/sign-ins/{id}", "Ends a sign-in at once.", delete(h::end_sign_in)),
         Route::new(Get, "/v1/status", "The installation at a glance.", get(h::status))
             .gives(Shape::of::<api::Status>()),
         Route::new(Get, "/v1/hosts", "All hosts, sorted by hostname.", get(h::hosts)).gives(Shape::list::<api::Host>()),

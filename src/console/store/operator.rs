@@ -5,9 +5,10 @@ use muster_topics::{
     Millis,
     name::{Digest, Name},
 };
-use sqlx::{SqliteConnection, SqlitePool};
+use sqlx::{FromRow, SqliteConnection, SqlitePool};
 
 use super::{Result, parsed};
+use crate::api;
 
 /// What a secret is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,25 +55,28 @@ pub async fn add_secret(
     secret: &Digest,
     operator: &Name,
     now: Millis,
-    expires_ms: Option<Millis>,
+    expires_ms: Millis,
 ) -> Result<()> {
     sqlx::query(
-        "INSERT INTO credential (secret_sha256, kind, operator, created_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
+        "INSERT INTO credential (secret_sha256, kind, operator, created_ms, expires_ms, id) VALUES ($1, $2, $3, $4, $5, $6)",
     )
     .bind(secret.as_str())
     .bind(kind.as_str())
     .bind(operator.as_str())
     .bind(now)
     .bind(expires_ms)
+    // What it is called in listings: too little of its hash to say anything of the secret.
+    .bind(secret.as_str().get(..10))
     .execute(db)
     .await?;
     Ok(())
 }
 
 /// Whose secret this is, if it is one of the kind, and its time is not over.
-pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<Name>> {
-    let row: Option<(String,)> = sqlx::query_as(
-        "SELECT operator FROM credential
+/// Says too whether its use was noted within the last hour.
+pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> Result<Option<(Name, bool)>> {
+    let row: Option<(String, bool)> = sqlx::query_as(
+        "SELECT operator, coalesce(used_ms, 0) >= $3 - 3600000 FROM credential
          WHERE secret_sha256 = $1 AND kind = $2 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $3)",
     )
     .bind(secret.as_str())
@@ -80,7 +84,7 @@ pub async fn find(db: &SqlitePool, kind: Kind, secret: &Digest, now: Millis) -> 
     .bind(now)
     .fetch_optional(db)
     .await?;
-    row.map(|(name,)| parsed("operator", &name)).transpose()
+    row.map(|(name, is_noted)| Ok((parsed("operator", &name)?, is_noted))).transpose()
 }
 
 /// Takes a secret away, and says whose it was if its time was not over. The statement is one, so two
@@ -97,6 +101,62 @@ pub async fn take(db: &mut SqliteConnection, kind: Kind, secret: &Digest, now: M
         Some((name, expires_ms)) if expires_ms.is_none_or(|at| at > now) => parsed("operator", &name).map(Some),
         _ => Ok(None),
     }
+}
+
+/// Notes that a secret was used, if that was not noted within the last hour: one write an hour for each who is signed in.
+pub async fn note_use(db: &SqlitePool, secret: &Digest, now: Millis) -> Result<()> {
+    sqlx::query("UPDATE credential SET used_ms = $2 WHERE secret_sha256 = $1 AND coalesce(used_ms, 0) < $2 - 3600000")
+        .bind(secret.as_str())
+        .bind(now)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+#[derive(FromRow)]
+struct CredentialRow {
+    id: String,
+    kind: String,
+    operator: String,
+    created_ms: i64,
+    expires_ms: i64,
+    used_ms: Option<i64>,
+}
+
+/// Sessions and programs' tokens that are good, newest first.
+pub async fn list(db: &SqlitePool, now: Millis) -> Result<Vec<api::SignIn>> {
+    let rows: Vec<CredentialRow> = sqlx::query_as(
+        "SELECT id, kind, operator, created_ms, expires_ms, used_ms FROM credential
+         WHERE kind IN ('session', 'api') AND revoked_ms IS NULL AND id IS NOT NULL AND expires_ms > $1
+         ORDER BY created_ms DESC, id",
+    )
+    .bind(now)
+    .fetch_all(db)
+    .await?;
+    let sign_in = |row: CredentialRow| {
+        Ok(api::SignIn {
+            id: parsed("id", &row.id)?,
+            kind: if row.kind == "session" { api::SignInKind::Browser } else { api::SignInKind::Program },
+            operator: parsed("operator", &row.operator)?,
+            created_ms: row.created_ms,
+            expires_ms: row.expires_ms,
+            used_ms: row.used_ms,
+        })
+    };
+    rows.into_iter().map(sign_in).collect()
+}
+
+/// Ends one of those that [`list`] shows. Says whether there is one.
+pub async fn end_by_id(db: &SqlitePool, id: &Name, now: Millis) -> Result<bool> {
+    let ended = sqlx::query(
+        "UPDATE credential SET revoked_ms = $2
+         WHERE id = $1 AND kind IN ('session', 'api') AND revoked_ms IS NULL AND expires_ms > $2",
+    )
+    .bind(id.as_str())
+    .bind(now)
+    .execute(db)
+    .await?;
+    Ok(ended.rows_affected() > 0)
 }
 
 /// Ends a secret before its time. It is remembered until then, so that a copy of the store that is put back does not make it good again.

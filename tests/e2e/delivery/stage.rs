@@ -119,14 +119,25 @@ impl Stage {
         stage
     }
 
-    /// Takes the sign-in link that the console has printed.
+    /// Signs in with a new link.
     pub(super) fn sign_in(&mut self) {
-        let link = self.console.as_mut().unwrap().wait_for("the sign-in link", |printed| {
-            let from = &printed[printed.find("sign in, once")?..];
-            let link = from.split_whitespace().find(|word| word.contains("code="))?;
-            from.contains('\n').then(|| link.to_owned())
-        });
-        self.home.muster(&["login", &link]).expect_code(0);
+        let is_up = |printed: &str| printed.contains("login --new-link").then_some(());
+        self.console.as_mut().unwrap().wait_for("a console", is_up);
+        let folder = self.home.path().join("console");
+        // The folder may be on a disk that the console alone sees.
+        let mut command = match self.special.console_disk_mib {
+            None => self.home.command(),
+            Some(_) => {
+                let mut command = Command::new("nsenter");
+                self.home.dress(&mut command);
+                let pid = self.console.as_ref().unwrap().pid().to_string();
+                command.args(["--mount", "--target", &pid, MUSTER]);
+                command
+            }
+        };
+        let link =
+            Run::of(&["login"], command.args(["login", "--new-link", "--data-dir"]).arg(folder)).expect_code(0).stdout;
+        self.home.muster(&["login", link.trim()]).expect_code(0);
         let context = fs::read_to_string(self.home.path().join("config/muster/context.toml")).unwrap();
         let token = context.lines().find_map(|line| line.strip_prefix("token = ")).unwrap();
         self.token = token.trim_matches('"').to_owned();

@@ -43,8 +43,8 @@ fn with_code(code: &str) -> Markup {
 
 fn without_code() -> Markup {
     html! {
-        p { "You are not signed in. A new sign-in link is printed each time that muster starts:" }
-        (bits::cli("muster up"))
+        p { "You are not signed in. On the console's machine, this prints a new sign-in link:" }
+        (bits::cli("muster login --new-link"))
         form method="post" action="/sign-in" {
             label for="code" { "Sign-in link, or its code" }
             input #code name="code" type="text" required autocomplete="off" spellcheck="false" autocapitalize="none";
