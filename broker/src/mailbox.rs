@@ -10,7 +10,7 @@
 //!
 //! A session and its identity are charged for each message as if nobody else had it: it is what they asked for. Everybody
 //! together is charged for what is really held: a message that waits in a thousand places once ([`Lot`]), and each place.
-//! What a connection has taken and not sent yet still waits.
+//! What a connection has taken and not sent yet still waits, and so does what is to be sent again if it is not acknowledged.
 //!
 //! **Invariant: no message of QoS 1 is ever skipped**: a mailbox that could not take one takes no other until it is
 //! thrown away.
@@ -165,7 +165,7 @@ pub(crate) struct Parcel {
 }
 
 impl Parcel {
-    fn cost(&self) -> usize {
+    pub(crate) fn cost(&self) -> usize {
         self.message.len() + PARCEL_BYTES
     }
 }
@@ -200,6 +200,8 @@ struct Queue {
     bytes: usize,
     /// What was taken last, until something is taken again: its bytes and places.
     taken: (usize, usize),
+    /// Bytes of what was sent and is kept until it is acknowledged.
+    owed: usize,
     /// What the identity is charged in bytes, and the pool in places.
     charged: (usize, usize),
     /// Whether a client is there to take them.
@@ -222,9 +224,21 @@ impl Mailbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What may wait now, in bytes; and as much may be owed.
+    pub(crate) fn max_bytes(&self) -> usize {
+        if self.account.is_full() { self.max_bytes.min(SURE_BYTES) } else { self.max_bytes }
+    }
+
+    /// Takes note of how many bytes of what was sent are kept until it is acknowledged.
+    pub(crate) fn owe(&self, bytes: usize) {
+        let mut queue = self.queue();
+        queue.owed = bytes;
+        self.settle(&mut queue);
+    }
+
     /// Puts a message in, or does what the policy says.
     pub(crate) fn put(&self, parcel: Parcel) -> Put {
-        let max_bytes = if self.account.is_full() { self.max_bytes.min(SURE_BYTES) } else { self.max_bytes };
+        let max_bytes = self.max_bytes();
         let mut queue = self.queue();
         let was_empty = queue.parcels.is_empty();
         let put = queue.put(parcel, max_bytes);
@@ -252,7 +266,7 @@ impl Mailbox {
     /// Brings what is charged up to date.
     fn settle(&self, queue: &mut Queue) {
         let (taken_bytes, taken_places) = queue.taken;
-        let now = (queue.bytes + taken_bytes, queue.parcels.len() + taken_places);
+        let now = (queue.bytes + taken_bytes + queue.owed, queue.parcels.len() + taken_places);
         let before = std::mem::replace(&mut queue.charged, now);
         self.account.queued.change(before.0, now.0);
         self.account.pool.0.change(before.1 * PARCEL_BYTES, now.1 * PARCEL_BYTES);

@@ -125,10 +125,19 @@ struct Owed {
     parcel: Option<Parcel>,
 }
 
+impl Owed {
+    /// What it is charged.
+    fn cost(&self) -> usize {
+        self.parcel.as_ref().map_or(0, Parcel::cost)
+    }
+}
+
 /// Messages that the client has not acknowledged, in the order in which they were sent.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     owed: VecDeque<Owed>,
+    /// Of those that are kept to be sent again.
+    bytes: usize,
     last: u16,
 }
 
@@ -148,11 +157,22 @@ impl Window {
         Some(next)
     }
 
+    fn push(&mut self, owed: Owed) {
+        self.bytes += owed.cost();
+        self.owed.push_back(owed);
+    }
+
+    fn remove(&mut self, position: usize) {
+        if let Some(owed) = self.owed.remove(position) {
+            self.bytes -= owed.cost();
+        }
+    }
+
     /// Takes an acknowledgement, in whatever order; gives the place of what was owed.
     fn acknowledge(&mut self, packet_id: u16) -> Option<usize> {
         // Clients mostly keep the order, so this mostly looks at the first.
         let position = self.owed.iter().position(|owed| owed.packet_id == packet_id)?;
-        self.owed.remove(position);
+        self.remove(position);
         if self.owed.is_empty() && self.owed.capacity() > QUEUE_KEPT {
             self.owed = VecDeque::new();
         }
@@ -217,13 +237,21 @@ impl Session {
 
     /// Takes an acknowledgement; says whether it was owed.
     pub(crate) fn acknowledge(&mut self, packet_id: u16) -> bool {
-        let sent = self.window.owed.len() - self.again;
+        let (sent, before) = (self.window.owed.len() - self.again, self.window.bytes);
         let position = self.window.acknowledge(packet_id);
+        self.settle(before);
         // One that was to be sent again, and is known to the client after all.
         if position.is_some_and(|position| position >= sent) {
             self.again -= 1;
         }
         position.is_some()
+    }
+
+    /// Has charged what is kept to be sent again, if that is not `before` bytes any more: nothing, for most clients.
+    fn settle(&self, before: usize) {
+        if self.window.bytes != before {
+            self.mailbox.owe(self.window.bytes);
+        }
     }
 
     /// Whether the client owes acknowledgements.
@@ -259,7 +287,7 @@ impl Session {
         out: &mut BytesMut,
         bring: impl FnOnce(&mut Self),
     ) -> Filled {
-        let (mut filled, mut bring) = (Filled::default(), Some(bring));
+        let (mut filled, mut bring, owed_before) = (Filled::default(), Some(bring), self.window.bytes);
         self.send_again(reach, now_ms, out, &mut filled);
         while out.len() < OUTPUT_HIGH_BYTES && self.again == 0 {
             if self.waiting.is_empty() {
@@ -283,8 +311,11 @@ impl Session {
                 self.waiting.pop_front();
                 continue;
             }
+            // Who reads and acknowledges nothing has no more kept for it than who does not read. One message always fits.
+            let kept = if reach.stays { self.window.bytes } else { 0 };
             let packet_id = match parcel.qos {
                 QoS::AtMostOnce => None,
+                QoS::AtLeastOnce if kept > 0 && kept + parcel.cost() > self.mailbox.max_bytes() => break,
                 QoS::AtLeastOnce => match self.window.free_id(reach.window) {
                     Some(packet_id) => Some(packet_id),
                     None => break,
@@ -293,13 +324,14 @@ impl Session {
             reach.version.encode(&Answer::Publish(delivery(parcel, packet_id, false, now_ms)), out);
             let parcel = self.waiting.pop_front().filter(|_| reach.stays);
             if let Some(packet_id) = packet_id {
-                self.window.owed.push_back(Owed { packet_id, parcel });
+                self.window.push(Owed { packet_id, parcel });
             }
             filled.sent += 1;
         }
         if self.waiting.is_empty() && self.waiting.capacity() > QUEUE_KEPT {
             self.waiting = VecDeque::new();
         }
+        self.settle(owed_before);
         filled
     }
 
@@ -316,7 +348,7 @@ impl Session {
             let delivery = delivery(parcel, Some(*packet_id), true, now_ms);
             if reach.version.publish_len(&delivery) > reach.packet_max_bytes {
                 filled.too_large += 1;
-                self.window.owed.remove(index);
+                self.window.remove(index);
                 continue;
             }
             reach.version.encode(&Answer::Publish(delivery), out);

@@ -101,6 +101,46 @@ fn what_is_acknowledged_early_is_not_sent_again() {
     assert!(session.acknowledge(1) && session.acknowledge(3) && !session.is_owed() && session.wants_more());
 }
 
+/// Who reads everything and acknowledges nothing has as much kept for it as may wait, and its identity is charged for it.
+#[test]
+fn what_is_kept_to_be_sent_again_is_limited_and_charged() {
+    let account = Account::new(usize::MAX, usize::MAX, Pool::new(usize::MAX));
+    let cost = parcel("1", QoS::AtLeastOnce).cost();
+    let mut session = Session::new(1, Mailbox::new(3 * cost, Arc::clone(&account)));
+    let put = |session: &Session, texts: &[&str]| {
+        for text in texts {
+            session.mailbox.put(parcel(text, QoS::AtLeastOnce));
+        }
+    };
+    put(&session, &["1", "2", "3"]);
+    assert_eq!(payloads(&mut session, REACH), ["1", "2", "3"]);
+    put(&session, &["4", "5"]);
+    assert_eq!(payloads(&mut session, REACH), [""; 0]);
+    assert_eq!(account.used(), 5 * cost);
+    assert!(session.acknowledge(2));
+    assert_eq!(payloads(&mut session, REACH), ["4"]);
+    session.sleep();
+    session.wake();
+    assert_eq!(account.used(), 4 * cost);
+    assert_eq!(payloads(&mut session, REACH), ["1", "3", "4"]);
+    for packet_id in [1, 3, 4] {
+        assert!(session.acknowledge(packet_id));
+    }
+    assert_eq!(payloads(&mut session, REACH), ["5"]);
+    assert!(session.acknowledge(5));
+    assert_eq!(payloads(&mut session, REACH), [""; 0]);
+    assert_eq!(account.used(), 0);
+    // Nothing is kept for a session that ends with its connection.
+    let ends = Reach { stays: false, ..REACH };
+    put(&session, &["6", "7", "8"]);
+    assert_eq!(payloads(&mut session, ends).len(), 3);
+    put(&session, &["9"]);
+    assert_eq!(payloads(&mut session, ends), ["9"]);
+    put(&session, &["10"]);
+    drop(session);
+    assert_eq!(account.used(), 0);
+}
+
 #[test]
 fn a_smaller_window_holds_what_is_sent_again_back() {
     let mut session = session();
