@@ -1,7 +1,6 @@
 //! The broker's role: from its configuration to a running [`muster_broker::Broker`].
 
 use std::{
-    fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
@@ -14,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     failure::{Context, Failure, Kind, with_causes},
-    revoked,
+    files, revoked,
 };
 
 /// Configuration of `muster broker`.
@@ -101,7 +100,7 @@ impl Running {
 /// If a file cannot be read, or the broker does not start.
 pub async fn start(config: Config) -> Result<Running, Failure> {
     let read = |path: &Path| {
-        fs::read_to_string(path).trying(format_args!("the file {}", path.display())).map_err(|failure| {
+        files::read_text(path).trying(format_args!("the file {}", path.display())).map_err(|failure| {
             failure.hint("`muster console issue --role broker --name NAME --san ADDRESS --out DIR` writes these files")
         })
     };
@@ -136,7 +135,7 @@ pub async fn start(config: Config) -> Result<Running, Failure> {
 
 fn users(path: &Path) -> Result<Users, Failure> {
     let hint = "`muster broker password NAME` prints a line for this file";
-    let text = fs::read_to_string(path)
+    let text = files::read_text(path)
         .trying(format_args!("the users file {}", path.display()))
         .map_err(|failure| failure.hint(hint))?;
     Users::parse(&text).map_err(|error| Failure::new(Kind::Failed, format!("{}: {error}", path.display())).hint(hint))

@@ -122,7 +122,7 @@ pub fn print<T: Serialize>(config: &T) -> Result<String, toml::ser::Error> {
 
 fn read_file<T: DeserializeOwned>(path: &Path, keys: &Key) -> Result<toml::Table, ConfigError> {
     let invalid = |message: String| ConfigError::Invalid { path: path.to_owned(), message };
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let text = crate::files::read_text(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let document = DeTable::parse(&text).map_err(|error| invalid(error.to_string()))?;
     if let Some((offset, key, hint)) = unknown_key(document.get_ref(), keys, "") {
         let line = text[..offset.min(text.len())].matches('\n').count() + 1;

@@ -1,4 +1,5 @@
-//! Writing files so that a crash leaves the old content or the new, never half of it; and who may see them.
+//! Writing files so that a crash leaves the old content or the new, never half of it; and who may see them. Reading what people
+//! have written.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -81,4 +82,54 @@ pub fn make_private(path: &Path) -> io::Result<()> {
 /// If the folder cannot be opened or synced.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+/// Reads a file that a person gives: a document, a configuration, a secret. See [`text`].
+///
+/// # Errors
+/// If it cannot be read, or is no text.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    fs::read(path).and_then(text)
+}
+
+/// The text that a person gives, as it was meant on whatever system it was written: UTF-8 with or without a byte order mark, its
+/// lines ended by a line feed, with or without a carriage return before it.
+///
+/// # Errors
+/// If it is no such text.
+pub fn text(bytes: Vec<u8>) -> io::Result<String> {
+    let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(wrong("it is UTF-16. hint: save it as UTF-8"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| wrong("it is no text (UTF-8)"))?;
+    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+    Ok(if text.contains("\r\n") { text.replace("\r\n", "\n") } else { text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_read_as_it_was_meant_on_whatever_system_it_was_written() {
+        for (bytes, wanted) in [
+            (&b"a\nb\n"[..], "a\nb\n"),
+            (b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", "a: 1\nb: 2\n"),
+            (b"\xef\xbb\xbf", ""),
+            (b"", ""),
+            // A lone return is part of the text, and so is a mark that is not its first character.
+            (b"a\rb \xef\xbb\xbf", "a\rb \u{feff}"),
+        ] {
+            assert_eq!(text(bytes.to_vec()).unwrap(), wanted, "{bytes:?}");
+        }
+        for (bytes, words) in [(&b"\xff\xfea\0"[..], "UTF-16"), (b"\xfe\xff\0a", "UTF-16"), (b"a\xff", "UTF-8")] {
+            let error = text(bytes.to_vec()).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, b"\xef\xbb\xbfsecret\r\n").unwrap();
+        assert_eq!(read_text(&path).unwrap().trim(), "secret");
+    }
 }

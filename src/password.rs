@@ -10,6 +10,8 @@ use crate::failure::{Context, Failure, Kind};
 /// MQTT cannot send a longer one.
 const PASSWORD_MAX_BYTES: usize = 65_535;
 
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Reads a password and prints `name`'s line.
 ///
 /// # Errors
@@ -57,6 +59,10 @@ async fn read_line(shutdown: &CancellationToken) -> Result<Vec<u8>, Failure> {
     };
     if line.pop_if(|last| *last == b'\n').is_some() {
         line.pop_if(|last| *last == b'\r');
+    }
+    // Of a file that was written on another system.
+    if line.starts_with(BYTE_ORDER_MARK) {
+        line.drain(..BYTE_ORDER_MARK.len());
     }
     if line.len() > PASSWORD_MAX_BYTES {
         return Err(Failure::new(Kind::Usage, format!("a password has at most {PASSWORD_MAX_BYTES} bytes")));

@@ -371,7 +371,7 @@ impl Config {
 
 fn read_policy(path: &Path) -> Result<Policy, ConfigError> {
     let wrong = |reason: String| ConfigError::PolicyFile { path: path.to_owned(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = crate::files::read_text(path).map_err(|error| wrong(error.to_string()))?;
     toml::from_str(&text).map_err(|error| wrong(error.to_string()))
 }
 

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs, io,
+    env, io,
     path::{Path, PathBuf},
 };
 
@@ -75,7 +75,7 @@ impl Contexts {
     /// # Errors
     /// If it cannot be read, or is not a context file.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        match fs::read_to_string(path) {
+        match files::read_text(path) {
             Ok(text) => toml::from_str(&text).trying(format_args!("the context file {}", path.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(Failure::new(Kind::Failed, format!("the context file {}: {error}", path.display()))),
@@ -120,6 +120,8 @@ impl Contexts {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn context(url: &str) -> Context {

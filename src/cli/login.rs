@@ -133,7 +133,7 @@ pub async fn run(login: &Login, options: &Options) -> Result<(), Failure> {
             .hint("it looks like http://127.0.0.1:7080/sign-in?code=…; `muster login --new-link`, on the console's machine, prints one")
     })?;
     let authority = match &login.authority {
-        Some(path) => Some(std::fs::read_to_string(path).trying(format_args!("the file {}", path.display()))?),
+        Some(path) => Some(crate::files::read_text(path).trying(format_args!("the file {}", path.display()))?),
         None if url.starts_with("https:") => {
             return Err(Failure::new(Kind::Usage, "this link needs its console's authority")
                 .hint("copy authority.pem from the console's data folder, and say --authority FILE"));

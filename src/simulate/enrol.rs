@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     io::{self, Read},
     path::Path,
     sync::Arc,
@@ -26,6 +25,7 @@ use crate::{
     agent::join::{self, Door, Identity, JoinError, Joiner},
     clock,
     failure::{Context as _, Failure, Kind, with_causes},
+    files,
 };
 
 /// Hosts that join at the same time. The console makes one a millisecond or two, so these keep it busy.
@@ -52,11 +52,17 @@ fn is_good(row: &Row, membership: &Membership, now_ms: Millis) -> bool {
 /// Tokens from a file (`-` is standard input), one in each line.
 pub(super) fn read_tokens(path: &Path) -> Result<Vec<JoinToken>, Failure> {
     let what = || format!("the tokens in {}", path.display());
-    let mut text = String::new();
-    match path.as_os_str() == "-" {
-        true => io::stdin().lock().read_to_string(&mut text).map(drop).trying("the tokens on standard input")?,
-        false => text = fs::read_to_string(path).trying(what())?,
-    }
+    let text = match path.as_os_str() == "-" {
+        true => {
+            let mut bytes = Vec::new();
+            io::stdin()
+                .lock()
+                .read_to_end(&mut bytes)
+                .and_then(|_| files::text(bytes))
+                .trying("the tokens on standard input")?
+        }
+        false => files::read_text(path).trying(what())?,
+    };
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     lines
         .map(|(index, line)| {
@@ -158,6 +164,8 @@ fn failure(error: &JoinError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -105,8 +105,8 @@ fn facts(path: &Path) -> io::Result<FileFacts> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let digest = digest(File::open(path)?)?;
     let beside = path.with_file_name(format!("{name}.manifest.json"));
-    let manifest = match std::fs::read(beside) {
-        Ok(text) => serde_json::from_slice(&text)?,
+    let manifest = match crate::files::read_text(&beside) {
+        Ok(text) => serde_json::from_str(&text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Manifest::default(),
         Err(error) => return Err(error),
     };

@@ -95,7 +95,7 @@ impl Outlet {
             return Err(failed("its URL has to begin with http:// or https://".to_owned()));
         }
         let read = |path: &std::path::Path| {
-            std::fs::read_to_string(path).map_err(|error| failed(format!("{}: {error}", path.display())))
+            crate::files::read_text(path).map_err(|error| failed(format!("{}: {error}", path.display())))
         };
         let secret = config.secret_file.as_deref().map(read).transpose()?;
         let key = match secret.as_deref().map(str::trim) {

@@ -41,7 +41,9 @@ impl Console {
             );
         }
         let bad = |error: canonical::CanonicalError| Error::invalid("bad_config", error.to_string());
-        let document = canonical::parse(new.content.as_bytes()).map_err(bad)?;
+        let text = crate::files::text(new.content.clone().into_bytes())
+            .map_err(|error| Error::invalid("bad_config", error.to_string()))?;
+        let document = canonical::parse(text.as_bytes()).map_err(bad)?;
         let mistakes = config::check_secrets(&document);
         if !mistakes.is_empty() {
             return Err(Error::invalid("bad_config", mistakes.join("\n")));

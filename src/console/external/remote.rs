@@ -8,7 +8,7 @@
 mod http;
 mod influxdb2;
 
-use std::{fmt, fs, path::Path, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -17,6 +17,7 @@ use reqwest::Url;
 use super::ExternalError;
 use crate::{
     console::config::{MetricStoreConfig, MetricStoreKind},
+    files,
     http::Proxy,
 };
 
@@ -159,7 +160,7 @@ fn check_keys(config: &MetricStoreConfig) -> Result<(), ExternalError> {
 /// What a file for secrets has in it; nothing if none is named.
 fn secret(config: &MetricStoreConfig, key: &'static str, path: Option<&Path>) -> Result<Option<String>, ExternalError> {
     let Some(path) = path else { return Ok(None) };
-    let text = fs::read_to_string(path).map_err(|error| {
+    let text = files::read_text(path).map_err(|error| {
         ExternalError::new(config, key, format!("{}: {error}", path.display()), "a file that this user may read")
     })?;
     let text = text.trim();
@@ -172,6 +173,8 @@ fn secret(config: &MetricStoreConfig, key: &'static str, path: Option<&Path>) ->
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

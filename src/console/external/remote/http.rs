@@ -85,7 +85,7 @@ fn tls(config: &MetricStoreConfig, url: &Url) -> Result<rustls::ClientConfig, Ex
     let roots = match &config.authority_file {
         Some(path) => {
             let told = |error: &dyn std::fmt::Display| failed(format!("{}: {error}", path.display()));
-            let pem = std::fs::read_to_string(path).map_err(|error| told(&error))?;
+            let pem = crate::files::read_text(path).map_err(|error| told(&error))?;
             pki::roots(&pem).map_err(|error| told(&with_causes(&error)))?
         }
         None if url.scheme() == "https" => return Err(failed("it is missing, and https:// needs it".to_owned())),
