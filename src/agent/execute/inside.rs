@@ -3,6 +3,7 @@
 //! It is read through the container's first process: its root folder ([`rootfs`]), and what `/proc` tells of it.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, OpenOptions},
     io,
     os::{
@@ -53,6 +54,28 @@ const LIMITS: [(&str, Resource); 14] = [
     ("Max realtime timeout", Resource::Rttime),
 ];
 
+/// Variables of a container's first process that others in it do not get: they are of a process or its user, and not of the
+/// container.
+const OF_A_PROCESS: [&str; 13] = [
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "_",
+    "TERM",
+    "NOTIFY_SOCKET",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+];
+
+/// The most that is taken of a container's variables: what an image and a spec have are some hundred bytes, and what is launched
+/// has to fit into a message to its shim.
+const ENVIRONMENT_MAX_BYTES: usize = 32 * 1024;
+
 /// A container that runs.
 #[derive(Debug)]
 pub(in crate::agent) struct Container {
@@ -64,6 +87,8 @@ pub(in crate::agent) struct Container {
     groups: Ids,
     cgroups: String,
     limits: Vec<Rlimit>,
+    /// Its own variables, as its image, its spec and its runtime have set them.
+    env: Vec<(String, String)>,
 }
 
 /// What `/proc/<pid>/status` tells, with ids as they are outside.
@@ -101,6 +126,7 @@ impl Container {
                 groups: Ids::parse(&read("gid_map")?),
                 cgroups: read("cgroup")?,
                 limits: lowered(rlimits(&read("limits")?), &own_limits),
+                env: variables(&fs::read(of_it("environ"))?),
             };
             Ok((container, (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())))
         };
@@ -125,7 +151,11 @@ impl Container {
         if let Some(program) = argv.first_mut() {
             *program = self.find_program(program, &cwd)?;
         }
-        let env = prepare::environment(&account.name, &account.home, &exec.env);
+        // What its user is called, over that what the container has, over that what was asked for.
+        let mut env: BTreeMap<String, String> =
+            prepare::environment(&account.name, &account.home, &BTreeMap::new()).into_iter().collect();
+        env.extend(self.env.iter().chain(&exec.env.clone().into_iter().collect::<Vec<_>>()).cloned());
+        let env = env.into_iter().collect();
         let mut launch = prepare::assemble(exec, argv, env, cwd, Some(user));
         launch.attributes.rlimits.clone_from(&self.limits);
         launch.attributes.no_new_privs = self.status.no_new_privs;
@@ -200,11 +230,12 @@ impl Container {
         if program.contains('/') {
             return Ok(Path::new(cwd).join(program).to_string_lossy().into_owned());
         }
-        let found = SEARCH_PATH.split(':').map(|folder| format!("{folder}/{program}"));
+        let path = self.env.iter().find(|(name, _)| name == "PATH").map_or(SEARCH_PATH, |(_, path)| path);
+        let found =
+            path.split(':').filter(|folder| folder.starts_with('/')).map(|folder| format!("{folder}/{program}"));
         found.into_iter().find(|path| !program.is_empty() && self.is_executable(path)).ok_or_else(|| {
             let unit = &self.unit;
-            let message =
-                format!("there is no program {program:?} in {SEARCH_PATH} of {unit}\nhint: give its whole path");
+            let message = format!("there is no program {program:?} in {path} of {unit}\nhint: give its whole path");
             Refusal::new(RefusalCode::NoSuchFile, message)
         })
     }
@@ -297,6 +328,22 @@ fn not_entered(unit: &UnitName, error: &io::Error) -> Refusal {
     }
 }
 
+/// The variables of a container, of those of its first process.
+fn variables(environ: &[u8]) -> Vec<(String, String)> {
+    let mut room = ENVIRONMENT_MAX_BYTES;
+    let texts = environ.split(|byte| *byte == 0).filter_map(|one| std::str::from_utf8(one).ok());
+    let own = texts
+        .filter_map(|text| text.split_once('='))
+        .filter(|(name, _)| !name.is_empty() && !OF_A_PROCESS.contains(name))
+        .take_while(|(name, value)| {
+            let taken = name.len() + value.len() + 2;
+            let fits = taken <= room;
+            room = room.saturating_sub(taken);
+            fits
+        });
+    own.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -350,7 +397,25 @@ mod tests {
             groups: Ids::parse("0 100000 1000"),
             cgroups: String::new(),
             limits: Vec::new(),
+            env: variables(b"COLOUR=blue\0HOME=/elsewhere\0SHADE=dark\0"),
         }
+    }
+
+    #[test]
+    fn variables_are_those_of_the_container_and_not_of_its_first_process() {
+        let many = format!("A=b\0{}C=d\0", "X=y\0".repeat(ENVIRONMENT_MAX_BYTES));
+        for (bytes, wanted) in [
+            (&b""[..], &[][..]),
+            (b"A=b=c\0PWD=/x\0HOME=/root\0PATH=/opt/bin\0", &[("A", "b=c"), ("PATH", "/opt/bin")]),
+            // What is no text, or no variable, is left out.
+            (b"A=\xff\0=x\0nothing\0B=\0", &[("B", "")]),
+        ] {
+            let found = variables(bytes);
+            let found: Vec<(&str, &str)> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            assert_eq!(found, wanted);
+        }
+        let found = variables(many.as_bytes());
+        assert!(found.len() > 1 && !found.contains(&("C".to_owned(), "d".to_owned())));
     }
 
     fn exec(argv: &[&str]) -> Exec {
@@ -379,6 +444,11 @@ mod tests {
         assert!(
             found.env.contains(&("HOME".into(), "/srv".into())) && found.env.contains(&("USER".into(), "shop".into()))
         );
+        let has = |name: &str, value: &str| found.env.contains(&(name.to_owned(), value.to_owned()));
+        assert!(has("COLOUR", "blue") && has("SHADE", "dark"));
+        let asked = launch(Exec { env: [("COLOUR".to_owned(), "red".to_owned())].into(), ..exec(&["tool"]) }).unwrap();
+        assert!(asked.env.contains(&("COLOUR".to_owned(), "red".to_owned())));
+        assert_eq!(asked.env.iter().filter(|(name, _)| name == "COLOUR").count(), 1);
         assert_eq!(found.inside.unwrap().owner, 100_700);
         assert_eq!(launch(exec(&["other"])).unwrap().argv, ["/usr/bin/other"]);
         let of = |user: &str| launch(Exec { user: Some(user.to_owned()), ..exec(&["tool"]) });

@@ -46,7 +46,7 @@ fn mark(what: &str) -> String {
 
 #[test]
 fn its_users_its_files_its_programs() {
-    let (_podman, fleet, first) = stage(json!({"user": "shop"}));
+    let (_podman, fleet, first) = stage(json!({"user": "shop", "env": {"COLOUR": "blue", "SHADE": "dark"}}));
     let run = |options: &[&str], script: &str| {
         fleet.ok(&inside(&[options, &["--shell"]].concat(), &[script])).trim().to_owned()
     };
@@ -58,6 +58,8 @@ fn its_users_its_files_its_programs() {
         run(&["--env", "COLOUR=a b"], "echo \"$COLOUR $LANG $PATH\" | busybox cut -d: -f1"),
         "a b C.UTF-8 /usr/local/sbin"
     );
+    // It has the container's own variables, unless it is given others.
+    assert_eq!(run(&["--env", "SHADE=light"], "echo $COLOUR $SHADE"), "blue light");
     let lines = file(&fleet.home, "lines", "b\na\n");
     assert_eq!(fleet.ok(&inside(&["--stdin", &lines], &["busybox", "sort"])), "a\nb\n");
     assert_eq!(fleet.ok(&inside(&[], &["cat"])), "", "without one there is nothing to read");
