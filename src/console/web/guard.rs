@@ -37,9 +37,26 @@ const TOKEN_HEADER: &str = "x-csrf-token";
 /// How long a browser keeps the cookie: as long as a session lasts.
 const COOKIE_S: u64 = 7 * 24 * 3600;
 
+/// Where a proxy tells that it has cut off the beginning of a path.
+const PREFIX_HEADER: &str = "x-forwarded-prefix";
+
+/// Refuses pages below a path: their links and their cookie are those of a whole host name.
+fn below_path(headers: &HeaderMap) -> Option<Error> {
+    let prefix = headers.get(PREFIX_HEADER)?.to_str().unwrap_or_default().trim_matches('/').to_owned();
+    if prefix.is_empty() {
+        return None;
+    }
+    let prefix: String = prefix.chars().take(100).collect();
+    let message = format!("these pages cannot be below a path, and a proxy has put them below /{prefix}");
+    Some(Error::invalid("below_path", message).hint("give them a host name, or a port, of their own"))
+}
+
 /// Sets the headers of every answer, whatever it is.
 pub(super) async fn headers(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+    let mut response = match below_path(request.headers()) {
+        Some(error) => error.into_response(),
+        None => next.run(request).await,
+    };
     let headers = response.headers_mut();
     let fixed = [
         (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -17,7 +17,9 @@
     return Math.floor(s / 86400) + " days";
   }
 
-  function age(atMs, nowMs) {
+  // What has happened is not ahead, though its host's clock may be; what is due may be either.
+  function age(atMs, nowMs, isDue) {
+    if (!isDue) atMs = Math.min(atMs, nowMs);
     return nowMs < atMs ? "in " + span(atMs - nowMs) : span(nowMs - atMs) + " ago";
   }
 
@@ -25,7 +27,7 @@
     if (document.hidden) return;
     const now = Date.now() + clockDifference;
     for (const element of document.querySelectorAll("time[data-ms]")) {
-      const text = age(Number(element.dataset.ms), now);
+      const text = age(Number(element.dataset.ms), now, "due" in element.dataset);
       if (element.textContent !== text) element.textContent = text;
     }
   }

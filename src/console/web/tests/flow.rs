@@ -420,3 +420,18 @@ async fn alerts_are_silenced_from_their_page() {
     let answer = browser.post("/alerts/silence", &[("rule", "disk")], &[]).await;
     assert_eq!(answer.status(), StatusCode::FORBIDDEN, "a form without its token");
 }
+
+#[tokio::test]
+async fn pages_below_a_path_of_a_proxy_are_refused_with_what_to_do() {
+    let browser = Browser::new().await;
+    for (prefix, status) in [("/muster", 400), ("muster/", 400), ("/", 200), ("", 200)] {
+        let request = browser.client.get(browser.url("/")).header(header::COOKIE, &browser.cookie);
+        let answer = request.header("x-forwarded-prefix", prefix).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{prefix:?}");
+        let answer = secured("/", answer);
+        if status == 400 {
+            let text = answer.text().await.unwrap();
+            assert!(text.contains("below /muster") && text.contains("a host name, or a port, of their own"), "{text}");
+        }
+    }
+}

@@ -147,7 +147,7 @@ impl AlertsView {
                                     None => { "all hosts" }
                                 }
                             }
-                            td data-label="Ends" { (ago(silence.until_ms, frame.now_ms)) }
+                            td data-label="Ends" { (bits::due(silence.until_ms, frame.now_ms)) }
                             td data-label="Reason" { (silence.reason) }
                             td data-label="By" { (silence.operator) " " (ago(silence.created_ms, frame.now_ms)) }
                             td data-label="End" {
@@ -218,7 +218,7 @@ fn standing(one: &Alert, frame: &Frame) -> Markup {
     html! {
         @match (one.standing, &one.silence) {
             (AlertStanding::Raised, Some(silence)) => {
-                (state(Tone::Idle, "silenced")) " ends " (ago(silence.until_ms, frame.now_ms)) ": " (silence.reason)
+                (state(Tone::Idle, "silenced")) " ends " (bits::due(silence.until_ms, frame.now_ms)) ": " (silence.reason)
             }
             (AlertStanding::Raised, None) => {
                 (state(Tone::Bad, "active")) " "

@@ -76,10 +76,17 @@ pub(in crate::console::web) fn written(at_ms: Millis) -> String {
     time.unwrap_or_else(|| format!("{at_ms} ms"))
 }
 
-/// A time as its age, which a script keeps true.
+/// The time of something that has happened, as its age, which a script keeps true. By the clock of its host that may be later than
+/// now here, and it has happened all the same.
 pub(in crate::console::web) fn ago(at_ms: Millis, now_ms: Millis) -> Markup {
     let written = written(at_ms);
-    html! { time.age datetime=(written) title=(written) data-ms=(at_ms) { (age(at_ms, now_ms)) } }
+    html! { time.age datetime=(written) title=(written) data-ms=(at_ms) { (age(at_ms.min(now_ms), now_ms)) } }
+}
+
+/// The time of something that is to happen, or has happened meanwhile.
+pub(in crate::console::web) fn due(at_ms: Millis, now_ms: Millis) -> Markup {
+    let written = written(at_ms);
+    html! { time.age datetime=(written) title=(written) data-ms=(at_ms) data-due="" { (age(at_ms, now_ms)) } }
 }
 
 /// A number of bytes with one unit.
@@ -208,6 +215,7 @@ pub(in crate::console::web) fn outcome_words(status: &Status) -> (Tone, String) 
         Status::Cancelled => "cancelled".to_owned(),
         Status::Batch { steps } => batch_words(steps),
         Status::Applied { generation, .. } => format!("applied (generation {generation})"),
+        Status::AppliedSet { units } => format!("applied ({} units)", units.len()),
         Status::Completed => "done".to_owned(),
         Status::Refused { .. } => "refused".to_owned(),
         Status::Failed { .. } => "failed".to_owned(),
@@ -256,6 +264,13 @@ pub(in crate::console::web) fn empty(what: &str, next: &str, line: &str) -> Mark
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_happened_is_never_ahead_and_what_is_due_may_be() {
+        let text = |markup: Markup| markup.into_string();
+        assert!(text(ago(1_700, 1_000)).contains(">0 s ago<") && text(ago(61_000, 1_000)).contains(">0 s ago<"));
+        assert!(text(due(61_000, 1_000)).contains(">in 1 min<") && text(due(1_000, 61_000)).contains(">1 min ago<"));
+    }
 
     #[test]
     fn ages() {

@@ -147,7 +147,7 @@ impl CommandView {
                 div { dt { "State" } dd { (summary(&self.course.tally)) } }
                 @if let Some(meant) = meant(command.target.as_ref()) { div { dt { "For" } dd { (meant) } } }
                 div { dt { "Ordered" } dd { (ago(command.issued_ms, frame.now_ms)) " by " (command.operator) } }
-                @if open { div { dt { "Expires" } dd { (ago(command.expires_ms, frame.now_ms)) } } }
+                @if open { div { dt { "Expires" } dd { (bits::due(command.expires_ms, frame.now_ms)) } } }
                 div { dt { "Id" } dd { code { (command.id) } } }
             }
             @if self.course.tally.hosts > 1 && !open { (by_name(&self.course.summary)) }

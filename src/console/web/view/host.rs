@@ -216,8 +216,8 @@ fn interfaces(interfaces: &std::collections::BTreeMap<String, muster_topics::hea
 fn certificate(expires_ms: i64, now_ms: i64) -> Markup {
     html! {
         @if expires_ms == 0 { (state(Tone::Bad, "revoked")) }
-        @else if expires_ms <= now_ms { (state(Tone::Bad, "expired")) " " (ago(expires_ms, now_ms)) }
-        @else { "expires " (ago(expires_ms, now_ms)) }
+        @else if expires_ms <= now_ms { (state(Tone::Bad, "expired")) " " (bits::due(expires_ms, now_ms)) }
+        @else { "expires " (bits::due(expires_ms, now_ms)) }
     }
 }
 

@@ -66,7 +66,7 @@ fn once(created: &CreatedToken, frame: &Frame) -> Markup {
             h2 { "Run this on the new host" }
             (bits::cli(&created.command))
             @if let Some(warning) = &created.warning { p { strong { "Only this machine can use it: " } (warning) } }
-            p { "It is shown this once, is good for one host, and ends " (ago(created.expires_ms, frame.now_ms))
+            p { "It is shown this once, is good for one host, and ends " (bits::due(created.expires_ms, frame.now_ms))
                 ". The host then appears under " a href="/" { "Hosts" } "." }
         }
     }
@@ -108,8 +108,8 @@ fn token_state(token: &Token, frame: &Frame) -> Markup {
                 (state(Tone::Idle, "used")) " " (ago(at_ms, frame.now_ms)) " by "
                 a href=(bits::host_url(host)) { code { (host) } }
             }
-            None if token.expires_ms <= frame.now_ms => { (state(Tone::Idle, "ended")) " " (ago(token.expires_ms, frame.now_ms)) }
-            None => { (state(Tone::Good, "unused")) " ends " (ago(token.expires_ms, frame.now_ms)) }
+            None if token.expires_ms <= frame.now_ms => { (state(Tone::Idle, "ended")) " " (bits::due(token.expires_ms, frame.now_ms)) }
+            None => { (state(Tone::Good, "unused")) " ends " (bits::due(token.expires_ms, frame.now_ms)) }
         }
     }
 }

@@ -1,11 +1,7 @@
 //! What can be done with a unit beyond starting and stopping it: newer content, labels, a signal, and its end.
 
 use maud::{Markup, html};
-use muster_topics::{
-    name::NAME_MAX_BYTES,
-    signal::Signal,
-    unit::{HoldReason, NOTE_MAX_CHARS, Run},
-};
+use muster_topics::{name::NAME_MAX_BYTES, signal::Signal, unit::NOTE_MAX_CHARS};
 
 use super::{Frame, unit::url};
 use crate::{
@@ -28,8 +24,8 @@ pub(super) fn section(unit: &Unit, newer: Option<&Upgrade>, frame: &Frame) -> Ma
             div.forms {
                 (self::newer(newer, frame, &url))
                 (labels(unit, frame, &url))
-                (signals(unit, frame, &url))
-                (ending(unit, frame, &url))
+                (signals(frame, &url))
+                (ending(frame, &url))
             }
         }
     }
@@ -83,50 +79,40 @@ fn labels(unit: &Unit, frame: &Frame, url: &str) -> Markup {
     }
 }
 
-fn signals(unit: &Unit, frame: &Frame, url: &str) -> Markup {
+fn signals(frame: &Frame, url: &str) -> Markup {
     html! {
         fieldset {
             legend { "Signal" }
-            @if unit.observed.pid.is_none() {
-                p.note { "It has no process that could get one." }
-            } @else {
-                (frame.form(&format!("{url}/signal"), html! {
-                    div.row {
-                        label for="signal" { "Send its main process" }
-                        select #signal name="signal" {
-                            @for signal in Signal::ALL {
-                                option value=(signal.as_str()) selected[signal == Signal::Hup] { (signal) }
-                            }
+            (frame.form(&format!("{url}/signal"), html! {
+                div.row {
+                    label for="signal" { "Send its main process" }
+                    select #signal name="signal" {
+                        @for signal in Signal::ALL {
+                            option value=(signal.as_str()) selected[signal == Signal::Hup] { (signal) }
                         }
-                        button type="submit" { "Send" }
                     }
-                }))
-                p.note { "Nothing that is desired changes by that: one that ends by it is started again." }
-            }
+                    button type="submit" { "Send" }
+                }
+            }))
+            p.note { "Nothing that is desired changes by that: one that ends by it is started again." }
         }
     }
 }
 
 /// To retire it, and once it is retired to have it forgotten.
-fn ending(unit: &Unit, frame: &Frame, url: &str) -> Markup {
-    let is_held = unit.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Operator);
-    let is_retired = is_held && unit.desired.run == Run::Stopped;
+fn ending(frame: &Frame, url: &str) -> Markup {
     html! {
         fieldset {
             legend { "Retire and remove" }
-            @if is_retired {
-                (frame.form(&format!("{url}/remove"), html! { button type="submit" { "Remove" } }))
-                p.note { "Its host forgets it, its log included." }
-            } @else {
-                (frame.form(&format!("{url}/retire"), html! {
-                    div.row {
-                        label for="retire-note" { "Stop and hold it" }
-                        input #retire-note type="text" name="note" maxlength=(NOTE_MAX_CHARS) placeholder="what for";
-                        button type="submit" { "Retire" }
-                    }
-                }))
-                p.note { "Once it is retired it can be removed." }
-            }
+            (frame.form(&format!("{url}/retire"), html! {
+                div.row {
+                    label for="retire-note" { "Stop and hold it" }
+                    input #retire-note type="text" name="note" maxlength=(NOTE_MAX_CHARS) placeholder="what for";
+                    button type="submit" { "Retire" }
+                }
+            }))
+            (frame.form(&format!("{url}/remove"), html! { button type="submit" { "Remove" } }))
+            p.note { "Once it is retired it can be removed: its host forgets it, its log included." }
         }
     }
 }
