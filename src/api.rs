@@ -26,14 +26,15 @@ use serde_json::Value;
 mod alert;
 mod apply;
 mod store;
+mod unit;
 
 pub use alert::{Alert, AlertRule, AlertSilence, AlertStanding, NewAlertRule, NewAlertSilence};
-pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument, FieldDifference};
+pub use apply::{Applied, AppliedUnit, Apply, ApplyAction, ApplyDocument};
 pub use muster_topics::join::Problem;
 
 pub use store::{MetricQuarantine, MetricStore, MetricStoreError};
 
-pub use crate::rules::cost::Cost;
+pub use crate::rules::{compare::FieldDifference, cost::Cost};
 
 /// `GET /api/v1/status`: the installation at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

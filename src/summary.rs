@@ -62,7 +62,11 @@ impl Class {
                 .iter()
                 .find(|step| !step.status.is_success())
                 .map_or(Self::Failed, |step| Self::of_status(&step.status)),
-            Status::Exited { .. } | Status::Applied { .. } | Status::Completed | Status::Failed { .. } => Self::Failed,
+            Status::Exited { .. }
+            | Status::Applied { .. }
+            | Status::AppliedSet { .. }
+            | Status::Completed
+            | Status::Failed { .. } => Self::Failed,
         }
     }
 

@@ -56,6 +56,7 @@ pub mod store;
 mod testing;
 mod turn;
 pub mod unit;
+mod unit_set;
 mod unit_topics;
 pub(crate) mod voice;
 

@@ -106,6 +106,7 @@ impl Portrait {
             run: state.desired.run,
             phase: state.observed.phase,
             hold: state.hold.as_ref().map(Hold::in_short),
+            rolled_back: state.observed.rolled_back.is_some(),
         };
         fitted(HostState {
             hostname: self.hostname.clone(),

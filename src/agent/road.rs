@@ -235,6 +235,7 @@ impl Agent {
                 self.launch(id, verb);
                 Ok(())
             }
+            Verb::UnitsApply(set) => self.apply_set(command.get(), set).await,
             Verb::UnitApply { unit, .. }
             | Verb::UnitRun { unit }
             | Verb::UnitStop { unit }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::rules::cost::Cost;
+use crate::rules::{compare::FieldDifference, cost::Cost};
 
 /// `POST /api/v1/apply`: units are to be what documents say. Nothing is changed if there is anything wrong with any of
 /// the documents.
@@ -17,7 +17,7 @@ pub struct Apply {
     /// The hosts, by id or hostname, of units whose document names none. Without any it is the only host there is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Only tell what it would change.
+    /// Only tell what it would change. Hosts that are there are asked whether it could be.
     #[serde(default)]
     pub dry_run: bool,
     /// How long the changes may wait for hosts that are away; ten minutes if left out.
@@ -42,6 +42,10 @@ pub struct ApplyDocument {
 pub struct Applied {
     /// What becomes of each unit, host by host.
     pub units: Vec<AppliedUnit>,
+    /// The names of hosts that are away, or did not answer: what only they can know, such as whether a port is free, they find out
+    /// when they are back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchecked: Vec<String>,
 }
 
 /// What becomes of one unit on one host.
@@ -87,17 +91,4 @@ impl ApplyAction {
             Self::Unchanged => "unchanged",
         }
     }
-}
-
-/// One field in which a unit differs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct FieldDifference {
-    /// Which, such as `limits.memory_bytes`.
-    pub field: String,
-    /// What it is; secrets masked, nothing if there is nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<Value>,
-    /// What it will be.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<Value>,
 }

@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::Read as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,18 +14,24 @@ use futures_util::{
     StreamExt as _,
     stream::{self, FuturesUnordered},
 };
-use muster_topics::{name::CommandId, select::HostSelect};
+use muster_topics::{
+    name::{CommandId, UnitName},
+    outcome::Status,
+    select::HostSelect,
+};
 use serde::{Deserialize as _, Serialize};
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use super::{
     Session,
-    change::{Waiting, applied, no_answer, report},
+    change::{Done, Waiting, applied, no_answer, report},
     print, target,
 };
 use crate::{
     api::{Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, Command, CommandEvent, CommandHost, Cost},
     failure::{Failure, Kind},
+    files,
 };
 
 /// The largest file: what the console takes of all of them together.
@@ -41,7 +48,9 @@ const FOLLOWED: usize = 16;
                         (REALM/NAME) and `artifact` (ROLE@VERSION), and as wanted `hosts`, `run` (stopped, running or \
                         playing), `configs` (ID@VERSION) and whatever else a spec has; or a list of them under `units`. \
                         A file is YAML or JSON and may have several documents. What is left out has its default; \
-                        without `run` it stays as it is. Nothing is changed if anything is wrong. Exit codes: 0 all is \
+                        without `run` it stays as it is. Nothing is changed if anything is wrong, be it that a host has no room for a unit or \
+                        has given its port to another: hosts that are there are asked before, also by --dry-run, and \
+                        each does all of it or nothing. Exit codes: 0 all is \
                         as it was said, 1 something could not be done, 2 a document is wrong."
 )]
 pub struct Apply {
@@ -66,7 +75,7 @@ pub struct Apply {
 
 /// What became of a unit.
 #[derive(Debug, Serialize)]
-struct Done<'a> {
+struct Conclusion<'a> {
     #[serde(flatten)]
     unit: &'a AppliedUnit,
     done: bool,
@@ -87,13 +96,20 @@ pub async fn run(apply: Apply, session: &Session) -> Result<(), Failure> {
     let documents = read_all(&apply.files)?;
     let mut asked = Asked { documents, hosts, dry_run: true, expires_in_ms: None };
     let planned: Applied = session.client.post("apply", &asked).await?;
+    if !planned.unchecked.is_empty() {
+        print::say(format_args!(
+            "away, or without an answer: {}; what only they can know, such as whether a port is free, they find out when they \
+             are back",
+            planned.unchecked.join(", ")
+        ));
+    }
     if apply.dry_run {
         return show(session, &planned.units);
     }
     print::say(print::table(&HEADER, rows(&planned.units)).trim_end());
     ask_first(&planned.units, apply.yes)?;
     asked.dry_run = false;
-    let Applied { units } = session.client.post("apply", &asked).await?;
+    let Applied { units, .. } = session.client.post("apply", &asked).await?;
     let failures = follow_all(session, &units, apply.wait).await?;
     conclude(session, &units, failures)
 }
@@ -136,7 +152,7 @@ pub(super) fn read_file(file: &Path) -> Result<String, String> {
     if bytes.len() as u64 > FILE_MAX_BYTES {
         return Err(format!("it has more than {FILE_MAX_BYTES} bytes"));
     }
-    String::from_utf8(bytes).map_err(|_| "it is no text (UTF-8)".to_owned())
+    files::text(bytes).map_err(|error| error.to_string())
 }
 
 /// The documents in a text: JSON, or YAML with `---` between them. One that is empty is none.
@@ -153,6 +169,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Value>, String> {
             documents.push(serde_norway::Value::deserialize(document).map_err(|error| error.to_string())?);
         }
     }
+    // What `<<` takes from elsewhere in the document.
+    documents.iter_mut().try_for_each(|document| document.apply_merge()).map_err(|error| error.to_string())?;
     let documents = documents.into_iter().filter(|document| !document.is_null());
     documents.map(|document| serde_json::to_value(document).map_err(|error| error.to_string())).collect()
 }
@@ -215,83 +233,134 @@ fn ask_first(units: &[AppliedUnit], yes: bool) -> Result<(), Failure> {
 /// Which unit of the answer, and why it failed.
 type Failures = BTreeMap<usize, Failure>;
 
-/// Follows every command until each of its units is what it should be.
+/// A host has answered a command.
+struct Answer {
+    command: Arc<Command>,
+    line: CommandHost,
+}
+
+/// Answers that wait to be looked at, of all commands that are followed.
+const ANSWERS: usize = 64;
+
+/// Follows every command until each of its units is what it should be: on each host by itself, so that one that is away keeps no
+/// other waiting.
 async fn follow_all(session: &Session, units: &[AppliedUnit], waiting: Waiting) -> Result<Failures, Failure> {
-    let mut commands: BTreeMap<CommandId, Vec<usize>> = BTreeMap::new();
+    let mut left: BTreeSet<usize> = BTreeSet::new();
     for (place, unit) in units.iter().enumerate() {
         match unit.command {
-            Some(command) => commands.entry(command).or_default().push(place),
+            Some(_) => {
+                left.insert(place);
+            }
             None => print::say(format_args!("{} on {}: unchanged", unit.unit, unit.hostname)),
         }
     }
-    let followed = commands.into_iter().map(|(command, places)| follow(session, command, units, places, waiting));
-    let mut failures = Failures::new();
-    let mut results = stream::iter(followed).buffer_unordered(FOLLOWED);
-    while let Some(found) = results.next().await {
-        failures.extend(found?);
+    let limit: Duration = waiting.timeout.into();
+    let commands: BTreeSet<CommandId> = units.iter().filter_map(|unit| unit.command).collect();
+    let (tell, mut told) = mpsc::channel(ANSWERS);
+    let listen = |command| listen(session, command, limit, tell.clone());
+    let mut listeners = stream::iter(commands.into_iter().map(listen).collect::<Vec<_>>()).buffer_unordered(FOLLOWED);
+    let (mut waits, mut failures, mut is_over) = (FuturesUnordered::new(), Failures::new(), false);
+    loop {
+        tokio::select! {
+            // Cancel-safe: what has come stays with the streams and the channel.
+            result = listeners.next(), if !is_over => match result {
+                Some(result) => result?,
+                None => {
+                    is_over = true;
+                    told.close();
+                }
+            },
+            Some(answer) = told.recv() => {
+                for (place, done) in settled(units, &mut left, &answer) {
+                    waits.push(finish(session, answer.command.clone(), answer.line.clone(), place, done, waiting));
+                }
+            }
+            Some((place, result)) = waits.next() => {
+                failures.extend(result.err().map(|failure: Failure| (place, failure)));
+            }
+            else => break,
+        }
     }
+    failures.extend(left.into_iter().map(|place| {
+        let id = units.get(place).and_then(|unit| unit.command).map(|id| id.to_string()).unwrap_or_default();
+        (place, no_answer(&id, limit))
+    }));
     Ok(failures)
 }
 
-/// Follows one command: on each host by itself, so that one that is away keeps no other waiting.
-async fn follow(
+/// The units that an answer settles, each with what is desired of it if that was changed; they are not left then. A part of a set
+/// settles none, and the last part to come all of them.
+fn settled(
+    units: &[AppliedUnit],
+    left: &mut BTreeSet<usize>,
+    Answer { command, line }: &Answer,
+) -> Vec<(usize, Option<Done>)> {
+    let Some(status) = line.outcome.as_ref().map(|outcome| &outcome.value.status) else { return Vec::new() };
+    let is_there = |place: usize| units.get(place).filter(|unit| unit.host == line.host);
+    let found: Vec<(usize, Option<Done>)> = match status {
+        Status::AppliedSet { units: done } => {
+            let done_as = |name: &UnitName| done.iter().find(|one| one.unit == *name).map(Done::of);
+            let of = |place: &usize| Some((*place, Some(done_as(&is_there(*place)?.unit)?)));
+            left.iter().filter_map(of).collect()
+        }
+        Status::Completed => Vec::new(),
+        _ => {
+            let is_of = |place: &&usize| is_there(**place).is_some_and(|unit| unit.command == Some(command.id));
+            left.iter().filter(is_of).map(|place| (*place, Done::applied(command, status))).collect()
+        }
+    };
+    left.retain(|place| found.iter().all(|(settled, _)| settled != place));
+    found
+}
+
+/// Tells of each answer to a command as it comes.
+async fn listen(
     session: &Session,
     command: CommandId,
-    units: &[AppliedUnit],
-    places: Vec<usize>,
-    waiting: Waiting,
-) -> Result<Failures, Failure> {
-    let limit: Duration = waiting.timeout.into();
-    let command: Command = session.client.get(&format!("commands/{command}"), &[]).await?;
+    limit: Duration,
+    tell: mpsc::Sender<Answer>,
+) -> Result<(), Failure> {
+    let command: Arc<Command> = Arc::new(session.client.get(&format!("commands/{command}"), &[]).await?);
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await?;
-    let mut left: BTreeSet<usize> = places.into_iter().collect();
-    let (mut waits, mut failures) = (FuturesUnordered::new(), Failures::new());
-    let deadline = tokio::time::sleep(limit);
-    tokio::pin!(deadline);
-    let mut is_over = false;
-    while !(is_over && waits.is_empty()) {
-        tokio::select! {
-            // Cancel-safe: what has come of an event stays with the stream.
-            event = events.next(), if !is_over => match event? {
+    let heard = async {
+        loop {
+            match events.next().await? {
                 Some(CommandEvent::Host(line)) if line.outcome.is_some() => {
-                    let place = left.iter().copied().find(|place| units[*place].host == line.host);
-                    if let Some(place) = place.filter(|place| left.remove(place)) {
-                        waits.push(finish(session, &command, line, place, waiting));
-                    }
+                    // Who listens is there as long as this is.
+                    let _ = tell.send(Answer { command: command.clone(), line }).await;
                 }
                 Some(CommandEvent::Host(_) | CommandEvent::Output { .. }) => {}
-                Some(CommandEvent::End) | None => is_over = true,
-            },
-            Some((place, result)) = waits.next() => failures.extend(result.err().map(|failure| (place, failure))),
-            () = &mut deadline, if !is_over => is_over = true,
+                Some(CommandEvent::End) | None => return Ok(()),
+            }
         }
-    }
-    failures.extend(left.into_iter().map(|place| (place, no_answer(&command, limit))));
-    Ok(failures)
+    };
+    // Who has not answered by then is told of as such.
+    tokio::time::timeout(limit, heard).await.unwrap_or(Ok(()))
 }
 
 async fn finish(
     session: &Session,
-    command: &Command,
+    command: Arc<Command>,
     line: CommandHost,
     place: usize,
+    done: Option<Done>,
     waiting: Waiting,
 ) -> (usize, Result<(), Failure>) {
-    let done = async {
-        report(command, std::slice::from_ref(&line))?;
-        match &line.outcome {
-            Some(outcome) => applied(session, &line, &command.verb, &outcome.value.status, waiting).await,
+    let result = async {
+        report(&command, std::slice::from_ref(&line))?;
+        match done {
+            Some(done) => applied(session, &line, &command.verb, &done, waiting).await,
             None => Ok(()),
         }
     };
-    (place, done.await)
+    (place, result.await)
 }
 
 fn conclude(session: &Session, units: &[AppliedUnit], failures: Failures) -> Result<(), Failure> {
     let error = |place: &usize| failures.get(place).map(|failure| failure.message.clone().unwrap_or_default());
     let done = units.iter().enumerate().map(|(place, unit)| {
         let error = error(&place);
-        Done { unit, done: error.is_none(), error }
+        Conclusion { unit, done: error.is_none(), error }
     });
     session.printer.data(&done.collect::<Vec<_>>())?;
     let count = |action: ApplyAction| units.iter().filter(|unit| unit.action == action).count();
@@ -336,12 +405,18 @@ mod tests {
             ("{\"a\": 1}", vec![json!({"a": 1})]),
             ("{\"a\": 1}\n{\"b\": 2}", vec![json!({"a": 1}), json!({"b": 2})]),
             ("{a: 1}\n---\n{b: 2}\n", vec![json!({"a": 1}), json!({"b": 2})]),
+            ("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}\n", vec![json!({"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 3}})]),
+            ("y:\n  <<: [{a: 1}, {a: 2, c: 3}]\n", vec![json!({"y": {"a": 1, "c": 3}})]),
         ] {
             assert_eq!(parse(text), Ok(wanted), "{text}");
         }
-        for (text, words) in
-            [("a: 1\na: 2\n", "duplicate"), ("a: [1\n", "line"), ("{\"a\": 1,}", "line 1"), ("? [a]\n: 1\n", "key")]
-        {
+        for (text, words) in [
+            ("a: 1\na: 2\n", "duplicate"),
+            ("a: [1\n", "line"),
+            ("{\"a\": 1,}", "line 1"),
+            ("? [a]\n: 1\n", "key"),
+            ("a: {<<: 5}\n", "merg"),
+        ] {
             let message = parse(text).unwrap_err();
             assert!(message.contains(words), "{text}: {message}");
         }

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use muster_topics::{
     manifest::Manifest,
     name::{Digest, Name, Version},
+    newer,
 };
 use serde::Serialize;
 use tokio::fs::File;
@@ -24,6 +25,7 @@ use crate::{
     api::{Artifact, Collect, Collected, StoredManifest},
     clock,
     failure::{Context, Failure, Kind},
+    files,
 };
 
 /// Pieces in which a file is sent: large enough to keep a link busy, small enough to show progress.
@@ -42,7 +44,7 @@ pub enum Verb {
     Ls,
     /// Show one artifact, with its manifest
     Show {
-        /// Its SHA-256, ROLE@VERSION, or ROLE for the one that was added last
+        /// Its SHA-256, ROLE@VERSION, or ROLE for the newest
         artifact: String,
     },
     /// Remove an artifact that no unit needs
@@ -232,8 +234,8 @@ async fn read_manifest(wanted: &Add) -> Result<Option<Manifest>, Failure> {
             beside
         }
     };
-    let text = tokio::fs::read(&path).await.trying(format_args!("the manifest {}", path.display()))?;
-    let manifest = serde_json::from_slice(&text).map_err(|error| {
+    let text = files::read_text(&path).trying(format_args!("the manifest {}", path.display()))?;
+    let manifest = serde_json::from_str(&text).map_err(|error| {
         Failure::new(Kind::Usage, format!("the manifest {}: {error}", path.display()))
             .hint("`muster artifact add --help` shows one")
     })?;
@@ -302,7 +304,7 @@ fn show_progress(sent: u64, size: u64) {
     }
 }
 
-/// An artifact by its SHA-256, by `ROLE@VERSION`, or by `ROLE` alone: then the one that was added last.
+/// An artifact by its SHA-256, by `ROLE@VERSION`, or by `ROLE` alone: then the newest.
 ///
 /// # Errors
 /// If there is none.
@@ -316,7 +318,7 @@ pub async fn find(session: &Session, text: &str) -> Result<Artifact, Failure> {
         query.push(("version", version.parse::<Version>().map_err(usage)?.to_string()));
     }
     let found: Vec<Artifact> = session.client.get("artifacts", &query).await?;
-    found.into_iter().max_by_key(|artifact| artifact.added_ms).ok_or_else(|| {
+    newer::newest(&found, |artifact| (&artifact.version, artifact.added_ms)).cloned().ok_or_else(|| {
         Failure::new(Kind::Failed, format!("there is no artifact {text}"))
             .hint("`muster artifact ls` lists them; `muster artifact add` adds one")
     })

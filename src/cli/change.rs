@@ -4,32 +4,32 @@ use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
 use muster_topics::{
-    command::Verb as Asked,
+    command::{UnitSet, UnitWish, Verb as Asked},
     name::{HostId, LabelValue, Name, UnitName},
-    outcome::Status,
+    outcome::{AppliedUnit, Status},
     process::{Cores, Limits},
     select::Select,
     signal::Signal,
-    unit::Spec,
+    unit::{Hold, Run, Spec},
 };
 use serde::Serialize;
 
 use super::{
     Session, exec, print,
-    target::{self, UnitRef},
+    target::{self, Noun, UnitRef},
     unit::units,
     wait,
 };
 use crate::{
-    api::{Command, CommandHost, NewCommand, NewTarget, Unit},
+    api::{Command, CommandHost, FieldDifference, NewCommand, NewTarget, Unit},
     failure::{Failure, Kind},
-    rules::order,
+    rules::{compare::compare, order},
 };
 
 /// Which units a verb changes, and how long to wait for it.
 #[derive(Args, Clone, Debug)]
 pub struct Change {
-    /// REALM/NAME or HOST:REALM/NAME; with --all alone, every unit there is
+    /// REALM/NAME or HOST:REALM/NAME; with --all alone, every one of the kind that is named before the verb
     #[arg(required_unless_present_any = ["all", "select"])]
     pub units: Vec<UnitRef>,
     /// Those that this picks, such as 'realm=prod and role=web and not label.tier=gold and version=1.*'; fields are
@@ -180,7 +180,7 @@ impl Action {
 
 /// What a verb came to for one unit.
 #[derive(Debug, Serialize)]
-struct Done {
+struct Conclusion {
     host: HostId,
     hostname: String,
     unit: UnitName,
@@ -191,15 +191,15 @@ struct Done {
     error: Option<String>,
 }
 
-/// Does something to units.
+/// Does something to units of the kind that the noun says.
 ///
 /// # Errors
 /// If there are none, nobody says yes, or it cannot be done with one of them.
-pub async fn change(session: &Session, which: Change, action: Action) -> Result<(), Failure> {
+pub async fn change(session: &Session, noun: Noun, which: Change, action: Action) -> Result<(), Failure> {
     let all = units(session, None).await?;
-    let picked = pick(session, &all, &which)?;
+    let picked = pick(session, &all, &which, noun)?;
     if picked.len() > 1 && action.asks_first() && !which.yes {
-        ask_first(&format!("{} {} units", action.word(), picked.len()), picked.iter().copied())?;
+        ask_first(&format!("{} {} {}s", action.word(), picked.len(), noun.word()), picked.iter().copied())?;
     }
     let mut results = Vec::new();
     for wave in waves(&action, picked) {
@@ -260,26 +260,34 @@ async fn each<'a>(
     results
 }
 
-/// The units that are meant.
+/// The units that are meant: of what picks several, those of the kind that the noun says.
 ///
 /// # Errors
-/// If there are none, or it is not clear which.
-pub fn pick<'a>(session: &Session, all: &'a [Unit], which: &Change) -> Result<Vec<&'a Unit>, Failure> {
+/// If there are none, it is not clear which, or one that is named is of another kind.
+pub fn pick<'a>(session: &Session, all: &'a [Unit], which: &Change, noun: Noun) -> Result<Vec<&'a Unit>, Failure> {
     let mut picked: Vec<&Unit> = Vec::new();
     for wanted in &which.units {
-        picked.extend(target::pick(all, wanted, &which.hosts, which.all, session.context.host)?);
+        let found = target::pick(all, wanted, &which.hosts, which.all, session.context.host)?;
+        let (ours, others): (Vec<&Unit>, Vec<&Unit>) = found.into_iter().partition(|unit| noun.covers(unit));
+        // On another host the name may be that of something else.
+        if !which.all || ours.is_empty() {
+            noun.check(others)?;
+        }
+        picked.extend(ours);
     }
     if which.units.is_empty() {
-        let is_there =
-            |unit: &Unit| which.hosts.is_empty() || which.hosts.iter().any(|host| target::is_host(unit, host));
+        let is_there = |unit: &Unit| {
+            let is_meant = which.hosts.is_empty() || which.hosts.iter().any(|host| target::is_host(unit, host));
+            is_meant && noun.covers(unit)
+        };
         picked = target::select(all, which.select.as_ref()).filter(|unit| is_there(unit)).collect();
     }
     if let (true, Some(select)) = (picked.is_empty(), &which.select) {
-        return Err(Failure::new(Kind::Failed, format!("no unit is picked by {select}"))
+        return Err(Failure::new(Kind::Failed, format!("no {} is picked by {select}", noun.word()))
             .hint("`muster unit ls --select …` shows what an expression picks"));
     }
     if let (true, Some(host)) = (picked.is_empty(), which.hosts.first()) {
-        return Err(Failure::new(Kind::Failed, format!("there is no unit on {host}"))
+        return Err(Failure::new(Kind::Failed, format!("there is no {} on {host}", noun.word()))
             .hint("`muster unit ls` lists what there is"));
     }
     Ok(picked)
@@ -299,7 +307,7 @@ pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Resul
 
 /// Tells what became of each unit, and of all.
 fn conclude(session: &Session, results: Vec<(&Unit, Result<(), Failure>)>) -> Result<(), Failure> {
-    let done = |(unit, result): &(&Unit, Result<(), Failure>)| Done {
+    let done = |(unit, result): &(&Unit, Result<(), Failure>)| Conclusion {
         host: unit.host,
         hostname: unit.hostname.clone(),
         unit: unit.unit.clone(),
@@ -335,12 +343,50 @@ pub async fn submit(session: &Session, hosts: Vec<String>, verb: Asked) -> Resul
     session.client.post("commands", &wanted).await
 }
 
+/// Makes a unit of which there is none of its name yet; or, if that is said, has the one that is there be this.
+///
+/// # Errors
+/// If there is one, or it does not come about.
+pub async fn make(
+    session: &Session,
+    (host, unit): (String, UnitName),
+    (spec, run): (Spec, Option<Run>),
+    overwrite: bool,
+    waiting: Waiting,
+) -> Result<(), Failure> {
+    let there = units(session, Some(host.clone())).await?.into_iter().find(|there| there.unit == unit);
+    let differences = there.as_ref().map(|there| compare(&there.desired, &spec, run));
+    let verb = match (&there, differences) {
+        (Some(there), Some(differences)) if !overwrite && !differences.is_empty() => {
+            return Err(exists(there, &differences));
+        }
+        // It is so already, which changes nothing, or is to be so.
+        (Some(_), _) => Asked::UnitApply { unit, spec: Box::new(spec), run },
+        // Somebody else may be making it at this moment.
+        (None, _) if !overwrite => {
+            let units = vec![UnitWish { unit, spec: Box::new(spec), run, new: true }];
+            Asked::UnitsApply(UnitSet { units, check: false, part: None })
+        }
+        (None, _) => Asked::UnitApply { unit, spec: Box::new(spec), run },
+    };
+    let command = submit(session, vec![host], verb).await?;
+    settle(session, &command, waiting).await
+}
+
+fn exists(there: &Unit, differences: &[FieldDifference]) -> Failure {
+    let lines: String = differences.iter().map(|one| format!("\n  {one}")).collect();
+    let Unit { unit, hostname, .. } = there;
+    Failure::new(Kind::Failed, format!("there is {unit} on {hostname} already, and it would become another:{lines}")).hint(
+        "--overwrite makes it that, with the defaults of all that is not said; `muster unit apply` does so with a document, \
+         `muster unit label`, `muster yuno upgrade` and `muster container quota` change one thing and leave the rest",
+    )
+}
+
 /// A host is silent.
-pub(super) fn no_answer(command: &Command, limit: Duration) -> Failure {
+pub(super) fn no_answer(command: &str, limit: Duration) -> Failure {
     let away = format!("there is no answer after {}", humantime::format_duration(limit));
     Failure::new(Kind::Failed, away).hint(format!(
-        "is the host online (`muster host ls`)? The command still waits for it; `muster command show {}` tells what became of it",
-        command.id
+        "is the host online (`muster host ls`)? The command still waits for it; `muster command show {command}` tells what became of it"
     ))
 }
 
@@ -352,7 +398,7 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
     let limit: Duration = waiting.timeout.into();
     // The command itself lives longer: for a host that is away it waits until it expires.
     let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, command)).await else {
-        return Err(no_answer(command, limit));
+        return Err(no_answer(&command.id.to_string(), limit));
     };
     let hosts = hosts?;
     report(command, &hosts)?;
@@ -366,11 +412,43 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
             (Asked::UnitSignal { unit, signal }, Some(Status::Completed)) => {
                 print::say(format_args!("{unit} on {}: it got {signal}", host.hostname));
             }
-            (verb, Some(status @ Status::Applied { .. })) => applied(session, host, verb, status, waiting).await?,
+            (verb, Some(status @ (Status::Applied { .. } | Status::AppliedSet { .. }))) => {
+                for done in Done::all(command, status) {
+                    applied(session, host, verb, &done, waiting).await?;
+                }
+            }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// What is desired of a unit since a command was done.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Done {
+    unit: UnitName,
+    generation: u64,
+    hold: Option<Hold>,
+}
+
+impl Done {
+    pub(super) fn of(one: &AppliedUnit) -> Self {
+        Self { unit: one.unit.clone(), generation: one.generation, hold: one.hold.as_deref().cloned() }
+    }
+
+    /// Of a command about one unit.
+    pub(super) fn applied(command: &Command, status: &Status) -> Option<Self> {
+        let Status::Applied { generation, hold, .. } = status else { return None };
+        let unit = command.verb.units().first().copied()?.clone();
+        Some(Self { unit, generation: *generation, hold: hold.as_deref().cloned() })
+    }
+
+    fn all(command: &Command, status: &Status) -> Vec<Self> {
+        match status {
+            Status::AppliedSet { units } => units.iter().map(Self::of).collect(),
+            other => Self::applied(command, other).into_iter().collect(),
+        }
+    }
 }
 
 /// Desired state was changed: says what stands in the way, and waits.
@@ -381,10 +459,9 @@ pub(super) async fn applied(
     session: &Session,
     host: &CommandHost,
     verb: &Asked,
-    status: &Status,
+    Done { unit, generation, hold }: &Done,
     waiting: Waiting,
 ) -> Result<(), Failure> {
-    let (Some(unit), Status::Applied { generation, hold, .. }) = (verb.units().first(), status) else { return Ok(()) };
     let holds = matches!(verb, Asked::UnitHold { .. } | Asked::UnitRetire { .. });
     if let Some(hold) = hold.as_ref().filter(|_| !holds) {
         print::say(format_args!("{unit} on {}: that is wanted now; it stays held, though: {hold}", host.hostname));
@@ -393,7 +470,7 @@ pub(super) async fn applied(
         return Ok(());
     }
     let leaves_it = matches!(verb, Asked::UnitHold { .. } | Asked::UnitLabel { .. });
-    let changes_it = matches!(verb, Asked::UnitApply { .. } | Asked::UnitUpgrade { .. });
+    let changes_it = matches!(verb, Asked::UnitApply { .. } | Asked::UnitsApply(_) | Asked::UnitUpgrade { .. });
     let goal = match (leaves_it, changes_it) {
         (true, _) => wait::Goal::Seen,
         (false, true) => wait::Goal::Proven,

@@ -113,6 +113,10 @@ pub fn asked(verb: &Asked) -> String {
         }
         Asked::Batch(batch) => format!("batch of {} steps", batch.steps.len()),
         Asked::UnitApply { unit, .. } => format!("apply {unit}"),
+        Asked::UnitsApply(set) => {
+            let units = set.units.iter().map(|wish| wish.unit.clone()).collect::<Vec<_>>();
+            format!("{} {}", if set.check { "check" } else { "apply" }, several(&units))
+        }
         Asked::UnitRun { unit } => format!("run {unit}"),
         Asked::UnitStop { unit } => format!("stop {unit}"),
         Asked::UnitRestart { unit } => format!("restart {unit}"),

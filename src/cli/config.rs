@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use muster_topics::name::{ConfigId, Version};
+use muster_topics::{
+    name::{ConfigId, Version},
+    newer,
+};
 
 use super::{Session, print};
 use crate::{
@@ -33,12 +36,12 @@ pub enum Verb {
     Ls,
     /// Show one config with its content; secrets are shown as ***
     Show {
-        /// ID@VERSION, or ID for the one that was added last
+        /// ID@VERSION, or ID for the newest
         config: String,
     },
     /// Show in what two configs differ; of secrets, that they do
     Diff {
-        /// ID@VERSION, or ID for the one that was added last
+        /// ID@VERSION, or ID for the newest
         from: String,
         /// The other one
         to: String,
@@ -57,7 +60,7 @@ pub enum Verb {
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
         Verb::Add { id, version, file } => {
-            let content = std::fs::read_to_string(&file).trying(format_args!("the file {}", file.display()))?;
+            let content = crate::files::read_text(&file).trying(format_args!("the file {}", file.display()))?;
             let config: Config = session.client.post("configs", &NewConfig { id, version, content }).await?;
             show(session, &config)
         }
@@ -117,7 +120,7 @@ fn show(session: &Session, config: &Config) -> Result<(), Failure> {
     })
 }
 
-/// A config by `ID@VERSION`, or by `ID` alone: then the one that was added last.
+/// A config by `ID@VERSION`, or by `ID` alone: then the newest.
 ///
 /// # Errors
 /// If there is none.
@@ -129,7 +132,8 @@ pub async fn find(session: &Session, text: &str) -> Result<Config, Failure> {
     let configs: Vec<Config> = session.client.get("configs", &[]).await?;
     let matches =
         |config: &Config| config.id == id && version.as_ref().is_none_or(|version| config.version == *version);
-    configs.into_iter().filter(matches).max_by_key(|config| config.added_ms).ok_or_else(|| {
+    let found = configs.iter().filter(|config| matches(config));
+    newer::newest(found, |config| (&config.version, config.added_ms)).cloned().ok_or_else(|| {
         Failure::new(Kind::Failed, format!("there is no config {text}"))
             .hint("`muster config ls` lists them; `muster config add` adds one")
     })

@@ -17,6 +17,7 @@ use super::{
     change::{Action, Change, Quota, change},
     logs, print,
     process::parse_bytes,
+    target::Noun,
     unit,
 };
 use crate::failure::{Failure, Kind};
@@ -24,7 +25,7 @@ use crate::failure::{Failure, Kind};
 /// Verbs on containers.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Verb {
-    /// Make a container, or change the one of this name
+    /// Make a container; with --overwrite, have the one of this name be another
     Create(Box<create::Create>),
     /// Make another container of what one is made of
     Clone(Box<create::Clone>),
@@ -104,12 +105,12 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Create(wanted) => create::create(*wanted, session).await,
         Verb::Clone(wanted) => create::clone(*wanted, session).await,
         Verb::Adopt(wanted) => adopt::adopt(*wanted, session).await,
-        Verb::Run(which) => change(session, which, Action::Run).await,
-        Verb::Stop(which) => change(session, which, Action::Stop).await,
-        Verb::Restart(which) => change(session, which, Action::Restart).await,
-        Verb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
-        Verb::Freeze(which) => change(session, which, Action::Freeze).await,
-        Verb::Thaw(which) => change(session, which, Action::Thaw).await,
+        Verb::Run(which) => change(session, Noun::Container, which, Action::Run).await,
+        Verb::Stop(which) => change(session, Noun::Container, which, Action::Stop).await,
+        Verb::Restart(which) => change(session, Noun::Container, which, Action::Restart).await,
+        Verb::Signal { signal, which } => change(session, Noun::Container, which, Action::Signal(signal)).await,
+        Verb::Freeze(which) => change(session, Noun::Container, which, Action::Freeze).await,
+        Verb::Thaw(which) => change(session, Noun::Container, which, Action::Thaw).await,
         Verb::Quota { memory: None, cpu: None, pids: None, disk: None, .. } => {
             let nothing = Failure::new(Kind::Usage, "there is no limit to change");
             Err(nothing.hint("name one: --memory, --cpu, --pids or --disk"))
@@ -121,13 +122,13 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                 pids: pids.map(|given| given.0),
                 disk_bytes: disk.map(|given| given.0),
             };
-            change(session, which, Action::Quota(quota)).await
+            change(session, Noun::Container, which, Action::Quota(quota)).await
         }
-        Verb::Restore(which) => change(session, which, Action::Unhold).await,
-        Verb::Ls(wanted) => unit::list(session, wanted, Some("container")).await,
-        Verb::Show(wanted) => unit::show(session, wanted).await,
-        Verb::Logs(wanted) => logs::run(wanted, session).await,
-        Verb::Rm(which) => change(session, which, Action::Remove).await,
+        Verb::Restore(which) => change(session, Noun::Container, which, Action::Unhold).await,
+        Verb::Ls(wanted) => unit::list(session, wanted, Noun::Container).await,
+        Verb::Show(wanted) => unit::show(session, wanted, Noun::Container).await,
+        Verb::Logs(wanted) => logs::run(wanted, Noun::Container, session).await,
+        Verb::Rm(which) => change(session, Noun::Container, which, Action::Remove).await,
     }
 }
 

@@ -5,13 +5,15 @@ use std::time::Duration;
 use clap::Args;
 use muster_topics::select::Select;
 use serde_json::{Value, json};
+use serde_norway::Mapping;
 
 use super::{
     Session,
     change::{Change, Waiting, pick},
     print::{self, Format},
-    target::UnitRef,
+    target::{Noun, UnitRef},
     unit::units,
+    yaml,
 };
 use crate::failure::{Context as _, Failure};
 
@@ -19,6 +21,8 @@ use crate::failure::{Context as _, Failure};
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Examples:\n  muster unit export > fleet.yaml\n  muster unit export --select 'realm=shop' -o json\n\n\
+                        A document has what is wanted of a unit; where something else runs, as after a change that was rolled back, a comment \
+                        says so.\n\n\
                         Values of environments are never shown: *** in a document stands for the value that is there."
 )]
 pub struct Export {
@@ -44,8 +48,13 @@ pub async fn run(export: Export, session: &Session) -> Result<(), Failure> {
     let wait = Waiting { no_wait: true, timeout: Duration::ZERO.into() };
     let every = export.all || export.units.is_empty() && export.select.is_none();
     let which = Change { units: export.units, select: export.select, hosts: export.hosts, all: every, yes: true, wait };
-    let mut documents: Vec<Value> = Vec::new();
-    for unit in pick(session, &all, &which)? {
+    let (mut documents, mut deviations) = (Vec::<Value>::new(), Vec::new());
+    for unit in pick(session, &all, &which, Noun::Unit)? {
+        let deviation = unit.deviation().map(|what| format!("{} on {}: it {what}", unit.unit, unit.hostname));
+        if let Some(deviation) = &deviation {
+            print::say(format_args!("{deviation}; the document has what is wanted"));
+        }
+        deviations.push(deviation);
         let path = format!("hosts/{}/units/{}/document", unit.host, unit.unit);
         documents.push(session.client.get(&path, &[]).await?);
     }
@@ -55,8 +64,11 @@ pub async fn run(export: Export, session: &Session) -> Result<(), Failure> {
             print::write_out(&(text + "\n"))
         }
         Format::Table | Format::Yaml => {
-            let texts = documents.iter().map(yaml).collect::<Result<Vec<_>, _>>()?;
-            print::write_out(&texts.join("---\n"))
+            let texts = documents.iter().zip(&deviations).map(|(document, deviation)| {
+                let comment = deviation.as_ref().map(|what| format!("# {what}\n")).unwrap_or_default();
+                comment + &yaml::write(&ordered(document).into())
+            });
+            print::write_out(&texts.collect::<Vec<_>>().join("---\n"))
         }
     }
 }
@@ -64,13 +76,11 @@ pub async fn run(export: Export, session: &Session) -> Result<(), Failure> {
 /// What people look for first.
 const FIRST: [&str; 7] = ["unit", "hosts", "run", "artifact", "configs", "args", "env"];
 
-fn yaml(document: &Value) -> Result<String, Failure> {
-    let Value::Object(fields) = document else { return serde_norway::to_string(document).trying("writing YAML") };
+/// The same with what people look for first.
+fn ordered(document: &Value) -> Mapping {
+    let Value::Object(fields) = document else { return Mapping::new() };
     let first = FIRST.iter().filter_map(|key| fields.get_key_value(*key));
     let rest = fields.iter().filter(|(key, _)| !FIRST.contains(&key.as_str()));
-    let mut ordered = serde_norway::Mapping::new();
-    for (key, value) in first.chain(rest) {
-        ordered.insert(key.as_str().into(), serde_norway::to_value(value).trying("writing YAML")?);
-    }
-    serde_norway::to_string(&ordered).trying("writing YAML")
+    let value = |value: &Value| serde_norway::to_value(value).unwrap_or_default();
+    first.chain(rest).map(|(key, field)| (key.as_str().into(), value(field))).collect()
 }

@@ -10,7 +10,7 @@ use super::{
     Session,
     change::{report, submit},
     command, exec, print,
-    target::{self, UnitRef},
+    target::{self, Noun, UnitRef},
     unit::{one, units},
 };
 use crate::{
@@ -51,11 +51,12 @@ pub struct Logs {
 ///
 /// # Errors
 /// If it is not clear whose log is meant, or one cannot be had.
-pub async fn run(wanted: Logs, session: &Session) -> Result<(), Failure> {
+pub async fn run(wanted: Logs, noun: Noun, session: &Session) -> Result<(), Failure> {
     let picked = match &wanted.unit {
         Some(unit) => vec![one(session, unit, wanted.host.clone()).await?],
-        None => pick(session, &wanted).await?,
+        None => pick(session, &wanted, noun).await?,
     };
+    noun.check(&picked)?;
     let several = picked.len() > 1;
     // Lines of those that are followed come as they come; else one log stands after the other.
     let results = if wanted.follow {
@@ -78,17 +79,17 @@ pub async fn run(wanted: Logs, session: &Session) -> Result<(), Failure> {
     Err(Failure::silent(Kind::Failed))
 }
 
-async fn pick(session: &Session, wanted: &Logs) -> Result<Vec<Unit>, Failure> {
-    let all = units(session, wanted.host.clone()).await?;
+async fn pick(session: &Session, wanted: &Logs, noun: Noun) -> Result<Vec<Unit>, Failure> {
+    let all = noun.among(units(session, wanted.host.clone()).await?);
     let picked: Vec<Unit> = target::select(&all, wanted.select.as_ref()).cloned().collect();
     let words = wanted.select.as_ref().map(ToString::to_string).unwrap_or_default();
     match picked.len() {
-        0 => Err(Failure::new(Kind::Failed, format!("no unit is picked by {words}"))
+        0 => Err(Failure::new(Kind::Failed, format!("no {} is picked by {words}", noun.word()))
             .hint("`muster unit ls --select …` shows what an expression picks")),
         1..=LOGS_MAX => Ok(picked),
         count => Err(Failure::new(
             Kind::Usage,
-            format!("{words} picks {count} units, and {LOGS_MAX} logs can be read at once"),
+            format!("{words} picks {count} {}s, and {LOGS_MAX} logs can be read at once", noun.word()),
         )),
     }
 }

@@ -45,6 +45,7 @@ pub mod top;
 pub mod unit;
 pub mod upgrade;
 pub mod wait;
+pub mod yaml;
 pub mod ycommand;
 
 use clap::{Args, Subcommand};

@@ -102,7 +102,7 @@ impl Printer {
 
     fn document<T: Serialize>(self, item: &T) -> Result<(), Failure> {
         let text = match self.format {
-            Format::Yaml => serde_norway::to_string(item).trying("writing YAML")?,
+            Format::Yaml => super::yaml::document(item)?,
             Format::Json | Format::Table => serde_json::to_string_pretty(item).trying("writing JSON")? + "\n",
         };
         write_out(&text)

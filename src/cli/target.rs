@@ -36,6 +36,55 @@ impl FromStr for UnitRef {
     }
 }
 
+/// Units of which kind a verb is about, as the noun before it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noun {
+    /// `muster unit`: of any kind.
+    Unit,
+    /// `muster yuno`.
+    Yuno,
+    /// `muster container`.
+    Container,
+}
+
+impl Noun {
+    /// Whether it is about such a unit.
+    #[must_use]
+    pub fn covers(self, unit: &Unit) -> bool {
+        match self {
+            Self::Unit => true,
+            Self::Yuno | Self::Container => unit.desired.spec.kind() == self.word(),
+        }
+    }
+
+    /// In a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unit => "unit",
+            Self::Yuno => "yuno",
+            Self::Container => "container",
+        }
+    }
+
+    /// Those of some units that it is about.
+    pub fn among(self, units: Vec<Unit>) -> Vec<Unit> {
+        units.into_iter().filter(|unit| self.covers(unit)).collect()
+    }
+
+    /// Refuses units that were named, and that it is not about.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn check<'a>(self, units: impl IntoIterator<Item = &'a Unit>) -> Result<(), Failure> {
+        let Some(other) = units.into_iter().find(|unit| !self.covers(unit)) else { return Ok(()) };
+        let kind = other.desired.spec.kind();
+        Err(Failure::new(Kind::Usage, format!("{} is a {kind}, not a {}", other.unit, self.word())).hint(format!(
+            "`muster {kind} --help` lists what can be done with it, `muster unit --help` what with any unit"
+        )))
+    }
+}
+
 /// Whether a host goes by this id or hostname.
 #[must_use]
 pub fn is_host(unit: &Unit, name: &str) -> bool {
@@ -194,6 +243,22 @@ mod tests {
         check("00000000-0000-0000-0000-000000000002:a/x", &[], false, None, Ok(&[2]));
         check("anna:a/y", &[], false, None, Err(Kind::Failed));
         check("a/z", &[], true, None, Err(Kind::Failed));
+    }
+
+    #[test]
+    fn noun_limits_the_kind() {
+        let mut container = unit(1, "anna", "a/c");
+        let spec = serde_json::json!({"kind": "container", "image": {"name": "x"}});
+        container.desired.spec = serde_json::from_value(spec).unwrap();
+        let units = vec![unit(1, "anna", "a/x"), container];
+        for (noun, among) in [(Noun::Unit, &["a/x", "a/c"][..]), (Noun::Yuno, &["a/x"]), (Noun::Container, &["a/c"])] {
+            let found = noun.among(units.clone());
+            assert_eq!(found.iter().map(|unit| unit.unit.as_str()).collect::<Vec<_>>(), among);
+            assert_eq!(noun.check(&units).is_ok(), noun == Noun::Unit);
+            noun.check(&found).unwrap();
+        }
+        let message = Noun::Yuno.check(&units).unwrap_err().message.unwrap();
+        assert_eq!(message, "a/c is a container, not a yuno");
     }
 
     #[test]

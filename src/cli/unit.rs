@@ -3,7 +3,6 @@
 use clap::{Args, Subcommand};
 use muster_topics::{
     channel::ToldStats,
-    command::Verb as Asked,
     name::{LabelValue, Name, UnitName},
     probe::Which,
     reload::{OnChange, Reload},
@@ -14,11 +13,11 @@ use muster_topics::{
 
 use super::{
     Session, apply, artifact, ask,
-    change::{Action, Change, Waiting, change, settle, submit},
+    change::{Action, Change, Waiting, change, make},
     config, container, effective, endpoint, exec, export, host, logs, policy,
     policy::{parse_label, parse_signal, parse_word},
     print, probe, process, rollback,
-    target::{self, UnitRef},
+    target::{self, Noun, UnitRef},
     upgrade, wait,
 };
 use crate::{
@@ -80,7 +79,7 @@ pub enum Verb {
 /// Verbs on yunos.
 #[derive(Subcommand, Clone, Debug)]
 pub enum YunoVerb {
-    /// Make a yuno, or change the one of this name
+    /// Make a yuno; with --overwrite, have the one of this name be another
     Create(Box<Create>),
     /// Start a yuno
     Run {
@@ -155,7 +154,7 @@ pub struct Shown {
     host: Option<String>,
 }
 
-/// Make a yuno, or change the one of this name.
+/// Make a yuno; with --overwrite, have the one of this name be another.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Example:\n  muster artifact add ./server --role server --version 1.0.0\n  \
                         muster config add server.main 1 server.json\n  \
@@ -167,15 +166,15 @@ pub struct Create {
     /// The host, by id or hostname
     #[arg(long)]
     pub host: Option<String>,
-    /// What runs: ROLE@VERSION, ROLE for the one added last, or a SHA-256
+    /// What runs: ROLE@VERSION, ROLE for the newest, or a SHA-256
     #[arg(long)]
     pub artifact: String,
-    /// A config: ID@VERSION, or ID for the one added last; may be given several times, and the later ones are
+    /// A config: ID@VERSION, or ID for the newest; may be given several times, and the later ones are
     /// merged over the earlier (RFC 7386); the path of the merged file is in MUSTER_CONFIG
     #[arg(long = "config", value_name = "CONFIG")]
     pub configs: Vec<String>,
-    /// An argument; may be given several times; {config} stands for the merged file's path; those of the
-    /// artifact's manifest if none is given
+    /// An argument; may be given several times; {config} stands for the merged file's path, and {{word}} for the text
+    /// {word}; those of the artifact's manifest if none is given
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,
     /// A variable of its environment; may be given several times
@@ -213,6 +212,9 @@ pub struct Create {
     /// Start it as well
     #[arg(long)]
     pub run: bool,
+    /// Have the yuno of this name, if there is one, be this: what is not said gets its default
+    #[arg(long)]
+    pub overwrite: bool,
     #[command(flatten)]
     wait: Waiting,
 }
@@ -228,19 +230,19 @@ fn parse_on_change(text: &str) -> Result<OnChange, String> {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
-        Verb::Ls(wanted) => list(session, wanted, None).await,
-        Verb::Show(wanted) => show(session, wanted).await,
+        Verb::Ls(wanted) => list(session, wanted, Noun::Unit).await,
+        Verb::Show(wanted) => show(session, wanted, Noun::Unit).await,
         Verb::Apply(wanted) => apply::run(*wanted, session).await,
         Verb::Export(wanted) => export::run(wanted, session).await,
-        Verb::Hold { which, note } => change(session, which, Action::Hold(note)).await,
-        Verb::Unhold(which) => change(session, which, Action::Unhold).await,
-        Verb::Retire { which, note } => change(session, which, Action::Retire(note)).await,
+        Verb::Hold { which, note } => change(session, Noun::Unit, which, Action::Hold(note)).await,
+        Verb::Unhold(which) => change(session, Noun::Unit, which, Action::Unhold).await,
+        Verb::Retire { which, note } => change(session, Noun::Unit, which, Action::Retire(note)).await,
         Verb::Label { which, set, unset } => {
             let unset = unset.into_iter().map(|name| (name, None));
             let labels = unset.chain(set.into_iter().map(|(name, value)| (name, Some(value)))).collect();
-            change(session, which, Action::Label(labels)).await
+            change(session, Noun::Unit, which, Action::Label(labels)).await
         }
-        Verb::Rm(which) => change(session, which, Action::Remove).await,
+        Verb::Rm(which) => change(session, Noun::Unit, which, Action::Remove).await,
     }
 }
 
@@ -252,23 +254,23 @@ pub async fn run_yuno(verb: YunoVerb, session: &Session) -> Result<(), Failure> 
     match verb {
         YunoVerb::Create(create) => self::create(session, *create).await,
         YunoVerb::Run { which, play } => {
-            change(session, which, if play { Action::RunAndPlay } else { Action::Run }).await
+            change(session, Noun::Yuno, which, if play { Action::RunAndPlay } else { Action::Run }).await
         }
-        YunoVerb::Play(which) => change(session, which, Action::Play).await,
-        YunoVerb::Pause(which) => change(session, which, Action::Pause).await,
+        YunoVerb::Play(which) => change(session, Noun::Yuno, which, Action::Play).await,
+        YunoVerb::Pause(which) => change(session, Noun::Yuno, which, Action::Pause).await,
         YunoVerb::Command(ask) => ask::command(session, ask).await,
         YunoVerb::Stats(stats) => ask::stats(session, stats).await,
-        YunoVerb::Stop(which) => change(session, which, Action::Stop).await,
-        YunoVerb::Restart(which) => change(session, which, Action::Restart).await,
+        YunoVerb::Stop(which) => change(session, Noun::Yuno, which, Action::Stop).await,
+        YunoVerb::Restart(which) => change(session, Noun::Yuno, which, Action::Restart).await,
         YunoVerb::Upgrade(upgrade) => upgrade::run(*upgrade, session).await,
-        YunoVerb::Signal { signal, which } => change(session, which, Action::Signal(signal)).await,
-        YunoVerb::Freeze(which) => change(session, which, Action::Freeze).await,
-        YunoVerb::Thaw(which) => change(session, which, Action::Thaw).await,
-        YunoVerb::Ls(wanted) => list(session, wanted, Some("yuno")).await,
-        YunoVerb::Show(wanted) => show(session, wanted).await,
-        YunoVerb::Logs(wanted) => logs::run(wanted, session).await,
+        YunoVerb::Signal { signal, which } => change(session, Noun::Yuno, which, Action::Signal(signal)).await,
+        YunoVerb::Freeze(which) => change(session, Noun::Yuno, which, Action::Freeze).await,
+        YunoVerb::Thaw(which) => change(session, Noun::Yuno, which, Action::Thaw).await,
+        YunoVerb::Ls(wanted) => list(session, wanted, Noun::Yuno).await,
+        YunoVerb::Show(wanted) => show(session, wanted, Noun::Yuno).await,
+        YunoVerb::Logs(wanted) => logs::run(wanted, Noun::Yuno, session).await,
         YunoVerb::Config(wanted) => effective::run(wanted, session).await,
-        YunoVerb::Rm(which) => change(session, which, Action::Remove).await,
+        YunoVerb::Rm(which) => change(session, Noun::Yuno, which, Action::Remove).await,
     }
 }
 
@@ -278,10 +280,9 @@ pub(super) async fn units(session: &Session, host: Option<String>) -> Result<Vec
 }
 
 /// Lists units: all, or those of one kind.
-pub(super) async fn list(session: &Session, wanted: Listing, kind: Option<&str>) -> Result<(), Failure> {
-    let units = units(session, wanted.host).await?;
-    let is_of_kind = |unit: &&Unit| kind.is_none_or(|kind| unit.desired.spec.kind() == kind);
-    let units: Vec<Unit> = target::select(&units, wanted.select.as_ref()).filter(is_of_kind).cloned().collect();
+pub(super) async fn list(session: &Session, wanted: Listing, noun: Noun) -> Result<(), Failure> {
+    let units = noun.among(units(session, wanted.host).await?);
+    let units: Vec<Unit> = target::select(&units, wanted.select.as_ref()).cloned().collect();
     let now_ms = clock::now_ms();
     let row = |unit: &Unit| {
         let observed = &unit.observed;
@@ -289,6 +290,7 @@ pub(super) async fn list(session: &Session, wanted: Listing, kind: Option<&str>)
             unit.hostname.clone(),
             unit.unit.to_string(),
             unit.desired.spec.kind().to_owned(),
+            unit.version(),
             doing(unit),
             print::age(observed.since_ms, now_ms),
             observed.pid.map(|pid| pid.to_string()).unwrap_or_default(),
@@ -302,11 +304,11 @@ pub(super) async fn list(session: &Session, wanted: Listing, kind: Option<&str>)
                 .unwrap_or_default(),
         ]
     };
-    let header = ["HOST", "UNIT", "KIND", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
-    let empty = match kind {
-        Some("container") => "no containers that agents keep; `muster unit apply --help` tells how to make one",
-        Some("yuno") => "no yunos; `muster yuno create --help` tells how to make one",
-        _ => "no units; `muster yuno create --help` tells how to make one",
+    let header = ["HOST", "UNIT", "KIND", "VERSION", "PHASE", "SINCE", "PID", "LAST EXIT OR ERROR"];
+    let empty = match noun {
+        Noun::Container => "no containers that agents keep; `muster unit apply --help` tells how to make one",
+        Noun::Yuno => "no yunos; `muster yuno create --help` tells how to make one",
+        Noun::Unit => "no units; `muster yuno create --help` tells how to make one",
     };
     session.printer.list(&units, &header, row, empty)
 }
@@ -335,8 +337,9 @@ pub(super) async fn one(session: &Session, wanted: &UnitRef, host: Option<String
         .ok_or_else(|| Failure::new(Kind::Failed, format!("there is no unit {}", wanted.unit)))
 }
 
-pub(super) async fn show(session: &Session, wanted: Shown) -> Result<(), Failure> {
+pub(super) async fn show(session: &Session, wanted: Shown, noun: Noun) -> Result<(), Failure> {
     let unit = one(session, &wanted.unit, wanted.host).await?;
+    noun.check([&unit])?;
     let now_ms = clock::now_ms();
     let [verified, rolled_back, its_lines, hint] = rollback::facts(&unit, now_ms);
     let [replaced, beside] = rollback::replacement(&unit, now_ms);
@@ -353,6 +356,10 @@ pub(super) async fn show(session: &Session, wanted: Shown) -> Result<(), Failure
             ("unit", unit.unit.to_string()),
             ("host", format!("{} ({})", unit.hostname, unit.host)),
             ("kind", desired.spec.kind().to_owned()),
+            (
+                "differs",
+                unit.deviation().map(|what| format!("{what}; what follows is what is wanted")).unwrap_or_default(),
+            ),
             ("artifact", spec.artifact().map(artifact).unwrap_or_default()),
             image,
             network,
@@ -490,9 +497,6 @@ async fn create(session: &Session, create: Create) -> Result<(), Failure> {
         ..YunoSpec::new(artifact.into())
     };
     create.rollback.put_into(&mut spec);
-    let spec = Spec::Yuno(spec);
-    let run = create.run.then_some(Run::Running);
-    let asked = Asked::UnitApply { unit: create.unit.unit.clone(), spec: Box::new(spec), run };
-    let command = submit(session, vec![host], asked).await?;
-    settle(session, &command, create.wait).await
+    let made = (Spec::Yuno(spec), create.run.then_some(Run::Running));
+    make(session, (host, create.unit.unit), made, create.overwrite, create.wait).await
 }

@@ -13,11 +13,11 @@ use super::{
     Session, artifact,
     change::{Change, Waiting, ask_first, change_each, pick},
     config, print,
-    target::UnitRef,
+    target::{Noun, UnitRef},
     unit::units,
 };
 use crate::{
-    api::{Cost, Unit},
+    api::{Artifact, Config, Cost, Unit},
     failure::{Failure, Kind},
     rules::upgrade::{self, Offer, Step, Upgrade},
 };
@@ -26,8 +26,10 @@ use crate::{
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  muster yuno upgrade --plan\n  muster yuno upgrade default/server\n  \
                         muster yuno upgrade --select 'role=server and label.wave=1' --artifact server@2.1.0 --yes\n\n\
-                        Versions are ordered as semantic versioning has it, and by their numbers where they follow no \
-                        such rule. What is older than what a yuno has is only taken with --force.")]
+                        The newest is the one with the highest number, as semantic versioning has it; where a version is \
+                        no number, such as a hash, it is the one that was added last. What comes before a release \
+                        (1.3.0-rc.1) is only taken if it is named, or there is no release. What is older than what a \
+                        yuno has is only taken with --force.")]
 pub struct Wanted {
     /// REALM/NAME or HOST:REALM/NAME; without any, every yuno there is
     pub units: Vec<UnitRef>,
@@ -90,7 +92,7 @@ pub async fn run(wanted: Wanted, session: &Session) -> Result<(), Failure> {
         yes: wanted.yes,
         wait: wanted.wait,
     };
-    let picked = pick(session, &all, &which)?;
+    let picked = pick(session, &all, &which, Noun::Yuno)?;
     let offer = offer(session, wanted.artifact.as_deref(), &wanted.configs, wanted.force).await?;
     let plans: Vec<(&Unit, Plan)> = picked.into_iter().filter_map(|unit| Some((unit, plan(unit, &offer)?))).collect();
     let shown: Vec<Plan> = plans.iter().map(|(_, plan)| plan.clone()).collect();
@@ -124,24 +126,24 @@ fn show_table(plans: &[Plan]) {
 
 /// The newest of all, or what was named.
 async fn offer(session: &Session, named: Option<&str>, configs: &[String], force: bool) -> Result<Offer, Failure> {
-    let mut offer = Offer { force, ..Offer::default() };
-    if let Some(named) = named {
-        let found = artifact::find(session, named).await?;
-        offer.artifacts.insert(found.role.clone(), found);
-    }
-    for named in configs {
-        let found = config::find(session, named).await?;
-        offer.configs.insert(found.id.clone(), found);
-    }
-    // Who names something means that, and nothing else.
-    if !offer.artifacts.is_empty() || !offer.configs.is_empty() {
-        return Ok(offer);
-    }
-    if force {
+    if named.is_none() && configs.is_empty() && force {
         let nothing = Failure::new(Kind::Usage, "--force takes what is named, and nothing is named");
         return Err(nothing.hint("say --artifact ROLE@VERSION or --config ID@VERSION"));
     }
-    Ok(Offer::newest(session.client.get("artifacts", &[]).await?, session.client.get("configs", &[]).await?))
+    let all: (Vec<Artifact>, Vec<Config>) =
+        (session.client.get("artifacts", &[]).await?, session.client.get("configs", &[]).await?);
+    // Who names something means that, and nothing else.
+    if named.is_none() && configs.is_empty() {
+        return Ok(Offer::newest(all.0, all.1));
+    }
+    let (mut of_roles, mut of_ids) = (Vec::new(), Vec::new());
+    if let Some(named) = named {
+        of_roles.push(artifact::find(session, named).await?);
+    }
+    for named in configs {
+        of_ids.push(config::find(session, named).await?);
+    }
+    Ok(Offer::named(of_roles, of_ids, (&all.0, &all.1), force))
 }
 
 /// What changes of a yuno, if anything does.

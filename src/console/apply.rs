@@ -3,7 +3,9 @@
 //! What a unit is now is known from its host's last report, which has the values of environments masked. Whether those
 //! differ is told by the revision, for that is made over them.
 //!
-//! **Invariant: nothing is changed if anything is wrong** with any of the documents, and all that is wrong is told.
+//! **Invariant: nothing is changed if anything is wrong** with any of the documents, and all that is wrong is told. What only a
+//! host can know each host that is there is asked before any is told to change anything, for all of its units together; and
+//! each does all of them in one transaction, or none ([`set`]).
 //!
 //! **Invariant: what is so already is not ordered**, unless a command is under way that may have changed it: then its
 //! host decides, which keeps what is so.
@@ -11,35 +13,41 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
+    time::Duration,
 };
 
 use muster_topics::{
-    command::{TARGET_HOSTS_MAX, Verb},
+    command::{UnitWish, Verb},
+    endpoint::Protocol,
     name::{ConfigId, Digest, HostId, Name, UnitName, Version},
-    unit::{ArtifactRef, ConfigRef, MASK, Run, Spec},
+    unit::{ArtifactRef, ConfigRef, Run, Spec, UNITS_MAX},
 };
 use serde_json::Value;
+
+mod set;
 
 use super::{
     Console, Error, content, dispatch,
     store::{command, host},
 };
 use crate::{
-    api::{
-        Applied, AppliedUnit, Apply, ApplyAction, Artifact, Config, FieldDifference, Host, NewCommand, NewTarget, Unit,
-    },
+    api::{Applied, AppliedUnit, Apply, ApplyAction, Artifact, Config, Host, NewCommand, NewTarget, Unit},
     rules::{
-        config::differences,
+        compare,
         cost::{Cost, cost},
         document::{self, Fault, Wanted},
         edit::{self, Current, Edit},
         keys::nearest,
-        order,
+        order, upgrade,
     },
 };
 
 /// The most units on hosts that one request may be about: as many commands may wait at a time.
-const UNITS_MAX: usize = 10_000;
+const ALL_UNITS_MAX: usize = 10_000;
+
+/// How long hosts may take to say whether they could be what they are to be. It takes them milliseconds; one that does not answer
+/// in this time is as good as away.
+const CHECK_WAIT: Duration = Duration::from_secs(10);
 
 /// The most faults that are told: whoever mends these sees the next ones then.
 const FAULTS_MAX: usize = 100;
@@ -119,8 +127,11 @@ impl Console {
                 goals.extend(self.goal(&known, (&given.source, wanted), &apply.hosts, &mut faults).await?);
             }
         }
-        if goals.iter().map(|goal| goal.hosts.len()).sum::<usize>() > UNITS_MAX {
-            return Err(Error::invalid("too_many_units", format!("at most {UNITS_MAX} units can be applied at once")));
+        if goals.iter().map(|goal| goal.hosts.len()).sum::<usize>() > ALL_UNITS_MAX {
+            return Err(Error::invalid(
+                "too_many_units",
+                format!("at most {ALL_UNITS_MAX} units can be applied at once"),
+            ));
         }
         twice(&goals, &mut faults);
         circles(&known, &goals, &mut faults);
@@ -133,11 +144,20 @@ impl Console {
                 }
             }
         }
-        faults.into_result()?;
-        if !apply.dry_run {
-            self.order(operator, &known, &goals, &mut units, apply.expires_in_ms).await?;
+        crowds(&known, &goals, &mut faults);
+        std::mem::take(&mut faults).into_result()?;
+        let shares = shares(&known, &units);
+        let mut unchecked = Vec::new();
+        // One command to one host is done or not: to check it before would tell nothing more.
+        let is_one = matches!(&shares[..], [only] if only.is_one());
+        if !shares.is_empty() && (apply.dry_run || !is_one) {
+            unchecked = self.ask_hosts(operator, (&known, &goals), &shares, &mut faults).await?;
+            faults.into_result()?;
         }
-        Ok(Applied { units: units.into_iter().map(|(_, unit)| unit).collect() })
+        if !apply.dry_run {
+            self.order(operator, &goals, &shares, &mut units, apply.expires_in_ms).await?;
+        }
+        Ok(Applied { units: units.into_iter().map(|(_, unit)| unit).collect(), unchecked })
     }
 
     /// The document that wants a unit as it is.
@@ -151,7 +171,10 @@ impl Console {
     async fn known(&self) -> Result<Known, Error> {
         let db = self.shared.store.read();
         let units = self.units(None).await?.into_iter().map(|unit| ((unit.host, unit.unit.clone()), unit));
-        let busy = command::open_verbs(db).await?.into_iter().flat_map(|(_, verb)| verb.units().to_vec());
+        let busy = command::open_verbs(db)
+            .await?
+            .into_iter()
+            .flat_map(|(_, verb)| verb.units().into_iter().cloned().collect::<Vec<_>>());
         let hosts = self.hosts().await?;
         let carried = |host: &Host| Some((host.id, host.state.as_ref()?.value.realms.clone()));
         Ok(Known {
@@ -224,36 +247,157 @@ impl Console {
         Ok(())
     }
 
-    /// Orders what is to change: one command for each unit, all of them or none.
+    /// Has each host that is there find out whether it could be what it is to be, all of it together: what only it can know.
+    /// The names of those that were not asked, or gave no answer in time.
+    async fn ask_hosts(
+        &self,
+        operator: &Name,
+        (known, goals): (&Known, &[Goal]),
+        shares: &[Share],
+        faults: &mut Faults,
+    ) -> Result<Vec<String>, Error> {
+        let online: BTreeSet<HostId> = host::online(self.shared.store.read()).await?.into_iter().collect();
+        let mut silent: BTreeSet<HostId> = shares.iter().flat_map(Share::hosts).collect();
+        let mut commands = Vec::new();
+        for share in shares {
+            let hosts: Vec<HostId> = share.hosts().filter(|host| online.contains(host)).collect();
+            let verbs = set::verbs(share.wishes(goals), true)?;
+            for (verb, hosts) in
+                verbs.iter().flat_map(|verb| set::portions(verb, &hosts).map(move |hosts| (verb, hosts)))
+            {
+                let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
+                let expires_in_ms = u64::try_from(CHECK_WAIT.as_millis()).ok();
+                commands.push(NewCommand { target, expires_in_ms, verb: verb.clone() });
+            }
+        }
+        for (host, answer) in set::ask(self, operator, commands, CHECK_WAIT).await? {
+            if let Some(message) = answer {
+                faults.add(&format!("host {}", known.name(host)), "", &message);
+            }
+            silent.remove(&host);
+        }
+        Ok(silent.into_iter().map(|host| known.name(host)).collect())
+    }
+
+    /// Orders what is to change: of each host all of it together, or none.
     async fn order(
         &self,
         operator: &Name,
-        known: &Known,
         goals: &[Goal],
+        shares: &[Share],
         units: &mut [(usize, AppliedUnit)],
         expires_in_ms: Option<u64>,
     ) -> Result<(), Error> {
         let (mut commands, mut of) = (Vec::new(), Vec::new());
-        for (index, goal) in goals.iter().enumerate() {
-            let is_to_do =
-                |unit: &AppliedUnit| unit.action != ApplyAction::Unchanged || known.busy.contains(&unit.unit);
-            let places: Vec<usize> =
-                (0..units.len()).filter(|place| units[*place].0 == index && is_to_do(&units[*place].1)).collect();
-            for part in places.chunks(TARGET_HOSTS_MAX) {
-                let hosts = part.iter().map(|place| units[*place].1.host.to_string()).collect();
-                let verb = verb(&goal.wanted, &goal.spec);
-                commands.push(NewCommand { target: NewTarget::Hosts(hosts), expires_in_ms, verb });
-                of.push(part.to_vec());
+        for share in shares {
+            let hosts: Vec<HostId> = share.hosts().collect();
+            let verbs = match &share.wishes(goals)[..] {
+                [UnitWish { unit, spec, run, .. }] => {
+                    vec![Verb::UnitApply { unit: unit.clone(), spec: spec.clone(), run: *run }]
+                }
+                several => set::verbs(several.to_vec(), false)?,
+            };
+            for (verb, hosts) in
+                verbs.iter().flat_map(|verb| set::portions(verb, &hosts).map(move |hosts| (verb, hosts)))
+            {
+                let target = NewTarget::Hosts(hosts.iter().map(HostId::to_string).collect());
+                commands.push(NewCommand { target, expires_in_ms, verb: verb.clone() });
+                of.push(hosts.to_vec());
             }
         }
         if commands.is_empty() {
             return Ok(());
         }
         let issued = dispatch::announce_all(self, operator, commands).await?;
-        for (places, command) in of.into_iter().zip(issued) {
-            places.into_iter().for_each(|place| units[place].1.command = Some(command.id));
+        for (hosts, command) in of.into_iter().zip(issued) {
+            let about: Vec<&UnitName> = command.verb.units();
+            let is_of = |unit: &AppliedUnit| hosts.contains(&unit.host) && about.contains(&&unit.unit);
+            let places = shares.iter().flat_map(|share| share.places.values().flatten());
+            for place in places {
+                if let Some((_, unit)) = units.get_mut(*place).filter(|(_, unit)| is_of(unit)) {
+                    unit.command = Some(command.id);
+                }
+            }
         }
         Ok(())
+    }
+}
+
+/// Hosts of which the same units are to become the same.
+struct Share {
+    /// The places of those units in the answer, host by host.
+    places: BTreeMap<HostId, Vec<usize>>,
+    /// Which goals.
+    goals: Vec<usize>,
+}
+
+impl Share {
+    fn hosts(&self) -> impl Iterator<Item = HostId> {
+        self.places.keys().copied()
+    }
+
+    fn wishes(&self, goals: &[Goal]) -> Vec<UnitWish> {
+        let wish = |goal: &Goal| UnitWish {
+            unit: goal.wanted.unit.clone(),
+            spec: Box::new(goal.spec.clone()),
+            run: goal.wanted.run,
+            new: false,
+        };
+        self.goals.iter().filter_map(|index| goals.get(*index)).map(wish).collect()
+    }
+
+    /// Whether it comes to one command to one host, which is done or not.
+    fn is_one(&self) -> bool {
+        self.places.len() == 1 && self.goals.len() == 1
+    }
+}
+
+/// What is to be done, by hosts that have the same to do.
+fn shares(known: &Known, units: &[(usize, AppliedUnit)]) -> Vec<Share> {
+    let mut hosts: BTreeMap<HostId, Vec<usize>> = BTreeMap::new();
+    for (place, (_, unit)) in units.iter().enumerate() {
+        if unit.action != ApplyAction::Unchanged || known.busy.contains(&unit.unit) {
+            hosts.entry(unit.host).or_default().push(place);
+        }
+    }
+    let mut shares: BTreeMap<Vec<usize>, BTreeMap<HostId, Vec<usize>>> = BTreeMap::new();
+    for (host, places) in hosts {
+        let goals = places.iter().filter_map(|place| units.get(*place)).map(|(goal, _)| *goal).collect();
+        shares.entry(goals).or_default().insert(host, places);
+    }
+    shares.into_iter().map(|(goals, places)| Share { places, goals }).collect()
+}
+
+/// What a host cannot have, as far as can be known without it: more units than one may have, and a port twice.
+fn crowds(known: &Known, goals: &[Goal], faults: &mut Faults) {
+    let hosts: BTreeSet<HostId> = goals.iter().flat_map(|goal| goal.hosts.iter().copied()).collect();
+    for host in hosts {
+        let there = known.units.iter().filter(|((of, _), _)| *of == host);
+        let mut specs: BTreeMap<&UnitName, &Spec> =
+            there.map(|((_, unit), there)| (unit, &there.desired.spec)).collect();
+        specs
+            .extend(goals.iter().filter(|goal| goal.hosts.contains(&host)).map(|goal| (&goal.wanted.unit, &goal.spec)));
+        if specs.len() > UNITS_MAX {
+            let message = format!("it would have {} units, and a host may have {UNITS_MAX}", specs.len());
+            faults.add(&format!("host {}", known.name(host)), "", &message);
+        }
+        let mut ports: BTreeMap<(Protocol, u16), &UnitName> = BTreeMap::new();
+        for (unit, spec) in &specs {
+            for provided in spec.provides() {
+                let Some(port) = provided.port else { continue };
+                let Some(other) = ports.insert((provided.protocol, port), unit).filter(|other| other != unit) else {
+                    continue;
+                };
+                let message = format!(
+                    "provides: {} port {port} is that of {other} on host {} (leave the port out, to be leased a free one)",
+                    provided.protocol,
+                    known.name(host)
+                );
+                let goal = goals.iter().find(|goal| goal.wanted.unit == **unit || goal.wanted.unit == *other);
+                let source = goal.map(|goal| goal.source.as_str()).unwrap_or_default();
+                faults.add(source, unit.as_str(), &message);
+            }
+        }
     }
 }
 
@@ -302,6 +446,11 @@ fn circles(known: &Known, goals: &[Goal], faults: &mut Faults) {
 }
 
 impl Known {
+    fn name(&self, host: HostId) -> String {
+        let found = self.hosts.iter().find(|(id, _)| *id == host);
+        found.map_or_else(|| host.to_string(), |(_, name)| name.clone())
+    }
+
     /// The hosts that are named; the only one there is if none is.
     fn hosts(&self, named: &[String]) -> Result<Vec<HostId>, Error> {
         if !named.is_empty() {
@@ -330,9 +479,14 @@ impl Known {
             let same = self.artifacts.iter().filter(|artifact| artifact.sha256 == sha256);
             same.max_by_key(|artifact| artifact.added_ms).ok_or_else(|| format!("there is no artifact {sha256}"))?
         } else {
-            let label = |artifact: &Artifact| (artifact.role.to_string(), artifact.version.to_string());
             check_name::<Name>(text)?;
-            document::named("artifact", text, &self.artifacts, label, |artifact| artifact.added_ms)?
+            document::named(
+                "artifact",
+                text,
+                &self.artifacts,
+                |one| (one.role.as_str(), &one.version),
+                |one| one.added_ms,
+            )?
         };
         let Artifact { sha256, size_bytes, role, version, manifest, .. } = found.clone();
         Ok(ArtifactRef { sha256, size_bytes, role, version, manifest })
@@ -340,16 +494,52 @@ impl Known {
 
     fn config(&self, text: &str) -> Result<ConfigRef, String> {
         check_name::<ConfigId>(text)?;
-        let label = |config: &Config| (config.id.to_string(), config.version.to_string());
-        let found = document::named("config", text, &self.configs, label, |config| config.added_ms)?;
+        let found =
+            document::named("config", text, &self.configs, |one| (one.id.as_str(), &one.version), |one| one.added_ms)?;
         let Config { id, version, sha256, .. } = found.clone();
         Ok(ConfigRef { id, version, sha256 })
+    }
+
+    /// Who names no version means the newest, and that is not to be older than what a unit has.
+    fn goes_forward(&self, wanted: &Wanted, after: &Spec, before: &Spec) -> Result<(), String> {
+        let back = |what: &str, has: &Version, gets: &Version| {
+            Err(format!(
+                "{what} alone is {gets}, and it has {has}, which is newer; say {what}@{gets} if it shall go back"
+            ))
+        };
+        let names_no_version = |text: &String| !text.contains('@') && text.parse::<Digest>().is_err();
+        if let (Some(has), Some(gets), true) =
+            (before.artifact(), after.artifact(), wanted.artifact.as_ref().is_some_and(names_no_version))
+            && has.role == gets.role
+            && has.version != gets.version
+        {
+            let added_ms = |version: &Version| {
+                let same = self.artifacts.iter().find(|one| one.role == has.role && one.version == *version);
+                same.map(|one| one.added_ms)
+            };
+            let found = (&gets.version, added_ms(&gets.version).unwrap_or_default());
+            if !upgrade::is_newer(found, (&has.version, added_ms(&has.version))) {
+                return back(has.role.as_str(), &has.version, &gets.version);
+            }
+        }
+        for (gets, _) in after.configs().iter().zip(&wanted.configs).filter(|(_, text)| names_no_version(text)) {
+            let Some(has) = before.configs().iter().find(|has| has.id == gets.id) else { continue };
+            let added_ms = |version: &Version| {
+                let same = self.configs.iter().find(|one| one.id == has.id && one.version == *version);
+                same.map(|one| one.added_ms)
+            };
+            let found = (&gets.version, added_ms(&gets.version).unwrap_or_default());
+            if has.version != gets.version && !upgrade::is_newer(found, (&has.version, added_ms(&has.version))) {
+                return back(has.id.as_str(), &has.version, &gets.version);
+            }
+        }
+        Ok(())
     }
 
     /// What becomes of a unit on a host.
     fn compare(&self, goal: &Goal, host: HostId) -> Result<AppliedUnit, String> {
         let Goal { wanted, spec, .. } = goal;
-        let hostname = self.hosts.iter().find(|(id, _)| *id == host).map(|(_, name)| name.clone()).unwrap_or_default();
+        let hostname = self.name(host);
         let made = |action, cost, differences| {
             let (hostname, unit) = (hostname.clone(), wanted.unit.clone());
             Ok(AppliedUnit { host, hostname, unit, action, cost, differences, command: None })
@@ -359,10 +549,11 @@ impl Known {
             edit::edit(&wanted.unit, None, &verb).map_err(|refusal| refusal.message)?;
             let run = wanted.run.unwrap_or(Run::Stopped);
             let costs = if run.is_running() { Cost::Start } else { Cost::InPlace };
-            return made(ApplyAction::Create, costs, fields(None, Some((spec, run))));
+            return made(ApplyAction::Create, costs, compare::fields(None, Some((spec, run))));
         };
+        self.goes_forward(wanted, spec, &there.desired.spec)?;
         let mut desired = there.desired.clone();
-        let other_values = other_values(&mut desired.spec, &desired.revision, spec);
+        let values = compare::other_values(&mut desired.spec, &desired.revision, spec);
         let current = Current { desired: &desired, hold: there.hold.as_ref(), observed: &there.observed };
         let edited = edit::edit(&wanted.unit, Some(current), &verb).map_err(|refusal| refusal.message)?;
         let Edit::Set { spec: after, run, .. } = edited else {
@@ -372,12 +563,8 @@ impl Known {
         if *after == desired.spec && run == desired.run {
             return made(ApplyAction::Unchanged, Cost::InPlace, vec![]);
         }
-        let mut differences = fields(Some((&desired.spec, desired.run)), Some((&after, run)));
-        differences.extend(other_values.map(|name| FieldDifference {
-            field: name,
-            from: Some(MASK.into()),
-            to: Some(MASK.into()),
-        }));
+        let mut differences = compare::fields(Some((&desired.spec, desired.run)), Some((&after, run)));
+        differences.extend(values.map(compare::masked));
         made(ApplyAction::Change, cost((&desired.spec, desired.run), (&after, run)), differences)
     }
 }
@@ -388,48 +575,4 @@ fn check_name<T: std::str::FromStr<Err = muster_topics::name::NameError>>(text: 
     name.parse::<T>().map_err(wrong)?;
     version.map(str::parse::<Version>).transpose().map_err(wrong)?;
     Ok(())
-}
-
-/// Puts the values of an environment into a spec that was reported without them, if they are those of `after`, as its
-/// revision tells. What is not so for the same names is a difference, in the words that stand for it.
-fn other_values(before: &mut Spec, revision: &Digest, after: &Spec) -> Option<String> {
-    let known = {
-        let mut with = before.clone();
-        let shared = after.env().iter().filter(|(name, _)| before.env().contains_key(*name));
-        with.env_mut().extend(shared.map(|(name, value)| (name.clone(), value.clone())));
-        with
-    };
-    if known.revision().is_ok_and(|found| found == *revision) {
-        *before = known;
-        return None;
-    }
-    let is_told = |name: &String| after.env().get(name).is_some_and(|value| value != MASK);
-    // With a name that goes its value is gone, and with it what the others were.
-    let names_are_kept = before.env().keys().all(|name| after.env().contains_key(name));
-    (names_are_kept && before.env().keys().any(is_told)).then(|| "env (values)".to_owned())
-}
-
-/// In which fields a unit differs.
-fn fields(before: Option<(&Spec, Run)>, after: Option<(&Spec, Run)>) -> Vec<FieldDifference> {
-    let portrait = |unit: Option<(&Spec, Run)>| {
-        Value::Object(unit.map(|(spec, run)| document::portrait(spec, run)).unwrap_or_default())
-    };
-    let mut found: Vec<FieldDifference> = differences(&portrait(before), &portrait(after))
-        .into_iter()
-        .map(|one| FieldDifference {
-            field: one.pointer.trim_start_matches('/').replace('/', "."),
-            from: one.from,
-            to: one.to,
-        })
-        .collect();
-    // Under one label there may have been another content.
-    let content = |unit: Option<(&Spec, Run)>| unit?.0.artifact().cloned();
-    if let (Some(one), Some(other)) = (content(before), content(after))
-        && one.sha256 != other.sha256
-        && (&one.role, &one.version) == (&other.role, &other.version)
-    {
-        let short = |artifact: &ArtifactRef| Some(artifact.sha256.short().into());
-        found.push(FieldDifference { field: "artifact.sha256".to_owned(), from: short(&one), to: short(&other) });
-    }
-    found
 }

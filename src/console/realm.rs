@@ -6,6 +6,8 @@
 //!
 //! **Invariant: a realm is stored before any host hears of it**, and goes away only if no unit is known to be in it.
 
+use std::collections::BTreeSet;
+
 use muster_topics::{
     command::{LIFETIME_MAX_MS, Verb},
     name::{CommandId, Name},
@@ -142,12 +144,21 @@ impl Console {
 
 /// What hosts have to know of realms to do what a verb says; see [`muster_topics::command::Command::realms`].
 pub(super) async fn chain(shared: &Shared, verb: &Verb) -> Result<Vec<Realm>, StoreError> {
-    let name = match verb {
-        Verb::UnitApply { unit, .. } => unit.realm(),
-        Verb::RealmSet { realm } => realm.clone(),
-        _ => return Ok(Vec::new()),
+    let names: BTreeSet<Name> = match verb {
+        Verb::RealmSet { realm } => [realm.clone()].into(),
+        other => other.specs().map(|(unit, _)| unit.realm()).collect(),
     };
-    Ok(realm::all(shared.store.read()).await?.chain(&name))
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let known = realm::all(shared.store.read()).await?;
+    let mut chain: Vec<Realm> = Vec::new();
+    for realm in names.iter().flat_map(|name| known.chain(name)) {
+        if chain.iter().all(|told| told.name != realm.name) {
+            chain.push(realm);
+        }
+    }
+    Ok(chain)
 }
 
 async fn all(shared: &Shared) -> Result<Realms, StoreError> {

@@ -138,7 +138,8 @@ impl From<&Verb> for VerbName {
         match verb {
             // Who forbids programs does not mean one by one.
             Verb::Exec(_) | Verb::Batch(_) => Self::Exec,
-            Verb::UnitApply { .. } => Self::UnitApply,
+            // As with programs: to apply is to apply.
+            Verb::UnitApply { .. } | Verb::UnitsApply(_) => Self::UnitApply,
             Verb::UnitRun { .. } => Self::UnitRun,
             Verb::UnitStop { .. } => Self::UnitStop,
             Verb::UnitRestart { .. } => Self::UnitRestart,
@@ -349,7 +350,7 @@ fn forbidden(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
     if let Some(refusal) = realms(verb).iter().find_map(|realm| policy.forbids_realm(realm)) {
         return Some(refusal);
     }
-    for realm in verb.units().iter().chain(verb.containers()).map(UnitName::realm) {
+    for realm in verb.units().into_iter().chain(verb.containers()).map(UnitName::realm) {
         // One of which it hears with the command it carries from then on.
         let comes_along = command.realms.iter().any(|told| told.name == realm);
         if !comes_along && !judge.realms.contains(&realm) {
@@ -376,14 +377,14 @@ fn realms(verb: &Verb) -> Vec<Name> {
         Verb::Exec(exec) if exec.daemon => {
             verb.containers().map(UnitName::realm).chain([Name::default_realm()]).collect()
         }
-        other => other.units().iter().chain(other.containers()).map(UnitName::realm).collect(),
+        other => other.units().into_iter().chain(other.containers()).map(UnitName::realm).collect(),
     }
 }
 
 /// The users that a verb makes something run as; nothing for the agent's own.
 fn users(verb: &Verb) -> Vec<Option<&str>> {
     match verb {
-        Verb::UnitApply { spec, .. } => vec![spec.host_user()],
+        Verb::UnitApply { .. } | Verb::UnitsApply(_) => verb.specs().map(|(_, spec)| spec.host_user()).collect(),
         other => other.execs().iter().map(|exec| exec.user.as_deref()).collect(),
     }
 }

@@ -12,7 +12,8 @@
 use muster_topics::{
     container::ContainerSpec,
     manifest::Manifest,
-    name::{Digest, UnitName},
+    name::{Digest, UnitName, Version},
+    newer,
     unit::{ArtifactRef, ConfigRef, Run, Spec, YunoSpec},
 };
 use serde::de::DeserializeOwned;
@@ -393,7 +394,7 @@ fn image_forms(schema: &Value, artifact: &Value) -> Map<String, Value> {
     properties.collect()
 }
 
-/// Which of several is meant by `NAME@VERSION`, or by `NAME` alone: then the one that was added last.
+/// Which of several is meant by `NAME@VERSION`, or by `NAME` alone: then the newest ([`newer::newest`]).
 ///
 /// # Errors
 /// If there is none, with what is near.
@@ -401,18 +402,22 @@ pub fn named<'a, T>(
     what: &str,
     text: &str,
     known: &'a [T],
-    label: impl Fn(&T) -> (String, String),
+    label: impl for<'b> Fn(&'b T) -> (&'b str, &'b Version),
     added_ms: impl Fn(&T) -> i64,
 ) -> Result<&'a T, String> {
     let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version)));
     let is_meant = |one: &&T| {
         let (its_name, its_version) = label(one);
-        its_name == name && version.is_none_or(|version| its_version == version)
+        its_name == name && version.is_none_or(|version| its_version.as_str() == version)
     };
-    known.iter().filter(is_meant).max_by_key(|one| added_ms(one)).ok_or_else(|| {
-        let same_name: Vec<String> =
-            known.iter().map(&label).filter(|(its_name, _)| its_name == name).map(|(_, version)| version).collect();
-        let mut names: Vec<String> = known.iter().map(|one| label(one).0).collect();
+    newer::newest(known.iter().filter(is_meant), |one| (label(one).1, added_ms(one))).ok_or_else(|| {
+        let same_name: Vec<String> = known
+            .iter()
+            .map(&label)
+            .filter(|(its_name, _)| *its_name == name)
+            .map(|(_, its)| its.to_string())
+            .collect();
+        let mut names: Vec<&str> = known.iter().map(|one| label(one).0).collect();
         names.sort();
         names.dedup();
         let shown = text.chars().take(100).collect::<String>();
@@ -421,7 +426,7 @@ pub fn named<'a, T>(
                 format!("there is no {what} {shown:?}; there is none at all, and `muster {what} add` adds one")
             }
             (false, true) => {
-                let hint = keys::nearest(name, names.iter().map(String::as_str));
+                let hint = keys::nearest(name, names.iter().copied());
                 format!("there is no {what} {shown:?}; {hint}")
             }
             (false, false) => {
@@ -568,12 +573,13 @@ mod tests {
 
     #[test]
     fn what_is_named_is_found_or_what_is_near_is_told() {
-        let known = [("web", "1", 1), ("web", "2", 3), ("till", "1", 2)];
+        let known = [("web", "1", 1), ("web", "2", 3), ("web", "3-rc.1", 4), ("till", "1", 2)]
+            .map(|(name, version, added_ms)| (name, version.parse::<Version>().unwrap(), added_ms));
         let find = |text: &str| {
-            let label = |one: &(&str, &str, i64)| (one.0.to_owned(), one.1.to_owned());
-            named("artifact", text, &known, label, |one| one.2).map(|one| (one.0, one.1))
+            named("artifact", text, &known, |one| (one.0, &one.1), |one| one.2).map(|one| (one.0, one.1.as_str()))
         };
         assert_eq!(find("web"), Ok(("web", "2")));
+        assert_eq!(find("web@3-rc.1"), Ok(("web", "3-rc.1")));
         assert_eq!(find("web@1"), Ok(("web", "1")));
         assert!(find("tilll@1").unwrap_err().contains("did you mean `till`?"));
         assert!(find("web@3").unwrap_err().contains("web@1, web@2"));

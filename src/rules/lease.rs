@@ -22,7 +22,11 @@ use muster_topics::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Refusal, realm::Realms};
+use super::{
+    Refusal,
+    placeholder::{self, Placeholder},
+    realm::Realms,
+};
 
 /// A port of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,27 +83,23 @@ impl Wiring {
         variables
     }
 
-    /// An argument with `{port:NAME}`, `{address:NAME}` and `{endpoint:NAME}` put in. An optional endpoint that is not
-    /// there is an empty text.
+    /// An argument with its placeholders put in ([`placeholder`]). An optional endpoint that is not there is an empty text, and
+    /// so is a config of which there is none.
     #[must_use]
-    pub fn fill(&self, arg: &str) -> String {
-        let mut filled = String::with_capacity(arg.len());
-        let mut rest = arg;
-        while let Some((before, Placeholder { what, name }, after)) = next_placeholder(rest) {
-            let endpoint = || self.endpoints.iter().find(|endpoint| endpoint.name.as_str() == name);
-            let connector = || self.connectors.iter().find(|connector| connector.name.as_str() == name);
-            filled.push_str(before);
-            filled.push_str(
-                &match what {
-                    "port" => endpoint().map(|endpoint| endpoint.port.to_string()),
-                    "address" => endpoint().map(|endpoint| endpoint.address.to_string()),
-                    _ => connector().map(socket),
-                }
-                .unwrap_or_default(),
-            );
-            rest = after;
-        }
-        filled + rest
+    pub fn fill(&self, arg: &str, config: Option<&str>) -> String {
+        placeholder::fill(arg, |Placeholder { what, name }| {
+            let endpoint = |name: &str| self.endpoints.iter().find(|endpoint| endpoint.name.as_str() == name);
+            let connector = |name: &str| self.connectors.iter().find(|connector| connector.name.as_str() == name);
+            let value = match (*what, *name) {
+                ("config", None) => config.map(str::to_owned),
+                ("port", Some(name)) => endpoint(name).map(|endpoint| endpoint.port.to_string()),
+                ("address", Some(name)) => endpoint(name).map(|endpoint| endpoint.address.to_string()),
+                ("endpoint", Some(name)) => connector(name).map(socket),
+                // It would not have been taken.
+                _ => return None,
+            };
+            Some(value.unwrap_or_default())
+        })
     }
 
     /// A unit's configuration with what it is wired to, under `endpoints` and `connectors`.
@@ -137,48 +137,39 @@ fn socket(connector: &Connector) -> String {
     core::net::SocketAddr::new(connector.address, connector.port).to_string()
 }
 
-struct Placeholder<'a> {
-    what: &'a str,
-    name: &'a str,
-}
-
-/// The first placeholder of an endpoint in a text, with what stands before and after it.
-fn next_placeholder(text: &str) -> Option<(&str, Placeholder<'_>, &str)> {
-    let mut from = 0;
-    while let Some(open) = text.get(from..)?.find('{').map(|at| from + at) {
-        let close = text[open..].find('}').map(|at| open + at)?;
-        let inside = &text[open + 1..close];
-        if let Some((what @ ("port" | "address" | "endpoint"), name)) = inside.split_once(':') {
-            return Some((&text[..open], Placeholder { what, name }, &text[close + 1..]));
-        }
-        from = open + 1;
-    }
-    None
-}
-
 /// What of a spec is about endpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
     provides: &'a [Provided],
     needs: &'a [Needed],
     args: &'a [String],
+    env: &'a BTreeMap<String, String>,
+    /// Whether it may have a config.
+    configured: bool,
 }
 
 impl<'a> From<&'a Spec> for Ends<'a> {
     fn from(spec: &'a Spec) -> Self {
-        Self { provides: spec.provides(), needs: spec.needs(), args: spec.args() }
+        match spec {
+            Spec::Yuno(spec) => spec.into(),
+            Spec::Container(spec) => spec.into(),
+        }
     }
 }
 
 impl<'a> From<&'a YunoSpec> for Ends<'a> {
     fn from(spec: &'a YunoSpec) -> Self {
-        Self { provides: &spec.provides, needs: &spec.needs, args: &spec.args }
+        let YunoSpec { provides, needs, args, env, container, .. } = spec;
+        // A program that somebody runs in a container is given its words as they are.
+        let args = if container.is_some() { &[][..] } else { args };
+        Self { provides, needs, args, env, configured: true }
     }
 }
 
 impl<'a> From<&'a ContainerSpec> for Ends<'a> {
     fn from(spec: &'a ContainerSpec) -> Self {
-        Self { provides: &spec.provides, needs: &spec.needs, args: &spec.args }
+        let ContainerSpec { provides, needs, args, env, .. } = spec;
+        Self { provides, needs, args, env, configured: false }
     }
 }
 
@@ -214,35 +205,53 @@ pub fn check<'a>(spec: impl Into<Ends<'a>>) -> Vec<String> {
             _ => {}
         }
     }
-    for (place, what, name, list) in unknown_placeholders(spec.args, spec) {
-        wrong.push(format!("argument {place} says {{{what}:{name}}}, and {list} has no {name}"));
+    for (place, wrong_one) in wrong_placeholders(spec.args, spec) {
+        wrong.push(format!("argument {place} says {wrong_one}"));
+    }
+    for (name, value) in spec.env {
+        let known = |one: &Placeholder<'_>| one.name.is_some() == (one.what != "config") && WHATS.contains(&one.what);
+        if let Some(one) = placeholder::all(value).into_iter().find(known) {
+            wrong.push(format!(
+                "env.{name} says {one}, and placeholders are put into arguments alone. hint: its process finds {} in its \
+                 environment",
+                match one.name {
+                    None => "MUSTER_CONFIG".to_owned(),
+                    Some(of) => format!("MUSTER_{}_{}", one.what.to_uppercase(), of.to_uppercase().replace('-', "_")),
+                }
+            ));
+        }
     }
     wrong
 }
 
-/// Placeholders in some words that are of no endpoint of the unit: in which word (from 1), what and whose, and in what
-/// it should stand.
+/// What placeholders are for.
+const WHATS: [&str; 4] = ["config", "port", "address", "endpoint"];
+
+/// Placeholders in some words that there are not, or that are of no endpoint of the unit: in which word (from 1), and what is wrong.
 #[must_use]
-pub fn unknown_placeholders<'a, 'b>(
-    words: &'a [String],
-    spec: impl Into<Ends<'b>>,
-) -> Vec<(usize, &'a str, &'a str, &'static str)> {
+pub fn wrong_placeholders<'b>(words: &[String], spec: impl Into<Ends<'b>>) -> Vec<(usize, String)> {
     let spec = spec.into();
     let provided = |name: &str| spec.provides.iter().any(|provided| provided.name.as_str() == name);
     let needed = |name: &str| spec.needs.iter().any(|needed| needed.name.as_str() == name);
-    let mut unknown = Vec::new();
-    for (index, word) in words.iter().enumerate() {
-        let mut rest = word.as_str();
-        while let Some((_, Placeholder { what, name }, after)) = next_placeholder(rest) {
-            let (list, is_known) =
-                if what == "endpoint" { ("needs", needed(name)) } else { ("provides", provided(name)) };
-            if !is_known {
-                unknown.push((index + 1, what, name, list));
-            }
-            rest = after;
+    let why = |one: &Placeholder<'_>| match (one.what, one.name) {
+        ("config", None) if spec.configured => None,
+        ("port" | "address", Some(name)) if provided(name) => None,
+        ("endpoint", Some(name)) if needed(name) => None,
+        ("port" | "address", Some(name)) => Some(format!("{one}, and provides has no {name}")),
+        ("endpoint", Some(name)) => Some(format!("{one}, and needs has no {name}")),
+        _ => {
+            let config = if spec.configured { "{config}, " } else { "" };
+            Some(format!(
+                "{one}, and there is no such placeholder. hint: there are {config}{{port:NAME}}, {{address:NAME}} and \
+                 {{endpoint:NAME}}; {{{one}}} is the text {one} itself"
+            ))
         }
-    }
-    unknown
+    };
+    let of_word = |(place, word): (usize, &String)| {
+        let wrong: Vec<String> = placeholder::all(word).iter().filter_map(why).collect();
+        wrong.into_iter().map(move |wrong| (place, wrong))
+    };
+    (1..).zip(words).flat_map(of_word).collect()
 }
 
 /// The leases of a unit that provides this: those that it has, and new ones where it has none. `leases` are all that

@@ -11,8 +11,9 @@
 //! - [`config`]: how configs become one, and what of them is secret; [`schema`]: whether that is what is wanted
 //! - [`order`]: whose turn it is among the units of a host
 //! - [`edit`], [`plan`], [`backoff`]: what a unit should be, how it gets there, and what if it fails
-//! - [`probe`]: how the answers to a unit's probes count
-//! - [`document`]: units as people write them down, [`keys`]: what they mistype; [`cost`]: what a change costs what runs
+//! - [`placeholder`]: what is put into arguments; [`probe`]: how the answers to a unit's probes count
+//! - [`document`]: units as people write them down, [`keys`]: what they mistype; [`compare`], [`cost`]: what changes, and what that costs
+//!   what runs
 //! - [`upgrade`]: what newer content a unit would get
 //! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
 //!
@@ -23,6 +24,7 @@ pub mod alert;
 pub mod authorise;
 pub mod backlog;
 pub mod backoff;
+pub mod compare;
 pub mod config;
 pub mod container;
 pub mod cost;
@@ -32,6 +34,7 @@ pub mod heartbeat;
 pub mod keys;
 pub mod lease;
 pub mod order;
+pub mod placeholder;
 pub mod plan;
 pub mod presence;
 pub mod probe;

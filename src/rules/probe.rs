@@ -187,8 +187,8 @@ fn check_argv(argv: &[String], spec: &Spec, complain: &mut impl FnMut(String)) {
     if argv.len() > ARGV_MAX || argv.iter().any(|word| word.len() > WORD_MAX_BYTES || word.contains('\0')) {
         complain(format!("exec has more than {ARGV_MAX} words, or one of over {WORD_MAX_BYTES} bytes, or with a NUL"));
     }
-    for (word, what, name, list) in lease::unknown_placeholders(argv, spec) {
-        complain(format!("exec: word {word} says {{{what}:{name}}}, and {list} has no {name}"));
+    for (word, wrong) in lease::wrong_placeholders(argv, spec) {
+        complain(format!("exec: word {word} says {wrong}"));
     }
 }
 
@@ -392,7 +392,7 @@ mod tests {
     fn what_is_wrong_is_named_with_its_field() {
         check_spec("{}", &[]);
         check_spec(r#"{"start":{"tcp":{"port":1}},"ready":{"http":{"port":"web","path":"/a?b=%20"}}}"#, &[]);
-        check_spec(r#"{"live":{"exec":["/bin/true","{port:web}","{else}"],"failures":1}}"#, &[]);
+        check_spec(r#"{"live":{"exec":["/bin/true","{port:web}","{{else}}"],"failures":1}}"#, &[]);
         check_spec(r#"{"live":{"tcp":{"port":0}}}"#, &["probes.live.tcp.port is 0"]);
         check_spec(
             r#"{"start":{"tcp":{"port":"db"}},"ready":{"tcp":{"port":"dns"}}}"#,

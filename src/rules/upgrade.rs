@@ -1,13 +1,17 @@
 //! Newer artifacts and configs for yunos that there are: what there is to have, and what a unit would get of it.
 //!
-//! Versions are ordered as semantic versioning has it, and by their numbers where they follow no such rule; what is
-//! older than what a unit has is only taken by force.
+//! Versions are ordered by their numbers, as semantic versioning has it, and by the time at which they were added where one of
+//! them is no number, such as a hash ([`newer::age`]); what is older than what a unit has is only taken by force.
 
-use std::{cmp::Ordering, collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use muster_topics::{
     command::Verb,
     name::{ConfigId, Name, UnitName, Version},
+    newer,
     unit::{ArtifactRef, ConfigRef, Desired},
 };
 use serde::Serialize;
@@ -19,36 +23,74 @@ use crate::api::{Artifact, Config};
 #[derive(Clone, Debug, Default)]
 pub struct Offer {
     /// Artifacts, by role.
-    pub artifacts: BTreeMap<Name, Artifact>,
+    artifacts: BTreeMap<Name, Artifact>,
     /// Configs.
-    pub configs: BTreeMap<ConfigId, Config>,
+    configs: BTreeMap<ConfigId, Config>,
     /// It is taken even where it is older.
-    pub force: bool,
+    force: bool,
+    /// When each version of a role was added.
+    artifacts_added: BTreeMap<(Name, Version), i64>,
+    /// When each version of a config was.
+    configs_added: BTreeMap<(ConfigId, Version), i64>,
 }
 
 impl Offer {
-    /// The newest of all.
+    /// The newest of all that there are.
     #[must_use]
     pub fn newest(artifacts: Vec<Artifact>, configs: Vec<Config>) -> Self {
-        let mut offer = Self::default();
-        for found in artifacts {
-            let newer =
-                |known: &Artifact| age((&found.version, found.added_ms), (&known.version, known.added_ms)).is_gt();
-            if offer.artifacts.get(&found.role).is_none_or(newer) {
-                offer.artifacts.insert(found.role.clone(), found);
-            }
-        }
-        for found in configs {
-            if offer.configs.get(&found.id).is_none_or(|known| found.version.age_order(&known.version).is_gt()) {
-                offer.configs.insert(found.id.clone(), found);
-            }
-        }
+        let mut offer = Self::named(Vec::new(), Vec::new(), (&artifacts, &configs), false);
+        let roles: BTreeSet<&Name> = artifacts.iter().map(|one| &one.role).collect();
+        let newest_of = |role: &Name| {
+            let same = artifacts.iter().filter(|one| one.role == *role);
+            newer::newest(same, |one| (&one.version, one.added_ms)).cloned()
+        };
+        offer.artifacts = roles.into_iter().filter_map(|role| Some((role.clone(), newest_of(role)?))).collect();
+        let ids: BTreeSet<&ConfigId> = configs.iter().map(|one| &one.id).collect();
+        let newest_of = |id: &ConfigId| {
+            let same = configs.iter().filter(|one| one.id == *id);
+            newer::newest(same, |one| (&one.version, one.added_ms)).cloned()
+        };
+        offer.configs = ids.into_iter().filter_map(|id| Some((id.clone(), newest_of(id)?))).collect();
         offer
+    }
+
+    /// These, of all that there are; by force even where they are older.
+    #[must_use]
+    pub fn named(
+        artifacts: Vec<Artifact>,
+        configs: Vec<Config>,
+        (all_artifacts, all_configs): (&[Artifact], &[Config]),
+        force: bool,
+    ) -> Self {
+        let added = |one: &Artifact| ((one.role.clone(), one.version.clone()), one.added_ms);
+        let config_added = |one: &Config| ((one.id.clone(), one.version.clone()), one.added_ms);
+        Self {
+            artifacts: artifacts.into_iter().map(|one| (one.role.clone(), one)).collect(),
+            configs: configs.into_iter().map(|one| (one.id.clone(), one)).collect(),
+            force,
+            artifacts_added: all_artifacts.iter().map(added).collect(),
+            configs_added: all_configs.iter().map(config_added).collect(),
+        }
+    }
+
+    fn takes_artifact(&self, has: &ArtifactRef, found: &Artifact) -> bool {
+        let added_ms = self.artifacts_added.get(&(has.role.clone(), has.version.clone()));
+        self.force || is_newer((&found.version, found.added_ms), (&has.version, added_ms.copied()))
+    }
+
+    fn takes_config(&self, has: &ConfigRef, found: &Config) -> bool {
+        let added_ms = self.configs_added.get(&(has.id.clone(), has.version.clone()));
+        self.force || is_newer((&found.version, found.added_ms), (&has.version, added_ms.copied()))
     }
 }
 
-fn age(left: (&Version, i64), right: (&Version, i64)) -> Ordering {
-    left.0.age_order(right.0).then(left.1.cmp(&right.1))
+/// Whether what was found is newer than what somebody has, of which perhaps nobody knows any more when it was added.
+#[must_use]
+pub fn is_newer(found: (&Version, i64), (has, added_ms): (&Version, Option<i64>)) -> bool {
+    match added_ms {
+        Some(added_ms) => newer::age(found, (has, added_ms)).is_gt(),
+        None => found.0.tells_age() && has.tells_age() && found.0.age_order(has).is_gt(),
+    }
 }
 
 /// From one version to another.
@@ -85,18 +127,17 @@ pub struct Upgrade {
 #[must_use]
 pub fn upgrade(unit: &UnitName, desired: &Desired, offer: &Offer) -> Option<Upgrade> {
     let spec = &desired.spec;
-    let goes = |from: &Version, to: &Version| offer.force || to.age_order(from).is_gt();
     let has = spec.artifact();
     let artifact = has.and_then(|has| {
         let found = offer.artifacts.get(&has.role)?;
-        let is_newer = found.sha256 != has.sha256 && goes(&has.version, &found.version);
+        let is_newer = found.sha256 != has.sha256 && offer.takes_artifact(has, found);
         is_newer.then_some((has, found))
     });
     let configs: Vec<(&ConfigRef, &Config)> = spec
         .configs()
         .iter()
         .filter_map(|has| Some((has, offer.configs.get(&has.id)?)))
-        .filter(|(has, found)| has.sha256 != found.sha256 && goes(&has.version, &found.version))
+        .filter(|(has, found)| has.sha256 != found.sha256 && offer.takes_config(has, found))
         .collect();
     if artifact.is_none() && configs.is_empty() {
         return None;
@@ -143,12 +184,16 @@ mod tests {
     use super::*;
 
     fn artifact(version: &str) -> Artifact {
+        added(version, 0)
+    }
+
+    fn added(version: &str, added_ms: i64) -> Artifact {
         Artifact {
             sha256: Digest::of(version.as_bytes()),
             size_bytes: 1,
             role: "web".parse().unwrap(),
             version: version.parse().unwrap(),
-            added_ms: 0,
+            added_ms,
             manifest: None,
         }
     }
@@ -157,8 +202,12 @@ mod tests {
     fn check(has: &str, offered: &[&str], force: bool, planned: Option<&str>) {
         let spec = Spec::Yuno(YunoSpec::new(artifact_ref(&artifact(has))));
         let desired = Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false };
-        let offer = Offer::newest(offered.iter().map(|version| artifact(version)).collect(), Vec::new());
-        let plan = upgrade(&"default/web".parse().unwrap(), &desired, &Offer { force, ..offer });
+        let offered: Vec<Artifact> = offered.iter().zip(1..).map(|(version, at_ms)| added(version, at_ms)).collect();
+        let offer = match (force, &offered[..]) {
+            (true, [one]) => Offer::named(vec![one.clone()], Vec::new(), (&offered, &[]), true),
+            _ => Offer::newest(offered.clone(), Vec::new()),
+        };
+        let plan = upgrade(&"default/web".parse().unwrap(), &desired, &offer);
         let step = plan.as_ref().and_then(|plan| plan.artifact.as_ref()).map(ToString::to_string);
         assert_eq!(step.as_deref(), planned, "{has}, {offered:?}");
         assert!(plan.is_none_or(|plan| plan.cost == Cost::Restart));
@@ -170,5 +219,18 @@ mod tests {
         check("1.10.0", &["1.2.0"], false, None);
         check("1.10.0", &["1.2.0"], true, Some("web 1.10.0 → 1.2.0"));
         check("1.10.0", &["1.10.0"], true, None);
+    }
+
+    #[test]
+    fn hashes_go_by_time_and_release_candidates_are_asked_for() {
+        check("9f3c21a", &["9f3c21a", "0a1b2c3"], false, Some("web 9f3c21a → 0a1b2c3"));
+        check("9f3c21a", &["ffffff1", "9f3c21a"], false, None);
+        check("1.2.0", &["1.2.0", "9f3c21a"], false, Some("web 1.2.0 → 9f3c21a"));
+        // Nobody knows when that was added.
+        check("9f3c21a", &["ffffff1"], false, None);
+        check("1.2.0", &["1.2.0", "1.3.0-rc.1"], false, None);
+        check("1.2.0", &["1.3.0-rc.1"], true, Some("web 1.2.0 → 1.3.0-rc.1"));
+        check("1.3.0-rc.1", &["1.2.0", "1.3.0-rc.1"], false, None);
+        check("1.3.0-rc.1", &["1.3.0-rc.1", "1.3.0"], false, Some("web 1.3.0-rc.1 → 1.3.0"));
     }
 }

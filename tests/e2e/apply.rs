@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, file};
+use crate::fleet::{Fleet, file, free_ports};
 
 const PROGRAM: &str = "#!/bin/sh\nwhile :; do sleep 0.1; done\n";
 
@@ -196,4 +196,131 @@ fn everything_that_is_wrong_is_told_at_once_and_nothing_is_changed() {
     assert!(fleet.json(&["unit", "ls", "--select", "name=good"]).as_array().unwrap().is_empty());
     let path = file(&fleet.home, "broken.yaml", "unit: [default/a\n");
     fleet.muster(&["unit", "apply", &path]).expect_code(2).expect_stderr("broken.yaml: ");
+}
+
+#[test]
+fn what_only_a_host_can_know_is_found_out_before_anything_is_changed() {
+    let fleet = fleet();
+    let names = || {
+        let units = fleet.json(&["unit", "ls", "--select", "realm=default and not name=hello"]);
+        let mut names: Vec<String> =
+            units.as_array().unwrap().iter().map(|unit| unit["unit"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    let provides = |name: &str, port: u16| {
+        format!("---\nunit: default/{name}\nartifact: till@1\nprovides: [{{name: http, port: {port}}}]\n")
+    };
+    let port = free_ports(1);
+    let check = |text: &str, words: &str, left: &[&str]| {
+        let path = file(&fleet.home, "set.yaml", text);
+        for more in [&["--dry-run"][..], &["--yes"]] {
+            let run = fleet.muster(&[&["unit", "apply", &path], more].concat()).expect_code(2);
+            assert!(run.stderr.contains(words) && run.stderr.contains("nothing was changed"), "{}", run.stderr);
+        }
+        assert_eq!(names(), left);
+    };
+    // What can be seen without a host, too: one port for two, and more units than a host may have.
+    let two = format!("{}{}", provides("a", port), provides("b", port));
+    check(&two, "is that of default/", &[]);
+    let many: String = (0..260).map(|number| format!("- {{unit: default/u{number}, artifact: till@1}}\n")).collect();
+    check(&format!("units:\n{many}"), "units, and a host may have 256", &[]);
+    // And what the host alone knows: which port it has leased to whom.
+    fleet.ok(&["yuno", "create", "default/first", "--artifact", "till@1", "--provide", "http"]);
+    let leased = fleet.unit("default/first", |unit| unit["observed"]["endpoints"][0]["port"].is_number());
+    let leased = u16::try_from(leased["observed"]["endpoints"][0]["port"].as_u64().unwrap()).unwrap();
+    let taken =
+        format!("{}{}{}", provides("a", port), provides("b", leased), "---\nunit: default/c\nartifact: till@1\n");
+    check(&taken, &format!("default/b: tcp port {leased} is leased to default/first"), &["default/first"]);
+    // All of a larger set in one go, in several messages.
+    let words = "x".repeat(400);
+    let many: String = (0..150)
+        .map(|number| format!("- {{unit: default/u{number}, artifact: till@1, args: ['{words}']}}\n"))
+        .collect();
+    let path = file(&fleet.home, "many.yaml", &format!("units:\n{many}"));
+    let done = fleet.json(&["unit", "apply", &path, "--yes"]);
+    assert!(done.as_array().unwrap().iter().all(|unit| unit["done"] == true), "{done}");
+    assert_eq!(names().len(), 151);
+}
+
+#[test]
+fn a_name_that_exists_is_not_taken_over_unless_that_is_said() {
+    let fleet = fleet();
+    fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@1", "--config", "base@1", "--label", "tier=gold"]);
+    let before = fleet.json(&["unit", "show", "default/till"])["desired"].clone();
+    let create = ["yuno", "create", "default/till", "--artifact", "till@2"];
+    let run = fleet.muster(&create).expect_code(1);
+    for words in [
+        "there is default/till on",
+        "artifact: till@1 → till@2",
+        "configs: [\"base@1\"] → nothing",
+        "labels: {\"tier\":\"gold\"} → nothing",
+        "--overwrite",
+    ] {
+        assert!(run.stderr.contains(words), "{words:?} is not in {}", run.stderr);
+    }
+    assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
+    // To say again what is so changes nothing; and whoever asks the console itself is refused by the host.
+    let same = ["yuno", "create", "default/till", "--artifact", "till@1", "--config", "base@1", "--label", "tier=gold"];
+    fleet.ok(&same);
+    assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
+    let run =
+        fleet.muster(&["ycommand", "create-yuno", "realm_id=default", "id=till", "yuno_role=till", "yuno_name=x"]);
+    run.expect_code(1).expect_stderr("there is default/till on");
+    fleet.ok(&[&create[..], &["--overwrite"]].concat());
+    let after = fleet.json(&["unit", "show", "default/till"])["desired"].clone();
+    assert_eq!(after["spec"]["artifact"]["version"], "2");
+    assert_eq!(after["spec"]["labels"], Value::Null);
+}
+
+/// What a reader of YAML 1.1 makes of documents, as JSON.
+fn read_by_pyyaml(fleet: &Fleet, text: &str) -> Value {
+    let path = file(&fleet.home, "read.yaml", text);
+    let script = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(open(sys.argv[1]))), sys.stdout)";
+    let output = std::process::Command::new("python3").args(["-c", script, &path]).output().unwrap();
+    // Debian's python3-yaml.
+    assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn what_is_exported_reads_as_the_same_in_yaml_of_1_1_and_files_of_other_systems_are_taken() {
+    let fleet = fleet();
+    let words = [
+        "yes",
+        "no",
+        "on",
+        "off",
+        "12:30:45",
+        "2026-01-01",
+        "1_000",
+        "1:2",
+        "=",
+        "~",
+        "017",
+        "0b1",
+        "1e3",
+        ".5",
+        "a\nb",
+    ];
+    let document = json!({"unit": "default/till", "artifact": "till@1", "args": words, "env": {"y": "n"}});
+    let path = file(&fleet.home, "till.json", &document.to_string());
+    fleet.ok(&["unit", "apply", &path]);
+    let exported = fleet.ok(&["unit", "export", "default/till"]);
+    let read = read_by_pyyaml(&fleet, &exported);
+    assert_eq!((&read[0]["args"], &read[0]["env"]), (&json!(words), &json!({"y": "***"})), "{exported}");
+    let shown = fleet.ok(&["-o", "yaml", "unit", "show", "default/till"]);
+    assert_eq!(read_by_pyyaml(&fleet, &shown)[0]["desired"]["spec"]["args"], json!(words), "{shown}");
+
+    // With a byte order mark and the line ends of another system, and with what documents share.
+    let windows = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
+    let path = file(&fleet.home, "base.json", &windows("{\n\"version\": 3\n}\n"));
+    fleet.ok(&["config", "add", "base", "3", &path]);
+    let text =
+        "units:\n- &first {unit: default/a, artifact: till@1, configs: [base@3]}\n- {<<: *first, unit: default/b}\n";
+    let path = file(&fleet.home, "shop.yaml", &windows(text));
+    let planned = fleet.json(&["unit", "apply", &path]);
+    assert_eq!(told(&planned).iter().map(|[unit, ..]| *unit).collect::<Vec<_>>(), ["default/a", "default/b"]);
+    let b = fleet.json(&["unit", "show", "default/b"]);
+    assert_eq!(b["desired"]["spec"]["configs"][0]["version"], "3");
 }

@@ -64,8 +64,10 @@ fn a_manifest_configs_in_layers_and_a_secret_that_is_never_shown() {
     config(&fleet, "shop", "1", &json!({"colour": "blue", "db": {"user": null}}));
     let create = |configs: &[&str]| {
         let configs = configs.iter().flat_map(|config| ["--config", *config]);
-        let args: Vec<&str> =
-            ["yuno", "create", "default/till", "--artifact", "till", "--run"].into_iter().chain(configs).collect();
+        let args: Vec<&str> = ["yuno", "create", "default/till", "--artifact", "till", "--run", "--overwrite"]
+            .into_iter()
+            .chain(configs)
+            .collect();
         fleet.muster(&args)
     };
     create(&["base@1"]).expect_code(1).expect_stderr("colour");
@@ -134,7 +136,8 @@ fn a_change_of_configs_alone_reaches_what_runs() {
     config(&fleet, "base", "1", &json!({"n": 1}));
     config(&fleet, "base", "2", &json!({"n": 2}));
     let create = |more: &[&str]| {
-        let args = ["yuno", "create", "default/till", "--artifact", "till", "--run", "--reload", "signal"];
+        let args =
+            ["yuno", "create", "default/till", "--artifact", "till", "--run", "--reload", "signal", "--overwrite"];
         fleet.ok(&[&args, more].concat());
         fleet.unit_in_phase("default/till", "running")
     };
@@ -201,7 +204,18 @@ fn one_that_has_a_channel_is_asked_there_and_may_refuse() {
         config(&fleet, "base", &n.to_string(), &json!({"n": n}));
     }
     let create = |config: &str| {
-        let args = ["yuno", "create", "default/till", "--artifact", "till", "--run", "--lines", "--reload", "channel"];
+        let args = [
+            "yuno",
+            "create",
+            "default/till",
+            "--artifact",
+            "till",
+            "--run",
+            "--lines",
+            "--reload",
+            "channel",
+            "--overwrite",
+        ];
         fleet.ok(&[&args[..], &["--config", config]].concat());
         fleet.unit_in_phase("default/till", "running")
     };

@@ -224,7 +224,17 @@ impl Operator {
         assert_eq!(self.starts(), before + 1);
 
         // And once more without a break: there are two for a while, and then one.
-        let first = ["yuno", "create", "default/till", "--artifact", "server", "--run", "--replace", "start-first"];
+        let first = [
+            "yuno",
+            "create",
+            "default/till",
+            "--artifact",
+            "server",
+            "--run",
+            "--replace",
+            "start-first",
+            "--overwrite",
+        ];
         self.roles.ok(&first);
         let old = self.runs_once("a change in place");
         assert_ne!(self.replaced(), old);

@@ -23,7 +23,16 @@ fn what_requires_something_waits_visibly_and_what_goes_in_circles_is_refused() {
 
     create(&fleet, "default/db", &["--priority", "1", "--run"]);
     fleet.unit_in_phase("default/web", "running");
-    let refused = fleet.muster(&["yuno", "create", "default/db", "--artifact", "sleeper", "--after", "default/web"]);
+    let refused = fleet.muster(&[
+        "yuno",
+        "create",
+        "default/db",
+        "--artifact",
+        "sleeper",
+        "--after",
+        "default/web",
+        "--overwrite",
+    ]);
     refused.expect_code(1).expect_stderr("default/db → default/web → default/db");
     let unit = fleet.unit_in_phase("default/db", "running");
     assert_eq!(unit["desired"]["spec"]["priority"], 1);

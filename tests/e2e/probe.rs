@@ -40,7 +40,8 @@ fn web() -> String {
 /// Makes the server a unit, or changes it, and does not wait.
 #[track_caller]
 fn create(fleet: &Fleet, web: &str, more: &[&str]) {
-    let base = ["yuno", "create", "default/a", "--artifact", "server", "--provide", web, "--arg", "{port:web}"];
+    let base =
+        ["yuno", "create", "default/a", "--artifact", "server", "--provide", web, "--arg", "{port:web}", "--overwrite"];
     fleet.ok(&[&base[..], &["--run", "--no-wait"], more].concat());
 }
 

@@ -97,6 +97,7 @@ fn units_find_each_other() {
         &chosen,
         "--arg",
         "{port:http}",
+        "--overwrite",
     ]);
     let client_second = fleet.unit("default/client", |unit| {
         unit["observed"]["phase"] == "running"
@@ -171,7 +172,19 @@ fn a_realm_that_is_disabled_holds_its_units() {
 fn back_to_a_snapshot_and_forth_again() {
     let fleet = fleet();
     let create = |unit: &str, arg: &str| {
-        fleet.ok(&["yuno", "create", unit, "--artifact", "client", "--need", "http?", "--arg", arg, "--run"]);
+        fleet.ok(&[
+            "yuno",
+            "create",
+            unit,
+            "--artifact",
+            "client",
+            "--need",
+            "http?",
+            "--arg",
+            arg,
+            "--run",
+            "--overwrite",
+        ]);
         fleet.unit("default/a", |unit| unit["observed"]["phase"] == "running");
     };
     create("default/a", "old");
@@ -187,7 +200,7 @@ fn back_to_a_snapshot_and_forth_again() {
     fleet.ok(&["artifact", "add", &other, "--role", "other", "--version", "1"]);
     fleet.ok(&["yuno", "create", "default/d", "--artifact", "other"]);
     fleet.ok(&["snapshot", "take", "four"]);
-    fleet.ok(&["yuno", "create", "default/d", "--artifact", "client"]);
+    fleet.ok(&["yuno", "create", "default/d", "--artifact", "client", "--overwrite"]);
     fleet.muster(&["artifact", "rm", "other@1"]).expect_code(1).expect_stderr("a snapshot of default/d on ");
     let gone = fleet.json(&["artifact", "gc", "--dry-run"]);
     assert!(!gone.to_string().contains("\"other\""), "{gone}");

@@ -434,7 +434,7 @@ fn what_cannot_work_is_refused() {
     // It is no part of the revision, and changed in place.
     fleet.ok(&["yuno", "create", "default/till", "--artifact", "till@1", "--run"]);
     let before = fleet.unit_in_phase("default/till", "running");
-    fleet.ok(&[&create[..], &["--run"]].concat());
+    fleet.ok(&[&create[..], &["--run", "--overwrite"]].concat());
     let after = fleet.unit("default/till", |unit| unit["observed"]["generation"] == unit["desired"]["generation"]);
     assert_eq!((pid(&after), &after["desired"]["revision"]), (pid(&before), &before["desired"]["revision"]));
     assert_eq!(after["desired"]["spec"]["replace"], "start_first");

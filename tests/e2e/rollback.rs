@@ -103,8 +103,20 @@ fn what_crashes_goes_back_and_says_why_and_what_works_is_taken() {
     );
     // It had its immediate restarts, and no more.
     assert_eq!(starts(&fleet, "bad"), 4);
-    assert!(fleet.ok(&["unit", "ls"]).contains("running, rolled back"));
+    // Everybody shows what runs beside what is wanted; what is exported is what is wanted, and says so.
+    let list = fleet.ok(&["unit", "ls"]);
+    assert!(list.contains("running, rolled back") && list.contains("1, wanted 2"), "{list}");
+    assert_eq!(unit["observed"]["content"]["artifact"], "till@1");
+    let export = fleet.muster(&["unit", "export", "default/till"]).expect_code(0);
+    let document = &export.stdout;
+    assert!(
+        document.starts_with("# default/till on") && document.contains("it runs till@1, wanted till@2"),
+        "{document}"
+    );
+    assert!(document.contains("\nartifact: till@2\n"), "{document}");
+    export.expect_stderr("it runs till@1, wanted till@2; the document has what is wanted");
     let shown = fleet.ok(&["unit", "show", "default/till"]);
+    assert!(shown.contains("runs till@1, wanted till@2"), "{shown}");
     assert!(shown.contains("muster yuno run") && shown.contains("no such table: till"), "{shown}");
     // To say the same again is no new try; to run it is one.
     let pid = unit["observed"]["pid"].clone();

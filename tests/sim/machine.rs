@@ -120,6 +120,7 @@ impl Machine {
             run: state.desired.run,
             phase: state.observed.phase,
             hold: None,
+            rolled_back: false,
         };
         HostState {
             labels: [("n".parse().unwrap(), self.label.to_string())].into(),

@@ -114,6 +114,9 @@ pub enum Verb {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<Run>,
     },
+    /// Make several units what specs say, all of them or none; or only find out whether that could be done. To a host's
+    /// policy it is a `unit_apply`.
+    UnitsApply(UnitSet),
     /// Start a unit.
     UnitRun {
         /// The unit.
@@ -286,7 +289,7 @@ pub enum Verb {
 }
 
 /// The most units that one command is passed on to on a host: as many as a host has.
-pub const FORWARD_UNITS_MAX: usize = 256;
+pub const FORWARD_UNITS_MAX: usize = crate::unit::UNITS_MAX;
 
 /// The longest name of a yuno's own command.
 pub const FORWARD_NAME_MAX_BYTES: usize = 200;
@@ -309,6 +312,52 @@ pub struct Forward {
     pub timeout_ms: u64,
 }
 
+/// Units that are to be what specs say, all of them or none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnitSet {
+    /// The units, each once.
+    pub units: Vec<UnitWish>,
+    /// Only find out whether it could be done, and change nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub check: bool,
+    /// Which part of a larger set this is; without it, it is all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<SetPart>,
+}
+
+/// One unit of a set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnitWish {
+    /// The unit.
+    pub unit: UnitName,
+    /// What it should be.
+    pub spec: Box<Spec>,
+    /// Whether it should run, as with [`Verb::UnitApply`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
+    /// It must not be there yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub new: bool,
+}
+
+/// A part of a set that is too large for one message. The host keeps the parts until it has all of them, in whatever order they
+/// come: all but the last to come are answered with `completed`, and that one with what the whole set came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetPart {
+    /// Names the set.
+    pub set: CommandId,
+    /// Which part, from 1.
+    pub number: u32,
+    /// Of how many, at most [`SET_PARTS_MAX`].
+    pub of: u32,
+}
+
+/// The most parts of a set: as many as a host may have units, each as large as a message.
+pub const SET_PARTS_MAX: u32 = 256;
+
 /// The longest that a log is followed: an hour. Whoever looks longer asks again.
 pub const FOLLOW_MAX_MS: u64 = 3_600_000;
 
@@ -323,18 +372,25 @@ impl Verb {
         }
     }
 
+    /// The specs that it gives units.
+    pub fn specs(&self) -> impl Iterator<Item = (&UnitName, &Spec)> {
+        let (one, several) = match self {
+            Self::UnitApply { unit, spec, .. } => (Some((unit, &**spec)), &[][..]),
+            Self::UnitsApply(set) => (None, &set.units[..]),
+            _ => (None, &[][..]),
+        };
+        one.into_iter().chain(several.iter().map(|wish| (&wish.unit, &*wish.spec)))
+    }
+
     /// The containers that its programs run in.
     pub fn containers(&self) -> impl Iterator<Item = &UnitName> {
-        let of_unit = match self {
-            Self::UnitApply { spec, .. } => spec.yuno().and_then(|yuno| yuno.container.as_ref()),
-            _ => None,
-        };
-        self.execs().iter().filter_map(|exec| exec.container.as_ref()).chain(of_unit)
+        let of_units = self.specs().filter_map(|(_, spec)| spec.yuno()?.container.as_ref());
+        self.execs().iter().filter_map(|exec| exec.container.as_ref()).chain(of_units)
     }
 
     /// The units that it is about.
     #[must_use]
-    pub fn units(&self) -> &[UnitName] {
+    pub fn units(&self) -> Vec<&UnitName> {
         match self {
             Self::Exec(_)
             | Self::Batch(_)
@@ -346,7 +402,8 @@ impl Verb {
             | Self::SnapshotDiff { .. }
             | Self::SnapshotActivate { .. }
             | Self::SnapshotDeactivate { .. }
-            | Self::SnapshotRm { .. } => &[],
+            | Self::SnapshotRm { .. } => Vec::new(),
+            Self::UnitsApply(set) => set.units.iter().map(|wish| &wish.unit).collect(),
             Self::UnitApply { unit, .. }
             | Self::UnitRun { unit }
             | Self::UnitStop { unit }
@@ -364,8 +421,8 @@ impl Verb {
             | Self::UnitFollow { unit, .. }
             | Self::UnitConfig { unit }
             | Self::UnitPlay { unit, .. }
-            | Self::UnitPause { unit } => std::slice::from_ref(unit),
-            Self::UnitCommand(Forward { units, .. }) | Self::UnitStats { units, .. } => units,
+            | Self::UnitPause { unit } => vec![unit],
+            Self::UnitCommand(Forward { units, .. }) | Self::UnitStats { units, .. } => units.iter().collect(),
         }
     }
 
@@ -376,6 +433,7 @@ impl Verb {
             Self::Exec(_) => "exec",
             Self::Batch(_) => "batch",
             Self::UnitApply { .. } => "unit_apply",
+            Self::UnitsApply(_) => "units_apply",
             Self::UnitRun { .. } => "unit_run",
             Self::UnitStop { .. } => "unit_stop",
             Self::UnitRestart { .. } => "unit_restart",

@@ -149,4 +149,18 @@ pub struct UnitSummary {
     /// Why it is, on purpose, not converging.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// It has gone back to the last verified revision, for a later one failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rolled_back: bool,
+}
+
+impl UnitSummary {
+    /// Whether somebody has to look after it: it should run, nobody holds it on purpose, and it has failed, waits for its next
+    /// start, is held as broken or for want of something, or went back.
+    #[must_use]
+    pub fn is_troubled(&self) -> bool {
+        let is_held = self.hold.as_ref().is_some_and(|hold| hold.reason == crate::unit::HoldReason::Operator);
+        let has_failed = matches!(self.phase, Phase::Failed | Phase::Backoff);
+        self.run.is_running() && !is_held && (has_failed || self.rolled_back || self.hold.is_some())
+    }
 }

@@ -46,7 +46,7 @@ pub mod join;
 pub mod manifest;
 pub mod metric;
 pub mod name;
-mod newer;
+pub mod newer;
 pub mod outcome;
 pub mod presence;
 pub mod probe;

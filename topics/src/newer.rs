@@ -2,6 +2,9 @@
 //!
 //! Versions are labels, and no rule says how they are made. What is made by semantic versioning is ordered by it;
 //! for the rest (`7`, `2026-11-22`, `1.2.3.4`, `v2b`) numbers count as numbers and the rest as text.
+//!
+//! That is an order to compare versions by. Whether it is also their age is another question: of hashes it is not, and there the
+//! time at which each was added tells it ([`age`]).
 
 use std::cmp::Ordering;
 
@@ -22,6 +25,60 @@ impl Version {
         };
         core.then_with(pre).then_with(|| self.cmp(other))
     }
+}
+
+/// From so many digits on a number may as well be a hash that happens to have no letter: as many as people have of a commit.
+const HASH_DIGITS: usize = 7;
+
+impl Version {
+    /// Whether its text tells its age: numbers with dots or dashes between them, and what may follow by semantic versioning.
+    #[must_use]
+    pub fn tells_age(&self) -> bool {
+        let core = Parts::of(self.as_str()).core;
+        let core = core.strip_prefix(['v', 'V']).unwrap_or(core);
+        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let is_one = !core.contains(['.', '-']);
+        core.split(['.', '-']).all(is_number) && !(is_one && core.len() >= HASH_DIGITS)
+    }
+
+    /// Whether it comes before a release, as `1.2.0-rc.1` does by semantic versioning, and `1.2.0rc1` as Python has it.
+    #[must_use]
+    pub fn is_pre_release(&self) -> bool {
+        let Parts { core, pre } = Parts::of(self.as_str());
+        let begins_with_word = |pre: &str| pre.starts_with(|first: char| first.is_ascii_alphabetic());
+        if pre.is_some_and(begins_with_word) {
+            return self.tells_age();
+        }
+        let number = core.trim_end_matches(|end: char| end.is_ascii_digit() || end == '.');
+        let word = number.trim_start_matches(|begin: char| begin.is_ascii_digit() || begin == '.');
+        word.len() < number.len()
+            && ["a", "alpha", "b", "beta", "c", "dev", "pre", "rc"].contains(&word.trim_start_matches('.'))
+    }
+}
+
+/// Which of two versions is the newer one, each with the time at which it was added: as their texts tell, if both do; and otherwise
+/// the one that was added later.
+#[must_use]
+pub fn age(left: (&Version, i64), right: (&Version, i64)) -> Ordering {
+    let by_text = left.0.age_order(right.0);
+    if left.0.tells_age() && right.0.tells_age() {
+        return by_text.then(left.1.cmp(&right.1));
+    }
+    left.1.cmp(&right.1).then(by_text)
+}
+
+/// The newest of all versions of something, each with the time at which it was added. What comes before a release only counts
+/// where there is no release; and if the text of one does not tell its age, the time tells that of all.
+pub fn newest<'a, T>(all: impl IntoIterator<Item = &'a T>, label: impl Fn(&T) -> (&Version, i64)) -> Option<&'a T> {
+    let all: Vec<&T> = all.into_iter().collect();
+    let is_release = |one: &&&T| !label(one).0.is_pre_release();
+    let releases: Vec<&T> = all.iter().filter(is_release).copied().collect();
+    let candidates = if releases.is_empty() { all } else { releases };
+    let told = candidates.iter().all(|one| label(one).0.tells_age());
+    candidates.into_iter().max_by(|left, right| {
+        let (left, right) = (label(left), label(right));
+        if told { age(left, right) } else { left.1.cmp(&right.1).then_with(|| left.0.age_order(right.0)) }
+    })
 }
 
 struct Parts<'a> {
@@ -121,6 +178,41 @@ mod tests {
                 assert_eq!(version(newer).age_order(&version(older)), Ordering::Greater, "{newer}, {older}");
             }
         }
+    }
+
+    #[test]
+    fn text_tells_age_of_numbers_and_not_of_hashes() {
+        for told in ["1", "1.2.0", "v1.2", "2026-11-22", "1.2.3.4", "1.0.0-rc.1", "1.0-2", "1.0.0+build5", "123456"] {
+            assert!(version(told).tells_age(), "{told}");
+        }
+        for not in ["a1b2c3d", "4163245", "12e4567", "main", "v2b", "20261125", "1.0rc1", "deadbeef"] {
+            assert!(!version(not).tells_age(), "{not}");
+        }
+        for pre in ["1.2.0-rc.1", "1.2.0-alpha", "2.0-SNAPSHOT", "1.0rc1", "1.0b2", "1.0.dev3"] {
+            assert!(version(pre).is_pre_release(), "{pre}");
+        }
+        for release in ["1.2.0", "1.2.0-1", "2026-11-22", "1.0.0+rc1", "deadbeef-rc", "beta", "7b", "12e4567"] {
+            assert!(version(release).is_pre_release() == (release == "7b"), "{release}");
+        }
+    }
+
+    #[test]
+    fn newest_is_by_number_or_else_by_time_and_a_release_if_there_is_one() {
+        for (added, wanted) in [
+            (&["1.0", "1.10", "1.9"][..], "1.10"),
+            (&["2", "1"], "2"),
+            // What is no number has nothing but its time.
+            (&["f00d", "a1b2c3d", "0badcafe"], "0badcafe"),
+            (&["9.0", "a1b2c3d"], "a1b2c3d"),
+            (&["1.0.0", "1.1.0-rc.1", "1.1.0-rc.2"], "1.0.0"),
+            (&["1.1.0-rc.1", "1.1.0-rc.2"], "1.1.0-rc.2"),
+            (&["1.1.0-rc.2", "1.1.0", "1.1.0-rc.3"], "1.1.0"),
+        ] {
+            let all: Vec<(Version, i64)> = added.iter().map(|text| version(text)).zip(1..).collect();
+            let found = newest(&all, |(version, added_ms)| (version, *added_ms)).unwrap();
+            assert_eq!(found.0.as_str(), wanted, "{added:?}");
+        }
+        assert!(newest(&[] as &[(Version, i64)], |(version, added_ms)| (version, *added_ms)).is_none());
     }
 
     fn any_version() -> impl Strategy<Value = Version> {

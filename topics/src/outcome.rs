@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     Millis, V1,
     channel::Complaint,
-    name::{CommandId, Digest},
+    name::{CommandId, Digest, UnitName},
     unit::{Exit, Hold},
 };
 
@@ -166,6 +166,18 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
+/// A unit of a set whose desired state was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AppliedUnit {
+    /// The unit.
+    pub unit: UnitName,
+    /// The generation that is desired now.
+    pub generation: u64,
+    /// Why the unit will not come to it for now, without its note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Box<Hold>>,
+}
+
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
@@ -194,6 +206,11 @@ pub enum Status {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<Box<Hold>>,
     },
+    /// Desired state of several units was changed together; done when each has reached its generation.
+    AppliedSet {
+        /// What became of each.
+        units: Vec<AppliedUnit>,
+    },
     /// It was done (a question answered, a unit forgotten).
     Completed,
     /// It was not even begun.
@@ -219,7 +236,7 @@ impl Status {
         match self {
             Self::Exited { exit } => exit.is_success(),
             Self::Batch { steps } => steps.iter().all(|step| step.status.is_success()),
-            Self::Applied { .. } | Self::Completed => true,
+            Self::Applied { .. } | Self::AppliedSet { .. } | Self::Completed => true,
             Self::TimedOut | Self::Cancelled | Self::Refused { .. } | Self::Failed { .. } | Self::Lost => false,
         }
     }

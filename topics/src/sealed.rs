@@ -148,6 +148,7 @@ impl Verb {
             Self::Exec(exec) => of_exec(exec).collect(),
             Self::Batch(batch) => batch.steps.iter_mut().flat_map(of_exec).collect(),
             Self::UnitApply { spec, .. } => of_spec(spec).collect(),
+            Self::UnitsApply(set) => set.units.iter_mut().flat_map(|wish| of_spec(&mut wish.spec)).collect(),
             Self::UnitCommand(forward) => forward.args.values_mut().map(Place::Json).collect(),
             _ => Vec::new(),
         }
@@ -166,7 +167,9 @@ impl Verb {
     pub fn secret(&self) -> Option<&'static str> {
         match self {
             Self::Exec(_) | Self::Batch(_) => self.execs().iter().find_map(Exec::secret),
-            Self::UnitApply { spec, .. } => (!spec.env().is_empty()).then_some("environment"),
+            Self::UnitApply { .. } | Self::UnitsApply(_) => {
+                self.specs().any(|(_, spec)| !spec.env().is_empty()).then_some("environment")
+            }
             Self::UnitCommand(forward) => (!forward.args.is_empty()).then_some("arguments of a unit's own command"),
             _ => None,
         }

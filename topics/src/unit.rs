@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::{
     Millis, V1, canonical,
     channel::{Ability, ToldStats},
-    container::ContainerSpec,
+    container::{ContainerSpec, Image},
     endpoint::{Connector, Endpoint, Needed, Provided},
     name::{ConfigId, Digest, LabelValue, Name, UnitName, Version},
     probe::Probes,
@@ -281,6 +281,10 @@ pub struct YunoSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<UnitName>,
 }
+
+/// The most units of one host. A full heartbeat has some 150 bytes for each, in a message of 64 KiB that has other things to
+/// say as well.
+pub const UNITS_MAX: usize = 256;
 
 /// The most units that one may come after, and as many again that it may require: what people can keep in mind.
 pub const NEEDS_MAX: usize = 32;
@@ -650,6 +654,9 @@ pub struct Observed {
     /// The revision that is installed or runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<Digest>,
+    /// What that revision is made of, for people; nothing is decided by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
     /// What it is doing.
     pub phase: Phase,
     /// Since when.
@@ -715,6 +722,40 @@ pub struct Observed {
     pub beside: Option<Beside>,
 }
 
+/// What a revision is made of, by the names that people know it by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Content {
+    /// The artifact as ROLE@VERSION, or the name of a container's image.
+    pub artifact: String,
+    /// Each config as ID@VERSION.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub configs: Vec<String>,
+}
+
+impl Content {
+    /// What a spec is made of.
+    #[must_use]
+    pub fn of(spec: &Spec) -> Self {
+        let artifact = match (spec.artifact(), spec) {
+            (Some(artifact), _) => format!("{}@{}", artifact.role, artifact.version),
+            (None, Spec::Container(ContainerSpec { image: Image::Name(name) | Image::Existing(name), .. })) => {
+                name.clone()
+            }
+            (None, _) => String::new(),
+        };
+        let configs = spec.configs().iter().map(|config| format!("{}@{}", config.id, config.version)).collect();
+        Self { artifact, configs }
+    }
+
+    /// The version: that of the artifact, or the tag of the image; the whole name of an image that has none.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        let name = self.artifact.as_str();
+        let after = |mark| name.rsplit_once(mark).map(|(_, version): (&str, &str)| version);
+        after('@').or_else(|| after(':').filter(|tag| !tag.contains('/'))).unwrap_or(name)
+    }
+}
+
 /// The second process of a unit, beside the one that the rest of its report is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Beside {
@@ -770,6 +811,7 @@ impl Observed {
         Self {
             generation: 0,
             revision: None,
+            content: None,
             phase: Phase::Absent,
             since_ms: at_ms,
             pid: None,

@@ -65,6 +65,31 @@ pub async fn set(connection: &mut SqliteConnection, unit: &UnitName, leases: &[L
     Ok(())
 }
 
+/// Has a unit give up ports that it does not provide any more.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn give_up(
+    connection: &mut SqliteConnection,
+    unit: &UnitName,
+    provides: &[Provided],
+) -> Result<(), StoreError> {
+    let leases = all(connection).await?;
+    let (own, kept): (Vec<Lease>, Vec<bool>) = leases
+        .into_iter()
+        .filter(|lease| lease.unit == *unit)
+        .map(|lease| {
+            let is_kept = provides.iter().any(|provided| lease.is_for(provided));
+            (lease, is_kept)
+        })
+        .unzip();
+    if kept.iter().all(|is_kept| *is_kept) {
+        return Ok(());
+    }
+    let left: Vec<Lease> = own.into_iter().zip(kept).filter_map(|(lease, is_kept)| is_kept.then_some(lease)).collect();
+    set(connection, unit, &left).await
+}
+
 /// Whether nobody listens there. Only "in use" is a no: what else is wrong with an address (such as that it is not
 /// this host's now, or that the port is for root alone) the unit itself finds out, and says better.
 fn is_free(provided: &Provided, at: SocketAddr) -> bool {

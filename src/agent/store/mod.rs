@@ -16,6 +16,7 @@ pub mod outbox;
 pub mod realm;
 pub mod snapshot;
 pub mod unit;
+pub mod unit_set;
 mod verified;
 
 use std::{

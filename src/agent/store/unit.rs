@@ -18,7 +18,7 @@ use muster_topics::{
     command::Verb,
     name::{Digest, Name, UnitName},
     outcome::RefusalCode,
-    unit::{Desired, Hold, HoldReason, Observed, Run, Spec},
+    unit::{Desired, Hold, HoldReason, Observed, Run, Spec, UNITS_MAX},
 };
 use sqlx::SqliteConnection;
 
@@ -31,10 +31,6 @@ use crate::rules::{
     plan::Kept,
     realm::Realms,
 };
-
-/// The most units of one host. A full heartbeat has some 150 bytes for each, in a message of 64 KiB
-/// that has other things to say as well.
-pub const UNITS_MAX: i64 = 256;
 
 /// One unit, as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -267,7 +263,8 @@ pub async fn edit(
         }
         (Edit::Set { spec, revision, run, frozen, holding }, row) => {
             if row.is_none() && is_full(connection).await? {
-                let message = format!("this host has {UNITS_MAX} units already. hint: remove one first");
+                let message =
+                    format!("this host has {UNITS_MAX} units, as many as one may have. hint: remove one first");
                 return Ok(Err(Refusal::new(RefusalCode::Conflict, message)));
             }
             if let Some(circle) = circle(connection, unit, &spec).await? {
@@ -430,7 +427,7 @@ async fn circle(
 
 async fn is_full(connection: &mut SqliteConnection) -> Result<bool, StoreError> {
     let count = sqlx::query_scalar!("SELECT count(*) FROM unit").fetch_one(connection).await?;
-    Ok(count >= UNITS_MAX)
+    Ok(usize::try_from(count).unwrap_or(usize::MAX) >= UNITS_MAX)
 }
 
 async fn next_generation(connection: &mut SqliteConnection) -> Result<i64, StoreError> {

@@ -206,7 +206,7 @@ impl Containers {
         wiring: &Wiring,
         frame: &Digest,
     ) -> Result<Recipe, Failure> {
-        let fill = |words: &[String]| words.iter().map(|word| wiring.fill(word)).collect::<Vec<_>>();
+        let fill = |words: &[String]| words.iter().map(|word| wiring.fill(word, None)).collect::<Vec<_>>();
         let inside = |port: u16, name| spec.ports.get(name).copied().unwrap_or(port);
         let published = match spec.network {
             Network::Bridge => wiring.endpoints.iter().map(|end| (end.clone(), inside(end.port, &end.name))).collect(),

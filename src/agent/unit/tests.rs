@@ -310,7 +310,7 @@ impl Host {
         let operator: Name = "anna".parse().unwrap();
         let asker = store::unit::Asker { operator: &operator, now_ms: now_ms() };
         let mut tx = self.store.begin().await.unwrap();
-        let result = store::unit::edit(&mut tx, verb.units().first().unwrap(), verb, asker).await.unwrap();
+        let result = store::unit::edit(&mut tx, verb.units()[0], verb, asker).await.unwrap();
         tx.commit().await.unwrap();
         self.units.desired_changed();
         result

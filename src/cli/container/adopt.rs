@@ -3,12 +3,19 @@
 use clap::Args;
 use muster_topics::{
     container::{ContainerSpec, Image, Runtime},
-    unit::Spec,
+    unit::{Run, Spec},
 };
 
-use super::create::apply;
 use crate::{
-    cli::{Session, change::Waiting, host, policy, policy::parse_word, probe, rollback::millis, target::UnitRef},
+    cli::{
+        Session,
+        change::{Waiting, make},
+        host, policy,
+        policy::parse_word,
+        probe,
+        rollback::millis,
+        target::UnitRef,
+    },
     failure::Failure,
 };
 
@@ -68,5 +75,6 @@ pub(super) async fn adopt(adopt: Adopt, session: &Session) -> Result<(), Failure
         priority: policy.priority,
         ..ContainerSpec::new(Image::Existing(adopt.name))
     };
-    apply(session, (host, adopt.unit), Spec::Container(spec), !adopt.stopped, adopt.wait).await
+    let made = (Spec::Container(spec), (!adopt.stopped).then_some(Run::Running));
+    make(session, (host, adopt.unit.unit), made, false, adopt.wait).await
 }

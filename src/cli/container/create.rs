@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use muster_topics::{
-    command::Verb as Asked,
     container::{ContainerSpec, Image, Mount, Network, Runtime},
     name::{Name, NameError},
     unit::{MASK, Run, Spec},
@@ -14,7 +13,7 @@ use crate::{
     api::Unit,
     cli::{
         Session, artifact,
-        change::{Waiting, settle, submit},
+        change::{Waiting, make},
         endpoint, exec, host, policy,
         policy::parse_word,
         probe,
@@ -26,7 +25,7 @@ use crate::{
     failure::{Failure, Kind},
 };
 
-/// Make a container, or change the one of this name.
+/// Make a container; with --overwrite, have the one of this name be another.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  muster artifact add shop.tar.gz --role shop --version 1.0.0\n  \
                         muster container create default/shop --rootfs shop@1.0.0 --memory 64M --run -- /bin/shop --port 80\n  \
@@ -87,6 +86,9 @@ pub struct Create {
     /// Start it as well
     #[arg(long)]
     run: bool,
+    /// Have the container of this name, if there is one, be this: what is not said gets its default
+    #[arg(long)]
+    overwrite: bool,
     #[command(flatten)]
     wait: Waiting,
     /// Its arguments, or the whole command where its image has no entry point
@@ -101,7 +103,7 @@ struct MadeOf {
     /// The name of an image that the host's runtime has, or can pull
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
-    /// An artifact, a tarball of a root file system: ROLE@VERSION, ROLE for the one added last, or a SHA-256
+    /// An artifact, a tarball of a root file system: ROLE@VERSION, ROLE for the newest, or a SHA-256
     #[arg(long, value_name = "ARTIFACT")]
     rootfs: Option<String>,
     /// An artifact, an archive of one image (`podman save`, `docker save`)
@@ -194,7 +196,8 @@ pub(super) async fn create(create: Create, session: &Session) -> Result<(), Fail
         priority: policy.priority,
         ..ContainerSpec::new(create.made_of.find(session).await?)
     };
-    apply(session, (host, create.unit), Spec::Container(spec), create.run, create.wait).await
+    let made = (Spec::Container(spec), create.run.then_some(Run::Running));
+    make(session, (host, create.unit.unit), made, create.overwrite, create.wait).await
 }
 
 /// Makes another container of what one is made of.
@@ -213,7 +216,7 @@ pub(super) async fn clone(clone: Clone, session: &Session) -> Result<(), Failure
         .hint("give the other one a name of its own"));
     }
     let spec = cloned(&from, clone.env)?;
-    apply(session, (host, clone.to), spec, clone.run, clone.wait).await
+    make(session, (host, clone.to.unit), (spec, clone.run.then_some(Run::Running)), false, clone.wait).await
 }
 
 /// The spec of another one.
@@ -241,18 +244,6 @@ fn cloned(from: &Unit, given: Vec<(String, String)>) -> Result<Spec, Failure> {
 
 fn masked(env: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
     env.iter().filter(|(_, value)| *value == MASK).map(|(name, _)| name.as_str())
-}
-
-pub(super) async fn apply(
-    session: &Session,
-    (host, unit): (String, UnitRef),
-    spec: Spec,
-    run: bool,
-    wait: Waiting,
-) -> Result<(), Failure> {
-    let asked = Asked::UnitApply { unit: unit.unit, spec: Box::new(spec), run: run.then_some(Run::Running) };
-    let command = submit(session, vec![host], asked).await?;
-    settle(session, &command, wait).await
 }
 
 #[cfg(test)]

@@ -68,6 +68,7 @@ pub fn status(status: &Status) -> String {
         },
         Status::Cancelled => "cancelled".to_owned(),
         Status::Applied { generation, .. } => format!("generation {generation} is desired"),
+        Status::AppliedSet { units } => format!("what is desired of {} units was changed", units.len()),
         Status::Completed => "done".to_owned(),
         Status::Refused { message, .. } => format!("refused: {message}"),
         Status::Failed { message } => format!("failed: {message}"),

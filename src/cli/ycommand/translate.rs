@@ -12,14 +12,16 @@
 //! | a binary that is updated | another artifact of the role, taken up by the yunos that do not run |
 //! | a config that is updated | its next version, taken up by `run-yuno` |
 
-use std::collections::BTreeMap;
-
-use muster_topics::unit::{Phase, Run, YunoSpec};
+use muster_topics::{
+    newer,
+    unit::{Phase, Run, YunoSpec},
+};
 
 use super::line::{Line, Value};
 use crate::{
     api::{Config, Unit},
     failure::{Failure, Kind},
+    rules::upgrade::is_newer,
 };
 
 /// What there is to know for a translation.
@@ -152,7 +154,8 @@ fn check(line: &Line) -> Result<(), Failure> {
 
 /// The units that a line selects; without a selector, all of them.
 fn units<'a>(line: &Line, world: &'a World) -> Result<Vec<&'a Unit>, Failure> {
-    let mut picked: Vec<&Unit> = world.units.iter().collect();
+    // Yuneta knows nothing else.
+    let mut picked: Vec<&Unit> = world.units.iter().filter(|unit| unit.desired.spec.yuno().is_some()).collect();
     for key in SELECTORS {
         let wrong = |why| Failure::new(Kind::Usage, why);
         if let Some(value) = line.text(key).map_err(wrong)? {
@@ -169,7 +172,6 @@ fn units<'a>(line: &Line, world: &'a World) -> Result<Vec<&'a Unit>, Failure> {
 }
 
 fn is(unit: &Unit, key: &str, value: &str) -> bool {
-    // Yuneta knows nothing else.
     let Some(spec) = unit.desired.spec.yuno() else { return false };
     let label = |name: &str| spec.labels.iter().any(|(key, label)| key.as_str() == name && label.as_str() == value);
     match key {
@@ -228,7 +230,7 @@ fn upgrade(units: Vec<String>, artifact: &str, configs: &[String]) -> Words {
     words
 }
 
-/// What is about to run reads the configs that were added last.
+/// What is about to run reads the newest configs.
 fn run(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
     let units = units(line, world)?;
     let mut lines = Vec::new();
@@ -256,16 +258,12 @@ fn run(line: &Line, world: &World) -> Result<Vec<Words>, Failure> {
 
 /// Those of a unit's configs of which there is one that was added later.
 fn newer_configs(spec: &YunoSpec, world: &World) -> Vec<String> {
-    let mut newest: BTreeMap<&str, &Config> = BTreeMap::new();
-    for config in &world.configs {
-        let known = newest.entry(config.id.as_str()).or_insert(config);
-        if config.added_ms > known.added_ms {
-            *known = config;
-        }
-    }
-    let newer = spec.configs.iter().filter_map(|have| {
-        let last = newest.get(have.id.as_str())?;
-        (last.sha256 != have.sha256).then(|| format!("{}@{}", last.id, last.version))
+    let newer = spec.configs.iter().filter_map(|has| {
+        let same = || world.configs.iter().filter(|config| config.id == has.id);
+        let last = newer::newest(same(), |config| (&config.version, config.added_ms))?;
+        let added_ms = same().find(|config| config.version == has.version).map(|config| config.added_ms);
+        let goes = last.sha256 != has.sha256 && is_newer((&last.version, last.added_ms), (&has.version, added_ms));
+        goes.then(|| format!("{}@{}", last.id, last.version))
     });
     newer.collect()
 }

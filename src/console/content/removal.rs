@@ -58,13 +58,16 @@ async fn holders(shared: &Shared) -> Result<Vec<Holder>, Error> {
     let snapshots: Vec<Holder> = units.iter().filter_map(Holder::of_snapshots).collect();
     let units = units.into_iter();
     let units = units.map(|unit| Holder::of(format!("{} on {}", unit.unit, unit.hostname), unit.desired.spec));
-    let ordered = command::open_verbs(db).await?.into_iter().filter_map(|(id, verb)| match verb {
-        Verb::UnitApply { unit, spec, .. } => Some(Holder::of(format!("{unit}, which command {id} makes"), *spec)),
+    let ordered = command::open_verbs(db).await?.into_iter().flat_map(|(id, verb)| match verb {
+        Verb::UnitApply { .. } | Verb::UnitsApply(_) => verb
+            .specs()
+            .map(|(unit, spec)| Holder::of(format!("{unit}, which command {id} makes"), spec.clone()))
+            .collect::<Vec<_>>(),
         Verb::UnitUpgrade { unit, artifact, configs, .. } => {
             let artifacts = artifact.into_iter().collect();
-            Some(Holder { who: format!("{unit}, which command {id} upgrades"), artifacts, configs, and_more: false })
+            vec![Holder { who: format!("{unit}, which command {id} upgrades"), artifacts, configs, and_more: false }]
         }
-        _ => None,
+        _ => Vec::new(),
     });
     Ok(units.chain(snapshots).chain(ordered).collect())
 }

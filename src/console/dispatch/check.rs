@@ -1,7 +1,7 @@
 //! Whether an operator's wish can become a command: as much as can be known before any host is
 //! asked, so that a mistake is told to whoever made it, and at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
 use muster_topics::{
@@ -12,7 +12,7 @@ use muster_topics::{
     },
     name::{HostId, UnitName},
     outcome::{Data, Stream},
-    unit::NOTE_MAX_CHARS,
+    unit::{NOTE_MAX_CHARS, Spec},
 };
 
 use crate::{console::Error, rules::lease};
@@ -81,14 +81,16 @@ pub(in crate::console) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error
     match verb {
         Verb::Exec(exec) => check_exec(exec),
         Verb::Batch(batch) => check_batch(batch),
-        Verb::UnitApply { spec, .. } => {
-            let user = spec.yuno().and_then(|yuno| yuno.user.as_ref());
-            no_nul(spec.args().iter().chain(user))?;
-            environment(spec.env())?;
-            match &lease::check(&**spec)[..] {
-                [] => Ok(()),
-                wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
+        Verb::UnitApply { .. } => verb.specs().try_for_each(|(_, spec)| check_spec(spec)),
+        Verb::UnitsApply(set) => {
+            let mut seen = BTreeSet::new();
+            if let Some(twice) = set.units.iter().find(|wish| !seen.insert(&wish.unit)) {
+                return Err(Error::invalid("bad_units", format!("{} is wanted twice", twice.unit)));
             }
+            if set.units.is_empty() {
+                return Err(Error::invalid("bad_units", "a set has at least one unit"));
+            }
+            verb.specs().try_for_each(|(_, spec)| check_spec(spec))
         }
         Verb::UnitFollow { for_ms, .. } if !(1..=FOLLOW_MAX_MS).contains(for_ms) => Err(Error::invalid(
             "bad_time",
@@ -127,6 +129,16 @@ pub(in crate::console) fn verb(verb: &Verb, broadcast: bool) -> Result<(), Error
         | Verb::SnapshotActivate { .. }
         | Verb::SnapshotDeactivate { .. }
         | Verb::SnapshotRm { .. } => Ok(()),
+    }
+}
+
+fn check_spec(spec: &Spec) -> Result<(), Error> {
+    let user = spec.yuno().and_then(|yuno| yuno.user.as_ref());
+    no_nul(spec.args().iter().chain(user))?;
+    environment(spec.env())?;
+    match &lease::check(spec)[..] {
+        [] => Ok(()),
+        wrong => Err(Error::invalid("bad_endpoints", wrong.join("; "))),
     }
 }
 

@@ -265,20 +265,29 @@ fn sign(shared: &Shared, command: &Command) -> Result<Vec<u8>, Error> {
 
 /// The hashes of all that a host has to fetch to do this.
 fn content_of(verb: &Verb) -> Vec<&Digest> {
-    let (artifact, configs): (Option<&ArtifactRef>, &[ConfigRef]) = match verb {
-        Verb::UnitApply { spec, .. } => (spec.artifact(), spec.configs()),
-        Verb::UnitUpgrade { artifact, configs, .. } => (artifact.as_ref(), configs),
-        _ => return Vec::new(),
+    let parts: Vec<(Option<&ArtifactRef>, &[ConfigRef])> = match verb {
+        // Who only finds out whether it could be fetches nothing.
+        Verb::UnitsApply(set) if set.check => Vec::new(),
+        Verb::UnitUpgrade { artifact, configs, .. } => vec![(artifact.as_ref(), configs)],
+        other => other.specs().map(|(_, spec)| (spec.artifact(), spec.configs())).collect(),
     };
-    let artifact =
-        artifact.into_iter().flat_map(|artifact| [Some(&artifact.sha256), artifact.manifest.as_ref()]).flatten();
-    artifact.chain(configs.iter().map(|config| &config.sha256)).collect()
+    parts.into_iter().flat_map(|(artifact, configs)| hashes(artifact, configs)).collect()
+}
+
+fn hashes<'a>(artifact: Option<&'a ArtifactRef>, configs: &'a [ConfigRef]) -> impl Iterator<Item = &'a Digest> {
+    let artifact = artifact.into_iter().flat_map(|one| [Some(&one.sha256), one.manifest.as_ref()]).flatten();
+    artifact.chain(configs.iter().map(|config| &config.sha256))
 }
 
 /// Whether artifact and configs of a unit are there: hosts will fetch them from here.
 async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
     match verb {
-        Verb::UnitApply { spec, .. } => content::check_unit(console, spec).await,
+        Verb::UnitApply { .. } | Verb::UnitsApply(_) => {
+            for (_, spec) in verb.specs() {
+                content::check_unit(console, spec).await?;
+            }
+            Ok(())
+        }
         // What else the unit is made of is known to its host.
         Verb::UnitUpgrade { artifact, configs, .. } => content::check_parts(console, artifact.as_ref(), configs).await,
         _ => Ok(()),

@@ -697,7 +697,8 @@ pub async fn units(db: &SqlitePool, host: Option<HostId>, unit: Option<&UnitName
     rows.into_iter().map(UnitRow::unit).collect()
 }
 
-/// Units that are held, failed, or wait to be started again: the first ones, and how many there are.
+/// Units that somebody has to look after ([`UnitSummary::is_troubled`](muster_topics::heartbeat::UnitSummary::is_troubled)): the
+/// first ones, and how many there are.
 pub async fn troubled_units(db: &SqlitePool, limit: u32) -> Result<(Vec<api::Unit>, u64)> {
     let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM unit WHERE troubled").fetch_one(db).await?;
     let rows: Vec<UnitRow> = sqlx::query_as(

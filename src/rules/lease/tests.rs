@@ -95,7 +95,7 @@ fn all_that_is_wrong_is_told_at_once() {
         json!({
             "provides": [{"name": "http"}, {"name": "ws", "port": 90}, {"name": "dns", "port": 90, "protocol": "udp"}],
             "needs": [{"name": "http"}, {"name": "db", "from": "b/db", "optional": true}],
-            "args": ["-p{port:http}", "{address:ws}:{port:ws}", "{endpoint:db}", "{config}", "{", "{port}", "{{port:http}}"]
+            "args": ["-p{port:http}", "{address:ws}:{port:ws}", "{endpoint:db}", "{config}", "{", "{}", "{{port:http}}", "{{port:x}}"]
         }),
         &[],
     );
@@ -104,7 +104,8 @@ fn all_that_is_wrong_is_told_at_once() {
             "provides": [{"name": "a-b"}, {"name": "a_b"}, {"name": "c", "port": 0}, {"name": "d", "port": 9},
                          {"name": "e", "port": 9}],
             "needs": [{"name": "n"}, {"name": "n"}],
-            "args": ["{port:n}", "x", "{endpoint:a-b}{port:?}"]
+            "args": ["{port:n}", "x", "{endpoint:a-b}{port:?}", "{port} {hostname}", "{fact:cpus} {{fact:cpus}}"],
+            "env": {"A": "{hostname} {level}", "B": "at {port:e}", "C": "{config}"}
         }),
         &[
             "one variable",
@@ -114,6 +115,11 @@ fn all_that_is_wrong_is_told_at_once() {
             "argument 1 says {port:n}, and provides",
             "argument 3 says {endpoint:a-b}, and needs",
             "{port:?}",
+            "argument 4 says {port}, and there is no such placeholder. hint: there are {config}, {port:NAME}",
+            "argument 4 says {hostname}",
+            "argument 5 says {fact:cpus}, and there is no such placeholder",
+            "env.B says {port:e}, and placeholders are put into arguments alone. hint: its process finds MUSTER_PORT_E",
+            "env.C says {config}, and placeholders are put into arguments alone. hint: its process finds MUSTER_CONFIG",
         ],
     );
 }
@@ -203,14 +209,14 @@ fn what_a_process_is_told() {
     );
     for (arg, filled) in [
         ("", ""),
-        ("plain {config} {", "plain {config} {"),
+        ("plain {config} {", "plain /c {"),
         ("-p{port:http}", "-p80"),
         ("{address:in-6}:{port:in-6}", "10.0.0.1:53"),
-        ("{{endpoint:db}}", "{127.0.0.1:5432}"),
+        ("{{endpoint:db}}", "{endpoint:db}"),
         ("{endpoint:none}", ""),
         ("{port}", "{port}"),
     ] {
-        assert_eq!(wiring().fill(arg), filled, "{arg}");
+        assert_eq!(wiring().fill(arg, Some("/c")), filled, "{arg}");
     }
 }
 

@@ -2,7 +2,8 @@
 
 use muster_topics::{
     Millis,
-    unit::{Desired, Hold, HoldReason, Phase, Run},
+    name::Digest,
+    unit::{Content, Desired, Hold, HoldReason, Phase, Run},
 };
 
 use super::{Alive, Instance, Process, Rest, Unit, Work, observe::shortened};
@@ -64,10 +65,11 @@ impl Unit {
             self.observed.progress = None;
         }
         self.observed.pid = process.map(|process| process.pid);
-        self.observed.revision = match &self.instance {
+        let revision = match &self.instance {
             Instance::Alive(Alive { revision, .. }) | Instance::Launching(revision) => Some(revision.clone()),
             Instance::Unknown | Instance::None => self.installed.clone(),
         };
+        self.tell_revision(revision);
         self.observed.retry_ms = (phase == Phase::Backoff).then(|| self.restart_ms.or(self.install_ms)).flatten();
         if let Some(desired) = &self.desired
             && self.is_reached(desired)
@@ -80,6 +82,16 @@ impl Unit {
             }
             self.observed.generation = desired.generation;
         }
+    }
+
+    /// Tells what there is of it. Of a revision that is neither wanted nor verified any more no more is known than was told when
+    /// it was.
+    fn tell_revision(&mut self, revision: Option<Digest>) {
+        let content = revision.as_ref().and_then(|revision| self.spec_of(revision)).map(Content::of);
+        if content.is_some() || self.observed.revision != revision {
+            self.observed.content = content;
+        }
+        self.observed.revision = revision;
     }
 
     /// Whether it has come up, has to be ended, or lacks something.

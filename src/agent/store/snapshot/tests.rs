@@ -35,7 +35,7 @@ impl Bench {
 
     async fn edit(&self, verb: &Verb) -> Result<u64, Refusal> {
         let mut tx = self.store.begin().await.unwrap();
-        let unit = verb.units().first().unwrap();
+        let unit = verb.units()[0];
         let edited = unit::edit(&mut tx, unit, verb, self.asker()).await.unwrap();
         // As in the journal's transaction: what was refused must have left nothing of its own accord.
         tx.commit().await.unwrap();

@@ -46,7 +46,7 @@ fn launch(unit: &UnitName, spec: &ContainerSpec, probing: &Probing, argv: &[Stri
     let exec = Exec {
         cwd: spec.cwd.clone(),
         env: environment(unit, spec, &probing.wiring),
-        ..Exec::new(argv.iter().map(|word| probing.wiring.fill(word)).collect(), 0)
+        ..Exec::new(argv.iter().map(|word| probing.wiring.fill(word, None)).collect(), 0)
     };
     let prepare = || {
         let inside = execute::Container::open(unit, first)?;

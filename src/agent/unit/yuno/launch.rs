@@ -62,9 +62,8 @@ pub(super) fn launch(wanted: Wanted<'_>, cgroup: Cgroup) -> Launch {
     env.insert("MUSTER_UNIT".to_owned(), unit.to_string());
     env.insert("MUSTER_REALM".to_owned(), unit.realm().to_string());
     let mut argv = vec![text(program)];
-    argv.extend(
-        spec.args.iter().map(|arg| wiring.fill(arg).replace("{config}", config.as_deref().unwrap_or_default())),
-    );
+    let config_path = config.as_deref().unwrap_or_default();
+    argv.extend(spec.args.iter().map(|arg| wiring.fill(arg, Some(config_path))));
     let welcome = Welcome {
         unit: unit.to_string(),
         host: host.to_owned(),

@@ -38,7 +38,7 @@ impl Yunos {
 /// A command as the yuno was started, but for what it runs.
 fn launch(own: Launch, probing: &Probing, argv: &[String]) -> Result<Launch, String> {
     let config = own.env.iter().find(|(name, _)| name == "MUSTER_CONFIG").map_or("", |(_, path)| path);
-    let fill = |word: &String| probing.wiring.fill(word).replace("{config}", config);
+    let fill = |word: &String| probing.wiring.fill(word, Some(config));
     let mut argv: Vec<String> = argv.iter().map(fill).collect();
     let program = argv.first_mut().ok_or("there is no program to run")?;
     *program = find_program(program, Path::new(&own.cwd)).map_err(|refusal| refusal.message)?;

@@ -74,7 +74,7 @@ async fn newer(console: &Console, unit: &Unit) -> Result<Option<Upgrade>, Error>
 
 /// Whether a command is about this unit on this host.
 fn concerns(command: &Command, host: HostId, name: &UnitName) -> bool {
-    command.verb.units().iter().chain(command.verb.containers()).any(|unit| unit == name)
+    command.verb.units().into_iter().chain(command.verb.containers()).any(|unit| unit == name)
         && command.hosts.iter().any(|line| line.host == host)
 }
 

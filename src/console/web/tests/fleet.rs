@@ -1,11 +1,15 @@
 //! The first page of a large fleet: paging, searching, and what is in trouble.
 
-use std::time::Instant;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use muster_topics::{
     V1,
+    heartbeat::UnitSummary,
     name::{HostId, UnitName},
-    unit::{Phase, UnitReport},
+    unit::{Hold, HoldReason, Phase, Run, UnitReport},
 };
 
 use crate::{
@@ -53,9 +57,9 @@ async fn enter(fixture: &Fixture, hosts: usize) -> Vec<HostId> {
 fn report(unit: UnitName, troubled: bool) -> UnitReport {
     let sample = samples::unit("", usize::from(troubled));
     let mut observed = sample.observed;
-    // Either is enough.
+    // That it went back is enough.
     if troubled {
-        observed.phase = Phase::Stopped;
+        observed.phase = Phase::Running;
     }
     UnitReport {
         v: V1,
@@ -65,7 +69,7 @@ fn report(unit: UnitName, troubled: bool) -> UnitReport {
         unit,
         desired: sample.desired,
         observed,
-        hold: sample.hold,
+        hold: None,
         pins: sample.pins,
         stats: sample.stats,
     }
@@ -120,4 +124,48 @@ async fn a_large_fleet_comes_in_pages() {
         std::hint::black_box(console.overview());
     }
     println!("a page of {count} hosts: {:?}", begin.elapsed() / 2);
+}
+
+#[tokio::test]
+async fn units_held_or_stopped_on_purpose_are_not_in_trouble_and_those_that_went_back_are() {
+    let fixture = Fixture::new().await;
+    let host = enter(&fixture, 1).await[0];
+    let shared = fixture.shared();
+    let went_back = samples::unit("", 1).observed.rolled_back;
+    let hold = |reason| Some(Hold::new(reason, 1));
+    let mut wanted = BTreeMap::new();
+    let reasons = [None, Some(HoldReason::Operator), Some(HoldReason::Dependency), Some(HoldReason::Broken)];
+    for run in [Run::Stopped, Run::Running, Run::Playing] {
+        for phase in [Phase::Running, Phase::Stopped, Phase::Backoff, Phase::Failed] {
+            for reason in reasons {
+                for rolled_back in [None, went_back.clone()] {
+                    let name: UnitName = format!("case/u{}", wanted.len()).parse().unwrap();
+                    let mut report = report(name.clone(), false);
+                    report.desired.run = run;
+                    report.hold = reason.and_then(hold);
+                    (report.observed.phase, report.observed.rolled_back) = (phase, rolled_back.clone());
+                    let summary = UnitSummary {
+                        generation: 1,
+                        run,
+                        phase,
+                        hold: report.hold.clone(),
+                        rolled_back: rolled_back.is_some(),
+                    };
+                    let on_purpose = run == Run::Stopped || reason == Some(HoldReason::Operator);
+                    let is_ill = matches!(phase, Phase::Backoff | Phase::Failed);
+                    let is_troubled = !on_purpose && (is_ill || reason.is_some() || rolled_back.is_some());
+                    assert_eq!(summary.is_troubled(), is_troubled, "{report:?}");
+                    let mut transaction = shared.store.begin().await.unwrap();
+                    host::set_unit(&mut transaction, host, &report, 1).await.unwrap();
+                    transaction.commit().await.unwrap();
+                    wanted.insert(name, is_troubled);
+                }
+            }
+        }
+    }
+    let (troubled, _) = fixture.console.troubled_units(1_000).await.unwrap();
+    let found: BTreeSet<UnitName> = troubled.into_iter().map(|unit| unit.unit).collect();
+    for (unit, is_troubled) in wanted {
+        assert_eq!(found.contains(&unit), is_troubled, "{unit}");
+    }
 }

@@ -116,6 +116,10 @@ pub(in crate::console::web) fn what(verb: &Verb) -> String {
             inside + &argv::join(&exec.shown()).replace('\n', "⏎")
         }
         Verb::UnitApply { unit, .. } => format!("change {unit}"),
+        Verb::UnitsApply(set) => {
+            let units = set.units.iter().map(|wish| wish.unit.clone()).collect::<Vec<_>>();
+            format!("{} {}", if set.check { "check" } else { "change" }, names(&units))
+        }
         Verb::UnitRun { unit } => format!("start {unit}"),
         Verb::UnitStop { unit } => format!("stop {unit}"),
         Verb::UnitRestart { unit } => format!("restart {unit}"),

@@ -145,7 +145,9 @@ impl HostsView {
                                 a href=(super::unit::url(unit.host, &unit.unit)) { (unit.unit) } " on "
                                 a href=(bits::host_url(unit.host)) { (unit.hostname) } " "
                                 (bits::phase(unit.observed.phase)) " " (ago(unit.observed.since_ms, frame.now_ms))
+                                @if unit.observed.rolled_back.is_some() { " " (state(Tone::Bad, "went back")) }
                                 @if let Some(hold) = &unit.hold { " " (bits::held(hold, frame.now_ms)) }
+                                @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
                                 @if let Some(error) = &unit.observed.error { p.why { (error) } }
                             }
                         }
@@ -221,10 +223,7 @@ fn row(host: &Host, frame: &Frame) -> Markup {
 }
 
 fn units<K>(units: &std::collections::BTreeMap<K, muster_topics::heartbeat::UnitSummary>) -> Markup {
-    let troubled = units
-        .values()
-        .filter(|unit| unit.hold.is_some() || matches!(unit.phase, Phase::Failed | Phase::Backoff))
-        .count();
+    let troubled = units.values().filter(|unit| unit.is_troubled()).count();
     let running = units.values().filter(|unit| matches!(unit.phase, Phase::Running | Phase::Playing)).count();
     html! {
         @if units.is_empty() { "none" } @else { (running) " of " (units.len()) " running" }

@@ -7,11 +7,10 @@ use std::{
 
 use maud::{Markup, html};
 use muster_topics::{
-    channel::Ability,
     container::{ContainerSpec, Image, Network},
     endpoint::Protocol,
     name::{HostId, Name, UnitName},
-    unit::{Channel, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec},
+    unit::{Channel, Content, Desired, NOTE_MAX_CHARS, Observed, Phase, Spec},
 };
 
 use super::{
@@ -76,23 +75,7 @@ impl View for UnitView {
                 h1 { (self.unit.unit) }
                 p { (self.unit.desired.spec.kind()) " on " a href=(bits::host_url(self.unit.host)) { (self.unit.hostname) } }
             }
-            div.actions {
-                (frame.form(&format!("{url}/start"), html! { button type="submit" { "Start" } }))
-                (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
-                (frame.form(&format!("{url}/restart"), html! { button type="submit" { "Restart" } }))
-                @if self.unit.desired.frozen {
-                    (frame.form(&format!("{url}/thaw"), html! { button type="submit" { "Thaw" } }))
-                } @else {
-                    (frame.form(&format!("{url}/freeze"), html! { button type="submit" { "Freeze" } }))
-                }
-                @if self.may_play() {
-                    (frame.form(&format!("{url}/play"), html! { button type="submit" { "Play" } }))
-                    (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
-                }
-                @if let Spec::Container(_) = &self.unit.desired.spec {
-                    a.button href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
-                }
-            }
+            (self.actions(frame, &url))
             (self.holding(frame, &url))
             div aria-live="polite" { (region(&self.asked_url(), "asked", &["command"], self.asked(frame))) }
             (region(&url, "state", &["unit", "host"], self.state(frame)))
@@ -131,10 +114,9 @@ impl View for UnitView {
 }
 
 impl UnitView {
-    /// Whether it can play, or may be one that has only not been connected yet.
+    /// Whether it can perhaps play: what it says itself of that changes.
     fn may_play(&self) -> bool {
-        let can = &self.unit.observed.can;
-        self.unit.desired.spec.channel() == Channel::Lines && (can.is_empty() || can.contains(&Ability::Play))
+        self.unit.desired.spec.channel() == Channel::Lines
     }
 
     fn asked_url(&self) -> String {
@@ -145,21 +127,39 @@ impl UnitView {
         }
     }
 
-    /// To hold it, or to end its hold.
-    fn holding(&self, frame: &Frame, url: &str) -> Markup {
-        if self.unit.hold.is_some() {
-            return frame.form(&format!("{url}/unhold"), html! { button type="submit" { "End the hold" } });
+    /// What can be done with it. Forms are never fetched again, for somebody may be typing in one; so they are the same whatever it
+    /// is at the moment, and what makes no sense then its host refuses, with the reason. What changes is told in regions alone.
+    fn actions(&self, frame: &Frame, url: &str) -> Markup {
+        html! {
+            div.actions {
+                (frame.form(&format!("{url}/start"), html! { button type="submit" { "Start" } }))
+                (frame.form(&format!("{url}/stop"), html! { button type="submit" { "Stop" } }))
+                (frame.form(&format!("{url}/restart"), html! { button type="submit" { "Restart" } }))
+                (frame.form(&format!("{url}/freeze"), html! { button type="submit" { "Freeze" } }))
+                (frame.form(&format!("{url}/thaw"), html! { button type="submit" { "Thaw" } }))
+                @if self.may_play() {
+                    (frame.form(&format!("{url}/play"), html! { button type="submit" { "Play" } }))
+                    (frame.form(&format!("{url}/pause"), html! { button type="submit" { "Pause" } }))
+                }
+                @if let Spec::Container(_) = &self.unit.desired.spec {
+                    a.button href={ "/run?host=" (self.unit.host) "&container=" (self.unit.unit) } { "Run a command inside" }
+                }
+            }
         }
-        frame.form(
-            &format!("{url}/hold"),
-            html! {
+    }
+
+    /// To hold it, and to end its hold.
+    fn holding(&self, frame: &Frame, url: &str) -> Markup {
+        html! {
+            (frame.form(&format!("{url}/hold"), html! {
                 div.row {
                     label for="note" { "Leave it as it is" }
                     input #note type="text" name="note" maxlength=(NOTE_MAX_CHARS) placeholder="what for";
                     button type="submit" { "Hold" }
                 }
-            },
-        )
+            }))
+            (frame.form(&format!("{url}/unhold"), html! { button type="submit" { "End its hold" } }))
+        }
     }
 
     /// What was just ordered, and how far it has come.
@@ -217,6 +217,8 @@ impl UnitView {
                          } }
                     tr { th scope="row" { "Generation" } td { (desired.generation) }
                          td { (observed.generation) (behind(desired.generation != observed.generation)) } }
+                    tr { th scope="row" { "Content" } td { (content(&self.unit.wanted())) }
+                         td { @match self.unit.content() { Some(there) => (content(&there)), None => { "not known" } } } }
                     tr { th scope="row" { "Revision" } td { code { (desired.revision.short()) } }
                          td {
                              @if let Some(revision) = &observed.revision {
@@ -248,7 +250,7 @@ impl UnitView {
                     div { dt { "Can" } dd { (observed.can.iter().map(|ability| ability.name()).collect::<Vec<_>>().join(", ")) } }
                 }
                 @if observed.attempts > 0 { div { dt { "Restarts by itself" } dd { (observed.attempts) } } }
-                @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (ago(retry_ms, now_ms)) } } }
+                @if let Some(retry_ms) = observed.retry_ms { div { dt { "Next start" } dd { (bits::due(retry_ms, now_ms)) } } }
                 @if !observed.endpoints.is_empty() {
                     div { dt { "Listens at" } dd { @for end in &observed.endpoints { (wired(&end.name, end.address, end.port, end.protocol)) } } }
                 }
@@ -283,6 +285,10 @@ fn suspended(observed: &Observed) -> Markup {
         @if observed.frozen { " " (state(Tone::Busy, "frozen")) }
         @if is_up && observed.unready.is_some() { " " (state(Tone::Bad, "unready")) }
     }
+}
+
+fn content(content: &Content) -> Markup {
+    html! { (content.artifact) @for config in &content.configs { " " code { (config) } } }
 }
 
 fn behind(behind: bool) -> Markup {
@@ -366,15 +372,6 @@ fn in_container(container: &ContainerSpec) -> Markup {
     }
 }
 
-/// What a unit is made of, in short.
-fn made_of(spec: &Spec) -> String {
-    match (spec.artifact(), spec) {
-        (Some(artifact), _) => format!("{}@{}", artifact.role, artifact.version),
-        (None, Spec::Container(ContainerSpec { image: Image::Name(name) | Image::Existing(name), .. })) => name.clone(),
-        (None, _) => spec.kind().to_owned(),
-    }
-}
-
 /// A table of units of one host.
 pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
     html! {
@@ -398,11 +395,41 @@ pub(in crate::console::web) fn table(units: &[Unit], frame: &Frame) -> Markup {
                             @if let (true, Some(error)) = (unit.desired.run.is_running(), &unit.observed.error) { p.why { (error) } }
                             @if let (None, Some(why)) = (&unit.observed.error, &unit.observed.unready) { p.why { (why) } }
                         }
-                        td data-label="What" { (made_of(&unit.desired.spec)) }
+                        td data-label="What" {
+                            (unit.content().unwrap_or_else(|| unit.wanted()).artifact)
+                            @if let Some(deviation) = unit.deviation() { p.why { (deviation) } }
+                        }
                         td data-label="Last news" { (ago(unit.at_ms, frame.now_ms)) }
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::web::view::samples;
+
+    /// What stands outside of regions stays as it was when the page was made: if it said anything of the unit's state it would
+    /// contradict the rest before long.
+    #[test]
+    fn forms_of_unit_are_the_same_whatever_state_it_is_in() {
+        let frame = Frame { operator: None, token: String::new(), alerts: 0, now_ms: 0 };
+        let forms = |index: usize| {
+            let unit = samples::unit("anna", index);
+            let view = UnitView { unit, asked: None, log: None, latest: Vec::new(), range: Range::Hour, newer: None };
+            let html = view.body(&frame).into_string();
+            assert!(!html.contains("no process"), "{html}");
+            let actions = html.split("action=\"").skip(1).filter_map(|rest| rest.split('"').next()?.rsplit('/').next());
+            actions.map(str::to_owned).collect::<Vec<_>>()
+        };
+        // One runs, and one has no process and is held.
+        let (running, failed) = (forms(0), forms(1));
+        assert_eq!(running, failed);
+        for action in ["start", "freeze", "thaw", "play", "hold", "unhold", "signal", "retire", "remove"] {
+            assert!(running.iter().any(|one| one == action), "{running:?} has no {action}");
         }
     }
 }

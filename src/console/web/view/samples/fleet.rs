@@ -23,7 +23,7 @@ pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
         mac: "02:00:00:00:00:01".to_owned(),
         addresses: vec!["192.0.2.7/24".to_owned(), "2001:db8::7/64".to_owned()],
     };
-    let summary = |phase, hold| UnitSummary { generation: 3, run: Run::Running, phase, hold };
+    let summary = |phase, hold| UnitSummary { generation: 3, run: Run::Running, phase, hold, rolled_back: false };
     let hold = Hold::new(HoldReason::Broken, ago(700));
     let units =
         BTreeMap::from([(name(0), summary(Phase::Running, None)), (name(1), summary(Phase::Failed, Some(hold)))]);

@@ -24,7 +24,7 @@ use muster_topics::{
     probe::{self, Check, Port, Probe, Probes},
     process::{Cores, Limits},
     unit::{
-        ArtifactRef, Beside, Channel, ConfigRef, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress,
+        ArtifactRef, Beside, Channel, ConfigRef, Content, Desired, Exit, Hold, HoldReason, Observed, Phase, Progress,
         RolledBack, Run, Spec, YunoSpec,
     },
 };

@@ -41,6 +41,10 @@ pub(in crate::console::web) fn unit(hostname: &str, index: usize) -> Unit {
         observed: Observed {
             generation: if failed { 3 } else { 4 },
             revision: Some(Digest::of(if failed { b"old" } else { b"new" })),
+            content: Some(Content {
+                artifact: text(if failed { "till@2.4.0" } else { "till@2.4.1" }),
+                configs: vec![text("till.main@7"), "shop@7".to_owned()],
+            }),
             phase: if failed { Phase::Backoff } else { Phase::Running },
             since_ms: ago(312),
             pid: (!failed).then_some(4711),

@@ -1,0 +1,150 @@
+//! What there is of a unit beside what is wanted of it, in the words that the command line and the pages share.
+
+use muster_topics::unit::{Content, Phase};
+
+use super::Unit;
+
+impl Unit {
+    /// What runs, or is installed; nothing if nothing is, or its host has not told what a former revision was.
+    #[must_use]
+    pub fn content(&self) -> Option<Content> {
+        self.observed.content.clone().or_else(|| {
+            let is_wanted = self.observed.revision.as_ref() == Some(&self.desired.revision);
+            is_wanted.then(|| self.wanted())
+        })
+    }
+
+    /// What it is wanted to be made of.
+    #[must_use]
+    pub fn wanted(&self) -> Content {
+        Content::of(&self.desired.spec)
+    }
+
+    /// Whether what there is of it is another revision than the one that is wanted.
+    #[must_use]
+    pub fn is_other(&self) -> bool {
+        self.observed.revision.as_ref().is_some_and(|revision| *revision != self.desired.revision)
+    }
+
+    /// The version that there is, and the one that is wanted where it is another: for a list.
+    #[must_use]
+    pub fn version(&self) -> String {
+        let wanted = self.wanted();
+        let wanted_version = wanted.version();
+        match (self.content(), &self.observed.revision) {
+            (Some(there), _) if there.artifact == wanted.artifact => wanted_version.to_owned(),
+            (Some(there), _) if there.version() == wanted_version => {
+                format!("{}, wanted {}", there.artifact, wanted.artifact)
+            }
+            (Some(there), _) => format!("{}, wanted {wanted_version}", there.version()),
+            (None, Some(_)) => format!("unknown, wanted {wanted_version}"),
+            (None, None) => format!("none, wanted {wanted_version}"),
+        }
+    }
+
+    /// How what there is differs from what is wanted; nothing if it does not.
+    #[must_use]
+    pub fn deviation(&self) -> Option<String> {
+        let revision = self.observed.revision.as_ref().filter(|_| self.is_other())?;
+        let wanted = self.wanted();
+        let runs = match self.observed.phase {
+            Phase::Starting | Phase::Running | Phase::Playing | Phase::Stopping => "runs",
+            _ => "has",
+        };
+        let revisions = format!("revision {}, wanted {}", revision.short(), self.desired.revision.short());
+        let Some(there) = self.content() else { return Some(format!("{runs} {revisions}")) };
+        let mut words = Vec::new();
+        if there.artifact != wanted.artifact {
+            words.push(format!("{runs} {}, wanted {}", there.artifact, wanted.artifact));
+        }
+        if there.configs != wanted.configs {
+            let list = |configs: &[String]| match configs {
+                [] => "none".to_owned(),
+                configs => configs.join(", "),
+            };
+            words.push(format!("configs {}, wanted {}", list(&there.configs), list(&wanted.configs)));
+        }
+        if words.is_empty() {
+            words.push(format!("{runs} {revisions}, of the same artifact and configs"));
+        }
+        Some(words.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        name::{Digest, HostId},
+        snapshot::Pins,
+        unit::{ArtifactRef, Desired, Observed, Run, Spec, YunoSpec},
+    };
+
+    use super::*;
+
+    /// One that is wanted in version 1.2.0, and of which there is nothing.
+    fn absent() -> Unit {
+        let spec = Spec::Yuno(YunoSpec::new(ArtifactRef {
+            sha256: Digest::of(b"web"),
+            size_bytes: 1,
+            role: "web".parse().unwrap(),
+            version: "1.2.0".parse().unwrap(),
+            manifest: None,
+        }));
+        Unit {
+            host: HostId(uuid::Uuid::nil()),
+            hostname: "anna".to_owned(),
+            unit: "default/web".parse().unwrap(),
+            desired: Desired { generation: 1, revision: Digest::of(b"r"), spec, run: Run::Running, frozen: false },
+            observed: Observed::absent(0),
+            hold: None,
+            pins: Pins::default(),
+            stats: None,
+            at_ms: 0,
+        }
+    }
+
+    fn runs(content: Option<Content>, revision: &[u8]) -> Unit {
+        let mut unit = absent();
+        unit.observed.phase = Phase::Running;
+        unit.observed.revision = Some(Digest::of(revision));
+        unit.observed.content = content;
+        unit
+    }
+
+    fn content(artifact: &str, configs: &[&str]) -> Option<Content> {
+        Some(Content {
+            artifact: artifact.to_owned(),
+            configs: configs.iter().map(|config| (*config).to_owned()).collect(),
+        })
+    }
+
+    #[test]
+    fn other_revision_is_shown_beside_the_wanted_one() {
+        for (unit, version, deviation) in [
+            (runs(content("web@1.2.0", &[]), b"r"), "1.2.0", None),
+            (runs(None, b"r"), "1.2.0", None),
+            (runs(content("web@1.1.0", &[]), b"old"), "1.1.0, wanted 1.2.0", Some("runs web@1.1.0, wanted web@1.2.0")),
+            (
+                runs(content("web@1.1.0", &["a@1", "b@2"]), b"old"),
+                "1.1.0, wanted 1.2.0",
+                Some("runs web@1.1.0, wanted web@1.2.0; configs a@1, b@2, wanted none"),
+            ),
+            (
+                runs(content("till@1.2.0", &[]), b"old"),
+                "till@1.2.0, wanted web@1.2.0",
+                Some("runs till@1.2.0, wanted web@1.2.0"),
+            ),
+            (runs(content("web@1.2.0", &[]), b"old"), "1.2.0", Some("of the same artifact and configs")),
+            (runs(None, b"old"), "unknown, wanted 1.2.0", Some("runs revision ")),
+            (absent(), "none, wanted 1.2.0", None),
+        ] {
+            assert_eq!(unit.version(), version);
+            let found = unit.deviation();
+            assert_eq!(found.is_some(), deviation.is_some(), "{found:?}");
+            assert!(found.unwrap_or_default().contains(deviation.unwrap_or_default()));
+        }
+        let mut stopped = runs(content("web@1.1.0", &[]), b"old");
+        (stopped.observed.phase, stopped.desired.run) = (Phase::Stopped, Run::Stopped);
+        assert_eq!(stopped.deviation().unwrap(), "has web@1.1.0, wanted web@1.2.0");
+    }
+}

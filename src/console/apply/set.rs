@@ -1,0 +1,180 @@
+//! Sets of units as commands: parts that fit into messages, and what hosts answer.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use muster_topics::{
+    command::{SetPart, TARGET_HOSTS_MAX, UnitSet, UnitWish, Verb},
+    name::{CommandId, HostId, Name},
+    outcome::Status,
+};
+use tokio::{sync::broadcast::error::RecvError, time::Instant};
+
+use crate::{
+    api::{Command, CommandHost, CommandState, NewCommand},
+    console::{Change, Console, Error, dispatch},
+};
+
+/// How large a part of a set may be: of a message of 64 KiB this leaves room for its hosts and its realms. What is larger alone
+/// goes alone, and is refused if it is too large for any message.
+const PART_MAX_BYTES: usize = 40_000;
+
+/// What a message has beside a set and its hosts: its realms, its signature.
+const REST_BYTES: usize = 6_000;
+
+/// What a host's id takes in a message.
+const HOST_BYTES: usize = 41;
+
+/// Commands that together have units be what is wished, or only find out whether they could be.
+pub(super) fn verbs(wishes: Vec<UnitWish>, check: bool) -> Result<Vec<Verb>, Error> {
+    let mut parts: Vec<(usize, Vec<UnitWish>)> = Vec::new();
+    for wish in wishes {
+        let bytes = size(&wish)?;
+        match parts.last_mut() {
+            Some((taken, part)) if *taken + bytes <= PART_MAX_BYTES => {
+                *taken += bytes;
+                part.push(wish);
+            }
+            _ => parts.push((bytes, vec![wish])),
+        }
+    }
+    let of = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    let set = CommandId::new();
+    let verb = |(number, (_, units))| {
+        let part = (of > 1).then_some(SetPart { set, number, of });
+        Verb::UnitsApply(UnitSet { units, check, part })
+    };
+    Ok((1..).zip(parts).map(verb).collect())
+}
+
+/// Hosts, as many at a time as fit into a message beside a verb.
+pub(super) fn portions<'a>(verb: &Verb, hosts: &'a [HostId]) -> impl Iterator<Item = &'a [HostId]> + use<'a> {
+    let most = match verb {
+        Verb::UnitsApply(set) => {
+            let bytes: usize = set.units.iter().map(|wish| size(wish).unwrap_or_default()).sum();
+            let room = muster_topics::PAYLOAD_MAX_BYTES.saturating_sub(bytes + REST_BYTES);
+            (room / HOST_BYTES).clamp(1, TARGET_HOSTS_MAX)
+        }
+        _ => TARGET_HOSTS_MAX,
+    };
+    hosts.chunks(most)
+}
+
+/// What a wish takes in a signed body, which is itself a text in JSON.
+fn size(wish: &UnitWish) -> Result<usize, Error> {
+    let text = serde_json::to_string(wish).map_err(|error| Error::internal("writing a unit", &error))?;
+    let escaped = text.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    Ok(text.len() + escaped + 1)
+}
+
+/// Gives commands to hosts, and waits for their answers: of each host that has answered all of its commands nothing if it has done
+/// them, and otherwise why not.
+pub(super) async fn ask(
+    console: &Console,
+    operator: &Name,
+    commands: Vec<NewCommand>,
+    limit: Duration,
+) -> Result<BTreeMap<HostId, Option<String>>, Error> {
+    if commands.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let deadline = Instant::now() + limit;
+    let mut changes = console.changes();
+    let mut commands = dispatch::announce_all(console, operator, commands).await?;
+    let mut stale: BTreeSet<CommandId> = commands.iter().map(|command| command.id).collect();
+    loop {
+        for command in commands.iter_mut().filter(|command| stale.contains(&command.id)) {
+            *command = console.command(command.id).await?;
+        }
+        stale.clear();
+        if commands.iter().flat_map(|command| &command.hosts).all(is_over) {
+            break;
+        }
+        while stale.is_empty() {
+            match tokio::time::timeout_at(deadline, changes.recv()).await {
+                Ok(Ok(Change::Command(id))) if commands.iter().any(|command| command.id == id) => {
+                    stale.insert(id);
+                }
+                Ok(Ok(_)) => {}
+                Ok(Err(RecvError::Lagged(_))) => stale.extend(commands.iter().map(|command| command.id)),
+                // Who has not answered by now has not answered.
+                Ok(Err(RecvError::Closed)) | Err(_) => return Ok(answers(&commands)),
+            }
+        }
+    }
+    Ok(answers(&commands))
+}
+
+fn is_over(line: &CommandHost) -> bool {
+    matches!(line.state, CommandState::Done | CommandState::Missing)
+}
+
+fn answers(commands: &[Command]) -> BTreeMap<HostId, Option<String>> {
+    let mut answers: BTreeMap<HostId, Option<String>> = BTreeMap::new();
+    let lines = || commands.iter().flat_map(|command| &command.hosts);
+    for line in lines() {
+        let Some(outcome) = &line.outcome else { continue };
+        let answer = answers.entry(line.host).or_default();
+        match &outcome.value.status {
+            status if status.is_success() => {}
+            Status::Refused { message, .. } | Status::Failed { message } => *answer = Some(message.clone()),
+            _ => *answer = Some("it did not find out whether it could be so".to_owned()),
+        }
+    }
+    let silent: BTreeSet<HostId> = lines().filter(|line| line.outcome.is_none()).map(|line| line.host).collect();
+    answers.retain(|host, answer| answer.is_some() || !silent.contains(host));
+    answers
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_topics::{
+        name::Digest,
+        unit::{ArtifactRef, Spec, YunoSpec},
+    };
+
+    use super::*;
+
+    fn wish(number: usize, args: &[&str]) -> UnitWish {
+        let artifact = ArtifactRef {
+            sha256: Digest::of(b"a"),
+            size_bytes: 1,
+            role: "a".parse().unwrap(),
+            version: "1".parse().unwrap(),
+            manifest: None,
+        };
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let spec = Box::new(Spec::Yuno(YunoSpec { args, ..YunoSpec::new(artifact) }));
+        UnitWish { unit: format!("default/u{number}").parse().unwrap(), spec, run: None, new: false }
+    }
+
+    #[test]
+    fn large_set_is_parts_that_fit_into_messages() {
+        let few = verbs((0..3).map(|number| wish(number, &[])).collect(), false).unwrap();
+        let [Verb::UnitsApply(UnitSet { units, part: None, check: false })] = &few[..] else { panic!("one part") };
+        assert_eq!(units.len(), 3);
+        let quotes = "\"".repeat(300);
+        let many: Vec<UnitWish> = (0..250).map(|number| wish(number, &[&quotes])).collect();
+        let parts = verbs(many.clone(), true).unwrap();
+        assert!(parts.len() > 1);
+        let mut all = Vec::new();
+        for (index, verb) in parts.iter().enumerate() {
+            let Verb::UnitsApply(set) = verb else { panic!("a set") };
+            let part = set.part.unwrap();
+            assert_eq!((part.number as usize, part.of as usize, set.check), (index + 1, parts.len(), true));
+            // As it is signed: a text inside of a text.
+            let signed = serde_json::to_string(&serde_json::to_string(verb).unwrap()).unwrap().len();
+            let hosts = vec![HostId::random(); 1_000];
+            let portion = portions(verb, &hosts).next().unwrap();
+            assert!(
+                signed + portion.len() * HOST_BYTES + REST_BYTES / 2 <= muster_topics::PAYLOAD_MAX_BYTES,
+                "{signed}"
+            );
+            assert_eq!(portions(verb, &hosts).map(<[HostId]>::len).sum::<usize>(), 1_000);
+            all.extend(set.units.clone());
+        }
+        assert_eq!(all, many);
+    }
+}

@@ -1,0 +1,102 @@
+//! How what a unit should be differs from what it is to be: field by field, for people.
+
+use muster_topics::{
+    name::Digest,
+    unit::{ArtifactRef, Desired, MASK, Run, Spec},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{config::differences, document};
+
+/// One field in which a unit differs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FieldDifference {
+    /// Which, such as `limits.memory_bytes`.
+    pub field: String,
+    /// What it is; secrets masked, nothing if there is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Value>,
+    /// What it will be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Value>,
+}
+
+impl std::fmt::Display for FieldDifference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = |value: &Option<Value>| match value {
+            None => "nothing".to_owned(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        };
+        match &self.from {
+            None => write!(f, "{}: {}", self.field, shown(&self.to)),
+            Some(_) => write!(f, "{}: {} → {}", self.field, shown(&self.from), shown(&self.to)),
+        }
+    }
+}
+
+/// How a unit, as it is reported, differs from what it would be: nothing if it does not.
+#[must_use]
+pub fn compare(before: &Desired, after: &Spec, run: Option<Run>) -> Vec<FieldDifference> {
+    let mut before = before.clone();
+    let mut after = after.clone();
+    *after.restart_epoch_mut() = before.spec.restart_epoch();
+    let values = other_values(&mut before.spec, &before.revision, &after);
+    let mut found = fields(Some((&before.spec, before.run)), Some((&after, run.unwrap_or(before.run))));
+    found.extend(values.map(masked));
+    found
+}
+
+/// A difference that is not shown.
+#[must_use]
+pub fn masked(field: String) -> FieldDifference {
+    FieldDifference { field, from: Some(MASK.into()), to: Some(MASK.into()) }
+}
+
+/// Puts the values of an environment into a spec that was reported without them, if they are those of `after`, as its
+/// revision tells. What is not so for the same names is a difference, in the words that stand for it.
+#[must_use]
+pub fn other_values(before: &mut Spec, revision: &Digest, after: &Spec) -> Option<String> {
+    let known = {
+        let mut with = before.clone();
+        let shared = after.env().iter().filter(|(name, _)| before.env().contains_key(*name));
+        with.env_mut().extend(shared.map(|(name, value)| (name.clone(), value.clone())));
+        with
+    };
+    if known.revision().is_ok_and(|found| found == *revision) {
+        *before = known;
+        return None;
+    }
+    let is_told = |name: &String| after.env().get(name).is_some_and(|value| value != MASK);
+    // With a name that goes its value is gone, and with it what the others were.
+    let names_are_kept = before.env().keys().all(|name| after.env().contains_key(name));
+    (names_are_kept && before.env().keys().any(is_told)).then(|| "env (values)".to_owned())
+}
+
+/// In which fields a unit differs.
+#[must_use]
+pub fn fields(before: Option<(&Spec, Run)>, after: Option<(&Spec, Run)>) -> Vec<FieldDifference> {
+    let portrait = |unit: Option<(&Spec, Run)>| {
+        Value::Object(unit.map(|(spec, run)| document::portrait(spec, run)).unwrap_or_default())
+    };
+    let mut found: Vec<FieldDifference> = differences(&portrait(before), &portrait(after))
+        .into_iter()
+        .map(|one| FieldDifference {
+            field: one.pointer.trim_start_matches('/').replace('/', "."),
+            from: one.from,
+            to: one.to,
+        })
+        .collect();
+    // Under one label there may have been another content.
+    let content = |unit: Option<(&Spec, Run)>| unit?.0.artifact().cloned();
+    if let (Some(one), Some(other)) = (content(before), content(after))
+        && one.sha256 != other.sha256
+        && (&one.role, &one.version) == (&other.role, &other.version)
+    {
+        let short = |artifact: &ArtifactRef| Some(artifact.sha256.short().into());
+        found.push(FieldDifference { field: "artifact.sha256".to_owned(), from: short(&one), to: short(&other) });
+    }
+    found
+}

@@ -1,0 +1,130 @@
+//! Placeholders in arguments of units: `{config}`, `{port:NAME}`, `{address:NAME}`, `{endpoint:NAME}`.
+//!
+//! What looks like one, a word in braces, perhaps with a colon and a name, is one: what is none of these is a mistake, and is said to
+//! be one before anything runs. Whoever means the text writes it in two pairs of braces, `{{word}}`. Other braces are text: `{}`,
+//! `${HOME}`, `{"a": 1}`, `{ print $1 }`.
+
+/// A placeholder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placeholder<'a> {
+    /// What is put in.
+    pub what: &'a str,
+    /// Of what; nothing if it has no colon.
+    pub name: Option<&'a str>,
+}
+
+impl std::fmt::Display for Placeholder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name {
+            Some(name) => write!(f, "{{{}:{name}}}", self.what),
+            None => write!(f, "{{{}}}", self.what),
+        }
+    }
+}
+
+/// A piece of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    Text(&'a str),
+    Placeholder(Placeholder<'a>),
+}
+
+/// A text with its placeholders put in. One for which there is nothing stays as it is.
+pub fn fill(text: &str, value: impl Fn(&Placeholder<'_>) -> Option<String>) -> String {
+    let mut filled = String::with_capacity(text.len());
+    for piece in pieces(text) {
+        match piece {
+            Piece::Text(text) => filled.push_str(text),
+            Piece::Placeholder(placeholder) => {
+                filled.push_str(&value(&placeholder).unwrap_or_else(|| placeholder.to_string()));
+            }
+        }
+    }
+    filled
+}
+
+/// The placeholders of a text.
+#[must_use]
+pub fn all(text: &str) -> Vec<Placeholder<'_>> {
+    let placeholder = |piece| if let Piece::Placeholder(placeholder) = piece { Some(placeholder) } else { None };
+    pieces(text).into_iter().filter_map(placeholder).collect()
+}
+
+fn pieces(text: &str) -> Vec<Piece<'_>> {
+    let (mut pieces, mut begin, mut from) = (Vec::new(), 0, 0);
+    while let Some(open) = text[from..].find('{').map(|at| from + at) {
+        // In two pairs of braces it is the text itself, with one.
+        let doubled = look(&text[open + 1..]).filter(|(_, length)| text[open + 1 + length..].starts_with('}'));
+        if let Some((_, length)) = doubled {
+            pieces.push(Piece::Text(&text[begin..open]));
+            pieces.push(Piece::Text(&text[open + 1..open + 1 + length]));
+            begin = open + length + 2;
+            from = begin;
+            continue;
+        }
+        match look(&text[open..]).filter(|_| !text[..open].ends_with('$')) {
+            Some((placeholder, length)) => {
+                pieces.push(Piece::Text(&text[begin..open]));
+                pieces.push(Piece::Placeholder(placeholder));
+                begin = open + length;
+                from = begin;
+            }
+            None => from = open + 1,
+        }
+    }
+    pieces.push(Piece::Text(&text[begin..]));
+    pieces
+}
+
+/// What looks like a placeholder at the beginning of a text, and its length.
+fn look(text: &str) -> Option<(Placeholder<'_>, usize)> {
+    let close = text.find('}')?;
+    let inside = text.get(1..close).filter(|_| text.starts_with('{'))?;
+    let is_word = |word: &str| {
+        let begins = word.starts_with(|first: char| first.is_ascii_lowercase());
+        begins && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    };
+    let is_name = |name: &str| {
+        let begins = name.starts_with(|first: char| first.is_ascii_alphabetic());
+        begins && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+    };
+    let (what, name) = inside.split_once(':').map_or((inside, None), |(what, name)| (what, Some(name)));
+    let is_known = matches!(what, "port" | "address" | "endpoint");
+    let is_one = is_word(what) && name.is_none_or(|name| is_known || is_name(name));
+    is_one.then_some((Placeholder { what, name }, close + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_in_braces_are_placeholders_and_other_braces_are_text() {
+        let value = |placeholder: &Placeholder<'_>| match (placeholder.what, placeholder.name) {
+            ("config", None) => Some("/c".to_owned()),
+            ("port", Some(name)) => Some(format!("<{name}>")),
+            _ => None,
+        };
+        for (text, filled, count) in [
+            ("", "", 0),
+            ("-p{port:web} {config}", "-p<web> /c", 2),
+            ("{port:a}{port:b-c}", "<a><b-c>", 2),
+            ("{hostname} {fact:cpus}", "{hostname} {fact:cpus}", 2),
+            // In two pairs of braces it is the text itself.
+            ("{{config}} {{fact:cpus}}", "{config} {fact:cpus}", 0),
+            ("{{config}", "{/c", 1),
+            ("{{{config}}}", "{{config}}", 0),
+            // Whatever else has braces.
+            (
+                "{} {0} {a,b} ${HOME} ${home} {\"a\": 1} { print $1 } {a:1} {user:.name} {",
+                "{} {0} {a,b} ${HOME} ${home} {\"a\": 1} { print $1 } {a:1} {user:.name} {",
+                0,
+            ),
+            ("{{ name }} {{.Name}}", "{{ name }} {{.Name}}", 0),
+            ("é{config}é", "é/cé", 1),
+        ] {
+            assert_eq!(fill(text, value), filled, "{text}");
+            assert_eq!(all(text).len(), count, "{text}");
+        }
+    }
+}
