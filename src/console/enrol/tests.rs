@@ -163,7 +163,7 @@ async fn sealing_key_is_pinned_by_the_certificate_that_hands_it_over() {
         assert_eq!(pinned().await, [Some(notice.key.clone()), derived(&other)]);
     }
     // Who joins with another key and says none has none: what is sealed is for the machine that was there.
-    let JoinToken { secret, .. } = fixture.token().await;
+    let JoinToken { secret, .. } = fixture.token_for(Some(one.id)).await;
     let anew = JoinRequest { sealing_key: None, ..join_request(&secret, one.id, "one", &KeyPair::generate().unwrap()) };
     assert_eq!(join_with(&fixture, &anew).await.status(), StatusCode::OK);
     assert_eq!(pinned().await, [None, derived(&other)]);
