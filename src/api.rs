@@ -206,7 +206,8 @@ pub struct Token {
 pub struct NewCommand {
     /// Whom it is for.
     pub target: NewTarget,
-    /// How long it may wait for a host before it is refused; ten minutes if left out.
+    /// How long it may wait for a host before it is refused. If left out, programs and questions wait for ten minutes, and
+    /// what is wanted of units, realms and snapshots for seven days.
     #[serde(default)]
     pub expires_in_ms: Option<u64>,
     /// What to do.
@@ -262,6 +263,10 @@ pub struct CommandHost {
     /// The terminal answer, with the part of the output that came with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Received<Outcome>>,
+    /// Since when the host has been away, as far as is known, if the command waits for it. Of one that never connected it
+    /// is when it joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub away_since_ms: Option<Millis>,
 }
 
 /// How far a command has come on one host.

@@ -153,7 +153,13 @@ mod tests {
             stderr: Output::default(),
         });
         let outcome = outcome.map(|value| Received { at_ms: 0, value });
-        CommandHost { host: HostId(uuid::Uuid::from_u128(id)), hostname: hostname.to_owned(), state, outcome }
+        CommandHost {
+            host: HostId(uuid::Uuid::from_u128(id)),
+            hostname: hostname.to_owned(),
+            state,
+            outcome,
+            away_since_ms: None,
+        }
     }
 
     #[test]

@@ -71,7 +71,7 @@ async fn long_output_comes_in_pieces_that_fit_together() {
                 output.extend(outcome.stdout.rest.map(|rest| rest.to_bytes().unwrap()).unwrap_or_default());
                 break;
             }
-            Content::Accepted | Content::Running => {}
+            Content::Accepted | Content::Running | Content::Busy => {}
         }
     }
     assert_eq!(output, vec![0; 100_000]);

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use muster_topics::{
-    Millis,
-    command::{Batch, Command, Exec, Verb},
+    Millis, V1,
+    command::{BUSY_FINAL_MS, Batch, Command, Exec, Verb},
     name::CommandId,
-    outcome::{RefusalCode, Status},
+    outcome::{Content, RefusalCode, Report, Status},
 };
 
 use super::{
@@ -70,6 +70,15 @@ impl Agent {
         }
         // If it cannot be stored the place is free again, and the command comes again.
         let admitted = self.executor.admit(id);
+        let clock_ms = clock::now_ms();
+        let left_ms = command.get().expires_ms.saturating_sub(self.time.now_ms(clock_ms));
+        if let (Err(refusal), true) = (&admitted, left_ms > BUSY_FINAL_MS) {
+            // Nothing of it was begun, and nothing of it is kept: the console has it wait, and sends it again.
+            tx.rollback().await?;
+            tracing::info!(command.id = %id, reason = refusal.message, "no room for a command");
+            self.voice.note(Report { v: V1, command: id, seq: 0, at_ms: clock_ms, content: Content::Busy });
+            return Ok(());
+        }
         let key = match &admitted {
             Ok(Admitted::Now(_)) => None,
             Ok(Admitted::Later(_)) => {

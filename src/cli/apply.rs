@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use super::{
     Session,
     change::{Done, Waiting, applied, no_answer, report},
-    print, target,
+    exec, print, target,
 };
 use crate::{
     api::{Applied, AppliedUnit, Apply as Asked, ApplyAction, ApplyDocument, Command, CommandEvent, CommandHost, Cost},
@@ -79,6 +79,9 @@ struct Conclusion<'a> {
     #[serde(flatten)]
     unit: &'a AppliedUnit,
     done: bool,
+    /// Whether its host is away, and does it once it is back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    waits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -94,7 +97,7 @@ pub async fn run(apply: Apply, session: &Session) -> Result<(), Failure> {
         None => apply.hosts.clone(),
     };
     let documents = read_all(&apply.files)?;
-    let mut asked = Asked { documents, hosts, dry_run: true, expires_in_ms: None };
+    let mut asked = Asked { documents, hosts, dry_run: true, expires_in_ms: apply.wait.expires_in_ms() };
     let planned: Applied = session.client.post("apply", &asked).await?;
     if !planned.unchecked.is_empty() {
         print::say(format_args!(
@@ -110,8 +113,8 @@ pub async fn run(apply: Apply, session: &Session) -> Result<(), Failure> {
     ask_first(&planned.units, apply.yes)?;
     asked.dry_run = false;
     let Applied { units, .. } = session.client.post("apply", &asked).await?;
-    let failures = follow_all(session, &units, apply.wait).await?;
-    conclude(session, &units, failures)
+    let (failures, waiting) = follow_all(session, &units, apply.wait).await?;
+    conclude(session, &units, (failures, &waiting), apply.wait.no_wait)
 }
 
 /// Reads every document of every file.
@@ -242,9 +245,33 @@ struct Answer {
 /// Answers that wait to be looked at, of all commands that are followed.
 const ANSWERS: usize = 64;
 
+/// The units whose hosts are away, if those are not to be waited for: it is said which, and what becomes of them.
+async fn tell_away(session: &Session, units: &[AppliedUnit], waiting: Waiting) -> Result<BTreeSet<usize>, Failure> {
+    let mut away = BTreeSet::new();
+    let commands: BTreeSet<CommandId> = units.iter().filter_map(|unit| unit.command).collect();
+    for id in commands.into_iter().filter(|_| !waiting.wait_offline) {
+        let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
+        let is_away = |unit: &AppliedUnit| {
+            let line = command.hosts.iter().find(|line| line.host == unit.host);
+            unit.command == Some(id) && line.is_some_and(|line| line.away_since_ms.is_some())
+        };
+        let places = units.iter().enumerate().filter(|(_, unit)| is_away(unit)).map(|(place, _)| place);
+        let before = away.len();
+        away.extend(places);
+        if away.len() > before {
+            print::say(format_args!("{}; {}", exec::waits(&command), exec::look(&command)));
+        }
+    }
+    Ok(away)
+}
+
 /// Follows every command until each of its units is what it should be: on each host by itself, so that one that is away keeps no
-/// other waiting.
-async fn follow_all(session: &Session, units: &[AppliedUnit], waiting: Waiting) -> Result<Failures, Failure> {
+/// other waiting. Gives what failed, and what waits for hosts that are away.
+async fn follow_all(
+    session: &Session,
+    units: &[AppliedUnit],
+    waiting: Waiting,
+) -> Result<(Failures, BTreeSet<usize>), Failure> {
     let mut left: BTreeSet<usize> = BTreeSet::new();
     for (place, unit) in units.iter().enumerate() {
         match unit.command {
@@ -254,13 +281,20 @@ async fn follow_all(session: &Session, units: &[AppliedUnit], waiting: Waiting) 
             None => print::say(format_args!("{} on {}: unchanged", unit.unit, unit.hostname)),
         }
     }
+    let away = tell_away(session, units, waiting).await?;
+    left.retain(|place| !away.contains(place));
+    if waiting.no_wait {
+        return Ok((Failures::new(), away));
+    }
     let limit: Duration = waiting.timeout.into();
-    let commands: BTreeSet<CommandId> = units.iter().filter_map(|unit| unit.command).collect();
+    let commands: BTreeSet<CommandId> =
+        left.iter().filter_map(|place| units.get(*place).and_then(|unit| unit.command)).collect();
     let (tell, mut told) = mpsc::channel(ANSWERS);
     let listen = |command| listen(session, command, limit, tell.clone());
     let mut listeners = stream::iter(commands.into_iter().map(listen).collect::<Vec<_>>()).buffer_unordered(FOLLOWED);
     let (mut waits, mut failures, mut is_over) = (FuturesUnordered::new(), Failures::new(), false);
-    loop {
+    // Those who are left are there: nobody listens on for the others.
+    while !(left.is_empty() && waits.is_empty()) {
         tokio::select! {
             // Cancel-safe: what has come stays with the streams and the channel.
             result = listeners.next(), if !is_over => match result {
@@ -285,7 +319,7 @@ async fn follow_all(session: &Session, units: &[AppliedUnit], waiting: Waiting) 
         let id = units.get(place).and_then(|unit| unit.command).map(|id| id.to_string()).unwrap_or_default();
         (place, no_answer(&id, limit))
     }));
-    Ok(failures)
+    Ok((failures, away))
 }
 
 /// The units that an answer settles, each with what is desired of it if that was changed; they are not left then. A part of a set
@@ -356,21 +390,29 @@ async fn finish(
     (place, result.await)
 }
 
-fn conclude(session: &Session, units: &[AppliedUnit], failures: Failures) -> Result<(), Failure> {
+fn conclude(
+    session: &Session,
+    units: &[AppliedUnit],
+    (failures, away): (Failures, &BTreeSet<usize>),
+    no_wait: bool,
+) -> Result<(), Failure> {
     let error = |place: &usize| failures.get(place).map(|failure| failure.message.clone().unwrap_or_default());
     let done = units.iter().enumerate().map(|(place, unit)| {
         let error = error(&place);
-        Conclusion { unit, done: error.is_none(), error }
+        let waits = away.contains(&place);
+        let done = error.is_none() && !waits && !(no_wait && unit.command.is_some());
+        Conclusion { unit, done, waits, error }
     });
     session.printer.data(&done.collect::<Vec<_>>())?;
     let count = |action: ApplyAction| units.iter().filter(|unit| unit.action == action).count();
     print::say(format_args!(
-        "{} units: {} created, {} changed, {} unchanged{}",
+        "{} units: {} created, {} changed, {} unchanged{}{}",
         units.len(),
         count(ApplyAction::Create),
         count(ApplyAction::Change),
         count(ApplyAction::Unchanged),
         if failures.is_empty() { String::new() } else { format!("; {} failed", failures.len()) },
+        if away.is_empty() { String::new() } else { format!("; {} of them wait for hosts that are away", away.len()) },
     ));
     let kinds: BTreeSet<u8> = failures.values().map(|failure| failure.kind.code()).collect();
     let first = failures.values().next().map(|failure| failure.kind);
@@ -383,7 +425,8 @@ fn conclude(session: &Session, units: &[AppliedUnit], failures: Failures) -> Res
         }
     }
     match first {
-        None => Ok(()),
+        None if away.is_empty() || no_wait => Ok(()),
+        None => Err(Failure::silent(Kind::Failed)),
         Some(kind) if kinds.len() == 1 => Err(Failure::silent(kind)),
         Some(_) => Err(Failure::silent(Kind::Failed)),
     }

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
+use futures_util::{StreamExt, stream};
 use muster_topics::{
     command::{UnitSet, UnitWish, Verb as Asked},
-    name::{HostId, LabelValue, Name, UnitName},
+    name::{CommandId, HostId, LabelValue, Name, UnitName},
     outcome::{AppliedUnit, Status},
     process::{Cores, Limits},
     select::Select,
@@ -15,7 +16,10 @@ use muster_topics::{
 use serde::Serialize;
 
 use super::{
-    Session, exec, print,
+    Session,
+    command::asked,
+    exec, print,
+    rollback::millis,
     target::{self, Noun, UnitRef},
     unit::units,
     wait,
@@ -49,15 +53,61 @@ pub struct Change {
     pub(super) wait: Waiting,
 }
 
-/// How long to wait.
+/// How long to wait, and how long the command waits.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Waiting {
-    /// Do not wait until it is done
-    #[arg(long)]
+    /// Do not wait until it is done, nor for an answer: end as soon as the console has stored it
+    #[arg(long, conflicts_with = "wait_offline")]
     pub no_wait: bool,
     /// How long to wait until it is done
     #[arg(long, default_value = "2m", value_name = "TIME")]
     pub timeout: humantime::Duration,
+    /// Wait for hosts that are away as well, rather than say which they are and leave it to them to do it once they are
+    /// back
+    #[arg(long)]
+    pub wait_offline: bool,
+    /// How long it stays wanted of a host that is away, at most and usually 7 days
+    #[arg(long, value_name = "TIME")]
+    pub expires: Option<humantime::Duration>,
+}
+
+impl Waiting {
+    /// The time that a command may wait for its hosts, if that was said.
+    #[must_use]
+    pub(super) fn expires_in_ms(&self) -> Option<u64> {
+        self.expires.map(|expires| millis(expires))
+    }
+}
+
+/// What a verb came to for whom it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is as it was asked to be.
+    Done,
+    /// The console has stored it, and nobody waited for more.
+    Stored(CommandId),
+    /// Its host is away, and does it once it is back.
+    Waits(CommandId),
+}
+
+impl Progress {
+    /// The failure of a verb that had one thing to do.
+    ///
+    /// # Errors
+    /// If it is not done, and was waited for.
+    pub(super) fn verdict(self) -> Result<(), Failure> {
+        match self {
+            Self::Done | Self::Stored(_) => Ok(()),
+            Self::Waits(_) => Err(Failure::silent(Kind::Failed)),
+        }
+    }
+
+    fn command(self) -> Option<CommandId> {
+        match self {
+            Self::Done => None,
+            Self::Stored(command) | Self::Waits(command) => Some(command),
+        }
+    }
 }
 
 /// What a verb does to units.
@@ -186,6 +236,12 @@ struct Conclusion {
     unit: UnitName,
     /// Whether it is as it was asked to be.
     done: bool,
+    /// Whether its host is away, and does it once it is back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    waits: bool,
+    /// The command that tells what becomes of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<CommandId>,
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -201,33 +257,49 @@ pub async fn change(session: &Session, noun: Noun, which: Change, action: Action
     if picked.len() > 1 && action.asks_first() && !which.yes {
         ask_first(&format!("{} {} {}s", action.word(), picked.len(), noun.word()), picked.iter().copied())?;
     }
-    let mut results = Vec::new();
-    for wave in waves(&action, picked) {
-        let wanted = wave.into_iter().map(|unit| (unit, action.asks(unit))).collect();
-        results.extend(each(session, wanted, which.wait).await);
-    }
+    // Each host has its order, and none waits for another.
+    let hosts = waves(&action, picked).into_iter();
+    let each_host = hosts.map(|waves| change_host(session, waves, &action, which.wait));
+    let results = stream::iter(each_host).buffered(HOSTS).collect::<Vec<_>>().await;
+    let results = results.into_iter().flatten().collect();
     conclude(session, results)
 }
 
-/// In which order it is done: where much is stopped, what needs others before these, and higher numbers before lower.
-/// (What starts has its order on its host.)
-fn waves<'a>(action: &Action, picked: Vec<&'a Unit>) -> Vec<Vec<&'a Unit>> {
-    if !matches!(action, Action::Stop | Action::Retire(_)) {
-        return vec![picked];
+/// How many hosts are gone through at a time, each over connections of its own.
+const HOSTS: usize = 64;
+
+/// Does something to units of one host, wave after wave. One that is away gets all of it at once, and does it in that
+/// order.
+async fn change_host<'a>(
+    session: &Session,
+    waves: Vec<Vec<&'a Unit>>,
+    action: &Action,
+    waiting: Waiting,
+) -> Vec<(&'a Unit, Result<Progress, Failure>)> {
+    let mut results = Vec::new();
+    for wave in waves {
+        let wanted = wave.into_iter().map(|unit| (unit, action.asks(unit))).collect();
+        results.extend(each(session, wanted, waiting).await);
     }
-    let mut hosts: BTreeMap<HostId, BTreeMap<&UnitName, &Spec>> = BTreeMap::new();
-    for unit in &picked {
-        hosts.entry(unit.host).or_default().insert(&unit.unit, &unit.desired.spec);
+    results
+}
+
+/// In which order it is done on each host: where much is stopped, what needs others before these, and higher numbers
+/// before lower. (What starts has its order on its host.)
+fn waves<'a>(action: &Action, picked: Vec<&'a Unit>) -> Vec<Vec<Vec<&'a Unit>>> {
+    let mut hosts: BTreeMap<HostId, Vec<&'a Unit>> = BTreeMap::new();
+    for unit in picked {
+        hosts.entry(unit.host).or_default().push(unit);
     }
-    let orders: Vec<(HostId, Vec<Vec<&UnitName>>)> =
-        hosts.iter().map(|(host, units)| (*host, order::stop_waves(units))).collect();
-    let longest = orders.iter().map(|(_, waves)| waves.len()).max().unwrap_or(0);
-    let is_in = |unit: &Unit, number: usize| {
-        orders
-            .iter()
-            .any(|(host, waves)| *host == unit.host && waves.get(number).is_some_and(|wave| wave.contains(&&unit.unit)))
+    let in_order = |units: Vec<&'a Unit>| {
+        if !matches!(action, Action::Stop | Action::Retire(_)) {
+            return vec![units];
+        }
+        let specs = units.iter().map(|unit| (&unit.unit, &unit.desired.spec)).collect();
+        let waves = order::stop_waves(&specs).into_iter();
+        waves.map(|wave| units.iter().copied().filter(|unit| wave.contains(&&unit.unit)).collect()).collect()
     };
-    (0..longest).map(|number| picked.iter().copied().filter(|unit| is_in(unit, number)).collect()).collect()
+    hosts.into_values().map(in_order).collect()
 }
 
 /// Asks for something of each of some units, and tells what became of it.
@@ -243,21 +315,17 @@ async fn each<'a>(
     session: &Session,
     wanted: Vec<(&'a Unit, Asked)>,
     waiting: Waiting,
-) -> Vec<(&'a Unit, Result<(), Failure>)> {
-    // All are asked before any is waited for.
+) -> Vec<(&'a Unit, Result<Progress, Failure>)> {
+    // All are asked before any is waited for, and none waits for another.
     let mut submitted = Vec::new();
     for (unit, asked) in wanted {
-        submitted.push((unit, submit(session, vec![unit.host.to_string()], asked).await));
+        submitted.push((unit, submit(session, vec![unit.host.to_string()], asked, waiting.expires_in_ms()).await));
     }
-    let mut results = Vec::new();
-    for (unit, command) in submitted {
-        let result = match command {
-            Ok(command) => settle(session, &command, waiting).await,
-            Err(failure) => Err(failure),
-        };
-        results.push((unit, result));
-    }
-    results
+    let settled = submitted.into_iter().map(async |(unit, command)| match command {
+        Ok(command) => (unit, settle(session, &command, waiting).await),
+        Err(failure) => (unit, Err(failure)),
+    });
+    stream::iter(settled).buffered(HOSTS).collect().await
 }
 
 /// The units that are meant: of what picks several, those of the kind that the noun says.
@@ -306,19 +374,26 @@ pub fn ask_first<'a>(what: &str, units: impl Iterator<Item = &'a Unit>) -> Resul
 }
 
 /// Tells what became of each unit, and of all.
-fn conclude(session: &Session, results: Vec<(&Unit, Result<(), Failure>)>) -> Result<(), Failure> {
-    let done = |(unit, result): &(&Unit, Result<(), Failure>)| Conclusion {
+fn conclude(session: &Session, results: Vec<(&Unit, Result<Progress, Failure>)>) -> Result<(), Failure> {
+    let done = |(unit, result): &(&Unit, Result<Progress, Failure>)| Conclusion {
         host: unit.host,
         hostname: unit.hostname.clone(),
         unit: unit.unit.clone(),
-        done: result.is_ok(),
+        done: matches!(result, Ok(Progress::Done)),
+        waits: matches!(result, Ok(Progress::Waits(_))),
+        command: result.as_ref().ok().and_then(|progress| progress.command()),
         error: result.as_ref().err().and_then(|failure| failure.message.clone()),
     };
     session.printer.data(&results.iter().map(done).collect::<Vec<_>>())?;
     let total = results.len();
+    let count =
+        |wanted: fn(&Progress) -> bool| results.iter().filter(|(_, result)| result.as_ref().is_ok_and(wanted)).count();
+    let (waiting, stored) =
+        (count(|one| matches!(one, Progress::Waits(_))), count(|one| matches!(one, Progress::Stored(_))));
     let failures: Vec<Failure> = results.into_iter().filter_map(|(_, result)| result.err()).collect();
+    let waits = || if waiting == 0 { Ok(()) } else { Err(Failure::silent(Kind::Failed)) };
     if total <= 1 {
-        return failures.into_iter().next().map_or(Ok(()), Err);
+        return failures.into_iter().next().map_or_else(waits, Err);
     }
     let failed = failures.len();
     let kind = match failures.first() {
@@ -330,16 +405,27 @@ fn conclude(session: &Session, results: Vec<(&Unit, Result<(), Failure>)>) -> Re
             print::say(format_args!("error: {message}"));
         }
     }
-    print::say(format_args!("{total} units: {} done, {failed} failed", total - failed));
-    if failed == 0 { Ok(()) } else { Err(Failure::silent(kind)) }
+    let some = |count: usize, words: &str| if count == 0 { String::new() } else { format!(", {count} {words}") };
+    print::say(format_args!(
+        "{total} units: {} done, {failed} failed{}{}",
+        total - failed - waiting - stored,
+        some(waiting, "waiting for hosts that are away"),
+        some(stored, "ordered"),
+    ));
+    if failed == 0 { waits() } else { Err(Failure::silent(kind)) }
 }
 
 /// Gives a command to hosts.
 ///
 /// # Errors
 /// If the console does not take it.
-pub async fn submit(session: &Session, hosts: Vec<String>, verb: Asked) -> Result<Command, Failure> {
-    let wanted = NewCommand { target: NewTarget::Hosts(hosts), expires_in_ms: None, verb };
+pub async fn submit(
+    session: &Session,
+    hosts: Vec<String>,
+    verb: Asked,
+    expires_in_ms: Option<u64>,
+) -> Result<Command, Failure> {
+    let wanted = NewCommand { target: NewTarget::Hosts(hosts), expires_in_ms, verb };
     session.client.post("commands", &wanted).await
 }
 
@@ -369,8 +455,8 @@ pub async fn make(
         }
         (None, _) => Asked::UnitApply { unit, spec: Box::new(spec), run },
     };
-    let command = submit(session, vec![host], verb).await?;
-    settle(session, &command, waiting).await
+    let command = submit(session, vec![host], verb, waiting.expires_in_ms()).await?;
+    settle(session, &command, waiting).await?.verdict()
 }
 
 fn exists(there: &Unit, differences: &[FieldDifference]) -> Failure {
@@ -390,12 +476,26 @@ pub(super) fn no_answer(command: &str, limit: Duration) -> Failure {
     ))
 }
 
-/// Waits for a command's outcomes and then until each unit is as desired.
+/// Waits for a command's outcomes and then until each unit is as desired; for one whose hosts are away only if that is
+/// wanted.
 ///
 /// # Errors
 /// If it was refused, or does not come about in time.
-pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Result<(), Failure> {
+pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> Result<Progress, Failure> {
     let limit: Duration = waiting.timeout.into();
+    let away = command.hosts.iter().all(|host| host.away_since_ms.is_some());
+    if away && !waiting.wait_offline {
+        print::say(exec::waits(command));
+    }
+    if waiting.no_wait {
+        if !away {
+            print::say(format_args!("{}: ordered; {}", asked(&command.verb), exec::look(command)));
+        }
+        return Ok(Progress::Stored(command.id));
+    }
+    if away && !waiting.wait_offline {
+        return Ok(Progress::Waits(command.id));
+    }
     // The command itself lives longer: for a host that is away it waits until it expires.
     let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, command)).await else {
         return Err(no_answer(&command.id.to_string(), limit));
@@ -405,7 +505,7 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
     for host in &hosts {
         let status = host.outcome.as_ref().map(|outcome| &outcome.value.status);
         match (&command.verb, status) {
-            (Asked::UnitRm { unit }, Some(Status::Completed)) if !waiting.no_wait => {
+            (Asked::UnitRm { unit }, Some(Status::Completed)) => {
                 wait::until_gone(session, host.host, unit, limit).await?;
                 print::say(format_args!("{unit} on {}: forgotten", host.hostname));
             }
@@ -420,7 +520,7 @@ pub async fn settle(session: &Session, command: &Command, waiting: Waiting) -> R
             _ => {}
         }
     }
-    Ok(())
+    Ok(Progress::Done)
 }
 
 /// What is desired of a unit since a command was done.
@@ -465,9 +565,6 @@ pub(super) async fn applied(
     let holds = matches!(verb, Asked::UnitHold { .. } | Asked::UnitRetire { .. });
     if let Some(hold) = hold.as_ref().filter(|_| !holds) {
         print::say(format_args!("{unit} on {}: that is wanted now; it stays held, though: {hold}", host.hostname));
-    }
-    if waiting.no_wait {
-        return Ok(());
     }
     let leaves_it = matches!(verb, Asked::UnitHold { .. } | Asked::UnitLabel { .. });
     let changes_it = matches!(verb, Asked::UnitApply { .. } | Asked::UnitsApply(_) | Asked::UnitUpgrade { .. });

@@ -1,7 +1,10 @@
 //! `muster command`: the ledger of commands.
 
+use std::time::{Duration, Instant};
+
 use clap::Subcommand;
 use muster_topics::{
+    Millis,
     command::{TARGET_HOSTS_MAX, Target, Verb as Asked},
     name::{CommandId, UnitName},
 };
@@ -10,7 +13,7 @@ use super::{Session, change::report, exec, print};
 use crate::{
     api::{Command, CommandHost, CommandState, NewCommand, NewTarget},
     clock,
-    failure::Failure,
+    failure::{Failure, Kind},
 };
 
 /// Verbs on commands.
@@ -55,7 +58,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                     command.id.to_string(),
                     print::age(command.issued_ms, now_ms),
                     command.operator.to_string(),
-                    states(&command.hosts),
+                    states(command, now_ms),
                     asked(&command.verb),
                 ]
             };
@@ -65,8 +68,14 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Cancel { id } => {
             let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
             let cancel = cancel(session, &command).await?;
-            let hosts = exec::follow(session, &cancel).await?;
-            report(&cancel, &hosts)
+            let cancel = not_gone_out(session, cancel).await?;
+            let hosts = exec::follow_there(session, &cancel).await?;
+            let (away, done): (Vec<_>, Vec<_>) =
+                hosts.into_iter().partition(|host| host.state == CommandState::Waiting);
+            if !done.is_empty() {
+                report(&cancel, &done)?;
+            }
+            if away.is_empty() { Ok(()) } else { Err(Failure::silent(Kind::Failed)) }
         }
         Verb::Show { id } => {
             let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
@@ -80,7 +89,9 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
                     ("made", print::age(command.issued_ms, now_ms)),
                     ("expires", print::age(command.expires_ms, now_ms)),
                 ];
-                lines.extend(command.hosts.iter().map(|host| ("host", format!("{} {}", host.hostname, state(host)))));
+                lines.extend(
+                    command.hosts.iter().map(|host| ("host", format!("{} {}", host.hostname, state(host, now_ms)))),
+                );
                 lines
             })
         }
@@ -173,20 +184,41 @@ pub async fn cancel(session: &Session, command: &Command) -> Result<Command, Fai
     session.client.post("commands", &wanted).await
 }
 
-fn states(hosts: &[CommandHost]) -> String {
-    match hosts {
-        [host] => state(host),
+/// How long the console may take to end what has not gone out.
+const WITHDRAWN: Duration = Duration::from_secs(2);
+
+/// A cancellation, once the console has done what it can do of it by itself: what has not gone out to a host that is away
+/// ends at once, and the rest is that host's.
+async fn not_gone_out(session: &Session, mut cancel: Command) -> Result<Command, Failure> {
+    let until = Instant::now() + WITHDRAWN;
+    while cancel.hosts.iter().any(|host| host.away_since_ms.is_some()) && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        cancel = session.client.get(&format!("commands/{}", cancel.id), &[]).await?;
+    }
+    Ok(cancel)
+}
+
+fn states(command: &Command, now_ms: Millis) -> String {
+    let away = command.hosts.iter().filter(|host| host.away_since_ms.is_some()).count();
+    let until = format!("expires {}", print::age(command.expires_ms, now_ms));
+    match &command.hosts[..] {
+        [host] if away == 1 => format!("{}; {until}", state(host, now_ms)),
+        [host] => state(host, now_ms),
         hosts => {
             let done = hosts.iter().filter(|host| host.state == CommandState::Done).count();
-            format!("{done} of {} done", hosts.len())
+            let away = if away == 0 { String::new() } else { format!("; waits for {away} that are away, {until}") };
+            format!("{done} of {} done{away}", hosts.len())
         }
     }
 }
 
-fn state(host: &CommandHost) -> String {
+fn state(host: &CommandHost, now_ms: Millis) -> String {
     match (&host.outcome, host.state) {
         (Some(outcome), _) => exec::status(&outcome.value.status),
-        (None, CommandState::Waiting) => "waiting for the host".to_owned(),
+        (None, CommandState::Waiting) => match host.away_since_ms {
+            Some(since_ms) => format!("waiting for the host, away since {}", print::age(since_ms, now_ms)),
+            None => "waiting for the host".to_owned(),
+        },
         (None, CommandState::Accepted) => "queued on the host".to_owned(),
         (None, CommandState::Running) => "running".to_owned(),
         (None, CommandState::Done | CommandState::Missing) => "missing: it expired without an answer".to_owned(),

@@ -45,7 +45,7 @@ pub async fn run(wanted: Config, session: &Session) -> Result<(), Failure> {
         return desired(session, &unit).await;
     }
     let asked = Verb::UnitConfig { unit: unit.unit.clone() };
-    let command = submit(session, vec![unit.host.to_string()], asked).await?;
+    let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
     let (hosts, output) = exec::collect(session, &command).await?;
     report(&command, &hosts)?;
     show(session, &hosts, &output)

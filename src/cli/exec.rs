@@ -1,7 +1,7 @@
 //! `muster exec`: run a program on hosts, and see what it prints.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -53,6 +53,9 @@ pub struct Exec {
     /// How long the command may wait for a host that is away, and there for its turn
     #[arg(long, default_value = "10m", value_name = "TIME")]
     pub expires: humantime::Duration,
+    /// Of several hosts, wait for those that are away as well. They get the command once they are back in any case
+    #[arg(long, conflicts_with = "no_wait")]
+    pub wait_offline: bool,
     /// A container of the host, as REALM/NAME, that it runs in: with its files, its programs and its users
     #[arg(long, value_name = "UNIT")]
     pub container: Option<UnitName>,
@@ -114,7 +117,7 @@ pub struct Exec {
 
 const EXAMPLES: &str = "\
 Examples:
-  muster exec -- uname -a
+  muster exec -- uname -a                     (where there is but one host)
   muster exec --all --timeout 10s -- df -h
   muster exec --host shop-7 --host shop-8 -- uptime
   muster exec --group canary -- uptime
@@ -142,6 +145,8 @@ unit=shop/till for unit(id=shop/till).
 A group, a select expression and --all are one message that every host reads. The console expects an answer of those
 that are meant by what it knows of them; each host decides by what it is at that moment, and says nothing if it is not
 meant. With --env, --stdin or --passthrough the hosts that are picked are named one by one instead.
+Of several hosts only those that are there are waited for. Those that are away are named at once: they get the command
+when they are back, until it expires (`muster command show ID` tells), and count as not done. --wait-offline waits here.
 At the end those that did not succeed are counted and named: failed, timed out, refused, or missing, which have not
 answered before the command expired.
 No shell is involved without --shell: each word reaches the program as it stands, and a `*` stays a `*`.
@@ -221,7 +226,15 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
     if exec.no_wait {
         return print::write_out(&format!("{}\n", command.id));
     }
-    let hosts = follow(session, &command).await?;
+    let leaves = command.hosts.len() > 1 && !exec.wait_offline;
+    let mut output = Printed::new(&command.hosts);
+    let hosts = tokio::select! {
+        hosts = follow_into(session, &command, &mut output, leaves) => hosts?,
+        _ = tokio::signal::ctrl_c() => {
+            output.end()?;
+            return Err(Failure::new(Kind::Failed, "interrupted; the command goes on").hint(look(&command)));
+        }
+    };
     if exec.daemon && hosts.iter().any(is_success) {
         print::write_out(&format!("default/exec-{}\n", command.id))?;
     }
@@ -229,6 +242,9 @@ pub async fn run(exec: Exec, session: &Session) -> Result<(), Failure> {
         print::say(lines.trim_end());
     }
     summarise(&hosts);
+    if hosts.iter().any(|host| host.state == CommandState::Waiting) {
+        print::say(format_args!("hint: {}", look(&command)));
+    }
     verdict(&hosts, exec.passthrough)
 }
 
@@ -246,7 +262,7 @@ async fn aim(exec: &Exec, verb: &Verb, session: &Session) -> Result<NewTarget, F
         }
         (None, Some(label)) => NewTarget::Group(label.clone()),
         (None, None) if exec.all => NewTarget::All,
-        (None, None) if exec.hosts.is_empty() => NewTarget::Hosts(vec![host::one(session, None).await?]),
+        (None, None) if exec.hosts.is_empty() => NewTarget::Hosts(vec![host::only(session).await?]),
         (None, None) => NewTarget::Hosts(exec.hosts.clone()),
     })
 }
@@ -304,16 +320,24 @@ fn millis(duration: Duration) -> u64 {
 /// # Errors
 /// If the console cannot be reached.
 pub async fn follow(session: &Session, command: &Command) -> Result<Vec<CommandHost>, Failure> {
-    follow_into(session, command, &mut Printed::new(&command.hosts)).await
+    follow_into(session, command, &mut Printed::new(&command.hosts), false).await
 }
 
-/// The same, with a name of one's own before each line.
+/// The same, without waiting for hosts that were away when the command was given.
+///
+/// # Errors
+/// As [`follow`].
+pub async fn follow_there(session: &Session, command: &Command) -> Result<Vec<CommandHost>, Failure> {
+    follow_into(session, command, &mut Printed::new(&command.hosts), true).await
+}
+
+/// The same as [`follow`], with a name of one's own before each line.
 ///
 /// # Errors
 /// As [`follow`].
 pub async fn follow_named(session: &Session, command: &Command, name: &str) -> Result<Vec<CommandHost>, Failure> {
     let names = command.hosts.iter().map(|host| (host.host, format!("{name} | "))).collect();
-    follow_into(session, command, &mut Printed { names, ..Printed::new(&command.hosts) }).await
+    follow_into(session, command, &mut Printed { names, ..Printed::new(&command.hosts) }, false).await
 }
 
 /// Keeps the standard output of a command on one host, for whoever is to read it, until that has its outcome.
@@ -322,11 +346,17 @@ pub async fn follow_named(session: &Session, command: &Command, name: &str) -> R
 /// As [`follow`].
 pub async fn collect(session: &Session, command: &Command) -> Result<(Vec<CommandHost>, Vec<u8>), Failure> {
     let mut output = Printed { kept: Some(Vec::new()), ..Printed::new(&command.hosts) };
-    let hosts = follow_into(session, command, &mut output).await?;
+    let hosts = follow_into(session, command, &mut output, false).await?;
     Ok((hosts, output.kept.unwrap_or_default()))
 }
 
-async fn follow_into(session: &Session, command: &Command, output: &mut Printed) -> Result<Vec<CommandHost>, Failure> {
+/// `leaves`: those that were away when the command was given are not waited for.
+async fn follow_into(
+    session: &Session,
+    command: &Command,
+    output: &mut Printed,
+    leaves: bool,
+) -> Result<Vec<CommandHost>, Failure> {
     let goes_on = |failure: Failure| match failure.kind {
         Kind::Unreachable => {
             failure.hint(format!("the command goes on; `muster command show {}` tells what became of it", command.id))
@@ -335,8 +365,18 @@ async fn follow_into(session: &Session, command: &Command, output: &mut Printed)
     };
     let mut events = session.client.events(&format!("commands/{}/events", command.id)).await.map_err(goes_on)?;
     let mut hosts: BTreeMap<HostId, CommandHost> = command.hosts.iter().map(|host| (host.host, host.clone())).collect();
-    let mut told = false;
+    let away = |host: &CommandHost| host.away_since_ms.is_some();
+    let mut awaited: BTreeSet<HostId> =
+        command.hosts.iter().filter(|host| !(leaves && away(host))).map(|host| host.host).collect();
+    let mut told = command.hosts.iter().any(away);
+    if told {
+        print::say(waits(command));
+    }
     loop {
+        if leaves && awaited.is_empty() {
+            output.end()?;
+            return Ok(hosts.into_values().collect());
+        }
         let next = tokio::time::timeout(SILENCE, events.next()).await;
         let event = match next {
             Ok(event) => event.map_err(goes_on)?,
@@ -358,6 +398,9 @@ async fn follow_into(session: &Session, command: &Command, output: &mut Printed)
                 if let Some(received) = &host.outcome {
                     output.rest(host.host, &received.value)?;
                 }
+                if matches!(host.state, CommandState::Done | CommandState::Missing) {
+                    awaited.remove(&host.host);
+                }
                 hosts.insert(host.host, host);
             }
             CommandEvent::End => {
@@ -375,17 +418,41 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// Names of hosts that one line may hold.
 const NAMED_MAX: usize = 5;
 
+/// Which hosts of a command are away, and what that means.
+#[must_use]
+pub fn waits(command: &Command) -> String {
+    let now_ms = crate::clock::now_ms();
+    let away: Vec<String> = command
+        .hosts
+        .iter()
+        .filter_map(|host| Some(format!("{} (since {})", host.hostname, print::age(host.away_since_ms?, now_ms))))
+        .collect();
+    let (what, is) = (super::command::asked(&command.verb), if away.len() == 1 { "is" } else { "are" });
+    let until = print::age(command.expires_ms, now_ms);
+    format!("{} {is} away: {what} waits for that host to be back, and expires {until}", named(&away))
+}
+
+/// How to look at a command later.
+#[must_use]
+pub fn look(command: &Command) -> String {
+    format!("`muster command show {}` tells what became of it", command.id)
+}
+
+/// The first few of some names.
+fn named(names: &[String]) -> String {
+    let more = if names.len() > NAMED_MAX { format!(" and {} more", names.len() - NAMED_MAX) } else { String::new() };
+    format!("{}{more}", names[..names.len().min(NAMED_MAX)].join(", "))
+}
+
 fn tell_waiting<'a>(command: &Command, hosts: impl Iterator<Item = &'a CommandHost>) {
-    let waiting: Vec<&str> =
-        hosts.filter(|host| host.state == CommandState::Waiting).map(|host| host.hostname.as_str()).collect();
+    let waiting: Vec<String> =
+        hosts.filter(|host| host.state == CommandState::Waiting).map(|host| host.hostname.clone()).collect();
     if waiting.is_empty() {
         return;
     }
-    let named = waiting.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
-    let more =
-        if waiting.len() > NAMED_MAX { format!(" and {} more", waiting.len() - NAMED_MAX) } else { String::new() };
+    let named = named(&waiting);
     let until = print::age(command.expires_ms, crate::clock::now_ms());
-    print::say(format_args!("waiting for {named}{more}; the command expires {until} (Ctrl-C leaves it to wait)"));
+    print::say(format_args!("waiting for {named}; the command expires {until} (Ctrl-C leaves it to wait)"));
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub struct Export {
 /// If it is not clear which units are meant, or there are none.
 pub async fn run(export: Export, session: &Session) -> Result<(), Failure> {
     let all = units(session, None).await?;
-    let wait = Waiting { no_wait: true, timeout: Duration::ZERO.into() };
+    let wait = Waiting { no_wait: true, timeout: Duration::ZERO.into(), wait_offline: false, expires: None };
     let every = export.all || export.units.is_empty() && export.select.is_none();
     let which = Change { units: export.units, select: export.select, hosts: export.hosts, all: every, yes: true, wait };
     let (mut documents, mut deviations) = (Vec::<Value>::new(), Vec::new());

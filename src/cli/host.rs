@@ -85,6 +85,20 @@ pub async fn one(session: &Session, named: Option<String>) -> Result<String, Fai
     }
 }
 
+/// The only host that there is: where more would do as well, none is taken for meant.
+///
+/// # Errors
+/// If there are several, or none.
+pub async fn only(session: &Session) -> Result<String, Failure> {
+    use crate::failure::Kind;
+    let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
+    match hosts.as_slice() {
+        [] | [_] => one(session, hosts.first().map(|host| host.id.to_string())).await,
+        several => Err(Failure::new(Kind::Usage, format!("there are {} hosts, and none is named", several.len()))
+            .hint("say which: --host HOST, --group LABEL, --select EXPRESSION or --all; `muster host ls` lists them")),
+    }
+}
+
 async fn list(session: &Session) -> Result<(), Failure> {
     let hosts: Vec<Host> = session.client.get("hosts", &[]).await?;
     let now_ms = clock::now_ms();

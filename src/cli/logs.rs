@@ -101,7 +101,7 @@ fn name(unit: &Unit) -> String {
 
 async fn last(session: &Session, unit: &Unit, several: bool, lines: u32) -> Result<(), Failure> {
     let asked = Asked::UnitLogs { unit: unit.unit.clone(), lines };
-    let command = submit(session, vec![unit.host.to_string()], asked).await?;
+    let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
     let hosts = match several {
         true => exec::follow_named(session, &command, &name(unit)).await?,
         false => exec::follow(session, &command).await?,
@@ -113,7 +113,7 @@ async fn last(session: &Session, unit: &Unit, several: bool, lines: u32) -> Resu
 async fn follow(session: &Session, unit: &Unit, several: bool, lines: u32, time: Duration) -> Result<(), Failure> {
     let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let asked = Asked::UnitFollow { unit: unit.unit.clone(), lines, for_ms };
-    let command = submit(session, vec![unit.host.to_string()], asked).await?;
+    let command = submit(session, vec![unit.host.to_string()], asked, None).await?;
     let name = name(unit);
     let followed = async {
         match several {

@@ -10,7 +10,7 @@ use muster_topics::{
 
 use super::{Session, change::report, exec, print};
 use crate::{
-    api::{Command, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved},
+    api::{Command, CommandState, NewRealm, Realm, RealmChanged, RealmFields, RealmRemoved},
     failure::Failure,
 };
 
@@ -225,10 +225,14 @@ async fn told(session: &Session, what: &str, command: Option<CommandId>, wait: W
     if !wait.no_wait {
         let command: Command = session.client.get(&format!("commands/{id}"), &[]).await?;
         let limit: Duration = wait.timeout.into();
-        if let Ok(hosts) = tokio::time::timeout(limit, exec::follow(session, &command)).await {
-            let hosts = hosts?;
-            report(&command, &hosts)?;
-            print::say(format_args!("{what}, on {} hosts", hosts.len()));
+        if let Ok(hosts) = tokio::time::timeout(limit, exec::follow_there(session, &command)).await {
+            let (away, heard): (Vec<_>, Vec<_>) =
+                hosts?.into_iter().partition(|host| host.state == CommandState::Waiting);
+            if !heard.is_empty() {
+                report(&command, &heard)?;
+            }
+            let later = if away.is_empty() { "" } else { "; those that are away hear of it when they are back" };
+            print::say(format_args!("{what}, on {} hosts{later}", heard.len()));
             return Ok(());
         }
     }

@@ -12,7 +12,7 @@ use muster_topics::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Session, change, host, print, wait};
+use super::{Session, change, command::asked, exec, host, print, wait};
 use crate::{
     api::{Command, CommandEvent, CommandHost, Host, NewCommand, NewTarget},
     clock,
@@ -28,7 +28,14 @@ use crate::{
                         before-upgrade --dry-run")]
 pub enum Verb {
     /// Keep what every unit of a host should be, under a name
-    Take(Named),
+    Take {
+        /// Which one
+        #[command(flatten)]
+        named: Named,
+        /// How long to wait
+        #[command(flatten)]
+        wait: change::Waiting,
+    },
     /// List the snapshots of hosts
     #[command(alias = "list")]
     Ls(Where),
@@ -57,7 +64,14 @@ pub enum Verb {
         wait: change::Waiting,
     },
     /// Forget a snapshot that is not active
-    Rm(Named),
+    Rm {
+        /// Which one
+        #[command(flatten)]
+        named: Named,
+        /// How long to wait
+        #[command(flatten)]
+        wait: change::Waiting,
+    },
 }
 
 /// Which hosts.
@@ -95,21 +109,24 @@ struct Answer<T: Serialize> {
 /// If it cannot be done.
 pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     match verb {
-        Verb::Take(Named { snapshot, at }) => {
+        Verb::Take { named: Named { snapshot, at }, wait } => {
             let asked = Asked::SnapshotTake { snapshot: snapshot.clone() };
-            order(session, &at, asked, &format!("snapshot {snapshot} is taken")).await
+            order(session, &at, (asked, wait), &format!("snapshot {snapshot} is taken")).await
         }
         Verb::Ls(at) => list(session, &at).await,
         Verb::Diff(Named { snapshot, at }) => {
-            print_diffs(session, &each(session, &at, Asked::SnapshotDiff { snapshot }).await?)
+            let (diffs, verdict) = each(session, &at, Asked::SnapshotDiff { snapshot }, None).await?;
+            print_diffs(session, &diffs)?;
+            verdict
         }
         Verb::Activate { named: Named { snapshot, at }, dry_run: true, .. } => {
-            let diffs: Vec<Answer<SnapshotDiff>> = each(session, &at, Asked::SnapshotDiff { snapshot }).await?;
+            let (diffs, verdict): (Vec<Answer<SnapshotDiff>>, _) =
+                each(session, &at, Asked::SnapshotDiff { snapshot }, None).await?;
             print_diffs(session, &diffs)?;
             for Answer { hostname, answer, .. } in &diffs {
                 print::say(format_args!("{hostname}: {}", forecast(answer)));
             }
-            Ok(())
+            verdict
         }
         Verb::Activate { named: Named { snapshot, at }, wait, .. } => {
             switch(session, &at, Asked::SnapshotActivate { snapshot }, wait).await
@@ -117,9 +134,9 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
         Verb::Deactivate { named: Named { snapshot, at }, wait } => {
             switch(session, &at, Asked::SnapshotDeactivate { snapshot }, wait).await
         }
-        Verb::Rm(Named { snapshot, at }) => {
+        Verb::Rm { named: Named { snapshot, at }, wait } => {
             let asked = Asked::SnapshotRm { snapshot: snapshot.clone() };
-            order(session, &at, asked, &format!("snapshot {snapshot} is forgotten")).await
+            order(session, &at, (asked, wait), &format!("snapshot {snapshot} is forgotten")).await
         }
     }
 }
@@ -141,37 +158,60 @@ async fn hosts(session: &Session, at: &Where) -> Result<Vec<String>, Failure> {
     if at.hosts.is_empty() { Ok(vec![host::one(session, None).await?]) } else { Ok(at.hosts.clone()) }
 }
 
-/// Asks each host, one command for each: their answers are documents of their own.
-async fn ask(session: &Session, at: &Where, verb: &Asked) -> Result<Vec<(CommandHost, Vec<u8>)>, Failure> {
+/// Answers of hosts, and the failure that those amount to that are away and were not waited for.
+type Answered<T> = (Vec<T>, Result<(), Failure>);
+
+/// Asks each host, one command for each: their answers are documents of their own. `wait` is about what changes
+/// something; a question is asked of those that are there.
+async fn ask(
+    session: &Session,
+    at: &Where,
+    verb: &Asked,
+    wait: Option<change::Waiting>,
+) -> Result<Answered<(CommandHost, Vec<u8>)>, Failure> {
     let mut commands = Vec::new();
     for host in hosts(session, at).await? {
         let target = NewTarget::Hosts(vec![host]);
-        let wanted = NewCommand { target, expires_in_ms: None, verb: verb.clone() };
+        let expires_in_ms = wait.and_then(|wait| wait.expires_in_ms());
+        let wanted = NewCommand { target, expires_in_ms, verb: verb.clone() };
         let command: Command = session.client.post("commands", &wanted).await?;
         commands.push(command);
     }
-    let mut answers = Vec::new();
+    let (no_wait, wait_offline) = wait.map_or((false, false), |wait| (wait.no_wait, wait.wait_offline));
+    let (mut answers, mut verdict) = (Vec::new(), Ok(()));
     for command in commands {
+        let is_away = command.hosts.iter().any(|host| host.away_since_ms.is_some());
+        if is_away && !wait_offline {
+            print::say(format_args!("{}; {}", exec::waits(&command), exec::look(&command)));
+            verdict = Err(Failure::silent(Kind::Failed));
+            continue;
+        }
+        if no_wait {
+            print::say(format_args!("{}: ordered; {}", asked(verb), exec::look(&command)));
+            continue;
+        }
         let answer = gather(session, &command).await?;
         change::report(&command, std::slice::from_ref(&answer.0))?;
         answers.push(answer);
     }
-    Ok(answers)
+    Ok((answers, if no_wait { Ok(()) } else { verdict }))
 }
 
 async fn each<T: Serialize + DeserializeOwned>(
     session: &Session,
     at: &Where,
     verb: Asked,
-) -> Result<Vec<Answer<T>>, Failure> {
-    let answers = ask(session, at, &verb).await?;
+    wait: Option<change::Waiting>,
+) -> Result<Answered<Answer<T>>, Failure> {
+    let (answers, verdict) = ask(session, at, &verb, wait).await?;
     let answer = |(host, output): (CommandHost, Vec<u8>)| {
         let answer = serde_json::from_slice(&output).map_err(|error| {
             Failure::new(Kind::Failed, format!("what {} answers is not understood: {error}", host.hostname))
         })?;
         Ok(Answer { host: host.host, hostname: host.hostname, answer })
     };
-    answers.into_iter().map(answer).collect()
+    let answers = answers.into_iter().map(answer).collect::<Result<_, Failure>>()?;
+    Ok((answers, verdict))
 }
 
 /// A command to one host, and all that it prints, once it is over.
@@ -195,15 +235,21 @@ async fn gather(session: &Session, command: &Command) -> Result<(CommandHost, Ve
     Ok((host, output))
 }
 
-async fn order(session: &Session, at: &Where, verb: Asked, done: &str) -> Result<(), Failure> {
-    for (host, _) in ask(session, at, &verb).await? {
+async fn order(
+    session: &Session,
+    at: &Where,
+    (verb, wait): (Asked, change::Waiting),
+    done: &str,
+) -> Result<(), Failure> {
+    let (answers, verdict) = ask(session, at, &verb, Some(wait)).await?;
+    for (host, _) in answers {
         print::say(format_args!("{}: {done}", host.hostname));
     }
-    Ok(())
+    verdict
 }
 
 async fn list(session: &Session, at: &Where) -> Result<(), Failure> {
-    let answers: Vec<Answer<Snapshots>> = each(session, at, Asked::SnapshotLs).await?;
+    let (answers, verdict): (Vec<Answer<Snapshots>>, _) = each(session, at, Asked::SnapshotLs, None).await?;
     let flat = |answer: Answer<Snapshots>| {
         let Answer { host, hostname, answer } = answer;
         answer.snapshots.into_iter().map(move |answer| Answer { host, hostname: hostname.clone(), answer })
@@ -222,7 +268,8 @@ async fn list(session: &Session, at: &Where) -> Result<(), Failure> {
         ]
     };
     let header = ["HOST", "SNAPSHOT", "UNITS", "TAKEN", "STATE"];
-    session.printer.list(&snapshots, &header, row, "no snapshots; `muster snapshot take NAME` takes one")
+    session.printer.list(&snapshots, &header, row, "no snapshots; `muster snapshot take NAME` takes one")?;
+    verdict
 }
 
 fn print_diffs(session: &Session, diffs: &[Answer<SnapshotDiff>]) -> Result<(), Failure> {
@@ -257,7 +304,7 @@ fn words(difference: &Difference) -> (&'static str, String) {
 /// Activates or deactivates, and waits until each unit is there.
 async fn switch(session: &Session, at: &Where, verb: Asked, waiting: change::Waiting) -> Result<(), Failure> {
     let limit: Duration = waiting.timeout.into();
-    let done: Vec<Answer<SnapshotDiff>> = each(session, at, verb).await?;
+    let (done, verdict): (Vec<Answer<SnapshotDiff>>, _) = each(session, at, verb, Some(waiting)).await?;
     for Answer { host, hostname, answer } in &done {
         let changed: Vec<(&UnitDiff, u64)> =
             answer.units.iter().filter_map(|unit| Some((unit, unit.generation?))).collect();
@@ -265,14 +312,12 @@ async fn switch(session: &Session, at: &Where, verb: Asked, waiting: change::Wai
         for later in answer.units.iter().filter(|unit| unit.difference == Difference::Later) {
             print::say(format_args!("{hostname}: {} stays, for something else was desired of it since", later.unit));
         }
-        if !waiting.no_wait {
-            for (unit, generation) in changed {
-                wait::until_reached(session, *host, &unit.unit, (generation, wait::Goal::Proven), limit).await?;
-            }
+        for (unit, generation) in changed {
+            wait::until_reached(session, *host, &unit.unit, (generation, wait::Goal::Proven), limit).await?;
         }
     }
-    match session.printer.format {
-        print::Format::Table => Ok(()),
-        _ => print_diffs(session, &done),
+    if session.printer.format != print::Format::Table {
+        print_diffs(session, &done)?;
     }
+    verdict
 }

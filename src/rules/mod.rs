@@ -3,6 +3,7 @@
 //!
 //! - [`time`]: what time it is, for a host whose clock may be wrong
 //! - [`authorise`]: whether a command may be done on this host; [`receive`]: what any signed message comes to there
+//! - [`intent`]: how long a command waits for a host that is away, and which earlier one it makes void
 //! - [`presence`]: whether this agent is the only one of its host
 //! - [`heartbeat`]: what to say of the host's state, and when
 //! - [`alert`]: which alerts hold
@@ -31,6 +32,7 @@ pub mod cost;
 pub mod document;
 pub mod edit;
 pub mod heartbeat;
+pub mod intent;
 pub mod keys;
 pub mod lease;
 pub mod order;

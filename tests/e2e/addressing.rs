@@ -261,7 +261,7 @@ fn who_does_not_answer_is_missing_by_name_and_who_comes_back_gets_the_same_bytes
     bench.kill("south-1");
     let targets = [&["--all"][..], &["--group", "site"], &["--select", "label.site"]];
     let started = targets.map(|target| {
-        let args = [&["exec", "--expires", "2s"], target, &["--", "true"]].concat();
+        let args = [&["exec", "--wait-offline", "--expires", "2s"], target, &["--", "true"]].concat();
         Running::start(bench.roles.home.command().args(args))
     });
     for mut exec in started {
@@ -291,7 +291,7 @@ fn who_has_changed_meanwhile_is_neither_missing_nor_waited_for() {
     let mark = bench.mark("ran");
     let start = |target: &[&str]| {
         let mut command = bench.roles.home.command();
-        Running::start(command.args([&["exec", "--shell"], target, &["--", &mark]].concat()))
+        Running::start(command.args([&["exec", "--wait-offline", "--shell"], target, &["--", &mark]].concat()))
     };
     let mut both = start(&["--select", "label.site=south or host=north-1"]);
     let mut alone = start(&["--select", "label.site=south"]);

@@ -15,6 +15,7 @@ mod fleet;
 mod addressing;
 mod alerts;
 mod apply;
+mod away;
 mod bad_input;
 mod batch;
 mod boot;

@@ -1,5 +1,5 @@
 //! More commands than may run at once: they wait for their turn, in order, through a kill of the agent, and one more
-//! than may wait is refused.
+//! than may wait comes again.
 
 use std::fs;
 
@@ -74,21 +74,23 @@ impl Bench {
 }
 
 #[test]
-fn who_waits_has_its_turn_in_order_and_more_are_refused() {
+fn who_waits_has_its_turn_in_order_and_more_come_again_while_there_is_time() {
     let bench = Bench::start(2);
     let first = bench.gated();
     let second = bench.exec(&["--timeout", "2s"], &bench.note("second"));
     let third = bench.exec(&[], &bench.note("third"));
     bench.state(&third, "accepted");
     assert!(bench.roles.ok(&["command", "ls"]).contains("queued on the host"));
-    bench.roles.home.muster(&["exec", "--", "true"]).expect_code(1).expect_stderr("2 wait");
+    // There is no time left to come again; with more of it, it does.
+    bench.roles.home.muster(&["exec", "--expires", "5s", "--", "true"]).expect_code(1).expect_stderr("2 wait");
+    let fourth = bench.exec(&[], &bench.note("fourth"));
     // Longer than its time limit: that begins with the program.
     std::thread::sleep(std::time::Duration::from_millis(2_500));
     bench.open();
-    for id in [first, second, third] {
+    for id in [first, second, third, fourth] {
         assert_eq!(bench.outcome(&id)["exit"]["code"], 0);
     }
-    assert_eq!(bench.effects(), "second\nthird\n");
+    assert_eq!(bench.effects(), "second\nthird\nfourth\n");
 }
 
 #[test]

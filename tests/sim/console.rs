@@ -12,7 +12,7 @@ use muster_topics::{
 };
 
 use super::{
-    ledger::{CommandRow, Ledger},
+    ledger::{CommandRow, Ledger, SIGNED_BYTES},
     random::between,
     watch::Promise,
     wire::{Body, ConnId, Message, Order, Packet},
@@ -32,9 +32,9 @@ use crate::{
             apply::Batch,
             effects::Refreshes,
         },
-        store::command::Open,
+        store::command::{Open, Reached},
     },
-    rules::backoff::Growth,
+    rules::{backoff::Growth, intent::Kind},
 };
 
 /// `BACKOFF` of the console's link.
@@ -70,7 +70,9 @@ impl Console {
         let (ledger, life) = (std::mem::take(&mut self.ledger), self.life + 1);
         let clock_off_ms = self.clock_off_ms;
         *self = Self { ledger, life, clock_off_ms, is_up: true, ..Self::default() };
-        self.schedule = Schedule::load(self.ledger.online(), self.ledger.open(), clock::now_ms());
+        let (schedule, actions) = Schedule::load(self.ledger.online(), self.ledger.open(), clock::now_ms());
+        self.schedule = schedule;
+        self.perform(actions, around);
         around.note(|| format!("the console starts, life {life}, {} open", self.schedule.len()));
         around.after(0, Event::Connect(Who::Console, life));
         around.after(0, Event::Dispatch(life));
@@ -228,6 +230,12 @@ impl Console {
                     self.ledger.miss(command, &hosts);
                     continue;
                 }
+                Action::Close(command, host, ended) => {
+                    let outcome = ended.outcome(clock::now_ms());
+                    around.note(|| format!("{command} ends without {host}: {:?}", outcome.status));
+                    self.ledger.close(command, host, outcome, clock::now_ms());
+                    continue;
+                }
                 Action::Broadcast(command, topic) => (command, topic),
                 Action::Send(command, host) => (command, Topic::Host(host, HostTopic::Command)),
             };
@@ -251,17 +259,21 @@ impl Console {
 
     /// An operator wants something, as `dispatch::issue`.
     pub(super) fn submit(&mut self, command: Command, hosts: &[HostId], is_killed: bool, around: &mut Around<'_>) {
-        let (id, expires_ms) = (command.id, command.expires_ms);
+        let (id, expires_ms, verb) = (command.id, command.expires_ms, command.verb.clone());
+        let issued_ms = command.issued_ms;
         around.note(|| format!("{id} is submitted for {} hosts: {}", hosts.len(), command.verb.name()));
         let broadcast = command.target.broadcast();
         let body = around.seal.sign(Order::Command(command), false);
         around.ordered.extend(hosts.iter().map(|host| (id, *host)));
         let rows = hosts.iter().map(|host| (*host, (CommandState::Waiting, None))).collect();
-        self.ledger.add(id, CommandRow { expires_ms, broadcast: broadcast.is_some(), signed: body, hosts: rows });
+        let kind = Kind::of(&verb);
+        let row = CommandRow { issued_ms, expires_ms, verb, broadcast: broadcast.is_some(), signed: body, hosts: rows };
+        self.ledger.add(id, row);
         if is_killed {
             return;
         }
-        let open = Open { id, expires_ms, hosts: hosts.iter().map(|host| (*host, false)).collect() };
+        let hosts = hosts.iter().map(|host| (*host, Reached::No)).collect();
+        let open = Open { id, expires_ms, bytes: SIGNED_BYTES, kind, hosts };
         self.tell(dispatch::Event::Submitted { open, broadcast }, around);
     }
 

@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, HashSet};
 
 use muster_topics::{
     Millis, V1,
-    command::{Command, Exec, Target, Verb},
+    command::{Command, Target},
     name::{CommandId, HostId, UnitName},
     presence::Presence,
     unit::UnitReport,
 };
 use tokio::runtime::Runtime;
 
-use super::{ledger::CommandRow, shadow::runtime};
+use super::{
+    ledger::{CommandRow, SIGNED_BYTES},
+    shadow::runtime,
+};
 use crate::{
     api::CommandState,
     console::store::{
@@ -62,17 +65,16 @@ impl ConsoleShadow {
 
     pub(super) fn add(&mut self, id: CommandId, row: &CommandRow) {
         let hosts: Vec<_> = row.hosts.keys().copied().collect();
-        let verb = Verb::Exec(Exec::new(vec!["true".to_owned()], 1_000));
-        let (operator, expires_ms) = ("admin".parse().unwrap(), row.expires_ms);
+        let CommandRow { issued_ms, expires_ms, verb, .. } = row.clone();
+        let operator = "admin".parse().unwrap();
         let target = if row.broadcast { Target::All } else { Target::Hosts(hosts.clone()) };
-        let command =
-            Command { v: V1, id, target, issued_ms: 0, expires_ms, operator, realms: vec![], verb, sealed: None };
-        with!(self, db, command::add(db, &command, b"", &hosts));
+        let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms: vec![], verb, sealed: None };
+        with!(self, db, command::add(db, &command, &[0; SIGNED_BYTES], &hosts));
     }
 
     pub(super) fn open(&self, open: &[Open], online: &[HostId]) {
         let mut found = self.runtime.block_on(command::open(self.store.read())).unwrap();
-        found.iter_mut().for_each(|open| open.hosts.sort());
+        found.iter_mut().for_each(|open| open.hosts.sort_by_key(|(host, _)| *host));
         assert_eq!(found, open);
         let found = self.runtime.block_on(host::online(self.store.read())).unwrap();
         assert_eq!(found.iter().collect::<HashSet<_>>(), online.iter().collect());

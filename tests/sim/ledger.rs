@@ -5,9 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use futures_util::FutureExt;
 use muster_topics::{
     Millis,
     alert::{Alert, AlertSummary},
+    command::Verb,
     name::{CommandId, HostId, Name, UnitName},
     outcome::{Outcome, Stream},
     presence::{Presence, PresenceState},
@@ -22,10 +24,11 @@ use crate::{
         store::{
             Result,
             alert::Put,
-            command::{Open, Settled},
+            command::{Open, Reached, Settled},
             host::{Asked, Held, JUST_COME_MS, Known, NewState},
         },
     },
+    rules::intent::Kind,
 };
 
 /// A row of `presence`.
@@ -43,10 +46,15 @@ pub(super) struct UnitRow {
     pub(super) report: UnitReport,
 }
 
+/// How long a signed command counts as: nothing is signed in here.
+pub(super) const SIGNED_BYTES: usize = 500;
+
 /// A row of `command`, with those of `command_host`.
 #[derive(Clone, Debug)]
 pub(super) struct CommandRow {
+    pub(super) issued_ms: Millis,
     pub(super) expires_ms: Millis,
+    pub(super) verb: Verb,
     pub(super) broadcast: bool,
     pub(super) signed: Body,
     pub(super) hosts: BTreeMap<HostId, (CommandState, Option<Outcome>)>,
@@ -76,6 +84,13 @@ impl Ledger {
         self.commands.insert(id, row);
     }
 
+    /// A command ends with an outcome that no host has told.
+    pub(super) fn close(&mut self, command: CommandId, host: HostId, outcome: Outcome, now: Millis) {
+        let settled = [Settled { command, host, outcome }];
+        let strangers = self.settle(&settled, now).now_or_never().map(|strangers| strangers.unwrap());
+        assert_eq!(strangers, Some(HashSet::new()));
+    }
+
     pub(super) fn online(&self) -> Vec<HostId> {
         let is_online = |(host, row): (&HostId, &PresenceRow)| (row.state == PresenceState::Online).then_some(*host);
         self.presences.iter().filter_map(is_online).collect()
@@ -86,13 +101,18 @@ impl Ledger {
         use CommandState::{Accepted, Running, Waiting};
         let hosts = |row: &CommandRow| {
             let open = row.hosts.iter().filter(|(_, (state, _))| matches!(state, Waiting | Accepted | Running));
-            open.map(|(host, (state, _))| (*host, *state != Waiting)).collect::<Vec<_>>()
+            let reached = |state| if state == Waiting { Reached::Maybe } else { Reached::Answered };
+            open.map(|(host, (state, _))| (*host, reached(*state))).collect::<Vec<_>>()
         };
         let open = |(id, row): (&CommandId, &CommandRow)| {
             let hosts = hosts(row);
-            (!hosts.is_empty()).then_some(Open { id: *id, expires_ms: row.expires_ms, hosts })
+            let open =
+                Open { id: *id, expires_ms: row.expires_ms, bytes: SIGNED_BYTES, kind: Kind::of(&row.verb), hosts };
+            (!open.hosts.is_empty()).then_some(open)
         };
-        let open: Vec<Open> = self.commands.iter().filter_map(open).collect();
+        let mut rows: Vec<_> = self.commands.iter().collect();
+        rows.sort_by_key(|(id, row)| (row.issued_ms, **id));
+        let open: Vec<Open> = rows.into_iter().filter_map(open).collect();
         if let Some(shadow) = &self.shadow {
             shadow.open(&open, &self.online());
         }

@@ -23,6 +23,10 @@ pub use crate::exec::{BATCH_MAX, Batch, Exec, Keep, STDIN_MAX_BYTES, output_max_
 /// The longest time between a command's issue and its expiry: seven days.
 pub const LIFETIME_MAX_MS: Millis = 7 * 24 * 3_600_000;
 
+/// What a host is too busy for in the last seconds before its expiry it refuses for good. Before that it says `busy` and
+/// keeps nothing, and the command may come again.
+pub const BUSY_FINAL_MS: Millis = 10_000;
+
 /// The most hosts that one command may list; `all` and groups reach more.
 /// A thousand ids take 39 KB of the 64 KiB that a message may have.
 pub const TARGET_HOSTS_MAX: usize = 1_000;

@@ -24,7 +24,7 @@ pub struct Report {
     /// The command that this answers.
     pub command: CommandId,
     /// Numbers the messages about one command that are kept until they are acknowledged, from 1; a
-    /// repetition keeps its number. The others (`accepted`, `running`) have number 0.
+    /// repetition keeps its number. The others (`accepted`, `running`, `busy`) have number 0.
     pub seq: u64,
     /// When it was made, by the agent's clock.
     pub at_ms: Millis,
@@ -41,6 +41,9 @@ pub enum Content {
     Accepted,
     /// It runs. Told only of a command that takes more than a second.
     Running,
+    /// The host runs and queues as much as it may. It is as if the command had not come: nothing of it is kept, and it may
+    /// come again until shortly before its expiry ([`crate::command::BUSY_FINAL_MS`]), when it is refused for good.
+    Busy,
     /// More output.
     Output {
         /// Which of its streams.
@@ -321,6 +324,9 @@ pub enum RefusalCode {
     /// Its host was revoked before it had answered: said by the console, and replaced by the host's own outcome should that
     /// ever come.
     Revoked,
+    /// It had not gone out when a later command made it void. Hosts never say this: the console does, of what it kept
+    /// for a host that was away.
+    Superseded,
 }
 
 /// What one unit has answered to a command that was passed on to it.

@@ -132,6 +132,7 @@ mod tests {
             hostname: format!("host-{id}"),
             state: CommandState::Running,
             outcome: None,
+            away_since_ms: None,
         }
     }
 

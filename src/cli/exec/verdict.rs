@@ -6,7 +6,7 @@ use muster_topics::{
 };
 
 use crate::{
-    api::CommandHost,
+    api::{CommandHost, CommandState},
     cli::print,
     failure::{Failure, Kind},
     summary::{Class, Summary},
@@ -36,6 +36,9 @@ pub(super) fn is_success(host: &CommandHost) -> bool {
 #[must_use]
 pub fn complaint(host: &CommandHost) -> Option<String> {
     let Some(received) = &host.outcome else {
+        if host.state == CommandState::Waiting {
+            return Some("not done yet; it gets the command when it is back".to_owned());
+        }
         return Some("no answer before the command expired".to_owned());
     };
     if Class::of(host) == Class::NotSelected {
@@ -119,7 +122,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::api::{CommandState, Received};
+    use crate::api::Received;
 
     fn host(id: u128, status: Option<Status>) -> CommandHost {
         let outcome = status.map(|status| Outcome {
@@ -134,6 +137,7 @@ mod tests {
             hostname: format!("host-{id}"),
             state: if outcome.is_some() { CommandState::Done } else { CommandState::Missing },
             outcome: outcome.map(|value| Received { at_ms: 0, value }),
+            away_since_ms: None,
         }
     }
 

@@ -15,10 +15,11 @@ use muster_topics::{
     unit::{NOTE_MAX_CHARS, Spec},
 };
 
-use crate::{console::Error, rules::lease};
+use crate::{
+    console::Error,
+    rules::{intent, lease},
+};
 
-/// How long a command may wait for its hosts, unless it is said.
-const EXPIRES_IN_MS: Millis = 10 * 60_000;
 /// The longest that a program may run.
 const TIMEOUT_MAX_MS: u64 = 7 * 24 * 3_600_000;
 /// The most output of a stream that is kept of one program on one host.
@@ -67,8 +68,8 @@ pub(in crate::console) fn resolve(wanted: &[String], hosts: &[(HostId, String)])
 }
 
 /// When a command that is issued at `now` expires.
-pub(super) fn expiry(now: Millis, expires_in_ms: Option<u64>) -> Result<Millis, Error> {
-    let wanted = expires_in_ms.map_or(Some(EXPIRES_IN_MS), |ms| Millis::try_from(ms).ok());
+pub(super) fn expiry(now: Millis, verb: &Verb, expires_in_ms: Option<u64>) -> Result<Millis, Error> {
+    let wanted = expires_in_ms.map_or(Some(intent::lifetime_ms(verb)), |ms| Millis::try_from(ms).ok());
     match wanted.filter(|ms| (1_000..=LIFETIME_MAX_MS).contains(ms)) {
         Some(ms) => Ok(now + ms),
         None => Err(Error::invalid("bad_expiry", "a command waits from one second to seven days")),
@@ -376,7 +377,10 @@ mod tests {
             (Some(8 * 86_400_000), None),
             (Some(u64::MAX), None),
         ] {
-            assert_eq!(expiry(7, wanted).ok(), expires, "{wanted:?}");
+            let exec = serde_json::from_str(r#"{"exec":{"argv":["true"],"timeout_ms":1}}"#).unwrap();
+            assert_eq!(expiry(7, &exec, wanted).ok(), expires, "{wanted:?}");
         }
+        let stop = serde_json::from_str(r#"{"unit_stop":{"unit":"a/b"}}"#).unwrap();
+        assert_eq!(expiry(7, &stop, None).ok(), Some(7 + LIFETIME_MAX_MS), "what is wanted of a unit stays wanted");
     }
 }

@@ -26,6 +26,7 @@ use muster_topics::{
     command::{Command, Refresh, Verb},
     envelope::{self, EnvelopeError},
     name::{CommandId, Digest, HostId, Name},
+    outcome::{Outcome, Output, RefusalCode, Status},
     sealed::Sealed,
     topic::{HostTopic, Topic},
     unit::{ArtifactRef, ConfigRef},
@@ -36,23 +37,31 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::check::{resolve, unknown_host, verb as check_verb};
 use self::{
     address::Meant,
-    schedule::{Action, Schedule},
+    schedule::{Action, Ended, Schedule},
 };
 use super::{
     Change, Console, Error, Shared, content, realm, register,
-    store::{self, StoreError, command::Open, host},
+    store::{
+        self, StoreError,
+        command::{Open, Reached, Settled},
+        host,
+    },
 };
 use crate::{
     api::{self, NewCommand},
     clock::now_ms,
     fault::planted,
+    rules::intent::Kind,
     sealing::{self, SealError},
 };
 
 /// Events that wait for the task: those of one batch of ingest, and some submissions.
 pub(super) const EVENTS: usize = 1_024;
-/// The most commands that may be open at a time: one is about 150 bytes and 60 for each host.
+/// The most commands that may be open at a time: one is about 200 bytes and 150 for each host.
 const OPEN_MAX: u64 = 10_000;
+/// The most of them that may wait for one host that they were given to by name: half, so that one that is away for a
+/// week does not take the room of the others.
+const OPEN_OF_HOST_MAX: u64 = OPEN_MAX / 2;
 /// The clock may be set while we sleep, so we look at it at least this often.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// How long after it was asked a host may take to say everything: its throttle of 5 s, and repetitions
@@ -77,6 +86,8 @@ pub(crate) enum Event {
     Answered(CommandId, HostId),
     /// A host is done with a command.
     Settled(CommandId, HostId),
+    /// A host is too busy for a command.
+    Busy(CommandId, HostId),
     /// A host came (true) or went.
     Presence(HostId, bool),
     /// A host is a member no more.
@@ -142,11 +153,16 @@ struct Ready {
 
 impl Ready {
     /// As listings show it from now on.
-    fn shown(self) -> api::Command {
+    fn shown(self, away: &HashMap<HostId, Millis>) -> api::Command {
         let Self { command: Command { id, target, issued_ms, expires_ms, operator, verb, .. }, mut hosts, .. } = self;
         hosts.sort_unstable_by(|(one, its_name), (other, name)| (its_name, one).cmp(&(name, other)));
-        let line =
-            |(host, hostname)| api::CommandHost { host, hostname, state: api::CommandState::Waiting, outcome: None };
+        let line = |(host, hostname)| api::CommandHost {
+            host,
+            hostname,
+            state: api::CommandState::Waiting,
+            outcome: None,
+            away_since_ms: away.get(&host).copied(),
+        };
         let hosts = hosts.into_iter().map(line).collect();
         let target = target.broadcast().is_some().then_some(target);
         api::Command { id, operator, issued_ms, expires_ms, verb: verb.masked(), target, hosts }
@@ -169,6 +185,7 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
         )
         .hint("wait until some are over; a shorter expiry keeps them from piling up"));
     }
+    check_crowd(shared, &ready).await?;
     // A revoked host that a broker still lets in would obey what all hosts read: then each member is told alone.
     let is_broadcast_safe = shared.revocations_are_in_force().await?;
     let mut transaction = shared.store.begin().await?;
@@ -181,18 +198,40 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
         }
     }
     transaction.commit().await.map_err(StoreError::from)?;
-    let mut issued = Vec::new();
-    for one in ready {
-        let Ready { command, hosts, .. } = &one;
+    for one in &ready {
+        let Ready { command, hosts, .. } = one;
         let broadcast = command.target.broadcast().filter(|_| is_broadcast_safe);
         let (id, expires_ms) = (command.id, command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
-        let hosts = hosts.iter().map(|(host, _)| (*host, false)).collect();
-        let _ = shared.dispatch.send(Event::Submitted { open: Open { id, expires_ms, hosts }, broadcast }).await;
+        let hosts = hosts.iter().map(|(host, _)| (*host, Reached::No)).collect();
+        let open = Open { id, expires_ms, bytes: one.signed.len(), kind: Kind::of(&command.verb), hosts };
+        let _ = shared.dispatch.send(Event::Submitted { open, broadcast }).await;
         shared.changed(Change::Command(id));
-        issued.push(one.shown());
     }
-    Ok(issued)
+    let to_many = ready.iter().any(|one| one.command.target.broadcast().is_some());
+    let named: Vec<HostId> = ready.iter().flat_map(|one| &one.hosts).map(|(host, _)| *host).collect();
+    let away = host::away(shared.store.read(), (!to_many).then_some(&named)).await?;
+    Ok(ready.into_iter().map(|one| one.shown(&away)).collect())
+}
+
+/// Whether there is room for commands that are for hosts by name.
+async fn check_crowd(shared: &Shared, ready: &[Ready]) -> Result<(), Error> {
+    let mut more: HashMap<HostId, u64> = HashMap::new();
+    for one in ready.iter().filter(|one| one.command.target.broadcast().is_none()) {
+        one.hosts.iter().for_each(|(host, _)| *more.entry(*host).or_default() += 1);
+    }
+    let hosts: Vec<HostId> = more.keys().copied().collect();
+    let most = more.into_values().max().unwrap_or(0);
+    let crowded =
+        store::command::crowded(shared.store.read(), &hosts, (OPEN_OF_HOST_MAX + 1).saturating_sub(most)).await?;
+    let Some(host) = crowded.first().filter(|_| most > 0) else { return Ok(()) };
+    let name = ready.iter().flat_map(|one| &one.hosts).find(|(id, _)| id == host).map_or("", |(_, name)| name);
+    Err(Error::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too_many_open",
+        format!("as many commands wait for {name} ({host}) as may: {OPEN_OF_HOST_MAX}"),
+    )
+    .hint("`muster command ls --host` lists them, and `muster command cancel` takes one back"))
 }
 
 /// Checks a command, and signs it.
@@ -202,7 +241,7 @@ async fn make_ready(console: &Console, Authorised { operator, command }: Authori
     check::verb(&command.verb, target.broadcast().is_some())?;
     check_content(console, &command.verb).await?;
     let issued_ms = shared.dated.ms(now_ms());
-    let expires_ms = check::expiry(issued_ms, command.expires_in_ms)?;
+    let expires_ms = check::expiry(issued_ms, &command.verb, command.expires_in_ms)?;
     let (id, mut verb) = (CommandId::new(), command.verb);
     let (sealed, keys) = seal(shared, id, &mut verb, &hosts).await?;
     let realms = realm::chain(shared, &verb).await?;
@@ -296,9 +335,9 @@ async fn check_content(console: &Console, verb: &Verb) -> Result<(), Error> {
 
 /// Sends commands out, again and again, until the console stops.
 pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, shutdown: CancellationToken) {
-    let mut schedule = loop {
+    let (mut schedule, mut left) = loop {
         match load(&shared).await {
-            Ok(schedule) => break schedule,
+            Ok(loaded) => break loaded,
             Err(error) => tracing::error!(%error, "open commands cannot be read; trying again"),
         }
         tokio::select! {
@@ -311,9 +350,10 @@ pub(super) async fn run(shared: Arc<Shared>, mut events: mpsc::Receiver<Event>, 
     loop {
         let next_ms =
             [schedule.next_ms(), roll_call.as_ref().map(|called| called.until_ms)].into_iter().flatten().min();
+        let next_ms = if left.is_empty() { next_ms } else { Some(now_ms()) };
         let wake = next_ms
             .map_or(SLEEP_MAX, |at| Duration::from_millis(u64::try_from(at - now_ms()).unwrap_or(0)).min(SLEEP_MAX));
-        let (mut actions, mut taken) = (Vec::new(), Vec::new());
+        let (mut actions, mut taken) = (std::mem::take(&mut left), Vec::new());
         tokio::select! {
             // Cancel-safe: events are taken or they stay. Many hosts say much at once.
             count = events.recv_many(&mut taken, EVENTS) => if count == 0 { return },
@@ -361,24 +401,25 @@ async fn remember_date(shared: &Shared, remembered_ms: &mut Millis) {
     }
 }
 
-async fn load(shared: &Shared) -> Result<Schedule, StoreError> {
+async fn load(shared: &Shared) -> Result<(Schedule, Vec<Action>), StoreError> {
     let online = host::online(shared.store.read()).await?;
-    let schedule = Schedule::load(online, store::command::open(shared.store.read()).await?, now_ms());
-    tracing::debug!(commands = schedule.len(), "open commands");
-    Ok(schedule)
+    let loaded = Schedule::load(online, store::command::open(shared.store.read()).await?, now_ms());
+    tracing::debug!(commands = loaded.0.len(), "open commands");
+    Ok(loaded)
 }
 
-pub(crate) fn take(schedule: &mut Schedule, event: Event, now: Millis) -> Option<Action> {
+pub(crate) fn take(schedule: &mut Schedule, event: Event, now: Millis) -> Vec<Action> {
     match event {
         Event::Submitted { open, broadcast } => return schedule.open(open, broadcast, now),
-        Event::Answered(command, host) => schedule.answered(command, host),
-        Event::Settled(command, host) => schedule.settled(command, host),
+        Event::Answered(command, host) => schedule.answered(command, host, now),
+        Event::Settled(command, host) => schedule.settled(command, host, now),
+        Event::Busy(command, host) => schedule.busy(command, host, now),
         Event::Presence(host, online) => schedule.presence(host, online, now),
-        Event::Left(host) => schedule.leave(host),
+        Event::Left(host) => schedule.leave(host, now),
         Event::Shown(_) => (),
         Event::Connected => schedule.connected(now),
     }
-    None
+    Vec::new()
 }
 
 /// Every host is asked to speak up.
@@ -485,8 +526,14 @@ pub(super) async fn refresh(shared: &Shared, operator: &Name, host: HostId) -> R
 
 async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>) -> Result<(), StoreError> {
     let mut bytes_of: HashMap<CommandId, (Vec<u8>, bool)> = HashMap::new();
+    // What comes after a message for which there was no room waits as well: a host gets all in its order.
+    let mut crowded: HashSet<HostId> = HashSet::new();
     for action in actions {
         let (command, topic) = match action {
+            Action::Close(command, host, ended) => {
+                close(shared, command, host, ended).await?;
+                continue;
+            }
             Action::Miss(command, hosts) => {
                 miss(shared, command, &hosts).await?;
                 continue;
@@ -507,7 +554,9 @@ async fn perform(shared: &Shared, schedule: &mut Schedule, actions: Vec<Action>)
             Some(host) if is_sealed => with_key(shared, command, host, bytes).await?,
             _ => bytes,
         };
-        if !shared.link.publish(topic, bytes) && shared.link.is_connected() {
+        let is_crowded = host.is_some_and(|host| crowded.contains(&host));
+        if (is_crowded || !shared.link.publish(topic, bytes)) && shared.link.is_connected() {
+            crowded.extend(host);
             host.into_iter().for_each(|host| schedule.no_room(command, host, now_ms()));
         }
     }
@@ -521,6 +570,32 @@ async fn with_key(shared: &Shared, command: CommandId, host: HostId, bytes: Vec<
         tracing::error!(command.id = %command, host.id = %host, %error, "the key of a command cannot go with it");
         bytes
     }))
+}
+
+/// Notes how a command ended that its host never got.
+async fn close(shared: &Shared, command: CommandId, host: HostId, ended: Ended) -> Result<(), StoreError> {
+    let outcome = ended.outcome(now_ms());
+    tracing::info!(command.id = %command, host.id = %host, status = ?outcome.status, "a command ends that never went out");
+    let mut transaction = shared.store.begin().await?;
+    store::command::settle(&mut transaction, &[Settled { command, host, outcome }], now_ms()).await?;
+    transaction.commit().await?;
+    shared.changed(Change::Command(command));
+    Ok(())
+}
+
+impl Ended {
+    /// What the ledger has of it.
+    pub(crate) fn outcome(self, now: Millis) -> Outcome {
+        let status = match self {
+            Self::Superseded(by) => Status::Refused {
+                code: RefusalCode::Superseded,
+                message: format!("it never went out: command {by}, which came later, makes it void"),
+            },
+            Self::Cancelled => Status::Cancelled,
+            Self::Completed => Status::Completed,
+        };
+        Outcome { status, started_ms: None, finished_ms: now, stdout: Output::default(), stderr: Output::default() }
+    }
 }
 
 async fn miss(shared: &Shared, command: CommandId, hosts: &[HostId]) -> Result<(), StoreError> {
@@ -604,6 +679,45 @@ mod tests {
         assert!(fixture.console.submit(&admin(), to(&["one"])).await.is_ok());
         let plain = NewCommand { verb: exec(&["env"]), ..to(&["two"]) };
         assert!(fixture.console.submit(&admin(), plain).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_has_not_gone_out_makes_way_or_is_taken_back_at_once() {
+        let fixture = Fixture::new().await;
+        let member = fixture.member("a").await;
+        let submit = async |verb: serde_json::Value| {
+            let target = NewTarget::Hosts(vec![member.id.to_string()]);
+            let command = NewCommand { target, expires_in_ms: None, verb: serde_json::from_value(verb).unwrap() };
+            fixture.console.submit(&admin(), command).await.unwrap()
+        };
+        let unit = serde_json::json!({"unit": "default/shop"});
+        let run = submit(serde_json::json!({ "unit_run": unit })).await;
+        assert!(run.hosts[0].away_since_ms.is_some(), "it never connected");
+        let stop = submit(serde_json::json!({ "unit_stop": unit })).await;
+        let cancel = submit(serde_json::json!({"cancel": {"command": stop.id}})).await;
+        let status = async |command: &api::Command| loop {
+            let outcome = fixture.console.command(command.id).await.unwrap().hosts[0].outcome.clone();
+            if let Some(outcome) = outcome {
+                return outcome.value.status;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        let status = [status(&run).await, status(&stop).await, status(&cancel).await];
+        assert!(matches!(status[0], Status::Refused { code: RefusalCode::Superseded, .. }), "{status:?}");
+        assert_eq!(status[1..], [Status::Cancelled, Status::Completed]);
+    }
+
+    #[tokio::test]
+    async fn a_host_takes_no_more_than_its_part_of_the_room() {
+        let fixture = Fixture::new().await;
+        let (one, other) = (fixture.member("a").await.id, fixture.member("b").await.id);
+        for _ in 0..3 {
+            fixture.command(&[one]).await;
+        }
+        fixture.command(&[one, other]).await;
+        let crowded =
+            async |count| store::command::crowded(fixture.shared().store.read(), &[one, other], count).await.unwrap();
+        assert_eq!([crowded(4).await, crowded(5).await], [vec![one], vec![]]);
     }
 
     #[test]

@@ -1,25 +1,38 @@
 //! When which command goes out to which host: a plain state machine, to which times come as
 //! parameters.
 //!
-//! A command goes out at once to each host that is online, and again 5 s × 2ⁿ later, until it is
+//! A command goes out at once to each host that is online and has room for it, and again 5 s × 2ⁿ later, until it is
 //! settled or expires. A broadcast goes out once for all, and then in the same way to each that has not settled it, for
-//! the first time after 5 s or half of the time that it has. A host that is away gets it when it comes back; then, as on
-//! each new connection to the broker, the count begins anew, for what was sent before may well be lost.
+//! the first time after 5 s or half of the time that it has. A host that is away gets what waits for it when it comes
+//! back; then, as on each new connection to the broker, the count begins anew, for what was sent before may well be lost.
 //!
-//! **Invariant: a host that is not online is sent nothing.**
+//! Each host has a window: so many commands, and bytes of them, are on the way to it without an answer, and so many
+//! programs are there that have no outcome yet. The rest waits its turn, in the order in which it was issued; only what
+//! takes a command back goes ahead, and programs that wait for others to end are passed by what is no program. A host
+//! that is too busy all the same is asked again later.
+//!
+//! What is wanted of a unit and has not gone out yet makes way for what is wanted of it later
+//! ([`crate::rules::intent`]), and a command that is taken back before it went out ends here.
+//!
+//! **Invariant: a host that is not online is sent nothing**, and no host waits for another.
 //!
 //! **Invariant: nothing goes out after its expiry.** Some seconds later, for answers that are on the
 //! way, hosts without a word are missing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use muster_topics::{
     Millis,
-    name::{CommandId, HostId},
+    command::BUSY_FINAL_MS,
+    name::{CommandId, HostId, UnitName},
     topic::Topic,
 };
 
-use crate::{console::store::command::Open, fault::planted};
+use crate::{
+    console::store::command::{Open, Reached},
+    fault::planted,
+    rules::intent::Kind,
+};
 
 /// The first repetition comes after this; each later one after twice as long.
 const RESEND_MS: Millis = 5_000;
@@ -27,6 +40,23 @@ const RESEND_MS: Millis = 5_000;
 const ANSWER_MS: Millis = 10_000;
 /// How soon a message that found no room on the link is tried again.
 const NO_ROOM_MS: Millis = 250;
+/// Commands on the way to a host that it has not answered: a quarter of what an agent holds back while its store takes
+/// nothing (64), and fewer than the 20 that Mosquitto, as installed, hands a client without an acknowledgement.
+const WINDOW: usize = 16;
+/// Bytes of them: four of the longest. Brokers keep as much for one client without dropping any of it.
+const WINDOW_BYTES: usize = 256 * 1024;
+/// Programs at a host that have no outcome: half of what an agent, as installed, runs (16) and queues (64).
+const PROGRAMS: usize = 40;
+/// How many times as many programs as may be there have to end before there may be one more: what is too many costs a
+/// pause, so that is found out only now and then.
+const GROWTH: usize = 8;
+/// A command that went out so often without a word counts as on the way no longer: two and a half minutes. A host that
+/// answers everything else must not stand still for it.
+const SILENT_AFTER: u32 = 5;
+/// How much time is left for the last try of what a host was too busy for: so little that the host's answer is the last.
+const LAST_TRY_MS: Millis = BUSY_FINAL_MS / 2;
+/// The longest pause before a busy host is asked again.
+const BUSY_MAX_MS: Millis = 60_000;
 
 /// Something to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +67,35 @@ pub(crate) enum Action {
     Send(CommandId, HostId),
     /// Note that these hosts have said nothing.
     Miss(CommandId, Vec<HostId>),
+    /// Note how a command ended that its host never got.
+    Close(CommandId, HostId, Ended),
+}
+
+/// How a command ends that its host never got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// A later command of the same unit took its place.
+    Superseded(CommandId),
+    /// It was taken back.
+    Cancelled,
+    /// It took back another that had not gone out.
+    Completed,
+}
+
+/// Where a command is, on its way to one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Here: its host is away, or it went out to everybody.
+    #[default]
+    Here,
+    /// Here, for want of room.
+    Queued,
+    /// On its way, without a word so far.
+    Out,
+    /// On its way for so long that it takes no room.
+    Silent,
+    /// The host has said that it has it.
+    Taken,
 }
 
 /// One host's part in a command.
@@ -48,21 +107,149 @@ struct Attempt {
     next_ms: Option<Millis>,
     /// Whether the host has said that it has it.
     answered: bool,
+    /// Whether it ever went out, as far as is known.
+    went_out: bool,
+    /// How often the host was too busy for it.
+    refused: u32,
+    place: Place,
 }
 
 #[derive(Debug)]
 struct Entry {
+    /// Its place in the order in which commands were issued.
+    number: u64,
     expires_ms: Millis,
+    bytes: usize,
+    kind: Kind,
     hosts: HashMap<HostId, Attempt>,
+}
+
+/// Commands in the order in which they were issued.
+type Line = BTreeSet<(u64, CommandId)>;
+
+/// What there is for one host.
+#[derive(Debug)]
+struct Host {
+    online: bool,
+    /// All that it owes an outcome for.
+    open: Line,
+    /// Of these, what is wanted of each unit.
+    intents: BTreeMap<UnitName, Line>,
+    /// What waits for room: programs, what takes something back, and the rest.
+    programs: Line,
+    cancels: Line,
+    others: Line,
+    /// Commands on the way to it, and their bytes.
+    out: usize,
+    out_bytes: usize,
+    /// Programs on the way to it or there, how many there may be, and how many have ended since that was changed.
+    running: usize,
+    running_max: usize,
+    ended: usize,
+    /// Nothing, or no program, goes out until a timer says so.
+    no_room: bool,
+    busy: bool,
+    /// The last command by which the units of the host become something else together: what was wanted before it is not
+    /// made void by what is wanted after it.
+    barrier: u64,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            online: false,
+            open: Line::new(),
+            intents: BTreeMap::new(),
+            programs: Line::new(),
+            cancels: Line::new(),
+            others: Line::new(),
+            out: 0,
+            out_bytes: 0,
+            running: 0,
+            running_max: PROGRAMS,
+            ended: 0,
+            no_room: false,
+            busy: false,
+            barrier: 0,
+        }
+    }
+}
+
+impl Host {
+    fn line(&mut self, kind: &Kind) -> &mut Line {
+        match kind {
+            Kind::Program => &mut self.programs,
+            Kind::Cancel(_) => &mut self.cancels,
+            Kind::Intent(_) | Kind::Together | Kind::Other => &mut self.others,
+        }
+    }
+
+    /// A command is somewhere else.
+    fn moves(&mut self, (id, entry): (CommandId, &Facts<'_>), from: Place, to: Place) {
+        let is_program = *entry.kind == Kind::Program;
+        match from {
+            Place::Queued => drop(self.line(entry.kind).remove(&(entry.number, id))),
+            Place::Out => (self.out, self.out_bytes) = (self.out - 1, self.out_bytes - entry.bytes),
+            Place::Here | Place::Silent | Place::Taken => (),
+        }
+        match to {
+            Place::Queued => drop(self.line(entry.kind).insert((entry.number, id))),
+            Place::Out => (self.out, self.out_bytes) = (self.out + 1, self.out_bytes + entry.bytes),
+            Place::Here | Place::Silent | Place::Taken => (),
+        }
+        let runs = |place| is_program && matches!(place, Place::Out | Place::Taken);
+        self.running = self.running + usize::from(runs(to)) - usize::from(runs(from));
+    }
+
+    /// Which command goes out next, if there is room for one.
+    fn next(&self, commands: &BTreeMap<CommandId, Entry>) -> Option<CommandId> {
+        // It is short, and what it ends may be what takes the room.
+        if let Some((_, cancel)) = self.cancels.first()
+            && self.out < 2 * WINDOW
+            && !self.no_room
+        {
+            return Some(*cancel);
+        }
+        if self.no_room || self.out >= WINDOW {
+            return None;
+        }
+        let program = self.programs.first().filter(|_| !self.busy && self.running < self.running_max);
+        let (_, next) = program.into_iter().chain(self.others.first()).min()?;
+        let bytes = commands.get(next).map_or(0, |entry| entry.bytes);
+        (self.out == 0 || self.out_bytes + bytes <= WINDOW_BYTES).then_some(*next)
+    }
+
+    /// A program has ended: there is room for another, and now and then for one more than before.
+    fn program_ended(&mut self) {
+        self.busy = false;
+        self.ended += 1;
+        if self.ended >= GROWTH * self.running_max {
+            (self.ended, self.running_max) = (0, (self.running_max + 1).min(PROGRAMS));
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.online && self.open.is_empty()
+    }
+}
+
+/// What of an entry a host counts.
+struct Facts<'a> {
+    number: u64,
+    bytes: usize,
+    kind: &'a Kind,
 }
 
 /// All open commands, and who is online.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     commands: BTreeMap<CommandId, Entry>,
-    online: HashSet<HostId>,
-    /// What comes when: of a host, the next time that a command goes out; without one, the command's end.
-    timers: BTreeSet<(Millis, CommandId, Option<HostId>)>,
+    hosts: HashMap<HostId, Host>,
+    /// What comes when: of a host, the next time that a command goes out; without one, the command's end. What comes at
+    /// the same time comes in the order in which it was issued.
+    timers: BTreeSet<(Millis, u64, CommandId, Option<HostId>)>,
+    /// How many commands were taken in.
+    numbers: u64,
     /// What the clock showed last.
     looked_ms: Millis,
 }
@@ -75,16 +262,17 @@ fn pause_ms(sent: u32) -> Millis {
 
 impl Schedule {
     /// Begins with what the store holds: who is online, and which commands are open.
-    pub(crate) fn load(online: Vec<HostId>, open: Vec<Open>, now: Millis) -> Self {
+    pub(crate) fn load(online: Vec<HostId>, open: Vec<Open>, now: Millis) -> (Self, Vec<Action>) {
         let mut schedule = Self::default();
         for host in online {
             schedule.presence(host, true, now);
         }
+        let mut actions = Vec::new();
         for open in open {
             // Each for itself: whether the broadcast went out before the last stop is not known.
-            schedule.open(open, None, now);
+            actions.extend(schedule.open(open, None, now));
         }
-        schedule
+        (schedule, actions)
     }
 
     /// How many commands are open.
@@ -94,92 +282,214 @@ impl Schedule {
 
     /// Takes a command in. A broadcast goes out in one message now, and counts as sent. It does so if none of its hosts
     /// is online, too: another may be that is meant by what it is now.
-    pub(crate) fn open(&mut self, open: Open, broadcast: Option<Topic>, now: Millis) -> Option<Action> {
-        let Open { id, expires_ms, hosts } = open;
+    pub(crate) fn open(&mut self, open: Open, broadcast: Option<Topic>, now: Millis) -> Vec<Action> {
+        let Open { id, expires_ms, bytes, kind, hosts } = open;
         // One that was submitted while the open ones were being read from the store comes twice.
         if self.commands.contains_key(&id) {
-            return None;
+            return Vec::new();
         }
-        self.timers.insert((expires_ms.saturating_add(ANSWER_MS), id, None));
-        let attempt = |answered| Attempt { sent: u32::from(broadcast.is_some()), answered, next_ms: None };
-        let hosts: HashMap<_, _> = hosts.into_iter().map(|(host, answered)| (host, attempt(answered))).collect();
-        let online: Vec<_> = hosts.keys().filter(|host| self.online.contains(host)).copied().collect();
-        self.commands.insert(id, Entry { expires_ms, hosts });
+        self.numbers += 1;
+        let number = self.numbers;
+        self.timers.insert((expires_ms.saturating_add(ANSWER_MS), number, id, None));
+        let attempt = |reached| Attempt {
+            sent: u32::from(broadcast.is_some()),
+            answered: reached == Reached::Answered,
+            went_out: broadcast.is_some() || reached != Reached::No,
+            ..Attempt::default()
+        };
+        let of: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
+        let hosts = hosts.into_iter().map(|(host, reached)| (host, attempt(reached))).collect();
+        self.commands.insert(id, Entry { number, expires_ms, bytes, kind: kind.clone(), hosts });
         // To each alone while there is still time: one that is not meant any more answers that, and no broadcast.
         let alone_ms = now + pause_ms(1).min(expires_ms.saturating_sub(now) / 2);
-        let first_ms = if broadcast.is_some() { alone_ms } else { now };
-        for host in &online {
-            self.plan(id, *host, first_ms);
+        let mut actions = Vec::new();
+        for host in of {
+            self.enter(id, host, (number, &kind));
+            actions.extend(match &kind {
+                Kind::Intent(_) => self.supersede(id, host, now),
+                Kind::Cancel(which) => self.withdraw(id, *which, host, now),
+                Kind::Program | Kind::Together | Kind::Other => Vec::new(),
+            });
+            if !self.is_online(host) {
+                continue;
+            }
+            match broadcast {
+                Some(_) => self.plan(id, host, alone_ms),
+                None => self.begin_anew(id, host, now),
+            }
         }
-        broadcast.map(|topic| Action::Broadcast(id, topic))
+        actions.extend(broadcast.map(|topic| Action::Broadcast(id, topic)));
+        actions
+    }
+
+    fn enter(&mut self, id: CommandId, host: HostId, (number, kind): (u64, &Kind)) {
+        let there = self.hosts.entry(host).or_default();
+        there.open.insert((number, id));
+        match kind {
+            Kind::Intent(intent) => {
+                there.intents.entry(intent.unit().clone()).or_default().insert((number, id));
+            }
+            Kind::Together => there.barrier = number,
+            Kind::Program | Kind::Cancel(_) | Kind::Other => (),
+        }
+        let attempt = self.commands.get(&id).and_then(|entry| entry.hosts.get(&host));
+        if attempt.is_some_and(|attempt| attempt.answered) {
+            self.put(id, host, Place::Taken);
+        }
+    }
+
+    /// What was wanted of the same unit before, has not gone out, and would leave nothing.
+    fn supersede(&mut self, id: CommandId, host: HostId, now: Millis) -> Vec<Action> {
+        let Some(Entry { kind: Kind::Intent(intent), number, .. }) = self.commands.get(&id) else { return Vec::new() };
+        let Some(there) = self.hosts.get(&host) else { return Vec::new() };
+        let earlier =
+            there.intents.get(intent.unit()).into_iter().flatten().rev().filter(|(before, _)| before < number);
+        let is_void = |(before, command): &&(u64, CommandId)| {
+            let entry = self.commands.get(command);
+            let covered = entry.is_some_and(|entry| matches!(&entry.kind, Kind::Intent(old) if intent.covers(old)));
+            let attempt = entry.and_then(|entry| entry.hosts.get(&host));
+            covered && *before > there.barrier && attempt.is_some_and(|attempt| !attempt.went_out)
+        };
+        let void: Vec<CommandId> = earlier.take_while(is_void).map(|(_, command)| *command).collect();
+        void.iter().for_each(|command| self.settled(*command, host, now));
+        void.into_iter().map(|command| Action::Close(command, host, Ended::Superseded(id))).collect()
+    }
+
+    /// What was taken back before it went out.
+    fn withdraw(&mut self, id: CommandId, which: CommandId, host: HostId, now: Millis) -> Vec<Action> {
+        let attempt = self.commands.get(&which).and_then(|entry| entry.hosts.get(&host));
+        if attempt.is_none_or(|attempt| attempt.went_out) {
+            return Vec::new();
+        }
+        self.settled(which, host, now);
+        self.settled(id, host, now);
+        vec![Action::Close(which, host, Ended::Cancelled), Action::Close(id, host, Ended::Completed)]
     }
 
     /// A host has said that it has a command. It still owes the outcome.
-    pub(crate) fn answered(&mut self, command: CommandId, host: HostId) {
-        let entry = self.commands.get_mut(&command);
-        if let Some(attempt) = entry.and_then(|entry| entry.hosts.get_mut(&host)) {
-            attempt.answered = true;
+    pub(crate) fn answered(&mut self, command: CommandId, host: HostId, now: Millis) {
+        let Some(attempt) = self.attempt(command, host) else { return };
+        attempt.answered = true;
+        self.put(command, host, Place::Taken);
+        self.pull(host, now);
+    }
+
+    /// A host is too busy for a command: it waits its turn again.
+    pub(crate) fn busy(&mut self, command: CommandId, host: HostId, now: Millis) {
+        let Some(entry) = self.commands.get_mut(&command) else { return };
+        let last_ms = entry.expires_ms - LAST_TRY_MS;
+        let Some(attempt) = entry.hosts.get_mut(&host) else { return };
+        attempt.answered = false;
+        attempt.refused = attempt.refused.saturating_add(1);
+        let again_ms = (now + pause_ms(attempt.refused).min(BUSY_MAX_MS)).min(last_ms).max(now);
+        self.unplan(command, host);
+        if !self.is_online(host) {
+            return self.put(command, host, Place::Here);
         }
+        self.put(command, host, Place::Queued);
+        let there = self.hosts.entry(host).or_default();
+        // As many as it has now are as many as it takes.
+        (there.busy, there.running_max, there.ended) = (true, there.running.max(1), 0);
+        self.plan(command, host, again_ms);
+        self.pull(host, now);
     }
 
     /// A host is done with a command.
-    pub(crate) fn settled(&mut self, command: CommandId, host: HostId) {
+    pub(crate) fn settled(&mut self, command: CommandId, host: HostId, now: Millis) {
+        self.unplan(command, host);
+        self.put(command, host, Place::Here);
         let Some(entry) = self.commands.get_mut(&command) else { return };
-        if let Some(next_ms) = entry.hosts.remove(&host).and_then(|attempt| attempt.next_ms) {
-            self.timers.remove(&(next_ms, command, Some(host)));
+        if entry.hosts.remove(&host).is_none() {
+            return;
         }
-        if entry.hosts.is_empty() {
-            let end = entry.expires_ms.saturating_add(ANSWER_MS);
-            self.timers.remove(&(end, command, None));
+        let (number, kind, is_over) = (entry.number, entry.kind.clone(), entry.hosts.is_empty());
+        let end_ms = entry.expires_ms.saturating_add(ANSWER_MS);
+        self.forget(host, command, number, &kind);
+        if is_over {
+            self.timers.remove(&(end_ms, number, command, None));
             self.commands.remove(&command);
+        }
+        self.pull(host, now);
+    }
+
+    /// A host owes nothing for a command any more.
+    fn forget(&mut self, host: HostId, command: CommandId, number: u64, kind: &Kind) {
+        let Some(there) = self.hosts.get_mut(&host) else { return };
+        there.open.remove(&(number, command));
+        // Whoever's turn it was to find room may be the one that leaves.
+        there.no_room = false;
+        match kind {
+            Kind::Program => there.program_ended(),
+            Kind::Intent(intent) => {
+                if let Some(line) = there.intents.get_mut(intent.unit()) {
+                    line.remove(&(number, command));
+                    if line.is_empty() {
+                        there.intents.remove(intent.unit());
+                    }
+                }
+            }
+            Kind::Cancel(_) | Kind::Together | Kind::Other => (),
+        }
+        if there.is_idle() {
+            self.hosts.remove(&host);
         }
     }
 
     /// A host is a member no more: it is sent nothing, and owes nothing.
-    pub(crate) fn leave(&mut self, host: HostId) {
-        self.online.remove(&host);
-        let theirs = self.commands.iter().filter(|(_, entry)| entry.hosts.contains_key(&host));
-        for command in theirs.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.settled(command, host);
+    pub(crate) fn leave(&mut self, host: HostId, now: Millis) {
+        let Some(there) = self.hosts.get_mut(&host) else { return };
+        there.online = false;
+        for (_, command) in there.open.clone() {
+            self.settled(command, host, now);
         }
+        self.hosts.remove(&host);
     }
 
     /// A host came or went.
     pub(crate) fn presence(&mut self, host: HostId, online: bool, now: Millis) {
-        if online {
-            self.online.insert(host);
-        } else {
-            self.online.remove(&host);
-        }
-        let theirs = self.commands.iter().filter(|(_, entry)| entry.hosts.contains_key(&host));
-        for command in theirs.map(|(id, _)| *id).collect::<Vec<_>>() {
+        let there = self.hosts.entry(host).or_default();
+        there.online = online;
+        // It may be another agent, or one that does more at once.
+        (there.no_room, there.busy, there.running_max, there.ended) = (false, false, PROGRAMS, 0);
+        for (_, command) in there.open.clone() {
             self.unplan(command, host);
-            if online && !planted!(ForgetReturned) {
-                self.begin_anew(command, host, now);
+            if !self.is_taken(command, host) {
+                self.put(command, host, Place::Here);
             }
+        }
+        if online && !planted!(ForgetReturned) {
+            let open = self.hosts.get(&host).map(|there| there.open.clone()).unwrap_or_default();
+            open.into_iter().for_each(|(_, command)| self.begin_anew(command, host, now));
+        }
+        if self.hosts.get(&host).is_some_and(Host::is_idle) {
+            self.hosts.remove(&host);
         }
     }
 
     /// There is a new connection to the broker: what is open goes out again.
     pub(crate) fn connected(&mut self, now: Millis) {
-        for host in self.online.clone() {
+        let online: Vec<_> = self.hosts.iter().filter(|(_, there)| there.online).map(|(host, _)| *host).collect();
+        for host in online {
             self.presence(host, true, now);
         }
     }
 
-    /// The link had no room for a message of [`Action::Send`].
+    /// The link had no room for a message of [`Action::Send`]. What comes after it waits, too.
     pub(crate) fn no_room(&mut self, command: CommandId, host: HostId, now: Millis) {
-        let attempt = self.commands.get_mut(&command).and_then(|entry| entry.hosts.get_mut(&host));
-        if let Some(attempt) = attempt {
-            attempt.sent = attempt.sent.saturating_sub(1);
-            self.unplan(command, host);
-            self.plan(command, host, now + NO_ROOM_MS);
+        let Some(attempt) = self.attempt(command, host) else { return };
+        attempt.sent = attempt.sent.saturating_sub(1);
+        let was_out = attempt.place == Place::Out;
+        self.unplan(command, host);
+        if was_out {
+            self.put(command, host, Place::Queued);
+            self.hosts.entry(host).or_default().no_room = true;
         }
+        self.plan(command, host, now + NO_ROOM_MS);
     }
 
     /// When there is something to be done next.
     pub(crate) fn next_ms(&self) -> Option<Millis> {
-        self.timers.first().map(|(at, _, _)| *at)
+        self.timers.first().map(|(at, ..)| *at)
     }
 
     /// Everything that is to be done by now. It counts as done.
@@ -190,68 +500,122 @@ impl Schedule {
         }
         self.looked_ms = now;
         let mut actions = Vec::new();
-        while let Some((at, command, host)) = self.timers.first().copied() {
+        while let Some((at, number, command, host)) = self.timers.first().copied() {
             if at > now {
                 break;
             }
-            self.timers.remove(&(at, command, host));
+            self.timers.remove(&(at, number, command, host));
             match host {
                 Some(host) => actions.extend(self.send(command, host, now)),
-                None => actions.extend(self.end(command)),
+                None => actions.extend(self.end(command, now)),
             }
         }
         actions
     }
 
     fn send(&mut self, command: CommandId, host: HostId, now: Millis) -> Option<Action> {
-        let entry = self.commands.get_mut(&command)?;
-        let attempt = entry.hosts.get_mut(&host)?;
+        let expires_ms = self.commands.get(&command)?.expires_ms;
+        let attempt = self.attempt(command, host)?;
         attempt.next_ms = None;
-        if now > entry.expires_ms && !planted!(SendExpired) {
+        if now > expires_ms && !planted!(SendExpired) {
+            return None;
+        }
+        if matches!(attempt.place, Place::Here | Place::Queued) {
+            // It has waited for long enough, or went out to everybody and has to go to this host alone now.
+            self.put(command, host, Place::Queued);
+            let there = self.hosts.entry(host).or_default();
+            (there.no_room, there.busy) = (false, false);
+            self.pull(host, now);
             return None;
         }
         attempt.sent = attempt.sent.saturating_add(1);
-        let again_ms = now + pause_ms(attempt.sent);
+        attempt.went_out = true;
+        let (again_ms, is_silent) = (now + pause_ms(attempt.sent), attempt.sent > SILENT_AFTER);
         if !planted!(SendOnce) {
             self.plan(command, host, again_ms);
+        }
+        if is_silent && !self.is_taken(command, host) {
+            self.put(command, host, Place::Silent);
+            self.pull(host, now);
         }
         Some(Action::Send(command, host))
     }
 
-    fn end(&mut self, command: CommandId) -> Option<Action> {
-        let entry = self.commands.remove(&command)?;
-        for (host, attempt) in &entry.hosts {
-            if let Some(next_ms) = attempt.next_ms {
-                self.timers.remove(&(next_ms, command, Some(*host)));
-            }
-        }
-        let mut silent: Vec<_> =
-            entry.hosts.into_iter().filter(|(_, attempt)| !attempt.answered).map(|(host, _)| host).collect();
+    fn end(&mut self, command: CommandId, now: Millis) -> Option<Action> {
+        let entry = self.commands.get(&command)?;
+        let hosts: Vec<(HostId, bool)> = entry.hosts.iter().map(|(host, attempt)| (*host, attempt.answered)).collect();
+        // The last of them takes the entry with it.
+        hosts.iter().for_each(|(host, _)| self.settled(command, *host, now));
+        self.commands.remove(&command);
+        let mut silent: Vec<_> = hosts.into_iter().filter(|(_, answered)| !answered).map(|(host, _)| host).collect();
         silent.sort();
         (!silent.is_empty()).then_some(Action::Miss(command, silent))
     }
 
+    /// A command is to reach a host that is there: in its turn, or at once if the host has it already.
     fn begin_anew(&mut self, command: CommandId, host: HostId, now: Millis) {
-        let attempt = self.commands.get_mut(&command).and_then(|entry| entry.hosts.get_mut(&host));
-        if let Some(attempt) = attempt {
-            attempt.sent = 0;
-            self.plan(command, host, now);
+        let Some(attempt) = self.attempt(command, host) else { return };
+        attempt.sent = 0;
+        if attempt.place == Place::Taken {
+            return self.plan(command, host, now);
+        }
+        self.put(command, host, Place::Queued);
+        self.pull(host, now);
+    }
+
+    /// Sends out what waits for a host, as far as there is room.
+    fn pull(&mut self, host: HostId, now: Millis) {
+        while let Some(there) = self.hosts.get(&host).filter(|there| there.online) {
+            let Some(command) = there.next(&self.commands) else { return };
+            self.unplan(command, host);
+            let is_over = self.commands.get(&command).is_none_or(|entry| now > entry.expires_ms);
+            if is_over && !planted!(SendExpired) {
+                self.put(command, host, Place::Here);
+            } else {
+                self.put(command, host, Place::Out);
+                self.plan(command, host, now);
+            }
+        }
+    }
+
+    fn is_online(&self, host: HostId) -> bool {
+        self.hosts.get(&host).is_some_and(|there| there.online)
+    }
+
+    fn is_taken(&self, command: CommandId, host: HostId) -> bool {
+        let attempt = self.commands.get(&command).and_then(|entry| entry.hosts.get(&host));
+        attempt.is_some_and(|attempt| attempt.place == Place::Taken)
+    }
+
+    fn attempt(&mut self, command: CommandId, host: HostId) -> Option<&mut Attempt> {
+        self.commands.get_mut(&command)?.hosts.get_mut(&host)
+    }
+
+    /// Notes where a command is.
+    fn put(&mut self, command: CommandId, host: HostId, to: Place) {
+        let Some(entry) = self.commands.get_mut(&command) else { return };
+        let facts = Facts { number: entry.number, bytes: entry.bytes, kind: &entry.kind };
+        let Some(attempt) = entry.hosts.get_mut(&host) else { return };
+        let from = std::mem::replace(&mut attempt.place, to);
+        if from != to {
+            self.hosts.entry(host).or_default().moves((command, &facts), from, to);
         }
     }
 
     /// Sets a host's timer, unless that would be after the end.
     fn plan(&mut self, command: CommandId, host: HostId, at: Millis) {
         let Some(entry) = self.commands.get_mut(&command) else { return };
-        let end = entry.expires_ms;
+        let (end, number) = (entry.expires_ms, entry.number);
         let Some(attempt) = entry.hosts.get_mut(&host).filter(|_| at <= end || planted!(SendExpired)) else { return };
         attempt.next_ms = Some(at);
-        self.timers.insert((at, command, Some(host)));
+        self.timers.insert((at, number, command, Some(host)));
     }
 
     fn unplan(&mut self, command: CommandId, host: HostId) {
-        let attempt = self.commands.get_mut(&command).and_then(|entry| entry.hosts.get_mut(&host));
-        if let Some(at) = attempt.and_then(|attempt| attempt.next_ms.take()) {
-            self.timers.remove(&(at, command, Some(host)));
+        let Some(entry) = self.commands.get_mut(&command) else { return };
+        let number = entry.number;
+        if let Some(at) = entry.hosts.get_mut(&host).and_then(|attempt| attempt.next_ms.take()) {
+            self.timers.remove(&(at, number, command, Some(host)));
         }
     }
 }
@@ -263,6 +627,12 @@ mod tests {
     use super::*;
 
     const MINUTE: Millis = 60_000;
+
+    /// A command of a hundred bytes that expires in ten minutes.
+    fn opened(id: CommandId, kind: Kind, hosts: &[HostId]) -> Open {
+        let hosts = hosts.iter().map(|host| (*host, Reached::No)).collect();
+        Open { id, expires_ms: 10 * MINUTE, bytes: 100, kind, hosts }
+    }
 
     struct Fixture {
         schedule: Schedule,
@@ -279,9 +649,8 @@ mod tests {
                 schedule.presence(hosts[*index], true, 0);
             }
             let command = CommandId::new();
-            let wanted = hosts.iter().map(|host| (*host, false)).collect();
             let topic = broadcast.then_some(Topic::CommandAll);
-            let action = schedule.open(Open { id: command, expires_ms: 10 * MINUTE, hosts: wanted }, topic, 0);
+            let action = schedule.open(opened(command, Kind::Program, &hosts), topic, 0).pop();
             (Self { schedule, command, hosts }, action)
         }
 
@@ -307,16 +676,16 @@ mod tests {
     #[test]
     fn a_host_that_is_a_member_no_more_is_sent_nothing_and_not_waited_for() {
         let (mut two, _) = Fixture::new(2, false, &[0, 1]);
-        two.schedule.leave(two.hosts[0]);
+        two.schedule.leave(two.hosts[0], 0);
         assert_eq!(two.schedule.due(0), [Action::Send(two.command, two.hosts[1])]);
-        two.schedule.leave(two.hosts[1]);
+        two.schedule.leave(two.hosts[1], 0);
         assert_eq!((two.schedule.len(), two.schedule.next_ms()), (0, None));
     }
 
     #[test]
     fn the_silent_are_missing_some_time_after_the_expiry() {
         let (mut one, _) = Fixture::new(2, false, &[0]);
-        one.schedule.answered(one.command, one.hosts[1]);
+        one.schedule.answered(one.command, one.hosts[1], 0);
         one.schedule.due(10 * MINUTE);
         assert_eq!(one.schedule.due(10 * MINUTE + ANSWER_MS - 1), []);
         let missing = Action::Miss(one.command, vec![one.hosts[0]]);
@@ -357,10 +726,10 @@ mod tests {
     fn what_is_settled_is_over() {
         let (mut one, _) = Fixture::new(2, false, &[0, 1]);
         one.schedule.due(0);
-        one.schedule.settled(one.command, one.hosts[0]);
-        one.schedule.settled(one.command, one.hosts[0]);
+        one.schedule.settled(one.command, one.hosts[0], 0);
+        one.schedule.settled(one.command, one.hosts[0], 0);
         assert_eq!(one.schedule.due(5_000), [Action::Send(one.command, one.hosts[1])]);
-        one.schedule.settled(one.command, one.hosts[1]);
+        one.schedule.settled(one.command, one.hosts[1], 0);
         assert_eq!((one.schedule.len(), one.schedule.next_ms()), (0, None));
     }
 
@@ -369,7 +738,7 @@ mod tests {
         let (mut one, action) = Fixture::new(3, true, &[0, 1]);
         assert_eq!(action, Some(Action::Broadcast(one.command, Topic::CommandAll)));
         assert_eq!(one.schedule.due(4_999), []);
-        one.schedule.settled(one.command, one.hosts[1]);
+        one.schedule.settled(one.command, one.hosts[1], 0);
         assert_eq!(one.schedule.due(5_000), [Action::Send(one.command, one.hosts[0])]);
         one.schedule.presence(one.hosts[2], true, 6_000);
         assert_eq!(one.schedule.due(6_000), [Action::Send(one.command, one.hosts[2])]);
@@ -383,7 +752,7 @@ mod tests {
     fn a_broadcast_goes_to_each_alone_before_it_expires() {
         let (mut schedule, host, id) = (Schedule::default(), HostId::random(), CommandId::new());
         schedule.presence(host, true, 0);
-        let open = Open { id, expires_ms: 1_000, hosts: vec![(host, false)] };
+        let open = Open { expires_ms: 1_000, ..opened(id, Kind::Program, &[host]) };
         schedule.open(open, Some(Topic::CommandAll), 0);
         assert_eq!((schedule.due(499), schedule.due(500)), (vec![], vec![Action::Send(id, host)]));
     }
@@ -394,6 +763,233 @@ mod tests {
         one.schedule.due(0);
         one.schedule.no_room(one.command, one.hosts[0], 0);
         assert_eq!(one.times(6_000), [NO_ROOM_MS, NO_ROOM_MS + 5_000]);
+    }
+
+    /// One host that is away, and the schedule.
+    fn away() -> (Schedule, HostId) {
+        (Schedule::default(), HostId::random())
+    }
+
+    fn ids(count: usize) -> Vec<CommandId> {
+        (0..count).map(|_| CommandId::new()).collect()
+    }
+
+    fn intent(verb: &str) -> Kind {
+        let verb = serde_json::json!({ verb: {"unit": "default/shop"} });
+        Kind::of(&serde_json::from_value(verb).unwrap())
+    }
+
+    fn sent(actions: Vec<Action>) -> Vec<CommandId> {
+        let sent = |action| if let Action::Send(command, _) = action { Some(command) } else { None };
+        actions.into_iter().filter_map(sent).collect()
+    }
+
+    /// What a host is sent that answers the oldest of what it has each time, and the most that it had at once.
+    fn drained(schedule: &mut Schedule, host: HostId, now: Millis) -> (Vec<CommandId>, usize) {
+        let (mut order, mut has, mut most) = (Vec::new(), std::collections::VecDeque::new(), 0);
+        loop {
+            let came = sent(schedule.due(now));
+            order.extend(&came);
+            has.extend(came);
+            most = most.max(has.len());
+            let Some(oldest) = has.pop_front() else { return (order, most) };
+            schedule.settled(oldest, host, now);
+        }
+    }
+
+    #[test]
+    fn five_thousand_commands_for_a_host_that_returns_go_out_in_order_and_never_many_at_once() {
+        let ((mut schedule, host), ids) = (away(), ids(5_000));
+        for id in &ids {
+            assert_eq!(schedule.open(opened(*id, Kind::Program, &[host]), None, 0), []);
+        }
+        schedule.presence(host, true, 1_000);
+        let (order, most) = drained(&mut schedule, host, 1_000);
+        assert_eq!((order == ids, most), (true, WINDOW));
+        assert_eq!((schedule.len(), schedule.next_ms()), (0, None));
+    }
+
+    #[test]
+    fn large_commands_are_on_the_way_up_to_a_number_of_bytes() {
+        let ((mut schedule, host), ids) = (away(), ids(50));
+        for id in &ids {
+            schedule.open(Open { bytes: 60_000, ..opened(*id, Kind::Other, &[host]) }, None, 0);
+        }
+        let larger = Open { bytes: WINDOW_BYTES + 1, ..opened(CommandId::new(), Kind::Other, &[host]) };
+        schedule.open(larger, None, 0);
+        schedule.presence(host, true, 0);
+        let (order, most) = drained(&mut schedule, host, 0);
+        assert_eq!((order.len(), most), (51, WINDOW_BYTES / 60_000));
+    }
+
+    #[test]
+    fn programs_that_run_make_others_wait_and_nothing_else() {
+        let ((mut schedule, host), ids) = (away(), ids(PROGRAMS + 1));
+        schedule.presence(host, true, 0);
+        for id in &ids {
+            schedule.open(opened(*id, Kind::Program, &[host]), None, 0);
+            for began in sent(schedule.due(0)) {
+                schedule.answered(began, host, 0);
+            }
+        }
+        let (stop, cancel) = (CommandId::new(), CommandId::new());
+        schedule.open(opened(stop, intent("unit_stop"), &[host]), None, 0);
+        schedule.open(opened(cancel, Kind::Cancel(ids[0]), &[host]), None, 0);
+        assert_eq!(sent(schedule.due(0)), [stop, cancel], "all but the last program have gone out before");
+        schedule.settled(ids[0], host, 0);
+        assert_eq!(sent(schedule.due(0)), [ids[PROGRAMS]]);
+    }
+
+    #[test]
+    fn what_takes_a_command_back_passes_those_that_wait() {
+        let ((mut schedule, host), ids) = (away(), ids(WINDOW + 1));
+        schedule.presence(host, true, 0);
+        for id in &ids {
+            schedule.open(opened(*id, Kind::Program, &[host]), None, 0);
+        }
+        assert_eq!(sent(schedule.due(0)), ids[..WINDOW]);
+        let cancel = CommandId::new();
+        assert_eq!(schedule.open(opened(cancel, Kind::Cancel(ids[0]), &[host]), None, 0), []);
+        assert_eq!(sent(schedule.due(0)), [cancel]);
+        // The one that has not gone out ends here.
+        let other = CommandId::new();
+        let closed = [Action::Close(ids[WINDOW], host, Ended::Cancelled), Action::Close(other, host, Ended::Completed)];
+        assert_eq!(schedule.open(opened(other, Kind::Cancel(ids[WINDOW]), &[host]), None, 0), closed);
+        assert_eq!(sent(schedule.due(0)), []);
+    }
+
+    #[test]
+    fn a_busy_host_gets_a_program_again_once_another_has_ended_or_later() {
+        let ((mut schedule, host), ids) = (away(), ids(3));
+        schedule.presence(host, true, 0);
+        ids.iter().for_each(|id| drop(schedule.open(opened(*id, Kind::Program, &[host]), None, 0)));
+        assert_eq!(sent(schedule.due(0)), ids);
+        schedule.answered(ids[0], host, 0);
+        schedule.busy(ids[1], host, 0);
+        schedule.busy(ids[2], host, 0);
+        assert_eq!(sent(schedule.due(RESEND_MS - 1)), []);
+        schedule.settled(ids[0], host, RESEND_MS - 1);
+        assert_eq!(sent(schedule.due(RESEND_MS - 1)), [ids[1]], "one at a time, as many as it took");
+        schedule.busy(ids[1], host, RESEND_MS);
+        // Nobody ends: somebody else's programs take the places.
+        assert_eq!(sent(schedule.due(RESEND_MS + 2 * RESEND_MS)), [ids[1]]);
+        schedule.settled(ids[1], host, 20_000);
+        assert_eq!(sent(schedule.due(20_000)), [ids[2]]);
+    }
+
+    #[test]
+    fn a_host_that_is_busy_to_the_end_is_asked_once_more_shortly_before_it() {
+        let ((mut schedule, host), id) = (away(), CommandId::new());
+        schedule.presence(host, true, 0);
+        schedule.open(opened(id, Kind::Program, &[host]), None, 0);
+        assert_eq!(sent(schedule.due(0)), [id]);
+        let mut tries = Vec::new();
+        let mut now = 0;
+        while now < 10 * MINUTE - BUSY_FINAL_MS {
+            schedule.busy(id, host, now);
+            now = schedule.next_ms().unwrap();
+            assert_eq!(sent(schedule.due(now)), [id]);
+            tries.push(now);
+        }
+        assert_eq!(tries.last(), Some(&(10 * MINUTE - LAST_TRY_MS)), "its answer is the last word");
+    }
+
+    #[test]
+    fn a_later_intent_takes_the_place_of_those_before_it_that_have_not_gone_out() {
+        let ((mut schedule, host), ids) = (away(), ids(5));
+        let mut open = |id, verb| schedule.open(opened(id, intent(verb), &[host]), None, 0);
+        assert_eq!(open(ids[0], "unit_hold"), []);
+        assert_eq!(open(ids[1], "unit_run"), []);
+        assert_eq!(open(ids[2], "unit_stop"), [Action::Close(ids[1], host, Ended::Superseded(ids[2]))]);
+        assert_eq!(open(ids[3], "unit_run"), [Action::Close(ids[2], host, Ended::Superseded(ids[3]))]);
+        schedule.presence(host, true, 0);
+        assert_eq!(sent(schedule.due(0)), [ids[0], ids[3]]);
+        // What has gone out stays: the host may have done it.
+        schedule.presence(host, false, 0);
+        assert_eq!(schedule.open(opened(ids[4], intent("unit_stop"), &[host]), None, 0), []);
+        schedule.presence(host, true, 0);
+        assert_eq!(sent(schedule.due(0)), [ids[0], ids[3], ids[4]]);
+    }
+
+    #[test]
+    fn an_intent_before_a_snapshot_and_one_that_another_host_has_stay() {
+        let ((mut schedule, one), two, ids) = (away(), HostId::random(), ids(4));
+        schedule.presence(two, true, 0);
+        schedule.open(opened(ids[0], intent("unit_run"), &[one, two]), None, 0);
+        assert_eq!(schedule.due(0), [Action::Send(ids[0], two)]);
+        let closed = [Action::Close(ids[0], one, Ended::Superseded(ids[1]))];
+        assert_eq!(schedule.open(opened(ids[1], intent("unit_stop"), &[one, two]), None, 0), closed);
+        schedule.open(opened(ids[2], Kind::Together, &[one]), None, 0);
+        assert_eq!(schedule.open(opened(ids[3], intent("unit_run"), &[one]), None, 0), []);
+    }
+
+    #[test]
+    fn a_host_that_is_away_or_silent_holds_no_other_up() {
+        let ((mut schedule, gone), silent, there) = (away(), HostId::random(), HostId::random());
+        schedule.presence(silent, true, 0);
+        schedule.presence(there, true, 0);
+        for _ in 0..WINDOW {
+            schedule.open(opened(CommandId::new(), Kind::Program, &[gone, silent]), None, 0);
+        }
+        assert_eq!(sent(schedule.due(0)).len(), WINDOW);
+        let id = CommandId::new();
+        schedule.open(opened(id, Kind::Program, &[gone, silent, there]), None, 0);
+        assert_eq!(schedule.due(0), [Action::Send(id, there)]);
+        // What a host does not answer takes its room for a few minutes only.
+        let mut times = Vec::new();
+        while let Some(at) = schedule.next_ms().filter(|at| *at < 5 * MINUTE) {
+            times.extend(schedule.due(at).into_iter().filter(|action| *action == Action::Send(id, silent)));
+        }
+        assert!(!times.is_empty());
+    }
+
+    #[test]
+    fn what_finds_no_room_on_the_link_keeps_its_place() {
+        let ((mut schedule, host), ids) = (away(), ids(3));
+        schedule.presence(host, true, 0);
+        ids[..2].iter().for_each(|id| drop(schedule.open(opened(*id, Kind::Other, &[host]), None, 0)));
+        assert_eq!(sent(schedule.due(0)), ids[..2]);
+        schedule.no_room(ids[0], host, 0);
+        schedule.no_room(ids[1], host, 0);
+        schedule.open(opened(ids[2], Kind::Other, &[host]), None, 10);
+        assert_eq!(sent(schedule.due(10)), []);
+        assert_eq!(sent(schedule.due(NO_ROOM_MS)), ids);
+    }
+
+    proptest! {
+        /// Whatever hosts answer, each gets all that it is to get, in the order in which it was issued.
+        #[test]
+        fn order_of_one_host_stays(steps in proptest::collection::vec((0..5u8, 0..40_000i64), 0..80)) {
+            let (mut schedule, host) = away();
+            let (mut issued, mut firsts, mut has, mut now) = (Vec::new(), Vec::new(), Vec::new(), 0);
+            for (what, pause) in steps {
+                now += pause;
+                match what {
+                    0 => schedule.presence(host, true, now),
+                    1 => schedule.presence(host, false, now),
+                    2 => has.pop().into_iter().for_each(|id| schedule.answered(id, host, now)),
+                    3 => std::mem::take(&mut has).into_iter().for_each(|id| schedule.settled(id, host, now)),
+                    _ => for id in ids(7) {
+                        issued.push(id);
+                        let open = Open { expires_ms: Millis::MAX, ..opened(id, Kind::Other, &[host]) };
+                        schedule.open(open, None, now);
+                    },
+                }
+                for id in sent(schedule.due(now)) {
+                    if !firsts.contains(&id) { firsts.push(id) }
+                    if !has.contains(&id) { has.push(id) }
+                }
+            }
+            schedule.presence(host, true, now);
+            loop {
+                let came = sent(schedule.due(now));
+                if came.is_empty() { break }
+                firsts.extend(came.iter().filter(|id| !firsts.contains(id)).collect::<Vec<_>>());
+                came.into_iter().for_each(|id| schedule.settled(id, host, now));
+            }
+            prop_assert_eq!(firsts, issued);
+            prop_assert_eq!(schedule.len(), 0);
+        }
     }
 
     proptest! {
@@ -415,13 +1011,13 @@ mod tests {
                             prop_assert!(now > 10 * MINUTE);
                             prop_assert!(silent.iter().all(|id| !done[one.hosts.iter().position(|host| host == id).unwrap()]));
                         }
-                        Action::Broadcast(..) => prop_assert!(false),
+                        Action::Broadcast(..) | Action::Close(..) => prop_assert!(false),
                     }
                 }
                 match what {
                     0 => { online[host] = true; one.schedule.presence(one.hosts[host], true, now) }
                     1 => { online[host] = false; one.schedule.presence(one.hosts[host], false, now) }
-                    2 => { done[host] = true; one.schedule.settled(one.command, one.hosts[host]) }
+                    2 => { done[host] = true; one.schedule.settled(one.command, one.hosts[host], now) }
                     _ => one.schedule.connected(now),
                 }
             }

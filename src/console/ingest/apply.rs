@@ -257,6 +257,8 @@ impl Batch {
                             effects.changes.push(Change::Command(command));
                         }
                     }
+                    // Nothing of it is kept there: it waits its turn here.
+                    Content::Busy => effects.busy.push((command, id)),
                     Content::Done { .. } => (),
                 }
             }

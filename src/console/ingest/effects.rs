@@ -32,6 +32,8 @@ pub(crate) struct Effects {
     pub(crate) answered: Vec<(CommandId, HostId)>,
     /// Hosts that are done with a command.
     pub(crate) settled: Vec<(CommandId, HostId)>,
+    /// Hosts that are too busy for a command.
+    pub(crate) busy: Vec<(CommandId, HostId)>,
     /// Which rules for alerts hosts say that they have.
     pub(super) rules: BTreeMap<HostId, Option<u64>>,
     /// News for pages.
@@ -54,6 +56,7 @@ impl Effects {
         self.shown.extend(more.shown);
         self.answered.extend(more.answered);
         self.settled.extend(more.settled);
+        self.busy.extend(more.busy);
         self.rules.extend(more.rules);
         self.changes.extend(more.changes);
     }
@@ -63,11 +66,13 @@ impl Effects {
         let (settled, answered) = (std::mem::take(&mut self.settled), std::mem::take(&mut self.answered));
         let settled = settled.into_iter().map(|(command, host)| dispatch::Event::Settled(command, host));
         let answered = answered.into_iter().map(|(command, host)| dispatch::Event::Answered(command, host));
+        let busy = std::mem::take(&mut self.busy).into_iter();
+        let busy = busy.map(|(command, host)| dispatch::Event::Busy(command, host));
         let presences = std::mem::take(&mut self.presences).into_iter();
         let presences = presences.map(|(host, online)| dispatch::Event::Presence(host, online));
         let shown = std::mem::take(&mut self.shown);
         let shown = (!shown.is_empty()).then_some(dispatch::Event::Shown(shown));
-        settled.chain(answered).chain(presences).chain(shown)
+        settled.chain(answered).chain(busy).chain(presences).chain(shown)
     }
 
     /// Tells everybody.

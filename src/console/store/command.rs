@@ -17,6 +17,7 @@ use super::{Result, from_word, json, parsed, signed, to_json, unsigned, word};
 use crate::{
     api::{self, CommandState},
     rows::{parameters, pieces},
+    rules::intent::Kind,
 };
 
 /// Enters a signed command for `hosts`.
@@ -117,31 +118,83 @@ pub struct Open {
     pub id: CommandId,
     /// When it ends.
     pub expires_ms: Millis,
-    /// Those hosts, and whether each has said that it has the command.
-    pub hosts: Vec<(HostId, bool)>,
+    /// How long its signed bytes are.
+    pub bytes: usize,
+    /// What it is to whoever sends it out.
+    pub kind: Kind,
+    /// Those hosts, and how far it came with each.
+    pub hosts: Vec<(HostId, Reached)>,
 }
 
-/// All open commands, oldest first: what dispatch begins with.
+/// How far an open command came with a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// It never went out.
+    No,
+    /// It may have gone out.
+    Maybe,
+    /// The host has said that it has it.
+    Answered,
+}
+
+/// All open commands, in the order in which they were issued: what dispatch begins with.
 pub async fn open(db: &SqlitePool) -> Result<Vec<Open>> {
-    let rows: Vec<(String, i64, String, String)> = sqlx::query_as(
-        "SELECT command.id, command.expires_ms, command_host.host, command_host.state
-         FROM command_host JOIN command ON command.id = command_host.command
-         WHERE command_host.state IN ('waiting', 'accepted', 'running')
-         ORDER BY command.id",
+    let commands: Vec<(String, i64, i64, String)> = sqlx::query_as(
+        "SELECT id, expires_ms, length(signed), verb FROM command WHERE EXISTS (
+             SELECT 1 FROM command_host WHERE command_host.command = command.id
+             AND command_host.state IN ('waiting', 'accepted', 'running'))
+         ORDER BY issued_ms, id",
     )
     .fetch_all(db)
     .await?;
-    let mut open: Vec<Open> = Vec::new();
-    for (id, expires_ms, host, state) in rows {
+    let mut hosts = open_hosts(db).await?;
+    let mut open = Vec::new();
+    for (id, expires_ms, bytes, verb) in commands {
         let id = parsed("command id", &id)?;
-        if open.last().is_none_or(|last| last.id != id) {
-            open.push(Open { id, expires_ms, hosts: Vec::new() });
-        }
-        if let Some(last) = open.last_mut() {
-            last.hosts.push((parsed("host id", &host)?, state != "waiting"));
-        }
+        let verb: Verb = json("verb", &verb)?;
+        let Some(hosts) = hosts.remove(&id) else { continue };
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        open.push(Open { id, expires_ms, bytes, kind: Kind::of(&verb), hosts });
     }
     Ok(open)
+}
+
+/// Which hosts owe an outcome for which commands, and how far these came. Whether one went out before the last stop is
+/// not known: no time tells, for clocks are set back.
+async fn open_hosts(db: &SqlitePool) -> Result<HashMap<CommandId, Vec<(HostId, Reached)>>> {
+    let rows: Vec<(String, String, String)> = sqlx::query_as(
+        "SELECT command, host, state FROM command_host WHERE state IN ('waiting', 'accepted', 'running')",
+    )
+    .fetch_all(db)
+    .await?;
+    let mut hosts: HashMap<CommandId, Vec<(HostId, Reached)>> = HashMap::new();
+    for (command, host, state) in rows {
+        let reached = if state == "waiting" { Reached::Maybe } else { Reached::Answered };
+        hosts.entry(parsed("command id", &command)?).or_default().push((parsed("host id", &host)?, reached));
+    }
+    Ok(hosts)
+}
+
+/// Those of some hosts that owe outcomes for at least `count` commands that were given to them by name.
+pub async fn crowded(db: &SqlitePool, hosts: &[HostId], count: u64) -> Result<Vec<HostId>> {
+    let mut crowded = Vec::new();
+    for piece in pieces(hosts) {
+        let sql = format!(
+            "SELECT host FROM command_host
+             WHERE host IN {} AND listed = 1 AND state IN ('waiting', 'accepted', 'running')
+             GROUP BY host HAVING count(*) >= ${}",
+            parameters(1, piece.len()),
+            piece.len() + 1
+        );
+        let mut query = sqlx::query_as::<_, (String,)>(AssertSqlSafe(sql));
+        for host in piece {
+            query = query.bind(host.to_string());
+        }
+        for (host,) in query.bind(signed(count)).fetch_all(db).await? {
+            crowded.push(parsed("host id", &host)?);
+        }
+    }
+    Ok(crowded)
 }
 
 /// What open commands order, with environments masked.
@@ -455,6 +508,7 @@ struct CommandHostRow {
     state: String,
     outcome: Option<String>,
     outcome_ms: Option<i64>,
+    away_since_ms: Option<i64>,
 }
 
 impl CommandHostRow {
@@ -468,6 +522,7 @@ impl CommandHostRow {
             hostname: self.hostname,
             state: from_word("state", &self.state)?,
             outcome,
+            away_since_ms: self.away_since_ms,
         })
     }
 }
@@ -477,8 +532,11 @@ macro_rules! lines {
     ($command:literal) => {
         concat!(
             "SELECT command_host.host, COALESCE(host.hostname, command_host.host) AS hostname,
-                    command_host.state, command_host.outcome, command_host.outcome_ms
-             FROM command_host LEFT JOIN host ON host.id = command_host.host WHERE command_host.command = ",
+                    command_host.state, command_host.outcome, command_host.outcome_ms,
+                    CASE WHEN command_host.state = 'waiting' AND COALESCE(presence.state, 'offline') <> 'online'
+                         THEN COALESCE(presence.since_ms, host.joined_ms) END AS away_since_ms
+             FROM command_host LEFT JOIN host ON host.id = command_host.host
+             LEFT JOIN presence ON presence.host = command_host.host WHERE command_host.command = ",
             $command
         )
     };
@@ -588,10 +646,10 @@ mod tests {
         store.close().await;
         let store = super::super::Store::open(&dir.path().join("console.db")).await.unwrap();
         let mut found = open(store.read()).await.unwrap();
-        found[0].hosts.sort();
-        let mut wanted = vec![(hosts[0], true), (hosts[2], false)];
-        wanted.sort();
-        assert_eq!(found, [Open { id: one.id, expires_ms: 10, hosts: wanted }]);
+        found[0].hosts.sort_by_key(|(host, _)| *host);
+        let mut wanted = vec![(hosts[0], Reached::Answered), (hosts[2], Reached::Maybe)];
+        wanted.sort_by_key(|(host, _)| *host);
+        assert_eq!(found, [Open { id: one.id, expires_ms: 10, bytes: 6, kind: Kind::of(&one.verb), hosts: wanted }]);
         assert_eq!(signed_bytes(store.read(), one.id).await.unwrap().unwrap(), (b"signed".to_vec(), false));
         assert_eq!(open_count(store.read()).await.unwrap(), 1);
     }

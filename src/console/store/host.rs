@@ -279,6 +279,25 @@ pub async fn online(db: &SqlitePool) -> Result<Vec<HostId>> {
     rows.iter().map(|(id,)| parsed("host id", id)).collect()
 }
 
+/// Since when hosts have been away: those of `only`, or all. One that never connected has been since it joined.
+pub async fn away(db: &SqlitePool, only: Option<&[HostId]>) -> Result<HashMap<HostId, Millis>> {
+    const AWAY: &str = "SELECT host.id, COALESCE(presence.since_ms, host.joined_ms)
+        FROM host LEFT JOIN presence ON presence.host = host.id WHERE COALESCE(presence.state, 'offline') <> 'online'";
+    let mut rows: Vec<(String, i64)> = Vec::new();
+    match only {
+        None => rows = sqlx::query_as(AWAY).fetch_all(db).await?,
+        Some(hosts) => {
+            for piece in pieces(hosts) {
+                let sql = format!("{AWAY} AND host.id IN {}", parameters(1, piece.len()));
+                let query = sqlx::query_as(AssertSqlSafe(sql));
+                let query = piece.iter().fold(query, |query, host| query.bind(host.to_string()));
+                rows.extend(query.fetch_all(db).await?);
+            }
+        }
+    }
+    rows.into_iter().map(|(host, since_ms)| Ok((parsed("host id", &host)?, since_ms))).collect()
+}
+
 /// Names of all hosts, and whether each is online.
 pub async fn standing(db: &SqlitePool) -> Result<BTreeMap<HostId, (String, bool)>> {
     let rows: Vec<(String, String, bool)> = sqlx::query_as(

@@ -160,7 +160,10 @@ impl CommandView {
                 h2 { a href=(bits::host_url(line.host)) { (line.hostname) } " " (outcome(line, frame)) }
                 @if let Some(reason) = bits::reason(line) { p.why { (reason) } }
                 @if line.state == CommandState::Waiting {
-                    p.note { "It goes out as soon as the host is there, until it expires." }
+                    p.note {
+                        "It goes out as soon as the host is there and has room for it, until it expires "
+                        (ago(self.command.expires_ms, frame.now_ms)) "."
+                    }
                 }
                 (steps(line, self.command.verb.execs()))
                 (stream(self.command.id, line, Stream::Stdout, stdout))
@@ -287,6 +290,7 @@ fn outcome(line: &CommandHost, frame: &Frame) -> Markup {
     let (tone, words) = bits::progress(line);
     html! {
         (state(tone, &words))
+        @if let Some(since_ms) = line.away_since_ms { " " span.age { "away since " (ago(since_ms, frame.now_ms)) } }
         @if let Some(outcome) = &line.outcome {
             " "
             span.age title=(written(outcome.at_ms)) {

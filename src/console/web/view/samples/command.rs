@@ -19,7 +19,8 @@ pub(super) fn line(hostname: &str, index: usize) -> CommandHost {
         6 => (CommandState::Missing, None),
         _ => done(Ended::Lost),
     };
-    CommandHost { host: HostId::random(), hostname: format!("{hostname}{index}"), state, outcome }
+    let away_since_ms = (state == CommandState::Waiting).then(|| ago(3_600));
+    CommandHost { host: HostId::random(), hostname: format!("{hostname}{index}"), state, outcome, away_since_ms }
 }
 
 pub(super) fn command(program: &str, hostname: &str, hosts: usize) -> Command {

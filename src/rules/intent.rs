@@ -1,0 +1,250 @@
+//! What a command is to whoever sends it out: how long it waits for a host that is away, what it takes up there, and which
+//! earlier one it makes void.
+
+use std::collections::BTreeSet;
+
+use muster_topics::{
+    Millis,
+    command::{LIFETIME_MAX_MS, Verb},
+    name::{CommandId, Name, UnitName},
+    unit::MASK,
+};
+
+/// How long a program or a question waits for its hosts, unless it is said: whoever asks looks at the answer, and an
+/// hour later the question is another one.
+pub const QUESTION_LIFETIME_MS: Millis = 10 * 60_000;
+
+/// How long a command waits for its hosts, unless it is said. What is wanted of a unit, a realm or a snapshot stays
+/// wanted, and to take a command back waits for as long as that command may.
+#[must_use]
+pub fn lifetime_ms(verb: &Verb) -> Millis {
+    match verb {
+        Verb::Exec(_)
+        | Verb::Batch(_)
+        | Verb::UnitSignal { .. }
+        | Verb::UnitLogs { .. }
+        | Verb::UnitFollow { .. }
+        | Verb::UnitConfig { .. }
+        | Verb::UnitCommand(_)
+        | Verb::UnitStats { .. }
+        | Verb::SnapshotLs
+        | Verb::SnapshotDiff { .. } => QUESTION_LIFETIME_MS,
+        Verb::UnitsApply(set) if set.check => QUESTION_LIFETIME_MS,
+        Verb::UnitApply { .. }
+        | Verb::UnitsApply(_)
+        | Verb::UnitRun { .. }
+        | Verb::UnitStop { .. }
+        | Verb::UnitRestart { .. }
+        | Verb::UnitHold { .. }
+        | Verb::UnitUnhold { .. }
+        | Verb::UnitRetire { .. }
+        | Verb::UnitLabel { .. }
+        | Verb::UnitUpgrade { .. }
+        | Verb::UnitFreeze { .. }
+        | Verb::UnitThaw { .. }
+        | Verb::UnitPlay { .. }
+        | Verb::UnitPause { .. }
+        | Verb::UnitRm { .. }
+        | Verb::Cancel { .. }
+        | Verb::RealmSet { .. }
+        | Verb::RealmRm { .. }
+        | Verb::SnapshotTake { .. }
+        | Verb::SnapshotActivate { .. }
+        | Verb::SnapshotDeactivate { .. }
+        | Verb::SnapshotRm { .. } => LIFETIME_MAX_MS,
+    }
+}
+
+/// What a command is to the schedule. It is small, whatever the command brings along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It runs programs, of which a host runs so many at once.
+    Program,
+    /// It changes what is wanted of a unit.
+    Intent(Intent),
+    /// It keeps or changes what is wanted of several units of a host together.
+    Together,
+    /// It takes another command back.
+    Cancel(CommandId),
+    /// Anything else.
+    Other,
+}
+
+impl Kind {
+    /// The kind of a command.
+    #[must_use]
+    pub fn of(verb: &Verb) -> Self {
+        match verb {
+            // A program that stays is a unit, and takes no place.
+            Verb::Exec(exec) if exec.daemon => Self::Other,
+            Verb::Exec(_) | Verb::Batch(_) => Self::Program,
+            Verb::Cancel { command } => Self::Cancel(*command),
+            Verb::UnitsApply(set) if !set.check => Self::Together,
+            Verb::SnapshotTake { .. } | Verb::SnapshotActivate { .. } | Verb::SnapshotDeactivate { .. } => {
+                Self::Together
+            }
+            verb => Intent::of(verb).map_or(Self::Other, Self::Intent),
+        }
+    }
+}
+
+/// What is wanted of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    unit: UnitName,
+    change: Change,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Change {
+    /// `whole`: it takes nothing from what the host has.
+    Apply {
+        whole: bool,
+        run: bool,
+    },
+    Upgrade,
+    Run,
+    Stop,
+    Restart,
+    Play {
+        run: bool,
+    },
+    Pause,
+    Hold,
+    Unhold,
+    Retire,
+    Label(BTreeSet<Name>),
+    Freeze,
+    Thaw,
+    Remove,
+}
+
+impl Intent {
+    fn of(verb: &Verb) -> Option<Self> {
+        let (unit, change) = match verb {
+            Verb::UnitApply { unit, spec, run } => {
+                // A value that is not told is the one that the host has by then.
+                let whole = spec.env().values().all(|value| value != MASK);
+                (unit, Change::Apply { whole, run: run.is_some() })
+            }
+            Verb::UnitUpgrade { unit, .. } => (unit, Change::Upgrade),
+            Verb::UnitRun { unit } => (unit, Change::Run),
+            Verb::UnitStop { unit } => (unit, Change::Stop),
+            Verb::UnitRestart { unit } => (unit, Change::Restart),
+            Verb::UnitPlay { unit, run } => (unit, Change::Play { run: *run }),
+            Verb::UnitPause { unit } => (unit, Change::Pause),
+            Verb::UnitHold { unit, .. } => (unit, Change::Hold),
+            Verb::UnitUnhold { unit } => (unit, Change::Unhold),
+            Verb::UnitRetire { unit, .. } => (unit, Change::Retire),
+            Verb::UnitLabel { unit, labels } => (unit, Change::Label(labels.keys().cloned().collect())),
+            Verb::UnitFreeze { unit } => (unit, Change::Freeze),
+            Verb::UnitThaw { unit } => (unit, Change::Thaw),
+            Verb::UnitRm { unit } => (unit, Change::Remove),
+            _ => return None,
+        };
+        Some(Self { unit: unit.clone(), change })
+    }
+
+    /// The unit.
+    #[must_use]
+    pub fn unit(&self) -> &UnitName {
+        &self.unit
+    }
+
+    /// Whether nothing is left of `earlier` once this is done: done after it or alone, it comes to the same. That holds
+    /// only if nothing else about the unit comes between the two.
+    #[must_use]
+    pub fn covers(&self, earlier: &Self) -> bool {
+        self.unit == earlier.unit && self.change.covers(&earlier.change)
+    }
+}
+
+impl Change {
+    fn covers(&self, earlier: &Self) -> bool {
+        let sets_run = matches!(earlier, Self::Run | Self::Stop | Self::Restart | Self::Play { .. } | Self::Pause);
+        match self {
+            Self::Apply { whole: false, .. } | Self::Upgrade => false,
+            Self::Apply { run: true, .. } => sets_run || matches!(earlier, Self::Apply { .. } | Self::Upgrade),
+            Self::Apply { run: false, .. } => matches!(earlier, Self::Apply { run: false, .. } | Self::Upgrade),
+            Self::Stop | Self::Play { run: true } => sets_run,
+            Self::Retire => sets_run || matches!(earlier, Self::Retire | Self::Hold),
+            // What plays goes on playing: that it should not, or should be started anew, is not in this.
+            Self::Run => matches!(earlier, Self::Run | Self::Stop),
+            Self::Restart => *earlier == Self::Restart,
+            Self::Play { run: false } | Self::Pause => matches!(earlier, Self::Play { run: false } | Self::Pause),
+            Self::Hold => *earlier == Self::Hold,
+            Self::Unhold => matches!(earlier, Self::Hold | Self::Unhold),
+            Self::Label(names) => matches!(earlier, Self::Label(before) if before.is_subset(names)),
+            Self::Freeze | Self::Thaw => matches!(earlier, Self::Freeze | Self::Thaw),
+            Self::Remove => *earlier == Self::Remove,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn verb(name: &str, mut fields: Value) -> Verb {
+        fields["unit"] = json!("a/b");
+        serde_json::from_value(json!({ name: fields })).unwrap()
+    }
+
+    fn apply(value: &str, run: Option<&str>) -> Verb {
+        let artifact = json!({"sha256": "0".repeat(64), "size_bytes": 1, "role": "a", "version": "1"});
+        let spec = json!({"kind": "yuno", "artifact": artifact, "env": {"A": value}});
+        verb("unit_apply", json!({"spec": spec, "run": run}))
+    }
+
+    #[track_caller]
+    fn check(later: Verb, earlier: &Verb, covers: bool) {
+        let (Kind::Intent(one), Kind::Intent(other)) = (Kind::of(&later), Kind::of(earlier)) else { panic!() };
+        assert_eq!(one.covers(&other), covers, "{later:?} {earlier:?}");
+    }
+
+    #[test]
+    fn the_later_intent_covers_an_earlier_one_of_which_nothing_is_left() {
+        let plain = |name: &str| verb(name, json!({}));
+        check(plain("unit_stop"), &plain("unit_run"), true);
+        check(plain("unit_run"), &plain("unit_stop"), true);
+        check(plain("unit_retire"), &plain("unit_run"), true);
+        check(plain("unit_thaw"), &plain("unit_freeze"), true);
+        check(plain("unit_stop"), &plain("unit_hold"), false);
+        check(plain("unit_run"), &plain("unit_pause"), false);
+        check(plain("unit_rm"), &plain("unit_retire"), false);
+        check(plain("unit_restart"), &plain("unit_run"), false);
+        check(apply("x", None), &apply("y", None), true);
+        check(apply("x", None), &apply("y", Some("running")), false);
+        check(apply("x", Some("stopped")), &apply("y", Some("running")), true);
+        check(apply("x", Some("stopped")), &plain("unit_run"), true);
+        check(apply("x", None), &plain("unit_run"), false);
+        // It would take the value of the earlier one.
+        check(apply(MASK, None), &apply("y", None), false);
+        check(apply("x", None), &apply(MASK, None), true);
+        let labels = |labels: Value| verb("unit_label", json!({ "labels": labels }));
+        check(labels(json!({"a": "1", "b": null})), &labels(json!({"a": "2"})), true);
+        check(labels(json!({"a": "1"})), &labels(json!({"a": "2", "b": "2"})), false);
+    }
+
+    #[test]
+    fn the_intent_of_another_unit_is_not_covered() {
+        let other: Verb = serde_json::from_value(json!({"unit_run": {"unit": "a/c"}})).unwrap();
+        check(verb("unit_stop", json!({})), &other, false);
+    }
+
+    #[test]
+    fn programs_and_questions_wait_for_minutes_and_intents_for_a_week() {
+        for (verb, wanted) in [
+            (json!({"exec": {"argv": ["true"], "timeout_ms": 1}}), QUESTION_LIFETIME_MS),
+            (json!({"unit_logs": {"unit": "a/b", "lines": 1}}), QUESTION_LIFETIME_MS),
+            (json!({"unit_signal": {"unit": "a/b", "signal": "hup"}}), QUESTION_LIFETIME_MS),
+            (json!({"unit_stop": {"unit": "a/b"}}), LIFETIME_MAX_MS),
+            (json!({"snapshot_activate": {"snapshot": "a"}}), LIFETIME_MAX_MS),
+            (json!({"cancel": {"command": CommandId::new()}}), LIFETIME_MAX_MS),
+        ] {
+            assert_eq!(lifetime_ms(&serde_json::from_value(verb.clone()).unwrap()), wanted, "{verb}");
+        }
+    }
+}
