@@ -116,11 +116,48 @@ pub struct Host {
     pub certificate_expires_ms: Millis,
 }
 
+/// Whether a host is there, as far as the console can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HostConnection {
+    /// It is.
+    Online,
+    /// It is not, and did not say so.
+    Offline,
+    /// Its agent was stopped.
+    Stopped,
+    /// The console has no connection to the broker, and hears of nobody.
+    Unknown,
+}
+
+impl HostConnection {
+    /// It in a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Online => "online",
+            Self::Offline => "offline",
+            Self::Stopped => "stopped",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl From<PresenceState> for HostConnection {
+    fn from(state: PresenceState) -> Self {
+        match state {
+            PresenceState::Online => Self::Online,
+            PresenceState::Offline => Self::Offline,
+            PresenceState::Stopped => Self::Stopped,
+        }
+    }
+}
+
 /// Whether a host's agent is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostPresence {
     /// Whether it is.
-    pub state: PresenceState,
+    pub state: HostConnection,
     /// The life of the agent that said so.
     pub epoch: u64,
     /// Since when, by the console's clock.

@@ -1,7 +1,6 @@
 //! `muster host`: the hosts of the fleet.
 
 use clap::Subcommand;
-use muster_topics::presence::PresenceState;
 use reqwest::Method;
 
 use super::{Session, container, print};
@@ -121,12 +120,7 @@ fn connection(host: &Host, now_ms: i64) -> String {
     match &host.presence {
         None => "never connected".to_owned(),
         Some(presence) => {
-            let state = match presence.state {
-                PresenceState::Online => "online",
-                PresenceState::Offline => "offline",
-                PresenceState::Stopped => "stopped",
-            };
-            format!("{state} since {}", print::age(presence.since_ms, now_ms))
+            format!("{} since {}", presence.state.word(), print::age(presence.since_ms, now_ms))
         }
     }
 }

@@ -281,7 +281,7 @@ impl Console {
 
     /// How many hosts there are in each state of presence.
     pub async fn presences(&self) -> Result<host::Presences, Error> {
-        Ok(host::presences(self.shared.store.read()).await?)
+        Ok(host::presences(self.shared.store.read()).await?.known(self.shared.link.lost_ms()))
     }
 }
 

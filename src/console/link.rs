@@ -19,10 +19,17 @@
 //! **Invariant: losing the link loses nothing but time.** Whatever was in flight is repeated: by
 //! dispatch (commands), by hosts (everything else), for on each connect every host is asked to.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use muster_topics::{
-    V1,
+    Millis, V1,
     name::Name,
     presence::{ConsolePresence, PresenceState},
     topic::{Filter, HostTopic, Prefix, Topic},
@@ -139,6 +146,8 @@ struct Outbound {
 pub(super) struct LinkHandle {
     outbound: mpsc::Sender<Outbound>,
     connected: watch::Receiver<bool>,
+    /// When the last connection ended, or the console began without one.
+    lost_ms: Arc<AtomicI64>,
 }
 
 impl fmt::Debug for LinkHandle {
@@ -151,6 +160,11 @@ impl LinkHandle {
     /// Whether there is a connection to the broker.
     pub(super) fn is_connected(&self) -> bool {
         *self.connected.borrow()
+    }
+
+    /// Since when there is no connection to the broker; nothing if there is one.
+    pub(super) fn lost_ms(&self) -> Option<Millis> {
+        (!self.is_connected()).then(|| self.lost_ms.load(Ordering::Relaxed))
     }
 
     /// Hands a message over. It may be lost with the connection, or for want of room: who calls
@@ -209,6 +223,7 @@ pub(super) struct Link {
     ingest: Queue,
     recorder: Queue,
     connected: watch::Sender<bool>,
+    lost_ms: Arc<AtomicI64>,
     dispatch: mpsc::Sender<dispatch::Event>,
 }
 
@@ -219,9 +234,10 @@ impl Link {
         let (ingest, ingest_rx) = Queue::new();
         let (recorder, recorder_rx) = Queue::new();
         let (connected, connected_rx) = watch::channel(false);
-        let handle = LinkHandle { outbound: outbound_tx, connected: connected_rx };
+        let lost_ms = Arc::new(AtomicI64::new(now_ms()));
+        let handle = LinkHandle { outbound: outbound_tx, connected: connected_rx, lost_ms: Arc::clone(&lost_ms) };
         let queues = Queues { ingest: ingest_rx, recorder: recorder_rx };
-        (Self { outbound, ingest, recorder, connected, dispatch }, handle, queues)
+        (Self { outbound, ingest, recorder, connected, lost_ms, dispatch }, handle, queues)
     }
 
     /// Connects, and connects again, until `shutdown`.
@@ -230,7 +246,10 @@ impl Link {
         while !shutdown.is_cancelled() {
             let began = tokio::time::Instant::now();
             let end = self.session(&config, &shutdown).await;
-            self.connected.send_replace(false);
+            if *self.connected.borrow() {
+                self.lost_ms.store(now_ms(), Ordering::Relaxed);
+                self.connected.send_replace(false);
+            }
             if shutdown.is_cancelled() {
                 break;
             }

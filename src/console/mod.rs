@@ -192,7 +192,8 @@ impl Console {
 
     /// All hosts, sorted by hostname.
     pub async fn hosts(&self) -> Result<Vec<types::Host>, Error> {
-        Ok(host::list(self.shared.store.read(), None).await?)
+        let hosts = host::list(self.shared.store.read(), None).await?;
+        Ok(hosts.into_iter().map(|host| self.with_what_is_known(host)).collect())
     }
 
     /// Some of the hosts that are looked for, sorted by hostname, and how many there are in all.
@@ -202,7 +203,8 @@ impl Console {
         offset: u64,
         limit: u32,
     ) -> Result<(Vec<types::Host>, u64), Error> {
-        Ok(host::page(self.shared.store.read(), search, offset, limit).await?)
+        let (hosts, count) = host::page(self.shared.store.read(), search, offset, limit).await?;
+        Ok((hosts.into_iter().map(|host| self.with_what_is_known(host)).collect(), count))
     }
 
     /// Units that are held, failed, or wait to be started again: the first ones, and how many there are.
@@ -214,7 +216,15 @@ impl Console {
     pub async fn host(&self, name: &str) -> Result<types::Host, Error> {
         let id = self.resolve_host(name).await?;
         let found = host::list(self.shared.store.read(), Some(id)).await?.pop();
-        found.ok_or_else(|| dispatch::unknown_host(name))
+        found.map(|host| self.with_what_is_known(host)).ok_or_else(|| dispatch::unknown_host(name))
+    }
+
+    /// A host without its last state, if the console has lost the broker: nobody knows whether it is there still.
+    fn with_what_is_known(&self, mut host: types::Host) -> types::Host {
+        if let (Some(presence), Some(since_ms)) = (&mut host.presence, self.shared.link.lost_ms()) {
+            (presence.state, presence.since_ms) = (types::HostConnection::Unknown, since_ms);
+        }
+        host
     }
 
     /// The id of a host that is given by id or by a hostname that only one has.

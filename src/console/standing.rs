@@ -1,5 +1,6 @@
 //! How hosts and alerts stand, as series: `muster_host_online` is 1 or 0 for each member, and `muster_alert_active` 1 for as
-//! long as an alert holds and 0 once when it is over, as Prometheus's own `ALERTS` is.
+//! long as an alert holds and 0 once when it is over, as Prometheus's own `ALERTS` is. While the console has no connection to the
+//! broker the series of hosts pause: nobody knows.
 //!
 //! They are written when they change, and again every two minutes, for whoever asks for a value is given none that is older than
 //! five. That costs ten thousand hosts 83 points a second, and one reading of the members' list every few seconds.
@@ -92,7 +93,11 @@ async fn look(
     changed: &BTreeSet<HostId>,
     now: Millis,
 ) -> Result<Standing, super::Error> {
-    let hosts = host::standing(shared.store.read()).await?;
+    // Of nobody is known whether it is there, while there is no connection to the broker.
+    let hosts = match shared.link.lost_ms() {
+        Some(_) => None,
+        None => Some(host::standing(shared.store.read()).await?),
+    };
     let mut alerts = alert::standing(shared.store.read(), ALERTS_MAX).await?;
     for host in changed {
         alerts.extend(alert::heard_of(shared.store.read(), *host, standing.looked_ms).await?);
@@ -171,17 +176,20 @@ impl Standing {
         self.alerts.keys().filter(|key| !alerts.contains_key(*key))
     }
 
-    /// What is to be written now that things stand like this, and what has been said then. `ended` has when alerts ended that
+    /// What is to be written now that things stand like this, and what has been said then. Without `hosts`, nothing is
+    /// known of them, and their series pause. `ended` has when alerts ended that
     /// are missing.
     fn tell(
         &self,
-        hosts: BTreeMap<HostId, (String, bool)>,
+        hosts: Option<BTreeMap<HostId, (String, bool)>>,
         alerts: BTreeMap<Key, Stood>,
         ended: &BTreeMap<Key, Millis>,
         now: Millis,
     ) -> (Self, Vec<Stretch>) {
         let all = self.due_ms(now) == 0;
-        let mut told = self.hosts(&hosts, all, now);
+        let mut told = hosts.as_ref().map(|hosts| self.hosts(hosts, all, now)).unwrap_or_default();
+        // All are told anew once something is known of them.
+        let hosts = hosts.unwrap_or_default();
         let mut holding = BTreeMap::new();
         for (key, stood) in alerts {
             let before = self.alerts.get(&key);
@@ -279,21 +287,35 @@ mod tests {
         online.iter().map(|(number, online)| (host(*number), (format!("shop-{number}"), *online))).collect()
     }
 
+    fn shown(online: &[(u8, bool)]) -> Option<BTreeMap<HostId, (String, bool)>> {
+        Some(hosts(online))
+    }
+
+    #[test]
+    fn hosts_without_a_broker_are_not_told_and_all_of_them_after_it() {
+        let none = BTreeMap::new;
+        let (first, _) = Standing::default().tell(shown(&[(1, true)]), none(), &BTreeMap::new(), 1_000_000);
+        let (lost, told) = first.tell(None, none(), &BTreeMap::new(), 1_500_000);
+        assert_eq!(told, []);
+        let (_, told) = lost.tell(shown(&[(1, true)]), none(), &BTreeMap::new(), 1_510_000);
+        assert_eq!(written(&told, "muster_host"), [(1_510_000, 1.0)]);
+    }
+
     #[test]
     fn hosts_are_told_when_they_change_and_now_and_then() {
         let none = BTreeMap::new;
         let (first, told) =
-            Standing::default().tell(hosts(&[(1, true), (2, false)]), none(), &BTreeMap::new(), 1_000_000);
+            Standing::default().tell(shown(&[(1, true), (2, false)]), none(), &BTreeMap::new(), 1_000_000);
         assert_eq!(written(&told, "muster_host"), [(1_000_000, 1.0), (1_000_000, 0.0)]);
-        let (second, told) = first.tell(hosts(&[(1, true), (2, false)]), none(), &BTreeMap::new(), 1_010_000);
+        let (second, told) = first.tell(shown(&[(1, true), (2, false)]), none(), &BTreeMap::new(), 1_010_000);
         assert_eq!(told, []);
-        let (third, told) = second.tell(hosts(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_020_000);
+        let (third, told) = second.tell(shown(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_020_000);
         assert_eq!(written(&told, "muster_host"), [(1_020_000, 0.0)]);
-        let (fourth, told) = third.tell(hosts(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_120_000);
+        let (fourth, told) = third.tell(shown(&[(1, false), (2, false)]), none(), &BTreeMap::new(), 1_120_000);
         assert_eq!(written(&told, "muster_host").len(), 2, "all of them again");
         // One is removed, the other has a new name.
         let renamed = [(host(2), ("till-2".to_owned(), true))].into();
-        let (_, told) = fourth.tell(renamed, none(), &BTreeMap::new(), 1_130_000);
+        let (_, told) = fourth.tell(Some(renamed), none(), &BTreeMap::new(), 1_130_000);
         let mut names: Vec<_> = told.iter().map(|one| (one.tags[1].1.as_str(), one.last)).collect();
         names.sort_unstable();
         assert_eq!(names, [("shop-1", false), ("shop-2", false), ("till-2", true)]);
@@ -302,40 +324,38 @@ mod tests {
     #[test]
     fn an_alert_is_told_from_its_beginning_to_its_end() {
         let now = 10_000_000;
-        let (quiet, _) = Standing::default().tell(BTreeMap::new(), BTreeMap::new(), &BTreeMap::new(), now);
+        let (quiet, _) = Standing::default().tell(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now);
         // It was raised ten seconds ago.
         let (key, raised) = stood(now - 5_000, None, now + 5_000);
         let (holding, told) =
-            quiet.tell(BTreeMap::new(), [(key.clone(), raised.clone())].into(), &BTreeMap::new(), now + 5_000);
+            quiet.tell(shown(&[]), [(key.clone(), raised.clone())].into(), &BTreeMap::new(), now + 5_000);
         assert_eq!(written(&told, "muster_alert"), [(now - 5_000, 1.0), (now + 5_000, 1.0)]);
         assert_eq!(told[0].tags[4], ("subject", "/".to_owned()));
         let (holding, told) =
-            holding.tell(BTreeMap::new(), [(key.clone(), raised.clone())].into(), &BTreeMap::new(), now + 10_000);
+            holding.tell(shown(&[]), [(key.clone(), raised.clone())].into(), &BTreeMap::new(), now + 10_000);
         assert_eq!(told, []);
-        let (holding, told) =
-            holding.tell(BTreeMap::new(), [(key.clone(), raised)].into(), &BTreeMap::new(), now + 130_000);
+        let (holding, told) = holding.tell(shown(&[]), [(key.clone(), raised)].into(), &BTreeMap::new(), now + 130_000);
         assert_eq!(written(&told, "muster_alert"), [(now + 130_000, 1.0)]);
         assert_eq!(holding.missing(&BTreeMap::new()).collect::<Vec<_>>(), [&key]);
         let ended = [(key, now + 135_000)].into();
-        let (over, told) = holding.tell(BTreeMap::new(), BTreeMap::new(), &ended, now + 140_000);
+        let (over, told) = holding.tell(shown(&[]), BTreeMap::new(), &ended, now + 140_000);
         assert_eq!(written(&told, "muster_alert"), [(now + 135_000, 0.0)]);
-        assert_eq!(over.tell(BTreeMap::new(), BTreeMap::new(), &BTreeMap::new(), now + 150_000).1, []);
+        assert_eq!(over.tell(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now + 150_000).1, []);
     }
 
     #[test]
     fn what_was_while_a_host_was_away_has_its_own_times() {
         let now = 100_000_000;
-        let (quiet, _) = Standing::default().tell(BTreeMap::new(), BTreeMap::new(), &BTreeMap::new(), now);
+        let (quiet, _) = Standing::default().tell(shown(&[]), BTreeMap::new(), &BTreeMap::new(), now);
         let (key, past) = stood(now - 50_000_000, Some(now - 20_000_000), now + 500);
-        let (next, told) =
-            quiet.tell(BTreeMap::new(), [(key.clone(), past.clone())].into(), &BTreeMap::new(), now + 1_000);
+        let (next, told) = quiet.tell(shown(&[]), [(key.clone(), past.clone())].into(), &BTreeMap::new(), now + 1_000);
         let points = written(&told, "muster_alert");
         assert_eq!((points[0], points[points.len() - 1]), ((now - 50_000_000, 1.0), (now - 20_000_000, 0.0)));
         assert_eq!(points.len(), 32, "its beginning, the last hour, its end");
         assert_eq!(points[points.len() - 2], (now - 20_000_000 - REPEAT_MS, 1.0));
         assert!(points.is_sorted_by_key(|(at_ms, _)| *at_ms));
         // It is not told again.
-        let (_, told) = next.tell(BTreeMap::new(), [(key, past)].into(), &BTreeMap::new(), now + 6_000);
+        let (_, told) = next.tell(shown(&[]), [(key, past)].into(), &BTreeMap::new(), now + 6_000);
         assert_eq!(told, []);
     }
 
@@ -344,7 +364,7 @@ mod tests {
         let now = 100_000_000;
         let (key, raised) = stood(now - 50_000, None, now - 40_000);
         let begins = Standing { looked_ms: now - 10_000, ..Standing::default() };
-        let (_, told) = begins.tell(BTreeMap::new(), [(key, raised)].into(), &BTreeMap::new(), now);
+        let (_, told) = begins.tell(shown(&[]), [(key, raised)].into(), &BTreeMap::new(), now);
         assert_eq!(written(&told, "muster_alert"), [(now, 1.0)], "how it began was told before");
     }
 }

@@ -83,13 +83,15 @@ async fn sample(shared: &Shared, processor: &mut Processor, at_ms: Millis) -> Ve
 
 async fn of_stores(shared: &Shared, at_ms: Millis) -> Result<Vec<Point>, StoreError> {
     let db = shared.store.read();
-    let hosts = store::host::presences(db).await?;
+    let hosts = store::host::presences(db).await?.known(shared.link.lost_ms());
     let open = store::command::open_count(db).await?;
     let alerts = alert::list(db, alert::Which { limit: ALERTS_MAX, ..Default::default() }, at_ms).await?;
     let mut points = Vec::new();
     // Those that there are none of, too: a series that ends looks as if it stood still.
-    let store::host::Presences { online, offline, stopped, never } = hosts;
-    for (state, count) in [("online", online), ("offline", offline), ("stopped", stopped), ("never", never)] {
+    let store::host::Presences { online, offline, stopped, never, unknown } = hosts;
+    let states =
+        [("online", online), ("offline", offline), ("stopped", stopped), ("never", never), ("unknown", unknown)];
+    for (state, count) in states {
         points.push(point("muster_console_hosts", Some(("state", state)), at_ms).field("count", count as f64));
     }
     points.push(point("muster_console_commands", None, at_ms).field("open", open as f64));

@@ -53,7 +53,8 @@ impl ConsoleShadow {
         let (runtime, folder) = (runtime(), tempfile::tempdir().unwrap());
         let store = runtime.block_on(Store::open(&folder.path().join("console.db"))).unwrap();
         for host in members {
-            let enter = sqlx::query("INSERT INTO host VALUES ($1, 'h', '{}', 0)").bind(host.to_string());
+            let enter = sqlx::query("INSERT INTO host (id, hostname, facts, joined_ms) VALUES ($1, 'h', '{}', 0)")
+                .bind(host.to_string());
             runtime.block_on(enter.execute(store.write())).unwrap();
             // Who has a certificate is a member.
             let give = sqlx::query("INSERT INTO certificate VALUES ($1, $1, $2, 0, 1, NULL)");
@@ -68,7 +69,8 @@ impl ConsoleShadow {
         let CommandRow { issued_ms, expires_ms, verb, .. } = row.clone();
         let operator = "admin".parse().unwrap();
         let target = if row.broadcast { Target::All } else { Target::Hosts(hosts.clone()) };
-        let command = Command { v: V1, id, target, issued_ms, expires_ms, operator, realms: vec![], verb, sealed: None };
+        let command =
+            Command { v: V1, id, target, issued_ms, expires_ms, operator, realms: vec![], verb, sealed: None };
         with!(self, db, command::add(db, &command, &[0; SIGNED_BYTES], &hosts));
     }
 

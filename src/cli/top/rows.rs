@@ -3,11 +3,11 @@
 use std::{cmp::Ordering, collections::BTreeMap};
 
 use clap::ValueEnum;
-use muster_topics::{Millis, presence::PresenceState};
+use muster_topics::Millis;
 use serde::Serialize;
 
 use super::What;
-use crate::api::{Host, Series, Unit};
+use crate::api::{Host, HostConnection, Series, Unit};
 
 /// Who comes first.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Row {
 
 /// Whether its agent is there.
 pub(super) fn is_online(host: &Host) -> bool {
-    host.presence.as_ref().is_some_and(|presence| presence.state == PresenceState::Online)
+    host.presence.as_ref().is_some_and(|presence| presence.state == HostConnection::Online)
 }
 
 fn measured(queries: &[Query], answers: &[Values], owner: &Owner) -> BTreeMap<&'static str, f64> {
@@ -141,7 +141,7 @@ fn measured(queries: &[Query], answers: &[Values], owner: &Owner) -> BTreeMap<&'
 pub(super) fn host(host: &Host, answers: &[Values]) -> Row {
     let id = host.id.to_string();
     let state = match &host.presence {
-        Some(presence) => format!("{:?}", presence.state).to_lowercase(),
+        Some(presence) => presence.state.word().to_owned(),
         None => "never".to_owned(),
     };
     let values = match is_online(host) {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    api::{CommandState, NewCommand, NewTarget},
+    api::{CommandState, HostConnection, NewCommand, NewTarget},
     console::{
         Change,
         link::Receipt,
@@ -70,8 +70,12 @@ async fn presence_follows_the_order_of_sessions() {
         .into();
     let effects = stored(&fixture, &batch).await;
     assert_eq!(effects.presences, [(host, true), (host, true), (host, false)]);
-    let presence = fixture.console.host("h").await.unwrap().presence.unwrap();
-    assert_eq!((presence.state, presence.epoch), (muster_topics::presence::PresenceState::Offline, 1));
+    let held = crate::console::store::host::list(fixture.shared().store.read(), Some(host)).await.unwrap().remove(0);
+    let held = held.presence.unwrap();
+    assert_eq!((held.state, held.epoch), (HostConnection::Offline, 1));
+    // Nobody hears of it: there is no broker.
+    let shown = fixture.console.host("h").await.unwrap().presence.unwrap();
+    assert_eq!((Some(shown.since_ms), shown.state), (fixture.shared().link.lost_ms(), HostConnection::Unknown));
     let status = fixture.console.status().await.unwrap();
     assert_eq!((status.hosts, status.hosts_online, status.broker_connected), (1, 0, false));
 }
@@ -107,8 +111,8 @@ async fn a_revoked_host_is_ordered_nothing_and_what_it_says_changes_nothing() {
     ];
     let effects = stored(&fixture, &said).await;
     assert!(effects.acks.is_empty() && effects.presences.is_empty() && effects.refresh.is_empty(), "{effects:?}");
-    let host = fixture.console.host("bad").await.unwrap();
-    assert_eq!(host.presence.unwrap().state, muster_topics::presence::PresenceState::Offline);
+    let host = store::host::list(fixture.shared().store.read(), Some(bad)).await.unwrap().remove(0);
+    assert_eq!(host.presence.unwrap().state, HostConnection::Offline);
     assert!(host.state.is_none() && fixture.console.units(None).await.unwrap().is_empty());
     // It is ordered nothing by name, and is none of all.
     let target = |target| NewCommand { target, expires_in_ms: None, verb: exec(&["true"]) };
@@ -133,6 +137,17 @@ async fn a_revoked_host_is_ordered_nothing_and_what_it_says_changes_nothing() {
     stored(&fixture, &[message(bad, HostTopic::Outcome, &outcome(done))]).await;
     let shown = fixture.console.command(done).await.unwrap();
     assert!(matches!(shown.hosts[0].outcome.as_ref().unwrap().value.status, Status::Exited { .. }));
+}
+
+#[tokio::test]
+async fn a_host_that_is_busy_has_not_answered() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let id = fixture.command(&[host]).await.id;
+    let busy = json!({"v": 1, "command": id, "seq": 0, "at_ms": 1, "kind": "busy"});
+    let effects = stored(&fixture, &[message(host, HostTopic::Outcome, &busy)]).await;
+    assert_eq!((effects.busy, effects.settled, effects.acks.len()), (vec![(id, host)], vec![], 0));
+    assert_eq!(fixture.console.command(id).await.unwrap().hosts[0].state, CommandState::Waiting);
 }
 
 #[tokio::test]

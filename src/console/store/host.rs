@@ -256,6 +256,20 @@ pub struct Presences {
     pub stopped: u64,
     /// They joined, and were never seen.
     pub never: u64,
+    /// The console has no connection to the broker, and hears of nobody.
+    pub unknown: u64,
+}
+
+impl Presences {
+    /// What is known of them, if the console has lost the broker: nothing, of those that it has ever seen.
+    #[must_use]
+    pub fn known(self, lost_ms: Option<Millis>) -> Self {
+        let Self { online, offline, stopped, never, unknown } = self;
+        match lost_ms {
+            Some(_) => Self { never, unknown: online + offline + stopped + unknown, ..Self::default() },
+            None => self,
+        }
+    }
 }
 
 /// How many hosts there are in each state of presence.
@@ -270,7 +284,13 @@ pub async fn presences(db: &SqlitePool) -> Result<Presences> {
     .await?;
     let count = |number| unsigned("count", number);
     let never = all - online - offline - stopped;
-    Ok(Presences { online: count(online)?, offline: count(offline)?, stopped: count(stopped)?, never: count(never)? })
+    Ok(Presences {
+        online: count(online)?,
+        offline: count(offline)?,
+        stopped: count(stopped)?,
+        never: count(never)?,
+        unknown: 0,
+    })
 }
 
 /// Hosts that are online.
@@ -327,7 +347,7 @@ impl HostRow {
     fn host(self) -> Result<api::Host> {
         let presence = match (self.presence, self.epoch, self.since_ms, self.agent_version) {
             (Some(state), Some(epoch), Some(since_ms), Some(agent_version)) => Some(api::HostPresence {
-                state: from_word::<PresenceState>("presence", &state)?,
+                state: from_word::<PresenceState>("presence", &state)?.into(),
                 epoch: unsigned("epoch", epoch)?,
                 since_ms,
                 agent_version,

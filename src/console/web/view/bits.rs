@@ -7,12 +7,11 @@ use muster_topics::{
     Millis,
     name::HostId,
     outcome::{RefusalCode, Status, StepOutcome},
-    presence::PresenceState,
     unit::{Hold, HoldReason, Phase, Run},
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::api::{CommandHost, CommandState, HostPresence};
+use crate::api::{CommandHost, CommandState, HostConnection, HostPresence};
 
 /// The colour that goes with a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,9 +129,10 @@ pub(in crate::console::web) fn grouped(number: u64) -> String {
 /// Whether a host is there.
 pub(in crate::console::web) fn presence(presence: Option<&HostPresence>) -> Markup {
     match presence.map(|presence| presence.state) {
-        Some(PresenceState::Online) => state(Tone::Good, "online"),
-        Some(PresenceState::Offline) => state(Tone::Bad, "offline"),
-        Some(PresenceState::Stopped) => state(Tone::Idle, "stopped"),
+        Some(HostConnection::Online) => state(Tone::Good, "online"),
+        Some(HostConnection::Offline) => state(Tone::Bad, "offline"),
+        Some(HostConnection::Stopped) => state(Tone::Idle, "stopped"),
+        Some(HostConnection::Unknown) => state(Tone::Busy, "unknown since"),
         None => state(Tone::Busy, "never connected"),
     }
 }

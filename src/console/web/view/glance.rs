@@ -41,12 +41,15 @@ pub(in crate::console::web) struct Glance {
 impl Glance {
     /// Numbers, each with its word.
     pub(in crate::console::web) fn tiles(&self, status: &Status, troubled: u64) -> Markup {
-        let Presences { online, offline, stopped, never } = self.presences;
+        let Presences { online, offline, stopped, never, unknown } = self.presences;
         let Severities { critical, warning, info, more } = self.alerts;
         let tone = |count: u64, tone: Tone| if count > 0 { tone } else { Tone::Idle };
         let more = if more { "+" } else { "" };
         html! {
             ul.tiles {
+                @if unknown > 0 {
+                    li { a href="/" { span.number { (grouped(unknown)) } " " (state(Tone::Busy, "unknown: the console has lost the broker")) } }
+                }
                 li { a href="/?show=online" { span.number { (grouped(online)) } " " (state(Tone::Good, "online")) } }
                 li { a href="/?show=away" { span.number { (grouped(offline)) } " " (state(tone(offline, Tone::Bad), "offline")) } }
                 @if stopped > 0 {

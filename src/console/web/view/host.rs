@@ -1,7 +1,6 @@
 //! One host: facts, measurements, units, recent commands.
 
 use maud::{Markup, html};
-use muster_topics::presence::PresenceState;
 
 use super::{
     Frame, Section, View, Watch, alerts,
@@ -9,7 +8,7 @@ use super::{
     commands, region, unit,
 };
 use crate::{
-    api::{Alert, Host, Unit},
+    api::{Alert, Host, HostConnection, Unit},
     console::web::{
         chart::{Latest, Range},
         ledger::Entry,
@@ -174,7 +173,7 @@ impl HostView {
 
     /// To remove it, if it is away. No region: what somebody has opened stays open.
     fn removal(&self, frame: &Frame) -> Markup {
-        let is_there = self.host.presence.as_ref().is_some_and(|presence| presence.state == PresenceState::Online);
+        let is_there = self.host.presence.as_ref().is_some_and(|presence| presence.state == HostConnection::Online);
         html! {
             @if !is_there {
                 details {

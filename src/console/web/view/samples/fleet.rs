@@ -5,9 +5,10 @@ use super::*;
 /// One host; four of them differ.
 pub(in crate::console::web) fn host(hostname: &str, index: usize) -> Host {
     let presence = match index % 4 {
-        3 => PresenceState::Offline,
-        2 => PresenceState::Stopped,
-        _ => PresenceState::Online,
+        3 => HostConnection::Offline,
+        2 => HostConnection::Stopped,
+        1 => HostConnection::Unknown,
+        _ => HostConnection::Online,
     };
     let facts = Facts {
         os: if hostname == HOSTILE { HOSTILE } else { "Debian GNU/Linux 12" }.to_owned(),
@@ -108,7 +109,7 @@ fn glance(hostname: &str, count: usize) -> Glance {
     };
     let gib = f64::from(1 << 30);
     Glance {
-        presences: Presences { online: many * 60, offline: many * 38, stopped: many, never: many },
+        presences: Presences { online: many * 60, offline: many * 38, stopped: many, never: many, unknown: 0 },
         alerts: Severities { critical: many, warning: many * 3, info: 1, more: count > 10 },
         overview: Overview {
             measured: count * 60,

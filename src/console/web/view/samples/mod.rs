@@ -20,7 +20,6 @@ use muster_topics::{
     manifest::Manifest,
     name::{CommandId, Digest, HostId, UnitName},
     outcome::{Data, Outcome, Output, RefusalCode, Status as Ended},
-    presence::PresenceState,
     probe::{self, Check, Port, Probe, Probes},
     process::{Cores, Limits},
     unit::{
@@ -50,7 +49,7 @@ use super::{
 use crate::{
     api::{
         Alert, AlertRule, AlertSilence, AlertStanding, Artifact, Command, CommandHost, CommandState, Config,
-        CreatedToken, Host, HostPresence, Problem, Received, Status, Token, Unit,
+        CreatedToken, Host, HostConnection, HostPresence, Problem, Received, Status, Token, Unit,
     },
     console::{
         fleet::{Listed, Overview},
