@@ -13,7 +13,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     failure::{Context, Failure, Kind, with_causes},
-    files, revoked,
+    files,
+    reload::other_changes,
+    revoked,
 };
 
 /// Configuration of `muster broker`.
@@ -76,6 +78,8 @@ impl Default for Config {
 /// A broker, and what follows its revocation list.
 #[derive(Debug)]
 pub struct Running {
+    /// What it was started with, and what was taken since.
+    config: Config,
     broker: Broker,
     watch: Option<AbortOnDropHandle<()>>,
 }
@@ -85,6 +89,31 @@ impl Running {
     #[must_use]
     pub fn broker(&self) -> &Broker {
         &self.broker
+    }
+
+    /// Takes certificate, key, authority and users anew, those of the files that `config` names. Gives the keys of what else has
+    /// changed, which a restart would bring into force.
+    ///
+    /// # Errors
+    /// If a file cannot be read or used; nothing has changed then.
+    pub fn reload(&mut self, config: Config) -> Result<Vec<String>, Failure> {
+        let tls = tls(&config)?;
+        let users = config.plain.map(|_| users(&config.users)).transpose()?;
+        let credentials = self.broker.credentials();
+        credentials.replace_tls(&tls).map_err(|error| failure(&error, "listen"))?;
+        if let Some(users) = users {
+            credentials.replace_users(users);
+        }
+        let taken = ["certificate", "key", "authority", "users"];
+        let others = other_changes(&self.config, &config, &taken);
+        self.config = Config {
+            certificate: config.certificate,
+            key: config.key,
+            authority: config.authority,
+            users: config.users,
+            ..self.config.clone()
+        };
+        Ok(others)
     }
 
     /// Stops it.
@@ -99,13 +128,7 @@ impl Running {
 /// # Errors
 /// If a file cannot be read, or the broker does not start.
 pub async fn start(config: Config) -> Result<Running, Failure> {
-    let read = |path: &Path| {
-        files::read_text(path).trying(format_args!("the file {}", path.display())).map_err(|failure| {
-            failure.hint("`muster console issue --role broker --name NAME --san ADDRESS --out DIR` writes these files")
-        })
-    };
-    let tls =
-        Tls { authority: read(&config.authority)?, certificate: read(&config.certificate)?, key: read(&config.key)? };
+    let (tls, started_with) = (tls(&config)?, config.clone());
     let plain = match config.plain {
         Some(listen) => Some(Plain { listen, users: users(&config.users)? }),
         None => None,
@@ -130,7 +153,16 @@ pub async fn start(config: Config) -> Result<Running, Failure> {
             }
         },
     };
-    Ok(Running { broker, watch })
+    Ok(Running { config: started_with, broker, watch })
+}
+
+fn tls(config: &Config) -> Result<Tls, Failure> {
+    let read = |path: &Path| {
+        files::read_text(path).trying(format_args!("the file {}", path.display())).map_err(|failure| {
+            failure.hint("`muster console issue --role broker --name NAME --san ADDRESS --out DIR` writes these files")
+        })
+    };
+    Ok(Tls { authority: read(&config.authority)?, certificate: read(&config.certificate)?, key: read(&config.key)? })
 }
 
 fn users(path: &Path) -> Result<Users, Failure> {

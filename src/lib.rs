@@ -8,7 +8,7 @@
 //! - [`api`]: the types of the console's REST API, shared by its two ends
 //! - [`cli`]: the operator's verbs, each a client of that API
 //! - [`up`]: broker, console and agent in one process
-//! - [`role`]: each of the long-lived roles as a process of its own; [`broker`]: from its configuration to a broker;
+//! - [`role`]: each of the long-lived roles as a process of its own; [`reload`]: what SIGHUP does to them; [`broker`]: from its configuration to a broker;
 //!   [`revoked`]: what follows its revocation list; [`password`]: lines of its users file; [`render`]: other brokers'
 //!   configurations
 //! - [`install`]: the agent as a service of this host
@@ -58,6 +58,8 @@ pub mod one_writer;
 #[cfg(feature = "broker")]
 pub mod password;
 pub mod pki;
+#[cfg(any(feature = "agent", feature = "broker", feature = "console"))]
+pub mod reload;
 #[cfg(feature = "broker")]
 pub mod render;
 #[cfg(feature = "broker")]

@@ -83,12 +83,13 @@ impl Verb {
             #[cfg(feature = "agent")]
             Self::Agent(_) => "info",
             #[cfg(feature = "console")]
-            Self::Console(_) => "info",
+            // It means nothing that some client names an address where TLS wants a name (mosquitto_sub does): it is a line about
+            // a peer that passes no limiter.
+            Self::Console(_) => "info,rustls=error",
             #[cfg(feature = "broker")]
             // What its router says to itself means nothing to an operator, and each message costs it the spans that it would
             // stand in: a third of the rate, measured. Its death is the front's to tell.
-            Self::Broker(_) => "info,rumqttd=off",
-            // Nor does it mean anything that some MQTT client names an address where TLS wants a name (mosquitto_sub does).
+            Self::Broker(_) => "info,rumqttd=off,rustls=error",
             #[cfg(feature = "cli")]
             _ => "warn,rumqttd=off,rustls=error",
         }

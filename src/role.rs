@@ -1,7 +1,7 @@
 //! The long-lived roles as processes of their own: `muster agent`, `muster console`, `muster broker`,
 //! each from a file of its own.
 
-use std::{env, path::PathBuf};
+use std::{env, path::PathBuf, time::Duration};
 
 use clap::Args;
 use schemars::JsonSchema;
@@ -66,14 +66,18 @@ mod agent {
     use super::*;
     use crate::{
         agent::{
-            self, AgentError,
+            self, AgentError, RunningAgent,
             config::{Config, Secret},
             join::JoinError,
             manager::Manager,
         },
         install::{self, Install, Uninstall},
         join_args::JoinArgs,
+        reload::{self, HangUps},
     };
+
+    /// The pause before an agent is started again that did not start with what it had.
+    const START_PAUSE: Duration = Duration::from_secs(5);
 
     /// Run this host's agent
     #[derive(Args, Clone, Debug)]
@@ -116,26 +120,78 @@ mod agent {
             Some(Verb::Uninstall(wanted)) => return install::uninstall(&wanted),
             None => {}
         }
-        let config = args.role.load("agent", |config: &mut Config| {
-            if let Some(data_dir) = args.data_dir {
-                config.data_dir = data_dir;
-            }
-            if let Some(token) = args.join.token()? {
-                config.join = Some(Secret::new(token));
-            }
-            Ok(())
-        })?;
-        let Some(config) = config else { return Ok(()) };
+        // It may come from standard input, which is read once.
+        let token = args.join.token()?;
+        let load = || {
+            args.role.load("agent", |config: &mut Config| {
+                if let Some(data_dir) = &args.data_dir {
+                    config.data_dir.clone_from(data_dir);
+                }
+                if let Some(token) = &token {
+                    config.join = Some(Secret::new(token.clone()));
+                }
+                Ok(())
+            })
+        };
+        let Some(mut config) = load()? else { return Ok(()) };
+        let mut hang_ups = HangUps::listen()?;
         let manager = Manager::from_environment(|name| env::var_os(name), std::process::id())
             .map_err(|error| Failure::new(Kind::Usage, error))?;
-        let running = tokio::select! {
-            running = agent::start_managed(config, &manager) => running.map_err(|error| start_failure(&error))?,
+        let mut running = tokio::select! {
+            running = agent::start_managed(config.clone(), &manager) => running.map_err(|error| start_failure(&error))?,
             () = shutdown.cancelled() => return Ok(()),
         };
-        tokio::spawn(crate::lean::stay_lean(running.measured(), shutdown.clone()));
-        manager.follow(&running, &shutdown).await;
+        loop {
+            let life = shutdown.child_token();
+            tokio::spawn(crate::lean::stay_lean(running.measured(), life.clone()));
+            tokio::select! {
+                () = manager.follow(&running, &shutdown) => break,
+                () = hang_ups.next() => (),
+            }
+            match load() {
+                Ok(Some(new)) => {
+                    life.cancel();
+                    running.stop().await;
+                    match start_again(new, &mut config, &manager, &shutdown).await {
+                        Some(again) => running = again,
+                        None => return Ok(()),
+                    }
+                }
+                Ok(None) => {}
+                Err(failure) => reload::log("agent", Err(failure)),
+            }
+        }
         running.stop().await;
         Ok(())
+    }
+
+    /// Starts the agent with a configuration that was read anew, which is all that an agent has to do to take it: yunos and
+    /// commands go on meanwhile. If it does not start with that, it does with the one `before`. Nothing, if it is to end.
+    async fn start_again(
+        new: Config,
+        before: &mut Config,
+        manager: &Manager,
+        shutdown: &CancellationToken,
+    ) -> Option<RunningAgent> {
+        let start = async |config: &Config| {
+            let started = shutdown.run_until_cancelled(agent::start_managed(config.clone(), manager)).await?;
+            Some(started.map_err(|error| start_failure(&error)))
+        };
+        match start(&new).await? {
+            Ok(running) => {
+                *before = new;
+                reload::log("agent", Ok(Vec::new()));
+                return Some(running);
+            }
+            Err(failure) => reload::log("agent", Err(failure)),
+        }
+        loop {
+            match start(before).await? {
+                Ok(running) => return Some(running),
+                Err(failure) => reload::log("agent", Err(failure)),
+            }
+            shutdown.run_until_cancelled(tokio::time::sleep(START_PAUSE)).await?;
+        }
     }
 
     fn start_failure(error: &AgentError) -> Failure {
@@ -161,6 +217,7 @@ mod console {
     use crate::{
         console::{self, config::Config},
         issue::{self, Init, Issue, Issued, Revoke},
+        reload::{self, HangUps},
     };
 
     /// Run the console of a fleet
@@ -204,7 +261,9 @@ mod console {
             Some(Verb::Revoke(wanted)) => return issue::revoke(wanted).await,
             None => {}
         }
-        let Some(config) = args.role.load("console", |_: &mut Config| Ok(()))? else { return Ok(()) };
+        let load = || args.role.load("console", |_: &mut Config| Ok(()));
+        let Some(config) = load()? else { return Ok(()) };
+        let mut hang_ups = HangUps::listen()?;
         let running = console::start(config).await.map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
         let url = running.console().web_url().to_owned();
         // What is no terminal may be a log, and that is no place for a secret.
@@ -216,7 +275,13 @@ mod console {
         };
         tell(&url, link.as_deref());
         tokio::spawn(crate::lean::stay_small(shutdown.clone()));
-        shutdown.cancelled().await;
+        while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
+            let taken = load().and_then(|config| match config {
+                Some(config) => running.reload(config).map_err(|error| Failure::told(Kind::Failed, error.to_string())),
+                None => Ok(Vec::new()),
+            });
+            reload::log("console", taken);
+        }
         running.stop().await;
         Ok(())
     }
@@ -247,6 +312,7 @@ mod broker {
     use super::*;
     use crate::{
         broker, password,
+        reload::{self, HangUps},
         render::{self, Render},
     };
 
@@ -288,13 +354,18 @@ mod broker {
             Some(Verb::Password { name }) => return password::print_line(&name, &shutdown).await,
             None => {}
         }
-        let Some(config) = args.role.load("broker", |_: &mut broker::Config| Ok(()))? else { return Ok(()) };
-        let running = broker::start(config).await?;
+        let load = || args.role.load("broker", |_: &mut broker::Config| Ok(()));
+        let Some(config) = load()? else { return Ok(()) };
+        let mut hang_ups = HangUps::listen()?;
+        let mut running = broker::start(config).await?;
         let broker = running.broker();
         tell("mqtts", broker.local_addr());
         broker.websocket_addr().into_iter().for_each(|address| tell("wss", address));
         broker.plain_addr().into_iter().for_each(|address| tell("mqtt", address));
-        shutdown.cancelled().await;
+        while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
+            let taken = load().and_then(|config| config.map_or(Ok(Vec::new()), |config| running.reload(config)));
+            reload::log("broker", taken);
+        }
         running.stop().await;
         Ok(())
     }

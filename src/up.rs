@@ -30,9 +30,11 @@ use crate::{
         context::{self, Contexts},
         print,
     },
-    console::{self, Console, Prepared, RunningConsole, StartError, StartedBy, config::Config},
+    console::{self, Console, Prepared, RunningConsole, StartError, StartedBy, authority::Authority, config::Config},
     failure::{Context as _, Failure, Kind},
-    files, revoked,
+    files,
+    reload::{self, HangUps},
+    revoked,
 };
 
 /// How long the agent may take to connect before that is said.
@@ -83,6 +85,7 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
         None => default_data()?,
     };
     let mut steps = Steps::new();
+    let mut hang_ups = HangUps::listen()?;
     let _held = hold(&data, &up)?;
 
     let prepared = prepare(&up, &data).await?;
@@ -119,7 +122,9 @@ pub async fn run(up: Up, shutdown: CancellationToken) -> Result<(), Failure> {
     };
     if ready.is_ok() && !shutdown.is_cancelled() {
         print::write_out(&summary(&up, &data, &parts, &urls.1).await?)?;
-        shutdown.cancelled().await;
+        while shutdown.run_until_cancelled(hang_ups.next()).await.is_some() {
+            reload::log("up", parts.renew(&up).map(|()| Vec::new()));
+        }
     }
     parts.stop().await;
     ready
@@ -133,6 +138,13 @@ struct Parts {
 }
 
 impl Parts {
+    /// What there is to be read anew: there is no configuration, but certificates of broker and console are made at the start.
+    fn renew(&self, up: &Up) -> Result<(), Failure> {
+        let tls = broker_tls(up, self.console.authority())?;
+        self.broker.credentials().replace_tls(&tls).map_err(|error| broker::failure(&error, "--mqtt-port"))?;
+        self.console.renew().map_err(|error| start_failure(&error))
+    }
+
     /// Ends everything in the order that lets each say its last word; yunos go on, and are named.
     async fn stop(self) {
         let left = running_yunos(&self.console.console(), self.agent.host()).await;
@@ -257,14 +269,18 @@ fn start_failure(error: &StartError) -> Failure {
     }
 }
 
-async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broker, Failure> {
-    let authority = prepared.authority();
+/// A certificate of the broker, made now.
+fn broker_tls(up: &Up, authority: &Authority) -> Result<Tls, Failure> {
     let mut names = Config::default().certificate_names();
     names.push(up.listen.to_string());
     names.sort();
     names.dedup();
     let (certificate, key) = authority.issue_server(&names).trying("the broker's certificate")?;
-    let tls = Tls { authority: authority.certificate_pem().to_owned(), certificate, key };
+    Ok(Tls { authority: authority.certificate_pem().to_owned(), certificate, key })
+}
+
+async fn start_broker(up: &Up, data: &Path, prepared: &Prepared) -> Result<Broker, Failure> {
+    let tls = broker_tls(up, prepared.authority())?;
     let config = muster_broker::Config {
         store: Some(data.join("broker")),
         ..muster_broker::Config::new(SocketAddr::new(up.listen, up.mqtt_port), tls)

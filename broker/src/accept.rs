@@ -1,9 +1,9 @@
 //! From a TCP connection to a [`Guest`]: accept, TLS, WebSocket, and what the client's certificate says.
 //!
-//! There is a listener for each way in. All share the places for strangers.
+//! There is a listener for each way in, with a guard of its own: those that are not clients yet are limited in number and
+//! time, and when their places run out those who say nothing give way (see [`muster_guard`]).
 //!
-//! Each connection has a task from its first byte on, so that one that says nothing keeps nobody waiting. Those that are
-//! not clients yet are limited in number and time; more of them wait in the kernel's backlog.
+//! Each connection has a task from its first byte on, so that one that says nothing keeps nobody waiting.
 //!
 //! The task that accepts a connection becomes that connection's own, and a new one accepts the next. A worker of tokio
 //! goes on with a task that it has just spawned, and wakes another worker when there are two: one task that accepted them
@@ -14,17 +14,15 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
+use muster_guard::{Guard, Kind, Place, RecentLogins, listen, log_peer};
 use muster_topics::role::Identity;
-#[cfg(target_os = "linux")]
-use nix::{libc, setsockopt_impl, sockopt_impl, sys::socket::setsockopt};
 use rustls::{CertificateError, ServerConfig};
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    net::{TcpListener, TcpStream},
     task::yield_now,
     time::{sleep, timeout},
 };
@@ -35,32 +33,16 @@ use crate::{
     connection::Connection,
     stats::Beginning,
     stream::Stream,
-    tls::TlsStream,
+    tls::{Current, TlsStream},
     websocket::{WebSocket, WebSocketError},
     who::{self, NobodyError, Serial},
 };
 
-/// Connections that the kernel holds for us: a fleet that comes back at once fits in. (The kernel cuts it to
-/// `net.core.somaxconn`, 4096 by default.)
-const BACKLOG: u32 = 4096;
-
 /// The pause after an accept that failed, mostly for want of open files, which a client's end gives back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-#[cfg(target_os = "linux")]
-sockopt_impl!(
-    /// For how many seconds the kernel keeps a connection that says nothing to itself, tcp(7). In MQTT, TLS and HTTP the client speaks
-    /// first, so we are woken when there is something to read rather than twice: a tenth of the time that 9,500 of them take to connect.
-    DeferAccept,
-    SetOnly,
-    libc::IPPROTO_TCP,
-    libc::TCP_DEFER_ACCEPT,
-    u32
-);
-
-/// The least: who says nothing is ours after a second, and then has the time of [`Limits`].
-#[cfg(target_os = "linux")]
-const SILENT_S: u32 = 1;
+/// A connection that did not become a client's, by where it came from.
+pub(crate) const TURNED_AWAY: Kind = Kind::new("refused connections", 60).burst(3);
 
 /// A connection whose transport is ready, before its CONNECT.
 pub(crate) struct Guest {
@@ -82,8 +64,8 @@ pub(crate) enum Proof {
 /// A way in.
 #[derive(Clone)]
 pub(crate) enum Door {
-    Tls(Arc<ServerConfig>),
-    WebSocket(Arc<ServerConfig>),
+    Tls(Current),
+    WebSocket(Current),
     Plain,
 }
 
@@ -93,16 +75,6 @@ pub(crate) struct Open {
     /// With the real port.
     pub(crate) address: SocketAddr,
     listener: TcpListener,
-}
-
-/// The places of those who are not clients yet.
-#[derive(Clone)]
-pub(crate) struct Strangers(Arc<Semaphore>);
-
-impl Strangers {
-    pub(crate) fn new(limits: &Limits) -> Self {
-        Self(Arc::new(Semaphore::new(limits.handshakes_max)))
-    }
 }
 
 impl Door {
@@ -126,36 +98,23 @@ impl Door {
     }
 }
 
-/// Listens, with room for many who come at once.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A broker that is started again need not wait for the last one's connections to be forgotten.
-    socket.set_reuseaddr(true)?;
-    // Each connection has it from its listener. Acknowledgements are small and somebody waits for each: 44 ms instead of
-    // 0.07 ms for a round trip otherwise.
-    socket.set_nodelay(true)?;
-    #[cfg(target_os = "linux")]
-    setsockopt(&socket, DeferAccept, &SILENT_S)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 impl Open {
     /// Of the listener.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Accepts connections until the broker stops.
-    pub(crate) fn run(self, strangers: Strangers, shared: Arc<Shared>, tasks: TaskTracker) {
-        Arc::new(Entrance { open: self, strangers, shared, tasks }).take_next();
+    /// Accepts connections until the broker stops. `logins` is what all ways in have in common.
+    pub(crate) fn run(self, logins: &Arc<Mutex<RecentLogins>>, shared: Arc<Shared>, tasks: TaskTracker) {
+        let guard = Guard::new(shared.limits.strangers(), logins);
+        Arc::new(Entrance { open: self, guard, shared, tasks }).take_next();
     }
 }
 
 /// A way in, and what those need who come through it.
 struct Entrance {
     open: Open,
-    strangers: Strangers,
+    guard: Guard,
     shared: Arc<Shared>,
     tasks: TaskTracker,
 }
@@ -173,14 +132,14 @@ impl Entrance {
     }
 
     /// Nothing, once the broker stops.
-    async fn accept(&self) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    async fn accept(&self) -> Option<(TcpStream, SocketAddr, Place)> {
         let accept = async {
             loop {
                 match self.open.listener.accept().await {
                     Ok((socket, peer)) => {
-                        // Only then, or a listener where nobody comes would keep a place from the others.
-                        let place = Arc::clone(&self.strangers.0).acquire_owned().await.ok()?;
-                        return Some((socket, peer, place));
+                        if let Some(place) = self.guard.admit(&socket, peer).await {
+                            return (socket, peer, place);
+                        }
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
@@ -189,7 +148,7 @@ impl Entrance {
                 }
             }
         };
-        self.shared.stop.run_until_cancelled(accept).await?
+        self.shared.stop.run_until_cancelled(accept).await
     }
 }
 
@@ -206,6 +165,10 @@ enum Turned {
     TlsTimeout,
     #[error("no WebSocket: {0}")]
     WebSocket(#[from] WebSocketError),
+    #[error("it said nothing in time")]
+    Silent,
+    #[error("others came while all places for those who are no clients yet were taken, and it was waited for longest")]
+    GaveWay,
     #[error("the broker stops")]
     Stopping,
 }
@@ -225,7 +188,8 @@ impl Turned {
             Self::Socket(_) => Beginning::Closed,
             Self::Tls(_) => Beginning::Tls,
             Self::Revoked => Beginning::Revoked,
-            Self::TlsTimeout => Beginning::Timeout,
+            Self::TlsTimeout | Self::Silent => Beginning::Timeout,
+            Self::GaveWay => Beginning::GaveWay,
             Self::WebSocket(_) => Beginning::WebSocket,
             Self::Stopping => Beginning::Stopping,
         }
@@ -233,11 +197,20 @@ impl Turned {
 }
 
 /// One connection, from its first byte to its last.
-async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shared>, place: OwnedSemaphorePermit) {
+async fn serve(socket: TcpStream, peer: SocketAddr, door: Door, shared: Arc<Shared>, place: Place) {
+    let (origin, eviction) = (place.origin(), place.eviction());
     // The way in is longer than what a client's task has to remember, so it has memory of its own.
-    let way_in = Box::pin(come_in(socket, peer, door, &shared, place));
-    if let Some(connection) = way_in.await {
-        connection.run(peer).await;
+    let mut way_in = Box::pin(come_in(socket, peer, door, &shared, place));
+    // Nobody is told to give way who has shown who they are, so nothing of it is known anywhere yet.
+    let came_in = eviction.run_until_cancelled(&mut way_in).await.unwrap_or(Err(Turned::GaveWay));
+    drop(way_in);
+    match came_in {
+        Ok(Some(connection)) => connection.run(peer).await,
+        Ok(None) => (),
+        Err(turned) => {
+            shared.counters.begun.count(turned.beginning());
+            log_peer!(INFO, origin, TURNED_AWAY, %peer, "refused a connection: {turned}");
+        }
     }
 }
 
@@ -246,39 +219,42 @@ async fn come_in(
     peer: SocketAddr,
     door: Door,
     shared: &Arc<Shared>,
-    place: OwnedSemaphorePermit,
-) -> Option<Box<Connection>> {
-    let entering = pin!(enter(socket, peer, door, &shared.limits));
-    let entered = match shared.stop.run_until_cancelled(entering).await {
-        Some(entered) => entered,
-        None => Err(Turned::Stopping),
+    place: Place,
+) -> Result<Option<Box<Connection>>, Turned> {
+    let guest = {
+        let entering = pin!(enter(socket, peer, door, &shared.limits, &place));
+        shared.stop.run_until_cancelled(entering).await.unwrap_or(Err(Turned::Stopping))?
     };
-    match entered {
-        Ok(guest) => admit::admit(guest, shared, place).await,
-        Err(turned) => {
-            shared.counters.begun.count(turned.beginning());
-            tracing::info!(%peer, "refused a connection: {turned}");
-            None
-        }
-    }
+    Ok(admit::admit(guest, shared, place).await)
 }
 
-async fn enter(socket: TcpStream, peer: SocketAddr, door: Door, limits: &Limits) -> Result<Guest, Turned> {
+async fn enter(
+    socket: TcpStream,
+    peer: SocketAddr,
+    door: Door,
+    limits: &Limits,
+    place: &Place,
+) -> Result<Guest, Turned> {
     let patience = limits.handshake_timeout();
-    let (stream, proof) = match door {
-        Door::Plain => (Stream::Plain(socket), Proof::Password),
-        Door::Tls(server) => {
-            let stream = shake_hands(socket, server, patience).await?;
-            let proof = proof(&stream);
-            (Stream::Tls(stream), proof)
-        }
-        Door::WebSocket(server) => {
-            let stream = shake_hands(socket, server, patience).await?;
-            let proof = proof(&stream);
-            let stream = WebSocket::accept(stream, limits.packet_max_bytes, patience).await?;
-            (Stream::WebSocket(stream), proof)
-        }
+    // Who says nothing takes no memory of a handshake.
+    timeout(patience, place.hear(&socket)).await.map_err(|_| Turned::Silent)??;
+    let transport = async {
+        Ok::<_, Turned>(match door {
+            Door::Plain => (Stream::Plain(socket), Proof::Password),
+            Door::Tls(server) => {
+                let stream = shake_hands(socket, server.get(), patience).await?;
+                let proof = proof(&stream);
+                (Stream::Tls(stream), proof)
+            }
+            Door::WebSocket(server) => {
+                let stream = shake_hands(socket, server.get(), patience).await?;
+                let proof = proof(&stream);
+                let stream = WebSocket::accept(stream, limits.packet_max_bytes, patience).await?;
+                (Stream::WebSocket(stream), proof)
+            }
+        })
     };
+    let (stream, proof) = place.expect(transport).await?;
     Ok(Guest { stream, peer, proof })
 }
 
@@ -296,32 +272,5 @@ fn proof(stream: &TlsStream<TcpStream>) -> Proof {
     match who::identify(stream.peer_certificates()) {
         Ok((identity, serial)) => Proof::Certificate { identity, serial },
         Err(nobody) => Proof::Nobody(nobody),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{io::Write, net::Ipv4Addr, time::Instant};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn who_says_nothing_is_accepted_too_and_small_packets_do_not_wait() {
-        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let connect = || std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let began = Instant::now();
-        let (silent, mut speaks) = (connect(), connect());
-        speaks.write_all(b"a").unwrap();
-        let in_time = began.elapsed() < Duration::from_millis(500);
-        let mut peers = Vec::new();
-        for _ in 0..2 {
-            let (socket, peer) = listener.accept().await.unwrap();
-            assert!(socket.nodelay().unwrap());
-            peers.push(peer);
-        }
-        if cfg!(target_os = "linux") && in_time {
-            // The silent one was the first, and the kernel kept it for a second.
-            assert_eq!(peers, [speaks.local_addr().unwrap(), silent.local_addr().unwrap()]);
-        }
     }
 }

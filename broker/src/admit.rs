@@ -1,14 +1,20 @@
 //! From a guest to a client: CONNECT, and the answer to it.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 use bytes::BytesMut;
+use muster_guard::{Kind, Lines, Origin, Place, log_peer};
 use muster_topics::role::Identity;
-use tokio::{io::AsyncReadExt, sync::OwnedSemaphorePermit, time::timeout};
+use tokio::{io::AsyncReadExt, time::timeout};
 
 use crate::{
     Shared,
-    accept::{Guest, Proof},
+    accept::{Guest, Proof, TURNED_AWAY},
     access::{Access, Refusal, owns},
     codec::{self, Answer, ConnAck, Connect, Malformed, Reason, Version, Will},
     connection::{self, Admitted, Connection, LastWill},
@@ -18,11 +24,15 @@ use crate::{
     session::{Reach, Session},
     stats::Beginning,
     stream::{Stream, farewell},
+    users::{Busy, Users},
     who::{NobodyError, Serial},
 };
 
 /// How long the end of an earlier connection may take: its last will is dealt out, and its router may be replaced.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A client id whose earlier connection ends for a newer one, by identity.
+const TAKES_OVER: Kind = Kind::new("takeovers", 60).burst(5);
 
 /// Why a connection does not become a client.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +55,8 @@ enum Turned {
     Password { user: String },
     #[error("its password could not be checked in time")]
     PasswordTimeout,
+    #[error("too many passwords wait to be checked, and this one for longest")]
+    PasswordsBusy,
     #[error("it names an authentication method, of which there are none")]
     Method,
     #[error(
@@ -68,7 +80,7 @@ impl Turned {
     fn beginning(&self) -> Beginning {
         match self {
             Self::Socket(_) | Self::Ended => Beginning::Closed,
-            Self::ConnectTimeout | Self::PasswordTimeout => Beginning::Timeout,
+            Self::ConnectTimeout | Self::PasswordTimeout | Self::PasswordsBusy => Beginning::Timeout,
             Self::Malformed(_) => Beginning::Malformed,
             Self::Nobody(_) | Self::NoUser | Self::Password { .. } | Self::Method => Beginning::Identity,
             Self::Revoked(_) => Beginning::Revoked,
@@ -90,7 +102,7 @@ impl Turned {
             Self::Method => Some(Reason::BadAuthenticationMethod),
             Self::Full { full: Full::Broker, .. } => Some(Reason::ServerBusy),
             Self::Full { full: Full::Identity, .. } => Some(Reason::QuotaExceeded),
-            Self::Predecessor { .. } | Self::PasswordTimeout => Some(Reason::ServerUnavailable),
+            Self::Predecessor { .. } | Self::PasswordTimeout | Self::PasswordsBusy => Some(Reason::ServerUnavailable),
             Self::TakenOver { .. } => Some(Reason::SessionTakenOver),
             Self::Stopping => Some(Reason::ServerShuttingDown),
             Self::Socket(_) | Self::ConnectTimeout | Self::Ended | Self::Malformed(_) => None,
@@ -99,23 +111,23 @@ impl Turned {
 }
 
 /// Takes a guest's CONNECT and answers it; gives nothing if that turns it away. `place` is its place among those that are no clients yet.
-pub(crate) async fn admit(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) -> Option<Box<Connection>> {
-    let peer = guest.peer;
+pub(crate) async fn admit(guest: Guest, shared: &Arc<Shared>, place: Place) -> Option<Box<Connection>> {
+    let (peer, origin) = (guest.peer, place.origin());
     match greet(guest, shared, place).await {
         Ok(connection) => Some(connection),
         Err(turned) => {
             shared.counters.begun.count(turned.beginning());
-            tracing::info!(%peer, "turned away: {turned}");
+            log_peer!(INFO, origin, TURNED_AWAY, %peer, "turned away: {turned}");
             None
         }
     }
 }
 
-async fn greet(guest: Guest, shared: &Arc<Shared>, place: OwnedSemaphorePermit) -> Result<Box<Connection>, Turned> {
+async fn greet(guest: Guest, shared: &Arc<Shared>, place: Place) -> Result<Box<Connection>, Turned> {
     let Guest { mut stream, peer, proof } = guest;
     let mut input = BytesMut::new();
     let frame = timeout(shared.limits.connect_timeout(), first_packet(&mut stream, &mut input, shared));
-    let used = match shared.stop.run_until_cancelled(frame).await {
+    let used = match shared.stop.run_until_cancelled(place.expect(frame)).await {
         Some(used) => used.map_err(|_| Turned::ConnectTimeout)??,
         None => return Err(Turned::Stopping),
     };
@@ -201,14 +213,15 @@ async fn welcome(
     connect: &Connect<'_>,
     proof: Proof,
     peer: SocketAddr,
-    place: OwnedSemaphorePermit,
+    place: Place,
     shared: &Arc<Shared>,
 ) -> Result<(Admitted, Welcome), Turned> {
     if connect.extended_auth {
         return Err(Turned::Method);
     }
-    let (identity, serial) = who(connect, proof, shared).await?;
+    let (identity, serial) = who(connect, proof, place.origin(), shared).await?;
     // It is no stranger any more; what follows waits for nothing that one controls.
+    place.record_login();
     drop(place);
     let access = Arc::new(Access::new(identity.clone(), Arc::clone(&shared.rules)));
     let client_id = client_id(connect, &identity, shared)?;
@@ -219,9 +232,14 @@ async fn welcome(
     if let Some(serial) = serial.filter(|serial| shared.revoked.contains(serial)) {
         return Err(Turned::Revoked(serial));
     }
+    let is_removed = |users: &RwLock<Users>| !users.read().unwrap_or_else(PoisonError::into_inner).contains(&identity);
+    if serial.is_none() && shared.users.as_ref().is_some_and(is_removed) {
+        return Err(Turned::NoUser);
+    }
     if ticket.replaces() {
         shared.counters.takeovers.add(1);
-        tracing::info!(%peer, client.id = ticket.client_id(), client.identity = %identity, "takes over");
+        let client_id = Lines::shorten(ticket.client_id());
+        log_peer!(INFO, &identity, TAKES_OVER, %peer, client.id = client_id, client.identity = %identity, "takes over");
         wait_for_turn(&ticket).await?;
     }
     let session_expiry_s = connect.session_expiry_s.min(shared.limits.session_expiry_max_s);
@@ -243,16 +261,22 @@ async fn welcome(
 }
 
 /// Who a client is, by its certificate or its password.
-async fn who(connect: &Connect<'_>, proof: Proof, shared: &Shared) -> Result<(Identity, Option<Serial>), Turned> {
+async fn who(
+    connect: &Connect<'_>,
+    proof: Proof,
+    origin: Origin,
+    shared: &Shared,
+) -> Result<(Identity, Option<Serial>), Turned> {
     match proof {
         Proof::Certificate { identity, serial } => Ok((identity, Some(serial))),
         Proof::Nobody(nobody) => Err(nobody.into()),
         Proof::Password => {
             let (Some(users), Some(user)) = (&shared.users, connect.user) else { return Err(Turned::NoUser) };
-            let check =
-                timeout(shared.limits.connect_timeout(), users.admit(user, connect.password.unwrap_or_default()));
-            let identity = check.await.map_err(|_| Turned::PasswordTimeout)?;
-            Ok((identity.ok_or_else(|| Turned::Password { user: user.chars().take(200).collect() })?, None))
+            let users = users.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let password = connect.password.unwrap_or_default();
+            let check = timeout(shared.limits.connect_timeout(), users.admit(origin, user, password));
+            let identity = check.await.map_err(|_| Turned::PasswordTimeout)?.map_err(|Busy| Turned::PasswordsBusy)?;
+            Ok((identity.ok_or_else(|| Turned::Password { user: Lines::shorten(user).to_owned() })?, None))
         }
     }
 }
@@ -260,7 +284,7 @@ async fn who(connect: &Connect<'_>, proof: Proof, shared: &Shared) -> Result<(Id
 /// The client id that was asked for, or one that the broker chooses.
 fn client_id(connect: &Connect<'_>, identity: &Identity, shared: &Shared) -> Result<String, Turned> {
     let refused =
-        || Turned::ClientId { identity: identity.clone(), client_id: connect.client_id.chars().take(200).collect() };
+        || Turned::ClientId { identity: identity.clone(), client_id: Lines::shorten(connect.client_id).to_owned() };
     if !connect.client_id.is_empty() {
         return if owns(identity, connect.client_id) { Ok(connect.client_id.to_owned()) } else { Err(refused()) };
     }
@@ -275,7 +299,7 @@ fn last_will(will: &Will<'_>, access: &Access, shared: &Shared) -> Result<LastWi
     let publication = &will.publication;
     if let Err(refusal) = access.publish(publication.topic) {
         shared.counters.refusals.count(refusal.publish_kind());
-        let (identity, topic) = (access.identity().clone(), publication.topic.chars().take(200).collect());
+        let (identity, topic) = (access.identity().clone(), Lines::shorten(publication.topic).to_owned());
         return Err(Turned::Will { identity, topic, refusal });
     }
     let expiry_s = publication.expiry_s;

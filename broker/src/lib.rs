@@ -18,24 +18,25 @@
 //!
 //! - [`limits`](Limits): a limit on everything, each with its reason
 //! - `text`, `codec`, `message`: what is well formed; bytes to packets and back; a message that was let in
-//! - `descriptors`: room for as many sockets as clients may come
-//! - `accept`: from a TCP connection to a guest, of whom it is known how to tell who it is
+//! - `accept`: from a TCP connection to a guest, of whom it is known how to tell who it is; `muster_guard` has the places
 //! - `stream`, `tls`, `websocket`, `scratch`: the transports, which hold no buffers for idle clients
-//! - `who`, `revoked`, `users`: whom a certificate is for; which are good no more; names and passwords
+//! - `who`, `revoked`, `users`, `turns`: whom a certificate is for; which are good no more; names and passwords; whose is
+//!   checked next
 //! - `admit`, `access`: from a guest to a client; what it may do
 //! - `registry`, `pace`: who is connected, and whose session waits; takeover; how fast one may send
 //! - `session`, `mailbox`: a client's state, without IO; what waits for it, and what happens if that is too much
 //! - `connection`: a client's task; what remains of it when it ends
 //! - `router`: rumqttd's router, and its replacement when it dies
 //! - `exchange`, `tree`, `retained`: who gets what; subscriptions by topic; messages that stay
-//! - `stats`, `system`, `monitor`, `logged`: what is counted, and where it can be read: in MQTT, by Prometheus; what
-//!   stands in the log only once
+//! - `stats`, `system`, `monitor`: what is counted, and where it can be read: in MQTT, by Prometheus
 //! - [`render`]: the same rules for other brokers
 //!
 //! **Invariant: no byte from outside panics.** The codec reads checked; clippy denies `unwrap` and friends.
 //!
 //! **Invariant: a broker with nothing to do does next to nothing.** No task polls but the router's canary, every five
 //! seconds; each connection has one timer, for the nearest of its deadlines.
+//!
+//! **Invariant: a line about a peer passes `Lines`**, which says once in a while what was said again and again.
 //!
 //! **Invariant: nothing is lost silently.** A client that does not keep up is disconnected; what was refused is refused
 //! in the protocol's words where it has any, and otherwise ends the connection.
@@ -46,10 +47,8 @@ mod admit;
 mod clock;
 mod codec;
 mod connection;
-mod descriptors;
 mod exchange;
 mod limits;
-mod logged;
 mod mailbox;
 mod message;
 mod monitor;
@@ -67,6 +66,7 @@ mod system;
 mod text;
 mod tls;
 mod tree;
+mod turns;
 mod users;
 mod websocket;
 mod who;
@@ -75,10 +75,11 @@ use std::{
     io,
     net::SocketAddr,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
+use muster_guard::{Guard, Lines, RecentLogins};
 use muster_topics::topic::Prefix;
 use tokio::{net::TcpListener, time::interval};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -90,17 +91,17 @@ pub use self::codec::fuzzing;
 #[doc(hidden)]
 pub use self::websocket::fuzzing as fuzzing_websocket;
 use self::{
-    accept::{Door, Strangers},
+    accept::Door,
     access::Rules,
     clock::unix_ms,
     exchange::Exchange,
-    logged::Logged,
     mailbox::Pool,
     registry::{Registry, RevokedClients},
     retained::Retained,
     revoked::Revoked,
     router::Hub,
     stats::Counters,
+    tls::Current,
 };
 pub use self::{
     limits::Limits,
@@ -264,6 +265,29 @@ impl Revocations {
     }
 }
 
+/// What takes a running broker's certificate and users anew.
+#[derive(Clone, Debug)]
+pub struct Credentials(Arc<Shared>);
+
+impl Credentials {
+    /// Has all handshakes from now on made with this. Clients that are connected stay.
+    ///
+    /// # Errors
+    /// If it cannot be used; what was there before stays then.
+    pub fn replace_tls(&self, tls: &Tls) -> Result<(), StartError> {
+        self.0.handshakes.replace(tls.server(&self.0.revoked)?);
+        Ok(())
+    }
+
+    /// Has these be the users from now on; clients that are connected as somebody who is none any more are disconnected. Nothing, if the
+    /// broker has no listener for users.
+    pub fn replace_users(&self, users: Users) {
+        let Some(current) = &self.0.users else { return };
+        *current.write().unwrap_or_else(PoisonError::into_inner) = users.clone();
+        self.0.registry.end_removed_users(|identity| users.contains(identity));
+    }
+}
+
 /// What all connections share.
 struct Shared {
     rules: Arc<Rules>,
@@ -271,15 +295,16 @@ struct Shared {
     started: Instant,
     started_ms: u64,
     counters: Arc<Counters>,
+    /// With which certificate, and whom it lets in.
+    handshakes: Current,
     revoked: Arc<Revoked>,
-    /// Who may come in with a password.
-    users: Option<Users>,
+    /// Who may come in with a password, if that is possible at all.
+    users: Option<RwLock<Users>>,
     registry: Arc<Registry>,
     hub: Arc<Hub>,
     exchange: Arc<Exchange>,
     /// What waits for all sessions together.
     pool: Arc<Pool>,
-    logged: Logged,
     stop: CancellationToken,
 }
 
@@ -370,13 +395,14 @@ impl Broker {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let Config { listen, tls, websocket, plain, store, monitor, prefix, limits } = config;
         limits.check()?;
-        let (server, revoked) = tls.server()?;
-        let tls = Door::Tls(Arc::clone(&server)).open(listen)?;
-        let websocket = websocket.map(|address| Door::WebSocket(server).open(address)).transpose()?;
+        let revoked = Arc::<Revoked>::default();
+        let handshakes = Current::new(tls.server(&revoked)?);
+        let tls = Door::Tls(handshakes.clone()).open(listen)?;
+        let websocket = websocket.map(|address| Door::WebSocket(handshakes.clone()).open(address)).transpose()?;
         let (plain, users) = plain.map(|plain| (plain.listen, plain.users)).unzip();
         let plain = plain.map(|address| Door::Plain.open(address)).transpose()?;
         let metrics = monitor.map(bind_monitor).transpose()?;
-        descriptors::make_room(limits.connections_max, tls.descriptor());
+        muster_guard::make_room(limits.connections_max, tls.descriptor());
         let counters = Arc::new(Counters::default());
         let retained = open_retained(store, prefix.clone(), limits.clone()).await?;
         let hub = Hub::new(&limits, Arc::clone(&counters));
@@ -389,12 +415,12 @@ impl Broker {
             registry: Registry::new(&limits, Arc::clone(&pool)),
             exchange: Exchange::new(retained, Arc::clone(&pool), Arc::clone(&counters)),
             pool,
-            logged: Logged::default(),
             stop: CancellationToken::new(),
             limits,
             counters,
+            handshakes,
             revoked,
-            users,
+            users: users.map(RwLock::new),
             hub,
         });
         let exchange = Arc::clone(&shared.exchange);
@@ -402,19 +428,22 @@ impl Broker {
         let tasks = TaskTracker::new();
         tasks.spawn(Arc::clone(&shared).tell());
         tasks.spawn(Arc::clone(&shared).tend());
+        let stop = shared.stop.clone();
+        tasks.spawn(async move { stop.run_until_cancelled(Lines::of_process().run()).await });
+        let logins = Arc::<Mutex<RecentLogins>>::default();
         let monitor = metrics.as_ref().map(|(_, address)| *address);
         if let Some((listener, address)) = metrics {
             let (told, stop) = (Arc::clone(&shared), shared.stop.clone());
-            let serve = monitor::run(listener, move || told.stats(), tasks.clone());
+            let guard = Guard::new(monitor::PLACES, &logins);
+            let serve = monitor::run(listener, guard, move || told.stats(), tasks.clone());
             tasks.spawn(async move { stop.run_until_cancelled(serve).await });
             tracing::info!(%address, "the broker's metrics can be read");
         }
         let address_of = |open: &accept::Open| open.address;
         let (address, ws, tcp) = (tls.address, websocket.as_ref().map(address_of), plain.as_ref().map(address_of));
-        let strangers = Strangers::new(&shared.limits);
         for open in [Some(tls), websocket, plain].into_iter().flatten() {
             tracing::info!(address = %open.address, transport = open.door.name(), "the broker takes connections");
-            open.run(strangers.clone(), Arc::clone(&shared), tasks.clone());
+            open.run(&logins, Arc::clone(&shared), tasks.clone());
         }
         Ok(Self { address, websocket: ws, plain: tcp, monitor, shared, tasks })
     }
@@ -441,6 +470,12 @@ impl Broker {
     #[must_use]
     pub fn revocations(&self) -> Revocations {
         Revocations(Arc::clone(&self.shared))
+    }
+
+    /// What takes its certificate and users anew.
+    #[must_use]
+    pub fn credentials(&self) -> Credentials {
+        Credentials(Arc::clone(&self.shared))
     }
 
     /// Where the metrics are, with the real port.
@@ -473,7 +508,7 @@ impl Broker {
 
 fn bind_monitor(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     let bind = |source| StartError::BindMonitor { address, source };
-    let listener = accept::listen(address).map_err(bind)?;
+    let listener = muster_guard::listen(address).map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
     Ok((listener, address))
 }

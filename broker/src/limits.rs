@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use muster_guard::Limits as Places;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::StartError;
+
+/// How long a handshake or a CONNECT may be waited for when somebody else could have its place: three round trips over a
+/// satellite link. A hundred of them a second fill three hundred places.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Every limit of the broker. Each has a default that suits a fleet of up to some thousand hosts on two cores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -17,8 +22,10 @@ pub struct Limits {
     /// Connections of one identity. An agent and a console have one, and for a moment two while they reconnect; an
     /// operator may have a few tools open. A stolen certificate cannot take all of `connections_max`.
     pub connections_per_identity_max: usize,
-    /// Connections that have not sent CONNECT yet. More of them wait in the kernel's backlog, so that ten thousand
-    /// hosts that come back at once are served in turn, and strangers cannot take the memory of many handshakes.
+    /// Connections of each listener that have not shown who they are. When more come, the one that has said nothing for
+    /// longest gives way, then one whose handshake has taken longer than three seconds. While all of them are at work more wait in
+    /// the kernel's backlog, so that ten thousand hosts that come back at once are served in turn. A handshake takes some
+    /// 20 KB, so that strangers cannot take more than 10 MB of each listener.
     pub handshakes_max: usize,
     /// How long a TLS handshake may take: three round trips over a satellite link, with room for a busy processor.
     pub handshake_timeout_ms: u64,
@@ -175,6 +182,17 @@ impl Limits {
             return refuse("intake_max_bytes", "be from 1024 to 1073741824");
         }
         Ok(())
+    }
+
+    /// The places of a listener for those who have not shown who they are. A quarter of them is one address's share.
+    pub(crate) fn strangers(&self) -> Places {
+        Places {
+            places: self.handshakes_max,
+            share: (self.handshakes_max / 4).max(1),
+            // A fleet may come from one address, and each is done in seconds.
+            origin_max: usize::MAX,
+            grace: GRACE,
+        }
     }
 
     pub(crate) fn handshake_timeout(&self) -> Duration {

@@ -342,6 +342,13 @@ impl Registry {
         self.present().per_identity.values().map(|share| share.account.used()).max().unwrap_or_default()
     }
 
+    /// Tells those to end who came in with a password and are no users any more.
+    pub(crate) fn end_removed_users(&self, is_user: impl Fn(&Identity) -> bool) {
+        let present = self.present();
+        let removed = present.live.iter().filter(|(key, live)| live.serial.is_none() && !is_user(&key.0));
+        removed.for_each(|(_, live)| live.ending.tell(Cause::Revoked));
+    }
+
     fn leave(&self, key: &Key, number: u64) {
         let mut present = self.present();
         present.tickets = present.tickets.saturating_sub(1);

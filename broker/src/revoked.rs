@@ -57,8 +57,10 @@ pub enum RevocationError {
 }
 
 /// What is revoked.
+#[derive(Default)]
 pub(crate) struct Revoked {
-    authorities: Vec<CertificateDer<'static>>,
+    /// Whose lists are taken.
+    authorities: RwLock<Vec<CertificateDer<'static>>>,
     serials: RwLock<Arc<HashSet<Serial>>>,
 }
 
@@ -69,9 +71,9 @@ impl fmt::Debug for Revoked {
 }
 
 impl Revoked {
-    /// Nothing yet. The lists of `authorities` will be taken.
-    pub(crate) fn new(authorities: Vec<CertificateDer<'static>>) -> Self {
-        Self { authorities, serials: RwLock::default() }
+    /// From now on lists of `authorities` are taken; what is revoked stays so.
+    pub(crate) fn trust(&self, authorities: Vec<CertificateDer<'static>>) {
+        *self.authorities.write().unwrap_or_else(PoisonError::into_inner) = authorities;
     }
 
     fn serials(&self) -> Arc<HashSet<Serial>> {
@@ -86,7 +88,8 @@ impl Revoked {
     /// that are there already are the caller's to end.
     pub(crate) fn replace(&self, document: &str) -> Result<usize, RevocationError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let serials = read(document, &self.authorities, i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
+        let authorities = self.authorities.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let serials = read(document, &authorities, i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
         let count = serials.len();
         *self.serials.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serials);
         Ok(count)
@@ -176,7 +179,8 @@ mod tests {
     fn lists_are_taken_whole_or_not_at_all() {
         let (authority, stranger) = (Authority::new(), Authority::named("another authority"));
         let namesake = Authority::new();
-        let revoked = Revoked::new(vec![authority.der()]);
+        let revoked = Revoked::default();
+        revoked.trust(vec![authority.der()]);
         let (tomorrow, yesterday) = (Day::Tomorrow, Day::Yesterday);
         let good = authority.revocation_list(&[1, 2, u64::MAX], tomorrow);
         check(&revoked, &good, Ok(&[1, 2, u64::MAX]));
@@ -195,7 +199,8 @@ mod tests {
         }
         check(&revoked, &authority.revocation_list(&[], tomorrow), Ok(&[]));
         assert!(!revoked.contains(&Serial::new(&[1]).unwrap()));
-        let both = Revoked::new(vec![authority.der(), stranger.der(), namesake.der()]);
+        let both = Revoked::default();
+        both.trust(vec![authority.der(), stranger.der(), namesake.der()]);
         let lists = [good, stranger.revocation_list(&[7], tomorrow), namesake.revocation_list(&[8], tomorrow)];
         check(&both, &lists.concat(), Ok(&[1, 2, u64::MAX, 7, 8]));
     }

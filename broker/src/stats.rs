@@ -60,6 +60,8 @@ kinds! {
         Will = "will",
         /// A limit on connections is reached.
         Full = "full",
+        /// All places for those who are no clients yet were taken, and it was waited for longest.
+        GaveWay = "gave_way",
         /// An earlier connection of the same client did not end in time, or a newer one came meanwhile.
         Overtaken = "overtaken",
         /// The broker stops.

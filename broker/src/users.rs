@@ -8,23 +8,28 @@
 //! **Invariant: whether a user exists cannot be told by time.** An unknown one costs what a wrong password does.
 //!
 //! A password that was right once is known again without its rounds, by its HMAC under a key that this process made for
-//! itself and tells nobody: clients that come back, many at once after a bad night, need not queue for the processor.
+//! itself and tells nobody: clients that come back, many at once after a bad night, need not queue for the processor. So is one that
+//! was wrong lately, for a program that has a wrong one tries it again and again.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet, VecDeque},
     fmt,
+    hash::{BuildHasher, RandomState},
     num::NonZeroU32,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
+use muster_guard::Origin;
 use muster_topics::role::Identity;
 use ring::{
     hmac,
     pbkdf2::{self, PBKDF2_HMAC_SHA256},
     rand::{SecureRandom, SystemRandom},
 };
-use tokio::{sync::Semaphore, task};
+use tokio::task;
+
+use crate::turns::Checks;
 
 /// How often a new password is hashed: what OWASP recommends for PBKDF2-HMAC-SHA256. A check takes a fifth of a second of
 /// a core.
@@ -42,8 +47,8 @@ const HASH_MIN_BYTES: usize = 16;
 /// And at most: nobody has a reason for more, and each 32 bytes of hash cost all rounds anew.
 const FIELD_MAX_BYTES: usize = 64;
 
-/// Passwords that are checked at a time: the other cores are for those who are in.
-const CHECKS_MAX: usize = 2;
+/// Wrong passwords that are remembered.
+const WRONG_MAX: usize = 1_024;
 
 /// A line of a users file that cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,9 +68,41 @@ struct Inner {
     users: HashMap<String, User>,
     /// What the password of an unknown user is checked against.
     decoy: Hash,
-    checks: Arc<Semaphore>,
-    /// Under which right passwords are known again; none if the system gave no random numbers.
+    checks: Checks,
+    /// Under which passwords are known again; none if the system gave no random numbers.
     key: Option<hmac::Key>,
+    wrong: Mutex<Wrong>,
+    /// Names are told apart by their hashes, which nobody outside can choose.
+    names: RandomState,
+}
+
+/// Names with passwords that were wrong, by their HMAC; the oldest are forgotten.
+#[derive(Default)]
+struct Wrong {
+    tags: HashSet<Vec<u8>>,
+    order: VecDeque<Vec<u8>>,
+}
+
+impl Wrong {
+    fn add(&mut self, tag: &hmac::Tag) {
+        if self.tags.insert(tag.as_ref().to_vec()) {
+            self.order.push_back(tag.as_ref().to_vec());
+        }
+        if self.order.len() > WRONG_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.tags.remove(&oldest);
+        }
+    }
+}
+
+/// Too many passwords wait to be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Busy;
+
+/// How many are checked at a time: half of the cores are for those who are in.
+fn at_once() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
 
 struct User {
@@ -109,7 +146,19 @@ impl Users {
         let rounds = users.values().map(|user: &User| user.hash.rounds).max().unwrap_or(ROUNDS);
         let decoy = Hash { rounds, salt: vec![0; SALT_BYTES], hash: vec![0; HASH_BYTES] };
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
-        Ok(Self(Arc::new(Inner { users, decoy, checks: Arc::new(Semaphore::new(CHECKS_MAX)), key })))
+        Ok(Self(Arc::new(Inner {
+            users,
+            decoy,
+            checks: Checks::new(at_once()),
+            key,
+            wrong: Mutex::default(),
+            names: RandomState::new(),
+        })))
+    }
+
+    /// Whether somebody has a password.
+    pub(crate) fn contains(&self, identity: &Identity) -> bool {
+        self.0.users.values().any(|user| user.identity == *identity)
     }
 
     /// Who it is, if the password is right. It takes the processor's time: see [`Users::admit`].
@@ -124,34 +173,56 @@ impl Users {
         Some(user.identity.clone())
     }
 
-    /// Who it is, if the password is known to be right.
-    fn recall(&self, name: &str, password: &[u8]) -> Option<Identity> {
-        let user = self.0.users.get(name)?;
-        let (key, known) = (self.0.key.as_ref()?, user.known.get()?);
-        hmac::verify(key, password, known.as_ref()).ok().map(|()| user.identity.clone())
+    /// What is known of the password: who it is if it is right, nobody if it is wrong; or nothing.
+    fn recall(&self, name: &str, password: &[u8]) -> Option<Option<Identity>> {
+        let key = self.0.key.as_ref()?;
+        let user = self.0.users.get(name);
+        if let Some(user) = user
+            && let Some(known) = user.known.get()
+            && hmac::verify(key, password, known.as_ref()).is_ok()
+        {
+            return Some(Some(user.identity.clone()));
+        }
+        let is_wrong = self.wrong().tags.contains(wrong_tag(key, name, password).as_ref());
+        is_wrong.then_some(None)
+    }
+
+    fn wrong(&self) -> std::sync::MutexGuard<'_, Wrong> {
+        self.0.wrong.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who it is, if the password is right: at once if it is known, and else checked in its turn, on a thread where it
     /// keeps nobody waiting. Who waits no longer leaves the queue.
-    pub(crate) async fn admit(&self, name: &str, password: &[u8]) -> Option<Identity> {
-        if let Some(identity) = self.recall(name, password) {
-            return Some(identity);
+    pub(crate) async fn admit(&self, origin: Origin, name: &str, password: &[u8]) -> Result<Option<Identity>, Busy> {
+        if let Some(known) = self.recall(name, password) {
+            return Ok(known);
         }
-        // It is never closed.
-        let turn = Arc::clone(&self.0.checks).acquire_owned().await.ok()?;
+        let turn = self.0.checks.turn((origin, self.0.names.hash_one(name))).await.ok_or(Busy)?;
         // Of many who came at once with the same, the first has shown it meanwhile.
-        if let Some(identity) = self.recall(name, password) {
-            return Some(identity);
+        if let Some(known) = self.recall(name, password) {
+            return Ok(known);
         }
         let (users, name, password) = (self.clone(), name.to_owned(), password.to_owned());
         let check = move || {
             let found = users.check(&name, &password);
+            if let (None, Some(key)) = (&found, &users.0.key) {
+                users.wrong().add(&wrong_tag(key, &name, &password));
+            }
             // A check goes on when nobody waits for it any more, so its turn ends here.
-            drop(turn);
+            turn.found(found.is_some());
             found
         };
-        task::spawn_blocking(check).await.ok().flatten()
+        Ok(task::spawn_blocking(check).await.ok().flatten())
     }
+}
+
+/// What a wrong password is known by: no other name and password make the same.
+fn wrong_tag(key: &hmac::Key, name: &str, password: &[u8]) -> hmac::Tag {
+    let mut context = hmac::Context::with_key(key);
+    context.update(&(name.len() as u64).to_be_bytes());
+    context.update(name.as_bytes());
+    context.update(password);
+    context.sign()
 }
 
 /// The line of a users file for somebody and their password.
@@ -241,13 +312,34 @@ mod tests {
         let users = Users::parse(&file).unwrap();
         assert_eq!(users.recall(HOST, b"a host's"), None, "nobody has been in yet");
         assert_eq!(users.check(HOST, b"anna's"), None);
-        assert_eq!(users.recall(HOST, b"anna's"), None, "a wrong one is not remembered");
+        assert_eq!(users.recall(HOST, b"anna's"), None, "nobody has waited for it");
         let identity = users.check(HOST, b"a host's");
         assert!(identity.is_some());
-        assert_eq!(users.recall(HOST, b"a host's"), identity);
+        assert_eq!(users.recall(HOST, b"a host's"), Some(identity));
         for (name, password) in [(HOST, "anna's"), (HOST, ""), ("operator-anna", "a host's"), ("operator-berta", "")] {
             assert_eq!(users.recall(name, password.as_bytes()), None, "{name} {password}");
         }
+    }
+
+    #[tokio::test]
+    async fn wrong_password_is_known_again_under_its_name_alone() {
+        let file = [line(HOST, b"a host's", FEW).unwrap(), line("operator-anna", b"anna's", FEW).unwrap()].join("\n");
+        let users = Users::parse(&file).unwrap();
+        let origin = Origin::of([127, 0, 0, 1].into());
+        for name in [HOST, "operator-nobody"] {
+            assert_eq!(users.admit(origin, name, b"anna's").await, Ok(None));
+            assert_eq!(users.recall(name, b"anna's"), Some(None));
+        }
+        assert_eq!(users.recall("operator-anna", b"anna's"), None);
+        let anna = users.admit(origin, "operator-anna", b"anna's").await.unwrap();
+        assert_eq!(anna, Some("operator-anna".parse().unwrap()));
+        // What is remembered is bounded, and a right one is never held for a wrong one.
+        for guess in 0..=WRONG_MAX {
+            users.wrong().add(&wrong_tag(users.0.key.as_ref().unwrap(), HOST, &guess.to_be_bytes()));
+        }
+        assert_eq!(users.wrong().tags.len(), WRONG_MAX);
+        assert_eq!(users.recall(HOST, b"anna's"), None);
+        assert_eq!(users.recall("operator-anna", b"anna's"), Some(anna));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use muster_guard::{Kind, log_peer};
 use muster_topics::{
     Millis, V1,
     join::{JoinRequest, Membership, RenewRequest},
@@ -39,7 +40,7 @@ use super::{
     api::extract::Document,
     authority::{Certificate, CheckedCsr},
     content, ingest,
-    server::ClientCertificate,
+    server::{Caller, ClientCertificate},
     store::{
         self, StoreError,
         host::{self, Joining, KeyStanding},
@@ -52,6 +53,14 @@ use crate::clock::now_ms;
 const FACTS_MAX_BYTES: usize = 16 * 1024;
 /// Pieces in which an artifact is read: large enough that reading, not switching, takes the time.
 const PIECE_BYTES: usize = 128 * 1024;
+
+/// Hosts that may not join, whoever they say that they are.
+const NOT_JOINED: Kind = Kind::new("hosts that may not join", 60).burst(20);
+/// A host that asks for what it may not have.
+const NOT_GIVEN: Kind = Kind::new("content that is not given", 60).burst(5);
+/// A host that joins, and one that renews its certificate.
+const JOINED: Kind = Kind::new("hosts that join", 60).burst(3);
+const RENEWED: Kind = Kind::new("renewed certificates", 60).burst(3);
 
 /// Everything that hosts may ask for.
 pub(super) fn router(console: Console) -> Router {
@@ -92,6 +101,7 @@ impl FromRequestParts<Console> for Member {
             )
             .hint("join again with a new token"));
         }
+        Caller::has_logged_in(&parts.extensions);
         Ok(Self(host))
     }
 }
@@ -120,7 +130,7 @@ async fn join(
         // The answer may have been lost on the way: the same host with the same key gets another.
         let again = unusable == Unusable::UsedBy(host) && standing == KeyStanding::Held;
         if !again {
-            tracing::warn!(host.id = %host, reason = ?unusable, "a host may not join");
+            log_peer!(WARN, "joining", NOT_JOINED, host.id = %host, reason = ?unusable, "a host may not join");
             return Err(refused(unusable));
         }
     }
@@ -135,7 +145,7 @@ async fn join(
             .hint("the agent makes a new one if it is given a token of `muster token create --replaces HOST`"));
         }
         KeyStanding::Foreign if token::replaces(&mut transaction, &secret).await? == Some(host) => {
-            tracing::warn!(host.id = %host, "a host joins anew with another key, as an operator has said");
+            log_peer!(WARN, host, JOINED, host.id = %host, "a host joins anew with another key, as an operator has said");
         }
         KeyStanding::Foreign => {
             // Nothing of this attempt stays, and so the token is as good as before.
@@ -146,14 +156,14 @@ async fn join(
     host::join(&mut transaction, &joining, &certificate, now).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     shared.revoked.notify_one();
-    tracing::info!(host.id = %host, hostname = %joining.hostname, "a host has joined");
+    log_peer!(INFO, host, JOINED, host.id = %host, hostname = %joining.hostname, "a host has joined");
     shared.changed(Change::Host(host));
     Ok(Json(membership(shared, host, certificate)))
 }
 
 /// Somebody with a token has said to be a host that is there, and does not have its key.
 async fn takeover(shared: &Shared, host: HostId, hostname: &str, now: Millis) -> Error {
-    tracing::warn!(host.id = %host, hostname, "a host that is there was to be joined with another key");
+    log_peer!(WARN, host, NOT_JOINED, host.id = %host, hostname, "a host that is there was to be joined with another key");
     let message = format!(
         "somebody with a token, who calls itself {hostname}, was to join as this host with another key; it was refused"
     );
@@ -187,7 +197,7 @@ async fn renew(
     let mut transaction = shared.store.begin().await?;
     host::add_certificate(&mut transaction, host, &certificate, now_ms()).await?;
     transaction.commit().await.map_err(StoreError::from)?;
-    tracing::info!(host.id = %host, "a host has renewed its certificate");
+    log_peer!(INFO, host, RENEWED, host.id = %host, "a host has renewed its certificate");
     Ok(Json(membership(shared, host, certificate)))
 }
 
@@ -213,7 +223,7 @@ fn checked(csr: &str) -> Result<CheckedCsr, Error> {
 }
 
 fn grant(shared: &Shared, csr: &CheckedCsr, host: HostId) -> Result<Certificate, Error> {
-    let lifetime = shared.config.host_certificate_lifetime();
+    let lifetime = shared.current().host_certificate_lifetime();
     shared
         .authority
         .grant(csr, &Identity::Host(host), lifetime, now_ms())
@@ -271,7 +281,7 @@ async fn assigned(console: &Console, host: HostId, text: &str) -> Result<Digest,
     if store::content::is_assigned(console.shared.store.read(), host, &sha256).await? {
         return Ok(sha256);
     }
-    tracing::warn!(host.id = %host, %sha256, "a host asks for what it was not told to use");
+    log_peer!(WARN, host, NOT_GIVEN, host.id = %host, %sha256, "a host asks for what it was not told to use");
     let message = format!("no unit of host {host} was given what has the hash {sha256}");
     Err(Error::new(StatusCode::FORBIDDEN, "not_assigned", message)
         .hint("order the unit for this host by name (`muster unit apply`)"))

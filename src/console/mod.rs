@@ -14,7 +14,7 @@
 //! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time; `standing`: how hosts and alerts stand, as such
 //! - [`fleet`]: what hosts measured last, and what all of them come to; `vitals`: the console measures itself; [`external`]: stores elsewhere
-//! - [`server`]: the listeners; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
+//! - [`server`]: the listeners; `health`: whether it is well, for anybody; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
 //! through a bounded queue and stores in batches), who acknowledges what is stored, who tells rules, who writes how hosts and alerts stand, who feeds each store elsewhere, who measures fleet and console, dispatch (owns the open commands), the two
@@ -37,6 +37,7 @@ mod enrol;
 mod error;
 pub mod external;
 pub mod fleet;
+mod health;
 pub(crate) mod ingest;
 mod link;
 pub(crate) mod operator;
@@ -57,7 +58,7 @@ pub mod web;
 use std::{
     collections::HashSet,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Mutex, PoisonError, RwLock, atomic::AtomicU64},
 };
 
 use axum::http::StatusCode;
@@ -113,7 +114,10 @@ pub struct Console {
 /// What every part of the console shares.
 #[derive(Debug)]
 struct Shared {
+    /// As it was at the start.
     config: Config,
+    /// As it was last read: what of it can change while the console runs is looked up here.
+    current: RwLock<Arc<Config>>,
     started_by: StartedBy,
     urls: Urls,
     authority: Authority,
@@ -138,9 +142,14 @@ struct Shared {
     revocations: revocation::List,
     /// The serial numbers that `revocation_command` has succeeded with.
     told_broker: Mutex<HashSet<String>>,
-    /// When it was last said of each host that a message of it is dropped.
-    dropped: Mutex<ingest::Refreshes>,
     shutdown: CancellationToken,
+}
+
+impl Shared {
+    /// The configuration as it was last read.
+    fn current(&self) -> Arc<Config> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// What a console was started by: it decides which words lead a person on.

@@ -1,31 +1,38 @@
 //! The two listeners: HTTP/1.1 over TCP, or over TLS, with limits on everything that a stranger can
 //! hold on to.
 //!
-//! **Invariant: what one connection does or leaves undone never keeps another waiting**, below the
-//! cap on connections: handshake and request head have time limits, and both happen in the
-//! connection's own task.
+//! **Invariant: what one connection does or leaves undone never keeps another waiting**: handshake and request head have
+//! time limits, and both happen in the connection's own task; and when the places of a listener run out, whoever says nothing, or
+//! has nothing to say any more, gives way (see [`muster_guard`]).
 
 use std::{
     io,
     net::SocketAddr,
+    pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use axum::{Router, body::Body, extract::Request};
-use hyper::{body::Incoming, server::conn::http1};
+use bytes::Bytes;
+use hyper::{
+    body::{Frame, Incoming, SizeHint},
+    server::conn::http1,
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use muster_guard::{Activity, Guard, Limits, Place, RecentLogins, WriteLimit};
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::watch,
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
@@ -33,13 +40,20 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::authority::Peer;
 
-/// The most connections of one listener at a time. A browser takes six, an agent one for a moment;
-/// the process has 20,000 files on the smallest machine that we know.
-const CONNECTIONS_MAX: usize = 2_048;
+/// Connections of all listeners.
+pub(super) const CONNECTIONS_MAX: usize = 2 * PLACES.places;
+/// Connections of one listener. A browser takes six, an agent one for a moment; the process has 20,000 files on the smallest
+/// machine that we know. One over TLS takes some 40 KB, so that all of them take 80 MB.
+///
+/// One address has at most half, whatever it does, so that one stolen certificate does not keep others from fetching; and an
+/// address from where nobody came in lately keeps 256 that do nothing: enough browsers for an office, and 10 MB.
+const PLACES: Limits = Limits { places: 2_048, share: 256, origin_max: 1_024, grace: Duration::from_secs(3) };
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long the head of a request may take, and how long a connection may stay open between two.
 const HEAD: Duration = Duration::from_secs(30);
+/// How long a client may take no byte of an answer.
+const WRITE: Duration = Duration::from_secs(60);
 /// How long requests that are under way may take once the console stops.
 const GRACE: Duration = Duration::from_secs(5);
 /// What waits after the system refused to accept (out of files): trying on at once would spin.
@@ -49,44 +63,63 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(super) struct ClientCertificate(pub(super) Option<Peer>);
 
+/// The connection that a request came on: an extension of each request, for whoever finds out who asks.
+#[derive(Clone, Debug)]
+pub(super) struct Caller(Arc<Place>);
+
+impl Caller {
+    /// Takes note that somebody of the fleet asks: from where they come, others are let in before strangers.
+    pub(super) fn has_logged_in(extensions: &axum::http::Extensions) {
+        if let Some(Self(place)) = extensions.get() {
+            place.record_login();
+        }
+    }
+}
+
 /// A listener and what it serves.
 pub(super) struct Server {
     /// For the log.
     pub(super) name: &'static str,
     /// Bound already.
     pub(super) listener: TcpListener,
-    /// HTTPS with this, HTTP without.
-    pub(super) tls: Option<Arc<ServerConfig>>,
+    /// HTTPS with what this has when a connection comes, HTTP without.
+    pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
     /// What answers.
     pub(super) router: Router,
 }
 
 impl Server {
-    /// Serves until `shutdown`, and then lets requests finish for a moment.
-    pub(super) async fn run(self, shutdown: CancellationToken) {
+    /// Serves until `shutdown`, and then lets requests finish for a moment. `logins` is what the listeners have in common.
+    pub(super) async fn run(self, logins: Arc<Mutex<RecentLogins>>, shutdown: CancellationToken) {
         let connections = TaskTracker::new();
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let acceptor = self.tls.map(TlsAcceptor::from);
+        let guard = Guard::new(PLACES, &logins);
         loop {
             let accepted = tokio::select! {
                 () = shutdown.cancelled() => break,
-                accepted = accept(&self.listener, &places) => accepted,
+                accepted = accept(&self.listener, &guard) => accepted,
             };
             let (stream, address, place) = match accepted {
-                Ok(accepted) => accepted,
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => continue,
                 Err(error) => {
                     tracing::warn!(listener = self.name, %error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let (router, acceptor, shutdown) = (self.router.clone(), acceptor.clone(), shutdown.clone());
+            let acceptor = self.tls.as_ref().map(|tls| TlsAcceptor::from(Arc::clone(&tls.borrow())));
+            let (router, shutdown) = (self.router.clone(), shutdown.clone());
             let name = self.name;
             connections.spawn(async move {
-                if let Err(error) = connection(stream, acceptor, router, shutdown).await {
-                    tracing::debug!(listener = name, peer.address = %address, %error, "connection ended");
+                let eviction = place.eviction();
+                let connection = connection(stream, acceptor, router, Arc::new(place), shutdown);
+                match eviction.run_until_cancelled(connection).await {
+                    Some(Ok(())) => (),
+                    Some(Err(error)) => {
+                        tracing::debug!(listener = name, peer.address = %address, %error, "connection ended");
+                    }
+                    None => tracing::debug!(listener = name, peer.address = %address, "connection gave way to another"),
                 }
-                drop(place);
             });
         }
         connections.close();
@@ -96,14 +129,13 @@ impl Server {
     }
 }
 
-type Accepted = (TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit);
+type Accepted = (TcpStream, SocketAddr, Place);
 
-/// Waits for a place, then for a connection: beyond the cap, strangers wait in the kernel's backlog.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> io::Result<Accepted> {
-    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+/// Waits for a connection, and then for a place for it; nothing if it gets none.
+async fn accept(listener: &TcpListener, guard: &Guard) -> io::Result<Option<Accepted>> {
     let (stream, address) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, address, place))
+    Ok(guard.admit(&stream, address).await.map(|place| (stream, address, place)))
 }
 
 type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
@@ -112,41 +144,55 @@ async fn connection(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
     router: Router,
+    place: Arc<Place>,
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
+    // Who says nothing takes no memory. Browsers open connections before they need them.
+    tokio::select! {
+        readable = timeout(HEAD, place.hear(&stream)) => readable??,
+        () = shutdown.cancelled() => return Ok(()),
+    }
+    let stream = WriteLimit::new(stream, WRITE);
     let Some(acceptor) = acceptor else {
-        return serve(stream, ClientCertificate(None), router, shutdown).await;
+        return serve(stream, ClientCertificate(None), router, place, shutdown).await;
     };
     let stream = tokio::select! {
-        stream = timeout(HANDSHAKE, acceptor.accept(stream)) => stream??,
+        stream = timeout(HANDSHAKE, place.expect(acceptor.accept(stream))) => stream??,
         () = shutdown.cancelled() => return Ok(()),
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let peer = ClientCertificate(shown.and_then(Peer::of));
-    serve(stream, peer, router, shutdown).await
+    serve(stream, peer, router, place, shutdown).await
 }
 
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: ClientCertificate,
     router: Router,
+    place: Arc<Place>,
     shutdown: CancellationToken,
 ) -> Result<(), ConnectionError> {
     let inner = TowerToHyperService::new(router);
     // Browsers open connections before they need them. One that was never used has nothing to finish,
     // which hyper alone cannot tell.
     let used = AtomicBool::new(false);
+    // Until the head of a request is there the connection has nothing to do.
+    place.set(Activity::Idle);
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         used.store(true, Ordering::Relaxed);
-        let mut request = request.map(Body::new);
+        let busy = Busy::new(&place);
+        let mut request =
+            request.map(|body| Body::new(Expected { body, began: Instant::now(), place: Arc::clone(&place) }));
         request.extensions_mut().insert(peer.clone());
-        hyper::service::Service::call(&inner, request)
+        request.extensions_mut().insert(Caller(Arc::clone(&place)));
+        let answer = hyper::service::Service::call(&inner, request);
+        async move { answer.await.map(|answer| answer.map(|body| Answer { body, busy })) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
+    let mut connection = pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
         () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
@@ -155,4 +201,85 @@ async fn serve(
         return Ok(());
     }
     Ok(timeout(GRACE, connection).await??)
+}
+
+/// A request that is being answered: its connection does not give way.
+struct Busy(Arc<Place>);
+
+impl Busy {
+    fn new(place: &Arc<Place>) -> Self {
+        place.set(Activity::Working);
+        Self(Arc::clone(place))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.set(Activity::Idle);
+    }
+}
+
+/// The body of an answer, until the end of which its connection is busy.
+struct Answer {
+    body: Body,
+    #[expect(dead_code, reason = "its end is what matters")]
+    busy: Busy,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of a request. While it is waited for its connection may give way, like one that is in the middle of a head.
+struct Expected {
+    body: Incoming,
+    /// Since when it is waited for: for all of it, for a stranger's is not long; for the next piece, where somebody of the
+    /// fleet sends an artifact.
+    began: Instant,
+    place: Arc<Place>,
+}
+
+impl hyper::body::Body for Expected {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if frame.is_pending() {
+            self.place.set_since(Activity::Opening, self.began);
+        } else {
+            if self.place.has_logged_in() {
+                self.began = Instant::now();
+            }
+            self.place.set(Activity::Working);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -6,17 +6,18 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{Arc, Mutex, PoisonError, RwLock, atomic::AtomicU64},
     time::Duration,
 };
 
 use axum::Router;
+use muster_guard::{Lines, RecentLogins};
 use muster_series::{SeriesError, SeriesStore};
 use muster_topics::role::Identity;
 use rustls::{ServerConfig, server::WebPkiClientVerifier};
 use tokio::{
     net::TcpListener,
-    sync::{Notify, broadcast, mpsc},
+    sync::{Notify, broadcast, mpsc, watch},
     task::JoinHandle,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -34,16 +35,16 @@ use super::{
     dated::Dated,
     dispatch, enrol,
     external::{self, External, ExternalError},
-    fleet, ingest,
+    fleet, health, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
     operator, prometheus, register,
     revocation::{self, RevocationError},
-    server::Server,
+    server::{CONNECTIONS_MAX, Server},
     standing,
     store::{self, Store, StoreError},
     vitals, web,
 };
-use crate::{clock::now_ms, files, pki};
+use crate::{clock::now_ms, files, pki, reload::other_changes};
 
 /// News that a slow reader may be behind by, before it has to look for itself.
 const CHANGES: usize = 1_024;
@@ -57,6 +58,9 @@ const CLIENT_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
 pub(crate) const WEB_URL: &str = "web.url";
 /// The store's file in the console's folder.
 pub(crate) const STORE: &str = "console.db";
+/// The keys of the configuration that can be changed while the console runs. Of `extra_names` its certificates are told; of
+/// `public_name`, with which URLs begin that hosts and operators hold, only a restart would tell all.
+const TAKEN: [&str; 4] = ["extra_names", "host_certificate_days", "command_retention_days", "artifact_max_bytes"];
 /// How long everything may take to end.
 const STOP: Duration = Duration::from_secs(10);
 
@@ -164,8 +168,8 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     files::make_folder(&dir, files::PRIVATE_FOLDER).map_err(folder)?;
     let lock = lock(&dir)?;
     let external = External::open(&config)?;
-    let web = bind("operators", "web_listen", config.web_listen).await?;
-    let hosts = bind("hosts", "hosts_listen", config.hosts_listen).await?;
+    let web = bind("operators", "web_listen", config.web_listen)?;
+    let hosts = bind("hosts", "hosts_listen", config.hosts_listen)?;
     let (web_addr, hosts_addr) = web.local_addr().and_then(|web| Ok((web, hosts.local_addr()?))).map_err(folder)?;
     let authority = open_authority(&dir)?;
     let artifacts = dir.join("artifacts");
@@ -214,9 +218,9 @@ fn lock(dir: &Path) -> Result<File, StartError> {
     }
 }
 
-async fn bind(what: &'static str, setting: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+fn bind(what: &'static str, setting: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     let error = |source| StartError::Listen { what, setting, address, source };
-    TcpListener::bind(address).await.map_err(error)
+    muster_guard::listen(address).map_err(error)
 }
 
 impl Prepared {
@@ -277,12 +281,9 @@ impl Prepared {
     pub async fn start(self) -> Result<RunningConsole, StartError> {
         let urls = self.urls();
         let address = parse_broker_url(&self.config.broker_url)?;
-        let (certificate, key) = self.authority.issue_server(&self.config.certificate_names())?;
-        let hosts_tls = server_tls(&self.authority, &certificate, &key, true)?;
-        let web_tls = match self.web_addr.ip().is_loopback() {
-            true => None,
-            false => Some(server_tls(&self.authority, &certificate, &key, false)?),
-        };
+        let (web_tls, hosts_tls) = servers_tls(&self.authority, &self.config)?;
+        let (web_tls, hosts_tls) = (watch::Sender::new(web_tls), watch::Sender::new(hosts_tls));
+        let speaks_tls = !self.web_addr.ip().is_loopback();
         let identity = Identity::Console(self.config.id.clone());
         let (certificate, key) = self.authority.issue_client(&identity, CLIENT_LIFETIME)?;
         let tls = pki::client(self.authority.certificate_pem(), &certificate, &key).map_err(tls_error)?;
@@ -304,6 +305,7 @@ impl Prepared {
         let shutdown = CancellationToken::new();
         let generations = store::alert::generations(self.store.read()).await?;
         let shared = Arc::new(Shared {
+            current: RwLock::new(Arc::new(self.config.clone())),
             config: self.config,
             started_by: self.started_by,
             urls,
@@ -325,7 +327,6 @@ impl Prepared {
             revoked: Notify::new(),
             revocations: self.revocations.list(),
             told_broker: Mutex::default(),
-            dropped: Mutex::default(),
             shutdown: shutdown.clone(),
         });
         let console = Console { shared: Arc::clone(&shared) };
@@ -347,24 +348,52 @@ impl Prepared {
         tasks.spawn(link.run(link_config, shutdown.clone()));
         tasks.spawn(revocation::run(Arc::clone(&shared), self.revocations, shutdown.clone()));
         tasks.spawn(sweep(Arc::clone(&shared), shutdown.clone()));
-        let web = Server { name: "web", listener: self.web, tls: web_tls, router: web_router(&console) };
+        let stop = shutdown.clone();
+        tasks.spawn(async move { stop.run_until_cancelled(Lines::of_process().run()).await });
+        muster_guard::make_room(CONNECTIONS_MAX, &self.web);
+        let web = Server {
+            name: "web",
+            listener: self.web,
+            tls: speaks_tls.then(|| web_tls.subscribe()),
+            router: web_router(&console),
+        };
         let hosts = Server {
             name: "hosts",
             listener: self.hosts,
-            tls: Some(hosts_tls),
-            router: enrol::router(console.clone()),
+            tls: Some(hosts_tls.subscribe()),
+            router: enrol::router(console.clone()).merge(health::router(console.clone())),
         };
-        let servers = [tokio::spawn(web.run(shutdown.clone())), tokio::spawn(hosts.run(shutdown.clone()))];
+        let logins = Arc::<Mutex<RecentLogins>>::default();
+        let servers = [web, hosts].map(|server| tokio::spawn(server.run(Arc::clone(&logins), shutdown.clone())));
         tasks.close();
         tracing::info!(web = %shared.urls.web, hosts = %shared.urls.hosts, "the console is ready");
         let (web_addr, hosts_addr) = (self.web_addr, self.hosts_addr);
-        Ok(RunningConsole { console, web_addr, hosts_addr, tasks, servers, shutdown, lock: self.lock })
+        Ok(RunningConsole {
+            console,
+            tls: [web_tls, hosts_tls],
+            web_addr,
+            hosts_addr,
+            tasks,
+            servers,
+            shutdown,
+            lock: self.lock,
+        })
     }
+}
+
+/// TLS for both listeners, with a certificate that is made now for the names that the configuration has now.
+fn servers_tls(authority: &Authority, config: &Config) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), StartError> {
+    let (certificate, key) = authority.issue_server(&config.certificate_names())?;
+    let of = |hosts| server_tls(authority, &certificate, &key, hosts);
+    Ok((of(false)?, of(true)?))
 }
 
 /// Pages and APIs on one listener.
 pub(super) fn web_router(console: &Console) -> Router {
-    web::router(console.clone()).merge(api::router(console.clone())).merge(prometheus::router(console.clone()))
+    web::router(console.clone())
+        .merge(health::router(console.clone()))
+        .merge(api::router(console.clone()))
+        .merge(prometheus::router(console.clone()))
 }
 
 fn tls_error(error: impl std::fmt::Display) -> StartError {
@@ -392,7 +421,7 @@ fn server_tls(authority: &Authority, chain: &str, key: &str, hosts: bool) -> Res
 async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
     loop {
         let now = now_ms();
-        let before = dispatch::before(now, shared.config.command_retention());
+        let before = dispatch::before(now, shared.current().command_retention());
         let store = &shared.store;
         let swept = async {
             let commands = store::command::sweep(store.write(), before).await?;
@@ -434,6 +463,8 @@ pub async fn start(config: Config) -> Result<RunningConsole, StartError> {
 #[derive(Debug)]
 pub struct RunningConsole {
     console: Console,
+    /// With which certificates operators and hosts are met.
+    tls: [watch::Sender<Arc<ServerConfig>>; 2],
     web_addr: SocketAddr,
     hosts_addr: SocketAddr,
     tasks: TaskTracker,
@@ -459,6 +490,39 @@ impl RunningConsole {
     #[must_use]
     pub fn hosts_addr(&self) -> SocketAddr {
         self.hosts_addr
+    }
+
+    /// Takes a configuration anew as far as that is possible while the console runs: new certificates for its listeners, also where
+    /// nothing has changed, and [`TAKEN`]; and looks whether anything was revoked. Gives the keys of what else has changed, which a
+    /// restart would bring into force.
+    ///
+    /// # Errors
+    /// If a certificate cannot be made; nothing has changed then.
+    pub fn reload(&self, config: Config) -> Result<Vec<String>, StartError> {
+        let shared = &self.console.shared;
+        let (web, hosts) = servers_tls(&shared.authority, &config)?;
+        let others = other_changes(&shared.config, &config, &TAKEN);
+        *shared.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        let [web_tls, hosts_tls] = &self.tls;
+        web_tls.send_replace(web);
+        hosts_tls.send_replace(hosts);
+        shared.revoked.notify_one();
+        Ok(others)
+    }
+
+    /// The same with the configuration that it has.
+    ///
+    /// # Errors
+    /// As for [`RunningConsole::reload`].
+    pub fn renew(&self) -> Result<(), StartError> {
+        let config = Config::clone(&self.console.shared.current());
+        self.reload(config).map(drop)
+    }
+
+    /// Its authority.
+    #[must_use]
+    pub fn authority(&self) -> &Authority {
+        &self.console.shared.authority
     }
 
     /// Where operators reach it, as a URL.
@@ -560,6 +624,20 @@ mod tests {
         let error = prepare(config(dir.path())).await.unwrap_err();
         assert!(matches!(error, StartError::Folder { .. }), "{error}");
         assert!(error.to_string().contains("hint: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn configuration_that_is_read_anew_is_taken_as_far_as_it_can_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let before = config(dir.path());
+        let running = start(before.clone()).await.unwrap();
+        assert_eq!(running.reload(before.clone()).unwrap(), Vec::<String>::new());
+        let after = Config { artifact_max_bytes: 7, extra_names: vec!["fleet.example".to_owned()], ..before.clone() };
+        assert_eq!(running.reload(after).unwrap(), Vec::<String>::new());
+        assert_eq!(running.console().shared.current().artifact_max_bytes, 7);
+        let after = Config { broker_url: "mqtts://elsewhere:8883".to_owned(), metric_days: 15, ..before };
+        assert_eq!(running.reload(after).unwrap(), ["broker_url", "metric_days"]);
+        running.stop().await;
     }
 
     #[tokio::test]

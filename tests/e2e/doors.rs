@@ -57,13 +57,13 @@ fn who_is_revoked_loses_the_bus() {
 }
 
 /// A console's folder, and a broker's with what is needed to run one.
-struct Place {
-    home: Home,
+pub(crate) struct Place {
+    pub(crate) home: Home,
     data: PathBuf,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let home = Home::new();
         let data = home.path().join("console");
         home.muster(&["console", "init", "--data-dir", data.to_str().unwrap()]).expect_code(0);
@@ -72,7 +72,7 @@ impl Place {
         place
     }
 
-    fn issue(&self, role: &str, name: &str, more: &[&str]) -> PathBuf {
+    pub(crate) fn issue(&self, role: &str, name: &str, more: &[&str]) -> PathBuf {
         let folder = self.home.path().join(if role == "broker" { role.to_owned() } else { format!("{role}-{name}") });
         let (data, out) = (self.data.to_str().unwrap(), folder.to_str().unwrap());
         let verb = ["console", "issue", "--data-dir", data, "--role", role, "--name", name, "--out", out];
@@ -81,7 +81,7 @@ impl Place {
     }
 
     /// Starts the broker with more configuration.
-    fn broker(&self, more: &str) -> Running {
+    pub(crate) fn broker(&self, more: &str) -> Running {
         Running::start(self.home.command().args(["broker", "--config"]).arg(self.config(more)))
     }
 
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-fn address(broker: &mut Running, scheme: &str) -> String {
+pub(crate) fn address(broker: &mut Running, scheme: &str) -> String {
     broker.wait_for(scheme, |printed| {
         let start = printed.find(&format!("listens on {scheme}"))? + "listens on ".len();
         let (word, _) = printed[start..].split_once('\n')?;
@@ -121,7 +121,7 @@ fn address(broker: &mut Running, scheme: &str) -> String {
 }
 
 /// The output of `muster broker password` for a password that is typed into it.
-fn password_line(home: &Home, name: &str, password: &str) -> (i32, String) {
+pub(crate) fn password_line(home: &Home, name: &str, password: &str) -> (i32, String) {
     let mut command = home.command();
     command.args(["broker", "password", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -214,6 +214,71 @@ fn a_broker_of_its_own_follows_the_list_in_a_file() {
     assert!(subscribes(&mqtts, with_certificate(&berta)));
     let (code, printed) = broker.stop();
     assert_eq!((code, printed.matches("stays in force").count()), (0, 1), "{printed}");
+}
+
+/// The number of the certificate that a server shows.
+pub(crate) fn certificate_shown(address: &str) -> String {
+    let mut command = Command::new("sh");
+    let script = "echo | openssl s_client -connect \"$0\" 2>/dev/null | openssl x509 -noout -serial";
+    let run = Run::of(&["openssl"], command.args(["-c", script, address.rsplit_once('/').unwrap().1]));
+    assert!(run.stdout.contains("serial="), "{}", run.stdout);
+    run.stdout
+}
+
+#[test]
+fn broker_that_is_told_to_reload_takes_certificate_and_users_and_keeps_its_clients() {
+    let place = Place::new();
+    let users = place.home.path().join("users");
+    let (_, anna) = password_line(&place.home, "operator-anna", "anna's\n");
+    let (_, berta) = password_line(&place.home, "operator-berta", "berta's\n");
+    fs::write(&users, &anna).unwrap();
+    let setting =
+        format!("plain = \"127.0.0.1:0\"\nusers = \"{}\"\n[limits]\nconnect_timeout_ms = 120000\n", users.display());
+    let mut broker = place.broker(&setting);
+    let (mqtts, plain) = (address(&mut broker, "mqtts://"), address(&mut broker, "mqtt://"));
+    let with_password = |name: &'static str, password: &'static str| {
+        subscribes(&plain, |command| {
+            command.args(["-i", name, "-u", name, "-P", password]);
+        })
+    };
+    assert!(with_password("operator-anna", "anna's") && !with_password("operator-berta", "berta's"));
+    let before = certificate_shown(&mqtts);
+    let hear = |name: &str, password: &str| {
+        let mut command = Command::new("mosquitto_sub");
+        let (host, port) = plain.trim_start_matches("mqtt://").rsplit_once(':').unwrap();
+        command.args(["-h", host, "-p", port, "-d", "-t", "muster/#", "-i", name, "-u", name, "-P", password]);
+        let mut running = Running::start(&mut command);
+        running.wait_for("a subscription", |printed| printed.contains("received SUBACK").then_some(()));
+        running
+    };
+    let mut annas = hear("operator-anna", "anna's");
+
+    // What is wrong changes nothing, and ends nobody.
+    fs::write(&users, "nonsense\n").unwrap();
+    broker.signal(nix::sys::signal::Signal::SIGHUP);
+    broker.wait_for("a refusal", |printed| printed.contains("stays what it was").then_some(()));
+    assert!(with_password("operator-anna", "anna's"));
+
+    // A user more, another certificate, and something that only a restart changes.
+    fs::write(&users, format!("{anna}{berta}")).unwrap();
+    place.issue("broker", "broker", &["--san", "127.0.0.1", "--san", "localhost"]);
+    place.config(&format!("monitor = \"127.0.0.1:0\"\n{setting}"));
+    broker.signal(nix::sys::signal::Signal::SIGHUP);
+    broker.wait_for("what it took", |printed| printed.contains("before a restart: monitor").then_some(()));
+    assert!(with_password("operator-berta", "berta's"));
+    assert_ne!(certificate_shown(&mqtts), before);
+    assert!(!annas.ended() && annas.printed().matches("received CONNACK").count() == 1, "{}", annas.printed());
+
+    // Who is a user no more is one at once.
+    fs::write(&users, &berta).unwrap();
+    broker.signal(nix::sys::signal::Signal::SIGHUP);
+    annas.wait_for("the end of the connection", |printed| {
+        let after = printed.split("received SUBACK").nth(1)?;
+        (after.contains("sending CONNECT") || after.contains("Error")).then_some(())
+    });
+    assert!(!with_password("operator-anna", "anna's") && with_password("operator-berta", "berta's"));
+    annas.kill();
+    assert_eq!(broker.stop().0, 0);
 }
 
 #[test]

@@ -34,6 +34,7 @@ mod external;
 mod first_run;
 mod follow;
 mod forged;
+mod guard;
 mod holds;
 mod limits;
 mod links;

@@ -392,3 +392,41 @@ fn other_brokers_are_given_the_rules() {
     render(&["nats", "--console", "main", "--prefix", "a/#"]).expect_code(2).expect_stderr("--prefix");
     render(&["nats", "--console", "main", "--certificates", "/a b"]).expect_code(2).expect_stderr("/a b");
 }
+
+#[test]
+fn agent_and_console_that_are_told_to_reload_take_their_files_and_go_on() {
+    let mut roles = Roles::start();
+    let token = roles.home.muster(&["token", "create", "-o", "json"]).expect_code(0);
+    let token: Value = serde_json::from_str(&token.stdout).unwrap();
+    let mut agent = roles.agent(&["--join", token["token"].as_str().unwrap()]);
+    eventually("a command's end", || {
+        let run = roles.home.muster(&["exec", "--", "echo", "before"]);
+        if run.stdout.contains("before") { Ok(()) } else { Err(format!("{} {}", run.stdout, run.stderr)) }
+    });
+
+    // A file that is wrong changes nothing.
+    let config = roles.agent_config();
+    let good = fs::read_to_string(&config).unwrap();
+    fs::write(&config, "nonsense = 1\n").unwrap();
+    agent.signal(nix::sys::signal::Signal::SIGHUP);
+    agent.wait_for("a refusal", |printed| printed.contains("stays what it was").then_some(()));
+    // Labels are taken at the start of an agent alone, so that it has started anew.
+    fs::write(&config, format!("{good}[labels]\nsite = \"north\"\n")).unwrap();
+    agent.signal(nix::sys::signal::Signal::SIGHUP);
+    agent.wait_for("the configuration", |printed| printed.contains("the configuration is read anew").then_some(()));
+    eventually("the label", || {
+        let run = roles.home.muster(&["exec", "--select", "label.site=north", "--", "echo", "after"]);
+        if run.stdout.contains("after") { Ok(()) } else { Err(format!("{} {}", run.stdout, run.stderr)) }
+    });
+    assert_eq!(agent.stop().0, 0);
+
+    let path = roles.home.path().join("console.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{text}artifact_max_bytes = 4\nmetric_days = 15\n")).unwrap();
+    let console = roles.console.as_mut().unwrap();
+    console.signal(nix::sys::signal::Signal::SIGHUP);
+    console.wait_for("what it took", |printed| printed.contains("before a restart: metric_days").then_some(()));
+    let file = write(&roles.home, "five", "12345");
+    let run = roles.home.muster(&["artifact", "add", &file, "--role", "five", "--version", "1"]);
+    assert_ne!(run.code, 0, "{}", run.stdout);
+}

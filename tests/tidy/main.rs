@@ -77,6 +77,30 @@ fn the_contract_does_no_io() {
 }
 
 #[test]
+fn lines_about_peers_pass_the_limiter() {
+    let mut found = Vec::new();
+    for folder in ["broker/src", "src/console"] {
+        for (path, code) in sources(folder) {
+            let meets_peers = ["broker/src", "src/console/ingest", "src/console/server.rs", "src/console/enrol.rs"];
+            if !meets_peers.iter().any(|part| path.starts_with(part)) {
+                continue;
+            }
+            for word in ["tracing::info!(", "tracing::warn!("] {
+                let lines = code.split(word).skip(1).filter_map(|rest| rest.split(';').next());
+                let about = ["peer", "client.id", "host.id", "certificate.serial"];
+                let unlimited = lines.filter(|line| about.iter().any(|peer| line.contains(peer)));
+                found.extend(unlimited.map(|line| format!("{}: {word}{line}", path.display())));
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "whoever can reach a listener can fill the log; say it with log_peer!:\n{}",
+        found.join("\n")
+    );
+}
+
+#[test]
 fn dashboards_are_made_without_io() {
     check_absent(
         "dashboards are made of one list, without IO",

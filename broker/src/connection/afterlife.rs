@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use muster_guard::{Kind, Lines, log_peer};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +13,9 @@ use crate::{
     registry::{Former, Key, Ticket},
     session::Session,
 };
+
+/// A session that is not kept, by identity.
+const NOT_KEPT: Kind = Kind::new("sessions that are not kept", 600);
 
 /// A last will.
 #[derive(Clone, Debug)]
@@ -70,8 +74,11 @@ pub(super) async fn begin(
             tokio::spawn(end);
         }
         Err(former) => {
-            tracing::warn!(
-                client.id = ticket.client_id(),
+            log_peer!(
+                WARN,
+                &ticket.key().0,
+                NOT_KEPT,
+                client.id = Lines::shorten(ticket.client_id()),
                 "a session is not kept for its client; hint: raise sessions_asleep_max or connections_per_identity_max"
             );
             let_go(shared, *former).await;

@@ -6,10 +6,13 @@ use tokio::time::Instant;
 
 use crate::limits::Limits;
 
+/// How fast a packet has to come that is longer than a keep-alive would let it be, in bytes a second: modems did better.
+const SLOWEST: u32 = 1024;
+
 /// What took too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Overdue {
-    #[error("the client was silent for longer than its keep-alive")]
+    #[error("no whole packet came for longer than the client's keep-alive")]
     Silence,
     #[error("the client took nothing of what waits for it")]
     Output,
@@ -43,8 +46,10 @@ pub(super) struct Clock {
     silence: Duration,
     write_timeout: Duration,
     ack_timeout: Duration,
-    /// When the client was last heard, or last not listened to: who is not listened to is not silent.
+    /// When a whole packet came last, or the client was last not listened to: who is not listened to is not silent.
     heard: Instant,
+    /// How much longer a packet may take that has begun.
+    longer: Duration,
     listens: bool,
     /// Since when output waits without a byte being taken.
     stuck: Option<Instant>,
@@ -61,6 +66,7 @@ impl Clock {
             write_timeout: limits.write_timeout(),
             ack_timeout: limits.ack_timeout(),
             heard: now,
+            longer: Duration::ZERO,
             listens: true,
             stuck: None,
             owing: None,
@@ -68,15 +74,25 @@ impl Clock {
         }
     }
 
-    /// The client sent something, and is not read for `pause` if it was too fast.
-    pub(super) fn heard(&mut self, now: Instant, pause: Option<Duration>) {
-        self.heard = now;
+    /// The client sent something, and is not read for `pause` if it was too fast. It is not heard before it has sent all of a
+    /// packet: a byte now and then is no sign of life.
+    pub(super) fn received(&mut self, now: Instant, pause: Option<Duration>) {
         self.paused = self.paused.max(pause.map(|pause| now + pause));
     }
 
     /// The client is not read until then.
     pub(super) fn pause(&mut self, until: Instant) {
         self.paused = self.paused.max(Some(until));
+    }
+
+    /// Packets were read, at least one of them whole.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// So many bytes has the packet that has begun; none if none has.
+    pub(super) fn expect(&mut self, bytes: usize) {
+        self.longer = Duration::from_secs(bytes as u64) / SLOWEST;
     }
 
     /// The client may send again.
@@ -112,7 +128,7 @@ impl Clock {
     pub(super) fn deadline(&self) -> (Instant, Due) {
         let heard = self.listens.then_some(self.heard);
         let overdue = [
-            (heard, self.silence, Overdue::Silence),
+            (heard, self.silence + self.longer, Overdue::Silence),
             (self.stuck, self.write_timeout, Overdue::Output),
             (self.owing, self.ack_timeout, Overdue::Acknowledgement),
         ];
@@ -122,7 +138,7 @@ impl Clock {
             .chain(self.paused.map(|until| (until, Due::Resume)))
             .min_by_key(|(deadline, _)| *deadline)
             // A client is not listened to only while its batch is being dealt out, which waits for no client.
-            .unwrap_or((self.heard + self.silence, Due::End(Overdue::Silence)))
+            .unwrap_or((self.heard + self.silence + self.longer, Due::End(Overdue::Silence)))
     }
 }
 
@@ -148,13 +164,30 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_from_the_last_byte() {
+    fn silence_counts_from_the_last_whole_packet() {
         let start = Instant::now();
         let mut clock = clock(start);
         check(&clock, start, 90, Due::End(Overdue::Silence));
-        clock.heard(start + seconds(7), None);
+        clock.heard(start + seconds(7));
         clock.update(start + seconds(8), QUIET);
         check(&clock, start, 97, Due::End(Overdue::Silence));
+        for second in 9..90 {
+            clock.received(start + seconds(second), None);
+            clock.expect(100);
+            clock.update(start + seconds(second), QUIET);
+        }
+        assert!(clock.deadline().0 < start + seconds(98));
+    }
+
+    #[test]
+    fn long_packet_may_take_longer_than_a_keep_alive() {
+        let start = Instant::now();
+        let mut clock = clock(start);
+        clock.expect(60 * 1024);
+        check(&clock, start, 150, Due::End(Overdue::Silence));
+        clock.heard(start + seconds(100));
+        clock.expect(0);
+        check(&clock, start, 190, Due::End(Overdue::Silence));
     }
 
     #[test]
@@ -172,7 +205,7 @@ mod tests {
     fn who_sends_too_fast_is_read_again_after_a_pause() {
         let start = Instant::now();
         let mut clock = clock(start);
-        clock.heard(start + seconds(1), Some(seconds(3)));
+        clock.received(start + seconds(1), Some(seconds(3)));
         clock.update(start + seconds(1), State { listens: false, ..QUIET });
         assert!(clock.is_paused());
         check(&clock, start, 4, Due::Resume);

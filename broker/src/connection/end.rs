@@ -35,7 +35,7 @@ pub(super) enum End {
     SessionExpiry,
     #[error("a newer connection has the same client id")]
     TakenOver,
-    #[error("its certificate was revoked")]
+    #[error("its certificate was revoked, or its user removed")]
     Revoked,
     #[error("the broker stops")]
     Stopping,

@@ -31,6 +31,7 @@ use std::{
 };
 
 use ::bytes::BytesMut;
+use muster_guard::{Kind, Lines, log_peer};
 use tokio::{
     io::AsyncWriteExt,
     time::{Instant, Sleep, sleep_until, timeout},
@@ -65,6 +66,13 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// What looking at one place of the store counts for its identity, as if it had sent so many bytes: with the default of 16 MiB
 /// a second it may look at a quarter of a million of them, which takes a processor some 50 ms.
 const STEP_BYTES: usize = 64;
+
+/// A client that came, and one that went as clients do, by identity: enough to see an agent come back after a bad night.
+const CONNECTED: Kind = Kind::new("connections", 60).burst(5);
+const DISCONNECTED: Kind = Kind::new("ends of connections", 60).burst(5);
+
+/// A client that went as it should not.
+const FAILED: Kind = Kind::new("failed connections", 60).burst(5);
 
 /// A connected client.
 pub(crate) struct Connection {
@@ -150,7 +158,8 @@ impl Connection {
         if is_v5 {
             shared.counters.connections_v5.grow();
         }
-        tracing::info!(%peer, client.id = self.ticket.client_id(), client.identity = %self.access.identity(), "connected");
+        let (client, identity) = (Lines::shorten(self.ticket.client_id()), self.access.identity());
+        log_peer!(INFO, identity, CONNECTED, %peer, client.id = client, client.identity = %identity, "connected");
         let end = loop {
             // Whoever entered while all were told to end was not told.
             if self.shared.stop.is_cancelled() {
@@ -172,15 +181,15 @@ impl Connection {
     }
 
     fn log(&self, end: &End, peer: SocketAddr) {
-        let (client, identity) = (self.ticket.client_id(), self.access.identity());
+        let (client, identity) = (Lines::shorten(self.ticket.client_id()), self.access.identity());
         if let End::Publish { topic, refusal } = end {
             // A client that comes back to publish the same is no news.
             self.log_refusal(*refusal, topic);
         }
         if end.is_expected() {
-            tracing::info!(%peer, client.id = client, client.identity = %identity, "disconnected: {end}");
+            log_peer!(INFO, identity, DISCONNECTED, %peer, client.id = client, client.identity = %identity, "disconnected: {end}");
         } else {
-            tracing::warn!(%peer, client.id = client, client.identity = %identity, "disconnected: {end}");
+            log_peer!(WARN, identity, FAILED, %peer, client.id = client, client.identity = %identity, "disconnected: {end}");
         }
     }
 
@@ -219,7 +228,7 @@ impl Connection {
             Wake::Read(Ok(count)) => {
                 self.shared.counters.bytes_received.add(count as u64);
                 let now = Instant::now();
-                self.clock.heard(now, self.ticket.pace().pause(count, now.into_std()));
+                self.clock.received(now, self.ticket.pace().pause(count, now.into_std()));
                 Ok(())
             }
             Wake::Read(Err(error)) | Wake::Written(Err(error)) => Err(End::Broken(error)),

@@ -1,8 +1,10 @@
 //! What a client's packets do.
 
-use std::{mem, time::Instant};
+use std::mem;
 
 use bytes::{Buf, BytesMut};
+use muster_guard::{Kind, Lines, log_peer};
+use tokio::time::Instant;
 
 use super::{Connection, OUTPUT_MAX_BYTES, end::End};
 use crate::{
@@ -20,8 +22,8 @@ const BATCH_MAX_BYTES: usize = 32 * 1024;
 /// And at this number, for small ones.
 const BATCH_MAX: usize = 256;
 
-/// How much of a topic stands in the log.
-const LOGGED_CHARS: usize = 200;
+/// What an identity was refused, for each reason: who does it again does so every few seconds for as long as nobody mends it.
+const REFUSED: Kind = Kind::new("refusals", 600);
 
 /// Publishes on their way to the exchange.
 #[derive(Default)]
@@ -91,7 +93,11 @@ impl Connection {
         let mut input = mem::take(&mut self.buffers.input);
         let outcome = loop {
             let mut batch = Batch::default();
+            let before = input.len();
             let outcome = self.read_batch(&mut input, &mut batch);
+            if input.len() < before {
+                self.clock.heard(Instant::now());
+            }
             // What came before an end counts, a DISCONNECT right behind a publish above all.
             self.submit(batch).await;
             match outcome {
@@ -99,6 +105,8 @@ impl Connection {
                 outcome => break outcome,
             }
         };
+        let begun = if input.is_empty() { 0 } else { input.len() + codec::missing(&input) };
+        self.clock.expect(begun);
         self.buffers.put_back(input);
         outcome.map(drop)
     }
@@ -168,12 +176,12 @@ impl Connection {
             // is refused of QoS 0 but by that.
             return match packet_id.filter(|_| self.reach.version == Version::V5) {
                 Some(packet_id) => {
-                    let topic = shorten(topic);
+                    let topic = topic.to_owned();
                     self.log_refusal(refusal, &topic);
                     batch.acks.push(Ack { packet_id, reason: refusal.reason(), index: None });
                     Ok(())
                 }
-                None => Err(End::Publish { topic: shorten(topic), refusal }),
+                None => Err(End::Publish { topic: Lines::shorten(topic).to_owned(), refusal }),
             };
         }
         let publication = Publication { topic, properties: publication.properties.clone(), ..*publication };
@@ -187,15 +195,15 @@ impl Connection {
 
     pub(super) fn log_refusal(&self, refusal: Refusal, topic: &str) {
         let identity = self.access.identity();
-        if let Some(quiet) = self.shared.logged.note(identity, refusal, Instant::now()) {
-            tracing::warn!(
-                client.id = self.ticket.client_id(),
-                client.identity = %identity,
-                topic,
-                not_logged = quiet,
-                "refused: {refusal}"
-            );
-        }
+        log_peer!(
+            WARN,
+            (identity, refusal),
+            REFUSED,
+            client.id = Lines::shorten(self.ticket.client_id()),
+            client.identity = %identity,
+            topic = Lines::shorten(topic),
+            "refused: {refusal}"
+        );
     }
 
     async fn submit(&mut self, batch: Batch) {
@@ -228,11 +236,14 @@ impl Connection {
             match place.and_then(|place| acks.get_mut(place)).filter(|_| self.reach.version == Version::V5) {
                 Some(ack) => {
                     ack.reason = refusal.reason();
-                    self.log_refusal(refusal, &shorten(message.topic()));
+                    self.log_refusal(refusal, message.topic());
                 }
                 None => {
                     place.map(|place| acks.remove(place));
-                    end.get_or_insert_with(|| End::Publish { topic: shorten(message.topic()), refusal });
+                    end.get_or_insert_with(|| End::Publish {
+                        topic: Lines::shorten(message.topic()).to_owned(),
+                        refusal,
+                    });
                 }
             }
         }
@@ -248,7 +259,7 @@ impl Connection {
         if let Some((filter, _)) = beyond.first() {
             let refusal = Refusal::Subscriptions;
             self.shared.counters.refusals.add(refusal.subscribe_kind(), beyond.len() as u64);
-            self.log_refusal(refusal, &shorten(filter));
+            self.log_refusal(refusal, filter);
             reasons.resize(filters.len(), refusal.reason());
         }
         reasons
@@ -263,7 +274,7 @@ impl Connection {
             Ok(filter) => filter,
             Err(refusal) => {
                 self.shared.counters.refusals.count(refusal.subscribe_kind());
-                self.log_refusal(refusal, &shorten(text));
+                self.log_refusal(refusal, text);
                 return refusal.reason();
             }
         };
@@ -288,10 +299,6 @@ impl Connection {
             None => Reason::NoSubscriptionExisted,
         }
     }
-}
-
-fn shorten(text: &str) -> String {
-    text.chars().take(LOGGED_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -9,18 +9,20 @@ mod text;
 
 use std::{io, sync::Arc, time::Duration};
 
+use muster_guard::{Guard, Limits, Place};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     time::{sleep, timeout},
 };
 use tokio_util::task::TaskTracker;
 
 use crate::stats::Stats;
 
-/// Requests at a time: a few collectors, and somebody with curl. More of them wait in the kernel.
-const REQUESTS_MAX: usize = 16;
+/// Requests at a time: a few collectors, and somebody with curl. When more come, those that have said nothing give way, and
+/// then those whose head is not there after a second. Each takes a few kilobytes.
+pub(crate) const PLACES: Limits =
+    Limits { places: 256, share: 64, origin_max: usize::MAX, grace: Duration::from_secs(1) };
 
 /// Bytes of a request up to its empty line. Prometheus sends some 300.
 const HEAD_MAX_BYTES: usize = 4 * 1024;
@@ -35,19 +37,23 @@ const LINGER: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers requests until it is dropped; `stats` is asked for each. To be spawned on `tasks`, as its requests are.
-pub(crate) async fn run(listener: TcpListener, stats: impl Fn() -> Stats + Send + Sync + 'static, tasks: TaskTracker) {
-    let places = Arc::new(Semaphore::new(REQUESTS_MAX));
+pub(crate) async fn run(
+    listener: TcpListener,
+    guard: Guard,
+    stats: impl Fn() -> Stats + Send + Sync + 'static,
+    tasks: TaskTracker,
+) {
     let stats = Arc::new(stats);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
+                let Some(place) = guard.admit(&stream, peer).await else { continue };
                 let stats = Arc::clone(&stats);
                 tasks.spawn(async move {
-                    if let Err(error) = serve(stream, &*stats).await {
+                    let eviction = place.eviction();
+                    if let Some(Err(error)) = eviction.run_until_cancelled(serve(stream, &place, &*stats)).await {
                         tracing::debug!(%peer, %error, "a request for the metrics ended early");
                     }
-                    drop(place);
                 });
             }
             Err(error) => {
@@ -58,16 +64,16 @@ pub(crate) async fn run(listener: TcpListener, stats: impl Fn() -> Stats + Send 
     }
 }
 
-async fn serve(mut stream: TcpStream, stats: &(impl Fn() -> Stats + Send + Sync)) -> io::Result<()> {
+async fn serve(mut stream: TcpStream, place: &Place, stats: &(impl Fn() -> Stats + Send + Sync)) -> io::Result<()> {
     let answer = async {
+        place.hear(&stream).await?;
         let mut head = Vec::with_capacity(512);
-        let asked = read_head(&mut stream, &mut head).await?;
-        let answer = match asked {
+        let answer = match place.expect(read_head(&mut stream, &mut head)).await? {
             Asked::Whole => answer(&head, stats),
             Asked::TooLong => Answer::short(431, "the request is too long").render(false),
             Asked::Nothing => return Ok(()),
         };
-        stream.write_all(answer.as_bytes()).await?;
+        place.expect(stream.write_all(answer.as_bytes())).await?;
         stream.shutdown().await
     };
     match timeout(TIMEOUT, answer).await {
@@ -79,6 +85,8 @@ async fn serve(mut stream: TcpStream, stats: &(impl Fn() -> Stats + Send + Sync)
             let _ = timeout(LINGER, stream.shutdown()).await;
         }
     }
+    // It has its answer.
+    place.set(muster_guard::Activity::Idle);
     // What is left unread when a socket closes makes a reset of it, which may overtake the answer.
     let drain = async {
         let mut rest = [0; 1024];

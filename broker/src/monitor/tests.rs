@@ -17,7 +17,8 @@ async fn start() -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let asked = AtomicU64::new(0);
     let stats = move || Stats { received_total: asked.fetch_add(1, Ordering::Relaxed) + 1, ..Stats::default() };
-    tokio::spawn(run(listener, stats, TaskTracker::new()));
+    let guard = Guard::new(PLACES, &Arc::default());
+    tokio::spawn(run(listener, guard, stats, TaskTracker::new()));
     address
 }
 
@@ -78,9 +79,18 @@ async fn a_request_that_does_not_come_is_not_waited_for() {
 async fn those_who_say_nothing_keep_nobody_out_for_long() {
     let address = start().await;
     let mut silent = Vec::new();
-    for _ in 0..REQUESTS_MAX {
+    // If each were waited for as long as it may take, they would take minutes.
+    for _ in 0..600 {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
+    assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 200 "));
+    let slow = async {
+        for stream in &mut silent {
+            // Those that gave way cannot be written to.
+            let _ = stream.write_all(b"GET /met").await;
+        }
+    };
+    slow.await;
     assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 200 "));
     drop(silent);
 }

@@ -6,7 +6,7 @@
 mod stream;
 mod verifier;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 pub(crate) use self::stream::TlsStream;
 
@@ -45,8 +45,8 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// The server's side of every handshake, and what can be done about certificates from then on.
-    pub(crate) fn server(&self) -> Result<(Arc<ServerConfig>, Arc<Revoked>), StartError> {
+    /// The server's side of every handshake. What is `revoked` is refused; its lists are of this authority from then on.
+    pub(crate) fn server(&self, revoked: &Arc<Revoked>) -> Result<Arc<ServerConfig>, StartError> {
         let provider = Arc::new(ring::default_provider());
         let what = "the authority's certificate";
         let mut roots = RootCertStore::empty();
@@ -57,8 +57,7 @@ impl Tls {
         let inner = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .build()
             .map_err(|source| tls(what, source))?;
-        let revoked = Arc::new(Revoked::new(authorities));
-        let verifier = Arc::new(Verifier { inner, revoked: Arc::clone(&revoked) });
+        let verifier = Arc::new(Verifier { inner, revoked: Arc::clone(revoked) });
         let chain = certificates("the broker's certificate", &self.certificate)?;
         let key =
             PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|source| tls("the broker's key", source))?;
@@ -71,7 +70,26 @@ impl Tls {
             .map_err(|source| tls(what, source))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok((Arc::new(config), revoked))
+        revoked.trust(authorities);
+        Ok(Arc::new(config))
+    }
+}
+
+/// What handshakes are made with, which may be replaced while the broker runs: those that have begun go on with what they began with.
+#[derive(Clone, Debug)]
+pub(crate) struct Current(Arc<RwLock<Arc<ServerConfig>>>);
+
+impl Current {
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Self {
+        Self(Arc::new(RwLock::new(config)))
+    }
+
+    pub(crate) fn get(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn replace(&self, config: Arc<ServerConfig>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 }
 

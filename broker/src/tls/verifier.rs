@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muster_guard::{Kind, log_peer};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::danger::HandshakeSignatureValid,
@@ -11,6 +12,9 @@ use rustls::{
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::{revoked::Revoked, who::Serial};
+
+/// A revoked certificate that is shown, by its number.
+const REVOKED: Kind = Kind::new("revoked certificates", 600);
 
 /// Refuses revoked certificates in the handshake, so that their owners are told why.
 #[derive(Debug)]
@@ -35,7 +39,7 @@ impl ClientCertVerifier for Verifier {
         let serial = Serial::new(certificate.raw_serial()).ok_or(CertificateError::BadEncoding)?;
         if self.revoked.contains(&serial) {
             let subject = certificate.subject();
-            tracing::info!(certificate.serial = %serial, certificate.subject = %subject, "a revoked certificate is shown");
+            log_peer!(INFO, serial, REVOKED, certificate.serial = %serial, certificate.subject = %subject, "a revoked certificate is shown");
             return Err(CertificateError::Revoked.into());
         }
         Ok(verified)

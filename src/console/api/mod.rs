@@ -26,7 +26,7 @@ use axum::{
 use muster_topics::{manifest::Manifest, name::Name};
 
 use self::openapi::{Parameter, Shape};
-use super::{Console, Error};
+use super::{Console, Error, server::Caller};
 use crate::api;
 
 /// One route.
@@ -418,6 +418,7 @@ async fn authenticate(State(console): State<Console>, mut request: Request, next
         };
     match asker {
         Ok(asker) => {
+            Caller::has_logged_in(request.extensions());
             request.extensions_mut().insert(Asker(asker));
             next.run(request).await
         }

@@ -111,7 +111,7 @@ impl Console {
         B: AsRef<[u8]>,
         E: std::fmt::Display,
     {
-        let max_bytes = self.shared.config.artifact_max_bytes;
+        let max_bytes = self.shared.current().artifact_max_bytes;
         let what = "storing the artifact";
         let mut upload = Upload::begin(&self.shared.artifacts).map_err(|error| disk(what, &error))?;
         loop {

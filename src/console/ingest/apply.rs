@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use muster_guard::{Kind, log_peer};
 use muster_topics::{
     Millis, PAYLOAD_MAX_BYTES,
     ack::{Numbered, ReportAck},
@@ -41,6 +42,11 @@ const OUTPUT_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The longest texts of an alert: the longest path, and a message around it.
 const ALERT_MAX_BYTES: usize = 8 * 1024;
+
+/// A host of which something else is held than it has told.
+const DIFFERS: Kind = Kind::new("hosts that are held otherwise", 600);
+/// A host's answers that nobody expects.
+const UNEXPECTED: Kind = Kind::new("answers that were not expected", 60).burst(5);
 
 type Result<T> = std::result::Result<T, ApplyError>;
 
@@ -174,7 +180,7 @@ impl Batch {
                 }
                 let same = same && !planted!(DoubtDigest);
                 if !same && !planted!(AnyDigest) {
-                    tracing::warn!(host.id = %id, "what is held of a host is not what it has told; it is asked to tell all anew");
+                    log_peer!(WARN, id, DIFFERS, host.id = %id, "what is held of a host is not what it has told; it is asked to tell all anew");
                     self.effects.refresh.insert(id);
                 }
             }
@@ -301,14 +307,14 @@ async fn unexpected(db: &mut impl Tables, host: HostId, command: CommandId) -> s
     // As one that is at work: whoever answers has the command, and owes the outcome.
     let added = db.add_host(command, host, CommandState::Accepted).await?;
     if added {
-        tracing::info!(host.id = %host, command.id = %command, "a host answers a broadcast that was not expected to");
+        log_peer!(INFO, host, UNEXPECTED, host.id = %host, command.id = %command, "a host answers a broadcast that was not expected to");
     }
     Ok(added)
 }
 
 /// An answer to a command from a ledger that was restored or swept since.
 fn unknown(host: HostId, command: CommandId) {
-    tracing::warn!(host.id = %host, command.id = %command, "an answer to a command that is not in the ledger");
+    log_peer!(WARN, host, UNEXPECTED, host.id = %host, command.id = %command, "an answer to a command that is not in the ledger");
 }
 
 fn parse<T: serde::de::DeserializeOwned>(payload: &[u8]) -> Result<T> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use muster_guard::{Kind, log_peer};
 use muster_topics::{
     Millis, V1,
     command::Refresh,
@@ -16,6 +17,9 @@ use crate::console::{Change, Shared, dispatch};
 const REFRESH_EVERY_MS: Millis = 10_000;
 /// Hosts that are remembered for that; beyond it the memory begins anew.
 const REFRESHES_MAX: usize = 100_000;
+
+/// A host that is asked for its whole state.
+const REFRESHED: Kind = Kind::new("hosts that are asked for their state", 60).burst(3);
 
 /// What is to be done once a batch is committed.
 #[derive(Debug, Default)]
@@ -87,7 +91,7 @@ impl Effects {
         }
         for host in self.refresh {
             if refreshes.may_ask(host, now) {
-                tracing::info!(host.id = %host, "asks a host for its whole state");
+                log_peer!(INFO, host, REFRESHED, host.id = %host, "asks a host for its whole state");
                 let refresh = Refresh { v: V1, issued_ms: shared.dated.another_ms(now), within_ms: 0 };
                 match shared.authority.signer().sign(&refresh) {
                     Ok(bytes) => drop(shared.link.publish(Topic::Host(host, HostTopic::Command), bytes)),

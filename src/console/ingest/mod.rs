@@ -23,16 +23,14 @@ pub(super) mod output;
 mod recorder;
 pub(crate) mod tables;
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use muster_guard::{Kind, Lines, log_peer};
 use muster_topics::{PAYLOAD_MAX_BYTES, topic::Topic};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::effects::Refreshes;
+use self::effects::Refreshes;
 pub(super) use self::{
     acks::{Owed, run as acknowledge},
     decide::is_hostname,
@@ -121,7 +119,7 @@ async fn store(shared: &Shared, batch: &[Inbound]) -> Result<Effects, StoreError
         match store_together(shared, std::slice::from_ref(message)).await {
             Ok(more) => effects.extend(more),
             Err(error) if error.is_passing() => return Err(error),
-            Err(error) => dropped(shared, &message.topic, &error),
+            Err(error) => dropped(&message.topic, &error),
         }
     }
     Ok(effects)
@@ -134,7 +132,7 @@ async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, S
     for message in batch {
         match together.apply(&mut *transaction, &message.topic, &message.payload, message.retained).await {
             Ok(()) => (),
-            Err(ApplyError::Faulty(fault)) => dropped(shared, &message.topic, &fault),
+            Err(ApplyError::Faulty(fault)) => dropped(&message.topic, &fault),
             Err(ApplyError::Store(error)) => return Err(error),
         }
     }
@@ -143,16 +141,15 @@ async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, S
     Ok(effects)
 }
 
-/// Says that a message is of no use: of each host every ten seconds at most, for one that was revoked may be let in by its broker
-/// and go on talking.
-fn dropped(shared: &Shared, topic: &Topic, why: &dyn std::error::Error) {
-    let mut said = shared.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-    if topic.host().is_some_and(|host| !said.may_ask(host, now_ms())) {
-        return;
-    }
+/// A host's messages that cannot be used.
+const DROPPED: Kind = Kind::new("messages that are dropped", 60).burst(3);
+
+fn dropped(topic: &Topic, why: &dyn std::error::Error) {
+    let reason = why.to_string();
+    let reason = Lines::shorten(&reason);
     match topic.host() {
-        Some(host) => tracing::warn!(host.id = %host, %topic, reason = %why, "a message is dropped"),
-        None => tracing::warn!(%topic, reason = %why, "a message is dropped"),
+        Some(host) => log_peer!(WARN, host, DROPPED, host.id = %host, %topic, reason, "a message is dropped"),
+        None => log_peer!(WARN, "no host", DROPPED, %topic, reason, "a message is dropped"),
     }
 }
 

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use muster_guard::{Kind, Lines, log_peer};
 use muster_series::{GATHER, GATHERED_MAX, SeriesError};
 use muster_topics::{
     PAYLOAD_MAX_BYTES,
@@ -38,6 +39,9 @@ use crate::{
 
 /// What waits after the store failed, so that a full disk does not fill the log too.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// A host's batches that cannot be read.
+const FAULTY: Kind = Kind::new("faulty batches of measurements", 600);
 
 /// A batch as it came: who sent it, and the bytes.
 type Raw = (HostId, Vec<u8>);
@@ -174,7 +178,7 @@ async fn members(shared: &Shared, read: Vec<Result<Batch, Unread>>) -> Vec<Batch
         match one {
             Ok(batch) => batches.push(batch),
             Err((host, id, error)) => {
-                tracing::warn!(host.id = %host, %error, "a faulty batch of measurements is dropped");
+                log_peer!(WARN, host, FAULTY, host.id = %host, error = Lines::shorten(&error.to_string()), "a faulty batch of measurements is dropped");
                 batches.extend(id.map(|id| Batch { host, id, points: Vec::new() }));
             }
         }

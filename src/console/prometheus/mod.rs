@@ -36,7 +36,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use tokio::sync::Semaphore;
 
 use self::answer::{Kind, Refusal};
-use super::Console;
+use super::{Console, server::Caller};
 
 /// How long an answer may take, its waiting included; who waits longer has gone, or has asked for too much.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -88,6 +88,7 @@ async fn authenticate(State(state): State<Prometheus>, request: Request, next: N
         ),
         Some(token) => match state.console.bearer(&token).await {
             Ok(Some(_)) => {
+                Caller::has_logged_in(request.extensions());
                 let mut response = next.run(request).await;
                 response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 return response;

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::{clock::now_ms, console::Error};
 
+/// What to do where there is nothing.
+const MENU: &str = "the menu above leads to all there are";
+
 /// Markup as an answer.
 pub(super) fn html(status: StatusCode, markup: Markup) -> Response {
     (status, Html(markup.into_string())).into_response()
@@ -37,7 +40,12 @@ pub(super) fn see(path: &str) -> Response {
 /// A request that was not granted, as a page.
 pub(super) fn problem(frame: &Frame, error: &Error) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    html(status, frame.page(&ProblemView { status: error.status, problem: error.problem.clone() }))
+    let mut problem = error.problem.clone();
+    // Whoever reads a page has its menu at hand, and perhaps no command line.
+    if problem.hint.as_ref().is_some_and(|hint| hint.contains("`muster ")) {
+        problem.hint = (status == StatusCode::NOT_FOUND).then(|| MENU.to_owned());
+    }
+    html(status, frame.page(&ProblemView { status: error.status, problem }))
 }
 
 /// The answer to whoever has no session. A region of a page that asks (the session has ended) makes
@@ -65,7 +73,7 @@ pub(super) fn or_problem(session: &Session, answer: Result<Response, Error>) -> 
 
 /// 404.
 pub(super) async fn no_such_page(session: Session) -> Response {
-    let error = Error::not_found("unknown_page", "there is no such page").hint("the menu above leads to all there are");
+    let error = Error::not_found("unknown_page", "there is no such page").hint(MENU);
     problem(&session.frame(), &error)
 }
 

@@ -20,7 +20,10 @@ use ring::hmac;
 use tokio::time::timeout;
 
 use super::{Web, answer, view::Frame};
-use crate::{clock::now_ms, console::Error};
+use crate::{
+    clock::now_ms,
+    console::{Error, server::Caller},
+};
 
 /// Everything a page loads comes from here, nothing is inline, and nobody frames it. (Pages may set
 /// single properties of an element's style by script, which this does not concern; uPlot does.)
@@ -176,6 +179,7 @@ pub(super) async fn signed_in(State(web): State<Web>, mut request: Request, next
     };
     match web.console.session(&secret).await {
         Ok(Some(operator)) => {
+            Caller::has_logged_in(request.extensions());
             // A page is worth more than its count.
             let alerts = web.console.alert_count(None).await.unwrap_or_default();
             request.extensions_mut().insert(Session { operator, secret, alerts });

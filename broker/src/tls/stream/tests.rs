@@ -28,7 +28,7 @@ static SIDES: LazyLock<Sides> = LazyLock::new(|| {
     let authority = Authority::new();
     let pair = authority.issue("console-main");
     Sides {
-        server: authority.tls().server().unwrap().0,
+        server: authority.tls().server(&Arc::default()).unwrap(),
         new: authority.client_of(&[&version::TLS13], Some(&pair)),
         old: authority.client_of(&[&version::TLS12], Some(&pair)),
         stranger: authority.client(None),

@@ -1,4 +1,4 @@
-//! Room for the clients' descriptors: each connection is an open file of this process.
+//! Room for the descriptors of connections: each is an open file of this process.
 
 use std::os::fd::AsFd;
 
@@ -9,8 +9,7 @@ use nix::{
     unistd::close,
 };
 
-/// Open files that are no client's: listeners, the runtime's, the journal of retained messages, and those of the process that the broker is
-/// a part of.
+/// Open files that are no connection's: listeners, the runtime's, stores and journals.
 const OTHERS: u64 = 256;
 
 /// How many files may be open, and whether these are all that were asked for.
@@ -27,7 +26,7 @@ impl Room {
     }
 }
 
-/// Sees that so many clients find room. What the system does not allow is told in the log: fewer can come, but they can.
+/// Sees that so many connections find room. What the system does not allow is told in the log: fewer can come, but they can.
 ///
 /// - The limit of open files is raised as far as the process may itself. Most systems begin at 1,024, for the sake of programs that use
 ///   select(2), and let each one have more that asks.
@@ -36,14 +35,14 @@ impl Room {
 ///   time that it doubles, together a fifth of the time in which 9,500 clients connect.
 ///
 /// `any` is an open file, whichever.
-pub(crate) fn make_room(clients: usize, any: impl AsFd) {
+pub fn make_room(clients: usize, any: impl AsFd) {
     match raise(clients) {
         Ok(Room { files, is_enough }) => {
             if !is_enough {
                 tracing::warn!(
                     files,
                     connections_max = clients,
-                    "not as many clients can connect as connections_max says, for want of open files; hint: raise the hard limit (LimitNOFILE= \
+                    "not as many clients can connect as there are places for, for want of open files; hint: raise the hard limit (LimitNOFILE= \
                      of systemd, `ulimit -Hn`)"
                 );
             }

@@ -1,0 +1,256 @@
+//! Whose password is checked next.
+//!
+//! A check takes a fifth of a second of a core on purpose, and anybody who reaches the listener can ask for one. So few are
+//! under way at a time, few wait, and those go first for whom least went wrong lately: somebody who guesses waits behind
+//! everybody else, and of their own guesses the newest goes first, as the others are no longer waited for.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use muster_guard::Origin;
+use tokio::sync::oneshot;
+
+/// Who asks: from where, and the hash of the name.
+pub(crate) type Key = (Origin, u64);
+
+/// Who waits for one's turn under one name: a program that tries again, and a few more.
+const WAITING_PER_KEY_MAX: usize = 4;
+
+/// Who waits in all: a second or two of checks.
+const WAITING_MAX: usize = 16;
+
+/// How long a wrong password is held against those who gave it.
+const FAILED_LATELY: Duration = Duration::from_secs(60);
+
+/// Of whom that is remembered.
+const FAILED_MAX: usize = 4_096;
+
+/// Whose turn it is. Time comes in; nothing here waits.
+#[derive(Debug)]
+struct Turns {
+    at_once: usize,
+    next: u64,
+    waiting: Vec<(u64, Key)>,
+    running: HashMap<u64, Key>,
+    failures: HashMap<Key, (u32, Instant)>,
+}
+
+impl Turns {
+    fn new(at_once: usize) -> Self {
+        Self { at_once, next: 0, waiting: Vec::new(), running: HashMap::new(), failures: HashMap::new() }
+    }
+
+    /// How much went wrong lately.
+    fn failed(&self, key: &Key, now: Instant) -> u32 {
+        let lately = |&&(_, at): &&(u32, Instant)| now.saturating_duration_since(at) < FAILED_LATELY;
+        self.failures.get(key).filter(lately).map_or(0, |(count, _)| *count)
+    }
+
+    /// Somebody asks for a check. Gives a number, and the number of who is to give up for it.
+    fn ask(&mut self, key: Key, now: Instant) -> (u64, Option<u64>) {
+        let number = self.next;
+        self.next += 1;
+        self.waiting.push((number, key));
+        let own = self.waiting.iter().filter(|(_, other)| *other == key).count();
+        let leaves = if own > WAITING_PER_KEY_MAX {
+            self.waiting.iter().find(|(_, other)| *other == key).map(|(number, _)| *number)
+        } else if self.waiting.len() > WAITING_MAX {
+            // Of those with the most failures, who came first.
+            self.waiting.iter().rev().max_by_key(|(_, key)| self.failed(key, now)).map(|(number, _)| *number)
+        } else {
+            None
+        };
+        leaves.into_iter().for_each(|number| self.leave(number));
+        (number, leaves)
+    }
+
+    /// Begins a check if one may begin.
+    fn begin(&mut self, now: Instant) -> Option<u64> {
+        if self.running.len() >= self.at_once {
+            return None;
+        }
+        let (number, key) = self.waiting.iter().rev().min_by_key(|(_, key)| self.failed(key, now)).copied()?;
+        self.waiting.retain(|(waiting, _)| *waiting != number);
+        self.running.insert(number, key);
+        Some(number)
+    }
+
+    /// What a check found.
+    fn found(&mut self, number: u64, is_right: bool, now: Instant) {
+        let Some(key) = self.running.get(&number).copied() else { return };
+        if is_right {
+            self.failures.remove(&key);
+            return;
+        }
+        if self.failures.len() >= FAILED_MAX {
+            self.failures.retain(|_, (_, at)| now.saturating_duration_since(*at) < FAILED_LATELY);
+        }
+        let count = self.failed(&key, now) + 1;
+        if self.failures.len() < FAILED_MAX || self.failures.contains_key(&key) {
+            self.failures.insert(key, (count, now));
+        }
+    }
+
+    /// Somebody's check is over, or not waited for.
+    fn leave(&mut self, number: u64) {
+        if self.running.remove(&number).is_none() {
+            self.waiting.retain(|(waiting, _)| *waiting != number);
+        }
+    }
+}
+
+/// What gives everybody their turns.
+#[derive(Clone, Debug)]
+pub(crate) struct Checks(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    turns: Turns,
+    callers: HashMap<u64, oneshot::Sender<()>>,
+}
+
+impl State {
+    /// Has those begin whose turn it is.
+    fn call(&mut self) {
+        while let Some(number) = self.turns.begin(Instant::now()) {
+            let called = self.callers.remove(&number).is_some_and(|caller| caller.send(()).is_ok());
+            if !called {
+                self.turns.leave(number);
+            }
+        }
+    }
+}
+
+impl Checks {
+    /// So many at a time.
+    pub(crate) fn new(at_once: usize) -> Self {
+        Self(Arc::new(Mutex::new(State { turns: Turns::new(at_once), callers: HashMap::new() })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for one's turn; nothing if there are too many who wait.
+    pub(crate) async fn turn(&self, key: Key) -> Option<Turn> {
+        let (caller, called) = oneshot::channel();
+        let turn = {
+            let mut state = self.state();
+            let (number, leaves) = state.turns.ask(key, Instant::now());
+            state.callers.insert(number, caller);
+            // Whoever gives up is told so by the end of its caller.
+            leaves.into_iter().for_each(|number| drop(state.callers.remove(&number)));
+            state.call();
+            Turn { checks: self.clone(), number }
+        };
+        called.await.ok().map(|()| turn)
+    }
+}
+
+/// Somebody's turn, or the wait for it; it ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    checks: Checks,
+    number: u64,
+}
+
+impl Turn {
+    /// Ends with what the check found.
+    pub(crate) fn found(self, is_right: bool) {
+        self.checks.state().turns.found(self.number, is_right, Instant::now());
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.checks.state();
+        state.turns.leave(self.number);
+        state.callers.remove(&self.number);
+        state.call();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: u64) -> Key {
+        (Origin::of([127, 0, 0, 1].into()), name)
+    }
+
+    /// Gives the number that begins, which is done at once.
+    fn check(turns: &mut Turns, is_right: bool, now: Instant) -> Option<u64> {
+        let number = turns.begin(now)?;
+        turns.found(number, is_right, now);
+        turns.leave(number);
+        Some(number)
+    }
+
+    #[test]
+    fn good_login_is_next_after_many_guesses() {
+        let (mut turns, now) = (Turns::new(1), Instant::now());
+        // They guess under the very name, and under many others.
+        let under_way = turns.ask(key(1), now).0;
+        assert_eq!(turns.begin(now), Some(under_way));
+        for guess in 0..700 {
+            turns.ask(key(1), now);
+            turns.ask(key(guess), now);
+        }
+        assert!(turns.waiting.len() <= WAITING_MAX);
+        let (good, _) = turns.ask(key(1), now);
+        turns.found(under_way, false, now);
+        turns.leave(under_way);
+        // Nothing went wrong for these yet, so that they go first; there are no more than may wait.
+        let mut before = 0;
+        while check(&mut turns, false, now) != Some(good) {
+            before += 1;
+        }
+        assert!(before < WAITING_MAX, "{before}");
+        let (good, _) = turns.ask(key(5_000), now);
+        assert_eq!(turns.begin(now), Some(good));
+    }
+
+    #[test]
+    fn those_for_whom_least_went_wrong_go_first() {
+        let (mut turns, now) = (Turns::new(1), Instant::now());
+        for name in [1, 1, 2] {
+            let (number, _) = turns.ask(key(name), now);
+            assert_eq!(check(&mut turns, false, now), Some(number));
+        }
+        let [one, two, three] = [1, 2, 3].map(|name| turns.ask(key(name), now).0);
+        let order: Vec<_> = std::iter::from_fn(|| check(&mut turns, true, now)).collect();
+        assert_eq!(order, [three, two, one]);
+        // A right password makes up for the wrong ones, and so does time.
+        assert_eq!(turns.failed(&key(1), now), 0);
+        let (number, _) = turns.ask(key(1), now);
+        assert_eq!(check(&mut turns, false, now), Some(number));
+        assert_eq!((turns.failed(&key(1), now), turns.failed(&key(1), now + FAILED_LATELY)), (1, 0));
+    }
+
+    #[test]
+    fn newest_guess_of_one_name_goes_first_and_oldest_gives_up() {
+        let (mut turns, now) = (Turns::new(1), Instant::now());
+        let asked: Vec<_> = (0..WAITING_PER_KEY_MAX as u64 + 2).map(|_| turns.ask(key(1), now)).collect();
+        let gave_up: Vec<_> = asked.iter().filter_map(|(_, leaves)| *leaves).collect();
+        assert_eq!(gave_up, [asked[0].0, asked[1].0]);
+        assert_eq!(turns.begin(now), asked.last().map(|(number, _)| *number));
+    }
+
+    #[tokio::test]
+    async fn turn_that_is_not_waited_for_is_given_to_the_next() {
+        let checks = Checks::new(1);
+        let first = checks.turn(key(1)).await.unwrap();
+        {
+            let waiting = checks.turn(key(2));
+            tokio::pin!(waiting);
+            assert!(tokio::time::timeout(Duration::from_millis(10), &mut waiting).await.is_err());
+        }
+        let (third, ()) = tokio::join!(checks.turn(key(3)), async { first.found(true) });
+        assert!(third.is_some());
+        drop(third);
+        assert!(checks.turn(key(4)).await.is_some());
+    }
+}

@@ -1,0 +1,300 @@
+//! A guard for tasks: who accepts connections asks it for a [`Place`] for each.
+
+use std::{
+    collections::HashMap,
+    future::{Future, poll_fn},
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use tokio::{net::TcpStream, sync::Notify, time::sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    listen::has_spoken,
+    origin::{Origin, RecentLogins},
+    places::{Activity, Limits, Offer, Places},
+};
+
+/// What stands in front of one listener.
+#[derive(Clone, Debug)]
+pub struct Guard(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    /// Of all listeners of a server together.
+    logins: Arc<Mutex<RecentLogins>>,
+    /// A place was given back.
+    freed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    places: Places,
+    /// What tells the connections to end, by their places.
+    evictions: HashMap<u64, CancellationToken>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Guard {
+    /// For a listener. `logins` is what all listeners of a server have in common.
+    #[must_use]
+    pub fn new(limits: Limits, logins: &Arc<Mutex<RecentLogins>>) -> Self {
+        let state = State { places: Places::new(limits), evictions: HashMap::new() };
+        Self(Arc::new(Inner { state: Mutex::new(state), logins: Arc::clone(logins), freed: Notify::new() }))
+    }
+
+    /// How many places are taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        lock(&self.0.state).places.len()
+    }
+
+    /// A place for a connection that has been accepted; nothing if it is to be closed at once.
+    pub async fn admit(&self, stream: &TcpStream, peer: SocketAddr) -> Option<Place> {
+        let origin = Origin::of(peer.ip());
+        // Who has said something by now waits for us from now on.
+        let activity = if has_spoken(stream) { Activity::Working } else { Activity::Silent };
+        loop {
+            let mut freed = pin!(self.0.freed.notified());
+            // What is given back after this is not missed.
+            freed.as_mut().enable();
+            match self.offer(origin, activity) {
+                Ok(place) => return place,
+                Err(until) => tokio::select! {
+                    () = freed => (),
+                    () = sleep_until(until.into()) => (),
+                },
+            }
+        }
+    }
+
+    /// A place, or none; or until when to wait.
+    fn offer(&self, origin: Origin, activity: Activity) -> Result<Option<Place>, Instant> {
+        let now = Instant::now();
+        let mut state = lock(&self.0.state);
+        let logins = lock(&self.0.logins);
+        let number = match state.places.offer(now, origin, activity, |origin| logins.contains(origin, now)) {
+            Offer::Admit(number) => number,
+            Offer::Evict { admitted, evicted } => {
+                if let Some(eviction) = state.evictions.remove(&evicted) {
+                    eviction.cancel();
+                }
+                admitted
+            }
+            Offer::Refuse => return Ok(None),
+            Offer::Wait(until) => return Err(until),
+        };
+        let eviction = CancellationToken::new();
+        state.evictions.insert(number, eviction.clone());
+        Ok(Some(Place {
+            inner: Arc::clone(&self.0),
+            number,
+            origin,
+            eviction,
+            has_spoken: activity != Activity::Silent,
+            has_logged_in: AtomicBool::new(false),
+        }))
+    }
+}
+
+/// A connection's place, given back when it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    inner: Arc<Inner>,
+    number: u64,
+    origin: Origin,
+    eviction: CancellationToken,
+    has_spoken: bool,
+    has_logged_in: AtomicBool,
+}
+
+impl Place {
+    /// Whom the connection counts for.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// What is cancelled when the connection is to give way to another.
+    #[must_use]
+    pub fn eviction(&self) -> CancellationToken {
+        self.eviction.clone()
+    }
+
+    /// The connection does this, from now on.
+    pub fn set(&self, activity: Activity) {
+        self.set_since(activity, Instant::now());
+    }
+
+    /// The connection does this, and has since then.
+    pub fn set_since(&self, activity: Activity, since: Instant) {
+        lock(&self.inner.state).places.set(self.number, activity, since);
+    }
+
+    /// Waits until the connection says something. (`TcpStream::readable` is no help: a stream that was just accepted counts as
+    /// readable until it was tried.)
+    ///
+    /// # Errors
+    /// If it broke.
+    pub async fn hear(&self, stream: &TcpStream) -> io::Result<()> {
+        if !self.has_spoken {
+            stream.peek(&mut [0]).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody on this connection has shown who they are.
+    #[must_use]
+    pub fn has_logged_in(&self) -> bool {
+        self.has_logged_in.load(Ordering::Relaxed)
+    }
+
+    /// Somebody on this connection has shown who they are.
+    pub fn record_login(&self) {
+        self.has_logged_in.store(true, Ordering::Relaxed);
+        lock(&self.inner.logins).record(self.origin, Instant::now());
+    }
+
+    /// Has the connection say one thing as a whole, such as a handshake: while the future waits, the other side is waited
+    /// for, all the time from its beginning on; while it computes, it is not.
+    pub async fn expect<F: Future>(&self, whole: F) -> F::Output {
+        let began = Instant::now();
+        let mut whole = pin!(whole);
+        let mut waits = false;
+        poll_fn(|context| {
+            if waits {
+                self.set_since(Activity::Working, began);
+            }
+            let polled = whole.as_mut().poll(context);
+            waits = polled.is_pending();
+            self.set_since(if waits { Activity::Opening } else { Activity::Working }, began);
+            polled
+        })
+        .await
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = lock(&self.inner.state);
+        state.places.leave(self.number);
+        state.evictions.remove(&self.number);
+        drop(state);
+        self.inner.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::Ipv4Addr, time::Duration};
+
+    use tokio::{
+        io::AsyncWriteExt,
+        net::TcpListener,
+        time::{sleep, timeout},
+    };
+
+    use super::*;
+
+    /// Nothing here takes a second. A test that would wait longer has failed.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    struct Case {
+        guard: Guard,
+        listener: TcpListener,
+        clients: Vec<TcpStream>,
+    }
+
+    impl Case {
+        async fn new(places: usize, grace: Duration) -> Self {
+            let limits = Limits { places, share: places, origin_max: usize::MAX, grace };
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            Self { guard: Guard::new(limits, &Arc::default()), listener, clients: Vec::new() }
+        }
+
+        /// The place of another connection, which has said something or nothing.
+        async fn admit(&mut self, speaks: bool) -> Place {
+            let mut client = TcpStream::connect(self.listener.local_addr().unwrap()).await.unwrap();
+            let (server, peer) = self.listener.accept().await.unwrap();
+            if speaks {
+                client.write_all(b"x").await.unwrap();
+                server.readable().await.unwrap();
+            }
+            self.clients.push(client);
+            timeout(PATIENCE, self.guard.admit(&server, peer)).await.unwrap().unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn silent_connection_is_told_to_end_when_somebody_comes() {
+        let mut case = Case::new(2, PATIENCE).await;
+        let (speaking, silent) = (case.admit(true).await, case.admit(false).await);
+        let next = case.admit(true).await;
+        assert!(silent.eviction().is_cancelled());
+        assert!(!speaking.eviction().is_cancelled() && !next.eviction().is_cancelled());
+        // Its place is given back once, although it is dropped only now.
+        drop(silent);
+        assert_eq!(case.guard.taken(), 2);
+        drop((speaking, next));
+        assert_eq!(case.guard.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn connection_that_was_just_accepted_is_not_heard_before_it_speaks() {
+        let listener = crate::listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let limits = Limits { places: 1, share: 1, origin_max: usize::MAX, grace: PATIENCE };
+        let guard = Guard::new(limits, &Arc::default());
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, peer) = listener.accept().await.unwrap();
+        let place = guard.admit(&server, peer).await.unwrap();
+        assert!(timeout(Duration::from_millis(50), place.hear(&server)).await.is_err());
+        client.write_all(b"x").await.unwrap();
+        timeout(PATIENCE, place.hear(&server)).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn connection_waits_for_a_place_while_all_are_at_work() {
+        let mut case = Case::new(1, PATIENCE).await;
+        let first = case.admit(true).await;
+        let (given_back, second) = tokio::join!(
+            async {
+                sleep(Duration::from_millis(50)).await;
+                assert!(!first.eviction().is_cancelled());
+                drop(first);
+                Instant::now()
+            },
+            async {
+                let place = case.admit(true).await;
+                (Instant::now(), place)
+            }
+        );
+        assert!(second.0 >= given_back);
+    }
+
+    #[tokio::test]
+    async fn whoever_is_expected_to_go_on_can_be_told_to_end() {
+        let mut case = Case::new(1, Duration::ZERO).await;
+        let slow = case.admit(true).await;
+        let told = async {
+            let eviction = slow.eviction();
+            tokio::select! {
+                () = slow.expect(std::future::pending()) => false,
+                () = eviction.cancelled() => true,
+            }
+        };
+        let (told, next) = tokio::join!(timeout(PATIENCE, told), case.admit(true));
+        assert!(told.unwrap());
+        assert_eq!(next.expect(async { 7 }).await, 7);
+    }
+}
