@@ -4,11 +4,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use muster_topics::{
     Millis,
     alert::{Metric, Rule, Severity},
-    name::Name,
+    name::{HostId, Name},
 };
 use reqwest::Method;
 
-use super::{Session, print};
+use super::{Session, hostname::HostNames, print};
 use crate::{
     api::{Alert, AlertRule, AlertSilence, AlertStanding, Host, NewAlertRule, NewAlertSilence},
     clock,
@@ -195,10 +195,11 @@ async fn list(session: &Session, path: &str, which: Which, limit: Option<u32>) -
     .collect();
     let alerts: Vec<Alert> = session.client.get(path, &query).await?;
     let now_ms = clock::now_ms();
+    let names = HostNames::new(alerts.iter().map(|one| (one.host, one.hostname.as_str())));
     let row = |one: &Alert| {
         vec![
             one.alert.severity.as_str().to_owned(),
-            one.hostname.clone(),
+            names.show(one.host, &one.hostname),
             one.alert.rule.to_string(),
             print::age(one.alert.since_ms, now_ms),
             standing(one, now_ms),
@@ -221,14 +222,9 @@ fn standing(one: &Alert, now_ms: Millis) -> String {
 
 async fn rules(session: &Session) -> Result<(), Failure> {
     let set: Vec<AlertRule> = session.client.get("alert-rules", &[]).await?;
-    let hosts: Vec<Host> =
-        if set.iter().any(|one| one.host.is_some()) { session.client.get("hosts", &[]).await? } else { Vec::new() };
-    let hostname = |one: &AlertRule| match one.host {
-        None => "all".to_owned(),
-        Some(id) => {
-            hosts.iter().find(|host| host.id == id).map_or_else(|| id.to_string(), |host| host.hostname.clone())
-        }
-    };
+    let hosts = hosts_of(session, set.iter().map(|one| one.host)).await?;
+    let names = HostNames::new(hosts.iter().map(|host| (host.id, host.hostname.as_str())));
+    let hostname = |one: &AlertRule| whom(&hosts, &names, one.host);
     let row = |name: &Name, whom: String, from: &str, rule: &Rule| {
         vec![name.to_string(), whom, from.to_owned(), rule.severity.as_str().to_owned(), words::rule(rule)]
     };
@@ -290,13 +286,26 @@ impl Set {
     }
 }
 
+/// All hosts, if any of what is listed is of one alone.
+async fn hosts_of(session: &Session, mut of: impl Iterator<Item = Option<HostId>>) -> Result<Vec<Host>, Failure> {
+    if of.any(|host| host.is_some()) { session.client.get("hosts", &[]).await } else { Ok(Vec::new()) }
+}
+
+/// Whom something is for: all hosts, or one by its name. One that is no member any more is known by its id alone.
+fn whom(hosts: &[Host], names: &HostNames<'_>, host: Option<HostId>) -> String {
+    let Some(id) = host else { return "all".to_owned() };
+    hosts.iter().find(|host| host.id == id).map_or_else(|| id.to_string(), |host| names.show(id, &host.hostname))
+}
+
 async fn silences(session: &Session) -> Result<(), Failure> {
     let silences: Vec<AlertSilence> = session.client.get("alert-silences", &[]).await?;
+    let hosts = hosts_of(session, silences.iter().map(|one| one.host)).await?;
+    let names = HostNames::new(hosts.iter().map(|host| (host.id, host.hostname.as_str())));
     let now_ms = clock::now_ms();
     let row = |silence: &AlertSilence| {
         vec![
             silence.id.to_string(),
-            silence.host.map_or_else(|| "all".to_owned(), |host| host.to_string()),
+            whom(&hosts, &names, silence.host),
             silence.rule.as_ref().map_or_else(|| "all".to_owned(), ToString::to_string),
             print::age(silence.until_ms, now_ms),
             silence.operator.to_string(),

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use clap::{Subcommand, ValueEnum};
-use muster_topics::Millis;
-use serde::Deserialize;
+use muster_topics::{Millis, name::HostId};
+use serde::{Deserialize, Serialize};
 
-use super::{Session, print};
+use super::{Session, hostname::HostNames, print};
 use crate::{
     api::{MetricStore, Series, SeriesAnswer},
     clock,
@@ -33,6 +33,13 @@ pub enum Verb {
         /// Print lines of comma-separated values: time, series, value
         #[arg(long)]
         csv: bool,
+    },
+    /// List the metrics that there are, with what they count
+    #[command(after_help = "Examples:\n  muster metric ls\n  muster metric ls disk\n\n\
+                            A counter only grows; ask for its rate: `muster metric query 'rate(NAME[5m])'`.")]
+    Ls {
+        /// Only those whose names contain this
+        part: Option<String>,
     },
     /// Write out everything that was measured, for another database or a spreadsheet
     #[command(after_help = "Examples:\n  muster metric export muster_host_cpu_busy_ratio --from 7d > cpu.lines\n  \
@@ -149,6 +156,7 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
             let range = (from.map_or(0, |from| from.ms(now_ms)), to.map_or(now_ms, |to| to.ms(now_ms)));
             return export(session, selector, range, format).await;
         }
+        Verb::Ls { part } => return list(session, part.as_deref()).await,
         Verb::Stores => return stores(session).await,
     };
     let mut form = vec![("query", expression)];
@@ -177,11 +185,16 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
     if session.printer.format != print::Format::Table {
         return session.printer.one(&answer, Vec::new);
     }
+    let hosts = answer.series.iter().filter_map(|series| {
+        let id: HostId = series.labels.get("host")?.parse().ok()?;
+        Some((id, series.labels.get("hostname")?.as_str()))
+    });
+    let names = HostNames::new(hosts);
     let rows: Vec<Vec<String>> = answer
         .series
         .iter()
         .flat_map(|series| {
-            let name = name(series);
+            let name = name(series, &names);
             series.points.iter().map(move |(at_ms, value)| {
                 vec![name.clone(), value.to_string(), print::time(*at_ms), print::age(*at_ms, now_ms)]
             })
@@ -197,6 +210,35 @@ pub async fn run(verb: Verb, session: &Session) -> Result<(), Failure> {
 pub(super) async fn instant(session: &Session, expression: &str, at_ms: Millis) -> Result<Vec<Series>, Failure> {
     let form = [("query", expression.to_owned()), ("time", seconds(at_ms))];
     series(session.client.prometheus("query", &form).await?)
+}
+
+/// A metric, as a list shows it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Metric {
+    name: String,
+    kind: String,
+    unit: String,
+}
+
+/// Lists the metrics that there are.
+async fn list(session: &Session, part: Option<&str>) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct About {
+        #[serde(rename = "type")]
+        kind: String,
+        unit: String,
+    }
+    let all: BTreeMap<String, Vec<About>> = session.client.prometheus("metadata", &[]).await?;
+    let metrics: Vec<Metric> = all
+        .into_iter()
+        .filter(|(name, _)| part.is_none_or(|part| name.contains(part)))
+        .filter_map(|(name, about)| {
+            let About { kind, unit } = about.into_iter().next()?;
+            Some(Metric { name, kind, unit })
+        })
+        .collect();
+    let row = |metric: &Metric| vec![metric.name.clone(), metric.kind.clone(), metric.unit.clone()];
+    session.printer.list(&metrics, &["NAME", "KIND", "UNIT"], row, "no metric has such a name")
 }
 
 /// Shows the stores elsewhere.
@@ -276,12 +318,13 @@ fn point((at, value): &(f64, String)) -> Result<(Millis, f64), Failure> {
     Ok((at_ms, value))
 }
 
-/// A series as its selector; on a terminal, who has a host's name needs no id beside it.
-fn name(series: &Series) -> String {
+/// A series as its selector; for people, who has a host's name needs no id beside it, unless two hosts have it.
+fn name(series: &Series, names: &HostNames<'_>) -> String {
+    let is_named = series.labels.get("hostname").is_some_and(|hostname| names.is_unique(hostname));
     let labels: Vec<String> = series
         .labels
         .iter()
-        .filter(|(label, _)| *label != "host" || !series.labels.contains_key("hostname"))
+        .filter(|(label, _)| *label != "host" || !is_named)
         .map(|(label, value)| format!("{label}={value:?}"))
         .collect();
     format!("{}{{{}}}", series.name, labels.join(","))
@@ -316,6 +359,20 @@ mod tests {
         assert!(found[0].points[0].1.is_nan() && found[0].points[1].1.is_infinite());
         assert_eq!(read(r#"{"resultType":"scalar","result":[1,"7"]}"#).unwrap()[0].points, [(1_000, 7.0)]);
         assert!(read(r#"{"resultType":"scalar","result":[1,"seven"]}"#).is_err());
+    }
+
+    #[test]
+    fn series_of_hosts_with_one_name_show_their_ids() {
+        let series = |host: HostId| Series {
+            name: "m".to_owned(),
+            labels: [("host".to_owned(), host.to_string()), ("hostname".to_owned(), "till".to_owned())].into(),
+            points: Vec::new(),
+        };
+        let (one, twin) = (HostId::random(), HostId::random());
+        let alone = HostNames::new([(one, "till")]);
+        assert_eq!(name(&series(one), &alone), "m{hostname=\"till\"}");
+        let both = HostNames::new([(one, "till"), (twin, "till")]);
+        assert_eq!(name(&series(twin), &both), format!("m{{host=\"{twin}\",hostname=\"till\"}}"));
     }
 
     #[test]

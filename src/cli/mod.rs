@@ -29,6 +29,7 @@ pub mod endpoint;
 pub mod exec;
 pub mod export;
 pub mod host;
+mod hostname;
 pub mod login;
 pub mod logs;
 pub mod metric;

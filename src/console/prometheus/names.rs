@@ -107,11 +107,22 @@ pub(super) async fn metadata(State(state): State<Prometheus>, params: Params) ->
     let names = names.into_iter().filter(|name| wanted.as_ref().is_none_or(|wanted| wanted == name)).take(limit);
     let metadata: BTreeMap<String, Value> = names
         .map(|name| {
-            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-            (name, json!([{ "type": kind, "help": "", "unit": "" }]))
+            let (kind, unit) = kind_and_unit(&name);
+            (name, json!([{ "type": kind, "help": "", "unit": unit }]))
         })
         .collect();
     Ok(success(metadata))
+}
+
+/// What kind of metric a name is, and what it counts, as its ending says: names follow Prometheus's conventions.
+fn kind_and_unit(name: &str) -> (&'static str, &'static str) {
+    const UNITS: [&str; 4] = ["bytes", "celsius", "ratio", "seconds"];
+    let (of, kind) = match name.strip_suffix("_total") {
+        Some(of) => (of, "counter"),
+        None => (name, "gauge"),
+    };
+    let last = of.rsplit('_').next().unwrap_or_default();
+    (kind, UNITS.into_iter().find(|unit| *unit == last).unwrap_or_default())
 }
 
 /// `status/buildinfo`: which Prometheus this answers like, by which Grafana knows what it may ask for.
@@ -133,5 +144,18 @@ fn check_times(params: &Params) -> Result<(), Refusal> {
             Err(Refusal::new(Kind::BadData, "end timestamp must not be before start timestamp"))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_kind_and_unit() {
+        assert_eq!(kind_and_unit("muster_host_disk_used_bytes"), ("gauge", "bytes"));
+        assert_eq!(kind_and_unit("muster_host_pressure_some_seconds_total"), ("counter", "seconds"));
+        assert_eq!(kind_and_unit("muster_host_load_5m"), ("gauge", ""));
+        assert_eq!(kind_and_unit("muster_yuno_requests_total"), ("counter", ""));
     }
 }
