@@ -56,8 +56,8 @@ const PIECE_BYTES: usize = 128 * 1024;
 
 /// Hosts that may not join, whoever they say that they are.
 const NOT_JOINED: Kind = Kind::new("hosts that may not join", 60).burst(20);
-/// A host that asks for what it may not have.
-const NOT_GIVEN: Kind = Kind::new("content that is not given", 60).burst(5);
+/// A host that asks for what it may not have, or says what is to be looked at.
+const NOT_GIVEN: Kind = Kind::new("odd requests of hosts", 60).burst(5);
 /// A host that joins, and one that renews its certificate.
 const JOINED: Kind = Kind::new("hosts that join", 60).burst(3);
 const RENEWED: Kind = Kind::new("renewed certificates", 60).burst(3);
@@ -212,7 +212,7 @@ async fn sealing_key(
     let replaced = host::set_sealing_key(&mut transaction, host, &notice.key, now_ms()).await?;
     transaction.commit().await.map_err(StoreError::from)?;
     if replaced {
-        tracing::warn!(host.id = %host, "a host has another sealing key than before: what was sealed to the old one it cannot read");
+        log_peer!(WARN, host, NOT_GIVEN, host.id = %host, "a host has another sealing key than before: what was sealed to the old one it cannot read");
     }
     shared.revoked.notify_one();
     Ok(Json(notice))
