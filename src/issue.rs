@@ -3,7 +3,7 @@
 
 use std::{
     fmt::Write as _,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -276,7 +276,7 @@ fn time(at_ms: i64) -> String {
 }
 
 fn print(text: &str) -> Result<(), Failure> {
-    io::Write::write_all(&mut io::stdout().lock(), text.as_bytes()).trying("standard output")
+    crate::terminal::out(text.as_bytes()).trying("standard output")
 }
 
 /// Revokes what is named.

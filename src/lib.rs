@@ -16,6 +16,7 @@
 //! - [`simulate`]: many hosts in one process
 //! - `fault`: what tests break on purpose, and see found (`tests/sim`)
 //! - [`sealing`]: what of a command only its host may read
+//! - [`terminal`]: printing for people
 //! - [`http`]: HTTP clients of every role, and through which proxy they go
 //! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
 //!
@@ -78,5 +79,6 @@ mod sim;
 pub mod simulate;
 #[cfg(any(feature = "cli", feature = "console"))]
 pub mod summary;
+pub mod terminal;
 #[cfg(all(feature = "agent", feature = "broker", feature = "cli", feature = "console"))]
 pub mod up;

@@ -169,13 +169,11 @@ fn run(program: Program) -> Result<(), Failure> {
 
 /// Says what failed and what to do about it.
 fn tell(failure: &Failure) {
-    let mut err = std::io::stderr().lock();
-    // If standard error is gone there is nobody to tell.
     if let Some(message) = &failure.message {
-        let _ = writeln!(err, "error: {message}");
+        muster::terminal::err(&format!("error: {message}\n"));
     }
     if let Some(hint) = &failure.hint {
-        let _ = writeln!(err, "hint: {hint}");
+        muster::terminal::err(&format!("hint: {hint}\n"));
     }
 }
 
@@ -185,7 +183,8 @@ fn start_log(program: &Program) -> Result<(), Failure> {
         Failure::new(Kind::Usage, format!("--log: {error}")).hint("`info`, or `warn,muster=debug`, for example")
     })?;
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| muster::terminal::Log).with_ansi(colours);
     match program.log_format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),

@@ -1,6 +1,6 @@
 //! `muster broker password`: a password from whoever is there to type it, and a line of a users file from that.
 
-use std::io::{self, BufRead, IsTerminal, Read, Write, stderr, stdin};
+use std::io::{self, BufRead, IsTerminal, Read, stdin};
 
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use tokio_util::sync::CancellationToken;
@@ -22,8 +22,7 @@ pub async fn print_line(name: &str, shutdown: &CancellationToken) -> Result<(), 
         Failure::new(Kind::Usage, why)
             .hint("say whom it is for, and give the password as the first line of standard input")
     })?;
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}").trying("standard output")
+    crate::terminal::out(format!("{line}\n").as_bytes()).trying("standard output")
 }
 
 /// Asks twice, so that a slip of the finger is noticed.
@@ -39,9 +38,7 @@ async fn ask(name: &str, shutdown: &CancellationToken) -> Result<Vec<u8>, Failur
 
 /// Speaks to the person, who does not read standard output: that goes into a file.
 fn prompt(text: &str) {
-    let mut err = stderr().lock();
-    // Who cannot be asked can still type.
-    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+    crate::terminal::err(text);
 }
 
 /// The next line of standard input, without its end.

@@ -1,7 +1,7 @@
 //! `muster broker render`: the configuration of another broker with the same rules.
 
 use std::{
-    fs, io,
+    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -97,5 +97,5 @@ fn print(all: &[File]) -> Result<(), Failure> {
         _ => format!("==> {} <==\n{}\n", file.name, file.text),
     };
     let text: String = all.iter().map(named).collect();
-    io::Write::write_all(&mut io::stdout().lock(), text.as_bytes()).trying("standard output")
+    crate::terminal::out(text.as_bytes()).trying("standard output")
 }

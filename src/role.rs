@@ -47,9 +47,8 @@ impl RoleArgs {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "what was asked for is data")]
 fn print_config(text: &str) {
-    print!("{text}");
+    let _ = crate::terminal::out(text.as_bytes());
 }
 
 fn failure(error: ConfigError) -> Failure {
@@ -286,19 +285,17 @@ mod console {
         Ok(())
     }
 
-    #[expect(
-        clippy::print_stderr,
-        reason = "a person who started it is told how to get in; a log is no place for a secret"
-    )]
+    /// A person who started it is told how to get in; a log is no place for a secret.
     fn tell(url: &str, link: Option<&str>) {
-        match link {
+        let words = match link {
             Some(link) => {
-                eprintln!("sign in, once and within 15 minutes: {link}\n(in the command line: muster login LINK)");
+                format!("sign in, once and within 15 minutes: {link}\n(in the command line: muster login LINK)\n")
             }
             None => {
-                eprintln!("the console is at {url}; `muster login --new-link`, on this machine, prints a sign-in link");
+                format!("the console is at {url}; `muster login --new-link`, on this machine, prints a sign-in link\n")
             }
-        }
+        };
+        crate::terminal::err(&words);
     }
 }
 
@@ -370,8 +367,7 @@ mod broker {
         Ok(())
     }
 
-    #[expect(clippy::print_stderr, reason = "a person who started it is told where it is")]
     fn tell(scheme: &str, address: std::net::SocketAddr) {
-        eprintln!("the broker listens on {scheme}://{address}");
+        crate::terminal::err(&format!("the broker listens on {scheme}://{address}\n"));
     }
 }

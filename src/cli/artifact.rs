@@ -1,7 +1,7 @@
 //! `muster artifact`: immutable files that yunos run.
 
 use std::{
-    io::{IsTerminal, Write},
+    io::IsTerminal,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -26,6 +26,7 @@ use crate::{
     clock,
     failure::{Context, Failure, Kind},
     files,
+    terminal,
 };
 
 /// Pieces in which a file is sent: large enough to keep a link busy, small enough to show progress.
@@ -298,9 +299,9 @@ async fn upload(session: &Session, file: File, size: u64, query: &[(&str, String
 const PROGRESS_FROM_BYTES: u64 = 8 * 1024 * 1024;
 
 fn show_progress(sent: u64, size: u64) {
-    let mut err = std::io::stderr().lock();
-    if size > PROGRESS_FROM_BYTES && err.is_terminal() {
-        let _ = write!(err, "\r{} of {} ({} %)  ", print::bytes(sent), print::bytes(size), sent * 100 / size.max(1));
+    if size > PROGRESS_FROM_BYTES {
+        let (sent_words, size_words, percent) = (print::bytes(sent), print::bytes(size), sent * 100 / size.max(1));
+        terminal::progress(&format!("{sent_words} of {size_words} ({percent} %)  "));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{
     fmt::Display,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
 };
 
 use clap::ValueEnum;
@@ -12,7 +12,10 @@ use muster_topics::{Millis, unit::Progress};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::failure::{Context, Failure};
+use crate::{
+    failure::{Context, Failure},
+    terminal,
+};
 
 /// The forms of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -133,13 +136,12 @@ pub fn write_out(text: &str) -> Result<(), Failure> {
     write_bytes(text.as_bytes())
 }
 
-/// Writes bytes to standard output, at once.
+/// Writes bytes to standard output, at once: as they are, unless that is a terminal ([`crate::terminal`]).
 ///
 /// # Errors
 /// As [`write_out`].
 pub fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+    match terminal::out(bytes) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(crate::failure::Kind::Failed)),
         result => result.trying("standard output"),
     }
@@ -147,8 +149,7 @@ pub fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Says something to people.
 pub fn say(words: impl Display) {
-    // Standard error is the last resort: if it is gone there is nobody to tell.
-    let _ = writeln!(io::stderr().lock(), "{words}");
+    terminal::err(&format!("{words}\n"));
 }
 
 /// Asks people something that `--yes` would answer; without a terminal the answer is no.
@@ -157,7 +158,7 @@ pub fn confirm(question: &str) -> bool {
     if !io::stdin().is_terminal() {
         return false;
     }
-    let _ = write!(io::stderr().lock(), "{question} [y/N] ");
+    terminal::err(&format!("{question} [y/N] "));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }

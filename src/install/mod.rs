@@ -13,7 +13,6 @@ mod plan;
 
 use std::{
     env, fs,
-    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -140,11 +139,10 @@ fn preview(steps: &[Step]) -> Result<(), Failure> {
     if steps.is_empty() {
         say("there is nothing to do");
     }
-    let mut out = std::io::stdout().lock();
     for step in steps {
         say(&format!("would {step}"));
         if let Step::Write { text, is_secret: false, .. } = step {
-            out.write_all(text.as_bytes()).trying("standard output")?;
+            crate::terminal::out(text.as_bytes()).trying("standard output")?;
         }
     }
     Ok(())
@@ -207,9 +205,9 @@ fn running_yunos(data_dir: &Path) -> Vec<(String, i32)> {
     running
 }
 
-/// Says something to the person who asked. If standard error is gone there is nobody to tell.
+/// Says something to the person who asked.
 fn say(words: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{words}");
+    crate::terminal::err(&format!("{words}\n"));
 }
 
 /// A folder that is asked for has to be one that the unit file can name.

@@ -59,6 +59,7 @@ mod service;
 mod simulate;
 mod soak;
 mod survival;
+mod terminal;
 mod top;
 mod wire;
 mod ycommand;

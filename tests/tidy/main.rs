@@ -157,6 +157,17 @@ fn http_clients_are_built_in_one_place() {
 }
 
 #[test]
+fn text_for_people_is_printed_in_one_place() {
+    check_absent(
+        "standard output and standard error are written in src/terminal.rs, which shows a terminal nothing that it would obey",
+        "src",
+        &["stdout().lock()", "stderr().lock()", "println!(", "print!(", "with_writer(std::io::stderr)"],
+        // What draws its own screen; programs of their own, and what cargo reads.
+        &["src/terminal.rs", "src/cli/top/terminal.rs", "src/shim", "src/build.rs", "src/series", "src/promql", "src/agent/metric/sample.rs"],
+    );
+}
+
+#[test]
 fn main_alone_picks_the_exit_code() {
     check_absent("only main ends the process", "src", &["process::exit"], &["src/main.rs", "src/shim"]);
 }

@@ -7,7 +7,7 @@ use muster_topics::{
     outcome::{Outcome, Stream},
 };
 
-use crate::{api::CommandHost, cli::print, failure::Failure};
+use crate::{api::CommandHost, cli::print, failure::Failure, terminal};
 
 /// What has been printed of each stream. Pieces come in any order, and more than once.
 pub(super) struct Printed {
@@ -110,12 +110,10 @@ fn write(name: Option<&String>, stream: Stream, line: &mut Vec<u8>, bytes: &[u8]
 }
 
 fn write_stream(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
-    use std::io::Write;
     match stream {
         Stream::Stdout => print::write_bytes(bytes),
         Stream::Stderr => {
-            // If standard error is gone there is nobody to tell.
-            let _ = std::io::stderr().lock().write_all(bytes);
+            terminal::err_bytes(bytes);
             Ok(())
         }
     }

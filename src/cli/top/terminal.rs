@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use super::{rows::Sort, screen::Look};
+use crate::terminal::shown_in_colours;
 
 /// The other screen, so that what was on this one comes back; and no cursor.
 const TAKE: &str = "\x1b[?1049h\x1b[?25l";
@@ -103,7 +104,7 @@ impl Terminal {
     pub(super) fn draw(&self, text: &str) -> io::Result<()> {
         // The last line has no break behind it, or the first would leave at the top. What was there is removed line by line:
         // a screen that is cleared first flickers.
-        let text = text.strip_suffix('\n').unwrap_or(text).replace('\n', "\x1b[K\n");
+        let text = shown_in_colours(text.strip_suffix('\n').unwrap_or(text)).replace('\n', "\x1b[K\n");
         write(&format!("\x1b[H{text}\x1b[K\x1b[J"))
     }
 
