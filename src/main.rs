@@ -3,7 +3,7 @@
 
 use std::{
     ffi::OsString,
-    io::{IsTerminal, Write},
+    io::IsTerminal,
     path::Path,
     process::ExitCode,
     time::{Duration, Instant},

@@ -25,8 +25,7 @@ use crate::{
     api::{Artifact, Collect, Collected, StoredManifest},
     clock,
     failure::{Context, Failure, Kind},
-    files,
-    terminal,
+    files, terminal,
 };
 
 /// Pieces in which a file is sent: large enough to keep a link busy, small enough to show progress.

@@ -10,6 +10,8 @@ use muster_topics::{name::Name, topic::Prefix};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::store::command::OutputLimits;
+
 /// Configuration of `muster console`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -42,6 +44,8 @@ pub struct Config {
     pub host_certificate_days: u32,
     /// How many days commands and their output stay in the ledger once they are over.
     pub command_retention_days: u32,
+    /// How many bytes of commands' output the ledger keeps before the oldest makes place, at least 128 MiB; a quarter of it of one host.
+    pub command_output_max_bytes: u64,
     /// The largest artifact that may be added, in bytes.
     pub artifact_max_bytes: u64,
     /// Whom to tell of alerts.
@@ -192,6 +196,7 @@ impl Default for Config {
             prefix: Prefix::default(),
             host_certificate_days: 30,
             command_retention_days: 30,
+            command_output_max_bytes: 1024 * 1024 * 1024,
             artifact_max_bytes: 4 * 1024 * 1024 * 1024,
             alert_outlets: Vec::new(),
             metric_stores: Vec::new(),
@@ -223,6 +228,13 @@ impl Config {
     #[must_use]
     pub fn command_retention(&self) -> Duration {
         DAY * self.command_retention_days.max(8)
+    }
+
+    /// How much output of commands is kept. A quarter of the least is what one command may have on a host, both streams.
+    #[must_use]
+    pub fn output_limits(&self) -> OutputLimits {
+        let of_all_bytes = self.command_output_max_bytes.max(128 * 1024 * 1024);
+        OutputLimits { of_host_bytes: of_all_bytes / 4, of_all_bytes }
     }
 
     /// What is kept of measurements, and how long: at least a day.

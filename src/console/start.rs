@@ -435,6 +435,10 @@ async fn sweep(shared: Arc<Shared>, shutdown: CancellationToken) {
                 shared.changed(super::Change::Alert(None));
             }
             let alerts = store::alert::sweep(store.write(), dispatch::before(now, ALERTS_KEPT)).await?;
+            let given = store.give_back().await?;
+            if given > 0 {
+                tracing::info!(bytes = given, "the store gives back space of what was forgotten");
+            }
             Ok::<_, StoreError>((commands, tokens, secrets, issued, alerts))
         };
         match swept.await {

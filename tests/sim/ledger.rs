@@ -24,7 +24,7 @@ use crate::{
         store::{
             Result,
             alert::Put,
-            command::{Open, Reached, Settled},
+            command::{Added, Open, Reached, Settled},
             host::{Asked, Held, JUST_COME_MS, Known, NewState},
         },
     },
@@ -298,9 +298,9 @@ impl Tables for Ledger {
         Ok(strangers)
     }
 
-    async fn add_output(&mut self, _: CommandId, _: HostId, _: Stream, _: u64, _: &[u8]) -> Result<bool> {
+    async fn add_output(&mut self, _: CommandId, _: HostId, _: Stream, _: u64, _: &[u8]) -> Result<Added> {
         // Simulated programs put out nothing.
-        Ok(false)
+        Ok(Added::Known)
     }
 
     async fn put_alert(&mut self, _: HostId, _: &Alert, _: Millis) -> Result<Put> {

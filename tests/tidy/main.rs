@@ -163,7 +163,15 @@ fn text_for_people_is_printed_in_one_place() {
         "src",
         &["stdout().lock()", "stderr().lock()", "println!(", "print!(", "with_writer(std::io::stderr)"],
         // What draws its own screen; programs of their own, and what cargo reads.
-        &["src/terminal.rs", "src/cli/top/terminal.rs", "src/shim", "src/build.rs", "src/series", "src/promql", "src/agent/metric/sample.rs"],
+        &[
+            "src/terminal.rs",
+            "src/cli/top/terminal.rs",
+            "src/shim",
+            "src/build.rs",
+            "src/series",
+            "src/promql",
+            "src/agent/metric/sample.rs",
+        ],
     );
 }
 

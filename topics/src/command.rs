@@ -10,6 +10,7 @@ use crate::{
     Millis, V1,
     envelope::{Body, Kind},
     name::{CommandId, Digest, HostId, LabelValue, Name, UnitName},
+    outcome::Stream,
     realm::Realm,
     sealed::Sealed,
     select::{self, HostSelect},
@@ -19,6 +20,9 @@ use crate::{
 };
 
 pub use crate::exec::{BATCH_MAX, Batch, Exec, Keep, STDIN_MAX_BYTES, output_max_bytes};
+
+/// The most output of a stream that is kept of one command on one host.
+pub const OUTPUT_MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The longest time between a command's issue and its expiry: seven days.
 pub const LIFETIME_MAX_MS: Millis = 7 * 24 * 3_600_000;
@@ -427,6 +431,17 @@ impl Verb {
             | Self::UnitPlay { unit, .. }
             | Self::UnitPause { unit } => vec![unit],
             Self::UnitCommand(Forward { units, .. }) | Self::UnitStats { units, .. } => units.iter().collect(),
+        }
+    }
+
+    /// The most output of a stream that one host may tell of it.
+    #[must_use]
+    pub fn output_max_bytes(&self, stream: Stream) -> u64 {
+        match self {
+            Self::Exec(exec) => exec.max_bytes(stream),
+            Self::Batch(batch) => batch.steps.iter().map(|exec| exec.max_bytes(stream)).fold(0, u64::saturating_add),
+            // Logs, answers and listings, of which an agent tells no more.
+            _ => OUTPUT_MAX_BYTES,
         }
     }
 

@@ -9,7 +9,7 @@ use muster_topics::{
     alert::Alert,
     heartbeat::{self, Heartbeat, HostState},
     name::{CommandId, HostId, Name, UnitName},
-    outcome::{Content, Report, Stream},
+    outcome::{CHUNK_MAX_BYTES, Content, Data, Output, Report},
     presence::{Presence, PresenceState},
     topic::{HostTopic, Topic},
     unit::UnitReport,
@@ -29,16 +29,12 @@ use crate::{
         store::{
             StoreError,
             alert::Put,
-            command::Settled,
+            command::{Added, Settled},
             host::{Asked, Known, NewState},
         },
     },
     fault::planted,
 };
-
-/// The most output of one stream of a command that is kept: far above what a command may ask for,
-/// and a bound for a host that does not keep to it.
-const OUTPUT_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The longest texts of an alert: the longest path, and a message around it.
 const ALERT_MAX_BYTES: usize = 8 * 1024;
@@ -234,7 +230,10 @@ impl Batch {
         let acknowledged = ReportAck { command, seq };
         let effects = &mut self.effects;
         match content {
-            Content::Done { outcome } => {
+            Content::Done { mut outcome } => {
+                for output in [&mut outcome.stdout, &mut outcome.stderr] {
+                    shorten(output);
+                }
                 effects.acks(id).reports.insert(acknowledged);
                 if planted!(AckUnstored) {
                     return Ok(());
@@ -259,8 +258,15 @@ impl Batch {
                     Content::Output { stream, offset_bytes, data } => {
                         effects.acks(id).reports.insert(acknowledged);
                         let data = data.to_bytes().map_err(|_| Faulty::Content("its output is not base64"))?;
-                        if output(db, id, command, stream, offset_bytes, &data).await? {
-                            effects.changes.push(Change::Command(command));
+                        match db.add_output(command, id, stream, offset_bytes, &data).await? {
+                            Added::New => {
+                                effects.changes.push(Change::Command(command));
+                                effects.printed.insert(id);
+                            }
+                            Added::Known => (),
+                            Added::TooMuch => {
+                                return Err(Faulty::Content("its output is more than the command asked for").into());
+                            }
                         }
                     }
                     // Nothing of it is kept there: it waits its turn here.
@@ -379,17 +385,10 @@ async fn advance(
     Ok(())
 }
 
-async fn output(
-    db: &mut impl Tables,
-    id: HostId,
-    command: CommandId,
-    stream: Stream,
-    offset_bytes: u64,
-    data: &[u8],
-) -> Result<bool> {
-    let end = offset_bytes.checked_add(data.len() as u64);
-    if end.is_none_or(|end| end > OUTPUT_MAX_BYTES) {
-        return Err(Faulty::Content("its output is beyond what is kept of a command").into());
+/// Leaves out what comes with an outcome if that is longer than an agent sends.
+fn shorten(output: &mut Output) {
+    let is_longer = |rest: &Data| rest.to_bytes().map_or(true, |bytes| bytes.len() > CHUNK_MAX_BYTES);
+    if output.rest.as_ref().is_some_and(is_longer) {
+        output.rest = None;
     }
-    Ok(db.add_output(command, id, stream, offset_bytes, data).await?)
 }

@@ -40,6 +40,8 @@ pub(crate) struct Effects {
     pub(crate) busy: Vec<(CommandId, HostId)>,
     /// Which rules for alerts hosts say that they have.
     pub(super) rules: BTreeMap<HostId, Option<u64>>,
+    /// Hosts of which output was stored.
+    pub(super) printed: BTreeSet<HostId>,
     /// News for pages.
     pub(crate) changes: Vec<Change>,
 }
@@ -62,6 +64,7 @@ impl Effects {
         self.settled.extend(more.settled);
         self.busy.extend(more.busy);
         self.rules.extend(more.rules);
+        self.printed.extend(more.printed);
         self.changes.extend(more.changes);
     }
 

@@ -37,7 +37,11 @@ pub(super) use self::{
     recorder::{commit, run as record},
 };
 use self::{apply::Batch, effects::Effects};
-use super::{Shared, link::Inbound, store::StoreError};
+use super::{
+    Shared,
+    link::Inbound,
+    store::{StoreError, command},
+};
 use crate::clock::now_ms;
 
 /// The most messages of one transaction. One costs about 10 µs and a sync of the disk some
@@ -137,6 +141,13 @@ async fn store_together(shared: &Shared, batch: &[Inbound]) -> Result<Effects, S
         }
     }
     let effects = together.finish(&mut *transaction).await?;
+    if !effects.printed.is_empty() {
+        let limits = shared.config.output_limits();
+        let gone = command::trim_output(&mut transaction, &effects.printed, limits).await?;
+        if gone > 0 {
+            tracing::info!(bytes = gone, "old output of commands made place for newer (command_output_max_bytes)");
+        }
+    }
     transaction.commit().await?;
     Ok(effects)
 }

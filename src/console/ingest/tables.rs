@@ -18,7 +18,7 @@ use crate::{
     console::store::{
         Result,
         alert::{self, Put},
-        command::{self, Settled},
+        command::{self, Added, Settled},
         host::{self, Asked, Known, NewState},
     },
 };
@@ -43,7 +43,7 @@ pub(crate) trait Tables {
         stream: Stream,
         offset_bytes: u64,
         data: &[u8],
-    ) -> Result<bool>;
+    ) -> Result<Added>;
     async fn put_alert(&mut self, host: HostId, alert: &Alert, now: Millis) -> Result<Put>;
     async fn reconcile_alerts(
         &mut self,
@@ -105,7 +105,7 @@ impl Tables for SqliteConnection {
         stream: Stream,
         offset_bytes: u64,
         data: &[u8],
-    ) -> Result<bool> {
+    ) -> Result<Added> {
         command::add_output(self, command, host, stream, offset_bytes, data).await
     }
 

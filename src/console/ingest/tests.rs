@@ -310,6 +310,31 @@ async fn the_first_outcome_stays_and_every_report_is_acknowledged() {
 }
 
 #[tokio::test]
+async fn forged_output_is_held_to_the_commands_limit() {
+    let fixture = Fixture::new().await;
+    let host = fixture.member("h").await.id;
+    let id = fixture.command(&[host]).await.id;
+    let piece = "x".repeat(16_000);
+    let output = |seq: u64, offset: u64| {
+        let content = json!({"kind": "output", "stream": "stdout", "offset_bytes": offset, "data": {"text": piece}});
+        message(host, HostTopic::Outcome, &report(id, seq, content))
+    };
+    // The same bytes as if they came from ever another place: far more than the MiB that was asked for.
+    let batch: Vec<_> = (0..100).map(|n| output(n + 1, n)).collect();
+    let mut effects = stored(&fixture, &batch).await;
+    assert_eq!(effects.acks(host).reports.len(), 100, "the host may forget it");
+    let kept = crate::console::store::command::output_bytes(fixture.shared().store.read(), id).await.unwrap();
+    let kept: u64 = kept.into_values().sum();
+    assert!((1_000_000..=1_048_576).contains(&kept), "{kept}");
+    let rest = json!({"kind": "done", "outcome": {"status": "completed", "finished_ms": 9,
+        "stdout": {"sent_bytes": 0, "rest": {"text": "x".repeat(16_385)}}, "stderr": {"rest": {"text": "short"}}}});
+    stored(&fixture, &[message(host, HostTopic::Outcome, &report(id, 200, rest))]).await;
+    let line = fixture.console.command(id).await.unwrap().hosts.remove(0);
+    let outcome = line.outcome.unwrap().value;
+    assert!(outcome.stdout.rest.is_none() && outcome.stderr.rest.is_some(), "longer than an agent sends");
+}
+
+#[tokio::test]
 async fn a_late_outcome_replaces_missing() {
     let fixture = Fixture::new().await;
     let host = fixture.member("h").await.id;

@@ -3,11 +3,11 @@
 //! **Invariant: a command has at most one outcome from each host.** The first stays, whatever comes
 //! later; only what the console says in a host's place gives way: `missing`, and that the host was revoked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use muster_topics::{
     Millis,
-    command::{Command, Verb},
+    command::{Command, OUTPUT_MAX_BYTES, Verb},
     name::{CommandId, HostId},
     outcome::{Outcome, Output, RefusalCode, Status, Stream},
 };
@@ -25,8 +25,8 @@ pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u
     let id = command.id.to_string();
     let is_broadcast = command.target.broadcast().is_some();
     sqlx::query(
-        "INSERT INTO command (id, operator, issued_ms, expires_ms, broadcast, verb, signed, target)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        "INSERT INTO command (id, operator, issued_ms, expires_ms, broadcast, verb, signed, target, stdout_max_bytes, stderr_max_bytes)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     )
     .bind(&id)
     .bind(command.operator.as_str())
@@ -38,6 +38,8 @@ pub async fn add(db: &mut SqliteConnection, command: &Command, signed_bytes: &[u
     .bind(signed_bytes)
     // A list of hosts is in the rows below.
     .bind(is_broadcast.then(|| to_json("target", &command.target)).transpose()?)
+    .bind(signed(command.verb.output_max_bytes(Stream::Stdout)))
+    .bind(signed(command.verb.output_max_bytes(Stream::Stderr)))
     .execute(&mut *db)
     .await?;
     let mut sorted = hosts.to_vec();
@@ -359,7 +361,71 @@ pub struct Chunk {
     pub data: Vec<u8>,
 }
 
-/// Stores a piece of output; a repetition changes nothing.
+/// What has become of a piece of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It is stored.
+    New,
+    /// It was there.
+    Known,
+    /// With it there would be more than the command asked for, so it is not stored.
+    TooMuch,
+}
+
+/// How much output may be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputLimits {
+    /// Of each host.
+    pub of_host_bytes: u64,
+    /// Of all hosts.
+    pub of_all_bytes: u64,
+}
+
+/// Makes place where there is more output than may be stored: that of the oldest command goes first, all of one host's at a time. Gives
+/// how many bytes went.
+pub async fn trim_output(db: &mut SqliteConnection, hosts: &BTreeSet<HostId>, limits: OutputLimits) -> Result<u64> {
+    let mut gone = 0;
+    for host in hosts {
+        gone += trim(db, &host.to_string(), limits.of_host_bytes).await?;
+    }
+    // All of them together stand under no name.
+    Ok(gone + trim(db, "", limits.of_all_bytes).await?)
+}
+
+async fn trim(db: &mut SqliteConnection, of: &str, max_bytes: u64) -> Result<u64> {
+    let begun = output_size(db, of).await?;
+    if begun <= max_bytes {
+        return Ok(0);
+    }
+    // A little more than has to go, or the next piece would be at it again.
+    let wanted = max_bytes - max_bytes / 8;
+    let mut left = begun;
+    while left > wanted {
+        let oldest: Option<(String, String)> = sqlx::query_as(match of {
+            "" => "SELECT command, host FROM output WHERE $1 = '' ORDER BY n LIMIT 1",
+            _ => "SELECT command, host FROM output WHERE host = $1 ORDER BY n LIMIT 1",
+        })
+        .bind(of)
+        .fetch_optional(&mut *db)
+        .await?;
+        let Some((command, host)) = oldest else { break };
+        sqlx::query("DELETE FROM output WHERE command = $1 AND host = $2")
+            .bind(command)
+            .bind(host)
+            .execute(&mut *db)
+            .await?;
+        left = output_size(db, of).await?;
+    }
+    Ok(begun.saturating_sub(left))
+}
+
+async fn output_size(db: &mut SqliteConnection, of: &str) -> Result<u64> {
+    let row: Option<(i64,)> =
+        sqlx::query_as("SELECT bytes FROM output_size WHERE host = $1").bind(of).fetch_optional(db).await?;
+    unsigned("size", row.map_or(0, |(bytes,)| bytes))
+}
+
+/// Stores a piece of output, if that is still what the command asked for, wherever the host says that it belongs; a repetition changes nothing.
 pub async fn add_output(
     db: &mut SqliteConnection,
     command: CommandId,
@@ -367,7 +433,34 @@ pub async fn add_output(
     stream: Stream,
     offset_bytes: u64,
     data: &[u8],
-) -> Result<bool> {
+) -> Result<Added> {
+    let most = match stream {
+        Stream::Stdout => "SELECT stdout_max_bytes FROM command WHERE id = $1",
+        Stream::Stderr => "SELECT stderr_max_bytes FROM command WHERE id = $1",
+    };
+    let (most, stored): (Option<i64>, i64) = sqlx::query_as(AssertSqlSafe(format!(
+        "SELECT ({most}), (SELECT coalesce(sum(length(data)), 0) FROM output WHERE command = $1 AND host = $2 AND stream = $3)"
+    )))
+    .bind(command.to_string())
+    .bind(host.to_string())
+    .bind(word("stream", &stream)?)
+    .fetch_one(&mut *db)
+    .await?;
+    let most = most.map_or(Ok(OUTPUT_MAX_BYTES), |most| unsigned("limit", most))?;
+    let end = offset_bytes.saturating_add(data.len() as u64);
+    let is_too_much = end > most || unsigned("size", stored)?.saturating_add(data.len() as u64) > most;
+    if is_too_much {
+        let known: Option<(i64,)> = sqlx::query_as(
+            "SELECT n FROM output WHERE command = $1 AND host = $2 AND stream = $3 AND offset_bytes = $4",
+        )
+        .bind(command.to_string())
+        .bind(host.to_string())
+        .bind(word("stream", &stream)?)
+        .bind(signed(offset_bytes))
+        .fetch_optional(db)
+        .await?;
+        return Ok(known.map_or(Added::TooMuch, |_| Added::Known));
+    }
     let added = sqlx::query(
         "INSERT INTO output (command, host, stream, offset_bytes, data) VALUES ($1, $2, $3, $4, $5)
          ON CONFLICT (command, host, stream, offset_bytes) DO NOTHING",
@@ -379,7 +472,7 @@ pub async fn add_output(
     .bind(data)
     .execute(db)
     .await?;
-    Ok(added.rows_affected() > 0)
+    Ok(if added.rows_affected() > 0 { Added::New } else { Added::Known })
 }
 
 /// Pieces of a command's output that came after piece `after`, in the order in which they came.
@@ -600,7 +693,7 @@ pub async fn open_count(db: &SqlitePool) -> Result<u64> {
 mod tests {
     use muster_topics::{
         V1,
-        command::{Target, Verb},
+        command::{Exec, Target, Verb},
         outcome::Output,
     };
 
@@ -746,6 +839,65 @@ mod tests {
         assert!(!plan.contains("SCAN command_host"), "{plan}");
     }
 
+    fn limited(max_bytes: u64) -> Command {
+        let exec = Exec { output_max_bytes: max_bytes, ..Exec::new(vec!["true".to_owned()], 1) };
+        Command { verb: Verb::Exec(exec), ..command(10) }
+    }
+
+    #[tokio::test]
+    async fn output_that_a_host_forges_is_held_to_the_limit_of_its_command() {
+        let (_dir, store) = temporary().await;
+        let (host, one) = (HostId::random(), limited(10));
+        let mut db = store.begin().await.unwrap();
+        add(&mut db, &one, b"", &[host]).await.unwrap();
+        let mut put = async |offset: u64, data: &[u8]| {
+            add_output(&mut db, one.id, host, Stream::Stdout, offset, data).await.unwrap()
+        };
+        assert_eq!(put(0, b"12345").await, Added::New);
+        // Beyond the end; more than there is room for; the same bytes again and again, each time from elsewhere.
+        assert_eq!(put(10, b"x").await, Added::TooMuch);
+        assert_eq!(put(u64::MAX, b"x").await, Added::TooMuch);
+        assert_eq!(put(5, b"678901").await, Added::TooMuch);
+        for offset in 1..5 {
+            put(offset, b"xxxxx").await;
+        }
+        assert_eq!(put(0, b"12345").await, Added::Known);
+        assert_eq!(output_size(&mut db, "").await.unwrap(), 10);
+        assert_eq!(add_output(&mut db, one.id, host, Stream::Stderr, 0, b"1234567890").await.unwrap(), Added::New);
+        assert_eq!(output_size(&mut db, &host.to_string()).await.unwrap(), 20);
+    }
+
+    #[tokio::test]
+    async fn oldest_output_makes_place_for_newer() {
+        let (_dir, store) = temporary().await;
+        let (loud, quiet) = (HostId::random(), HostId::random());
+        let mut db = store.begin().await.unwrap();
+        let mut ids = Vec::new();
+        for host in [quiet, loud, loud, loud, loud] {
+            let one = limited(100);
+            add(&mut db, &one, b"", &[host]).await.unwrap();
+            for offset in [0, 50] {
+                add_output(&mut db, one.id, host, Stream::Stdout, offset, &[b'x'; 50]).await.unwrap();
+            }
+            ids.push(one.id);
+        }
+        let limits = |of_host_bytes, of_all_bytes| OutputLimits { of_host_bytes, of_all_bytes };
+        let hosts = BTreeSet::from([loud]);
+        assert_eq!(trim_output(&mut db, &hosts, limits(400, 500)).await.unwrap(), 0);
+        // The oldest of the one that has too much, and nothing of the other, which is older.
+        assert_eq!(trim_output(&mut db, &hosts, limits(350, 500)).await.unwrap(), 100);
+        assert_eq!(trim_output(&mut db, &hosts, limits(350, 250)).await.unwrap(), 200);
+        db.commit().await.unwrap();
+        let mut left = Vec::new();
+        for id in &ids {
+            left.push(output_after(store.read(), *id, None, 0, 9).await.unwrap().len());
+        }
+        assert_eq!(left, [0, 0, 0, 2, 2]);
+        assert_eq!(sweep(store.write(), 100).await.unwrap(), 5, "what nobody answers is swept as well");
+        let mut db = store.begin().await.unwrap();
+        assert_eq!(output_size(&mut db, "").await.unwrap(), 0);
+    }
+
     #[tokio::test]
     async fn only_what_is_over_is_swept_away_with_its_output() {
         let (_dir, store) = temporary().await;
@@ -754,8 +906,8 @@ mod tests {
         let mut db = store.begin().await.unwrap();
         for one in [&over, &running, &fresh] {
             add(&mut db, one, b"", &[host]).await.unwrap();
-            assert!(add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap());
-            assert!(!add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap(), "a repetition");
+            assert_eq!(add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap(), Added::New);
+            assert_eq!(add_output(&mut db, one.id, host, Stream::Stdout, 0, b"x").await.unwrap(), Added::Known);
         }
         assert!(settle_one(&mut db, over.id, host).await);
         advance(&mut db, running.id, host, CommandState::Running).await.unwrap();

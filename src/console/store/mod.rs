@@ -28,9 +28,9 @@ use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
 
 use muster_topics::Millis;
 use sqlx::{
-    Sqlite, SqlitePool, Transaction,
+    AssertSqlSafe, Sqlite, SqlitePool, Transaction,
     migrate::Migrator,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
 use crate::{one_writer, rows::ROWS_AHEAD};
@@ -46,6 +46,12 @@ const WRITER_CACHE: &str = "-4096";
 /// How many pages of changes are gathered in a file of their own before they are copied to their places: 16 MiB, what a command to
 /// ten thousand hosts changes between its first answer and its last. Each page is copied once, however often it has changed.
 const CHECKPOINT_PAGES: &str = "4000";
+/// What is left of the file of changes once they are in their places: what it usually has.
+const JOURNAL_MAX_BYTES: &str = "67108864";
+/// Free pages that stay, for what is written next: 4 MiB.
+const FREE_PAGES_MIN: i64 = 1_000;
+/// Free pages that are given back in one go, so that others may write in between: 8 MiB.
+const FREE_PAGES_AT_ONCE: i64 = 2_000;
 /// How long a request waits for a connection before it fails.
 const ACQUIRE: Duration = Duration::from_secs(30);
 
@@ -119,6 +125,9 @@ impl Store {
             .busy_timeout(Duration::from_secs(10));
         let writing = options
             .clone()
+            // Pages that are free can be given back to the disk.
+            .auto_vacuum(SqliteAutoVacuum::Incremental)
+            .pragma("journal_size_limit", JOURNAL_MAX_BYTES)
             .pragma("cache_size", WRITER_CACHE)
             // What a statement may have to take back is otherwise written to a file, each page that it changes. So is what an index
             // sorts: a migration that makes one of a large table needs the memory for it.
@@ -126,6 +135,7 @@ impl Store {
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES);
         let writer = one_writer::pool().acquire_timeout(ACQUIRE).connect_with(writing).await?;
         MIGRATOR.run(&writer).await?;
+        make_shrinkable(&writer).await?;
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(ACQUIRE)
@@ -157,6 +167,30 @@ impl Store {
         // Locked from the start: one that reads first would fail, not wait, if `muster console revoke`
         // wrote in between.
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+    }
+
+    /// Gives space of what was forgotten back to the disk. Gives how many bytes.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub async fn give_back(&self) -> Result<u64> {
+        let (page_bytes,): (i64,) = sqlx::query_as("PRAGMA page_size").fetch_one(&self.writer).await?;
+        let free = async || -> Result<i64> {
+            let (free,): (i64,) = sqlx::query_as("PRAGMA freelist_count").fetch_one(&self.writer).await?;
+            Ok(free)
+        };
+        let begun = free().await?;
+        let mut left = begun;
+        while left > FREE_PAGES_MIN {
+            let count = (left - FREE_PAGES_MIN).min(FREE_PAGES_AT_ONCE);
+            sqlx::query(AssertSqlSafe(format!("PRAGMA incremental_vacuum({count})"))).execute(&self.writer).await?;
+            let now = free().await?;
+            if now >= left {
+                break;
+            }
+            left = now;
+        }
+        unsigned("size", begun.saturating_sub(left).saturating_mul(page_bytes))
     }
 
     /// Counts this life of the console, and gives its number.
@@ -207,6 +241,22 @@ impl Store {
         self.reader.close().await;
         self.writer.close().await;
     }
+}
+
+/// Lets the file of an older version shrink from now on. It is written anew for that, once, which takes as much space again; without that
+/// it stays as it is, and its free pages are used again.
+async fn make_shrinkable(writer: &SqlitePool) -> Result<()> {
+    let (mode,): (i64,) = sqlx::query_as("PRAGMA auto_vacuum").fetch_one(writer).await?;
+    if mode != 0 {
+        return Ok(());
+    }
+    tracing::info!("the console's store is written anew, so that it can give space back");
+    let mut connection = writer.acquire().await?;
+    sqlx::query("PRAGMA auto_vacuum = INCREMENTAL").execute(&mut *connection).await?;
+    if let Err(error) = sqlx::query("VACUUM").execute(&mut *connection).await {
+        tracing::warn!(%error, "the console's store could not be written anew: it does not shrink. hint: as much space as it takes has to be free");
+    }
+    Ok(())
 }
 
 /// Reads a stored text as what it is the text of.
@@ -282,6 +332,43 @@ pub(crate) mod tests {
         let (value,): (i64,) =
             sqlx::query_as("SELECT value FROM meta WHERE key = 'a'").fetch_one(store.read()).await.unwrap();
         assert_eq!(value, 1);
+    }
+
+    async fn fill(store: &Store) {
+        let large = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 64)
+                     INSERT INTO meta (key, value) SELECT n || hex(zeroblob(100000)), 1 FROM n";
+        sqlx::query(large).execute(store.write()).await.unwrap();
+        sqlx::query("DELETE FROM meta WHERE length(key) > 100").execute(store.write()).await.unwrap();
+    }
+
+    async fn size(dir: &tempfile::TempDir, store: &Store) -> u64 {
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(store.write()).await.unwrap();
+        std::fs::metadata(dir.path().join("console.db")).unwrap().len()
+    }
+
+    #[tokio::test]
+    async fn space_of_what_is_forgotten_is_given_back() {
+        let (dir, store) = temporary().await;
+        fill(&store).await;
+        let before = size(&dir, &store).await;
+        let given = store.give_back().await.unwrap();
+        let after = size(&dir, &store).await;
+        assert!(before > 12_000_000 && given > 7_000_000 && after + given <= before, "{before} {given} {after}");
+        assert_eq!(store.give_back().await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn store_of_an_older_version_shrinks_from_its_next_start_on() {
+        let (dir, store) = temporary().await;
+        sqlx::query("PRAGMA auto_vacuum = NONE").execute(store.write()).await.unwrap();
+        sqlx::query("VACUUM").execute(store.write()).await.unwrap();
+        fill(&store).await;
+        assert_eq!(store.give_back().await.unwrap(), 0, "it cannot yet");
+        store.close().await;
+        let store = Store::open(&dir.path().join("console.db")).await.unwrap();
+        assert!(size(&dir, &store).await < 2_000_000);
+        fill(&store).await;
+        assert!(store.give_back().await.unwrap() > 7_000_000);
     }
 
     #[tokio::test]
