@@ -270,7 +270,7 @@ mod tests {
         let mut content = sealed.content.clone().into_bytes();
         content[8] = if content[8] == b'A' { b'B' } else { b'A' };
         let content = String::from_utf8(content).unwrap();
-        assert_eq!(key.open(&with(Sealed { content, ..sealed.clone() }), host), Err(OpenError::Damaged));
+        assert_eq!(key.open(&with(Sealed { content, ..sealed }), host), Err(OpenError::Damaged));
         let fewer = Command { verb: Verb::Exec(Exec::new(vec!["true".to_owned()], 5)), ..command };
         assert_eq!(key.open(&fewer, host), Err(OpenError::Damaged));
     }
