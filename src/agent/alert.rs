@@ -33,6 +33,9 @@ use crate::{
 /// How long a twin counts as there: one that has withdrawn looks again every five minutes.
 const TWIN_MS: Millis = 15 * 60_000;
 
+/// How long it is told that the store has lost something: until somebody has had a day to see it.
+const LOST_MS: Millis = 24 * 3_600_000;
+
 /// What an agent knows of its alerts.
 #[derive(Debug)]
 pub(super) struct Lookout {
@@ -45,6 +48,8 @@ pub(super) struct Lookout {
     cpus: u32,
     /// When a twin last showed, by the agent's own clock.
     twin_ms: Option<Millis>,
+    /// When the store last lost something, by the wall clock.
+    lost_ms: Option<Millis>,
     /// How far the clock is from the console's, as of a message since the last sample.
     clock_off_s: Option<f64>,
 }
@@ -61,8 +66,19 @@ impl Lookout {
             folder: about.folder.to_owned(),
             cpus: about.cpus,
             twin_ms: None,
+            lost_ms: None,
             clock_off_s: None,
         }
+    }
+
+    /// The same, if the store has lost something then.
+    pub(super) fn with_loss(self, lost_ms: Option<Millis>) -> Self {
+        Self { lost_ms, ..self }
+    }
+
+    /// The store has lost something, as was noticed now.
+    pub(super) fn saw_loss(&mut self) {
+        self.lost_ms = Some(clock::now_ms());
     }
 
     /// The generation of the console's rules; nothing if there are none.
@@ -86,8 +102,10 @@ impl Lookout {
         };
         let twin = twin.map(|is_there| host(Metric::Duplicate, f64::from(u8::from(is_there))));
         let clock = self.clock_off_s.take().map(|off_s| host(Metric::ClockOff, off_s));
+        let since_loss = |lost_ms: Millis| clock::now_ms().saturating_sub(lost_ms) < LOST_MS;
+        let lost = self.lost_ms.map(|lost_ms| host(Metric::StoreLost, f64::from(u8::from(since_loss(lost_ms)))));
         let store = used(&self.folder).map(|share| host(Metric::StoreUsed, share));
-        twin.into_iter().chain(clock).chain(store).collect()
+        twin.into_iter().chain(clock).chain(lost).chain(store).collect()
     }
 }
 

@@ -218,6 +218,41 @@ async fn what_was_not_acknowledged_outlives_broker_and_agent() {
 }
 
 #[tokio::test]
+async fn a_disk_that_was_put_back_does_nothing_that_was_issued_before() {
+    let fleet = Fleet::new();
+    let mut console = fleet.console().await;
+    let folder = fleet.config("agent").data_dir;
+    let backup = fleet.folder.path().join("backup");
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+        assert!(copied.success());
+    };
+    fleet.working("agent").await.stop().await;
+    copy(&folder, &backup);
+
+    // What was done since, and a command that the console has not heard of yet.
+    let agent = fleet.working("agent").await;
+    let marks = fleet.folder.path().join("marks");
+    let append = format!("echo x >> {}", marks.display());
+    let command = fleet.exec(&["/bin/sh", "-c", &append]);
+    console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
+    console.outcome(command.id).await;
+    agent.stop().await;
+    std::fs::remove_dir_all(&folder).unwrap();
+    copy(&backup, &folder);
+
+    let agent = fleet.working("agent").await;
+    console.publish(HostTopic::Command, false, fleet.sign(&command)).await;
+    let (_, outcome) = console.outcome(command.id).await;
+    assert!(matches!(outcome.status, Status::Refused { code: RefusalCode::SetBack, .. }), "{outcome:?}");
+    assert_eq!(std::fs::read_to_string(&marks).unwrap(), "x\n", "it was done once");
+    let next = fleet.exec(&["/bin/true"]);
+    console.publish(HostTopic::Command, false, fleet.sign(&next)).await;
+    assert_eq!(console.outcome(next.id).await.1.status, EXITED, "what is issued now is done");
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn an_orderly_end_says_so() {
     let fleet = Fleet::new();
     let mut console = fleet.console().await;

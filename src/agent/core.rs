@@ -45,7 +45,6 @@ use super::{
     unit::{UnitStates, Units},
     voice::Voice,
 };
-use crate::chance;
 use crate::rules::{
     authorise::{Channel, Policy},
     backoff::jittered,
@@ -54,6 +53,7 @@ use crate::rules::{
     time::KnownTime,
 };
 use crate::sealing::HostKey;
+use crate::{chance, clock};
 
 /// Facts that are taken in at once, to be stored in one transaction.
 const FACTS_MAX: usize = 32;
@@ -107,6 +107,9 @@ pub(super) struct Agent {
     pub(super) policy: Policy,
     pub(super) user: String,
     pub(super) created_ms: Millis,
+    pub(super) lost_ms: Option<Millis>,
+    /// The epoch of the last life of this host that is known here.
+    pub(super) last_epoch: u64,
     pub(super) time: KnownTime,
     pub(super) executor: Executor,
     pub(super) units: Units,
@@ -159,6 +162,9 @@ pub(super) struct Parts {
     pub(super) policy: Policy,
     pub(super) user: String,
     pub(super) created_ms: Millis,
+    pub(super) lost_ms: Option<Millis>,
+    /// The epoch of the last life of this host that is known here.
+    pub(super) last_epoch: u64,
     pub(super) time: KnownTime,
     pub(super) executor: Executor,
     pub(super) units: Units,
@@ -175,6 +181,7 @@ pub(super) struct Parts {
 impl Agent {
     pub(super) fn new(parts: Parts) -> Self {
         let Parts { me, store, identity, realms, policy, user, created_ms, time, executor, units, voice, .. } = parts;
+        let (lost_ms, last_epoch) = (parts.lost_ms, parts.last_epoch);
         let mut agent = Self {
             me,
             store,
@@ -185,6 +192,8 @@ impl Agent {
             policy,
             user,
             created_ms,
+            lost_ms,
+            last_epoch,
             time,
             executor,
             units,
@@ -387,6 +396,9 @@ impl Agent {
         if matches!(&message.topic, Topic::Host(_, HostTopic::Presence)) {
             let now_ms = self.now_ms();
             let twin = self.voice.is_twin(message.payload());
+            if let Some(epoch) = self.voice.unknown_later_life(message.payload(), self.last_epoch) {
+                self.disk_went_back(epoch).await?;
+            }
             let verdict = self.voice.heard_presence(message.payload(), now_ms);
             self.voice.done(message);
             let seen = if twin { self.saw_twin().await } else { Ok(()) };
@@ -437,6 +449,22 @@ impl Agent {
         // The one that failed is the only one that is held now, and the first.
         self.held.append(&mut rest);
         done
+    }
+
+    /// The broker remembers a life of this host that its own disk does not: the disk was put back as a whole, mark and all.
+    async fn disk_went_back(&mut self, epoch: u64) -> Result<(), StoreError> {
+        let clock_ms = clock::now_ms();
+        let now_ms = self.time.now_ms(clock_ms);
+        self.store.note_older_disk(now_ms, clock_ms).await?;
+        self.last_epoch = epoch;
+        self.lost_ms = self.lost_ms.max(Some(now_ms));
+        self.lookout.saw_loss();
+        tracing::error!(
+            host.id = %self.me.host, epoch,
+            "this host has lived since its disk was written: the disk is an older copy, or a clone of it was started. Commands \
+             issued before now that are not in the journal are refused. hint: look at the host's units, and apply them again"
+        );
+        Ok(())
     }
 
     /// Acts on what the presence topic shows.
@@ -508,7 +536,7 @@ impl Agent {
             self.prune_ms = now_ms + jittered(PRUNE_MS, chance::random());
             let forgotten = journal::prune(&self.store, self.time.signed_ms(), self.bounds.kept_ms()).await?;
             tracing::debug!(forgotten, "commands that expired long ago were forgotten");
-            self.forget_daemons(crate::clock::now_ms()).await?;
+            self.forget_daemons(clock::now_ms()).await?;
         }
         Ok(())
     }

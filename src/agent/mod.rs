@@ -91,7 +91,10 @@ use self::{
     metric::{MetricsTask, Queues, Sources},
     portrait::Portrait,
     shim::Shims,
-    store::{Store, StoreError, journal},
+    store::{
+        Store, StoreError,
+        journal::{self, Restored},
+    },
     unit::{UnitStates, Units},
     voice::Voice,
 };
@@ -263,8 +266,9 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let realms = config.all_realms();
     let mut portrait = Portrait::new(config.labels.clone(), &realms);
     let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
-    let store = Store::open_or_replace(&folder.join("agent.db"), now_ms).await?;
-    if join::load(&folder)?.is_none() && config.join.is_some() {
+    let is_member = join::load(&folder)?.is_some();
+    let store = Store::open_or_replace(&folder.join("agent.db"), is_member, now_ms).await?;
+    if !is_member && config.join.is_some() {
         manager.ready("this host joins its fleet");
     }
     let identity = membership(&config, host, &portrait).await?;
@@ -306,12 +310,13 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     );
     let (exec_sender, exec) = mpsc::channel(EXEC_EVENTS);
     let executor = Executor::new(folder.clone(), shims, &config.exec, exec_sender).with_containers(units.clone());
+    put_commands_back(&store, &executor, now_ms).await?;
     let unfinished = journal::unfinished(&store).await?;
 
     let beats = Beats::new(life.epoch, config.heartbeat.periods(), portrait.with(&units.states().borrow()));
     let backlog_gap_ms = Millis::from(config.metrics.backlog_gap_ms);
     let mut voice = Voice::new(me.clone(), store.clone(), beats).with_backlog(backlog_gap_ms);
-    let lookout = lookout(&config, &store, &portrait, &mut voice).await?;
+    let lookout = lookout(&config, &store, &portrait, &mut voice).await?.with_loss(life.noticed_ms);
     let (ready_sender, ready) = watch::channel(false);
     let (asker, asked) = Asker::new();
     let LocalConfig { socket, listen } = config.local;
@@ -336,6 +341,8 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
         policy,
         user: facts::own_user(),
         created_ms: life.created_ms,
+        lost_ms: life.lost_ms,
+        last_epoch: life.last_epoch,
         time: KnownTime::new(life.signed_ms),
         executor,
         units: units.clone(),
@@ -351,6 +358,22 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let core = tokio::spawn(agent.run(unfinished));
     guard.disarm();
     Ok(RunningAgent { host, ready, stop, tasks, store, metrics, units, asker, core, _lock: lock })
+}
+
+/// Puts commands back into the journal that it has lost, and of which their programs' shims know.
+async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -> Result<(), StoreError> {
+    for (command, body) in executor.noted().await {
+        match journal::restore(store, &command, &body, now_ms).await? {
+            Restored::Lost => tracing::warn!(
+                command.id = %command.id,
+                "a command that runs, or has run, is put back into the agent's store"
+            ),
+            Restored::Unfinished => {}
+            // The agent was killed before its files were gone.
+            Restored::Answered => executor.forget(command.id).await,
+        }
+    }
+    Ok(())
 }
 
 /// The alerts of the host: those of earlier lives hold on, or are over and wait to be acknowledged.

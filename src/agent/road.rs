@@ -177,6 +177,7 @@ impl Agent {
                 policy: &self.policy,
                 user: &self.user,
                 created_ms: self.created_ms,
+                lost_ms: self.lost_ms,
                 time,
                 clock_ms,
             };
@@ -263,7 +264,8 @@ impl Agent {
 
     pub(super) async fn enter(&self, tx: &mut sqlx::SqliteConnection, command: &Command) -> Result<bool, StoreError> {
         let body = serde_json::to_string(command).map_err(|source| StoreError::Content { what: "command", source })?;
-        let entry = Entry { id: command.id, body: &body, expires_ms: command.expires_ms };
+        let entry =
+            Entry { id: command.id, body: &body, expires_ms: command.expires_ms, issued_ms: Some(command.issued_ms) };
         journal::insert(tx, entry, self.time.signed_ms(), clock::now_ms()).await
     }
 
@@ -276,7 +278,7 @@ impl Agent {
             return self.repeated(command.id).await;
         }
         let expires_ms = receive::cancelled_expires_ms(command.issued_ms);
-        let entry = Entry { id: which, body: "{}", expires_ms };
+        let entry = Entry { id: which, body: "{}", expires_ms, issued_ms: None };
         let refused = if journal::insert(&mut tx, entry, self.time.signed_ms(), now_ms).await? {
             let refusal = Refusal::new(RefusalCode::Conflict, "it was cancelled before it could be begun");
             journal::finish(&mut tx, which, Status::from(refusal).into(), now_ms).await?
@@ -330,7 +332,7 @@ impl Agent {
         let now_ms = clock::now_ms();
         let mut tx = self.store.begin().await?;
         // What is refused is never taken up again, so its text is of no use.
-        let entry = Entry { id, body: "{}", expires_ms };
+        let entry = Entry { id, body: "{}", expires_ms, issued_ms: None };
         let key = if journal::insert(&mut tx, entry, self.time.signed_ms(), now_ms).await? {
             journal::finish(&mut tx, id, status.into(), now_ms).await?
         } else {

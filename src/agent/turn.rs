@@ -104,8 +104,11 @@ impl Agent {
     pub(super) fn start_program(&mut self, Program { id, what, .. }: Program, place: Place) {
         let since_ms = self.now_ms();
         self.running.entry(id).or_insert_with(|| Running::since(since_ms));
-        let executor = self.executor.clone();
+        let (executor, store) = (self.executor.clone(), self.store.clone());
         self.work.spawn(async move {
+            if let Ok(Some(body)) = journal::body(&store, id).await {
+                executor.note(id, body).await;
+            }
             let begun = match what {
                 What::One(exec) => executor.run(id, &exec, place).await,
                 What::Several(batch) => {
@@ -113,6 +116,9 @@ impl Agent {
                     Ok(())
                 }
             };
+            if begun.is_err() {
+                executor.unnote(id).await;
+            }
             Work::Begun(id, begun)
         });
     }

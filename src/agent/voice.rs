@@ -223,6 +223,13 @@ impl<K: Kept, W: Wire> Voice<K, W> {
         self.line.as_ref().zip(presence).is_some_and(|(line, presence)| line.standing.is_twin(&presence))
     }
 
+    /// The epoch of a life of this host that an agent whose last life had the epoch `last` should know of, and does not.
+    pub(super) fn unknown_later_life(&self, payload: &[u8], last: u64) -> Option<u64> {
+        let presence: Presence = serde_json::from_slice(payload).ok()?;
+        let standing = &self.line.as_ref()?.standing;
+        standing.is_unknown_later_life(&presence, last).then_some(presence.epoch)
+    }
+
     /// Time has passed for a claim.
     pub(crate) fn tick(&mut self, now_ms: Millis) -> Verdict {
         let Some(line) = &mut self.line else { return Verdict::Ignore };

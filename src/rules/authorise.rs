@@ -185,6 +185,8 @@ pub struct Judge<'a> {
     pub user: &'a str,
     /// When the agent's store was made.
     pub created_ms: Millis,
+    /// If that store has lost something: what was issued by then cannot be known to be new.
+    pub lost_ms: Option<Millis>,
     /// What is known of the time.
     pub time: KnownTime,
     /// What the clock shows.
@@ -316,6 +318,13 @@ fn wrong_time(command: &Command, judge: &Judge<'_>) -> Option<Refusal> {
             RefusalCode::Replayed,
             "the command was issued before this agent's store was made, so nothing shows whether it was done before. \
              hint: send it anew; if that does not help, compare the clocks of host and console",
+        );
+    }
+    if judge.lost_ms.is_some_and(|lost_ms| issued_ms <= lost_ms) && !planted!(ObeyBeforeStore) {
+        return refuse(
+            RefusalCode::SetBack,
+            "the agent's store went back or was lost since the command was issued, so nothing shows whether it was done \
+             before. hint: look whether it was, and send it anew if not",
         );
     }
     if !judge.time.believes(issued_ms, judge.clock_ms) {

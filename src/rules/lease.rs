@@ -29,7 +29,7 @@ use super::{
 };
 
 /// A port of a unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// The unit.
     pub unit: UnitName,

@@ -35,6 +35,7 @@ pub mod heartbeat;
 pub mod intent;
 pub mod keys;
 pub mod lease;
+pub mod mark;
 pub mod order;
 pub mod placeholder;
 pub mod plan;

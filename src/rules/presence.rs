@@ -147,6 +147,15 @@ impl Standing {
         self.stage == Stage::Sole
     }
 
+    /// Whether this shows a life of the host that came after the last one that this agent's disk knows of, which had the
+    /// epoch `last`: then the whole disk is older than that life, and so is all that is on it. A clone that worked meanwhile
+    /// looks the same, and has done what this disk does not know of, too.
+    #[must_use]
+    pub fn is_unknown_later_life(&self, presence: &Presence, last: u64) -> bool {
+        let is_known = presence.instance == self.own.instance || self.former_life(presence).is_some();
+        !self.is_sole() && !is_known && presence.epoch > last && presence.epoch < self.epoch
+    }
+
     /// Whether this agent waits for an objection.
     #[must_use]
     pub fn is_claiming(&self) -> bool {
@@ -308,6 +317,23 @@ mod tests {
         let (one, other) = (epoch(1_000, Some(5_000), 0.25), epoch(1_000, Some(5_000), 0.75));
         assert!((5_001..=6_000).contains(&one) && (5_001..=6_000).contains(&other) && one != other, "{one} {other}");
         assert_eq!([epoch(0, Some(7), 0.0), epoch(0, Some(7), 1.0)], [8, 1_007]);
+    }
+
+    #[test]
+    fn a_later_life_that_the_disk_does_not_know_is_noticed() {
+        for (instance, epoch, wanted) in [
+            (TWIN, 6, true),
+            // The last one that it knows of, from before the machine was started anew.
+            (TWIN, 5, false),
+            (TWIN, 4, false),
+            // Another agent that runs at the same time, and began later.
+            (TWIN, 8, false),
+            (FORMER, 6, false),
+            (ME, 6, false),
+        ] {
+            let presence = Presence { epoch, ..presence(instance, 1, Offline) };
+            assert_eq!(standing().is_unknown_later_life(&presence, 5), wanted, "{presence:?}");
+        }
     }
 
     #[test]

@@ -139,6 +139,7 @@ impl Host {
             policy: &self.parts.manner.policy,
             user: &self.parts.manner.user,
             created_ms: self.parts.created_ms,
+            lost_ms: None,
             time: self.parts.time,
             clock_ms,
         };

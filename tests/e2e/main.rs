@@ -13,6 +13,7 @@
 mod fleet;
 
 mod addressing;
+mod agent_store;
 mod alerts;
 mod apply;
 mod away;

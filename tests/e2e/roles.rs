@@ -85,7 +85,7 @@ impl Roles {
         self.start_broker(&format!("127.0.0.1:{port}"));
     }
 
-    fn start_console(&mut self) {
+    pub(crate) fn start_console(&mut self) {
         let data = self.home.path().join("console");
         let text = format!(
             "data_dir = \"{}\"\nbroker_url = \"{}\"\nweb_listen = \"127.0.0.1:0\"\nhosts_listen = \"127.0.0.1:0\"\n{}",

@@ -120,7 +120,17 @@ impl Transaction<'_> {
     pub(super) fn begin_life(&mut self, now_ms: Millis) -> Life {
         let last = self.tables.life.map(|life| i64::try_from(life.epoch).unwrap());
         let epoch = u64::try_from(presence::epoch(now_ms, last, chance::random())).unwrap();
-        let life = Life { epoch, ..self.tables.life.unwrap_or(Life { epoch, created_ms: now_ms, signed_ms: 0 }) };
+        let life = Life {
+            epoch,
+            ..self.tables.life.unwrap_or(Life {
+                epoch,
+                created_ms: now_ms,
+                signed_ms: 0,
+                lost_ms: None,
+                noticed_ms: None,
+                last_epoch: 0,
+            })
+        };
         self.tables.life = Some(life);
         life
     }

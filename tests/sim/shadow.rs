@@ -7,11 +7,10 @@ use muster_topics::{
     name::CommandId,
     outcome::{Report, Status},
 };
-use sqlx::{Sqlite, Transaction};
 use tokio::runtime::Runtime;
 
 use crate::agent::store::{
-    Store,
+    Store, Tx,
     journal::{self, Entry, Known},
     outbox,
 };
@@ -19,7 +18,7 @@ use crate::agent::store::{
 /// An agent's store.
 pub(super) struct AgentShadow {
     // In this order: the store's connection ends before what it runs on.
-    transaction: Option<Transaction<'static, Sqlite>>,
+    transaction: Option<Tx>,
     store: Store,
     runtime: Runtime,
     _folder: tempfile::TempDir,
@@ -54,7 +53,7 @@ impl AgentShadow {
 
     pub(super) fn insert(&mut self, id: CommandId, expires_ms: Millis, signed_ms: Millis, rows: u64) {
         let tx = self.transaction.as_mut().unwrap();
-        let entry = Entry { id, body: "{}", expires_ms };
+        let entry = Entry { id, body: "{}", expires_ms, issued_ms: None };
         let new = self.runtime.block_on(journal::insert(tx, entry, signed_ms, 0)).unwrap();
         assert_eq!(new, journal::is_new(rows), "insert {id}");
     }

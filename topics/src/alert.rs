@@ -159,6 +159,8 @@ pub enum Metric {
     StoreUsed,
     /// How far the host's clock is from the console's, in seconds.
     ClockOff,
+    /// 1 for a day after the agent's store went back, was lost, or was found to be damaged.
+    StoreLost,
     /// 1 while another agent claims to be this host: its disk was cloned.
     Duplicate,
     /// A metric of a newer party, unknown to this reader.
@@ -185,7 +187,7 @@ pub enum Measure {
 
 impl Metric {
     /// All that are known here.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::CpuBusy,
         Self::MemoryUsed,
         Self::DiskUsed,
@@ -206,6 +208,7 @@ impl Metric {
         Self::CertificateLeft,
         Self::StoreUsed,
         Self::ClockOff,
+        Self::StoreLost,
         Self::Duplicate,
     ];
 
@@ -233,6 +236,7 @@ impl Metric {
             Self::CertificateLeft => "certificate_left",
             Self::StoreUsed => "store_used",
             Self::ClockOff => "clock_off",
+            Self::StoreLost => "store_lost",
             Self::Duplicate => "duplicate",
             Self::Other => "other",
         }
@@ -258,7 +262,11 @@ impl Metric {
             Self::UnitMemory => Measure::Bytes,
             Self::ClockOff => Measure::Seconds,
             Self::LoadPerCore | Self::UnitRestarts | Self::Other => Measure::Number,
-            Self::DiskUnresponsive | Self::UnitBroken | Self::UnitRolledBack | Self::Duplicate => Measure::Flag,
+            Self::DiskUnresponsive
+            | Self::UnitBroken
+            | Self::UnitRolledBack
+            | Self::StoreLost
+            | Self::Duplicate => Measure::Flag,
         }
     }
 

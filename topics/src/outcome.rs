@@ -294,6 +294,8 @@ pub enum RefusalCode {
     Expired,
     /// It was issued before this agent's store existed.
     Replayed,
+    /// The agent's store went back or was lost since it was issued, so nothing shows whether it was done.
+    SetBack,
     /// It is dated in the future, or lives longer than a command may.
     Invalid,
     /// The agent's own policy forbids it.

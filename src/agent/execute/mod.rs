@@ -9,6 +9,8 @@
 //! (what a container has for that), [`launch`] (its folder, its limits, its start), [`follow`] (telling what it prints and
 //! how it ends), [`batch`] (several programs, one after the other), [`piece`] (cutting output between characters).
 //!
+//! Beside that folder lies the command itself for as long ([`note`]), so that a journal that was lost knows again what runs.
+//!
 //! **Invariant: a command is launched at most once**: only [`Executor::run`] launches, and only in a
 //! folder that it has just made.
 
@@ -17,6 +19,7 @@ mod batch;
 mod follow;
 mod inside;
 mod launch;
+mod note;
 mod piece;
 mod prepare;
 
@@ -28,7 +31,7 @@ use std::{
 
 use muster_topics::{
     Millis,
-    command::{Batch, Exec},
+    command::{Batch, Command, Exec},
     name::CommandId,
     outcome::{Status, Stream},
     process::Limits,
@@ -230,8 +233,24 @@ impl Executor {
         super::follow::run(wanted, units, self.follows.clone(), self.events.clone()).await
     }
 
+    /// Writes down a command that is about to be started, beside its folder.
+    pub(super) async fn note(&self, id: CommandId, body: String) {
+        note::write(self.data_dir.join("exec"), id, body).await;
+    }
+
+    /// A command was not started after all.
+    pub(super) async fn unnote(&self, id: CommandId) {
+        note::remove(&self.data_dir.join("exec"), id).await;
+    }
+
+    /// The commands that were started, and whose outcome may not be stored: each with its text.
+    pub(super) async fn noted(&self) -> Vec<(Command, String)> {
+        note::all(self.data_dir.join("exec")).await
+    }
+
     /// Deletes the files of a command whose outcome is stored.
     pub async fn forget(&self, id: CommandId) {
+        note::remove(&self.data_dir.join("exec"), id).await;
         self.launcher.remove(&self.folder_of(id), &id.to_string()).await;
     }
 

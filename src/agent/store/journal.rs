@@ -16,7 +16,7 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, from_sql, outbox, remember_signed_time, to_sql};
+use super::{Store, StoreError, from_sql, outbox, remember_signed_time, step, to_sql};
 use crate::fault::planted;
 
 /// How long a row outlives the expiry of its command, unless somebody wants it otherwise: longer than any message stays
@@ -32,6 +32,8 @@ pub struct Entry<'a> {
     pub body: &'a str,
     /// Its expiry.
     pub expires_ms: Millis,
+    /// When it was issued; nothing if nothing is done about it but to answer.
+    pub issued_ms: Option<Millis>,
 }
 
 /// A command that an earlier life of the agent did not bring to an end.
@@ -98,7 +100,11 @@ pub async fn insert(
     .execute(&mut *tx)
     .await?;
     remember_signed_time(tx, signed_ms).await?;
-    Ok(is_new(done.rows_affected()))
+    let is_new = is_new(done.rows_affected());
+    if let Some(issued_ms) = entry.issued_ms.filter(|_| is_new) {
+        step(tx, issued_ms).await?;
+    }
+    Ok(is_new)
 }
 
 /// Whether a command that made so many rows is one that was not there.
@@ -106,14 +112,14 @@ pub(crate) fn is_new(rows: u64) -> bool {
     rows == 1 || planted!(EnterTwice)
 }
 
-/// Says whether a command waits for its turn.
+/// Says whether a command waits for its turn. One whose turn has come is about to be begun, which is a step.
 ///
 /// # Errors
 /// If the database refuses.
 pub async fn set_queued(tx: &mut SqliteConnection, command: CommandId, queued: bool) -> Result<(), StoreError> {
     let id = command.to_string();
-    sqlx::query!("UPDATE journal SET queued = ? WHERE id = ?", queued, id).execute(tx).await?;
-    Ok(())
+    sqlx::query!("UPDATE journal SET queued = ? WHERE id = ?", queued, id).execute(&mut *tx).await?;
+    if queued { Ok(()) } else { step(tx, 0).await }
 }
 
 /// Puts a piece of a command's output into the outbox. Nothing if the command has its answer, or
@@ -254,6 +260,44 @@ pub async fn knows(store: &Store, command: CommandId) -> Result<bool, StoreError
     Ok(found > 0)
 }
 
+/// A command as it was entered, if it is there.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn body(store: &Store, command: CommandId) -> Result<Option<String>, StoreError> {
+    let id = command.to_string();
+    Ok(sqlx::query_scalar!("SELECT body FROM journal WHERE id = ?", id).fetch_optional(&store.pool).await?)
+}
+
+/// What there was to put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restored {
+    /// The command was lost, and is there again, without an answer.
+    Lost,
+    /// It is there, and has no answer yet.
+    Unfinished,
+    /// It is there with its answer.
+    Answered,
+}
+
+/// Puts a command back that a store may have lost, and whose program was begun: what became of that its shim knows.
+///
+/// # Errors
+/// If the database refuses.
+pub async fn restore(store: &Store, command: &Command, body: &str, now_ms: Millis) -> Result<Restored, StoreError> {
+    let id = command.id.to_string();
+    let mut tx = store.begin().await?;
+    // It is a step that was made long ago.
+    let entry = Entry { id: command.id, body, expires_ms: command.expires_ms, issued_ms: None };
+    if insert(&mut tx, entry, 0, now_ms).await? {
+        super::commit(tx, "put command back").await?;
+        return Ok(Restored::Lost);
+    }
+    let finished_ms =
+        sqlx::query_scalar!("SELECT finished_ms FROM journal WHERE id = ?", id).fetch_one(&mut *tx).await?;
+    Ok(if finished_ms.is_some() { Restored::Answered } else { Restored::Unfinished })
+}
+
 /// What expired before this is forgotten.
 pub(crate) fn kept_from_ms(signed_ms: Millis, kept_ms: Millis) -> Millis {
     if planted!(PruneEarly) {
@@ -339,7 +383,8 @@ mod tests {
 
         async fn insert(&self, id: CommandId) -> bool {
             let mut tx = self.store.begin().await.unwrap();
-            let new = insert(&mut tx, Entry { id, body: "{}", expires_ms: EXPIRES }, 5, 5).await.unwrap();
+            let new =
+                insert(&mut tx, Entry { id, body: "{}", expires_ms: EXPIRES, issued_ms: Some(5) }, 5, 5).await.unwrap();
             tx.commit().await.unwrap();
             new
         }
@@ -485,7 +530,7 @@ mod tests {
         let bench = Bench::new().await;
         let id = CommandId::new();
         let mut tx = bench.store.begin().await.unwrap();
-        insert(&mut tx, Entry { id, body: "{}", expires_ms: EXPIRES }, 5, 5).await.unwrap();
+        insert(&mut tx, Entry { id, body: "{}", expires_ms: EXPIRES, issued_ms: Some(5) }, 5, 5).await.unwrap();
         finish(&mut tx, id, Status::Completed.into(), 7).await.unwrap();
         drop(tx);
         let bench = bench.reopened().await;

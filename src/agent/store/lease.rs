@@ -90,6 +90,27 @@ pub async fn give_up(
     set(connection, unit, &left).await
 }
 
+/// Puts back what a unit was leased. A port that is another's by now stays with that.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn restore(connection: &mut SqliteConnection, leases: &[Lease]) -> Result<(), StoreError> {
+    for lease in leases {
+        let (unit, name, protocol) = (lease.unit.as_str(), lease.name.as_str(), lease.protocol.as_str());
+        let port = i64::from(lease.port);
+        sqlx::query!(
+            "INSERT INTO lease (unit, name, protocol, port) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            unit,
+            name,
+            protocol,
+            port
+        )
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
+}
+
 /// Whether nobody listens there. Only "in use" is a no: what else is wrong with an address (such as that it is not
 /// this host's now, or that the port is for root alone) the unit itself finds out, and says better.
 fn is_free(provided: &Provided, at: SocketAddr) -> bool {

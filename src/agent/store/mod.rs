@@ -6,14 +6,19 @@
 //!
 //! The queries are checked against `.sqlx/`, which `tests/prepare` writes anew from the migrations.
 //!
-//! **Invariant: a store is never silently emptied.** A damaged one is set aside under another name.
+//! **Invariant: a store is never silently emptied, and never silently goes back.** A damaged one is set aside under another
+//! name, and a mark beside it shows how far it was (`mark`). What it held is taken from where it stands a second time
+//! (`intent`: what units should be); each row has a checksum (`seal`).
 
 pub mod alert;
+pub mod intent;
 pub mod journal;
 pub mod lease;
+mod mark;
 pub mod metric;
 pub mod outbox;
 pub mod realm;
+mod seal;
 pub mod snapshot;
 pub mod unit;
 pub mod unit_set;
@@ -21,17 +26,26 @@ mod verified;
 
 use std::{
     io,
+    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use muster_topics::Millis;
 use sqlx::{
-    ConnectOptions, Connection, Sqlite, SqlitePool, Transaction,
+    ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
+use self::{intent::Intent, mark::MarkFile};
 use super::crash;
-use crate::{chance, files, one_writer, rules::presence};
+use crate::{
+    chance, files, one_writer,
+    rules::{
+        mark::{self as rule, Found, Loss, Mark},
+        presence,
+    },
+};
 
 /// Something went wrong with the store.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +67,16 @@ pub enum StoreError {
     /// SQLite found the file itself to be wrong.
     #[error("the agent's store is damaged: {0}")]
     Damaged(String),
+    /// The mark beside it cannot be used.
+    #[error(
+        "the mark of the agent's store, {path}: {source}. hint: the agent's user must be able to read and write it"
+    )]
+    Mark {
+        /// The store's file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// A damaged store could not be moved out of the way.
     #[error("the damaged store {path} cannot be set aside: {source}")]
     SetAside {
@@ -81,6 +105,60 @@ impl StoreError {
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: SqlitePool,
+    mark: Option<Arc<MarkFile>>,
+    intent: Arc<Intent>,
+}
+
+/// A transaction. Dropping it is as if it had never been.
+#[derive(Debug)]
+pub struct Tx {
+    inner: Transaction<'static, Sqlite>,
+    mark: Option<Arc<MarkFile>>,
+}
+
+impl Deref for Tx {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.inner
+    }
+}
+
+impl DerefMut for Tx {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.inner
+    }
+}
+
+impl Tx {
+    /// Undoes what was done in it.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn rollback(self) -> Result<(), StoreError> {
+        Ok(self.inner.rollback().await?)
+    }
+
+    /// Makes what was done in it last, with the checksums of all rows that it has changed. The mark follows before anybody
+    /// can act on it. (Were it first, a crash in between would look like a store that went back.)
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn commit(mut self) -> Result<(), StoreError> {
+        seal::seal(&mut self.inner).await?;
+        let reached = match &self.mark {
+            Some(_) => Some(reached(&mut self.inner).await?),
+            None => None,
+        };
+        self.inner.commit().await?;
+        if let (Some(mark), Some(reached)) = (&self.mark, reached)
+            && let Err(error) = mark.follow(reached).await
+        {
+            // What is committed is to be done: the mark is there for a second fault, and follows with the next step.
+            tracing::error!(%error, "the mark of the agent's store cannot be written. hint: is the agent's folder writable?");
+        }
+        Ok(())
+    }
 }
 
 /// What a store knows of itself when the agent starts.
@@ -92,6 +170,12 @@ pub struct Life {
     pub created_ms: Millis,
     /// The latest signed time that was seen.
     pub signed_ms: Millis,
+    /// If the store has lost something: what was issued by then, and is not in the journal, cannot be known to be new.
+    pub lost_ms: Option<Millis>,
+    /// When it was last noticed that it has.
+    pub noticed_ms: Option<Millis>,
+    /// The epoch of the life before; 0 if this is the first.
+    pub last_epoch: u64,
 }
 
 impl Store {
@@ -114,33 +198,90 @@ impl Store {
             pool.close().await;
             return Err(error.into());
         }
-        Ok(Self { pool })
+        let intent = Arc::new(Intent::beside(path));
+        Ok(Self { pool, mark: None, intent })
     }
 
-    /// Opens the store in `path`; one that is damaged is set aside first, and a new one made.
+    /// Opens the store in `path`, and compares it with the mark beside it; one that is damaged is set aside first, and a
+    /// new one made. What the store has lost is said, and what stands elsewhere a second time is put back into it.
+    /// `is_member` says whether this agent has worked here before.
     ///
     /// # Errors
     /// As [`Store::open`], for anything but damage.
-    pub async fn open_or_replace(path: &Path, now_ms: Millis) -> Result<Self, StoreError> {
-        let error = match Self::open(path).await {
-            Err(error) if error.is_damage() => error,
-            other => return other,
+    pub async fn open_or_replace(path: &Path, is_member: bool, now_ms: Millis) -> Result<Self, StoreError> {
+        let mark = MarkFile::open(path).map_err(|source| StoreError::Mark { path: path.to_owned(), source })?;
+        let is_there = std::fs::metadata(path).is_ok_and(|file| file.len() > 0);
+        let (opened, is_damaged, damage) = match Self::open_verified(path, now_ms).await {
+            Ok((store, damage)) => (store, false, damage),
+            Err(error) if error.is_damage() => {
+                let aside = set_aside(path, now_ms);
+                let aside = aside.map_err(|source| StoreError::SetAside { path: path.to_owned(), source })?;
+                tracing::error!(
+                    store = %path.display(), aside = %aside.display(), %error,
+                    "the store is damaged and was set aside; a new one is made. hint: check this host's disk"
+                );
+                (Self::open(path).await?, true, seal::Damage::default())
+            }
+            Err(error) => return Err(error),
         };
-        let aside = set_aside(path, now_ms).map_err(|source| StoreError::SetAside { path: path.to_owned(), source })?;
-        tracing::error!(
-            store = %path.display(), aside = %aside.display(), %error,
-            "the store is damaged and was set aside; a new one is made. What units should be and what was not yet \
-             acknowledged is in the old one. hint: apply the units again; check this host's disk"
-        );
-        Self::open(path).await
+        let store = Self { mark: Some(mark.clone()), ..opened };
+        let mut tx = store.begin().await?;
+        let found = match (is_damaged, is_there) {
+            (true, _) => Found::Damaged,
+            (false, false) => Found::Nothing,
+            (false, true) => Found::Store(reached(&mut tx).await?),
+        };
+        let loss = rule::loss(mark.get(), found, is_member);
+        let loss = loss.or_else(|| (damage.rows > 0).then_some(Loss::Rows { rows: damage.rows }));
+        let before = mark.get().unwrap_or_default();
+        if let Some(loss) = loss {
+            // Damaged rows that are of no command have lost none.
+            let loses_commands = !matches!(loss, Loss::Rows { .. }) || damage.is_of_commands;
+            let lost_ms = if loses_commands { rule::lost_ms(loss, mark.get(), found, now_ms) } else { 0 };
+            note_loss(&mut tx, before, lost_ms, now_ms).await?;
+            tracing::error!(
+                store = %path.display(), lost_ms,
+                "the agent's store has lost something: {loss}. Commands issued before that are not in its journal are \
+                 refused from now on, for nothing shows whether they were done. hint: was a backup put back, or a file \
+                 deleted? Otherwise check this host's disk"
+            );
+        }
+        name_store(&mut tx, chance::random()).await?;
+        store.intent.restore(&mut tx, loss, now_ms).await?;
+        commit(tx, "open store").await?;
+        Ok(store)
+    }
+
+    /// Opens a store, looks at the checksums of all rows, and sets those aside that are damaged.
+    async fn open_verified(path: &Path, now_ms: Millis) -> Result<(Self, seal::Damage), StoreError> {
+        let store = Self::open(path).await?;
+        let verified = async {
+            let mut tx = store.begin().await?;
+            let damage = seal::verify(&mut tx, now_ms).await?;
+            commit(tx, "set damaged rows aside").await?;
+            Ok(damage)
+        };
+        match verified.await {
+            Ok(damage) => Ok((store, damage)),
+            Err(error) => {
+                store.close().await;
+                Err(error)
+            }
+        }
     }
 
     /// Begins a transaction. There is one connection: end it before the next is asked for.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        Ok(self.pool.begin().await?)
+    pub async fn begin(&self) -> Result<Tx, StoreError> {
+        Ok(Tx { inner: self.pool.begin().await?, mark: self.mark.clone() })
+    }
+
+    /// Where what units should be stands a second time.
+    #[must_use]
+    pub fn intent(&self) -> &Arc<Intent> {
+        &self.intent
     }
 
     /// Begins a new life of the agent, with an epoch that is later than that of every life before.
@@ -150,6 +291,8 @@ impl Store {
     pub async fn begin_life(&self, now_ms: Millis) -> Result<Life, StoreError> {
         let mut tx = self.begin().await?;
         let last = sqlx::query_scalar!("SELECT value FROM meta WHERE key = 'epoch'").fetch_optional(&mut *tx).await?;
+        let marked = self.mark.as_ref().and_then(|mark| mark.get()).map(|mark| mark.epoch);
+        let last = last.max(marked);
         let epoch = presence::epoch(now_ms, last, chance::random());
         sqlx::query!("INSERT INTO meta (key, value) VALUES ('created_ms', ?) ON CONFLICT DO NOTHING", now_ms)
             .execute(&mut *tx)
@@ -162,17 +305,35 @@ impl Store {
         .await?;
         let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(&mut *tx).await?;
         commit(tx, "begin life").await?;
-        let value = |key| rows.iter().find(|row| row.key == key).map_or(0, |row| row.value);
-        Ok(Life { epoch: from_sql(value("epoch")), created_ms: value("created_ms"), signed_ms: value("signed_ms") })
+        let value = |key| rows.iter().find(|row| row.key == key).map(|row| row.value);
+        Ok(Life {
+            epoch: from_sql(value("epoch").unwrap_or_default()),
+            created_ms: value("created_ms").unwrap_or_default(),
+            signed_ms: value("signed_ms").unwrap_or_default(),
+            lost_ms: value("lost_ms"),
+            noticed_ms: value("noticed_ms"),
+            last_epoch: from_sql(last.unwrap_or_default()),
+        })
     }
 
-    /// When this store was made; 0 if no life of the agent has begun with it.
+    /// Writes down that the store is older than what this host has done: all of its disk is.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn created_ms(&self) -> Result<Millis, StoreError> {
-        let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(&self.pool).await?;
-        Ok(rows.iter().find(|row| row.key == "created_ms").map_or(0, |row| row.value))
+    pub async fn note_older_disk(&self, lost_ms: Millis, now_ms: Millis) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        note_loss(&mut tx, Mark::default(), lost_ms, now_ms).await?;
+        commit(tx, "note older disk").await
+    }
+
+    /// Since when this store has known everything: when it was made, or when it was noticed that it has lost something.
+    /// 0 if no life of the agent has begun with it.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn complete_since_ms(&self) -> Result<Millis, StoreError> {
+        let rows = sqlx::query!("SELECT key, value FROM meta WHERE key IN ('created_ms', 'noticed_ms')");
+        Ok(rows.fetch_all(&self.pool).await?.iter().map(|row| row.value).max().unwrap_or_default())
     }
 
     /// Closes the store: the write-ahead log goes into the file.
@@ -186,10 +347,63 @@ impl Store {
 ///
 /// # Errors
 /// If the database refuses.
-pub(super) async fn commit(tx: Transaction<'static, Sqlite>, what: &'static str) -> Result<(), StoreError> {
+pub(super) async fn commit(tx: Tx, what: &'static str) -> Result<(), StoreError> {
     crash::point(what, "before commit");
     tx.commit().await?;
     crash::point(what, "after commit");
+    Ok(())
+}
+
+/// How far the store is.
+async fn reached(connection: &mut SqliteConnection) -> Result<Mark, StoreError> {
+    let rows = sqlx::query!("SELECT key, value FROM meta").fetch_all(connection).await?;
+    let value = |key| rows.iter().find(|row| row.key == key).map_or(0, |row| row.value);
+    Ok(Mark { store: value("store"), steps: value("steps"), issued_ms: value("issued_ms"), epoch: value("epoch") })
+}
+
+/// Makes a step: what follows from it is done only once the mark knows of it. `issued_ms` is when its command was issued.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn step(tx: &mut SqliteConnection, issued_ms: Millis) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO meta (key, value) VALUES ('steps', 1), ('issued_ms', ?)
+         ON CONFLICT (key) DO UPDATE SET
+             value = CASE key WHEN 'steps' THEN value + 1 ELSE max(value, excluded.value) END",
+        issued_ms
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Writes down that the store has lost something, in a step beyond all that the mark knows of.
+async fn note_loss(tx: &mut SqliteConnection, mark: Mark, lost_ms: Millis, now_ms: Millis) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO meta (key, value) VALUES ('steps', ?), ('issued_ms', ?), ('lost_ms', ?)
+         ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)",
+        mark.steps,
+        mark.issued_ms,
+        lost_ms
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "INSERT INTO meta (key, value) VALUES ('noticed_ms', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        now_ms
+    )
+    .execute(&mut *tx)
+    .await?;
+    // What waited may have been begun in what is lost.
+    sqlx::query!("UPDATE journal SET queued = 0 WHERE queued = 1").execute(&mut *tx).await?;
+    step(tx, 0).await
+}
+
+/// Gives a store that has none its name; `share` of 0 to 1 is drawn by lot.
+async fn name_store(tx: &mut SqliteConnection, share: f64) -> Result<(), StoreError> {
+    // As many numbers as a float has, so that no two stores of a host are alike.
+    let name = 1 + (share * 9_007_199_254_740_992.0) as i64;
+    sqlx::query!("INSERT INTO meta (key, value) VALUES ('store', ?) ON CONFLICT DO NOTHING", name).execute(tx).await?;
     Ok(())
 }
 
@@ -202,7 +416,7 @@ pub(super) async fn commit(tx: Transaction<'static, Sqlite>, what: &'static str)
 async fn check(path: &Path) -> Result<(), StoreError> {
     files::make_private(path).map_err(sqlx::Error::Io)?;
     let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
-    let found = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&mut connection).await;
+    let found = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(&mut connection).await;
     let closed = connection.close().await;
     let found: String = found?;
     closed?;
@@ -254,6 +468,8 @@ fn from_sql(number: i64) -> u64 {
 }
 
 #[cfg(test)]
+mod loss_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -263,7 +479,17 @@ mod tests {
         let path = folder.path().join("agent.db");
         let store = Store::open(&path).await.unwrap();
         let first = store.begin_life(5_000_000).await.unwrap();
-        assert_eq!(first, Life { epoch: 5_000_000, created_ms: 5_000_000, signed_ms: 0 });
+        assert_eq!(
+            first,
+            Life {
+                epoch: 5_000_000,
+                created_ms: 5_000_000,
+                signed_ms: 0,
+                lost_ms: None,
+                noticed_ms: None,
+                last_epoch: 0
+            }
+        );
         let mut tx = store.begin().await.unwrap();
         remember_signed_time(&mut tx, 77).await.unwrap();
         remember_signed_time(&mut tx, 66).await.unwrap();
@@ -272,7 +498,7 @@ mod tests {
         drop(store);
         let store = Store::open(&path).await.unwrap();
         let second = store.begin_life(9_000_000).await.unwrap();
-        assert_eq!(second, Life { epoch: 9_000_000, created_ms: 5_000_000, signed_ms: 77 });
+        assert_eq!(second, Life { signed_ms: 77, epoch: 9_000_000, last_epoch: 5_000_000, ..first });
         let third = store.begin_life(8_000_000).await.unwrap().epoch;
         assert!((9_000_001..=9_001_000).contains(&third), "the clock was set back: {third}");
     }
@@ -294,7 +520,7 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
 
             assert!(Store::open(&path).await.unwrap_err().is_damage(), "{damage}");
-            let store = Store::open_or_replace(&path, 4_200).await.unwrap();
+            let store = Store::open_or_replace(&path, false, 4_200).await.unwrap();
             assert_eq!(store.begin_life(9_000_000).await.unwrap().epoch, 9_000_000, "{damage}");
             assert_eq!(std::fs::read(folder.path().join("agent.db.damaged-4200")).unwrap(), bytes, "{damage}");
         }
@@ -342,7 +568,7 @@ mod tests {
     async fn what_is_no_damage_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("none").join("agent.db");
-        assert!(Store::open_or_replace(&path, 0).await.is_err());
+        assert!(Store::open_or_replace(&path, false, 0).await.is_err());
         assert!(!folder.path().join("none").exists());
     }
 }

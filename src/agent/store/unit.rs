@@ -22,7 +22,7 @@ use muster_topics::{
 };
 use sqlx::SqliteConnection;
 
-use super::{Store, StoreError, from_sql, lease, realm, snapshot, to_sql, verified};
+use super::{Store, StoreError, from_sql, intent::Copy, lease, realm, snapshot, to_sql, verified};
 use crate::rules::{
     Refusal,
     edit::{Current, Edit, Holding},
@@ -428,6 +428,76 @@ async fn circle(
 async fn is_full(connection: &mut SqliteConnection) -> Result<bool, StoreError> {
     let count = sqlx::query_scalar!("SELECT count(*) FROM unit").fetch_one(connection).await?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX) >= UNITS_MAX)
+}
+
+/// Puts a unit back as its second copy has it.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn restore(connection: &mut SqliteConnection, copy: &Copy, kept: &Kept) -> Result<(), StoreError> {
+    let Desired { generation, revision, spec, run, frozen } = &copy.desired;
+    let (name, generation, digest) = (copy.unit.as_str(), to_sql(*generation), revision.as_str());
+    let (spec, observed) = (to_json("unit's spec", spec)?, to_json("observed state", kept)?);
+    let ((run, playing), frozen) = (columns(*run), i64::from(*frozen));
+    let broken = copy.hold.as_ref().filter(|hold| hold.reason == HoldReason::Broken);
+    let (reason, broken_ms) = (broken.map(|_| "broken"), broken.map(|hold| hold.since_ms));
+    sqlx::query!(
+        "INSERT INTO unit (name, generation, revision, spec, run, playing, frozen, hold_reason, hold_since_ms, observed)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         ON CONFLICT (name) DO UPDATE SET generation = excluded.generation, revision = excluded.revision,
+             spec = excluded.spec, run = excluded.run, playing = excluded.playing, frozen = excluded.frozen,
+             held_by = NULL, held_since_ms = NULL, held_note = NULL, hold_reason = excluded.hold_reason,
+             hold_since_ms = excluded.hold_since_ms, observed = excluded.observed",
+        name,
+        generation,
+        digest,
+        spec,
+        run,
+        playing,
+        frozen,
+        reason,
+        broken_ms,
+        observed
+    )
+    .execute(&mut *connection)
+    .await?;
+    match &copy.hold {
+        Some(held) if held.reason == HoldReason::Operator => hold(connection, &copy.unit, held).await,
+        _ => Ok(()),
+    }
+}
+
+/// Holds a unit as if an operator did.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn hold(connection: &mut SqliteConnection, unit: &UnitName, hold: &Hold) -> Result<(), StoreError> {
+    let (name, by, note) = (unit.as_str(), hold.by.as_ref().map(Name::as_str), hold.note.as_deref());
+    sqlx::query!(
+        "UPDATE unit SET held_by = ?, held_since_ms = ?, held_note = ?, hold_reason = NULL, hold_since_ms = NULL
+         WHERE name = ?",
+        by,
+        hold.since_ms,
+        note,
+        name
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Has the next generation come after that of each unit, whatever the store has forgotten.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn raise_generation(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO meta (key, value) SELECT 'generation', max(generation) FROM unit HAVING count(*) > 0
+         ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)"
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 async fn next_generation(connection: &mut SqliteConnection) -> Result<i64, StoreError> {

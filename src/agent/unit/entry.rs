@@ -22,7 +22,10 @@ use super::{
 };
 use crate::{
     clock::now_ms,
-    rules::plan::{Instance, Kept, Seen, Slot, Step, Unit},
+    rules::{
+        lease::Lease,
+        plan::{Instance, Kept, Seen, Slot, Step, Unit},
+    },
 };
 
 /// Requests that wait for one instance. The planner asks for an end once per grace period, and to freeze
@@ -42,6 +45,8 @@ pub(super) struct Entry {
     install: Option<AbortHandle>,
     /// What the store has of it.
     pub(super) kept: Option<(Kept, Option<Hold>)>,
+    /// Its ports.
+    pub(super) leases: Vec<Lease>,
     /// What snapshots need of it beyond what it should be.
     pub(super) pins: Pins,
     /// Its probes.
@@ -61,6 +66,7 @@ impl Entry {
             orders: BTreeMap::new(),
             install: None,
             kept,
+            leases: Vec::new(),
             pins: Pins::default(),
             watchers: Watchers::default(),
             wake_ms: None,

@@ -32,6 +32,7 @@ use crate::{
         metric::Reconciled,
         store::{
             Store, StoreError,
+            intent::Copy,
             unit::{StoredUnits, UnitRow},
         },
     },
@@ -150,7 +151,7 @@ impl Task {
     /// Reads all units, and begins to look up what runs of them, and of others that left traces.
     pub(super) async fn load(&mut self) -> Result<(), StoreError> {
         let stored = self.store.units().await?;
-        let made_ms = self.store.created_ms().await?;
+        let complete_ms = self.store.complete_since_ms().await?;
         let known: BTreeSet<&str> = stored.units.iter().map(|row| row.name.as_str()).collect();
         let unreadable: BTreeSet<&str> = stored.unreadable.iter().map(String::as_str).collect();
         for kind in self.kinds.iter() {
@@ -162,10 +163,11 @@ impl Task {
                 if known.contains(name.as_str()) || unreadable.contains(name.as_str()) {
                     continue;
                 }
-                if at_ms < made_ms {
+                if at_ms < complete_ms {
                     tracing::warn!(
                         unit = %name,
-                        "there are traces of a unit from before the agent's store was made; they are left as they are. \
+                        "there are traces of a unit from before the agent's store was made, or from before it lost something; they \
+                         are left as they are. \
                          hint: apply the unit again, and it is taken up as it runs"
                     );
                 } else {
@@ -246,9 +248,14 @@ impl Task {
                 changed.insert(name);
             }
         }
+        if let Err(error) = self.store.intent().keep_realms(&realms).await {
+            tracing::error!(%error, "realms cannot be written down a second time");
+        }
         for (name, entry) in &mut self.entries {
+            entry.leases = leases.iter().filter(|lease| lease.unit == *name).cloned().collect();
             let is_forgotten = !known.contains(name) && !unreadable.iter().any(|other| other == name.as_str());
             if is_forgotten && entry.unit.desired.is_some() {
+                self.store.intent().forget(name);
                 entry.unit.observe(Seen::Desired(None, None), now_ms());
                 changed.insert(name.clone());
             }
@@ -399,6 +406,12 @@ impl Task {
                     // A full disk must not keep a unit from being kept; the next change or tick tries again.
                     Err(error) => tracing::error!(unit = %name, %error, "what a unit is cannot be written down"),
                 }
+            }
+        }
+        if let Some(asked) = entry.unit.asked() {
+            let copy = Copy::new(name, asked, entry.unit.hold.as_ref(), &entry.unit.kept(), &entry.leases);
+            if let Err(error) = self.store.intent().keep(&copy).await {
+                tracing::error!(unit = %name, %error, "what a unit should be cannot be written down a second time");
             }
         }
         publish(&self.publish, name, entry);

@@ -13,7 +13,7 @@ use muster_topics::{
 const MINUTE_MS: u64 = 60_000;
 
 /// Name, metric, threshold, clear level, how long, how bad.
-const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 20] = [
+const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 21] = [
     ("cpu", Metric::CpuBusy, 0.98, 0.9, 30 * MINUTE_MS, Severity::Warning),
     ("memory", Metric::MemoryUsed, 0.95, 0.9, 5 * MINUTE_MS, Severity::Warning),
     ("disk", Metric::DiskUsed, 0.9, 0.85, 5 * MINUTE_MS, Severity::Warning),
@@ -41,6 +41,7 @@ const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 20] = [
     ("certificate", Metric::CertificateLeft, 0.2, 0.25, 10 * MINUTE_MS, Severity::Critical),
     ("store", Metric::StoreUsed, 0.97, 0.95, MINUTE_MS, Severity::Critical),
     ("clock", Metric::ClockOff, 30.0, 10.0, 2 * MINUTE_MS, Severity::Warning),
+    ("store-lost", Metric::StoreLost, 0.0, 0.0, 0, Severity::Critical),
     ("duplicate", Metric::Duplicate, 0.0, 0.0, 0, Severity::Critical),
 ];
 

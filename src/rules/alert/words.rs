@@ -15,6 +15,12 @@ pub fn raised(rule: &Rule, reading: &Reading) -> String {
         Metric::DiskUnresponsive => format!(
             "{subject} does not answer. hint: what reads or writes there hangs; is its server or device gone? `umount -l` lets go of it"
         ),
+        Metric::StoreLost => {
+            "the agent's store went back, was lost or was damaged; commands from before that it does not \
+                              know any more are refused. hint: the agent's log says which; was a backup put back? \
+                              Otherwise check the host's disk, and its units"
+                .to_owned()
+        }
         Metric::Duplicate => "another agent claims to be this host. hint: was its disk cloned? Remove the agent's \
                               folder on the copy, and join it with a new token"
             .to_owned(),
@@ -85,6 +91,7 @@ fn about(subject: &Subject) -> String {
         Metric::CertificateLeft => "left of the certificate's life:".to_owned(),
         Metric::StoreUsed => "file system of the agent's folder used:".to_owned(),
         Metric::ClockOff => "clock off by".to_owned(),
+        Metric::StoreLost => "losses of the agent's store:".to_owned(),
         Metric::Duplicate => "twins of this host:".to_owned(),
         Metric::Other => "something:".to_owned(),
     }

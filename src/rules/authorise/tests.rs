@@ -8,6 +8,8 @@ use super::*;
 use crate::rules::time::{AHEAD_MAX_MS, BUILD_MS};
 
 const CREATED: Millis = BUILD_MS + 1_000;
+/// Up to then the store of that host has lost commands.
+const LOST: Millis = CREATED + 10;
 const NOW: Millis = BUILD_MS + 1_000_000;
 const MINUTE: Millis = 60_000;
 
@@ -69,8 +71,16 @@ fn judged(command: Command, channel: Channel, time: KnownTime, clock_ms: Millis)
     .unwrap();
     let realms = ["default", "secret"].map(|realm| realm.parse().unwrap()).into();
     let verdict = seen(|host| {
-        let judge =
-            Judge { host, realms: &realms, policy: &policy, user: "muster", created_ms: CREATED, time, clock_ms };
+        let judge = Judge {
+            host,
+            realms: &realms,
+            policy: &policy,
+            user: "muster",
+            created_ms: CREATED,
+            lost_ms: Some(LOST),
+            time,
+            clock_ms,
+        };
         check(command, channel, &judge)
     });
     match verdict {
@@ -113,12 +123,14 @@ fn a_realm_that_is_denied_is_so_inside_its_containers() {
 
 #[test]
 fn time() {
-    use RefusalCode::{Expired, Invalid, Replayed};
+    use RefusalCode::{Expired, Invalid, Replayed, SetBack};
     let dated = |issued_ms, expires_ms| Command { issued_ms, expires_ms, ..exec() };
     check_own(dated(NOW - MINUTE, NOW - 1), Some(Expired));
     check_own(dated(NOW - MINUTE, NOW), None);
     check_own(dated(CREATED - 1, NOW + MINUTE), Some(Replayed));
-    check_own(dated(CREATED, NOW + MINUTE), None);
+    check_own(dated(CREATED, NOW + MINUTE), Some(SetBack));
+    check_own(dated(LOST, NOW + MINUTE), Some(SetBack));
+    check_own(dated(LOST + 1, NOW + MINUTE), None);
     check_own(dated(NOW, NOW), Some(Invalid));
     check_own(dated(NOW, NOW - 1), Some(Invalid));
     check_own(dated(NOW, NOW + LIFETIME_MAX_MS), None);
@@ -143,8 +155,16 @@ fn addressed(target: Target, channel: Channel) -> Result<(), Option<RefusalCode>
     let (realms, policy) = Default::default();
     let verdict = seen(|host| {
         let time = KnownTime::new(0);
-        let judge =
-            Judge { host, realms: &realms, policy: &policy, user: "muster", created_ms: CREATED, time, clock_ms: NOW };
+        let judge = Judge {
+            host,
+            realms: &realms,
+            policy: &policy,
+            user: "muster",
+            created_ms: CREATED,
+            lost_ms: None,
+            time,
+            clock_ms: NOW,
+        };
         check(command, channel, &judge)
     });
     match verdict {
@@ -191,7 +211,7 @@ fn about_a_foreign_command_nothing_is_said_whatever_is_wrong_with_it() {
             check(
                 expired,
                 channel,
-                &Judge { host, realms: &realms, policy: &policy, user, created_ms, time, clock_ms: NOW },
+                &Judge { host, realms: &realms, policy: &policy, user, created_ms, lost_ms: None, time, clock_ms: NOW },
             )
         })
     };
@@ -312,7 +332,16 @@ fn the_agents_own_user_counts_where_none_is_named() {
     let realms = Default::default();
     let (user, time) = ("root", KnownTime::new(0));
     let verdict = seen(|host| {
-        let judge = Judge { host, realms: &realms, policy: &policy, user, created_ms: CREATED, time, clock_ms: NOW };
+        let judge = Judge {
+            host,
+            realms: &realms,
+            policy: &policy,
+            user,
+            created_ms: CREATED,
+            lost_ms: None,
+            time,
+            clock_ms: NOW,
+        };
         check(exec(), Channel::Own, &judge)
     });
     assert!(matches!(verdict, Verdict::Refused(_, Refusal { code: RefusalCode::Denied, .. })));

@@ -34,7 +34,7 @@ use muster_topics::{
 use super::{Alive, Instance, Unit, observe::shortened};
 
 /// A revision that can be gone back to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(serde::Serialize, serde::Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// Which.
     pub revision: Digest,

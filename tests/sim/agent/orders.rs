@@ -138,6 +138,7 @@ impl Agent {
             policy: &self.policy,
             user: "root",
             created_ms: self.created_ms,
+            lost_ms: None,
             time: self.time,
             clock_ms,
         };

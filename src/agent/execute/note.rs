@@ -1,0 +1,59 @@
+//! Commands that were started, each in a file beside its folder: `exec/<id>.json`.
+//!
+//! It is for an agent whose store was lost: a shim knows what became of its program, and the file says for which command
+//! that is. Nothing is synced, for no program outlives what a machine forgets when it crashes.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use muster_topics::{command::Command, name::CommandId};
+use tokio::task::spawn_blocking;
+
+use crate::{
+    files,
+    rules::mark::{sealed, unsealed},
+};
+
+fn path(folder: &Path, id: CommandId) -> PathBuf {
+    folder.join(format!("{id}.json"))
+}
+
+/// Writes a command's file. Without it the command is done all the same: the file is there for a second fault.
+pub(super) async fn write(folder: PathBuf, id: CommandId, body: String) {
+    let write = move || {
+        files::make_folder(&folder, files::PRIVATE_FOLDER)?;
+        files::replace(&path(&folder, id), sealed(&body).as_bytes(), files::SECRET_MODE)
+    };
+    let written = spawn_blocking(write).await.map_err(io::Error::other).and_then(|written| written);
+    if let Err(error) = written {
+        tracing::warn!(command.id = %id, %error, "a command cannot be written down beside its program");
+    }
+}
+
+/// All files that can be read, each with its text.
+pub(super) async fn all(folder: PathBuf) -> Vec<(Command, String)> {
+    let read = move || {
+        let Ok(entries) = fs::read_dir(&folder) else { return Vec::new() };
+        let read = |path: PathBuf| {
+            let bytes = fs::read(&path).ok()?;
+            let text = unsealed(&bytes)?;
+            let command = serde_json::from_str::<Command>(text).ok()?;
+            Some((command, text.to_owned()))
+        };
+        let files = entries.flatten().map(|entry| entry.path());
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).filter_map(read).collect()
+    };
+    spawn_blocking(read).await.unwrap_or_default()
+}
+
+/// Removes a command's file.
+pub(super) async fn remove(folder: &Path, id: CommandId) {
+    match tokio::fs::remove_file(path(folder, id)).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(command.id = %id, %error, "a command that is over stays written down");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,243 @@
+//! What units should be, a second time: a file for each unit beside the store, from which a store that has lost something
+//! is filled again.
+//!
+//! The task that keeps units writes a unit's file before it does anything about what the file says. What has changed of a
+//! unit in the last moment before a loss may be in neither; its process, if it has one, is found by its shim all the same.
+//!
+//! **Invariant: what the store lost ends no unit, and what it found again starts none that was removed.** A unit of an older
+//! store that has no file here is held until somebody says what shall become of it.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use muster_topics::{
+    Millis,
+    name::{Name, UnitName},
+    realm::Realm,
+    unit::{Desired, Hold, HoldReason, Observed, RolledBack},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use sqlx::SqliteConnection;
+
+use super::{StoreError, lease, realm, unit, verified};
+use crate::{
+    files,
+    rules::{
+        lease::Lease,
+        mark::{Fate, Loss, checksum, fate, is_of_another_time, sealed, unsealed},
+        plan::{Kept, Slot, Verified},
+        realm::Realms,
+    },
+};
+
+/// The file of all realms; no unit's file is called that, for a unit has a folder above it.
+const REALMS: &str = "realms.json";
+
+/// What a file says of a unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Copy {
+    /// The unit.
+    pub unit: UnitName,
+    /// What it should be.
+    pub desired: Desired,
+    /// Why it is not, on purpose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+    /// Its ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<Lease>,
+    /// Where its instance has what is its own.
+    #[serde(default)]
+    pub slot: Slot,
+    /// What it may go back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified: Option<Arc<Verified>>,
+    /// Whether it went back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+}
+
+impl Copy {
+    /// What there is to be known of a unit that is wanted like this, and is known to be like that.
+    #[must_use]
+    pub fn new(unit: &UnitName, desired: &Desired, hold: Option<&Hold>, kept: &Kept, leases: &[Lease]) -> Self {
+        Self {
+            unit: unit.clone(),
+            desired: desired.clone(),
+            hold: hold.cloned(),
+            leases: leases.iter().filter(|lease| lease.unit == *unit).cloned().collect(),
+            slot: kept.slot,
+            verified: kept.verified.clone(),
+            rolled_back: kept.observed.rolled_back.clone(),
+        }
+    }
+
+    /// What it is restored from.
+    fn kept(&self, now_ms: Millis) -> Kept {
+        let observed = Observed { rolled_back: self.rolled_back.clone(), ..Observed::absent(now_ms) };
+        Kept { slot: self.slot, verified: self.verified.clone(), ..Kept::new(observed) }
+    }
+}
+
+/// The folder with the files.
+#[derive(Debug)]
+pub struct Intent {
+    folder: PathBuf,
+    /// The checksums of the files that are there.
+    written: Mutex<BTreeMap<PathBuf, i64>>,
+}
+
+impl Intent {
+    /// The folder beside a store.
+    pub(super) fn beside(store: &Path) -> Self {
+        let folder = store.parent().unwrap_or(Path::new(".")).join("intent");
+        Self { folder, written: Mutex::default() }
+    }
+
+    fn path(&self, unit: &UnitName) -> PathBuf {
+        self.folder.join(unit.realm().as_str()).join(format!("{}.json", unit.name()))
+    }
+
+    /// Writes a unit's file, unless it says so already.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn keep(self: &Arc<Self>, copy: &Copy) -> io::Result<()> {
+        self.write(self.path(&copy.unit), serde_json::to_string(copy)?).await
+    }
+
+    /// Writes the file of all realms, unless it says so already.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn keep_realms(self: &Arc<Self>, realms: &Realms) -> io::Result<()> {
+        let realms: Vec<&Realm> = realms.iter().collect();
+        self.write(self.folder.join(REALMS), serde_json::to_string(&realms)?).await
+    }
+
+    async fn write(self: &Arc<Self>, path: PathBuf, text: String) -> io::Result<()> {
+        let sum = checksum(text.as_bytes());
+        if self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&path) == Some(&sum) {
+            return Ok(());
+        }
+        let to = path.clone();
+        let write = move || {
+            // Specs hold what programs find in their environment.
+            files::make_folder(to.parent().unwrap_or(Path::new(".")), files::PRIVATE_FOLDER)?;
+            files::write_atomically(&to, sealed(&text).as_bytes(), files::SECRET_MODE)
+        };
+        tokio::task::spawn_blocking(write).await.map_err(io::Error::other)??;
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(path, sum);
+        Ok(())
+    }
+
+    /// Removes the file of a unit that is forgotten.
+    pub fn forget(&self, unit: &UnitName) {
+        let path = self.path(unit);
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%unit, %error, "the second copy of what a unit should be cannot be removed");
+            }
+            _ => {
+                // The realm's folder goes with its last unit.
+                let _ = path.parent().map(fs::remove_dir);
+            }
+        }
+    }
+
+    /// Reads a file; nothing if it is damaged, which is said.
+    fn read<T: DeserializeOwned>(&self, path: &Path) -> Option<T> {
+        let bytes = fs::read(path).ok()?;
+        let content =
+            unsealed(&bytes).and_then(|text| Some((checksum(text.as_bytes()), serde_json::from_str(text).ok()?)));
+        let Some((sum, content)) = content else {
+            tracing::error!(file = %path.display(), "the second copy of what a unit should be is damaged, and not used");
+            return None;
+        };
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), sum);
+        Some(content)
+    }
+
+    fn copies(&self) -> io::Result<Vec<Copy>> {
+        let mut copies = Vec::new();
+        for realm in fs::read_dir(&self.folder)? {
+            let realm = realm?;
+            if !realm.file_type()?.is_dir() {
+                continue;
+            }
+            for file in fs::read_dir(realm.path())? {
+                let path = file?.path();
+                if path.extension().is_some_and(|extension| extension == "json") {
+                    copies.extend(self.read::<Copy>(&path).filter(|copy| self.path(&copy.unit) == path));
+                }
+            }
+        }
+        Ok(copies)
+    }
+
+    /// Puts back into a store what it has lost of what units should be, in somebody's transaction.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub(super) async fn restore(
+        &self,
+        tx: &mut SqliteConnection,
+        loss: Option<Loss>,
+        now_ms: Millis,
+    ) -> Result<(), StoreError> {
+        let copies = match self.copies() {
+            Ok(copies) => copies,
+            // Of an agent that kept none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                tracing::error!(folder = %self.folder.display(), %error, "what units should be cannot be read a second time");
+                return Ok(());
+            }
+        };
+        let stored = unit::all(tx).await?;
+        for realm in self.read::<Vec<Realm>>(&self.folder.join(REALMS)).unwrap_or_default() {
+            // One that does not fit any more has its defaults until the console says it again.
+            if let Err(refusal) = realm::take_in(tx, &[realm]).await? {
+                tracing::warn!(reason = refusal.message, "a realm cannot be put back");
+            }
+        }
+        for copy in &copies {
+            let row = stored.units.iter().find(|row| row.name == copy.unit);
+            let is_unreadable = stored.unreadable.iter().any(|name| name == copy.unit.as_str());
+            let generation = row.map(|row| row.desired.generation).or(is_unreadable.then_some(0));
+            match fate(generation, copy.desired.generation, loss) {
+                Fate::Keep => {}
+                Fate::Forget => self.forget(&copy.unit),
+                Fate::Restore => {
+                    tracing::warn!(unit = %copy.unit, "what it should be is put back into the agent's store");
+                    unit::restore(tx, copy, &copy.kept(now_ms)).await?;
+                    lease::restore(tx, &copy.leases).await?;
+                    verified::keep(tx, &copy.unit, &copy.kept(now_ms)).await?;
+                }
+            }
+        }
+        if is_of_another_time(loss) {
+            for row in &stored.units {
+                if !copies.iter().any(|copy| copy.unit == row.name) {
+                    hold(tx, &row.name, now_ms).await?;
+                }
+            }
+        }
+        unit::raise_generation(tx).await
+    }
+}
+
+/// Holds a unit of which it is not certain that it is wanted still.
+async fn hold(tx: &mut SqliteConnection, unit: &UnitName, now_ms: Millis) -> Result<(), StoreError> {
+    tracing::warn!(%unit, "it is in the store that was put back, and was removed since; it is held");
+    let by: Name = "agent".parse().unwrap_or_else(|_| Name::default_realm());
+    let note = "the agent's store went back to a time at which this unit was there. hint: `muster unit unhold` or \
+                `muster unit retire` and `rm` it";
+    let hold = Hold { reason: HoldReason::Operator, since_ms: now_ms, by: Some(by), note: Some(note.to_owned()) };
+    unit::hold(tx, unit, &hold).await
+}

@@ -1,0 +1,146 @@
+//! The mark beside the store, in a file of its own: see [`crate::rules::mark`].
+//!
+//! There are two places in the file, written in turn, so that of a write that was torn the one before is left. It is
+//! written over in place, which needs no room on the disk, and is synced: of what a step has brought about the mark knows
+//! even after a power cut.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use crate::{files, rules::mark::Mark};
+
+/// How far the two places are from each other: no disk tears what is so far apart.
+const PLACE_BYTES: u64 = 4096;
+/// The longest line: five numbers of twenty digits, and their title.
+const LINE_MAX_BYTES: usize = 160;
+
+/// The file of a mark.
+#[derive(Debug)]
+pub(super) struct MarkFile {
+    path: PathBuf,
+    written: Mutex<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    mark: Option<Mark>,
+    file: Option<File>,
+    is_second_next: bool,
+}
+
+impl MarkFile {
+    /// Reads the mark beside the store in `path`.
+    ///
+    /// # Errors
+    /// If there is one and it cannot be read.
+    pub(super) fn open(store: &Path) -> io::Result<Arc<Self>> {
+        let path = store.with_extension("mark");
+        let bytes = match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            read => read?,
+        };
+        let at = |place: usize| {
+            let place = bytes.get(place..)?;
+            let line = place.split_inclusive(|byte| *byte == b'\n').next()?;
+            Mark::parse(std::str::from_utf8(line).ok()?)
+        };
+        let mark = [at(0), at(PLACE_BYTES as usize)].into_iter().flatten().max_by_key(|mark| (mark.steps, mark.epoch));
+        let is_second_next = mark.is_some() && at(0) == mark;
+        Ok(Arc::new(Self { path, written: Mutex::new(Written { mark, file: None, is_second_next }) }))
+    }
+
+    /// The mark; nothing if there is none that can be read.
+    pub(super) fn get(&self) -> Option<Mark> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).mark
+    }
+
+    /// Moves the mark on. One that is not further changes nothing.
+    ///
+    /// # Errors
+    /// If it cannot be written. It is further all the same for as long as this agent lives, and written with the next.
+    pub(super) async fn follow(self: &Arc<Self>, later: Mark) -> io::Result<()> {
+        if self.get().is_some_and(|mark| mark.followed_by(later) == mark) {
+            return Ok(());
+        }
+        let file = self.clone();
+        tokio::task::spawn_blocking(move || file.write(later)).await.map_err(io::Error::other)?
+    }
+
+    fn write(&self, later: Mark) -> io::Result<()> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mark = written.mark.map_or(later, |mark| mark.followed_by(later));
+        written.mark = Some(mark);
+        if written.file.is_none() {
+            written.file = Some(self.make(mark)?);
+        }
+        let at = if written.is_second_next { PLACE_BYTES } else { 0 };
+        written.is_second_next = !written.is_second_next;
+        let Some(file) = &written.file else { return Ok(()) };
+        file.write_all_at(&padded(mark), at)?;
+        file.sync_data()
+    }
+
+    /// Opens the file to be written over; one that is not there is made, as long as it will ever be.
+    fn make(&self, mark: Mark) -> io::Result<File> {
+        let size = PLACE_BYTES as usize + LINE_MAX_BYTES;
+        if !std::fs::metadata(&self.path).is_ok_and(|found| found.len() == size as u64) {
+            let mut content = padded(mark);
+            content.resize(size, b'\n');
+            files::write_atomically(&self.path, &content, files::SECRET_MODE)?;
+        }
+        OpenOptions::new().write(true).open(&self.path)
+    }
+}
+
+/// A mark's line, as long as any.
+fn padded(mark: Mark) -> Vec<u8> {
+    let mut line = mark.line().into_bytes();
+    line.resize(LINE_MAX_BYTES, b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(steps: i64) -> Mark {
+        Mark { store: 7, steps, issued_ms: 100 * steps, epoch: 1 }
+    }
+
+    #[tokio::test]
+    async fn a_mark_that_was_followed_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("agent.db");
+        assert_eq!(MarkFile::open(&store).unwrap().get(), None);
+        for steps in [1, 2, 3, 2, 4] {
+            let file = MarkFile::open(&store).unwrap();
+            file.follow(mark(steps)).await.unwrap();
+        }
+        assert_eq!(MarkFile::open(&store).unwrap().get(), Some(mark(4)));
+    }
+
+    #[tokio::test]
+    async fn of_a_torn_write_the_mark_before_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("agent.db");
+        let file = MarkFile::open(&store).unwrap();
+        for steps in 1..=4 {
+            file.follow(mark(steps)).await.unwrap();
+            let path = folder.path().join("agent.mark");
+            let whole = std::fs::read(&path).unwrap();
+            let newest = mark(steps).line().into_bytes();
+            let at = whole.windows(newest.len()).rposition(|window| window == newest).unwrap();
+            let mut torn = whole.clone();
+            torn[at + 5..at + 20].fill(0);
+            std::fs::write(&path, &torn).unwrap();
+            let before = MarkFile::open(&store).unwrap().get();
+            assert_eq!(before, (steps > 1).then(|| mark(steps - 1)));
+            std::fs::write(&path, &whole).unwrap();
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Checksums of rows: sealed at the end of each transaction, verified when the store is opened.
+//!
+//! SQLite's own check looks at how its pages hang together. A bit that flips in what a row holds it does not see, and such a
+//! row would be used: a command's answer, a unit's spec. So each row has a checksum of all its columns.
+//!
+//! **Invariant: a row whose checksum is wrong is never used.** It is put into the table `damaged`, and reported.
+
+use std::sync::LazyLock;
+
+use muster_topics::Millis;
+use sqlx::{AssertSqlSafe, SqliteConnection};
+
+use super::StoreError;
+use crate::rules::mark::checksum;
+
+/// Damaged rows that are kept for somebody to look at: enough to see what happened to a disk.
+const DAMAGED_MAX: i64 = 256;
+
+/// A table whose rows have checksums.
+struct Table {
+    name: &'static str,
+    /// One or two.
+    keys: &'static [&'static str],
+    columns: &'static [&'static str],
+}
+
+const TABLES: [Table; 11] = [
+    Table { name: "meta", keys: &["key"], columns: &["value"] },
+    Table {
+        name: "journal",
+        keys: &["id"],
+        columns: &[
+            "body",
+            "received_ms",
+            "expires_ms",
+            "next_seq",
+            "stdout_bytes",
+            "stderr_bytes",
+            "finished_ms",
+            "answer_seq",
+            "answer",
+            "queued",
+        ],
+    },
+    Table { name: "outbox", keys: &["command", "seq"], columns: &["payload", "created_ms"] },
+    Table {
+        name: "unit",
+        keys: &["name"],
+        columns: &[
+            "generation",
+            "revision",
+            "spec",
+            "run",
+            "hold_reason",
+            "hold_since_ms",
+            "observed",
+            "held_by",
+            "held_since_ms",
+            "held_note",
+            "frozen",
+            "playing",
+        ],
+    },
+    Table { name: "verified", keys: &["unit"], columns: &["revision", "spec", "since_ms"] },
+    Table { name: "realm", keys: &["name"], columns: &["generation", "definition"] },
+    Table { name: "lease", keys: &["unit", "name"], columns: &["protocol", "port"] },
+    Table { name: "snapshot", keys: &["name"], columns: &["taken_by", "taken_ms", "active_ms"] },
+    Table {
+        name: "snapshot_unit",
+        keys: &["snapshot", "unit"],
+        columns: &["spec", "run", "before_spec", "before_run", "generation"],
+    },
+    Table { name: "alert", keys: &["id", "since_ms"], columns: &["state", "at_ms", "body"] },
+    Table { name: "alert_rules", keys: &["one"], columns: &["generation", "rules"] },
+];
+
+impl Table {
+    /// Its number, its keys as texts, its checksum, and all that this is about.
+    fn select(&self, number: usize, condition: &str) -> String {
+        let second = self.keys.get(1).map_or("''".to_owned(), |key| format!("CAST({key} AS TEXT)"));
+        let quoted: Vec<_> = self.keys.iter().chain(self.columns).map(|column| format!("quote({column})")).collect();
+        format!(
+            "SELECT {number} AS of, CAST({} AS TEXT) AS first, {second} AS second, sum, {} AS content FROM {} WHERE {condition}",
+            self.keys[0],
+            quoted.join(" || ' ' || "),
+            self.name
+        )
+    }
+
+    /// What picks a row by its keys.
+    fn condition(&self) -> String {
+        self.keys.iter().map(|key| format!("{key} = ?")).collect::<Vec<_>>().join(" AND ")
+    }
+}
+
+/// A row, as it is sealed.
+#[derive(sqlx::FromRow)]
+struct Row {
+    of: i64,
+    first: String,
+    second: String,
+    sum: Option<i64>,
+    content: String,
+}
+
+impl Row {
+    fn table(&self) -> &'static Table {
+        &TABLES[usize::try_from(self.of).unwrap_or_default().min(TABLES.len() - 1)]
+    }
+
+    fn checksum(&self) -> i64 {
+        checksum(self.content.as_bytes())
+    }
+}
+
+/// Rows that the transaction has changed.
+static UNSEALED: LazyLock<String> = LazyLock::new(|| {
+    let each = TABLES.iter().enumerate().map(|(number, table)| table.select(number, "sum IS NULL"));
+    each.collect::<Vec<_>>().join(" UNION ALL ")
+});
+
+/// Gives each row that has none its checksum.
+///
+/// # Errors
+/// If the database refuses.
+pub(super) async fn seal(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    let rows: Vec<Row> = sqlx::query_as(UNSEALED.as_str()).fetch_all(&mut *connection).await?;
+    for row in rows {
+        let table = row.table();
+        let update = format!("UPDATE {} SET sum = ? WHERE {}", table.name, table.condition());
+        let mut query = sqlx::query(AssertSqlSafe(update)).bind(row.checksum()).bind(&row.first);
+        if table.keys.len() > 1 {
+            query = query.bind(&row.second);
+        }
+        query.execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+/// What was wrong.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Damage {
+    /// Rows that were set aside.
+    pub(super) rows: usize,
+    /// Whether a row may have been of a command, so that one may be missing.
+    pub(super) is_of_commands: bool,
+}
+
+/// Looks at the checksums of all rows, and sets those aside that are not what was written.
+///
+/// # Errors
+/// If the database refuses, or a row that is wrong cannot be set aside: then no row of the store can be trusted.
+pub(super) async fn verify(connection: &mut SqliteConnection, now_ms: Millis) -> Result<Damage, StoreError> {
+    let mut damage = Damage::default();
+    // What others refer to comes after what refers to it.
+    for (number, table) in TABLES.iter().enumerate().rev() {
+        let wrong = wrong_rows(connection, number, table).await?;
+        for row in wrong {
+            damage.rows += 1;
+            damage.is_of_commands |= matches!(table.name, "meta" | "journal");
+            tracing::error!(table = table.name, row = %format!("{} {}", row.first, row.second).trim_end(),
+                "a row of the agent's store is damaged, and is set aside");
+            set_aside(connection, table, &row, now_ms).await?;
+        }
+    }
+    Ok(damage)
+}
+
+async fn wrong_rows(
+    connection: &mut SqliteConnection,
+    number: usize,
+    table: &'static Table,
+) -> Result<Vec<Row>, StoreError> {
+    use futures_util::TryStreamExt;
+    let select = table.select(number, "sum IS NOT NULL");
+    let mut rows = sqlx::query_as::<_, Row>(AssertSqlSafe(select)).fetch(&mut *connection);
+    let mut wrong = Vec::new();
+    loop {
+        match rows.try_next().await {
+            Ok(Some(row)) if row.sum != Some(row.checksum()) => wrong.push(row),
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(wrong),
+            // A text that is none any more.
+            Err(sqlx::Error::ColumnDecode { source, .. }) => return Err(StoreError::Damaged(source.to_string())),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+async fn set_aside(
+    connection: &mut SqliteConnection,
+    table: &Table,
+    row: &Row,
+    now_ms: Millis,
+) -> Result<(), StoreError> {
+    sqlx::query!("INSERT INTO damaged (at_ms, of, content) VALUES (?, ?, ?)", now_ms, table.name, row.content)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query!(
+        "DELETE FROM damaged WHERE rowid IN (SELECT rowid FROM damaged ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+        DAMAGED_MAX
+    )
+    .execute(&mut *connection)
+    .await?;
+    let statement = match table.name {
+        // Messages about it, and ports, are whole. It is known still, but nothing of what it says is used.
+        "journal" => journal_statement(connection, &row.first).await?,
+        // A unit that cannot be read is left alone, and so is what it has running.
+        "unit" => "UPDATE unit SET spec = '', sum = NULL WHERE name = ?".to_owned(),
+        name => format!("DELETE FROM {name} WHERE {}", table.condition()),
+    };
+    let mut query = sqlx::query(AssertSqlSafe(statement)).bind(&row.first);
+    if table.keys.len() > 1 {
+        query = query.bind(&row.second);
+    }
+    match query.execute(&mut *connection).await?.rows_affected() {
+        1 => Ok(()),
+        _ => Err(StoreError::Damaged(format!("a row of {} cannot be found by its key", table.name))),
+    }
+}
+
+/// What is done with a damaged row of the journal. One of which a message still waits is the row of that command, and
+/// stays, as one of which nothing can be known; the answer among the messages is its answer.
+async fn journal_statement(connection: &mut SqliteConnection, id: &str) -> Result<String, StoreError> {
+    let last = sqlx::query!("SELECT seq, payload FROM outbox WHERE command = ? ORDER BY seq DESC LIMIT 1", id)
+        .fetch_optional(connection)
+        .await?;
+    let Some(last) = last else { return Ok("DELETE FROM journal WHERE id = ?".to_owned()) };
+    let seq = last.seq;
+    let is_answer = serde_json::from_slice::<muster_topics::outcome::Report>(&last.payload)
+        .is_ok_and(|report| matches!(report.content, muster_topics::outcome::Content::Done { .. }));
+    let answer = match is_answer {
+        true => format!(
+            "finished_ms = received_ms, answer_seq = {seq}, answer = (SELECT payload FROM outbox WHERE command = id AND seq = {seq})"
+        ),
+        false => "finished_ms = NULL, answer_seq = NULL, answer = NULL".to_owned(),
+    };
+    Ok(format!(
+        "UPDATE journal SET body = '{{}}', expires_ms = max(expires_ms, received_ms), next_seq = {seq} + 1, queued = 0, {answer}, sum = NULL WHERE id = ?"
+    ))
+}

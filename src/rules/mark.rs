@@ -1,0 +1,289 @@
+//! Whether a store is the one that was there last, and as far as it was: judged by a mark that stands outside of it.
+//!
+//! The store counts its *steps*: each command that it takes in, and each whose work is about to begin. The mark follows
+//! each step before anything is done about it. So a store that has fewer steps than its mark has lost some, whatever took
+//! them: a write-ahead log that was deleted, a backup that was put back, a file that was swapped.
+
+use muster_topics::Millis;
+
+/// How far a store has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Which store it is: drawn by lot when the store is made. 0 if it has none yet.
+    pub store: i64,
+    /// How many steps it has made.
+    pub steps: i64,
+    /// The latest time at which a command was issued that it has taken in.
+    pub issued_ms: Millis,
+    /// The last life of the agent that began with it.
+    pub epoch: i64,
+}
+
+/// What a store has lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// All: it was damaged and set aside, and a new one was made.
+    Damaged,
+    /// All: it is not there any more, or has nothing in it.
+    Gone,
+    /// Another store is in its place.
+    Swapped,
+    /// Its last steps.
+    SetBack {
+        /// How many.
+        steps: i64,
+    },
+    /// The mark itself; whether the store has lost anything cannot be told.
+    Unmarked,
+    /// Some rows, whose checksums were wrong.
+    Rows {
+        /// How many.
+        rows: usize,
+    },
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Damaged => write!(f, "it was damaged, and a new one was made"),
+            Self::Gone => write!(f, "it was deleted or emptied, and a new one was made"),
+            Self::Swapped => write!(f, "another store was put in its place"),
+            Self::SetBack { steps } => {
+                write!(f, "it went back by {steps} steps: an older copy, or without its last writes")
+            }
+            Self::Unmarked => write!(f, "its mark was deleted or damaged, so that nothing shows whether it went back"),
+            Self::Rows { rows } => write!(f, "{rows} damaged rows in it were set aside"),
+        }
+    }
+}
+
+/// What was found in the place of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A store, and how far it is.
+    Store(Mark),
+    /// None, or one without anything in it.
+    Nothing,
+    /// One that is damaged.
+    Damaged,
+}
+
+/// What a store has lost. `mark` is nothing if there is none that can be read; `is_member` says whether this agent has
+/// worked here before.
+#[must_use]
+pub fn loss(mark: Option<Mark>, found: Found, is_member: bool) -> Option<Loss> {
+    match (mark, found) {
+        (_, Found::Damaged) => Some(Loss::Damaged),
+        (Some(_), Found::Nothing) => Some(Loss::Gone),
+        (None, Found::Nothing) => is_member.then_some(Loss::Gone),
+        // Of an agent that had no marks yet.
+        (None, Found::Store(Mark { store: 0, .. })) => None,
+        (None, Found::Store(_)) => Some(Loss::Unmarked),
+        (Some(mark), Found::Store(store)) if mark.store != store.store => Some(Loss::Swapped),
+        // A store that is ahead was written just before its agent was killed.
+        (Some(mark), Found::Store(store)) => {
+            let steps = mark.steps - store.steps;
+            (steps > 0).then_some(Loss::SetBack { steps })
+        }
+    }
+}
+
+/// The time up to which nothing that was issued can be known to be new, after a loss.
+#[must_use]
+pub fn lost_ms(loss: Loss, mark: Option<Mark>, found: Found, now_ms: Millis) -> Millis {
+    let of_store = match found {
+        Found::Store(store) => store.issued_ms,
+        Found::Nothing | Found::Damaged => 0,
+    };
+    match (loss, mark) {
+        // What has been taken in since nobody knows.
+        (Loss::Unmarked, _) | (_, None) => now_ms.max(of_store),
+        (_, Some(mark)) => mark.issued_ms.max(of_store),
+    }
+}
+
+/// What becomes of the second copy of what a unit should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The store knows as much.
+    Keep,
+    /// The store knows less: it is put back.
+    Restore,
+    /// The unit was forgotten, and the agent killed before its copy was.
+    Forget,
+}
+
+/// Whether a store after this loss may be one of another time, and know of units that were removed since.
+#[must_use]
+pub fn is_of_another_time(loss: Option<Loss>) -> bool {
+    matches!(loss, Some(Loss::SetBack { .. } | Loss::Swapped | Loss::Unmarked))
+}
+
+/// What becomes of a copy with this generation. `stored` is that of the unit in the store, if it is there; 0 if it cannot be
+/// read.
+#[must_use]
+pub fn fate(stored: Option<u64>, copy: u64, loss: Option<Loss>) -> Fate {
+    match (stored, loss) {
+        (Some(stored), _) if stored >= copy => Fate::Keep,
+        (Some(_), _) => Fate::Restore,
+        // Rows of units stay where they are when they are damaged.
+        (None, None | Some(Loss::Rows { .. })) => Fate::Forget,
+        (None, Some(_)) => Fate::Restore,
+    }
+}
+
+/// What a mark's line begins with.
+const TITLE: &str = "muster-mark";
+
+/// The checksum of a text, which finds bits that have flipped.
+#[must_use]
+pub fn checksum(text: &[u8]) -> i64 {
+    let digest = muster_topics::name::Digest::of(text);
+    // 60 bits: a positive number of SQLite.
+    i64::from_str_radix(&digest.as_str()[..15], 16).unwrap_or_default()
+}
+
+/// A text with its checksum in a line before it.
+#[must_use]
+pub fn sealed(text: &str) -> String {
+    format!("{}\n{text}\n", checksum(text.as_bytes()))
+}
+
+/// The text that was [`sealed`]; nothing if it is not what was.
+#[must_use]
+pub fn unsealed(bytes: &[u8]) -> Option<&str> {
+    let (sum, text) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
+    (sum.parse() == Ok(checksum(text.as_bytes()))).then_some(text)
+}
+
+impl Mark {
+    /// The mark in a line, with a checksum.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Self { store, steps, issued_ms, epoch } = self;
+        let text = format!("{TITLE} {store} {steps} {issued_ms} {epoch}");
+        let sum = checksum(text.as_bytes());
+        format!("{text} {sum}\n")
+    }
+
+    /// Reads what [`Mark::line`] wrote; nothing if any of it is different.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Self> {
+        let (text, sum) = line.trim_end().rsplit_once(' ')?;
+        if sum.parse() != Ok(checksum(text.as_bytes())) {
+            return None;
+        }
+        let mut numbers = text.strip_prefix(TITLE)?.split_whitespace().map(|number| number.parse::<i64>().ok());
+        let mark = Self {
+            store: numbers.next()??,
+            steps: numbers.next()??,
+            issued_ms: numbers.next()??,
+            epoch: numbers.next()??,
+        };
+        numbers.next().is_none().then_some(mark)
+    }
+
+    /// The one that is further, number by number: a mark never goes back, whichever store it is about.
+    #[must_use]
+    pub fn followed_by(self, later: Self) -> Self {
+        Self {
+            store: later.store,
+            steps: self.steps.max(later.steps),
+            issued_ms: self.issued_ms.max(later.issued_ms),
+            epoch: self.epoch.max(later.epoch),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARK: Mark = Mark { store: 7, steps: 10, issued_ms: 5_000, epoch: 3 };
+
+    #[test]
+    fn loss_follows_from_mark_and_store() {
+        let store = |store, steps| Found::Store(Mark { store, steps, ..MARK });
+        for (mark, found, is_member, wanted) in [
+            (None, Found::Nothing, false, None),
+            (None, Found::Nothing, true, Some(Loss::Gone)),
+            (None, store(0, 0), true, None),
+            (None, store(7, 10), true, Some(Loss::Unmarked)),
+            (None, Found::Damaged, true, Some(Loss::Damaged)),
+            (Some(MARK), Found::Nothing, false, Some(Loss::Gone)),
+            (Some(MARK), Found::Damaged, true, Some(Loss::Damaged)),
+            (Some(MARK), store(8, 10), true, Some(Loss::Swapped)),
+            (Some(MARK), store(0, 0), true, Some(Loss::Swapped)),
+            (Some(MARK), store(7, 9), true, Some(Loss::SetBack { steps: 1 })),
+            (Some(MARK), store(7, 10), true, None),
+            (Some(MARK), store(7, 11), true, None),
+        ] {
+            assert_eq!(loss(mark, found, is_member), wanted, "{mark:?} {found:?} {is_member}");
+        }
+    }
+
+    #[test]
+    fn a_copy_is_put_back_where_the_store_knows_less() {
+        let set_back = Some(Loss::SetBack { steps: 1 });
+        for (stored, copy, loss, wanted) in [
+            (Some(5), 5, None, Fate::Keep),
+            (Some(6), 5, set_back, Fate::Keep),
+            (Some(4), 5, set_back, Fate::Restore),
+            (Some(0), 5, None, Fate::Restore),
+            (None, 5, Some(Loss::Gone), Fate::Restore),
+            (None, 5, None, Fate::Forget),
+            (None, 5, Some(Loss::Rows { rows: 3 }), Fate::Forget),
+        ] {
+            assert_eq!(fate(stored, copy, loss), wanted, "{stored:?} {copy} {loss:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_after_a_loss_reaches_to_the_mark_or_to_now() {
+        let store = Found::Store(Mark { issued_ms: 4_000, ..MARK });
+        for (loss, mark, found, wanted) in [
+            (Loss::SetBack { steps: 1 }, Some(MARK), store, 5_000),
+            (Loss::Gone, Some(MARK), Found::Nothing, 5_000),
+            (Loss::Gone, None, Found::Nothing, 9_000),
+            (Loss::Unmarked, None, store, 9_000),
+            (Loss::Rows { rows: 1 }, None, store, 9_000),
+        ] {
+            assert_eq!(lost_ms(loss, mark, found, 9_000), wanted, "{loss:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_read_back_and_no_flipped_bit_is_taken() {
+        let line = MARK.line();
+        assert_eq!(Mark::parse(&line), Some(MARK));
+        let bytes = line.trim_end().as_bytes();
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let read = std::str::from_utf8(&bytes).ok().and_then(Mark::parse);
+            assert_eq!(read, None, "bit {bit}");
+        }
+        for cut in 0..bytes.len() {
+            assert_eq!(Mark::parse(&line[..cut]), None);
+        }
+    }
+
+    #[test]
+    fn a_sealed_text_is_read_back_and_no_other() {
+        let text = "{\"a\":\n1}";
+        assert_eq!(unsealed(sealed(text).as_bytes()), Some(text));
+        for bit in 0..sealed(text).len() * 8 {
+            let mut bytes = sealed(text).into_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(unsealed(&bytes), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_mark_never_goes_back() {
+        let older = Mark { steps: 9, issued_ms: 4_000, epoch: 2, ..MARK };
+        assert_eq!(MARK.followed_by(older), MARK);
+        let other = Mark { store: 8, steps: 1, issued_ms: 0, epoch: 4 };
+        assert_eq!(MARK.followed_by(other), Mark { store: 8, steps: 10, issued_ms: 5_000, epoch: 4 });
+    }
+}
