@@ -11,7 +11,7 @@
 //! - [`role`]: each of the long-lived roles as a process of its own; [`reload`]: what SIGHUP does to them; [`broker`]: from its configuration to a broker;
 //!   [`revoked`]: what follows its revocation list; [`password`]: lines of its users file; [`render`]: other brokers'
 //!   configurations
-//! - [`install`]: the agent as a service of this host
+//! - [`install`]: the agent as a service of this host; `init`: as the first process of a container
 //! - [`issue`]: certificates made, listed and revoked by hand
 //! - [`simulate`]: many hosts in one process
 //! - `fault`: what tests break on purpose, and see found (`tests/sim`)
@@ -46,6 +46,8 @@ mod fault;
 pub mod files;
 #[cfg(any(feature = "agent", feature = "cli", feature = "console"))]
 pub mod http;
+#[cfg(feature = "agent")]
+pub mod init;
 #[cfg(feature = "agent")]
 pub mod install;
 #[cfg(feature = "console")]

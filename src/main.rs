@@ -95,6 +95,18 @@ impl Verb {
         }
     }
 
+    /// Whether it starts processes that are to outlive it, whose ends the first process of a container has to take in.
+    #[cfg(feature = "agent")]
+    fn leaves_orphans(&self) -> bool {
+        match self {
+            #[cfg(all(feature = "broker", feature = "cli", feature = "console"))]
+            Self::Up(_) => true,
+            Self::Agent(_) => true,
+            #[cfg(any(feature = "broker", feature = "cli", feature = "console"))]
+            _ => false,
+        }
+    }
+
     /// One thread for what serves one host or one person, a few for what serves a fleet.
     fn runtime(&self) -> std::io::Result<Runtime> {
         let one = || Builder::new_current_thread().enable_all().build();
@@ -116,6 +128,18 @@ impl Verb {
 
 fn main() -> ExitCode {
     let program = Program::parse_from(arguments(std::env::args_os()));
+    #[cfg(feature = "agent")]
+    if program.verb.leaves_orphans() {
+        match muster::init::run_if_first() {
+            Ok(None) => {}
+            Ok(Some(code)) => return ExitCode::from(code),
+            Err(error) => {
+                let failure = Failure::new(Kind::Failed, format!("as the first process of this container: {error}"));
+                tell(&failure.hint("have the container begin with an init (`podman run --init`)"));
+                return ExitCode::from(Kind::Failed.code());
+            }
+        }
+    }
     match run(program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

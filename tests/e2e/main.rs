@@ -32,6 +32,7 @@ mod doors;
 mod exec;
 mod exec_options;
 mod external;
+mod first_process;
 mod first_run;
 mod follow;
 mod forged;
