@@ -60,14 +60,20 @@ pub use self::agent::{AgentArgs, agent};
 
 #[cfg(feature = "agent")]
 mod agent {
+    use std::{
+        ffi::OsString,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
     use clap::Subcommand;
+    use nix::unistd::geteuid;
 
     use super::*;
     use crate::{
         agent::{
             self, AgentError, RunningAgent,
             config::{Config, Secret},
-            join::JoinError,
+            join::{self, JoinError},
             manager::Manager,
         },
         install::{self, Install, Uninstall},
@@ -91,7 +97,8 @@ mod agent {
     pub struct AgentArgs {
         #[command(flatten)]
         role: RoleArgs,
-        /// Where the agent keeps its key, its store and its units
+        /// Where the agent keeps its key, its store and its units [default: without --config $XDG_DATA_HOME/muster-agent if
+        /// that is set, else /var/lib/muster/agent for root and ~/.local/share/muster-agent for others]
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
         #[command(flatten)]
@@ -121,10 +128,16 @@ mod agent {
         }
         // It may come from standard input, which is read once.
         let token = args.join.token()?;
+        let is_named = AtomicBool::new(true);
         let load = || {
             args.role.load("agent", |config: &mut Config| {
+                let default = default_folder();
+                let named = args.data_dir.is_some() || args.role.config.is_some() || config.data_dir != default;
+                is_named.store(named, Ordering::Relaxed);
                 if let Some(data_dir) = &args.data_dir {
                     config.data_dir.clone_from(data_dir);
+                } else if !named {
+                    config.data_dir = folder_of_user(|name| env::var_os(name), geteuid().is_root());
                 }
                 if let Some(token) = &token {
                     config.join = Some(Secret::new(token.clone()));
@@ -133,6 +146,10 @@ mod agent {
             })
         };
         let Some(mut config) = load()? else { return Ok(()) };
+        if config.join.is_some() && !is_named.load(Ordering::Relaxed) {
+            ask_for_folder(&config)?;
+        }
+        tracing::info!(folder = %config.data_dir.display(), "the agent's key, store and units (`--data-dir`)");
         let mut hang_ups = HangUps::listen()?;
         let manager = Manager::from_environment(|name| env::var_os(name), std::process::id())
             .map_err(|error| Failure::new(Kind::Usage, error))?;
@@ -193,6 +210,37 @@ mod agent {
         }
     }
 
+    /// Where an agent keeps things that nobody has told.
+    fn default_folder() -> PathBuf {
+        Config::default().data_dir
+    }
+
+    /// Where an agent keeps things that is started by hand: where this user's programs do, if that is said; root's is the
+    /// one of the whole host.
+    fn folder_of_user(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> PathBuf {
+        let said = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        match (said("XDG_DATA_HOME"), said("HOME")) {
+            (Some(data), _) => data.join("muster-agent"),
+            (None, Some(home)) if !is_root => home.join(".local/share/muster-agent"),
+            _ => default_folder(),
+        }
+    }
+
+    /// Who joins as somebody new does not want to be who is there already. The same token again means the same agent.
+    fn ask_for_folder(config: &Config) -> Result<(), Failure> {
+        let (folder, token) = (&config.data_dir, config.join.as_ref().map(Secret::reveal));
+        let there =
+            join::load(folder).map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
+        if there.is_none() || token.is_some_and(|token| !join::is_another_token(folder, token)) {
+            return Ok(());
+        }
+        let path = folder.display();
+        Err(Failure::new(Kind::Usage, format!("there is an agent in {path}, which is a member of a fleet already"))
+            .hint(format!(
+                "to have that one join with this token, say --data-dir {path}; for another host, name another folder"
+            )))
+    }
+
     fn start_failure(error: &AgentError) -> Failure {
         let kind = match error {
             AgentError::Config(_) | AgentError::NotJoined => Kind::Usage,
@@ -200,6 +248,29 @@ mod agent {
             _ => Kind::Failed,
         };
         Failure::told(kind, crate::failure::with_causes(error))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_folder_is_that_of_the_user() {
+            for (data, home, is_root, wanted) in [
+                (None, Some("/home/anna"), false, "/home/anna/.local/share/muster-agent"),
+                (Some("/data"), Some("/home/anna"), false, "/data/muster-agent"),
+                (Some("/data"), Some("/root"), true, "/data/muster-agent"),
+                (None, Some("/root"), true, "/var/lib/muster/agent"),
+                (Some(""), Some(""), false, "/var/lib/muster/agent"),
+                (None, None, false, "/var/lib/muster/agent"),
+            ] {
+                let variable = |name: &str| match name {
+                    "XDG_DATA_HOME" => data.map(OsString::from),
+                    _ => home.map(OsString::from),
+                };
+                assert_eq!(folder_of_user(variable, is_root), PathBuf::from(wanted), "{data:?} {home:?} {is_root}");
+            }
+        }
     }
 }
 

@@ -382,7 +382,7 @@ async fn write_context(up: &Up, data: &Path, running: &RunningConsole, host: Hos
         ),
         false => None,
     };
-    contexts.put(&name, context::Context { url, operator, token, authority, proxy: None, host: Some(host) });
+    contexts.add(&name, context::Context { url, operator, token, authority, proxy: None, host: Some(host) });
     contexts.save(&path)
 }
 
@@ -438,6 +438,15 @@ async fn summary(up: &Up, data: &Path, parts: &Parts, broker_url: &str) -> Resul
         false => format!("`{program} login --new-link` prints a link to sign in"),
     };
     let status = console.status().await.trying("the console")?;
+    let (name, contexts) = (context_name(up, data), Contexts::load(&context::path()?)?);
+    // Whoever works with another console goes on doing so.
+    let (program, other) = match contexts.current.filter(|current| *current != name) {
+        Some(current) => (
+            format!("{program} --context {name}"),
+            format!("\nThe current context stays {current:?}; this one is {name:?}.\n"),
+        ),
+        None => (program, String::new()),
+    };
     Ok(format!(
         "
 muster is up.
@@ -448,7 +457,7 @@ muster is up.
   join      {}   ({})
   data      {}
   this host {}
-
+{other}
 Try, in another terminal:
 
   {program} exec -- uname -a

@@ -111,6 +111,14 @@ impl Contexts {
         })
     }
 
+    /// Adds a context, or replaces the one of this name. Another one that is the current one stays it; its name is given.
+    pub fn add(&mut self, name: &str, context: Context) -> Option<String> {
+        self.contexts.insert(name.to_owned(), context);
+        let current = self.current.take().filter(|current| self.contexts.contains_key(current));
+        self.current = Some(current.unwrap_or_else(|| name.to_owned()));
+        self.current.clone().filter(|current| current != name)
+    }
+
     /// Adds a context, or replaces the one of this name, and makes it the current one.
     pub fn put(&mut self, name: &str, context: Context) {
         self.contexts.insert(name.to_owned(), context);
@@ -152,6 +160,18 @@ mod tests {
         let message = contexts.pick(Some("three")).unwrap_err().message.unwrap();
         assert!(message.contains("one, two"), "{message}");
         assert!(!format!("{contexts:?}").contains("secret"));
+    }
+
+    #[test]
+    fn what_is_added_becomes_current_only_where_nothing_is() {
+        let mut contexts = Contexts::default();
+        assert_eq!(contexts.add("local", context("http://1")), None);
+        assert_eq!(contexts.add("local", context("http://2")), None);
+        assert_eq!(contexts.add("second", context("http://3")), Some("local".to_owned()));
+        assert_eq!(contexts.pick(None).unwrap().url, "http://2");
+        contexts.current = Some("gone".to_owned());
+        assert_eq!(contexts.add("second", context("http://4")), None, "one that is not there is nobody's");
+        assert_eq!(contexts.pick(None).unwrap().url, "http://4");
     }
 
     #[test]

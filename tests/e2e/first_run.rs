@@ -4,7 +4,10 @@ use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt};
 
 use nix::sys::signal::Signal;
 
-use crate::fleet::{Fleet, Home, Running, eventually};
+use crate::{
+    fleet::{Fleet, Home, Running, eventually},
+    roles::Roles,
+};
 
 #[test]
 fn the_first_look_is_not_empty() {
@@ -175,4 +178,51 @@ fn sigterm_is_an_orderly_end_too() {
     up.signal(Signal::SIGTERM);
     let up = fleet.stop();
     assert!(!up.contains("panicked"), "{up}");
+}
+
+#[test]
+fn the_context_of_another_console_stays_the_current_one() {
+    let fleet = Fleet::start();
+    let path = fleet.home.path().join("config/muster/context.toml");
+    let data = fleet.home.path().join("second");
+    let mut second = Running::start(fleet.home.command().args([
+        "up",
+        "--no-sample",
+        "--web-port=0",
+        "--mqtt-port=0",
+        "--hosts-port=0",
+        "--data",
+        data.to_str().unwrap(),
+    ]));
+    second.wait_for("what it says", |printed| printed.contains("--context second exec").then_some(()));
+    let contexts = fs::read_to_string(&path).unwrap();
+    assert!(contexts.contains("current = \"local\"") && contexts.contains("[contexts.second]"), "{contexts}");
+    let (_, printed) = second.stop();
+    assert!(printed.contains("The current context stays \"local\""), "{printed}");
+}
+
+#[test]
+fn who_joins_does_not_take_over_the_agent_that_is_there() {
+    let roles = Roles::start();
+    let data = roles.home.path().join("data");
+    let start = |token: &str| {
+        let mut command = roles.home.command();
+        command.env("XDG_DATA_HOME", &data).args(["agent", "--join", token]);
+        command
+    };
+    let token = roles.token();
+    let first = Running::start(&mut start(&token));
+    roles.wait_for_host("online");
+    first.kill();
+    let folder = data.join("muster-agent");
+    assert!(folder.join("identity.json").exists(), "it is where XDG_DATA_HOME says");
+    let another = roles.token();
+    let output = start(&another).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(folder.to_str().unwrap()) && said.contains("--data-dir"), "{said}");
+    // The same again is the same agent.
+    let again = Running::start(&mut start(&token));
+    roles.wait_for_host("online");
+    again.kill();
 }

@@ -262,11 +262,9 @@ impl Metric {
             Self::UnitMemory => Measure::Bytes,
             Self::ClockOff => Measure::Seconds,
             Self::LoadPerCore | Self::UnitRestarts | Self::Other => Measure::Number,
-            Self::DiskUnresponsive
-            | Self::UnitBroken
-            | Self::UnitRolledBack
-            | Self::StoreLost
-            | Self::Duplicate => Measure::Flag,
+            Self::DiskUnresponsive | Self::UnitBroken | Self::UnitRolledBack | Self::StoreLost | Self::Duplicate => {
+                Measure::Flag
+            }
         }
     }
 
