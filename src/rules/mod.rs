@@ -16,6 +16,7 @@
 //! - [`document`]: units as people write them down, [`keys`]: what they mistype; [`compare`], [`cost`]: what changes, and what that costs
 //!   what runs
 //! - [`upgrade`]: what newer content a unit would get
+//! - [`mark`]: whether the agent's store is as far as it was, and what is put back into one that is not
 //! - [`realm`], [`lease`], [`snapshot`]: where units listen and what they connect to, and what they were before
 //!
 //! **Invariant: nothing in here does IO, reads a clock or draws randomness**; times and random
