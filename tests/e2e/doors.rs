@@ -244,7 +244,9 @@ fn broker_that_is_told_to_reload_takes_certificate_and_users_and_keeps_its_clien
     assert!(with_password("operator-anna", "anna's") && !with_password("operator-berta", "berta's"));
     let before = certificate_shown(&mqtts);
     let hear = |name: &str, password: &str| {
-        let mut command = Command::new("mosquitto_sub");
+        // What it says has to come line by line: there is no message with which it would come along.
+        let mut command = Command::new("stdbuf");
+        command.args(["-oL", "mosquitto_sub"]);
         let (host, port) = plain.trim_start_matches("mqtt://").rsplit_once(':').unwrap();
         command.args(["-h", host, "-p", port, "-d", "-t", "muster/#", "-i", name, "-u", name, "-P", password]);
         let mut running = Running::start(&mut command);
