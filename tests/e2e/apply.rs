@@ -260,13 +260,13 @@ fn a_name_that_exists_is_not_taken_over_unless_that_is_said() {
         assert!(run.stderr.contains(words), "{words:?} is not in {}", run.stderr);
     }
     assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
-    // To say again what is so changes nothing; and whoever asks the console itself is refused by the host.
+    // To say again what is so changes nothing, and Yuneta's verb takes over nothing either.
     let same = ["yuno", "create", "default/till", "--artifact", "till@1", "--config", "base@1", "--label", "tier=gold"];
     fleet.ok(&same);
     assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
-    let run =
-        fleet.muster(&["ycommand", "create-yuno", "realm_id=default", "id=till", "yuno_role=till", "yuno_name=x"]);
-    run.expect_code(1).expect_stderr("there is default/till on");
+    let line = "create-yuno realm_id=default id=till yuno_role=till yuno_name=x";
+    fleet.muster(&["ycommand", "--command", line]).expect_code(1).expect_stderr("there is default/till on");
+    assert_eq!(fleet.json(&["unit", "show", "default/till"])["desired"], before);
     fleet.ok(&[&create[..], &["--overwrite"]].concat());
     let after = fleet.json(&["unit", "show", "default/till"])["desired"].clone();
     assert_eq!(after["spec"]["artifact"]["version"], "2");

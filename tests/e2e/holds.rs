@@ -130,7 +130,7 @@ fn selectors_pick_what_verbs_are_done_to() {
     fleet.unit_in_phase("default/b", "stopped");
     assert_eq!(names("phase=running"), [json!("default/a")]);
     fleet.muster(&["yuno", "stop", "--select", "role=teller"]).expect_code(2).expect_stderr("needs a yes");
-    fleet.muster(&["yuno", "stop", "--select", "role=nothing"]).expect_code(1).expect_stderr("no unit is picked by");
+    fleet.muster(&["yuno", "stop", "--select", "role=nothing"]).expect_code(1).expect_stderr("no yuno is picked by");
     let run = fleet.muster(&["unit", "ls", "--select", "realm=default adn role=x"]).expect_code(2);
     run.expect_stderr("`and`, `or` or the end is wanted here").expect_stderr("             ^");
 }
@@ -151,6 +151,7 @@ fn an_upgrade_is_planned_shown_and_done_and_never_goes_back_by_itself() {
         "--env",
         "SECRET=kept",
         "--run",
+        "--overwrite",
     ]);
     fleet.ok(&["yuno", "upgrade", "--plan"]);
     let path = file(&fleet.home, "teller", &TELLER.replace("echo up", "echo up $SECRET"));

@@ -225,7 +225,7 @@ fn a_snapshot_that_does_not_work_is_told_of() {
     fleet.muster(&create_bad).expect_code(1);
     fleet.unit_in_phase("default/till", "backoff");
     fleet.ok(&["snapshot", "take", "bad"]);
-    create(&fleet, "till@1", &[]);
+    create(&fleet, "till@1", &["--overwrite"]);
     let before = verified(&fleet);
     fleet.muster(&["snapshot", "activate", "bad"]).expect_code(1).expect_stderr("it went back to revision");
     check_back(&fleet, &before, "exit code 2");
@@ -242,7 +242,7 @@ fn endpoints_are_those_of_what_runs() {
     let client = fleet.unit_in_phase("default/client", "running");
     let before = verified(&fleet);
     // The bad one would listen elsewhere, and offer nothing to the other.
-    let create = ["yuno", "create", "default/till", "--artifact", "till@2", "--provide", "other"];
+    let create = ["yuno", "create", "default/till", "--artifact", "till@2", "--provide", "other", "--overwrite"];
     fleet.muster(&create).expect_code(1).expect_stderr("it went back to revision");
     let unit = check_back(&fleet, &before, "exit code 2");
     assert_eq!(unit["observed"]["endpoints"], before["observed"]["endpoints"]);
