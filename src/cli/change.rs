@@ -75,7 +75,7 @@ impl Waiting {
     /// The time that a command may wait for its hosts, if that was said.
     #[must_use]
     pub(super) fn expires_in_ms(&self) -> Option<u64> {
-        self.expires.map(|expires| millis(expires))
+        self.expires.map(millis)
     }
 }
 
