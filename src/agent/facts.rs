@@ -6,6 +6,8 @@ use std::{collections::BTreeMap, fs};
 use muster_topics::heartbeat::{Facts, Interface};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags, sys::socket::SockaddrStorage};
 
+use crate::rules::hostname::{self, text_cleaned};
+
 /// The most interfaces that are told: a host full of containers has hundreds, and a heartbeat has to
 /// fit into one message.
 const INTERFACES_MAX: usize = 64;
@@ -15,7 +17,7 @@ const ADDRESSES_MAX: usize = 16;
 
 /// The name that this host gives itself.
 pub(super) fn hostname() -> String {
-    nix::unistd::gethostname().ok().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    hostname::cleaned(&nix::unistd::gethostname().unwrap_or_default().to_string_lossy())
 }
 
 /// The user that this program runs as.
@@ -32,11 +34,11 @@ pub(crate) fn own_user() -> String {
 pub(crate) fn facts() -> Facts {
     let cpuinfo = read("/proc/cpuinfo");
     Facts {
-        os: os_name(&read("/etc/os-release")).unwrap_or_else(|| "Linux".to_owned()),
+        os: text_cleaned(&os_name(&read("/etc/os-release")).unwrap_or_else(|| "Linux".to_owned())),
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         arch: std::env::consts::ARCH.to_owned(),
         cpus: cpus(&cpuinfo),
-        cpu_model: value(&cpuinfo, "model name", ':').unwrap_or_default(),
+        cpu_model: text_cleaned(&value(&cpuinfo, "model name", ':').unwrap_or_default()),
         memory_bytes: memory_bytes(&read("/proc/meminfo")),
         boot_id: boot_id(),
         boot_ms: boot_ms(&read("/proc/stat")),

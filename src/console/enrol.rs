@@ -39,7 +39,7 @@ use super::{
     Change, Console, Error, Shared, alert,
     api::extract::Document,
     authority::{Certificate, CheckedCsr},
-    content, ingest,
+    content,
     server::{Caller, ClientCertificate},
     store::{
         self, StoreError,
@@ -47,7 +47,7 @@ use super::{
         token::{self, Unusable},
     },
 };
-use crate::clock::now_ms;
+use crate::{clock::now_ms, rules::hostname};
 
 /// The most bytes of facts that are kept of a host.
 const FACTS_MAX_BYTES: usize = 16 * 1024;
@@ -112,8 +112,9 @@ async fn join(
 ) -> Result<Json<Membership>, Error> {
     let shared = &console.shared;
     let csr = checked(&request.csr)?;
-    if !ingest::is_hostname(&request.hostname) {
-        return Err(Error::invalid("bad_hostname", "the hostname is empty, too long or has control characters"));
+    if !hostname::is_good(&request.hostname) {
+        return Err(Error::invalid("bad_hostname", "the hostname is empty, too long or has control characters")
+            .hint("give the machine another name (`hostnamectl set-hostname NAME`), or bring its agent up to date"));
     }
     if serde_json::to_vec(&request.facts).map_or(usize::MAX, |facts| facts.len()) > FACTS_MAX_BYTES {
         return Err(Error::invalid("bad_facts", "the facts are too long"));

@@ -33,6 +33,7 @@ pub mod cost;
 pub mod document;
 pub mod edit;
 pub mod heartbeat;
+pub mod hostname;
 pub mod intent;
 pub mod keys;
 pub mod lease;

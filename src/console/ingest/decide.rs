@@ -10,10 +10,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::Faulty;
-use crate::{api::CommandState, console::store::host::Held, fault::planted};
-
-/// The longest hostname: what DNS allows.
-const HOSTNAME_MAX_BYTES: usize = 253;
+use crate::{api::CommandState, console::store::host::Held, fault::planted, rules::hostname};
 
 /// Whether a presence comes after the one that is held. An old last will comes late, and a retained
 /// presence comes again with each subscription.
@@ -85,10 +82,9 @@ pub(super) fn heartbeat(held: Option<Held>, heartbeat: Heartbeat) -> Result<Verd
         }
     };
     // A patch may make anything of a state; what it made has to be one.
-    let parsed: HostState = serde_json::from_value(state.clone())?;
-    if !is_hostname(&parsed.hostname) {
-        return Err(Faulty::Content("its hostname is empty, too long or has control characters"));
-    }
+    let mut parsed: HostState = serde_json::from_value(state.clone())?;
+    // A host is no less there for a name that cannot be shown. What is held stays as it was said, for the next patch is about that.
+    parsed.hostname = hostname::cleaned(&parsed.hostname);
     Ok(Verdict::Store { held: Held { epoch, seq, state, base }, state: Box::new(parsed) })
 }
 
@@ -117,11 +113,6 @@ fn base_of(held: Option<Held>, epoch: u64, base_seq: u64) -> Option<Value> {
         return Some(held.state);
     }
     held.base.filter(|(seq, _)| *seq == base_seq).map(|(_, state)| state)
-}
-
-/// Whether a text may stand where a hostname stands.
-pub(in crate::console) fn is_hostname(text: &str) -> bool {
-    !text.is_empty() && text.len() <= HOSTNAME_MAX_BYTES && !text.chars().any(char::is_control)
 }
 
 /// Applies a JSON merge patch (RFC 7396). As deep as the patch, which `serde_json` limits to 128.
@@ -210,6 +201,19 @@ mod tests {
             json!({"v": 1, "epoch": epoch, "seq": seq, "at_ms": 0, "kind": "delta", "base_seq": base_seq, "patch": patch}),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn a_heartbeat_with_a_bad_hostname_is_taken_and_shown_cleaned() {
+        for (name, shown) in
+            [("", "unnamed"), (&"h".repeat(254), &"h".repeat(253)), ("a\u{1b}[31m\n", "a?[31m?"), ("till", "till")]
+        {
+            let said = serde_json::from_value(
+                json!({"v": 1, "epoch": 1, "seq": 1, "at_ms": 0, "kind": "full", "state": state(name, json!({}))}),
+            );
+            let Ok(Verdict::Store { held, state }) = heartbeat(None, said.unwrap()) else { panic!("{name:?}") };
+            assert_eq!((state.hostname.as_str(), held.state["hostname"].as_str()), (shown, Some(name)));
+        }
     }
 
     #[test]
@@ -308,8 +312,6 @@ mod tests {
         let a = || state("h", json!({}));
         check(vec![full(1, 1, a()), delta(1, 2, 1, json!({"facts": null}))], &["store", "faulty"], json!({}));
         check(vec![full(1, 1, a()), delta(1, 2, 1, json!(7))], &["store", "faulty"], json!({}));
-        check(vec![full(1, 1, state("", json!({})))], &["faulty"], json!(null));
-        check(vec![full(1, 1, state(&"h".repeat(254), json!({})))], &["faulty"], json!(null));
     }
 
     #[test]

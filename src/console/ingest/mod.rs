@@ -33,7 +33,6 @@ use tokio_util::sync::CancellationToken;
 use self::effects::Refreshes;
 pub(super) use self::{
     acks::{Owed, run as acknowledge},
-    decide::is_hostname,
     recorder::{commit, run as record},
 };
 use self::{apply::Batch, effects::Effects};

@@ -1,0 +1,50 @@
+//! The name that a host gives itself, as it may be shown: the kernel takes any bytes, and none.
+
+/// The longest hostname: what DNS allows.
+pub const HOSTNAME_MAX_BYTES: usize = 253;
+
+/// What a host without a name is called.
+pub const UNNAMED: &str = "unnamed";
+
+/// Whether a text may stand where a hostname stands.
+#[must_use]
+pub fn is_good(text: &str) -> bool {
+    !text.is_empty() && text.len() <= HOSTNAME_MAX_BYTES && !text.chars().any(char::is_control)
+}
+
+/// A name that may stand there: each control character is a question mark, what is too long is cut off, and none is [`UNNAMED`].
+#[must_use]
+pub fn cleaned(text: &str) -> String {
+    let mut name = text_cleaned(text);
+    while name.len() > HOSTNAME_MAX_BYTES {
+        name.pop();
+    }
+    if name.is_empty() { UNNAMED.to_owned() } else { name }
+}
+
+/// A text of the machine without control characters: of each there is a question mark.
+#[must_use]
+pub fn text_cleaned(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_becomes_one_that_may_be_shown() {
+        let long = "é".repeat(200);
+        for (name, wanted) in [
+            ("till-7.shop", "till-7.shop"),
+            ("", UNNAMED),
+            ("a\u{1b}[31mb\n", "a?[31mb?"),
+            ("Zürich", "Zürich"),
+            (long.as_str(), &"é".repeat(126)),
+        ] {
+            assert_eq!(cleaned(name), wanted);
+            assert!(is_good(&cleaned(name)));
+            assert_eq!(is_good(name), name == wanted, "{name:?}");
+        }
+    }
+}
