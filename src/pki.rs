@@ -180,3 +180,35 @@ mod tests {
         }
     }
 }
+/// What was said of a connection that failed, with a word about the clock if a certificate was refused for its time: certificates of a
+/// fleet are renewed long before they end, and a clock that is off is by far the likelier cause.
+#[must_use]
+pub fn with_clock(said: String) -> String {
+    let squeezed: String = said.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_lowercase();
+    if !["certificateexpired", "notvalidyet", "certificatenotvalid"].iter().any(|what| squeezed.contains(what)) {
+        return said;
+    }
+    format!(
+        "{said}. hint: a certificate's time is wrong, or a clock is: compare `date -u` on this machine and on the other; certificates \
+         made by a clock that was wrong are made anew when the console starts, or a host joins"
+    )
+}
+
+#[cfg(test)]
+mod clock_tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_refused_for_its_time_speaks_of_the_clock() {
+        for (said, speaks) in [
+            ("received fatal alert: CertificateExpired", true),
+            ("invalid peer certificate: certificate expired: verification time 1", true),
+            ("invalid peer certificate: certificate not valid yet", true),
+            ("invalid peer certificate: UnknownIssuer", false),
+        ] {
+            let told = with_clock(said.to_owned());
+            assert!(told.starts_with(said));
+            assert_eq!(told.contains("hint: ") && told.contains("clock"), speaks, "{told}");
+        }
+    }
+}

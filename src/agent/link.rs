@@ -40,7 +40,7 @@ use uuid::Uuid;
 use super::join::{Identity, causes};
 use crate::{
     bus::{self, Address},
-    chance, clock,
+    chance, clock, pki,
     rules::backoff::{Growth, RECONNECT},
 };
 
@@ -462,6 +462,6 @@ fn explain(error: &ConnectionError) -> String {
         ConnectionError::ConnectionRefused(code) => format!(
             "the broker refuses this host: {code:?}. hint: is the host's certificate still good, and of this broker's fleet?"
         ),
-        error => causes(error),
+        error => pki::with_clock(causes(error)),
     }
 }

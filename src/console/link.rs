@@ -49,6 +49,7 @@ use crate::{
     bus::{self, Address},
     chance,
     clock::now_ms,
+    pki,
     rules::backoff::Growth,
 };
 
@@ -334,7 +335,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shutdown => f.write_str("the console stops"),
-            Self::Connection(error) => error.fmt(f),
+            Self::Connection(error) => f.write_str(&pki::with_clock(error.to_string())),
             Self::Client => f.write_str("the client's queue is full"),
             Self::Refused(what) => write!(f, "the broker refuses the subscription to {what}"),
             Self::Full => write!(f, "the store has taken nothing for {} s", FULL.as_secs()),
