@@ -8,6 +8,8 @@ use muster_topics::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules::time;
+
 /// One occurrence of an alert: an item of `GET /api/v1/alerts` (those that hold) and of `GET /api/v1/alerts/history`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "HostAlert")]
@@ -26,6 +28,14 @@ pub struct Alert {
     pub silence: Option<AlertSilence>,
     /// What the host said last.
     pub alert: muster_topics::alert::Alert,
+}
+
+impl Alert {
+    /// Since when it has been so: by the host's clock, or by when the console first heard of it if that clock cannot have been right.
+    #[must_use]
+    pub fn begun_ms(&self) -> Millis {
+        if time::can_be_true(self.alert.since_ms, self.received_ms) { self.alert.since_ms } else { self.received_ms }
+    }
 }
 
 /// Whether an alert holds, as far as the console knows.

@@ -201,7 +201,7 @@ async fn list(session: &Session, path: &str, which: Which, limit: Option<u32>) -
             one.alert.severity.as_str().to_owned(),
             names.show(one.host, &one.hostname),
             one.alert.rule.to_string(),
-            print::age(one.alert.since_ms, now_ms),
+            print::age(one.begun_ms(), now_ms),
             standing(one, now_ms),
             one.alert.message.clone(),
         ]

@@ -31,6 +31,15 @@ const fn parse_seconds(digits: &[u8]) -> Millis {
     value
 }
 
+/// How old what a host says may be: agents keep measurements for a week, unless they are told to keep them for longer.
+const BEHIND_MAX_MS: Millis = 31 * 24 * 3_600_000;
+
+/// Whether a time that a host's clock showed can be true of something that was received then.
+#[must_use]
+pub fn can_be_true(host_ms: Millis, received_ms: Millis) -> bool {
+    (received_ms.saturating_sub(BEHIND_MAX_MS)..=received_ms.saturating_add(AHEAD_MAX_MS)).contains(&host_ms)
+}
+
 /// What is known of the time beside the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownTime {
@@ -104,6 +113,22 @@ mod tests {
         assert_eq!(time.now_ms(clock_ms), clock_ms);
         time.saw(clock_ms + AHEAD_MAX_MS, clock_ms);
         assert_eq!(time.now_ms(clock_ms), clock_ms + AHEAD_MAX_MS);
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_true_is_known_by_when_it_was_received() {
+        let now_ms = BUILD_MS + 400 * DAY;
+        for (host_ms, can_be) in [
+            (now_ms, true),
+            (now_ms - 7 * DAY, true),
+            (now_ms + DAY, true),
+            (now_ms + DAY + 1, false),
+            (now_ms - 32 * DAY, false),
+            (UNSET, false),
+            (Millis::MAX, false),
+        ] {
+            assert_eq!(can_be_true(host_ms, now_ms), can_be, "{host_ms}");
+        }
     }
 
     #[test]

@@ -205,7 +205,7 @@ pub(in crate::console::web) fn table(alerts: &[Alert], frame: &Frame) -> Markup 
                             @if one.host == CONSOLE { (one.hostname) } @else { a href=(bits::host_url(one.host)) { (one.hostname) } }
                             @if let Some(unit) = &one.alert.unit { " " a href=(super::unit::url(one.host, unit)) { (unit) } }
                         }
-                        td data-label="Since" { (ago(one.alert.since_ms, frame.now_ms)) }
+                        td data-label="Since" { (ago(one.begun_ms(), frame.now_ms)) }
                         td data-label="State" { (standing(one, frame)) }
                     }
                 }
@@ -231,7 +231,7 @@ fn standing(one: &Alert, frame: &Frame) -> Markup {
 }
 
 fn ended(one: &Alert, frame: &Frame) -> Markup {
-    let took_ms = one.ended_ms.map(|ended_ms| ended_ms.saturating_sub(one.alert.since_ms));
+    let took_ms = one.ended_ms.map(|ended_ms| ended_ms.saturating_sub(one.begun_ms()));
     html! {
         @if let Some(ended_ms) = one.ended_ms { (ago(ended_ms, frame.now_ms)) }
         @if let Some(took_ms) = took_ms.filter(|_| one.alert.state == AlertState::Cleared) { ", after " (bits::span(took_ms.unsigned_abs())) }
