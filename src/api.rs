@@ -53,6 +53,9 @@ pub struct Status {
     pub console_url: String,
 }
 
+/// The header of every answer that says, for people, what is wrong with the console itself; it is left out if nothing is.
+pub const NOTICE_HEADER: &str = "x-muster-notice";
+
 /// `POST /api/v1/login`: a one-time sign-in code becomes a lasting token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -218,7 +218,7 @@ pub async fn issue(wanted: Issue) -> Result<(), Failure> {
 async fn open(folder: &Path) -> Result<(Authority, Store), Failure> {
     let authority =
         Authority::open(&folder.join(AUTHORITY)).map_err(|error| Failure::told(Kind::Failed, error.to_string()))?;
-    let store = Store::open(&folder.join(STORE))
+    let store = Store::open_in(folder)
         .await
         .map_err(|error| Failure::told(Kind::Failed, crate::failure::with_causes(&error)))?;
     register::restore(folder, &store, now_ms())

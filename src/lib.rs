@@ -18,7 +18,7 @@
 //! - [`sealing`]: what of a command only its host may read
 //! - [`terminal`]: printing for people
 //! - [`http`]: HTTP clients of every role, and through which proxy they go
-//! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
+//! - [`config`], [`bus`], [`rows`], [`lean`], [`one_writer`], [`room`], [`pki`], [`files`], [`clock`], [`chance`], [`failure`], [`argv`]: what they have in common
 //!
 //! **Invariant: [`rules`] does no IO, reads no clock and draws no randomness.**
 //!
@@ -68,6 +68,8 @@ pub mod render;
 #[cfg(feature = "broker")]
 pub mod revoked;
 pub mod role;
+#[cfg(any(feature = "agent", feature = "console"))]
+pub mod room;
 #[cfg(feature = "console")]
 pub mod rows;
 pub mod rules;

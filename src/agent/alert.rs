@@ -3,10 +3,7 @@
 //! Each sample of the measurements is looked at when it is taken, connected or not; units also when they change, and a twin when it
 //! shows. What an alert is, and when it is over, [`crate::rules::alert`] decides.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use muster_topics::{
     Millis,
@@ -27,6 +24,7 @@ use super::{
 };
 use crate::{
     clock,
+    room::Reserve,
     rules::alert::{Alerts, Change, Now, Reading, Subject},
 };
 
@@ -44,7 +42,7 @@ pub(super) struct Lookout {
     own: BTreeMap<Name, Rule>,
     /// Those of the console, which stand before them.
     central: Central,
-    folder: PathBuf,
+    reserve: Reserve,
     cpus: u32,
     /// When a twin last showed, by the agent's own clock.
     twin_ms: Option<Millis>,
@@ -63,7 +61,7 @@ impl Lookout {
             alerts: Alerts::new(rules, about.sample_ms, held, now),
             own,
             central,
-            folder: about.folder.to_owned(),
+            reserve: about.reserve.clone(),
             cpus: about.cpus,
             twin_ms: None,
             lost_ms: None,
@@ -104,14 +102,17 @@ impl Lookout {
         let clock = self.clock_off_s.take().map(|off_s| host(Metric::ClockOff, off_s));
         let since_loss = |lost_ms: Millis| clock::now_ms().saturating_sub(lost_ms) < LOST_MS;
         let lost = self.lost_ms.map(|lost_ms| host(Metric::StoreLost, f64::from(u8::from(since_loss(lost_ms)))));
-        let store = used(&self.folder).map(|share| host(Metric::StoreUsed, share));
+        self.reserve.refill();
+        // Whoever draws on the reserve has no room, whatever is free of it just now.
+        let share = if self.reserve.is_short() { Some(1.0) } else { used(self.reserve.folder()) };
+        let store = share.map(|share| host(Metric::StoreUsed, share));
         twin.into_iter().chain(clock).chain(lost).chain(store).collect()
     }
 }
 
 /// What else a [`Lookout`] is made with.
 pub(super) struct About<'a> {
-    pub(super) folder: &'a Path,
+    pub(super) reserve: &'a Reserve,
     pub(super) cpus: u32,
     pub(super) sample_ms: Millis,
 }

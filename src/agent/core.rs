@@ -248,6 +248,7 @@ impl Agent {
             let now_ms = self.now_ms();
             let handled = handled.and(self.voice.pump(now_ms).await);
             if let Err(error) = handled {
+                self.draw_on_reserve(&error);
                 tracing::error!(
                     %error,
                     "hint: is there room on the disk of the agent's folder? What was not stored is done again"
@@ -255,6 +256,15 @@ impl Agent {
             }
         }
         self.farewell().await;
+    }
+
+    /// What the store had no room for is tried again at once if the reserve has some: a quota, for one, does not show before.
+    fn draw_on_reserve(&mut self, error: &StoreError) {
+        if error.is_full() && self.store.release_reserve() {
+            self.facts_ms = None;
+            let now_ms = self.now_ms();
+            self.held_ms = self.held_ms.map(|_| now_ms);
+        }
     }
 
     /// The next thing that happened. Each arm is cancel-safe: channels and watches keep what is not

@@ -100,6 +100,7 @@ use self::{
 };
 use crate::{
     clock, files,
+    room::{self, Reserve, Size},
     rules::{heartbeat::Beats, time::KnownTime},
 };
 
@@ -109,6 +110,12 @@ const EXEC_EVENTS: usize = 16;
 
 /// How long a host that is a member waits for a console to join it anew: a little more than one exchange may take.
 const REJOIN: Duration = Duration::from_secs(35);
+
+/// What is kept in reserve for commands on a full disk: the write-ahead log of the store at its largest, 4 MiB, and as much again for
+/// the store, answers and files of programs. A command takes some ten KiB.
+const RESERVE: Size = Size { total_bytes: 8 << 20, piece_bytes: 256 << 10 };
+/// What a start may write: the shim's program, the log's index (32 KiB), what earlier lives have left to be recorded.
+const START_BYTES: u64 = 1 << 20;
 
 /// How long the loop may take to end.
 const STOP: Duration = Duration::from_secs(5);
@@ -120,7 +127,7 @@ pub enum AgentError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Its folder cannot be used.
-    #[error("the agent's folder {path}: {source}. hint: the agent's user must be able to write there (`data_dir`)")]
+    #[error("the agent's folder {path}: {source}. hint: {}", folder_hint(source))]
     Folder {
         /// The folder, or the file in it.
         path: PathBuf,
@@ -157,6 +164,13 @@ pub enum AgentError {
     /// Its units cannot be taken up.
     #[error("the host's units cannot be taken up: {0}")]
     Units(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn folder_hint(error: &io::Error) -> String {
+    if room::is_missing_for(error) {
+        return format!("this host's disk is full: {}", room::HINT);
+    }
+    "the agent's user must be able to write there (`data_dir`)".to_owned()
 }
 
 fn local_hint(error: &io::Error) -> &'static str {
@@ -266,8 +280,16 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let realms = config.all_realms();
     let mut portrait = Portrait::new(config.labels.clone(), &realms);
     let now_ms = KnownTime::new(0).now_ms(clock::now_ms());
+    let reserve = Reserve::open(&folder, RESERVE);
+    if !reserve.ensure_bytes(START_BYTES) {
+        tracing::error!(
+            data = %folder.display(),
+            "this host's disk is full, and nothing is left in reserve: no command can be taken in. hint: {}", room::HINT
+        );
+    }
     let is_member = join::load(&folder)?.is_some();
-    let store = Store::open_or_replace(&folder.join("agent.db"), is_member, now_ms).await?;
+    let store =
+        Store::open_or_replace(&folder.join("agent.db"), is_member, now_ms).await?.with_reserve(reserve.clone());
     if !is_member && config.join.is_some() {
         manager.ready("this host joins its fleet");
     }
@@ -281,7 +303,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     // Whatever fails from here on takes the tasks with it.
     let guard = tasks.clone().drop_guard();
     let failed = |source| AgentError::Folder { path: folder.clone(), source };
-    let shims = Shims::install(&folder).map_err(failed)?;
+    let shims = Shims::install(&folder).map_err(failed)?.with_reserve(reserve.clone());
     let (identity, identity_watch) = watch::channel(Arc::new(identity));
     tokio::spawn(renew::keep_fresh(identity, folder.clone(), tasks.clone()));
     let sealing = sealing::load_or_make(&folder)?;
@@ -316,7 +338,7 @@ pub async fn start_managed(config: Config, manager: &Manager) -> Result<RunningA
     let beats = Beats::new(life.epoch, config.heartbeat.periods(), portrait.with(&units.states().borrow()));
     let backlog_gap_ms = Millis::from(config.metrics.backlog_gap_ms);
     let mut voice = Voice::new(me.clone(), store.clone(), beats).with_backlog(backlog_gap_ms);
-    let lookout = lookout(&config, &store, &portrait, &mut voice).await?.with_loss(life.noticed_ms);
+    let lookout = lookout(&config, &store, (&portrait, &reserve), &mut voice).await?.with_loss(life.noticed_ms);
     let (ready_sender, ready) = watch::channel(false);
     let (asker, asked) = Asker::new();
     let LocalConfig { socket, listen } = config.local;
@@ -380,7 +402,7 @@ async fn put_commands_back(store: &Store, executor: &Executor, now_ms: Millis) -
 async fn lookout(
     config: &Config,
     store: &Store,
-    portrait: &Portrait,
+    (portrait, reserve): (&Portrait, &Reserve),
     voice: &mut Voice,
 ) -> Result<Lookout, StoreError> {
     let (held, ended) = store::alert::all(store).await?;
@@ -388,7 +410,7 @@ async fn lookout(
         voice.alerts.say(alert.clone(), 0);
     }
     let sample_ms = Millis::from(config.metrics.sample_ms);
-    let about = About { folder: &config.data_dir, cpus: portrait.facts.cpus, sample_ms };
+    let about = About { reserve, cpus: portrait.facts.cpus, sample_ms };
     Ok(Lookout::new(config.alerts.all_rules(), store::alert::central(store).await?, held, &about))
 }
 

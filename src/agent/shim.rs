@@ -38,6 +38,7 @@ use crate::{
     agent::crash,
     clock::now_ms,
     files::{PRIVATE_FOLDER, make_folder, write_atomically},
+    room::{self, Reserve},
 };
 
 /// The shim's program, which the build script built.
@@ -78,7 +79,7 @@ pub enum ShimError {
         source: io::Error,
     },
     /// A file or socket of the shim failed.
-    #[error("the shim in {folder}: {source}")]
+    #[error("the shim in {folder}: {source}{}", room::advice(source))]
     Io {
         /// The shim's folder.
         folder: String,
@@ -91,6 +92,7 @@ pub enum ShimError {
 #[derive(Clone, Debug)]
 pub struct Shims {
     program: Arc<Path>,
+    reserve: Option<Reserve>,
 }
 
 /// What became of a shim that was started in a folder.
@@ -130,7 +132,20 @@ impl Shims {
         if !installed {
             write_atomically(&path, PROGRAM, PROGRAM_MODE)?;
         }
-        Ok(Self { program: path.into() })
+        Ok(Self { program: path.into(), reserve: None })
+    }
+
+    /// With a reserve, from which programs' files take their room on a full disk.
+    #[must_use]
+    pub fn with_reserve(self, reserve: Reserve) -> Self {
+        Self { reserve: Some(reserve), ..self }
+    }
+
+    /// Sees to it that there is room for the files of a program, as far as the reserve goes.
+    pub async fn make_room(&self) {
+        let Some(reserve) = self.reserve.clone() else { return };
+        // If that fails there is none, which whoever writes will say.
+        let _ = blocking(move || Ok(reserve.ensure())).await;
     }
 
     /// Starts a program under a new shim, which keeps its files in `folder`, which is made if it is not there.
@@ -161,6 +176,7 @@ impl Shims {
             spawned
         };
         let failed = |source| io_error(folder, source);
+        self.make_room().await;
         let stream = blocking(prepare_and_spawn).await.map_err(failed)?;
         let mut shim = Shim::new(folder, stream).map_err(failed)?;
         match shim.report().await.map_err(failed)? {
@@ -212,6 +228,7 @@ impl Shims {
             return Ok(Adopted::Ended(end_of(state)));
         }
         let (program, at) = (self.program.clone(), folder.to_owned());
+        self.make_room().await;
         crash::point("adopt", "before spawn");
         let stream = blocking(move || spawn(&program, &at, true, lock)).await?;
         crash::point("adopt", "after spawn");

@@ -1,14 +1,21 @@
 //! The command line's end of the console's REST API.
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::{Stream, StreamExt};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::context::Context;
+use super::{context::Context, print};
 use crate::{
-    api::{CommandEvent, Problem},
+    api::{CommandEvent, NOTICE_HEADER, Problem},
     failure::{Failure, Kind, with_causes},
     http::{self, Proxy},
     pki,
@@ -26,6 +33,8 @@ pub struct Client {
     http: reqwest::Client,
     base: String,
     token: String,
+    /// Whether it was said what is wrong with the console itself.
+    noticed: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -57,7 +66,7 @@ impl Client {
         let http = http::client(tls, &target, proxy.as_ref())
             .and_then(|client| client.connect_timeout(CONNECT_TIMEOUT).build())
             .map_err(|error| unusable(&error))?;
-        Ok(Self { http, base, token: context.token.clone() })
+        Ok(Self { http, base, token: context.token.clone(), noticed: Arc::default() })
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -66,13 +75,24 @@ impl Client {
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        self.tell_notice(&response);
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+    }
+
+    /// Says what is wrong with the console itself, once.
+    fn tell_notice(&self, response: &Response) {
+        let notice = response.headers().get(NOTICE_HEADER).and_then(|text| text.to_str().ok());
+        if let Some(notice) = notice
+            && !self.noticed.swap(true, Ordering::Relaxed)
+        {
+            print::say(format_args!("console: {notice}"));
+        }
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
         Failure::new(
             Kind::Unreachable,
-            format!("the console at {} cannot be reached: {}", self.base, with_causes(error)),
+            format!("the console at {} cannot be reached: {}", self.base, pki::with_clock(with_causes(error))),
         )
         .hint("is `muster up` running? `--context NAME` chooses another console")
     }

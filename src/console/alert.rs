@@ -101,12 +101,27 @@ impl Console {
     /// Alerts that hold, or all that are remembered; of one host or of all; those that began last first.
     pub async fn alerts(&self, which: Which<'_>) -> Result<Vec<api::Alert>, Error> {
         let which = Which { limit: which.limit.min(ALERTS_MAX), ..which };
-        Ok(alert::list(self.shared.store.read(), which, now_ms()).await?)
+        // What is wrong with the console itself is of no host, and stands first.
+        let own = if which.host.is_none() && which.rule.is_none() { self.own_alerts() } else { Vec::new() };
+        let of_hosts = alert::list(self.shared.store.read(), which, now_ms()).await?;
+        Ok(own.into_iter().chain(of_hosts).collect())
+    }
+
+    /// What is wrong with the console itself.
+    pub(super) fn own_alerts(&self) -> Vec<api::Alert> {
+        self.shared.notices.alerts(now_ms())
+    }
+
+    /// The same in words.
+    #[must_use]
+    pub fn notices(&self) -> Vec<String> {
+        self.shared.notices.texts()
     }
 
     /// How many alerts hold that no silence covers, of one host or of all.
     pub async fn alert_count(&self, host: Option<HostId>) -> Result<u64, Error> {
-        Ok(alert::count(self.shared.store.read(), host, now_ms()).await?)
+        let own = if host.is_none() { self.own_alerts().len() as u64 } else { 0 };
+        Ok(alert::count(self.shared.store.read(), host, now_ms()).await? + own)
     }
 
     /// All rules of the console.

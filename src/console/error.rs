@@ -94,7 +94,16 @@ impl From<StoreError> for Error {
                 "store_full",
                 "the console's store has no room: its disk is full, and nothing of this was done",
             )
-            .hint("make room on the disk of the console's folder (data_dir), and try again");
+            .hint(format!("of the console's folder (data_dir): {}; then try again", crate::room::HINT));
+        }
+        if error.is_damage() {
+            tracing::error!(%error, "the console's store is damaged");
+            return Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "store_damaged",
+                "the console's store is damaged, and this cannot be read or written",
+            )
+            .hint("start the console again, which says what can be done about it; check its machine's disk");
         }
         Self::internal("the console's store", &error)
     }
@@ -108,6 +117,8 @@ impl From<SeriesError> for Error {
             SeriesError::Range { .. } => Self::told("bad_range", &error),
             SeriesError::TooMany { .. } => Self::told("too_many_series", &error),
             SeriesError::Deadline(_) => Self::told("too_much", &error),
+            SeriesError::LeftOut(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "series_left_out", error.to_string())
+                .hint("what hosts measure waits with them; the console's log and `muster alert ls` say what to do"),
             other => Self::internal("the time-series store", &other),
         }
     }

@@ -14,6 +14,7 @@
 //! - `apply`: units become what documents say; `realm`: what realms are; `alert`: what hosts look at; [`content`]: artifacts and configs; [`operator`]: people, and how they sign in
 //! - `muster_series`, a crate of its own: measurements over time; `standing`: how hosts and alerts stand, as such
 //! - [`fleet`]: what hosts measured last, and what all of them come to; `vitals`: the console measures itself; [`external`]: stores elsewhere
+//! - `upkeep`: the console looks after itself; `notice`: what is wrong with it
 //! - [`server`]: the listeners; `health`: whether it is well, for anybody; [`api`](self::api): the REST API; [`prometheus`]: Prometheus's API; [`web`]: the pages
 //!
 //! Tasks: the link (one connection to the broker), ingest and recorder (each takes from the link
@@ -40,6 +41,7 @@ pub mod fleet;
 mod health;
 pub(crate) mod ingest;
 mod link;
+mod notice;
 pub(crate) mod operator;
 mod prometheus;
 mod realm;
@@ -52,7 +54,9 @@ pub(crate) mod start;
 pub mod store;
 #[cfg(test)]
 mod testing;
+mod upkeep;
 mod vitals;
+
 pub mod web;
 
 use std::{
@@ -135,6 +139,7 @@ struct Shared {
     fleet: fleet::Fleet,
     dispatch: mpsc::Sender<dispatch::Event>,
     dated: dated::Dated,
+    notices: notice::Notices,
     changes: broadcast::Sender<Change>,
     tallies: web::Tallies,
     /// Something was revoked: the list is to be made anew.

@@ -25,12 +25,14 @@ use super::{
         register::{self, Mark, Marks, Merged, Register},
     },
 };
-use crate::files;
+use crate::{files, room};
 
 /// The file, in the console's folder.
 pub(super) const FILE: &str = "authority/register.json";
 /// The mark, in the console's folder.
 const MARK: &str = "authority/mark.json";
+/// What is written of ten thousand hosts, which takes its room from the disk's reserve if need be.
+const FILE_MAX_BYTES: u64 = 4 << 20;
 /// The least time between two writes, for each host in it: of ten thousand that join one after the other it is written
 /// every five seconds, with 3 MB each time. Who is revoked is written at once.
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(500);
@@ -42,7 +44,7 @@ pub enum RegisterError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The file cannot be read or written.
-    #[error("the register {path} cannot be used: {source}")]
+    #[error("the register {path} cannot be used: {source}{}", room::advice(source))]
     File {
         /// Where.
         path: PathBuf,
@@ -60,6 +62,18 @@ pub enum RegisterError {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+impl RegisterError {
+    /// Whether there is no room on the disk.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_full(),
+            Self::File { source, .. } => room::is_missing_for(source),
+            Self::Damaged { .. } => false,
+        }
+    }
 }
 
 /// Brings a store that is new or older than the register up to date, and has every store revoke what the register says is revoked. Gives the
@@ -182,6 +196,7 @@ impl Keeper {
         }
         register::next_seq(store.write()).await?;
         let register = register::read(store.read()).await?;
+        store.make_room_for(FILE_MAX_BYTES);
         let file = |source| RegisterError::File { path: self.path.clone(), source };
         let bytes = serde_json::to_vec(&register).map_err(|error| file(error.into()))?;
         files::write_atomically(&self.path, &bytes, files::SECRET_MODE).map_err(file)?;

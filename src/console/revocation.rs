@@ -33,7 +33,7 @@ use super::{
         issued::{self, Revoked},
     },
 };
-use crate::{clock::now_ms, files};
+use crate::{clock::now_ms, files, room};
 
 /// The list's file in the console's folder.
 pub const FILE: &str = "revoked.pem";
@@ -58,13 +58,25 @@ pub enum RevocationError {
     #[error("the revocation list: {0}")]
     Sign(#[from] AuthorityError),
     /// It could not be written.
-    #[error("the revocation list {path} cannot be written: {source}")]
+    #[error("the revocation list {path} cannot be written: {source}{}", room::advice(source))]
     File {
         /// Where.
         path: PathBuf,
         /// Why not.
         source: io::Error,
     },
+}
+
+impl RevocationError {
+    /// Whether there is no room on the disk.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_full(),
+            Self::Register(error) => error.is_full(),
+            Self::File { source, .. } => room::is_missing_for(source),
+            Self::Sign(_) => false,
+        }
+    }
 }
 
 /// The list in PEM, whatever it is at present.
@@ -85,11 +97,17 @@ impl Keeper {
     pub(super) async fn open(folder: &Path, authority: &Authority, store: &Store) -> Result<Self, RevocationError> {
         let now = now_ms();
         let mut register = register::Keeper::new(folder);
-        register.look(store).await?;
+        // Without any room the console still starts, and tries again every few seconds.
+        let kept = register.look(store).await.map_err(RevocationError::from);
+        let is_kept = passed_over_if_full(kept)?;
         let of = issued::revoked(store.read(), now).await?;
         let pem = authority.revocation_list(&of, LIFETIME, now)?;
-        let keeper = Self { path: folder.join(FILE), made_ms: now, of, list: watch::Sender::new(pem.into()), register };
-        keeper.write()?;
+        let mut keeper =
+            Self { path: folder.join(FILE), made_ms: now, of, list: watch::Sender::new(pem.into()), register };
+        if !passed_over_if_full(keeper.write())? || !is_kept {
+            // So the next look makes it anew.
+            keeper.made_ms = 0;
+        }
         Ok(keeper)
     }
 
@@ -118,6 +136,18 @@ impl Keeper {
         self.write()?;
         (self.of, self.made_ms) = (of, now);
         Ok(true)
+    }
+}
+
+/// Whether something was written; false if there was no room, which is said.
+fn passed_over_if_full(written: Result<(), RevocationError>) -> Result<bool, RevocationError> {
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_full() => {
+            tracing::error!(%error, "the register or the revocation list is not up to date; trying again");
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -37,14 +37,14 @@ use super::{
     external::{self, External, ExternalError},
     fleet, health, ingest,
     link::{BrokerUrlError, Link, LinkConfig, parse_broker_url},
-    operator, prometheus, register,
+    notice, operator, prometheus, register,
     revocation::{self, RevocationError},
     server::{CONNECTIONS_MAX, Server},
     standing,
     store::{self, Store, StoreError},
-    vitals, web,
+    upkeep, vitals, web,
 };
-use crate::{clock::now_ms, files, pki, reload::other_changes};
+use crate::{clock::now_ms, files, pki, reload::other_changes, room};
 
 /// News that a slow reader may be behind by, before it has to look for itself.
 const CHANGES: usize = 1_024;
@@ -106,9 +106,6 @@ pub enum StartError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store for measurements cannot be opened.
-    #[error(transparent)]
-    Series(#[from] SeriesError),
     /// The revocation list cannot be made.
     #[error(transparent)]
     Revocation(#[from] RevocationError),
@@ -174,9 +171,9 @@ pub async fn prepare(config: Config) -> Result<Prepared, StartError> {
     let authority = open_authority(&dir)?;
     let artifacts = dir.join("artifacts");
     content::prepare_folder(&artifacts).map_err(|source| StartError::Folder { path: artifacts.clone(), source })?;
-    let store = Store::open(&dir.join(STORE)).await?;
+    let store = Store::open_in(&dir).await?;
     register::restore(&dir, &store, now_ms()).await.map_err(RevocationError::from)?;
-    let series = SeriesStore::open_with(&dir.join("series.db"), &config.series()).await?;
+    let series = open_series(&dir.join("series.db"), &config.series()).await;
     store::operator::ensure(store.write(), &operator::admin()?, now_ms()).await?;
     let revocations = revocation::Keeper::open(&dir, &authority, &store).await?;
     Ok(Prepared {
@@ -205,6 +202,29 @@ pub(crate) fn open_authority(dir: &Path) -> Result<Authority, AuthorityError> {
         true => Authority::open(&folder),
         false => Authority::open_or_create(&folder),
     }
+}
+
+/// Opens the store for measurements. A console does without one that cannot be opened: everything else of it is worth more than charts.
+async fn open_series(path: &Path, settings: &muster_series::Settings) -> SeriesStore {
+    use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
+    let error = match SeriesStore::open_with(path, settings).await {
+        Ok(series) => return series,
+        Err(error) => error,
+    };
+    let (meaning, hint) = match &error {
+        _ if path.is_dir() => ("a folder is in its place", "move that folder away, and start the console again"),
+        SeriesError::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
+            "it is of a newer version of muster",
+            "start that version again; or move the file away, with those beside it, and start the console again",
+        ),
+        SeriesError::Sql(error) if room::is_missing(error) => {
+            ("its disk is full", "make room on it, and start the console again")
+        }
+        _ => ("it cannot be opened", "see that the console's user may write it, and start the console again"),
+    };
+    let reason = format!("{}: {meaning} ({error}). hint: {hint}", path.display());
+    tracing::error!("the store for measurements is left out, and there are no charts: {reason}");
+    SeriesStore::left_out(path, &reason)
 }
 
 /// Takes the lock that a second console on the same data would need.
@@ -322,6 +342,7 @@ impl Prepared {
             fleet: fleet::Fleet::default(),
             dispatch,
             dated,
+            notices: notice::Notices::default(),
             changes: broadcast::channel(CHANGES).0,
             tallies: super::web::Tallies::default(),
             revoked: Notify::new(),
@@ -329,6 +350,12 @@ impl Prepared {
             told_broker: Mutex::default(),
             shutdown: shutdown.clone(),
         });
+        if let Some(reason) = shared.series.why_left_out() {
+            let message = format!(
+                "there are no charts, and what hosts measure waits with them, for the store for measurements is left out: {reason}"
+            );
+            shared.notices.raise(notice::Trouble::SeriesLeftOut, message, now_ms());
+        }
         let console = Console { shared: Arc::clone(&shared) };
         let tasks = TaskTracker::new();
         tasks.spawn(dispatch::run(Arc::clone(&shared), dispatch_events, shutdown.clone()));
@@ -341,6 +368,7 @@ impl Prepared {
         for store in shared.external.stores() {
             tasks.spawn(external::run(Arc::clone(store), shutdown.clone()));
         }
+        tasks.spawn(upkeep::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(vitals::run(Arc::clone(&shared), shutdown.clone()));
         tasks.spawn(ingest::record(Arc::clone(&shared), queues.recorder, shutdown.clone()));
         tasks.spawn(standing::run(Arc::clone(&shared), shutdown.clone()));
@@ -618,6 +646,38 @@ mod tests {
             let error = prepare(config(dir.path())).await.unwrap_err();
             assert!(matches!(error, StartError::Authority(AuthorityError::Missing { .. })), "{error}");
             assert!(!authority.join("authority.key").exists());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_series_store_that_cannot_be_opened_is_left_out() {
+        for broken in ["folder", "newer"] {
+            let dir = tempfile::tempdir().unwrap();
+            start(config(dir.path())).await.unwrap().stop().await;
+            let path = dir.path().join("console/series.db");
+            match broken {
+                "folder" => {
+                    std::fs::remove_file(&path).unwrap();
+                    std::fs::create_dir(&path).unwrap();
+                }
+                _ => {
+                    let database = sqlx::SqlitePool::connect(path.to_str().unwrap()).await.unwrap();
+                    let newer = "INSERT INTO _sqlx_migrations VALUES (9999, 'later', 0, 1, x'00', 0)";
+                    sqlx::query(newer).execute(&database).await.unwrap();
+                    database.close().await;
+                }
+            }
+            let running = start(config(dir.path())).await.unwrap();
+            let console = running.console();
+            console.status().await.unwrap();
+            let refused = console.series("muster_host_load_1m", None, 1).await.unwrap_err();
+            assert_eq!((refused.status, refused.problem.code.as_str()), (503, "series_left_out"), "{broken}");
+            let alerts = console.alerts(store::alert::Which { limit: 9, ..Default::default() }).await.unwrap();
+            let message = &alerts[0].alert.message;
+            assert_eq!(alerts[0].alert.rule.as_str(), "console-series", "{broken}");
+            assert!(message.contains(path.to_str().unwrap()) && message.contains("hint: "), "{message}");
+            assert_eq!(console.alert_count(None).await.unwrap(), 1, "{broken}");
+            running.stop().await;
         }
     }
 

@@ -61,7 +61,10 @@ use std::{
 };
 
 use muster_topics::{Millis, metric::Point};
-use sqlx::SqlitePool;
+use sqlx::{
+    SqlitePool,
+    sqlite::{SqliteConnectOptions, SqlitePoolOptions},
+};
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
@@ -133,6 +136,9 @@ pub enum SeriesError {
     /// The store has been stopped.
     #[error("the time-series store has been stopped")]
     Stopped,
+    /// The store could not be opened when its owner started.
+    #[error("the time-series store is left out: {0}")]
+    LeftOut(Arc<str>),
 }
 
 /// One series, and points of it.
@@ -217,6 +223,8 @@ pub struct SeriesStore {
     readers: SqlitePool,
     path: Arc<Path>,
     set_aside: Option<Arc<Path>>,
+    /// Why it cannot be used.
+    left_out: Option<Arc<str>>,
 }
 
 impl SeriesStore {
@@ -238,7 +246,30 @@ impl SeriesStore {
         let (requests, queue) = mpsc::channel(writer::QUEUE_MAX);
         tokio::spawn(writer.run(queue));
         let set_aside = opened.set_aside.map(Arc::from);
-        Ok(Self { requests, readers: opened.readers, path: path.into(), set_aside })
+        Ok(Self { requests, readers: opened.readers, path: path.into(), set_aside, left_out: None })
+    }
+
+    /// What stands in for a store that cannot be opened: whatever is asked of it is answered with
+    /// [`SeriesError::LeftOut`], and its file is not touched.
+    #[must_use]
+    pub fn left_out(path: &Path, reason: &str) -> Self {
+        let (requests, _) = mpsc::channel(1);
+        let readers = SqlitePoolOptions::new().connect_lazy_with(SqliteConnectOptions::new());
+        Self { requests, readers, path: path.into(), set_aside: None, left_out: Some(reason.into()) }
+    }
+
+    /// Why it cannot be used, if it is left out.
+    #[must_use]
+    pub fn why_left_out(&self) -> Option<&str> {
+        self.left_out.as_deref()
+    }
+
+    /// The connections that answer queries.
+    fn readers(&self) -> Result<&SqlitePool, SeriesError> {
+        match &self.left_out {
+            Some(reason) => Err(SeriesError::LeftOut(Arc::clone(reason))),
+            None => Ok(&self.readers),
+        }
     }
 
     /// Where a damaged store was moved to when this one was opened.
@@ -280,6 +311,7 @@ impl SeriesStore {
     }
 
     async fn commit(&self, batch: Batch) -> Result<(), SeriesError> {
+        self.readers()?;
         if batch.len() == 0 {
             return Ok(());
         }
@@ -299,7 +331,7 @@ impl SeriesStore {
         range: Option<(Millis, Millis)>,
         points_max: usize,
     ) -> Result<Vec<Series>, SeriesError> {
-        let answer = reader::query(&self.readers, selector, range, points_max, clock::now_ms()).await;
+        let answer = reader::query(self.readers()?, selector, range, points_max, clock::now_ms()).await;
         self.noted(answer)
     }
 
@@ -308,7 +340,7 @@ impl SeriesStore {
     /// # Errors
     /// If there are more, or if the store cannot be read.
     pub async fn select(&self, selector: Selector, series_max: usize) -> Result<Vec<Chosen>, SeriesError> {
-        let chosen = reader::within_deadline(reader::choose(&self.readers, selector, series_max)).await;
+        let chosen = reader::within_deadline(reader::choose(self.readers()?, selector, series_max)).await;
         self.noted(chosen.map(|chosen| (chosen, Faults::new())))
     }
 
@@ -321,8 +353,9 @@ impl SeriesStore {
         series: &[SeriesId],
         (start_ms, end_ms): (Millis, Millis),
     ) -> Result<Vec<Vec<(Millis, f64)>>, SeriesError> {
+        let readers = self.readers()?;
         let read = reader::within_deadline(async {
-            let mut view = View::new(&self.readers).await?;
+            let mut view = View::new(readers).await?;
             let mut found = Vec::with_capacity(series.len());
             for series in series {
                 found.push(view.points(*series, start_ms..=end_ms).await?);
@@ -345,8 +378,9 @@ impl SeriesStore {
         (start_ms, end_ms): (Millis, Millis),
         resolution: Resolution,
     ) -> Result<Vec<Vec<Bucket>>, SeriesError> {
+        let readers = self.readers()?;
         let read = reader::within_deadline(async {
-            let mut view = View::new(&self.readers).await?;
+            let mut view = View::new(readers).await?;
             let mut found = Vec::with_capacity(series.len());
             for series in series {
                 found.push(view.buckets(*series, start_ms..=end_ms, resolution).await?);
@@ -361,7 +395,7 @@ impl SeriesStore {
     /// # Errors
     /// If the store cannot be read.
     pub async fn points_from(&self) -> Result<Option<Millis>, SeriesError> {
-        reader::points_from(&self.readers).await
+        reader::points_from(self.readers()?).await
     }
 
     /// How many series there are.
@@ -369,7 +403,7 @@ impl SeriesStore {
     /// # Errors
     /// If the store cannot be read.
     pub async fn count(&self) -> Result<u64, SeriesError> {
-        let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM series").fetch_one(&self.readers).await?;
+        let (count,): (i64,) = sqlx::query_as("SELECT count(*) FROM series").fetch_one(self.readers()?).await?;
         Ok(count.unsigned_abs())
     }
 
@@ -378,7 +412,7 @@ impl SeriesStore {
     /// # Errors
     /// If the store cannot be read.
     pub async fn label_names(&self) -> Result<Vec<String>, SeriesError> {
-        reader::label_names(&self.readers).await
+        reader::label_names(self.readers()?).await
     }
 
     /// Values that a label has, sorted; `__name__` stands for the names of series.
@@ -386,7 +420,7 @@ impl SeriesStore {
     /// # Errors
     /// If the store cannot be read.
     pub async fn label_values(&self, name: &str) -> Result<Vec<String>, SeriesError> {
-        reader::label_values(&self.readers, name).await
+        reader::label_values(self.readers()?, name).await
     }
 
     /// Writes out points that a selector chooses, from one time to another, both included. The text comes piece by piece,
@@ -403,7 +437,7 @@ impl SeriesStore {
         let selector = Selector::parse(selector)?;
         let requests = self.requests.clone();
         let damaged = move |faults| drop(requests.try_send(Request::Damaged(faults)));
-        export::export(self.readers.clone(), selector, range, format, damaged).await
+        export::export(self.readers()?.clone(), selector, range, format, damaged).await
     }
 
     /// What was damaged and has been set aside, newest first.
@@ -412,7 +446,7 @@ impl SeriesStore {
     /// If the store cannot be read.
     pub async fn damaged(&self) -> Result<Vec<Damaged>, SeriesError> {
         let rows = sqlx::query_as("SELECT place, key, found_ms, reason FROM damaged ORDER BY id DESC");
-        Ok(rows.fetch_all(&self.readers).await?)
+        Ok(rows.fetch_all(self.readers()?).await?)
     }
 
     /// Seals, rolls up and deletes now what would be by and by. For whoever wants to measure, or to copy the file.

@@ -29,6 +29,7 @@ use crate::{
         shim::{Adopted, ShimError, Shims},
         unit::{FirstProcess, Units},
     },
+    room,
     rules::{Refusal, plan::Slot},
 };
 
@@ -59,6 +60,7 @@ impl Launcher {
     /// If it cannot be started as it was asked for. Nothing is left of it then.
     pub(super) async fn begin(&self, folder: &Path, name: &str, exec: &Exec) -> Result<Begun, Refusal> {
         let first = self.first_process(exec).await?;
+        self.shims.make_room().await;
         let (launcher, wanted, at, name_of) = (self.clone(), exec.clone(), folder.to_owned(), name.to_owned());
         // Who a user is may be asked of a directory far away.
         let prepared = spawn_blocking(move || launcher.prepare(&wanted, &at, &name_of, first));
@@ -66,7 +68,7 @@ impl Launcher {
             Ok(Ok(launch)) => launch,
             Ok(Err(Unprepared::Refused(refusal))) => return Err(refusal),
             Ok(Err(Unprepared::Failed(error))) => {
-                return Ok(Begun::Over(failed(&format!("{}: {error}", folder.display()))));
+                return Ok(Begun::Over(failed(&format!("{}: {error}{}", folder.display(), room::advice(&error)))));
             }
             Err(error) => return Ok(Begun::Over(failed(&error))),
         };

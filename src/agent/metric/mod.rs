@@ -296,7 +296,8 @@ impl Task {
 
     /// Stores what was sampled. If that fails the samples wait for the next time.
     async fn flush(&mut self) {
-        if self.points.is_empty() {
+        // On a full disk they wait in memory: the reserve is for commands.
+        if self.points.is_empty() || self.store.is_short_of_room() {
             return;
         }
         match self.store_points().await {

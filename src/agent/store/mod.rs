@@ -41,6 +41,7 @@ use self::{intent::Intent, mark::MarkFile};
 use super::crash;
 use crate::{
     chance, files, one_writer,
+    room::{self, Reserve},
     rules::{
         mark::{self as rule, Found, Loss, Mark},
         presence,
@@ -51,7 +52,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A statement failed.
-    #[error("the agent's store: {0}")]
+    #[error("the agent's store: {}{}", .0, room::advice_of_store(.0))]
     Sql(#[from] sqlx::Error),
     /// The tables could not be brought up to date.
     #[error("the agent's store cannot be brought up to date: {0}")]
@@ -69,7 +70,8 @@ pub enum StoreError {
     Damaged(String),
     /// The mark beside it cannot be used.
     #[error(
-        "the mark of the agent's store, {path}: {source}. hint: the agent's user must be able to read and write it"
+        "the mark of the agent's store, {path}: {source}. hint: the agent's user must be able to read and write it, and there \
+         has to be room on the disk"
     )]
     Mark {
         /// The store's file.
@@ -88,6 +90,17 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether there is no room on the disk.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Sql(error) => room::is_missing(error),
+            Self::Migrate(error) => room::is_missing_to_migrate(error),
+            Self::Mark { source, .. } => room::is_missing_for(source),
+            _ => false,
+        }
+    }
+
     /// Whether the file itself is at fault, so that no retry can help.
     fn is_damage(&self) -> bool {
         let code = |error: &sqlx::Error| error.as_database_error().and_then(|e| e.code().map(|code| code.into_owned()));
@@ -107,6 +120,26 @@ pub struct Store {
     pool: SqlitePool,
     mark: Option<Arc<MarkFile>>,
     intent: Arc<Intent>,
+    reserve: Option<Reserve>,
+}
+
+/// Where the index of the write-ahead log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Index {
+    /// In a file that other processes read, too, which takes room on the disk.
+    Shared,
+    /// In this process's memory.
+    Own,
+}
+
+impl Index {
+    fn options(self, path: &Path) -> SqliteConnectOptions {
+        let options = SqliteConnectOptions::new().filename(path);
+        match self {
+            Self::Shared => options,
+            Self::Own => options.vfs("unix-excl"),
+        }
+    }
 }
 
 /// A transaction. Dropping it is as if it had never been.
@@ -184,9 +217,17 @@ impl Store {
     /// # Errors
     /// If it cannot be opened or brought up to date.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        check(path).await?;
-        let options = SqliteConnectOptions::new()
-            .filename(path)
+        match Self::open_with(path, Index::Shared).await {
+            // What is there can be read without any room at all.
+            Err(error) if error.is_full() => Self::open_with(path, Index::Own).await,
+            other => other,
+        }
+    }
+
+    async fn open_with(path: &Path, index: Index) -> Result<Self, StoreError> {
+        check(path, index).await?;
+        let options = index
+            .options(path)
             .journal_mode(SqliteJournalMode::Wal)
             // What is acknowledged must survive a power cut.
             .synchronous(SqliteSynchronous::Full)
@@ -199,7 +240,19 @@ impl Store {
             return Err(error.into());
         }
         let intent = Arc::new(Intent::beside(path));
-        Ok(Self { pool, mark: None, intent })
+        Ok(Self { pool, mark: None, intent, reserve: None })
+    }
+
+    /// With a reserve, from which what must be written takes its room on a full disk.
+    #[must_use]
+    pub fn with_reserve(self, reserve: Reserve) -> Self {
+        Self { reserve: Some(reserve), ..self }
+    }
+
+    /// Whether the disk is full, so that what can wait has to.
+    #[must_use]
+    pub fn is_short_of_room(&self) -> bool {
+        self.reserve.as_ref().is_some_and(Reserve::is_short)
     }
 
     /// Opens the store in `path`, and compares it with the mark beside it; one that is damaged is set aside first, and a
@@ -270,11 +323,20 @@ impl Store {
         }
     }
 
+    /// Gives back a piece of the reserve; false if there is none.
+    #[must_use]
+    pub fn release_reserve(&self) -> bool {
+        self.reserve.as_ref().is_some_and(Reserve::release)
+    }
+
     /// Begins a transaction. There is one connection: end it before the next is asked for.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn begin(&self) -> Result<Tx, StoreError> {
+        if let Some(reserve) = &self.reserve {
+            reserve.ensure();
+        }
         Ok(Tx { inner: self.pool.begin().await?, mark: self.mark.clone() })
     }
 
@@ -413,9 +475,9 @@ async fn name_store(tx: &mut SqliteConnection, share: f64) -> Result<(), StoreEr
 /// This has a connection of its own, which is closed before anything else happens: one that closes
 /// deletes the write-ahead log by its name, which a new store may have taken by then. (The pragmas of
 /// the store's own connection would meet the damage first, and then drop it rather than close it.)
-async fn check(path: &Path) -> Result<(), StoreError> {
+async fn check(path: &Path, index: Index) -> Result<(), StoreError> {
     files::make_private(path).map_err(sqlx::Error::Io)?;
-    let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
+    let mut connection = index.options(path).connect().await?;
     let found = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(&mut connection).await;
     let closed = connection.close().await;
     let found: String = found?;
@@ -501,6 +563,35 @@ mod tests {
         assert_eq!(second, Life { signed_ms: 77, epoch: 9_000_000, last_epoch: 5_000_000, ..first });
         let third = store.begin_life(8_000_000).await.unwrap().epoch;
         assert!((9_000_001..=9_001_000).contains(&third), "the clock was set back: {third}");
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_worked_on_from_the_reserve() {
+        let disk = crate::room::small::Disk::new(16);
+        let path = disk.path().join("agent.db");
+        let size = crate::room::Size { total_bytes: 1 << 20, piece_bytes: 128 << 10 };
+        let reserve = Reserve::open(disk.path(), size);
+        let store = Store::open(&path).await.unwrap();
+        store.begin_life(5_000_000).await.unwrap();
+        store.close().await;
+        disk.fill();
+        // Without the reserve all of it can be read, and nothing be written.
+        let store = Store::open(&path).await.unwrap();
+        assert_eq!(journal::count(&store).await.unwrap(), 0);
+        let error = store.begin_life(6_000_000).await.unwrap_err();
+        assert!(error.is_full() && error.to_string().contains("disk is full"), "{error}");
+        store.close().await;
+        // With it commands are taken in.
+        assert!(reserve.ensure_bytes(256 << 10));
+        let store = Store::open(&path).await.unwrap().with_reserve(reserve);
+        assert_eq!(store.begin_life(7_000_000).await.unwrap().epoch, 7_000_000);
+        assert!(store.is_short_of_room());
+        for signed_ms in 0..50 {
+            let mut tx = store.begin().await.unwrap();
+            remember_signed_time(&mut tx, signed_ms).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        store.close().await;
     }
 
     #[tokio::test]

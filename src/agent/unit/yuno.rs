@@ -174,6 +174,7 @@ impl Yunos {
         let Start { slot, desired, keep, wiring, attempts, beside } = start;
         let spec = of_yuno(&desired.spec)?;
         let place = self.place(unit, *slot);
+        self.shims.make_room().await;
         // Almost always all is there; but somebody may have tidied up by hand.
         self.install(unit, desired, keep.as_ref(), &|_| ()).await?;
         place.make_run()?;

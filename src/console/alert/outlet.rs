@@ -12,9 +12,17 @@
 //! An outlet that does not answer, or answers 408, 429 or 5xx, is tried again, later and later; with any other answer what was told is taken for
 //! told, for it would be refused for ever.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use muster_topics::{Millis, name::hex};
+use muster_topics::{
+    Millis,
+    alert::AlertState,
+    name::{Name, hex},
+};
 use reqwest::{Client, StatusCode};
 use ring::hmac;
 use serde_json::{Value, json};
@@ -29,6 +37,7 @@ use crate::{
     console::{
         Change, Shared,
         config::{OutletConfig, OutletKind},
+        notice,
         store::{StoreError, alert},
     },
     failure::with_causes,
@@ -65,6 +74,8 @@ pub(in crate::console) struct Outlet {
     url: String,
     key: Option<hmac::Key>,
     client: Client,
+    /// What it was told is wrong with the console itself, which is in no store.
+    told: Mutex<BTreeMap<Name, api::Alert>>,
 }
 
 /// What is to be told.
@@ -125,7 +136,7 @@ impl Outlet {
             .and_then(|client| client.timeout(ANSWER).build())
             .map_err(|error| failed(with_causes(&error)))?;
         let (kind, name) = (config.kind, format!("{} {}", config.kind.as_str(), config.url));
-        Ok(Self { name, kind, url: config.url.trim_end_matches('/').to_owned(), key, client })
+        Ok(Self { name, kind, url: config.url.trim_end_matches('/').to_owned(), key, client, told: Mutex::default() })
     }
 
     /// Tells what is to be told now. Says whether there is more.
@@ -142,7 +153,8 @@ impl Outlet {
             }
             OutletKind::Alertmanager => {
                 let again = alert::list(shared.store.read(), alert::Which { limit: 1_000, ..Default::default() }, now);
-                let holds: Vec<api::Alert> = again.await?.into_iter().filter(|one| one.silence.is_none()).collect();
+                let of_hosts = again.await?.into_iter().filter(|one| one.silence.is_none());
+                let holds: Vec<api::Alert> = of_hosts.chain(shared.notices.alerts(now)).collect();
                 let alerts: Vec<Value> = holds
                     .iter()
                     .map(|one| (one, now + HOLDS_MS))
@@ -164,13 +176,31 @@ impl Outlet {
     async fn round(&self, shared: &Shared, now: Millis) -> Result<Round, StoreError> {
         let db = shared.store.read();
         let with_silenced = self.kind == OutletKind::Alertmanager;
-        Ok(Round {
-            raised: alert::untold(db, &self.name, now, ROUND_MAX).await?,
-            over: alert::told_and_over(db, &self.name, with_silenced, now, ROUND_MAX).await?,
-        })
+        let mut raised = alert::untold(db, &self.name, now, ROUND_MAX).await?;
+        let mut over = alert::told_and_over(db, &self.name, with_silenced, now, ROUND_MAX).await?;
+        let (own, told) = (shared.notices.alerts(now), self.told());
+        over.extend(told.values().filter(|one| own.iter().all(|holds| holds.alert.id != one.alert.id)).map(|one| {
+            let mut over = api::Alert { standing: AlertStanding::Cleared, ended_ms: Some(now), ..one.clone() };
+            over.alert.state = AlertState::Cleared;
+            over
+        }));
+        raised.extend(own.into_iter().filter(|one| !told.contains_key(&one.alert.id)));
+        Ok(Round { raised, over })
+    }
+
+    fn told(&self) -> MutexGuard<'_, BTreeMap<Name, api::Alert>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn note(&self, shared: &Shared, one: &api::Alert, holds: bool) -> Result<(), StoreError> {
+        if notice::is_one(&one.alert.rule) {
+            let mut told = self.told();
+            match holds {
+                true => told.insert(one.alert.id.clone(), one.clone()),
+                false => told.remove(&one.alert.id),
+            };
+            return Ok(());
+        }
         alert::note_told(shared.store.write(), &self.name, one, holds).await
     }
 

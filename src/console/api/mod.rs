@@ -26,7 +26,7 @@ use axum::{
 use muster_topics::{manifest::Manifest, name::Name};
 
 use self::openapi::{Parameter, Shape};
-use super::{Console, Error, server::Caller};
+use super::{Console, Error, notice, server::Caller};
 use crate::api;
 
 /// One route.
@@ -391,9 +391,19 @@ pub(super) fn router(console: Console) -> Router {
                 .hint("GET /api/openapi.json describes it")
         })
         .layer(middleware::map_response(not_stored))
+        .layer(middleware::from_fn_with_state(console.clone(), with_notice))
         .with_state(console);
     // Nesting leaves this one path out.
     Router::new().nest("/api", router).route("/api/", any(unknown_path))
+}
+
+/// Says with every answer what is wrong with the console itself.
+async fn with_notice(State(console): State<Console>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if let Some(text) = console.shared.notices.header() {
+        response.headers_mut().insert(notice::HEADER, text);
+    }
+    response
 }
 
 /// Whoever asks. An extension of each request whose route is not open.

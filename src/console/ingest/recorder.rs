@@ -18,7 +18,7 @@ use std::{
 use muster_guard::{Kind, Lines, log_peer};
 use muster_series::{GATHER, GATHERED_MAX, SeriesError};
 use muster_topics::{
-    PAYLOAD_MAX_BYTES,
+    Millis, PAYLOAD_MAX_BYTES,
     ack::Numbered,
     metric::{self, BatchError, Point},
     name::HostId,
@@ -35,6 +35,7 @@ use crate::{
         link::Inbound,
         store::{self, StoreError},
     },
+    rules::time,
 };
 
 /// What waits after the store failed, so that a full disk does not fill the log too.
@@ -138,12 +139,17 @@ pub(in crate::console) enum RecordError {
     Series(#[from] SeriesError),
     #[error(transparent)]
     Queue(#[from] QueueError),
+    #[error("the console's disk is full, and its reserve is not for measurements")]
+    Full,
 }
 
 /// Commits points to the embedded store and to the queue of each store elsewhere. Where one of them fails others may have the points,
 /// which changes nothing when they come again.
 pub(in crate::console) async fn commit(shared: &Shared, points: impl Into<Arc<[Point]>>) -> Result<(), RecordError> {
     let points: Arc<[Point]> = points.into();
+    if shared.store.is_short_of_room() {
+        return Err(RecordError::Full);
+    }
     let (stored, queued) = tokio::join!(shared.series.append(&points), shared.external.append(&points));
     stored?;
     Ok(queued?)
@@ -155,7 +161,7 @@ fn read((host, bytes): Raw) -> Result<Batch, Unread> {
     let too_long = || BatchError::Unpack(std::io::Error::other(format!("{} bytes are too many", bytes.len())));
     let read = if bytes.len() > PAYLOAD_MAX_BYTES { Err(too_long()) } else { metric::decode(&bytes) };
     match read {
-        Ok((id, points)) => Ok(Batch { host, id, points: attributed(host, points) }),
+        Ok((id, points)) => Ok(Batch { host, id, points: dated(attributed(host, points), now_ms()) }),
         Err(error) => Err((host, metric::batch_id(&bytes), error)),
     }
 }
@@ -165,6 +171,21 @@ fn attributed(host: HostId, mut points: Vec<Point>) -> Vec<Point> {
     for point in &mut points {
         point.tags.retain(|(name, _)| name != "host");
         point.tags.push(("host".to_owned(), host.to_string()));
+        point.tags.sort();
+    }
+    points
+}
+
+/// Dates measurements of a host whose clock cannot be right by when they came: the newest is of now, and the others are as far from it as
+/// they were. They carry the label `dated="receipt"`.
+fn dated(mut points: Vec<Point>, now: Millis) -> Vec<Point> {
+    let Some(newest_ms) = points.iter().map(|point| point.at_ms).max() else { return points };
+    if points.iter().all(|point| time::can_be_true(point.at_ms, now)) {
+        return points;
+    }
+    for point in &mut points {
+        point.at_ms = now.saturating_sub(newest_ms.saturating_sub(point.at_ms));
+        point.tags.push(("dated".to_owned(), "receipt".to_owned()));
         point.tags.sort();
     }
     points
@@ -232,6 +253,22 @@ mod tests {
                 assert_eq!(hosts, [&("host".to_owned(), host.to_string())]);
                 assert!(point.tags.is_sorted());
             }
+        }
+    }
+
+    #[test]
+    fn measurements_of_a_wrong_clock_are_dated_by_their_receipt() {
+        let now = 1_800_000_000_000;
+        let points = |times: [Millis; 2]| dated(times.map(|at_ms| Point::new("m", &[("a", "b")], at_ms)).to_vec(), now);
+        for (times, wanted, marked) in [
+            ([now - 10_000, now], [now - 10_000, now], false),
+            ([5_000, 15_000], [now - 10_000, now], true),
+            ([now + 400 * 86_400_000, now + 400 * 86_400_000 + 3], [now - 3, now], true),
+        ] {
+            let points = points(times);
+            assert_eq!(points.iter().map(|point| point.at_ms).collect::<Vec<_>>(), wanted);
+            let is_marked = |point: &Point| point.tags.contains(&("dated".to_owned(), "receipt".to_owned()));
+            assert!(points.iter().all(|point| is_marked(point) == marked), "{points:?}");
         }
     }
 

@@ -24,7 +24,12 @@ pub mod register;
 pub mod removed;
 pub mod token;
 
-use std::{fmt::Display, path::Path, str::FromStr, time::Duration};
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use muster_topics::Millis;
 use sqlx::{
@@ -33,7 +38,11 @@ use sqlx::{
     sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use crate::{one_writer, rows::ROWS_AHEAD};
+use crate::{
+    one_writer,
+    room::{self, Reserve, Size},
+    rows::ROWS_AHEAD,
+};
 
 /// Connections that read at the same time: pages and API calls, none of which takes long.
 const READERS: u32 = 4;
@@ -55,17 +64,35 @@ const FREE_PAGES_AT_ONCE: i64 = 2_000;
 /// How long a request waits for a connection before it fails.
 const ACQUIRE: Duration = Duration::from_secs(30);
 
+/// A store up to this size is read whole when it is opened, a tenth of a second or so. Of a larger one damage shows when it is met.
+const CHECKED_MAX_BYTES: u64 = 64 * 1024 * 1024;
+
 static MIGRATOR: Migrator = sqlx::migrate!("src/console/store/migrations/sqlite");
 
 /// A statement or a migration failed, or a row is not what this version writes.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A statement failed.
-    #[error("the console's store: {0}")]
+    #[error("the console's store: {}{}", .0, room::advice_of_store(.0))]
     Sql(#[from] sqlx::Error),
     /// The tables could not be brought up to date.
     #[error("the console's store cannot be brought up to date: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    /// The store cannot be opened, and why is known.
+    #[error("the console's store {path} {meaning}: {source}\nhint: {hint}")]
+    Unusable {
+        /// Its file.
+        path: PathBuf,
+        /// What that means.
+        meaning: &'static str,
+        /// What can be done about it.
+        hint: &'static str,
+        /// What was found.
+        source: Box<StoreError>,
+    },
+    /// SQLite found the file itself to be wrong.
+    #[error("the console's store is damaged: {0}")]
+    Damaged(String),
     /// A stored value cannot be read.
     #[error("the console's store has a {what} that cannot be read: {problem}")]
     Row {
@@ -80,9 +107,44 @@ impl StoreError {
     /// Whether there is no room for more.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        // The low byte of SQLite's extended code: 13 is SQLITE_FULL.
-        let code = |error: &dyn sqlx::error::DatabaseError| error.code().and_then(|code| code.parse::<u32>().ok());
-        matches!(self, Self::Sql(sqlx::Error::Database(error)) if code(&**error).is_some_and(|code| code & 0xff == 13))
+        match self {
+            Self::Sql(error) => room::is_missing(error),
+            Self::Migrate(error) => room::is_missing_to_migrate(error),
+            Self::Unusable { .. } | Self::Damaged(_) | Self::Row { .. } => false,
+        }
+    }
+
+    /// Whether the file itself is at fault, so that no retry can help.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        let error = match self {
+            Self::Damaged(_) => return true,
+            Self::Sql(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => error,
+            Self::Migrate(_) | Self::Unusable { .. } | Self::Row { .. } => return false,
+        };
+        let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
+        // The low byte of SQLite's extended code: 11 is SQLITE_CORRUPT, 26 SQLITE_NOTADB.
+        code.is_some_and(|code| matches!(code & 0xff, 11 | 26))
+    }
+
+    /// Says of a store that cannot be opened what that means and what can be done, as far as that is known.
+    fn of_store(self, path: &Path) -> Self {
+        use sqlx::migrate::MigrateError::{VersionMissing, VersionTooNew};
+        let (meaning, hint) = match &self {
+            _ if path.is_dir() => ("is a folder", "move that folder away, or choose another data_dir"),
+            Self::Migrate(VersionMissing(_) | VersionTooNew(..)) => (
+                "was written by a newer version of muster",
+                "start that version again, or bring back a copy of the whole folder that is of before",
+            ),
+            error if error.is_damage() => (
+                "is damaged",
+                "bring it back from a backup. Without one, move it away with its -wal and -shm, and start again: members and revoked \
+                 certificates come back from the authority's register, how hosts are from themselves; commands, tokens, configs and labels of \
+                 artifacts are lost. `sqlite3 console.db .recover` may read more of it. Check this machine's disk",
+            ),
+            _ => return self,
+        };
+        Self::Unusable { path: path.to_owned(), meaning, hint, source: Box::new(self) }
     }
 
     /// Whether the same statement may well succeed later (a full disk, a busy file), as opposed to
@@ -93,7 +155,7 @@ impl StoreError {
         match self {
             Self::Sql(Error::Database(error)) => matches!(error.kind(), ErrorKind::Other),
             Self::Sql(Error::Io(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed) => true,
-            Self::Sql(_) | Self::Migrate(_) | Self::Row { .. } => false,
+            Self::Sql(_) | Self::Migrate(_) | Self::Unusable { .. } | Self::Damaged(_) | Self::Row { .. } => false,
         }
     }
 }
@@ -106,6 +168,22 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 pub struct Store {
     reader: SqlitePool,
     writer: SqlitePool,
+    reserve: Option<Reserve>,
+}
+
+/// What is kept in reserve for a full disk: the write-ahead log at its largest, 16 MiB, and as much again for the database, the register
+/// and the revocation list. A command to a host takes some ten KiB.
+const RESERVE: Size = Size { total_bytes: 32 << 20, piece_bytes: 1 << 20 };
+/// What opening may write: logs' indexes, the register, the revocation list, what a migration changes.
+const START_BYTES: u64 = 2 << 20;
+
+/// Where the index of the write-ahead log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Index {
+    /// In a file that other processes read, too (`muster console revoke`), which takes room on the disk.
+    Shared,
+    /// In this process's memory; other processes cannot use the store meanwhile.
+    Own,
 }
 
 impl Store {
@@ -114,9 +192,38 @@ impl Store {
     /// # Errors
     /// If the file cannot be used, or comes from a newer version.
     pub async fn open(path: &Path) -> Result<Self> {
+        match Self::open_with(path, Index::Shared).await {
+            // What is there can be read without any room at all.
+            Err(error) if error.is_full() => Self::open_with(path, Index::Own).await,
+            other => other,
+        }
+        .map_err(|error| error.of_store(path))
+    }
+
+    /// The same in the console's folder, with a reserve beside it from which what must be written takes its room on a full disk.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub async fn open_in(folder: &Path) -> Result<Self> {
+        let reserve = Reserve::open(folder, RESERVE);
+        if !reserve.ensure_bytes(START_BYTES) {
+            tracing::error!(
+                folder = %folder.display(),
+                "the disk is full, and nothing is left in reserve: what is there can be read, and nothing be changed. hint: {}",
+                room::HINT
+            );
+        }
+        Ok(Self { reserve: Some(reserve), ..Self::open(&folder.join("console.db")).await? })
+    }
+
+    async fn open_with(path: &Path, index: Index) -> Result<Self> {
         crate::files::make_private(path).map_err(sqlx::Error::Io)?;
-        let options = SqliteConnectOptions::new()
-            .filename(path)
+        let options = SqliteConnectOptions::new().filename(path);
+        let options = match index {
+            Index::Shared => options,
+            Index::Own => options.vfs("unix-excl"),
+        };
+        let options = options
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
@@ -125,17 +232,29 @@ impl Store {
             .busy_timeout(Duration::from_secs(10));
         let writing = options
             .clone()
-            // Pages that are free can be given back to the disk.
-            .auto_vacuum(SqliteAutoVacuum::Incremental)
             .pragma("journal_size_limit", JOURNAL_MAX_BYTES)
             .pragma("cache_size", WRITER_CACHE)
             // What a statement may have to take back is otherwise written to a file, each page that it changes. So is what an index
             // sorts: a migration that makes one of a large table needs the memory for it.
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", CHECKPOINT_PAGES);
+        let writing = match index {
+            // Pages that are free can be given back to the disk.
+            Index::Shared => writing.auto_vacuum(SqliteAutoVacuum::Incremental),
+            // Saying so is a write.
+            Index::Own => writing,
+        };
         let writer = one_writer::pool().acquire_timeout(ACQUIRE).connect_with(writing).await?;
+        if std::fs::metadata(path).is_ok_and(|file| file.len() <= CHECKED_MAX_BYTES) {
+            let found: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&writer).await?;
+            if found != "ok" {
+                return Err(StoreError::Damaged(found));
+            }
+        }
         MIGRATOR.run(&writer).await?;
-        make_shrinkable(&writer).await?;
+        if index == Index::Shared {
+            make_shrinkable(&writer).await?;
+        }
         let reader = SqlitePoolOptions::new()
             .max_connections(READERS)
             .acquire_timeout(ACQUIRE)
@@ -144,7 +263,7 @@ impl Store {
             .idle_timeout(None)
             .connect_with(options.read_only(true))
             .await?;
-        Ok(Self { reader, writer })
+        Ok(Self { reader, writer, reserve: None })
     }
 
     /// For statements that only read.
@@ -156,6 +275,7 @@ impl Store {
     /// For one statement that writes.
     #[must_use]
     pub fn write(&self) -> &SqlitePool {
+        self.make_room();
         &self.writer
     }
 
@@ -164,6 +284,7 @@ impl Store {
     /// # Errors
     /// If no transaction can be begun.
     pub async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
+        self.make_room();
         // Locked from the start: one that reads first would fail, not wait, if `muster console revoke`
         // wrote in between.
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
@@ -193,17 +314,53 @@ impl Store {
         unsigned("size", begun.saturating_sub(left).saturating_mul(page_bytes))
     }
 
-    /// Counts this life of the console, and gives its number.
+    /// The reserve of room on the disk.
+    #[must_use]
+    pub fn reserve(&self) -> Option<&Reserve> {
+        self.reserve.as_ref()
+    }
+
+    /// Whether the disk is full, so that what can wait has to.
+    #[must_use]
+    pub fn is_short_of_room(&self) -> bool {
+        self.reserve.as_ref().is_some_and(Reserve::is_short)
+    }
+
+    /// Sees to it that there is room for this many bytes beside the store, as far as the reserve goes.
+    pub(super) fn make_room_for(&self, bytes: u64) {
+        if let Some(reserve) = &self.reserve {
+            reserve.ensure_bytes(bytes);
+        }
+    }
+
+    /// Sees to it that there is room for a write, as far as the reserve goes; if there is none, the write says so.
+    fn make_room(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.ensure();
+        }
+    }
+
+    /// Counts this life of the console, and gives its number. On a disk without any room it is not remembered.
     ///
     /// # Errors
     /// If the store cannot be written.
     pub async fn next_epoch(&self) -> Result<u64> {
-        let (epoch,): (i64,) = sqlx::query_as(
+        self.make_room();
+        let counted = sqlx::query_as::<_, (i64,)>(
             "INSERT INTO meta (key, value) VALUES ('epoch', 1)
              ON CONFLICT (key) DO UPDATE SET value = meta.value + 1 RETURNING value",
         )
         .fetch_one(&self.writer)
-        .await?;
+        .await;
+        let epoch = match counted {
+            Ok((epoch,)) => epoch,
+            Err(error) if room::is_missing(&error) => {
+                let last = sqlx::query_scalar("SELECT coalesce(max(value), 0) FROM meta WHERE key = 'epoch'");
+                let last: i64 = last.fetch_one(&self.reader).await?;
+                last + 1
+            }
+            Err(error) => return Err(error.into()),
+        };
         unsigned("epoch", epoch)
     }
 
@@ -231,7 +388,7 @@ impl Store {
             "INSERT INTO meta (key, value) VALUES ('signed_ms', $1) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         )
         .bind(latest_ms)
-        .execute(&self.writer)
+        .execute(self.write())
         .await?;
         Ok(())
     }
@@ -369,6 +526,62 @@ pub(crate) mod tests {
         assert!(size(&dir, &store).await < 2_000_000);
         fill(&store).await;
         assert!(store.give_back().await.unwrap() > 7_000_000);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_worked_on_from_the_reserve() {
+        let disk = crate::room::small::Disk::new(48);
+        let store = Store::open_in(disk.path()).await.unwrap();
+        assert_eq!(store.next_epoch().await.unwrap(), 1);
+        store.close().await;
+        disk.fill();
+        let store = Store::open_in(disk.path()).await.unwrap();
+        assert_eq!(store.next_epoch().await.unwrap(), 2);
+        assert!(store.is_short_of_room());
+        for at_ms in 0..50 {
+            store.set_signed_ms(at_ms).await.unwrap();
+        }
+        store.close().await;
+        // With nothing left in reserve, what is there can be read.
+        std::fs::remove_file(disk.path().join("reserve")).unwrap();
+        disk.fill();
+        let store = Store::open_in(disk.path()).await.unwrap();
+        assert_eq!(store.signed_ms().await.unwrap(), 49);
+        assert_eq!(store.next_epoch().await.unwrap(), 3, "though it cannot be remembered");
+        let error = store.set_signed_ms(50).await.unwrap_err();
+        assert!(error.is_full() && error.to_string().contains("disk is full"), "{error}");
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_used_says_where_why_and_what_to_do() {
+        for (broken, meaning) in
+            [("folder", "is a folder"), ("newer", "newer version"), ("page", "is damaged"), ("header", "is damaged")]
+        {
+            let (dir, store) = temporary().await;
+            let path = dir.path().join("console.db");
+            if broken == "newer" {
+                let newer = "INSERT INTO _sqlx_migrations VALUES (9999, 'later', 0, 1, x'00', 0)";
+                sqlx::query(newer).execute(store.write()).await.unwrap();
+            }
+            store.close().await;
+            let mut bytes = std::fs::read(&path).unwrap();
+            match broken {
+                "folder" => {
+                    std::fs::remove_file(&path).unwrap();
+                    std::fs::create_dir(&path).unwrap();
+                }
+                "page" => bytes[4096..].fill(0x55),
+                "header" => bytes[..100].fill(0x55),
+                _ => {}
+            }
+            if matches!(broken, "page" | "header") {
+                std::fs::write(&path, &bytes).unwrap();
+            }
+            let error = Store::open(&path).await.unwrap_err().to_string();
+            let whole = error.contains(path.to_str().unwrap()) && error.contains(meaning) && error.contains("hint: ");
+            assert!(whole, "{broken}: {error}");
+        }
     }
 
     #[tokio::test]

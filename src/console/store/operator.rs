@@ -33,6 +33,10 @@ impl Kind {
 
 /// Makes an operator, if there is none of this name.
 pub async fn ensure(db: &SqlitePool, name: &Name, now: Millis) -> Result<()> {
+    // Read first: on a disk without room nothing can be written, and mostly nothing has to.
+    if exists(db, name).await? {
+        return Ok(());
+    }
     sqlx::query("INSERT INTO operator (name, created_ms) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING")
         .bind(name.as_str())
         .bind(now)

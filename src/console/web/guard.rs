@@ -131,6 +131,8 @@ pub(super) struct Session {
     secret: String,
     /// How many alerts held when it asked.
     alerts: u64,
+    /// What was wrong with the console then.
+    notices: Vec<String>,
 }
 
 impl Session {
@@ -157,8 +159,8 @@ impl Session {
 
     /// What every page of this session has around it.
     pub(super) fn frame(&self) -> Frame {
-        let (token, alerts) = (self.token(), self.alerts);
-        Frame { operator: Some(self.operator.clone()), token, alerts, now_ms: now_ms() }
+        let (token, alerts, notices) = (self.token(), self.alerts, self.notices.clone());
+        Frame { operator: Some(self.operator.clone()), token, alerts, notices, now_ms: now_ms() }
     }
 }
 
@@ -182,7 +184,7 @@ pub(super) async fn signed_in(State(web): State<Web>, mut request: Request, next
             Caller::has_logged_in(request.extensions());
             // A page is worth more than its count.
             let alerts = web.console.alert_count(None).await.unwrap_or_default();
-            request.extensions_mut().insert(Session { operator, secret, alerts });
+            request.extensions_mut().insert(Session { operator, secret, alerts, notices: web.console.notices() });
             next.run(request).await
         }
         Ok(None) => answer::sign_in_first(),

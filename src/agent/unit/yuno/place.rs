@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::{failure::may_heal, folders, materials::Materials, reload::Watched};
 use crate::{
     files::{PASSABLE_FOLDER, PRIVATE_FOLDER, PUBLIC_MODE, SECRET_MODE, make_folder, write_atomically},
+    room,
     rules::{
         lease::Wiring,
         plan::{Failure, Slot},
@@ -215,6 +216,10 @@ impl Place {
     }
 
     pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
-        may_heal(format!("the unit's folder {} cannot be {what}: {error}", self.folder.display()))
+        may_heal(format!(
+            "the unit's folder {} cannot be {what}: {error}{}",
+            self.folder.display(),
+            room::advice(error)
+        ))
     }
 }

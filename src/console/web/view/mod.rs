@@ -127,6 +127,8 @@ pub(super) struct Frame {
     pub(super) token: String,
     /// How many alerts hold that nobody has silenced.
     pub(super) alerts: u64,
+    /// What is wrong with the console itself.
+    pub(super) notices: Vec<String>,
     /// The time that ages are told by.
     pub(super) now_ms: Millis,
 }
@@ -134,7 +136,7 @@ pub(super) struct Frame {
 impl Frame {
     /// The frame of a page for somebody who is not signed in.
     pub(super) fn stranger(now_ms: Millis) -> Self {
-        Self { operator: None, token: String::new(), alerts: 0, now_ms }
+        Self { operator: None, token: String::new(), alerts: 0, notices: Vec::new(), now_ms }
     }
 
     /// A whole document.
@@ -160,6 +162,9 @@ impl Frame {
                                 }))
                             }
                         }
+                    }
+                    @for notice in &self.notices {
+                        div.notice.bad role="alert" { (notice) }
                     }
                     main #main tabindex="-1" sse-connect=[watch.map(Watch::url)] { (view.body(self)) }
                 }

@@ -416,7 +416,7 @@ mod tests {
     /// contradict the rest before long.
     #[test]
     fn forms_of_unit_are_the_same_whatever_state_it_is_in() {
-        let frame = Frame { operator: None, token: String::new(), alerts: 0, now_ms: 0 };
+        let frame = Frame { operator: None, token: String::new(), alerts: 0, notices: Vec::new(), now_ms: 0 };
         let forms = |index: usize| {
             let unit = samples::unit("anna", index);
             let view = UnitView { unit, asked: None, log: None, latest: Vec::new(), range: Range::Hour, newer: None };

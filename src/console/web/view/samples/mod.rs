@@ -72,7 +72,13 @@ fn ago(seconds: i64) -> Millis {
 }
 
 fn frame() -> Frame {
-    Frame { operator: Some("admin".parse().unwrap()), token: "00ff".repeat(16), alerts: 3, now_ms: NOW }
+    Frame {
+        operator: Some("admin".parse().unwrap()),
+        token: "00ff".repeat(16),
+        alerts: 3,
+        notices: vec!["the disk of the console's folder is full. hint: make room".to_owned()],
+        now_ms: NOW,
+    }
 }
 
 /// Every page, drawn.

@@ -1,0 +1,150 @@
+//! What is wrong with the console itself. It is shown with the alerts of hosts, told to outlets with them, and said on every page and
+//! with every answer of the API, so that nobody has to look for it.
+//!
+//! **Invariant: this needs no store**, for what is wrong may be just that.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use axum::http::{HeaderName, HeaderValue};
+use muster_topics::{
+    Millis, V1,
+    alert::{Alert, AlertState, Metric, Severity},
+    name::Name,
+};
+
+use super::store::alert::CONSOLE;
+use crate::api::{self, AlertStanding};
+
+/// The header of an answer of the API that says what is wrong with the console.
+pub(super) const HEADER: HeaderName = HeaderName::from_static(api::NOTICE_HEADER);
+
+/// What can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trouble {
+    /// The disk of the console's folder is full.
+    DiskFull,
+    /// The time-series store cannot be used.
+    SeriesLeftOut,
+    /// The console's clock cannot be right.
+    Clock,
+}
+
+impl Trouble {
+    fn name(self) -> &'static str {
+        match self {
+            Self::DiskFull => "console-disk-full",
+            Self::SeriesLeftOut => "console-series",
+            Self::Clock => "console-clock",
+        }
+    }
+
+    fn metric(self) -> Metric {
+        match self {
+            Self::DiskFull => Metric::StoreUsed,
+            Self::SeriesLeftOut => Metric::Other,
+            Self::Clock => Metric::ClockOff,
+        }
+    }
+}
+
+/// What is wrong at present.
+#[derive(Debug, Default)]
+pub(super) struct Notices(Mutex<BTreeMap<Trouble, (Millis, String)>>);
+
+impl Notices {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<Trouble, (Millis, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something is wrong. Says whether that is new.
+    pub(super) fn raise(&self, trouble: Trouble, message: impl Into<String>, now: Millis) -> bool {
+        let mut all = self.locked();
+        let is_new = !all.contains_key(&trouble);
+        let since_ms = all.get(&trouble).map_or(now, |(since_ms, _)| *since_ms);
+        all.insert(trouble, (since_ms, message.into()));
+        is_new
+    }
+
+    /// It is not any more. Says whether it was.
+    pub(super) fn clear(&self, trouble: Trouble) -> bool {
+        self.locked().remove(&trouble).is_some()
+    }
+
+    /// All of it in words.
+    pub(super) fn texts(&self) -> Vec<String> {
+        self.locked().values().map(|(_, message)| message.clone()).collect()
+    }
+
+    /// All of it as a header, if there is any.
+    pub(super) fn header(&self) -> Option<HeaderValue> {
+        let texts = self.texts();
+        let text: String = texts.join(" | ").chars().map(|c| if c.is_ascii_graphic() { c } else { ' ' }).collect();
+        if texts.is_empty() { None } else { HeaderValue::from_str(&text).ok() }
+    }
+
+    /// All of it as alerts.
+    pub(super) fn alerts(&self, now: Millis) -> Vec<api::Alert> {
+        let all = self.locked();
+        all.iter().filter_map(|(trouble, (since_ms, message))| alert(*trouble, *since_ms, message, now)).collect()
+    }
+}
+
+/// Whether an alert of this rule is one of these, which no store has.
+pub(super) fn is_one(rule: &Name) -> bool {
+    [Trouble::DiskFull, Trouble::SeriesLeftOut, Trouble::Clock].iter().any(|trouble| trouble.name() == rule.as_str())
+}
+
+fn alert(trouble: Trouble, since_ms: Millis, message: &str, now: Millis) -> Option<api::Alert> {
+    // The names are constants, which a test parses.
+    let name: Name = trouble.name().parse().ok()?;
+    Some(api::Alert {
+        host: CONSOLE,
+        hostname: "console".to_owned(),
+        standing: AlertStanding::Raised,
+        ended_ms: None,
+        received_ms: since_ms,
+        silence: None,
+        alert: Alert {
+            v: V1,
+            epoch: 0,
+            seq: 0,
+            id: name.clone(),
+            rule: name,
+            severity: Severity::Critical,
+            unit: None,
+            mount: None,
+            metric: trouble.metric(),
+            value: 1.0,
+            threshold: 0.0,
+            clear: 0.0,
+            since_ms,
+            at_ms: now.max(since_ms),
+            state: AlertState::Raised,
+            message: message.to_owned(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_an_alert_of_the_console_until_it_is_over() {
+        let notices = Notices::default();
+        assert_eq!((notices.alerts(1), notices.header()), (vec![], None));
+        for trouble in [Trouble::DiskFull, Trouble::SeriesLeftOut, Trouble::Clock] {
+            assert!(notices.raise(trouble, "the disk is full\nand …", 5));
+            assert!(!notices.raise(trouble, "the disk is full\nand …", 7), "it was said before");
+        }
+        let alerts = notices.alerts(9);
+        assert_eq!(alerts.len(), 3);
+        assert!(alerts.iter().all(|one| (one.alert.since_ms, one.alert.at_ms) == (5, 9) && is_one(&one.alert.rule)));
+        assert!(notices.header().unwrap().to_str().unwrap().starts_with("the disk is full and"));
+        assert!(notices.clear(Trouble::DiskFull) && !notices.clear(Trouble::DiskFull));
+        assert_eq!(notices.texts().len(), 2);
+    }
+}
