@@ -152,7 +152,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::agent::store::{Store, commit, unit::UnitRow};
+    use crate::agent::store::{Store, unit::UnitRow};
 
     struct Bench {
         _folder: tempfile::TempDir,
@@ -173,7 +173,7 @@ mod tests {
             let asker = Asker { operator: &self.operator, now_ms: 1 };
             let applied = apply(&mut tx, units, asker).await.unwrap();
             match applied {
-                Ok(_) => commit(tx, "test").await.unwrap(),
+                Ok(_) => tx.commit().await.unwrap(),
                 Err(_) => tx.rollback().await.unwrap(),
             }
             applied
@@ -186,7 +186,7 @@ mod tests {
         async fn gather(&self, part: SetPart, units: &[UnitWish]) -> Result<Option<Vec<UnitWish>>, Refusal> {
             let mut tx = self.store.begin().await.unwrap();
             let gathered = gather(&mut tx, part, units, 100).await.unwrap();
-            commit(tx, "test").await.unwrap();
+            tx.commit().await.unwrap();
             gathered
         }
     }
