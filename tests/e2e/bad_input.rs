@@ -215,7 +215,7 @@ fn a_full_disk_is_said_and_healed_by_making_room() {
         "{shown}"
     );
 
-    // With no room at all not even a command can be journalled: it is not run, and comes again.
+    // With no room at all a command is journalled in what the agent keeps in reserve; it is run once.
     let mark = roles.home.path().join("runs");
     disk.fill(&roles.home, 0);
     roles.ok(&["exec", "--no-wait", "--", "sh", "-c", &format!("echo run >> {}", mark.display())]);

@@ -59,7 +59,8 @@ pub(super) struct Stage {
 }
 
 /// Puts a small disk in the place of a folder, with what is in it, and a console on it.
-const SMALL_DISK: &str = r#"cp -a "$1" "$1.before"
+const SMALL_DISK: &str = r#"rm -f "$1/reserve" # it is of the larger disk
+cp -a "$1" "$1.before"
 mount -t tmpfs -o "size=$2,mode=0700" muster-test "$1"
 cp -a "$1.before/." "$1"
 exec "$3" console --config "$4""#;

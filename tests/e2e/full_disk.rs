@@ -1,0 +1,105 @@
+//! A full disk: what makes room gets through, and everything starts there.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::fleet::{Fleet, eventually};
+
+/// A disk of 64 MB, of which nothing is kept for root. It has to go after what is on it.
+struct Disk {
+    folder: tempfile::TempDir,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Self { folder };
+        let image = disk.folder.path().join("image");
+        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        fs::create_dir(disk.path()).unwrap();
+        let run = |program: &str, args: &[&str], path: Option<PathBuf>| {
+            let status = Command::new(program).args(args).arg(&image).args(path).status().unwrap();
+            assert!(status.success(), "{program} needs root");
+        };
+        run("mkfs.ext4", &["-q", "-m", "0"], None);
+        run("mount", &["-o", "loop"], Some(disk.path()));
+        disk
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("mounted")
+    }
+
+    fn fill(&self) {
+        let mut filler = OpenOptions::new().append(true).create(true).open(self.path().join("filler")).unwrap();
+        // What the last write leaves is less than a page.
+        while filler.write(&[0x55; 4096]).is_ok_and(|written| written > 0) {}
+        let _ = filler.sync_all();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+    }
+}
+
+fn kept_bytes(data: &Path) -> u64 {
+    ["agent/reserve", "console/reserve"].iter().map(|name| fs::metadata(data.join(name)).unwrap().len()).sum()
+}
+
+#[test]
+fn commands_get_through_and_everything_starts_on_a_full_disk() {
+    let disk = Disk::new();
+    let data = disk.path().join("data");
+    let mut fleet = Fleet::start_with(&["--data", data.to_str().unwrap()]);
+    fleet.unit_in_phase("default/hello", "running");
+    let whole = kept_bytes(&data);
+
+    disk.fill();
+    assert_eq!(fleet.ok(&["exec", "--", "echo", "one"]), "one\n");
+    fleet.ok(&["yuno", "stop", "default/hello"]);
+    let alert = eventually("an alert of the console", || {
+        let alerts = fleet.json(&["alert", "ls"]);
+        alerts
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|one| one["alert"]["rule"] == "console-disk-full")
+            .cloned()
+            .ok_or_else(|| alerts.to_string())
+    });
+    assert!(alert["alert"]["message"].as_str().unwrap().contains("hint: make room"), "{alert}");
+    // Every verb says so, beside its answer.
+    fleet.muster(&["host", "ls"]).expect_code(0).expect_stderr("is full");
+    assert!(kept_bytes(&data) < whole);
+
+    // It starts there, stopped or killed.
+    for killed in [false, true] {
+        if killed {
+            fleet.kill()
+        } else {
+            drop(fleet.stop())
+        }
+        disk.fill();
+        fleet.again();
+        assert_eq!(fleet.ok(&["exec", "--", "echo", "two"]), "two\n", "killed: {killed}");
+    }
+    fleet.ok(&["yuno", "run", "default/hello"]);
+
+    // Once there is room the reserve is made again, and nothing is said any more.
+    fs::remove_file(disk.path().join("filler")).unwrap();
+    eventually("a whole reserve", || match kept_bytes(&data) {
+        kept if kept == whole => Ok(()),
+        kept => Err(format!("{kept} of {whole}")),
+    });
+    eventually("no alert", || match fleet.json(&["alert", "ls"]) {
+        alerts if alerts.as_array().unwrap().is_empty() => Ok(()),
+        alerts => Err(alerts.to_string()),
+    });
+    fleet.ok(&["yuno", "stop", "default/hello"]);
+}
