@@ -81,9 +81,9 @@ fn commands_get_through_and_everything_starts_on_a_full_disk() {
     // It starts there, stopped or killed.
     for killed in [false, true] {
         if killed {
-            fleet.kill()
+            fleet.kill();
         } else {
-            drop(fleet.stop())
+            fleet.stop();
         }
         disk.fill();
         fleet.again();
