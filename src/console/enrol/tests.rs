@@ -3,7 +3,7 @@ use std::time::Duration;
 use muster_topics::join::JoinToken;
 use rcgen::KeyPair;
 use reqwest::StatusCode;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::{
@@ -336,16 +336,24 @@ async fn content_goes_to_members_whole_or_in_parts() {
 #[tokio::test]
 async fn a_silent_connection_keeps_nobody_waiting() {
     let fixture = Fixture::new().await;
-    let mut silent = Vec::new();
-    for _ in 0..20 {
-        for address in [fixture.running.hosts_addr(), fixture.running.web_addr()] {
+    let (mut silent, mut dribbling) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        for (address, beginning) in [(fixture.running.hosts_addr(), 22), (fixture.running.web_addr(), b'G')] {
             silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
+            let mut connection = tokio::net::TcpStream::connect(address).await.unwrap();
+            connection.write_all(&[beginning]).await.unwrap();
+            dribbling.push(connection);
         }
     }
     fixture.member("h").await;
     // Stopping does not wait for them either: they are cut off, not left to their time limits.
     fixture.running.stop().await;
+    for mut connection in dribbling {
+        assert!(matches!(connection.read(&mut [0]).await, Ok(0) | Err(_)));
+    }
     for mut connection in silent {
+        // The kernel keeps one that says nothing to itself for a second, and tells it of the end when it says something.
+        let _ = connection.write_all(b"x").await;
         assert!(matches!(connection.read(&mut [0]).await, Ok(0) | Err(_)));
     }
 }
