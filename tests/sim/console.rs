@@ -272,7 +272,14 @@ impl Console {
         if is_killed {
             return;
         }
-        let hosts = hosts.iter().map(|host| (*host, Reached::No)).collect();
+        // As `store::command::done_with`.
+        let over = |host| {
+            let Kind::Cancel(which) = &kind else { return false };
+            let Some(row) = self.ledger.commands.get(which) else { return false };
+            row.hosts.get(&host).map_or(!row.broadcast, |(state, _)| *state == CommandState::Done)
+        };
+        let reached = |host| if over(host) { Reached::Moot } else { Reached::No };
+        let hosts = hosts.iter().map(|host| (*host, reached(*host))).collect();
         let open = Open { id, expires_ms, bytes: SIGNED_BYTES, kind, hosts };
         self.tell(dispatch::Event::Submitted { open, broadcast }, around);
     }

@@ -23,7 +23,7 @@ use std::{
 use axum::http::StatusCode;
 use muster_topics::{
     Millis, V1, canonical,
-    command::{Command, Refresh, Verb},
+    command::{Command, Refresh, Target, Verb},
     envelope::{self, EnvelopeError},
     name::{CommandId, Digest, HostId, Name},
     outcome::{Outcome, Output, RefusalCode, Status},
@@ -203,7 +203,10 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
         let broadcast = command.target.broadcast().filter(|_| is_broadcast_safe);
         let (id, expires_ms) = (command.id, command.expires_ms);
         tracing::info!(command.id = %id, verb = command.verb.name(), operator = %command.operator, hosts = hosts.len(), "a command is issued");
-        let hosts = hosts.iter().map(|(host, _)| (*host, Reached::No)).collect();
+        // What is over stays as it is, and a host that never got it would answer it anew.
+        let moot = moot(shared, command, hosts).await?;
+        let reached = |host: &HostId| if moot.contains(host) { Reached::Moot } else { Reached::No };
+        let hosts = hosts.iter().map(|(host, _)| (*host, reached(host))).collect();
         let open = Open { id, expires_ms, bytes: one.signed.len(), kind: Kind::of(&command.verb), hosts };
         let _ = shared.dispatch.send(Event::Submitted { open, broadcast }).await;
         shared.changed(Change::Command(id));
@@ -212,6 +215,18 @@ async fn issue(console: &Console, authorised: Vec<Authorised>) -> Result<Vec<api
     let named: Vec<HostId> = ready.iter().flat_map(|one| &one.hosts).map(|(host, _)| *host).collect();
     let away = host::away(shared.store.read(), (!to_many).then_some(&named)).await?;
     Ok(ready.into_iter().map(|one| one.shown(&away)).collect())
+}
+
+/// The hosts that need not hear of a command, for it takes back what they have nothing to do with any more. Whom a group or
+/// a select expression means only hosts know.
+async fn moot(shared: &Shared, command: &Command, hosts: &Meant) -> Result<HashSet<HostId>, StoreError> {
+    match (&command.verb, &command.target) {
+        (Verb::Cancel { command }, Target::Hosts(_) | Target::All) => {
+            let hosts: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
+            store::command::done_with(shared.store.read(), *command, &hosts).await
+        }
+        _ => Ok(HashSet::new()),
+    }
 }
 
 /// Whether there is room for commands that are for hosts by name.
@@ -702,6 +717,9 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
+        // There is nothing to take back of what is over.
+        let moot = submit(serde_json::json!({"cancel": {"command": run.id}})).await;
+        assert_eq!(status(&moot).await, Status::Completed);
         let status = [status(&run).await, status(&stop).await, status(&cancel).await];
         assert!(matches!(status[0], Status::Refused { code: RefusalCode::Superseded, .. }), "{status:?}");
         assert_eq!(status[1..], [Status::Cancelled, Status::Completed]);

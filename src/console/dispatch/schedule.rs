@@ -14,6 +14,9 @@
 //! What is wanted of a unit and has not gone out yet makes way for what is wanted of it later
 //! ([`crate::rules::intent`]), and a command that is taken back before it went out ends here.
 //!
+//! **Invariant: what ends here has never gone out to any host.** Its bytes are the same for all of its hosts: who owns the
+//! broker could bring them to one that they were not sent to.
+//!
 //! **Invariant: a host that is not online is sent nothing**, and no host waits for another.
 //!
 //! **Invariant: nothing goes out after its expiry.** Some seconds later, for answers that are on the
@@ -78,7 +81,7 @@ pub(crate) enum Ended {
     Superseded(CommandId),
     /// It was taken back.
     Cancelled,
-    /// It took back another that had not gone out.
+    /// It took back another that had not gone out, or was over.
     Completed,
 }
 
@@ -107,8 +110,6 @@ struct Attempt {
     next_ms: Option<Millis>,
     /// Whether the host has said that it has it.
     answered: bool,
-    /// Whether it ever went out, as far as is known.
-    went_out: bool,
     /// How often the host was too busy for it.
     refused: u32,
     place: Place,
@@ -121,6 +122,10 @@ struct Entry {
     expires_ms: Millis,
     bytes: usize,
     kind: Kind,
+    /// Whether it ever went out to anybody, as far as is known.
+    went_out: bool,
+    /// Whether it was given to one host and no other.
+    is_single: bool,
     hosts: HashMap<HostId, Attempt>,
 }
 
@@ -288,28 +293,31 @@ impl Schedule {
         if self.commands.contains_key(&id) {
             return Vec::new();
         }
+        if let Kind::Cancel(which) = &kind
+            && let Some(actions) = self.cancel_here((id, *which), &hosts, broadcast.is_some(), now)
+        {
+            return actions;
+        }
         self.numbers += 1;
         let number = self.numbers;
         self.timers.insert((expires_ms.saturating_add(ANSWER_MS), number, id, None));
         let attempt = |reached| Attempt {
             sent: u32::from(broadcast.is_some()),
             answered: reached == Reached::Answered,
-            went_out: broadcast.is_some() || reached != Reached::No,
             ..Attempt::default()
         };
+        let went_out = broadcast.is_some()
+            || hosts.iter().any(|(_, reached)| matches!(reached, Reached::Maybe | Reached::Answered));
         let of: Vec<HostId> = hosts.iter().map(|(host, _)| *host).collect();
         let hosts = hosts.into_iter().map(|(host, reached)| (host, attempt(reached))).collect();
-        self.commands.insert(id, Entry { number, expires_ms, bytes, kind: kind.clone(), hosts });
+        let is_single = of.len() == 1;
+        self.commands.insert(id, Entry { number, expires_ms, bytes, kind: kind.clone(), went_out, is_single, hosts });
         // To each alone while there is still time: one that is not meant any more answers that, and no broadcast.
         let alone_ms = now + pause_ms(1).min(expires_ms.saturating_sub(now) / 2);
         let mut actions = Vec::new();
         for host in of {
             self.enter(id, host, (number, &kind));
-            actions.extend(match &kind {
-                Kind::Intent(_) => self.supersede(id, host, now),
-                Kind::Cancel(which) => self.withdraw(id, *which, host, now),
-                Kind::Program | Kind::Together | Kind::Other => Vec::new(),
-            });
+            actions.extend(self.supersede(id, host, now));
             if !self.is_online(host) {
                 continue;
             }
@@ -347,23 +355,37 @@ impl Schedule {
         let is_void = |(before, command): &&(u64, CommandId)| {
             let entry = self.commands.get(command);
             let covered = entry.is_some_and(|entry| matches!(&entry.kind, Kind::Intent(old) if intent.covers(old)));
-            let attempt = entry.and_then(|entry| entry.hosts.get(&host));
-            covered && *before > there.barrier && attempt.is_some_and(|attempt| !attempt.went_out)
+            covered && *before > there.barrier && entry.is_some_and(|entry| entry.is_single && !entry.went_out)
         };
         let void: Vec<CommandId> = earlier.take_while(is_void).map(|(_, command)| *command).collect();
         void.iter().for_each(|command| self.settled(*command, host, now));
         void.into_iter().map(|command| Action::Close(command, host, Ended::Superseded(id))).collect()
     }
 
-    /// What was taken back before it went out.
-    fn withdraw(&mut self, id: CommandId, which: CommandId, host: HostId, now: Millis) -> Vec<Action> {
-        let attempt = self.commands.get(&which).and_then(|entry| entry.hosts.get(&host));
-        if attempt.is_none_or(|attempt| attempt.went_out) {
-            return Vec::new();
+    /// What is taken back before it went out to anybody, or is over, if none of the hosts need hear of it; nothing
+    /// otherwise.
+    fn cancel_here(
+        &mut self,
+        (id, which): (CommandId, CommandId),
+        of: &[(HostId, Reached)],
+        is_broadcast: bool,
+        now: Millis,
+    ) -> Option<Vec<Action>> {
+        let entry = self.commands.get(&which);
+        let mut open: Vec<HostId> = entry.map(|entry| entry.hosts.keys().copied().collect()).unwrap_or_default();
+        open.sort();
+        let needs_none = |(host, reached): &(HostId, Reached)| *reached == Reached::Moot || open.contains(host);
+        if of.iter().any(|(_, reached)| *reached != Reached::Moot) {
+            let all = open.iter().all(|host| of.iter().any(|(one, _)| one == host));
+            if is_broadcast || entry.is_none_or(|entry| entry.went_out) || !all || !of.iter().all(needs_none) {
+                return None;
+            }
+        } else {
+            open.clear();
         }
-        self.settled(which, host, now);
-        self.settled(id, host, now);
-        vec![Action::Close(which, host, Ended::Cancelled), Action::Close(id, host, Ended::Completed)]
+        open.iter().for_each(|host| self.settled(which, *host, now));
+        let cancelled = open.into_iter().map(|host| Action::Close(which, host, Ended::Cancelled));
+        Some(cancelled.chain(of.iter().map(|(host, _)| Action::Close(id, *host, Ended::Completed))).collect())
     }
 
     /// A host has said that it has a command. It still owes the outcome.
@@ -529,8 +551,8 @@ impl Schedule {
             return None;
         }
         attempt.sent = attempt.sent.saturating_add(1);
-        attempt.went_out = true;
         let (again_ms, is_silent) = (now + pause_ms(attempt.sent), attempt.sent > SILENT_AFTER);
+        self.commands.get_mut(&command)?.went_out = true;
         if !planted!(SendOnce) {
             self.plan(command, host, again_ms);
         }
@@ -912,15 +934,19 @@ mod tests {
     }
 
     #[test]
-    fn an_intent_before_a_snapshot_and_one_that_another_host_has_stay() {
-        let ((mut schedule, one), two, ids) = (away(), HostId::random(), ids(4));
+    fn an_intent_before_a_snapshot_and_one_that_went_out_to_another_host_stay() {
+        let ((mut schedule, one), two, ids) = (away(), HostId::random(), ids(6));
         schedule.presence(two, true, 0);
         schedule.open(opened(ids[0], intent("unit_run"), &[one, two]), None, 0);
         assert_eq!(schedule.due(0), [Action::Send(ids[0], two)]);
-        let closed = [Action::Close(ids[0], one, Ended::Superseded(ids[1]))];
-        assert_eq!(schedule.open(opened(ids[1], intent("unit_stop"), &[one, two]), None, 0), closed);
+        assert_eq!(schedule.open(opened(ids[1], intent("unit_stop"), &[one]), None, 0), []);
         schedule.open(opened(ids[2], Kind::Together, &[one]), None, 0);
         assert_eq!(schedule.open(opened(ids[3], intent("unit_run"), &[one]), None, 0), []);
+        // Nor is it taken back here: its bytes are out.
+        assert_eq!(schedule.open(opened(ids[4], Kind::Cancel(ids[0]), &[one, two]), None, 0), []);
+        // Nothing is left to take back of what is over.
+        let moot = Open { hosts: vec![(one, Reached::Moot)], ..opened(ids[5], Kind::Cancel(CommandId::new()), &[]) };
+        assert_eq!(schedule.open(moot, None, 0), [Action::Close(ids[5], one, Ended::Completed)]);
     }
 
     #[test]

@@ -137,6 +137,26 @@ pub enum Reached {
     Maybe,
     /// The host has said that it has it.
     Answered,
+    /// It takes back what this host has nothing to do with any more: the host need not hear of it.
+    Moot,
+}
+
+/// Those of some hosts that have nothing to do with a command any more: it is over there, or was never given to them. One
+/// that was given to many may be at work on any.
+pub async fn done_with(db: &SqlitePool, command: CommandId, hosts: &[HostId]) -> Result<HashSet<HostId>> {
+    let id = command.to_string();
+    let row: Option<(bool,)> =
+        sqlx::query_as("SELECT broadcast FROM command WHERE id = $1").bind(&id).fetch_optional(db).await?;
+    let Some((is_broadcast,)) = row else { return Ok(HashSet::new()) };
+    let rows: Vec<(String, bool)> = sqlx::query_as("SELECT host, state = 'done' FROM command_host WHERE command = $1")
+        .bind(&id)
+        .fetch_all(db)
+        .await?;
+    let mut over = HashMap::new();
+    for (host, is_over) in rows {
+        over.insert(parsed::<HostId>("host id", &host)?, is_over);
+    }
+    Ok(hosts.iter().filter(|host| over.get(host).copied().unwrap_or(!is_broadcast)).copied().collect())
 }
 
 /// All open commands, in the order in which they were issued: what dispatch begins with.
