@@ -10,7 +10,7 @@ use muster_topics::{
     alert::{Alert, AlertRules, Metric, RULES_MAX, Rule},
     metric::Point,
     name::{Name, UnitName},
-    unit::HoldReason,
+    unit::{HoldReason, Phase},
 };
 
 use super::{
@@ -294,14 +294,25 @@ fn units(states: &UnitStates) -> Vec<Reading> {
     let flag = |is_so: bool| f64::from(u8::from(is_so));
     let of_unit = |(unit, state): (&UnitName, &super::unit::UnitState)| {
         let broken = state.hold.as_ref().is_some_and(|hold| hold.reason == HoldReason::Broken);
+        let failed = is_failing(state);
         [
             (Metric::UnitBroken, flag(broken)),
+            (Metric::UnitFailed, flag(failed)),
             (Metric::UnitRestarts, f64::from(state.observed.attempts)),
             (Metric::UnitRolledBack, flag(state.observed.rolled_back.is_some())),
         ]
         .map(|(metric, value)| Reading { subject: Subject::unit(metric, unit), value })
     };
     states.iter().flat_map(of_unit).collect()
+}
+
+/// Whether a unit should run and does not, for a reason that nobody chose: a hold is chosen, and one that is broken is an
+/// alert of its own. One that is just being tried again is failing until it is up.
+fn is_failing(state: &super::unit::UnitState) -> bool {
+    let observed = &state.observed;
+    let is_up = matches!(observed.phase, Phase::Running | Phase::Playing);
+    let is_down = matches!(observed.phase, Phase::Failed | Phase::Backoff) || (observed.error.is_some() && !is_up);
+    is_down && state.desired.run.is_running() && state.hold.is_none()
 }
 
 #[cfg(test)]

@@ -151,6 +151,8 @@ pub enum Metric {
     UnitRestarts,
     /// 1 while a unit is held as `broken`.
     UnitBroken,
+    /// 1 while a unit should run and cannot be started, or has ended and is not started again.
+    UnitFailed,
     /// 1 while a unit is back in its last verified revision because a later one failed.
     UnitRolledBack,
     /// The share of the life of the host's certificate that is left. An agent renews it at a third.
@@ -187,7 +189,7 @@ pub enum Measure {
 
 impl Metric {
     /// All that are known here.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::CpuBusy,
         Self::MemoryUsed,
         Self::DiskUsed,
@@ -204,6 +206,7 @@ impl Metric {
         Self::UnitDiskUsed,
         Self::UnitRestarts,
         Self::UnitBroken,
+        Self::UnitFailed,
         Self::UnitRolledBack,
         Self::CertificateLeft,
         Self::StoreUsed,
@@ -232,6 +235,7 @@ impl Metric {
             Self::UnitDiskUsed => "unit_disk_used",
             Self::UnitRestarts => "unit_restarts",
             Self::UnitBroken => "unit_broken",
+            Self::UnitFailed => "unit_failed",
             Self::UnitRolledBack => "unit_rolled_back",
             Self::CertificateLeft => "certificate_left",
             Self::StoreUsed => "store_used",
@@ -262,9 +266,12 @@ impl Metric {
             Self::UnitMemory => Measure::Bytes,
             Self::ClockOff => Measure::Seconds,
             Self::LoadPerCore | Self::UnitRestarts | Self::Other => Measure::Number,
-            Self::DiskUnresponsive | Self::UnitBroken | Self::UnitRolledBack | Self::StoreLost | Self::Duplicate => {
-                Measure::Flag
-            }
+            Self::DiskUnresponsive
+            | Self::UnitBroken
+            | Self::UnitFailed
+            | Self::UnitRolledBack
+            | Self::StoreLost
+            | Self::Duplicate => Measure::Flag,
         }
     }
 
@@ -284,6 +291,7 @@ impl Metric {
                 | Self::UnitDiskUsed
                 | Self::UnitRestarts
                 | Self::UnitBroken
+                | Self::UnitFailed
                 | Self::UnitRolledBack
         )
     }

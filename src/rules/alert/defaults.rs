@@ -13,7 +13,7 @@ use muster_topics::{
 const MINUTE_MS: u64 = 60_000;
 
 /// Name, metric, threshold, clear level, how long, how bad.
-const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 21] = [
+const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 22] = [
     ("cpu", Metric::CpuBusy, 0.98, 0.9, 30 * MINUTE_MS, Severity::Warning),
     ("memory", Metric::MemoryUsed, 0.95, 0.9, 5 * MINUTE_MS, Severity::Warning),
     ("disk", Metric::DiskUsed, 0.9, 0.85, 5 * MINUTE_MS, Severity::Warning),
@@ -36,6 +36,8 @@ const DEFAULTS: [(&str, Metric, f64, f64, u64, Severity); 21] = [
     // Three starts at once belong to the budget of any unit; the fourth is the first that has to wait.
     ("unit-restarts", Metric::UnitRestarts, 3.0, 0.0, 0, Severity::Warning),
     ("unit-broken", Metric::UnitBroken, 0.0, 0.0, 0, Severity::Critical),
+    // A disk that is mounted late, or a directory service that starts late, may take a minute.
+    ("unit-failed", Metric::UnitFailed, 0.0, 0.0, MINUTE_MS, Severity::Warning),
     ("unit-rolled-back", Metric::UnitRolledBack, 0.0, 0.0, 0, Severity::Warning),
     // It is renewed at a third, give or take a twelfth of the whole.
     ("certificate", Metric::CertificateLeft, 0.2, 0.25, 10 * MINUTE_MS, Severity::Critical),

@@ -10,6 +10,7 @@ pub fn raised(rule: &Rule, reading: &Reading) -> String {
     let (subject, value) = (about(&reading.subject), reading.value);
     match reading.subject.metric {
         Metric::UnitBroken => format!("{subject} ended too often and is held as broken"),
+        Metric::UnitFailed => format!("{subject} should run, and does not. hint: `muster unit show` says why"),
         Metric::UnitRolledBack => format!("{subject} went back to its last verified revision, for a later one failed"),
         Metric::UnitRestarts => format!("{subject} was started again {value} times"),
         Metric::DiskUnresponsive => format!(
@@ -87,7 +88,9 @@ fn about(subject: &Subject) -> String {
         Metric::UnitCpuBusy => format!("unit {unit} uses of all processors:"),
         Metric::UnitMemory => format!("unit {unit} uses memory:"),
         Metric::UnitDiskUsed => format!("unit {unit} has written, of what it may:"),
-        Metric::UnitRestarts | Metric::UnitBroken | Metric::UnitRolledBack => format!("unit {unit}"),
+        Metric::UnitRestarts | Metric::UnitBroken | Metric::UnitFailed | Metric::UnitRolledBack => {
+            format!("unit {unit}")
+        }
         Metric::CertificateLeft => "left of the certificate's life:".to_owned(),
         Metric::StoreUsed => "file system of the agent's folder used:".to_owned(),
         Metric::ClockOff => "clock off by".to_owned(),

@@ -234,7 +234,9 @@ fn by_name(name: &str) -> Result<unistd::User, Failure> {
     unistd::User::from_name(name)
         .map_err(|errno| failure(format!("user {name:?} cannot be looked up: {errno}")))?
         .ok_or_else(|| {
-            failure(format!("there is no user {name:?} on this host. hint: create it, and run the unit again"))
+            failure(format!(
+                "there is no user {name:?} on this host. hint: create it; `muster yuno run` tries again at once"
+            ))
         })
 }
 
@@ -250,10 +252,13 @@ fn find_group(name: &str) -> Result<u32, Failure> {
     let found = unistd::Group::from_name(name)
         .map_err(|errno| failure(format!("group {name:?} cannot be looked up: {errno}")))?;
     found.map(|group| group.gid.as_raw()).or_else(|| name.parse().ok()).ok_or_else(|| {
-        failure(format!("there is no group {name:?} on this host. hint: create it, and run the unit again"))
+        failure(format!(
+            "there is no group {name:?} on this host. hint: create it; `muster yuno run` tries again at once"
+        ))
     })
 }
 
+/// A user or a group may be made later, or come with a directory service.
 fn failure(error: String) -> Failure {
-    Failure { error, may_heal: false }
+    Failure { error, may_heal: true }
 }

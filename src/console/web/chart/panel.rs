@@ -100,7 +100,7 @@ pub(super) fn about(metric: Metric) -> Option<&'static str> {
         Metric::UnitCpuBusy => "unit-cpu",
         Metric::UnitMemory => "unit-memory",
         Metric::UnitDiskUsed => "unit-disk",
-        Metric::UnitRestarts | Metric::UnitBroken => "unit-restarts",
+        Metric::UnitRestarts | Metric::UnitBroken | Metric::UnitFailed => "unit-restarts",
         _ => return None,
     })
 }

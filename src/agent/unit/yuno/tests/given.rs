@@ -54,19 +54,36 @@ async fn its_process_is_what_its_spec_says() {
 async fn what_cannot_be_given_is_told_and_nothing_runs() {
     let host = Host::start().await;
     let unit = unit();
-    for (fields, words) in [
-        (json!({"cwd": "/no/such/folder"}), "working directory /no/such/folder"),
-        (json!({"process": {"groups": ["no-such-group"]}}), "there is no group \"no-such-group\""),
-        (json!({"process": {"capabilities": ["checkpoint_restore", "sys_resource", "chown"]}}), "capability"),
+    for (fields, words, phase) in [
+        (json!({"cwd": "/no/such/folder"}), "working directory /no/such/folder", Phase::Backoff),
+        (json!({"process": {"groups": ["no-such-group"]}}), "there is no group \"no-such-group\"", Phase::Backoff),
+        (
+            json!({"process": {"capabilities": ["checkpoint_restore", "sys_resource", "chown"]}}),
+            "capability",
+            Phase::Failed,
+        ),
     ] {
         if words == "capability" && has_all_capabilities() {
             continue;
         }
         host.verb(&unit, &host.apply(&unit, SERVICE, fields)).await.unwrap();
-        let state = host.until_phase(&unit, Phase::Failed).await;
+        let state = host.until_phase(&unit, phase).await;
         assert!(state.observed.error.as_ref().unwrap().contains(words), "{state:?}");
-        assert_eq!(state.process, None);
+        assert_eq!((state.process, state.observed.retry_ms.is_some()), (None, phase == Phase::Backoff), "{state:?}");
     }
+}
+
+#[tokio::test]
+async fn a_working_folder_that_comes_late_is_waited_for() {
+    let host = Host::start().await;
+    let unit = unit();
+    let late = host.folder.path().join("late-mount");
+    host.verb(&unit, &host.apply(&unit, SERVICE, json!({"cwd": late}))).await.unwrap();
+    let state = host.until_phase(&unit, Phase::Backoff).await;
+    assert!(state.observed.error.as_ref().unwrap().contains("not mounted yet"), "{state:?}");
+    fs::create_dir(&late).unwrap();
+    host.until_phase(&unit, Phase::Running).await;
+    host.stop(&unit).await;
 }
 
 fn has_all_capabilities() -> bool {
