@@ -36,10 +36,12 @@ use crate::{
 };
 
 /// Places that no operator can bring about in a short time, each with the reason.
-const NOT_HERE: [(&str, &str); 3] = [
+const NOT_HERE: [(&str, &str); 5] = [
     ("prune", "about commands that expired a day ago"),
     ("trim metrics", "about measurements that are a week old"),
     ("forget transient", "about units that ended a day ago"),
+    ("note older disk", "about a whole disk that was put back"),
+    ("put command back", "about a store that has lost a command whose program was begun"),
 ];
 
 /// So that there is something to be refused by the agent itself.

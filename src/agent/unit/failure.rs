@@ -35,7 +35,9 @@ pub(super) fn from_shim(error: ShimError) -> Failure {
         (Step::Exec, Some(Errno::ENOENT)) => {
             (". hint: what its first line names, or its loader, is not on this host", true)
         }
-        (Step::Cwd, Some(Errno::ENOENT | Errno::ENOTDIR)) => (". hint: is it on a disk that is not mounted yet?", true),
+        (Step::Cwd, _) if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            (". hint: is it on a disk that is not mounted yet?", true)
+        }
         (Step::Cwd | Step::Exec, _) if refused && unistd::geteuid().is_root() => {
             (". hint: can the unit's user pass through every folder above the agent's (`data_dir`)?", true)
         }

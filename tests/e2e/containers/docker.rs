@@ -140,8 +140,9 @@ fn the_same_becomes_of_a_yuno_and_of_a_container_of_docker() {
     let Some(docker) = Docker::start() else { return };
     let fleet = docker.fleet();
     add_rootfs(&fleet);
-    let yuno = scenario(&fleet, "default/till", &|script| as_yuno(&fleet, script));
-    let found = scenario(&fleet, "default/shop", &|script| as_container(&fleet, "default/shop", "podman", script));
+    let yuno = scenario(&fleet, "yuno", "default/till", &|script| as_yuno(&fleet, script));
+    let found =
+        scenario(&fleet, "container", "default/shop", &|script| as_container(&fleet, "default/shop", "podman", script));
     assert_eq!(found, yuno);
     assert_eq!(docker.names(), "");
 }

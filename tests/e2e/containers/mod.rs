@@ -288,8 +288,8 @@ fn what_it_provides_is_published_on_the_port_that_it_is_leased() {
 /// What became of a unit after something was done to it.
 type Outcome = (String, i32, Value, Value, Value);
 
-/// Does the same to a unit, of whichever kind, and tells what became of it each time.
-fn scenario(fleet: &Fleet, unit: &str, apply: &dyn Fn(&str)) -> Vec<Outcome> {
+/// Does the same to a unit of the kind that `noun` names, and tells what became of it each time.
+fn scenario(fleet: &Fleet, noun: &str, unit: &str, apply: &dyn Fn(&str)) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     let mut note = |what: &str, code: i32| {
         let shown = fleet.json(&["unit", "show", unit]);
@@ -298,35 +298,36 @@ fn scenario(fleet: &Fleet, unit: &str, apply: &dyn Fn(&str)) -> Vec<Outcome> {
         outcomes.push((what.to_owned(), code, observed["phase"].clone(), observed["exit"].clone(), frozen));
     };
     let mut verb = |words: &[&str]| {
-        let code = fleet.muster(&[words, &[unit]].concat()).code;
+        let named: Vec<&str> =
+            words.iter().map(|word| if *word == "KIND" { noun } else { word }).chain([unit]).collect();
+        let code = fleet.muster(&named).code;
         note(&words.join(" "), code);
     };
     apply("trap 'exit 0' TERM; while :; do sleep 0.1; done");
     for words in [
         &["unit", "show"][..],
-        &["container", "run"],
-        &["container", "freeze"],
-        &["container", "thaw"],
-        &["yuno", "play"],
+        &["KIND", "run"],
+        &["KIND", "freeze"],
+        &["KIND", "thaw"],
         &["yuno", "stats"],
         &["unit", "hold"],
-        &["container", "restart"],
+        &["KIND", "restart"],
         &["unit", "unhold"],
-        &["container", "restart"],
-        &["container", "rm"],
-        &["container", "stop"],
-        &["container", "signal", "TERM"],
-        &["container", "rm"],
+        &["KIND", "restart"],
+        &["KIND", "rm"],
+        &["KIND", "stop"],
+        &["KIND", "signal", "TERM"],
+        &["KIND", "rm"],
     ] {
         verb(words);
     }
     // One that fails, and is not to be started again, has failed; one that does what it has to is over.
     for end in ["exit 3", "exit 0"] {
         apply(end);
-        verb(&["container", "run"]);
+        verb(&["KIND", "run"]);
     }
     verb(&["unit", "retire"]);
-    assert_eq!(fleet.muster(&["container", "rm", unit]).code, 0);
+    assert_eq!(fleet.muster(&[noun, "rm", unit]).code, 0);
     outcomes
 }
 
@@ -360,12 +361,14 @@ fn as_yuno(fleet: &Fleet, script: &str) {
 fn the_same_becomes_of_a_yuno_and_of_a_container_whoever_keeps_it() {
     let (_podman, fleet) = stage();
     let lxc = Lxc::of(&fleet);
-    let yuno = scenario(&fleet, "default/till", &|script| as_yuno(&fleet, script));
-    let podman = scenario(&fleet, "default/shop", &|script| as_container(&fleet, "default/shop", "podman", script));
+    let yuno = scenario(&fleet, "yuno", "default/till", &|script| as_yuno(&fleet, script));
+    let podman =
+        scenario(&fleet, "container", "default/shop", &|script| as_container(&fleet, "default/shop", "podman", script));
     assert_eq!(podman, yuno);
-    let in_lxc = scenario(&fleet, "default/stall", &|script| as_container(&fleet, "default/stall", "lxc", script));
+    let in_lxc =
+        scenario(&fleet, "container", "default/stall", &|script| as_container(&fleet, "default/stall", "lxc", script));
     assert_eq!(in_lxc, yuno);
-    assert!(yuno.len() > 15, "{yuno:?}");
+    assert!(yuno.len() >= 16, "{yuno:?}");
     assert_eq!(lxc.names(), Vec::<String>::new());
 }
 

@@ -96,7 +96,8 @@ fn scenario(fleet: &Fleet, unit: &str, flags: &Flags, apply: &dyn Fn(Value)) -> 
     assert_eq!(back["observed"]["revision"], blue["observed"]["revision"], "{back}");
     assert!(back["observed"]["rolled_back"].to_string().contains("did not come up within 1 s: ready probe"), "{back}");
     note(&back);
-    fleet.ok(&["container", "stop", unit]);
+    let noun = if back["desired"]["spec"]["kind"] == "container" { "container" } else { "yuno" };
+    fleet.ok(&[noun, "stop", unit]);
     outcomes
 }
 
